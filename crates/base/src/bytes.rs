@@ -1,0 +1,98 @@
+//! Reading the bytes of a page, latched or not.
+
+use std::cmp::Ordering;
+
+/// Bytes that can be read at any offset, whatever they hold and whoever changes them meanwhile.
+///
+/// Code that searches a page is written once against this trait. Under a latch the bytes are a slice;
+/// under an optimistic guard they may change during the read, and what was computed from them is
+/// thrown away if validation fails. So no method may panic, and none may leave the page: an access that
+/// would cross the end reads zeroes instead, which a latched caller treats as corruption.
+pub trait Bytes: Copy {
+    /// How many bytes there are.
+    fn size(self) -> usize;
+
+    /// The byte at `at`, or zero beyond the end.
+    fn u8_at(self, at: usize) -> u8;
+
+    /// The little-endian number at `at`, or zero where it would cross the end. `at` is even.
+    fn u16_at(self, at: usize) -> u16;
+
+    /// The little-endian number at `at`, or zero where it would cross the end. `at` is a multiple of 4.
+    fn u32_at(self, at: usize) -> u32;
+
+    /// The little-endian number at `at`, or zero where it would cross the end. `at` is a multiple of 8.
+    fn u64_at(self, at: usize) -> u64;
+
+    /// Compares `length` bytes from `at` with `other`, as [`Ord`] compares slices. A range that would
+    /// cross the end is cut there.
+    fn compare(self, at: usize, length: usize, other: &[u8]) -> Ordering;
+
+    /// Appends `length` bytes from `at` to `target`. A range that would cross the end is cut there.
+    fn append_to(self, at: usize, length: usize, target: &mut Vec<u8>);
+}
+
+impl Bytes for &[u8] {
+    #[inline]
+    fn size(self) -> usize {
+        self.len()
+    }
+
+    #[inline]
+    fn u8_at(self, at: usize) -> u8 {
+        self.get(at).copied().unwrap_or(0)
+    }
+
+    #[inline]
+    fn u16_at(self, at: usize) -> u16 {
+        self.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |b| u16::from_le_bytes(*b))
+    }
+
+    #[inline]
+    fn u32_at(self, at: usize) -> u32 {
+        self.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |b| u32::from_le_bytes(*b))
+    }
+
+    #[inline]
+    fn u64_at(self, at: usize) -> u64 {
+        self.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |b| u64::from_le_bytes(*b))
+    }
+
+    #[inline]
+    fn compare(self, at: usize, length: usize, other: &[u8]) -> Ordering {
+        cut(self, at, length).cmp(other)
+    }
+
+    #[inline]
+    fn append_to(self, at: usize, length: usize, target: &mut Vec<u8>) {
+        target.extend_from_slice(cut(self, at, length));
+    }
+}
+
+/// The part of `bytes` that the range covers, cut at the end.
+#[inline]
+fn cut(bytes: &[u8], at: usize, length: usize) -> &[u8] {
+    let start = at.min(bytes.len());
+    let end = start.saturating_add(length).min(bytes.len());
+    &bytes[start..end]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_beyond_the_end_are_zero_and_never_panic() {
+        let bytes: &[u8] = &[1, 2, 3, 4, 5, 6, 7, 8, 9];
+        assert_eq!(bytes.u64_at(0), 0x0807_0605_0403_0201);
+        assert_eq!(bytes.u64_at(8), 0);
+        assert_eq!(bytes.u32_at(8), 0);
+        assert_eq!(bytes.u16_at(usize::MAX - 1), 0);
+        assert_eq!(bytes.u8_at(9), 0);
+        assert_eq!(bytes.compare(7, 100, &[8, 9]), Ordering::Equal);
+        assert_eq!(bytes.compare(usize::MAX, usize::MAX, &[]), Ordering::Equal);
+        let mut out = Vec::new();
+        bytes.append_to(8, usize::MAX, &mut out);
+        assert_eq!(out, [9]);
+    }
+}

@@ -1,0 +1,204 @@
+//! The header that every page on storage begins with, and its checksum.
+
+use crate::{Extent, Lsn, PAGE_SIZE, PageId};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// The size of [`PageHeader`] on storage, in bytes. What follows it belongs to whoever owns the page.
+pub const HEADER_BYTES: usize = 32;
+
+/// The version of the header's layout.
+pub const PAGE_FORMAT_VERSION: u8 = 1;
+
+/// What a page is, so that a reference that leads to the wrong place is noticed.
+///
+/// The pool attaches no meaning to a kind beyond [`PageKind::SUPERBLOCK`] and [`PageKind::SPACE_MAP`];
+/// it only checks that a kind is not zero. Kinds from 64 on are free for users of the pool.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(transparent)]
+pub struct PageKind(pub u8);
+
+impl PageKind {
+    /// One of the two pages at the beginning of a file that describe it.
+    pub const SUPERBLOCK: Self = Self(1);
+    /// The extent that records which pages are allocated.
+    pub const SPACE_MAP: Self = Self(2);
+    /// A node of a B+tree.
+    pub const TREE_NODE: Self = Self(3);
+    /// The extent of a large value.
+    pub const BLOB: Self = Self(4);
+    /// The first kind that is free for users of the pool; Vellum itself will never use it or a later one.
+    pub const USER: Self = Self(64);
+}
+
+/// The first 32 bytes of every extent, little-endian.
+///
+/// | bytes | field |
+/// |---|---|
+/// | 0..8 | checksum: XXH3-64 over bytes 8 to the end of the extent |
+/// | 8..16 | page id of the head |
+/// | 16..24 | LSN of the last change |
+/// | 24..28 | length of the extent in pages |
+/// | 28 | kind |
+/// | 29 | version of this layout |
+/// | 30..32 | zero |
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PageHeader {
+    /// Which extent this is: a page that was written to the wrong place is noticed.
+    pub extent: Extent,
+    /// The last log record that changed it.
+    pub lsn: Lsn,
+    /// What it is.
+    pub kind: PageKind,
+}
+
+/// Why the bytes of an extent are not what they should be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HeaderFault {
+    /// The checksum stored in the header is not the one of the contents.
+    Checksum {
+        /// What the header says.
+        stored: u64,
+        /// What the contents have.
+        computed: u64,
+    },
+    /// The header names another page: a write or a read went to the wrong place.
+    PageId {
+        /// The page that the header names.
+        found: u64,
+    },
+    /// The header gives another length.
+    Length {
+        /// The length in pages that the header gives.
+        found: u32,
+    },
+    /// The kind is zero or the layout's version is unknown.
+    Format {
+        /// The kind found.
+        kind: u8,
+        /// The version found.
+        version: u8,
+    },
+}
+
+impl std::fmt::Display for HeaderFault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Checksum { stored, computed } => {
+                write!(f, "its checksum is {computed:016x} but its header says {stored:016x}")
+            }
+            Self::PageId { found } => write!(f, "its header says that it is page {found}"),
+            Self::Length { found } => write!(f, "its header says that it is {found} pages long"),
+            Self::Format { kind, version } => {
+                write!(f, "its header has kind {kind} and layout version {version}, which are unknown")
+            }
+        }
+    }
+}
+
+impl PageHeader {
+    /// Writes the header, with a zero checksum, to the beginning of `bytes`.
+    ///
+    /// # Panics
+    /// If `bytes` is shorter than a header: extents are at least one page.
+    pub fn write(&self, bytes: &mut [u8]) {
+        bytes[0..8].fill(0);
+        bytes[8..16].copy_from_slice(&self.extent.head.0.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.lsn.0.to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.extent.pages.to_le_bytes());
+        bytes[28] = self.kind.0;
+        bytes[29] = PAGE_FORMAT_VERSION;
+        bytes[30..32].fill(0);
+    }
+
+    /// Reads the header without checking it; see [`verify_header`].
+    ///
+    /// # Panics
+    /// If `bytes` is shorter than a header.
+    pub fn read(bytes: &[u8]) -> Self {
+        Self {
+            extent: Extent {
+                head: PageId(u64::from_le_bytes(array(&bytes[8..16]))),
+                pages: u32::from_le_bytes(array(&bytes[24..28])),
+            },
+            lsn: Lsn(u64::from_le_bytes(array(&bytes[16..24]))),
+            kind: PageKind(bytes[28]),
+        }
+    }
+}
+
+/// Computes the checksum of an extent and stores it in its header.
+///
+/// # Panics
+/// If `bytes` is shorter than a header.
+pub fn stamp_checksum(bytes: &mut [u8]) {
+    let sum = xxh3_64(&bytes[8..]);
+    bytes[0..8].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// Checks that `bytes`, just read from storage, are the extent that was asked for.
+///
+/// # Errors
+/// The first fault found; the checksum is looked at first, because without it nothing else means much.
+pub fn verify_header(bytes: &[u8], extent: Extent) -> Result<PageHeader, HeaderFault> {
+    debug_assert!(bytes.len() >= PAGE_SIZE);
+    let stored = u64::from_le_bytes(array(&bytes[0..8]));
+    let computed = xxh3_64(&bytes[8..]);
+    if stored != computed {
+        return Err(HeaderFault::Checksum { stored, computed });
+    }
+    let header = PageHeader::read(bytes);
+    if header.extent.head != extent.head {
+        return Err(HeaderFault::PageId { found: header.extent.head.0 });
+    }
+    if header.extent.pages != extent.pages {
+        return Err(HeaderFault::Length { found: header.extent.pages });
+    }
+    if header.kind.0 == 0 || bytes[29] != PAGE_FORMAT_VERSION {
+        return Err(HeaderFault::Format { kind: header.kind.0, version: bytes[29] });
+    }
+    Ok(header)
+}
+
+/// The first `N` bytes of a slice that is known to be at least that long.
+fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    let mut out = [0; N];
+    out.copy_from_slice(&bytes[..N]);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> (Vec<u8>, Extent) {
+        let extent = Extent { head: PageId(7), pages: 2 };
+        let mut bytes = vec![0xabu8; extent.bytes()];
+        PageHeader { extent, lsn: Lsn(9), kind: PageKind::BLOB }.write(&mut bytes);
+        stamp_checksum(&mut bytes);
+        (bytes, extent)
+    }
+
+    #[test]
+    fn a_header_comes_back_as_it_was_written() {
+        let (bytes, extent) = sample();
+        let header = verify_header(&bytes, extent).unwrap();
+        assert_eq!(header, PageHeader { extent, lsn: Lsn(9), kind: PageKind::BLOB });
+    }
+
+    #[test]
+    fn every_flipped_bit_is_noticed() {
+        let (mut bytes, extent) = sample();
+        for bit in (0..bytes.len() * 8).step_by(97).chain(0..HEADER_BYTES * 8) {
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(verify_header(&bytes, extent).is_err(), "bit {bit}");
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+
+    #[test]
+    fn a_page_in_the_wrong_place_is_noticed() {
+        let (bytes, _) = sample();
+        let elsewhere = Extent { head: PageId(8), pages: 2 };
+        assert_eq!(verify_header(&bytes, elsewhere), Err(HeaderFault::PageId { found: 7 }));
+    }
+}

@@ -1,0 +1,20 @@
+//! Internal to Vellum (use the crate `vellum`): the vocabulary that every other layer shares.
+//!
+//! Identifiers that must not be mixed up ([`PageId`], [`Lsn`]), the size of a page, the [`PageHeader`] that
+//! every page on storage begins with, the checksum, and [`Bytes`], the one way in which code reads the
+//! bytes of a page without knowing whether it holds a latch on it.
+#![forbid(unsafe_code)]
+
+mod bytes;
+mod header;
+mod ids;
+
+pub use bytes::Bytes;
+pub use header::{HEADER_BYTES, HeaderFault, PAGE_FORMAT_VERSION, PageHeader, PageKind, stamp_checksum, verify_header};
+pub use ids::{Extent, Lsn, PageId};
+
+/// The size of a page, in bytes: the unit of addressing, of allocation on storage and of eviction.
+///
+/// It is the base page of the processor's page table on x86-64 and most AArch64 systems; a system with
+/// larger base pages is refused when a pool is opened.
+pub const PAGE_SIZE: usize = 4096;
