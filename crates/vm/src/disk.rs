@@ -1,0 +1,369 @@
+//! Files on a file system: opening, locking, direct I/O, growing, syncing.
+//!
+//! A single read or write goes through `pread` or `pwrite`, which is as fast as anything for one. Batches
+//! go through io_uring where the kernel allows it.
+//!
+//! A failed sync is final: Linux may have dropped the data it could not write and report success for the
+//! next call, so a [`DiskFile`] repeats the failure for as long as it is open.
+
+use crate::file::{CreateMode, File, FileDescription, FileOptions, IoEngine, Operation, Request};
+use crate::transfer::{Transfer, transfer_all};
+use crate::{AlignedBuffer, VmError};
+use std::fs::TryLockError;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, RawFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use vellum_base::PAGE_SIZE;
+
+/// A file of pages on a file system.
+///
+/// While it is open it is locked (`flock`): against everybody if it is writable, against writers if not.
+/// Dropping it gives the lock back.
+#[derive(Debug)]
+pub struct DiskFile {
+    file: std::fs::File,
+    path: PathBuf,
+    direct: bool,
+    engine: IoEngine,
+    read_only: bool,
+    /// Whether the size changed since the last sync.
+    resized: AtomicBool,
+    /// The error number of the first sync that failed; 0 as long as none has.
+    sync_failure: AtomicI32,
+}
+
+impl DiskFile {
+    /// Opens, and perhaps creates, the file at `path` and locks it. A directory entry that this creates is
+    /// durable when it returns.
+    ///
+    /// # Errors
+    /// [`VmError::Open`] if the file system refuses, [`VmError::Locked`] if somebody else has it open,
+    /// [`VmError::DirectUnavailable`] or [`VmError::EngineUnavailable`] if what the options insist on cannot
+    /// be had.
+    pub fn open(path: &Path, options: &FileOptions) -> Result<Self, VmError> {
+        let failed = |action| move |source| VmError::Open { path: path.to_owned(), action, source };
+        let existed = path.exists();
+        let file = open_file(path, options).map_err(failed(action(options)))?;
+        lock(&file, path, options.read_only)?;
+        if !existed {
+            sync_directory(parent(path)).map_err(failed("make durable that there is now a file"))?;
+        }
+        let direct = choose_direct(&file, path, options.direct)?;
+        let engine = IoEngine::Pread;
+        Ok(Self {
+            file,
+            path: path.to_owned(),
+            direct,
+            engine,
+            read_only: options.read_only,
+            resized: AtomicBool::new(false),
+            sync_failure: AtomicI32::new(0),
+        })
+    }
+
+    /// Refuses a change of a file that was opened to be read.
+    fn check_writable(&self) -> io::Result<()> {
+        if self.read_only {
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the file was opened read-only"));
+        }
+        Ok(())
+    }
+
+    /// The size and whatever else the file system knows changed.
+    fn note_resized(&self) {
+        // Release, with the acquire in `sync`: who sees the mark syncs after the change.
+        self.resized.store(true, Ordering::Release);
+    }
+}
+
+impl File for DiskFile {
+    unsafe fn read(&self, offset: u64, address: *mut u8, bytes: usize) -> io::Result<()> {
+        let descriptor = self.file.as_raw_fd();
+        transfer_all(Transfer::new(bytes, false, self.direct), |done, length| {
+            let at = file_offset(offset, done)?;
+            // SAFETY: the caller vouches for `bytes` bytes at `address`, and `done + length` is within them.
+            moved(unsafe { libc::pread(descriptor, address.add(done).cast(), length, at) })
+        })
+    }
+
+    unsafe fn write(&self, offset: u64, address: *const u8, bytes: usize) -> io::Result<()> {
+        self.check_writable()?;
+        let descriptor = self.file.as_raw_fd();
+        transfer_all(Transfer::new(bytes, true, self.direct), |done, length| {
+            let at = file_offset(offset, done)?;
+            // SAFETY: as for `read`.
+            moved(unsafe { libc::pwrite(descriptor, address.add(done).cast(), length, at) })
+        })
+    }
+
+    unsafe fn run(&self, requests: &mut [Request]) {
+        for request in requests {
+            // SAFETY: passed on from the caller.
+            request.result = unsafe {
+                match request.operation {
+                    Operation::Read => self.read(request.offset, request.address, request.bytes),
+                    Operation::Write => self.write(request.offset, request.address, request.bytes),
+                }
+            };
+        }
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        // Acquire and release: who finds a failure finds it for good; nothing else is ordered by it.
+        let failure = self.sync_failure.load(Ordering::Acquire);
+        if failure != 0 {
+            return Err(io::Error::from_raw_os_error(failure));
+        }
+        let resized = self.resized.swap(false, Ordering::AcqRel);
+        let outcome = if resized { self.file.sync_all() } else { self.file.sync_data() };
+        if let Err(error) = &outcome {
+            let number = error.raw_os_error().unwrap_or(libc::EIO);
+            self.sync_failure.store(number, Ordering::Release);
+        }
+        outcome
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+
+    fn grow(&self, to: u64) -> io::Result<()> {
+        self.check_writable()?;
+        let from = self.size()?;
+        if to <= from {
+            return Ok(());
+        }
+        check_size_limit(to)?;
+        self.note_resized();
+        match allocate(self.file.as_raw_fd(), from, to) {
+            Err(error) if lacks_allocation(&error) => self.file.set_len(to),
+            Err(error) => {
+                // The file system may have got part of the way. Best effort: larger does no harm.
+                let _ = self.file.set_len(from);
+                Err(error)
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    fn truncate(&self, to: u64) -> io::Result<()> {
+        self.check_writable()?;
+        if to < self.size()? {
+            self.note_resized();
+            self.file.set_len(to)?;
+        }
+        Ok(())
+    }
+
+    fn description(&self) -> FileDescription {
+        FileDescription { direct: self.direct, engine: self.engine, path: Some(self.path.clone()) }
+    }
+}
+
+/// Makes durable which files there are in a directory.
+///
+/// # Errors
+/// What the file system reports.
+pub fn sync_directory(directory: &Path) -> io::Result<()> {
+    std::fs::File::open(directory)?.sync_all()
+}
+
+/// The directory of a file.
+fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(directory) if !directory.as_os_str().is_empty() => directory,
+        _ => Path::new("."),
+    }
+}
+
+/// What opening a file with these options is called in errors.
+fn action(options: &FileOptions) -> &'static str {
+    match (options.create, options.read_only) {
+        (CreateMode::CreateNew, _) => "create",
+        (CreateMode::OpenOrCreate, false) => "open or create",
+        (_, true) => "open for reading",
+        _ => "open for reading and writing",
+    }
+}
+
+fn open_file(path: &Path, options: &FileOptions) -> io::Result<std::fs::File> {
+    let mut how = std::fs::OpenOptions::new();
+    how.read(true).write(!options.read_only);
+    match options.create {
+        CreateMode::OpenExisting => {}
+        _ if options.read_only => {}
+        CreateMode::CreateNew => {
+            how.create_new(true);
+        }
+        CreateMode::OpenOrCreate => {
+            how.create(true);
+        }
+    }
+    let file = how.open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
+    }
+    Ok(file)
+}
+
+/// Takes the lock, without waiting for it.
+fn lock(file: &std::fs::File, path: &Path, read_only: bool) -> Result<(), VmError> {
+    let outcome = if read_only { file.try_lock_shared() } else { file.try_lock() };
+    match outcome {
+        Ok(()) => Ok(()),
+        Err(TryLockError::WouldBlock) => Err(VmError::Locked {
+            path: path.to_owned(),
+            hint: if read_only {
+                "another process, or another handle in this one, has it open for writing; close that first"
+            } else {
+                "another process, or another handle in this one, has it open; close that first, or open \
+                 both read-only"
+            },
+        }),
+        Err(TryLockError::Error(source)) => {
+            Err(VmError::Open { path: path.to_owned(), action: "lock", source })
+        }
+    }
+}
+
+/// Switches direct I/O on if it is wanted or, with no wish, possible; says whether it is on.
+fn choose_direct(file: &std::fs::File, path: &Path, wish: Option<bool>) -> Result<bool, VmError> {
+    if wish == Some(false) {
+        return Ok(false);
+    }
+    match enable_direct(file) {
+        Ok(()) => Ok(true),
+        Err(_) if wish.is_none() => Ok(false),
+        Err(reason) => Err(VmError::DirectUnavailable { path: path.to_owned(), reason }),
+    }
+}
+
+/// Switches direct I/O on, or says why that cannot be.
+fn enable_direct(file: &std::fs::File) -> Result<(), String> {
+    const PAGE: u32 = PAGE_SIZE as u32;
+    let descriptor = file.as_raw_fd();
+    if is_in_memory(descriptor) {
+        return Err("the file system is in memory".to_owned());
+    }
+    if let Some((memory, offset)) = direct_alignment(descriptor) {
+        if memory == 0 || offset == 0 {
+            return Err("the file system does not have it".to_owned());
+        }
+        if !PAGE.is_multiple_of(memory) || !PAGE.is_multiple_of(offset) {
+            return Err(format!("it wants memory aligned to {memory} and offsets to {offset} bytes"));
+        }
+    }
+    set_direct(descriptor, true).map_err(|error| error.to_string())?;
+    prove_direct(file).map_err(|error| {
+        // Best effort: a file that cannot be switched back is going to fail its first read.
+        let _ = set_direct(descriptor, false);
+        format!("reading its first page failed: {error}")
+    })
+}
+
+/// Reads the first page, if there is one: some file systems accept the mode and then refuse to read.
+fn prove_direct(file: &std::fs::File) -> io::Result<()> {
+    let mut page = AlignedBuffer::new(PAGE_SIZE);
+    match std::os::unix::fs::FileExt::read_at(file, &mut page, 0) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Err(error),
+        // A device that fails is reported when somebody asks for the page.
+        _ => Ok(()),
+    }
+}
+
+/// Whether the file system keeps its files in memory, so that bypassing a cache means nothing.
+#[expect(clippy::unnecessary_cast, reason = "the type of `f_type` differs among architectures")]
+fn is_in_memory(descriptor: RawFd) -> bool {
+    let mut about = MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: the kernel fills the structure if it reports success, and only then is it looked at.
+    unsafe {
+        libc::fstatfs(descriptor, about.as_mut_ptr()) == 0
+            && matches!(about.assume_init().f_type as i64, TMPFS_MAGIC | RAMFS_MAGIC)
+    }
+}
+
+/// `TMPFS_MAGIC` of statfs(2), whose type differs among architectures.
+const TMPFS_MAGIC: i64 = 0x0102_1994;
+/// `RAMFS_MAGIC` of statfs(2).
+const RAMFS_MAGIC: i64 = 0x8584_58f6;
+
+/// What direct I/O on this file wants memory and offsets to be multiples of, in bytes; zeroes if the file
+/// system lacks it, nothing if the kernel (before 6.1) does not tell.
+fn direct_alignment(descriptor: RawFd) -> Option<(u32, u32)> {
+    let mut about = MaybeUninit::<libc::statx>::zeroed();
+    // SAFETY: the path is an empty string that ends in zero, as AT_EMPTY_PATH wants, and the kernel fills
+    // the structure, which is valid as zeroes too.
+    let about = unsafe {
+        let flags = libc::AT_EMPTY_PATH;
+        if libc::statx(descriptor, c"".as_ptr(), flags, libc::STATX_DIOALIGN, about.as_mut_ptr()) != 0 {
+            return None;
+        }
+        about.assume_init()
+    };
+    let told = about.stx_mask & libc::STATX_DIOALIGN != 0;
+    told.then_some((about.stx_dio_mem_align, about.stx_dio_offset_align))
+}
+
+fn set_direct(descriptor: RawFd, on: bool) -> io::Result<()> {
+    // SAFETY: reads and sets flags of an open descriptor.
+    let outcome = unsafe {
+        let flags = libc::fcntl(descriptor, libc::F_GETFL);
+        let flags = if on { flags | libc::O_DIRECT } else { flags & !libc::O_DIRECT };
+        libc::fcntl(descriptor, libc::F_SETFL, flags)
+    };
+    if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Allocates storage for a file from its end to its new size, which it then has.
+fn allocate(descriptor: RawFd, from: u64, to: u64) -> io::Result<()> {
+    let (start, length) = (file_offset(from, 0)?, file_offset(to - from, 0)?);
+    loop {
+        // SAFETY: changes the file behind an open descriptor, no memory.
+        if unsafe { libc::fallocate(descriptor, 0, start, length) } == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+/// Whether the file system cannot allocate ahead, as opposed to having no space.
+fn lacks_allocation(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS))
+}
+
+/// Refuses a size beyond the process's limit on files (RLIMIT_FSIZE). The kernel would send a signal that
+/// ends the process.
+fn check_size_limit(to: u64) -> io::Result<()> {
+    let mut limit = MaybeUninit::<libc::rlimit>::uninit();
+    // SAFETY: the kernel fills the structure if it reports success, and only then is it looked at.
+    let most = unsafe {
+        if libc::getrlimit(libc::RLIMIT_FSIZE, limit.as_mut_ptr()) != 0 {
+            return Ok(());
+        }
+        limit.assume_init().rlim_cur
+    };
+    if most != libc::RLIM_INFINITY && to > most {
+        let message = format!(
+            "{to} bytes are more than this process may have in a file ({most}): raise `ulimit -f` (RLIMIT_FSIZE)"
+        );
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
+    }
+    Ok(())
+}
+
+/// The place `done` bytes after `offset`, as the kernel counts.
+fn file_offset(offset: u64, done: usize) -> io::Result<libc::off_t> {
+    offset.checked_add(done as u64).and_then(|at| libc::off_t::try_from(at).ok()).ok_or_else(|| {
+        io::Error::new(io::ErrorKind::InvalidInput, format!("no file reaches to offset {offset}"))
+    })
+}
+
+/// What `pread` or `pwrite` returned.
+fn moved(outcome: libc::ssize_t) -> io::Result<usize> {
+    usize::try_from(outcome).map_err(|_| io::Error::last_os_error())
+}

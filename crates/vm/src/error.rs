@@ -1,0 +1,141 @@
+//! What can go wrong when memory is reserved, pages are released or a file is opened.
+//!
+//! Reads and writes of an open file fail with [`std::io::Error`] instead: who asked for them knows which
+//! page it was about.
+
+use crate::{IoEngine, ReleaseMethod};
+use std::io;
+use std::path::PathBuf;
+use vellum_base::PAGE_SIZE;
+
+/// Why the kernel, or this layer on its behalf, refused something.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum VmError {
+    /// The base page of this system is not [`PAGE_SIZE`].
+    #[error(
+        "this system's memory pages are {found} bytes, but Vellum needs pages of {PAGE_SIZE} bytes: \
+         boot a kernel with {PAGE_SIZE}-byte base pages"
+    )]
+    BasePage {
+        /// The base page of this system, in bytes; 0 if the system does not tell.
+        found: usize,
+    },
+
+    /// A length that is zero or not a multiple of [`PAGE_SIZE`].
+    #[error("cannot reserve {bytes} bytes for {purpose}: it must be a positive multiple of {PAGE_SIZE}")]
+    Length {
+        /// What the memory was for.
+        purpose: &'static str,
+        /// How much was asked for, in bytes.
+        bytes: usize,
+    },
+
+    /// The kernel would not reserve that much address space.
+    #[error(
+        "cannot reserve {bytes} bytes of address space for {purpose}: {source}. Lower the capacity option, \
+         raise the limit on address space (`ulimit -v`, RLIMIT_AS), or set vm.overcommit_memory to 0 or 1"
+    )]
+    AddressSpace {
+        /// What the address space was for.
+        purpose: &'static str,
+        /// How much was asked for, in bytes.
+        bytes: usize,
+        /// What the kernel said.
+        source: io::Error,
+    },
+
+    /// The kernel would not treat a mapping as it was told to.
+    #[error("cannot set {advice} on the {bytes} bytes mapped for {purpose}: {source}")]
+    Advise {
+        /// What the memory is for.
+        purpose: &'static str,
+        /// Which advice.
+        advice: &'static str,
+        /// The size of the mapping, in bytes.
+        bytes: usize,
+        /// What the kernel said.
+        source: io::Error,
+    },
+
+    /// A method of releasing pages was asked for that does not work here.
+    #[error(
+        "releasing pages with {method} does not work here: {source}. Leave the choice of method to Vellum, \
+         or use a kernel that supports it (process_madvise: Linux 6.13)"
+    )]
+    ReleaseUnavailable {
+        /// The method that was asked for.
+        method: ReleaseMethod,
+        /// What the probe found.
+        source: io::Error,
+    },
+
+    /// The kernel would not release pages.
+    #[error("cannot release {bytes} bytes of memory at {address:#x}: {source}")]
+    Release {
+        /// Where the range begins that was refused.
+        address: usize,
+        /// Its size in bytes.
+        bytes: usize,
+        /// What the kernel said.
+        source: io::Error,
+    },
+
+    /// A file could not be opened or prepared.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Open {
+        /// The file or directory.
+        path: PathBuf,
+        /// What was being done.
+        action: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+
+    /// Another process, or another handle in this one, has the file open.
+    #[error("{} is locked: {hint}", path.display())]
+    Locked {
+        /// The file.
+        path: PathBuf,
+        /// What to do about it.
+        hint: &'static str,
+    },
+
+    /// Direct I/O was asked for and cannot be had.
+    #[error(
+        "direct I/O on {} is not possible: {reason}. Allow buffered I/O, or put the file on another file system",
+        path.display()
+    )]
+    DirectUnavailable {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
+
+    /// An I/O engine was asked for and cannot be had.
+    #[error(
+        "the I/O engine {engine} cannot be used for {}: {source}. Leave the choice of engine to Vellum, or allow \
+         io_uring (sysctl kernel.io_uring_disabled=0, the container's seccomp profile, RLIMIT_MEMLOCK)",
+        path.display()
+    )]
+    EngineUnavailable {
+        /// The file.
+        path: PathBuf,
+        /// The engine that was asked for.
+        engine: IoEngine,
+        /// What the kernel said.
+        source: io::Error,
+    },
+
+    /// A name that stands for nothing.
+    #[error("{name:?} is not a {what}; use one of: {known}")]
+    UnknownName {
+        /// What it should have named.
+        what: &'static str,
+        /// The name.
+        name: String,
+        /// The names that there are.
+        known: &'static str,
+    },
+}

@@ -1,0 +1,223 @@
+//! Reading and writing pages of a file: the interface, whatever the file is.
+//!
+//! Offsets, lengths and addresses are multiples of [`PAGE_SIZE`](vellum_base::PAGE_SIZE), because direct
+//! I/O wants that. Buffers are raw addresses, because they are pages of the pool, into which optimistic
+//! readers may look while the kernel fills them.
+
+use crate::VmError;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// A file of pages. Shared by threads; all methods block until they are done.
+pub trait File: Send + Sync + fmt::Debug {
+    /// Reads exactly `bytes` bytes at `offset`, however many short reads it takes.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::UnexpectedEof`] past the end of the file, or what the device reports. The memory
+    /// then holds anything.
+    ///
+    /// # Safety
+    /// `address` is valid for writes of `bytes` bytes, and nobody else accesses them during the call except
+    /// optimistic readers, who validate what they read.
+    unsafe fn read(&self, offset: u64, address: *mut u8, bytes: usize) -> io::Result<()>;
+
+    /// Writes exactly `bytes` bytes at `offset`. Durable only after [`sync`](Self::sync).
+    ///
+    /// # Errors
+    /// What the device reports, such as [`io::ErrorKind::StorageFull`]. Any part may have been written.
+    ///
+    /// # Safety
+    /// `address` is valid for reads of `bytes` bytes, and nobody writes to them during the call.
+    unsafe fn write(&self, offset: u64, address: *const u8, bytes: usize) -> io::Result<()>;
+
+    /// Runs all requests, overlapped as far as the file can, in no particular order, and sets the `result`
+    /// of each. Returns when all are done: until then the buffers are the kernel's.
+    ///
+    /// # Safety
+    /// What [`read`](Self::read) or [`write`](Self::write) asks for holds for each request, and no two
+    /// requests overlap in memory or in the file, unless both only read what they share.
+    unsafe fn run(&self, requests: &mut [Request]);
+
+    /// Makes all completed writes and the size durable.
+    ///
+    /// # Errors
+    /// What the device reports. What had been written since the last success may then be lost although it
+    /// can still be read, and a later success does not mean otherwise: see [`DiskFile`](crate::DiskFile).
+    fn sync(&self) -> io::Result<()>;
+
+    /// The size in bytes.
+    ///
+    /// # Errors
+    /// What the file system reports.
+    fn size(&self) -> io::Result<u64>;
+
+    /// Makes the file at least `to` bytes large, with storage behind it; what is new reads as zeroes.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::StorageFull`] and the like; the file is then as it was.
+    fn grow(&self, to: u64) -> io::Result<()>;
+
+    /// Cuts the file to `to` bytes, if it is larger.
+    ///
+    /// # Errors
+    /// What the file system reports.
+    fn truncate(&self, to: u64) -> io::Result<()>;
+
+    /// How the file is accessed.
+    fn description(&self) -> FileDescription;
+}
+
+/// Which way a [`Request`] goes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Operation {
+    /// From the file to memory.
+    Read,
+    /// From memory to the file.
+    Write,
+}
+
+/// One of a batch of reads and writes, see [`File::run`].
+#[derive(Debug)]
+pub struct Request {
+    /// Whether to read or write.
+    pub operation: Operation,
+    /// Where in the file, in bytes.
+    pub offset: u64,
+    /// Where in memory. A write only reads from it.
+    pub address: *mut u8,
+    /// How much, in bytes.
+    pub bytes: usize,
+    /// What came of it. Meaningless before the request was run.
+    pub result: io::Result<()>,
+}
+
+// SAFETY: a request is a description; using its address is up to the caller of `File::run`, who vouches for
+// it.
+unsafe impl Send for Request {}
+// SAFETY: as above.
+unsafe impl Sync for Request {}
+
+impl Request {
+    /// A request to read `bytes` bytes at `offset` to `address`.
+    pub fn read(offset: u64, address: *mut u8, bytes: usize) -> Self {
+        Self { operation: Operation::Read, offset, address, bytes, result: Ok(()) }
+    }
+
+    /// A request to write `bytes` bytes from `address` to `offset`.
+    pub fn write(offset: u64, address: *const u8, bytes: usize) -> Self {
+        Self { operation: Operation::Write, offset, address: address.cast_mut(), bytes, result: Ok(()) }
+    }
+}
+
+/// How requests reach the device.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum IoEngine {
+    /// io_uring: batches overlap.
+    IoUring,
+    /// `pread` and `pwrite`, one after the other.
+    Pread,
+    /// No device at all: a simulated file.
+    Simulated,
+}
+
+impl fmt::Display for IoEngine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::IoUring => "io_uring",
+            Self::Pread => "pread",
+            Self::Simulated => "simulated",
+        })
+    }
+}
+
+impl FromStr for IoEngine {
+    type Err = VmError;
+
+    fn from_str(name: &str) -> Result<Self, VmError> {
+        match name {
+            "io_uring" => Ok(Self::IoUring),
+            "pread" => Ok(Self::Pread),
+            "simulated" => Ok(Self::Simulated),
+            _ => Err(VmError::UnknownName {
+                what: "I/O engine",
+                name: name.to_owned(),
+                known: "io_uring, pread, simulated",
+            }),
+        }
+    }
+}
+
+/// Whether opening a file may or must create it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum CreateMode {
+    /// It must exist.
+    #[default]
+    OpenExisting,
+    /// It must not exist.
+    CreateNew,
+    /// It is created if it does not exist.
+    OpenOrCreate,
+}
+
+/// How to open a [`DiskFile`](crate::DiskFile).
+///
+/// # Examples
+/// ```
+/// use vellum_vm::{CreateMode, FileOptions};
+/// let options = FileOptions { create: CreateMode::OpenOrCreate, ..FileOptions::default() };
+/// assert_eq!(options.queue_depth, 128);
+/// ```
+#[derive(Clone, Debug)]
+pub struct FileOptions {
+    /// The engine to use; the best that works here if none is given.
+    pub engine: Option<IoEngine>,
+    /// Whether to bypass the system's page cache; where possible if not given.
+    pub direct: Option<bool>,
+    /// Refuse writes, and let others read at the same time.
+    pub read_only: bool,
+    /// Whether to create it.
+    pub create: CreateMode,
+    /// How many requests of one batch may be under way at once.
+    pub queue_depth: u32,
+}
+
+impl Default for FileOptions {
+    /// The best engine, direct I/O where possible, writable, an existing file, 128 requests at once.
+    fn default() -> Self {
+        Self {
+            engine: None,
+            direct: None,
+            read_only: false,
+            create: CreateMode::OpenExisting,
+            queue_depth: 128,
+        }
+    }
+}
+
+/// How a file is accessed, for people to read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct FileDescription {
+    /// Whether the system's page cache is bypassed.
+    pub direct: bool,
+    /// How requests reach the device.
+    pub engine: IoEngine,
+    /// Where the file is, if it is anywhere.
+    pub path: Option<PathBuf>,
+}
+
+impl fmt::Display for FileDescription {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(path) = &self.path {
+            write!(f, "{}: ", path.display())?;
+        }
+        let access = if self.direct { "direct" } else { "buffered" };
+        match self.engine {
+            IoEngine::Simulated => f.write_str("simulated, in memory"),
+            engine => write!(f, "{access} I/O through {engine}"),
+        }
+    }
+}

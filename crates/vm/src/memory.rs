@@ -1,0 +1,188 @@
+//! Reserving address space, and how much of it is resident.
+//!
+//! A [`Mapping`] is one anonymous private mapping. Reserving costs no memory: a page becomes resident when
+//! it is first written, and reads as zeroes until then. The mapping that holds a database's pages is one
+//! single virtual memory area (VMA) for as long as it lives: all advice is given to the whole of it,
+//! because the kernel releases batches of pages quickly only within one VMA.
+//!
+//! A `Mapping` hands out its address and no references: who may touch which bytes when is decided above.
+
+use crate::VmError;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::OnceLock;
+use vellum_base::PAGE_SIZE;
+
+/// A range of address space that belongs to whoever holds this; unmapped when dropped.
+///
+/// # Examples
+/// ```
+/// use vellum_vm::Mapping;
+/// let terabyte = Mapping::reserve(1 << 40, "an example")?.for_pages()?;
+/// // SAFETY: the byte lies in the mapping and nobody else uses it.
+/// let byte = unsafe { terabyte.base().add(1 << 39).read() };
+/// assert_eq!(byte, 0);
+/// # Ok::<(), vellum_vm::VmError>(())
+/// ```
+#[derive(Debug)]
+pub struct Mapping {
+    base: NonNull<u8>,
+    bytes: usize,
+    purpose: &'static str,
+}
+
+// SAFETY: a mapping is an address and a length; it belongs to no thread, and its methods neither read nor
+// write the memory.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; shared access gives only the address and the length.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Reserves exactly `bytes` of zero-filled address space, nothing of it resident.
+    ///
+    /// `purpose` completes "for ..." in errors.
+    ///
+    /// # Errors
+    /// [`VmError::BasePage`] on a system whose pages are not 4096 bytes; [`VmError::Length`] if `bytes` is
+    /// zero or not a multiple of that; [`VmError::AddressSpace`] if the kernel refuses.
+    pub fn reserve(bytes: usize, purpose: &'static str) -> Result<Self, VmError> {
+        let found = base_page_bytes();
+        if found != PAGE_SIZE {
+            return Err(VmError::BasePage { found });
+        }
+        if bytes == 0 || !bytes.is_multiple_of(PAGE_SIZE) {
+            return Err(VmError::Length { purpose, bytes });
+        }
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nothing that exists.
+        let address = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
+        let refused = |source| VmError::AddressSpace { purpose, bytes, source };
+        if address == libc::MAP_FAILED {
+            return Err(refused(io::Error::last_os_error()));
+        }
+        match NonNull::new(address.cast()) {
+            Some(base) => Ok(Self { base, bytes, purpose }),
+            None => Err(refused(io::Error::other("the kernel mapped it at address zero"))),
+        }
+    }
+
+    /// Reserves `wanted` bytes or, where that is refused, half of it, and so on down to `least`.
+    ///
+    /// # Errors
+    /// As [`reserve`](Self::reserve), about `least` bytes.
+    pub fn reserve_up_to(wanted: usize, least: usize, purpose: &'static str) -> Result<Self, VmError> {
+        let mut bytes = wanted.max(least);
+        loop {
+            match Self::reserve(bytes, purpose) {
+                Err(VmError::AddressSpace { .. }) if bytes > least => {
+                    bytes = (bytes / 2 / PAGE_SIZE * PAGE_SIZE).max(least);
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// The first byte.
+    #[inline]
+    pub fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// The size in bytes.
+    #[inline]
+    #[expect(clippy::len_without_is_empty, reason = "a mapping is never empty")]
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Prepares it to hold the pages of a database.
+    ///
+    /// It is kept out of children made by `fork` (direct I/O into memory shared with a child corrupts it),
+    /// out of core dumps (they would be as large as the database), and free of huge pages (evicting one
+    /// small page would have to split one).
+    ///
+    /// # Errors
+    /// [`VmError::Advise`] if the kernel refuses one of the first two; a kernel without huge pages has
+    /// nothing to switch off.
+    pub fn for_pages(self) -> Result<Self, VmError> {
+        for (advice, name) in [(libc::MADV_DONTFORK, "MADV_DONTFORK"), (libc::MADV_DONTDUMP, "MADV_DONTDUMP")]
+        {
+            self.advise(advice).map_err(|source| VmError::Advise {
+                purpose: self.purpose,
+                advice: name,
+                bytes: self.bytes,
+                source,
+            })?;
+        }
+        // EINVAL from a kernel that is built without transparent huge pages: there is nothing to avoid.
+        let _ = self.advise(libc::MADV_NOHUGEPAGE);
+        Ok(self)
+    }
+
+    /// Prepares it to hold a table of which all parts are used often, such as the states of pages: huge
+    /// pages where the kernel has them, and kept out of core dumps. Best effort.
+    ///
+    /// Unlike a mapping of pages it is inherited, copied on write, by children made by `fork`.
+    #[must_use]
+    pub fn for_table(self) -> Self {
+        // Neither changes what the memory holds, so refusals are of no consequence.
+        let _ = self.advise(libc::MADV_HUGEPAGE);
+        let _ = self.advise(libc::MADV_DONTDUMP);
+        self
+    }
+
+    /// Gives advice on the whole mapping.
+    fn advise(&self, advice: libc::c_int) -> io::Result<()> {
+        // SAFETY: the range is this mapping, and none of the advice used here changes what it holds.
+        let outcome = unsafe { libc::madvise(self.base.as_ptr().cast(), self.bytes, advice) };
+        if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range was mapped by `reserve`, and whoever drops it has ended all use of it.
+        let outcome = unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
+        debug_assert_eq!(outcome, 0, "a mapping can always be unmapped");
+    }
+}
+
+/// The resident size of this process now, in bytes (`VmRSS`).
+///
+/// Kernels before 6.2 count per thread and add up every 64 pages, so the figure may lag that much.
+///
+/// # Errors
+/// If `/proc/self/statm` cannot be read, as where `/proc` is not mounted.
+pub fn resident_bytes() -> io::Result<u64> {
+    let text = std::fs::read_to_string("/proc/self/statm")?;
+    let pages = text.split_ascii_whitespace().nth(1).and_then(|word| word.parse::<u64>().ok());
+    let pages = pages.ok_or_else(|| io::Error::other("/proc/self/statm has no resident size"))?;
+    Ok(pages * base_page_bytes() as u64)
+}
+
+/// The largest resident size that this process ever had, in bytes (`VmHWM`).
+///
+/// # Errors
+/// If `/proc/self/status` cannot be read or lacks the figure.
+pub fn resident_bytes_peak() -> io::Result<u64> {
+    let text = std::fs::read_to_string("/proc/self/status")?;
+    let kilobytes = text
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .and_then(|rest| rest.split_ascii_whitespace().next())
+        .and_then(|word| word.parse::<u64>().ok());
+    kilobytes
+        .map(|kilobytes| kilobytes * 1024)
+        .ok_or_else(|| io::Error::other("/proc/self/status has no peak resident size"))
+}
+
+/// The size of this system's memory pages, in bytes; 0 if it does not tell.
+fn base_page_bytes() -> usize {
+    static BYTES: OnceLock<usize> = OnceLock::new();
+    *BYTES.get_or_init(|| {
+        // SAFETY: sysconf reads a constant of the system.
+        let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        usize::try_from(bytes).unwrap_or(0)
+    })
+}

@@ -1,0 +1,318 @@
+//! Giving the memory of evicted pages back to the system, many pages at a time.
+//!
+//! The address space stays reserved: a released page reads as zeroes, and writing to it makes it resident
+//! again. Two ways are known, and which one works is found out at run time, by trying:
+//! - `process_madvise` on the own process: one system call and one TLB flush for a whole batch (Linux 6.13);
+//! - `madvise`, one call for each range: works everywhere.
+//!
+//! A [`Releaser`] belongs to the process that made it. In a child made by `fork` it must not be used; the
+//! mapping of pages does not exist there either.
+
+use crate::{Mapping, VmError};
+use std::fmt;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use vellum_base::PAGE_SIZE;
+
+/// How many ranges go into one call: half of what the kernel takes, more no longer pays.
+const RANGES_PER_CALL: usize = 512;
+
+/// How the memory of pages is given back.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum ReleaseMethod {
+    /// `process_madvise` on the own process: a batch a call.
+    ProcessMadvise,
+    /// `madvise`: a range a call.
+    Madvise,
+}
+
+impl fmt::Display for ReleaseMethod {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ProcessMadvise => "process_madvise",
+            Self::Madvise => "madvise",
+        })
+    }
+}
+
+impl FromStr for ReleaseMethod {
+    type Err = VmError;
+
+    fn from_str(name: &str) -> Result<Self, VmError> {
+        match name {
+            "process_madvise" => Ok(Self::ProcessMadvise),
+            "madvise" => Ok(Self::Madvise),
+            _ => Err(VmError::UnknownName {
+                what: "way to release pages",
+                name: name.to_owned(),
+                known: "process_madvise, madvise",
+            }),
+        }
+    }
+}
+
+/// A run of whole pages in memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PageRange {
+    /// The first byte; a multiple of [`PAGE_SIZE`].
+    pub address: *mut u8,
+    /// The size in bytes; a multiple of [`PAGE_SIZE`].
+    pub bytes: usize,
+}
+
+// SAFETY: a range is two numbers; using the address is up to unsafe code.
+unsafe impl Send for PageRange {}
+// SAFETY: as above.
+unsafe impl Sync for PageRange {}
+
+/// Releases batches of pages by the method that works here.
+#[derive(Debug)]
+pub struct Releaser {
+    /// Refers to this process; present if and only if the method is `process_madvise`.
+    process: Option<OwnedFd>,
+    /// How many batches `process_madvise` left unfinished so that `madvise` had to do the rest.
+    fallbacks: AtomicU64,
+}
+
+impl Releaser {
+    /// Finds the best method that works here, or takes the one that is `forced`.
+    ///
+    /// # Errors
+    /// [`VmError::ReleaseUnavailable`] if the forced method does not work here.
+    pub fn new(forced: Option<ReleaseMethod>) -> Result<Self, VmError> {
+        let process = match forced {
+            Some(ReleaseMethod::Madvise) => None,
+            None => working_process_handle().ok(),
+            Some(method @ ReleaseMethod::ProcessMadvise) => {
+                let unavailable = |source| VmError::ReleaseUnavailable { method, source };
+                Some(working_process_handle().map_err(unavailable)?)
+            }
+        };
+        Ok(Self { process, fallbacks: AtomicU64::new(0) })
+    }
+
+    /// The method in use.
+    pub fn method(&self) -> ReleaseMethod {
+        if self.process.is_some() { ReleaseMethod::ProcessMadvise } else { ReleaseMethod::Madvise }
+    }
+
+    /// How many batches the method left unfinished, so that plain `madvise` had to do the rest.
+    pub fn fallback_count(&self) -> u64 {
+        // Relaxed: a statistic, nothing is ordered by it.
+        self.fallbacks.load(Ordering::Relaxed)
+    }
+
+    /// Gives the physical memory of the ranges back; they read as zero afterwards.
+    ///
+    /// Ranges that adjoin in the order given are joined. An empty list does nothing.
+    ///
+    /// # Errors
+    /// [`VmError::Release`] for the first range that the kernel would not release. Later ranges may be
+    /// released or not.
+    ///
+    /// # Safety
+    /// Every range lies in a live [`Mapping`], nobody holds a reference into it, and nobody but optimistic
+    /// readers, who validate what they read, looks at it during the call.
+    pub unsafe fn release(&self, ranges: &[PageRange]) -> Result<(), VmError> {
+        let mut batch = Batch::new();
+        for range in ranges.iter().filter(|range| range.bytes > 0) {
+            if !batch.add(*range) {
+                // SAFETY: the batch holds ranges that the caller vouches for.
+                unsafe { self.release_batch(&mut batch)? };
+                batch.add(*range);
+            }
+        }
+        // SAFETY: as above.
+        unsafe { self.release_batch(&mut batch) }
+    }
+
+    /// Releases what is in the batch and empties it.
+    ///
+    /// # Safety
+    /// As for [`release`](Self::release).
+    unsafe fn release_batch(&self, batch: &mut Batch) -> Result<(), VmError> {
+        if let Some(process) = &self.process {
+            // SAFETY: passed on from the caller.
+            while !batch.is_empty() && unsafe { self.advance(process, batch) } {}
+        }
+        while let Some(range) = batch.first() {
+            // SAFETY: passed on from the caller.
+            unsafe { release_one(range) }.map_err(|source| VmError::Release {
+                address: range.address.addr(),
+                bytes: range.bytes,
+                source,
+            })?;
+            batch.done(range.bytes);
+        }
+        batch.clear();
+        Ok(())
+    }
+
+    /// One call of `process_madvise`; says whether it is worth trying another one.
+    ///
+    /// # Safety
+    /// As for [`release`](Self::release).
+    unsafe fn advance(&self, process: &OwnedFd, batch: &mut Batch) -> bool {
+        // SAFETY: passed on from the caller.
+        match unsafe { process_madvise(process, batch.remaining()) } {
+            // The kernel takes at most 2 GiB a call, so partial progress is ordinary.
+            Ok(bytes) if bytes > 0 => {
+                batch.done(bytes);
+                true
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => true,
+            _ => {
+                self.fallbacks.fetch_add(1, Ordering::Relaxed); // a statistic
+                false
+            }
+        }
+    }
+}
+
+/// Ranges on their way to the kernel, in the form it wants.
+struct Batch {
+    /// `vectors[..filled]` are initialised.
+    vectors: [MaybeUninit<libc::iovec>; RANGES_PER_CALL],
+    filled: usize,
+    /// How many are done with.
+    released: usize,
+}
+
+impl Batch {
+    fn new() -> Self {
+        Self { vectors: [const { MaybeUninit::uninit() }; RANGES_PER_CALL], filled: 0, released: 0 }
+    }
+
+    /// Adds a range; false if there is no room.
+    fn add(&mut self, range: PageRange) -> bool {
+        if let Some(last) = self.remaining_mut().last_mut()
+            && last.iov_base.addr() + last.iov_len == range.address.addr()
+        {
+            last.iov_len += range.bytes;
+            return true;
+        }
+        let Some(slot) = self.vectors.get_mut(self.filled) else { return false };
+        slot.write(libc::iovec { iov_base: range.address.cast(), iov_len: range.bytes });
+        self.filled += 1;
+        true
+    }
+
+    /// What is still to be released.
+    fn remaining(&self) -> &[libc::iovec] {
+        // SAFETY: the vectors up to `filled` are initialised, and `released` never passes it.
+        unsafe { self.vectors[self.released..self.filled].assume_init_ref() }
+    }
+
+    fn remaining_mut(&mut self) -> &mut [libc::iovec] {
+        // SAFETY: as above.
+        unsafe { self.vectors[self.released..self.filled].assume_init_mut() }
+    }
+
+    fn first(&self) -> Option<PageRange> {
+        self.remaining()
+            .first()
+            .map(|vector| PageRange { address: vector.iov_base.cast(), bytes: vector.iov_len })
+    }
+
+    fn is_empty(&self) -> bool {
+        self.released == self.filled
+    }
+
+    fn clear(&mut self) {
+        self.filled = 0;
+        self.released = 0;
+    }
+
+    /// Takes the first `bytes` off what is still to be released.
+    fn done(&mut self, mut bytes: usize) {
+        while bytes > 0 {
+            let Some(first) = self.remaining_mut().first_mut() else { return };
+            if bytes < first.iov_len {
+                first.iov_base = first.iov_base.wrapping_byte_add(bytes);
+                first.iov_len -= bytes;
+                return;
+            }
+            bytes -= first.iov_len;
+            self.released += 1;
+        }
+    }
+}
+
+/// Releases one range with `madvise`.
+///
+/// # Safety
+/// As for [`Releaser::release`].
+unsafe fn release_one(range: PageRange) -> io::Result<()> {
+    /// How often to ask again when the kernel is out of something for the moment.
+    const ATTEMPTS: usize = 100;
+    for _ in 0..ATTEMPTS {
+        // SAFETY: passed on from the caller; the memory is anonymous, so it only turns to zeroes.
+        if unsafe { libc::madvise(range.address.cast(), range.bytes, libc::MADV_DONTNEED) } == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            Some(libc::EINTR) => {}
+            Some(libc::EAGAIN) => std::thread::yield_now(),
+            _ => return Err(error),
+        }
+    }
+    Err(io::Error::from_raw_os_error(libc::EAGAIN))
+}
+
+/// Calls `process_madvise` with `MADV_DONTNEED`; gives how many bytes it released.
+///
+/// # Safety
+/// As for [`Releaser::release`]; `process` refers to this process.
+unsafe fn process_madvise(process: &OwnedFd, vectors: &[libc::iovec]) -> io::Result<usize> {
+    // SAFETY: passed on from the caller; the vectors are live for the length of the call.
+    let outcome = unsafe {
+        libc::syscall(
+            libc::SYS_process_madvise,
+            process.as_raw_fd(),
+            vectors.as_ptr(),
+            vectors.len(),
+            libc::MADV_DONTNEED,
+            0usize,
+        )
+    };
+    usize::try_from(outcome).map_err(|_| io::Error::last_os_error())
+}
+
+/// A handle on this process with which `process_madvise` is proven to release pages.
+fn working_process_handle() -> io::Result<OwnedFd> {
+    // SAFETY: asks for a new descriptor of the own process.
+    let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0) };
+    if descriptor < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // A descriptor fits: the kernel counts them in an int.
+    // SAFETY: the kernel just made this descriptor for us alone.
+    let process = unsafe { OwnedFd::from_raw_fd(descriptor as i32) };
+    prove(&process)?;
+    Ok(process)
+}
+
+/// Releases two of three written pages and looks at what became of them.
+fn prove(process: &OwnedFd) -> io::Result<()> {
+    let scratch = Mapping::reserve(3 * PAGE_SIZE, "a probe").map_err(io::Error::other)?;
+    let page = |number: usize| scratch.base().as_ptr().wrapping_add(number * PAGE_SIZE);
+    let vector = |number| libc::iovec { iov_base: page(number).cast(), iov_len: PAGE_SIZE };
+    for number in 0..3 {
+        // SAFETY: the three pages are ours alone.
+        unsafe { page(number).write_volatile(1) };
+    }
+    // SAFETY: as above, and no reference into them exists.
+    let bytes = unsafe { process_madvise(process, &[vector(0), vector(2)])? };
+    // SAFETY: as above. Volatile, because the kernel changed them behind the compiler's back.
+    let seen = [0, 1, 2].map(|number| unsafe { page(number).read_volatile() });
+    if bytes == 2 * PAGE_SIZE && seen == [0, 1, 0] {
+        Ok(())
+    } else {
+        Err(io::Error::other(format!("it released {bytes} of {} bytes", 2 * PAGE_SIZE)))
+    }
+}
