@@ -7,6 +7,7 @@
 //! next call, so a [`DiskFile`] repeats the failure for as long as it is open.
 
 use crate::file::{CreateMode, File, FileDescription, FileOptions, IoEngine, Operation, Request};
+use crate::ring::RingPool;
 use crate::transfer::{Transfer, transfer_all};
 use crate::{AlignedBuffer, VmError};
 use std::fs::TryLockError;
@@ -26,7 +27,8 @@ pub struct DiskFile {
     file: std::fs::File,
     path: PathBuf,
     direct: bool,
-    engine: IoEngine,
+    /// Present if and only if the engine is io_uring.
+    rings: Option<RingPool>,
     read_only: bool,
     /// Whether the size changed since the last sync.
     resized: AtomicBool,
@@ -51,16 +53,30 @@ impl DiskFile {
             sync_directory(parent(path)).map_err(failed("make durable that there is now a file"))?;
         }
         let direct = choose_direct(&file, path, options.direct)?;
-        let engine = IoEngine::Pread;
+        let rings = choose_engine(path, options)?;
         Ok(Self {
             file,
             path: path.to_owned(),
             direct,
-            engine,
+            rings,
             read_only: options.read_only,
             resized: AtomicBool::new(false),
             sync_failure: AtomicI32::new(0),
         })
+    }
+
+    /// Runs a request without a ring.
+    ///
+    /// # Safety
+    /// As for [`File::run`].
+    unsafe fn run_one(&self, request: &mut Request) {
+        // SAFETY: passed on from the caller.
+        request.result = unsafe {
+            match request.operation {
+                Operation::Read => self.read(request.offset, request.address, request.bytes),
+                Operation::Write => self.write(request.offset, request.address, request.bytes),
+            }
+        };
     }
 
     /// Refuses a change of a file that was opened to be read.
@@ -99,14 +115,21 @@ impl File for DiskFile {
     }
 
     unsafe fn run(&self, requests: &mut [Request]) {
-        for request in requests {
-            // SAFETY: passed on from the caller.
-            request.result = unsafe {
-                match request.operation {
-                    Operation::Read => self.read(request.offset, request.address, request.bytes),
-                    Operation::Write => self.write(request.offset, request.address, request.bytes),
+        let writes = || requests.iter().any(|request| request.operation == Operation::Write);
+        let ringless = requests.len() < 2 || (self.read_only && writes());
+        match &self.rings {
+            Some(rings) if !ringless => {
+                // SAFETY: passed on from the caller.
+                let undone = unsafe { rings.run(self.file.as_raw_fd(), self.direct, requests) };
+                for index in undone {
+                    if let Some(request) = requests.get_mut(index) {
+                        // SAFETY: as above.
+                        unsafe { self.run_one(request) };
+                    }
                 }
-            };
+            }
+            // SAFETY: as above.
+            _ => requests.iter_mut().for_each(|request| unsafe { self.run_one(request) }),
         }
     }
 
@@ -158,7 +181,15 @@ impl File for DiskFile {
     }
 
     fn description(&self) -> FileDescription {
-        FileDescription { direct: self.direct, engine: self.engine, path: Some(self.path.clone()) }
+        let engine = if self.rings.is_some() { IoEngine::IoUring } else { IoEngine::Pread };
+        FileDescription { direct: self.direct, engine, path: Some(self.path.clone()) }
+    }
+}
+
+impl Drop for DiskFile {
+    fn drop(&mut self) {
+        // Closing would do, but a child made by `fork` may hold another descriptor of the same open file.
+        let _ = self.file.unlock();
     }
 }
 
@@ -224,6 +255,22 @@ fn lock(file: &std::fs::File, path: &Path, read_only: bool) -> Result<(), VmErro
         }),
         Err(TryLockError::Error(source)) => {
             Err(VmError::Open { path: path.to_owned(), action: "lock", source })
+        }
+    }
+}
+
+/// Sets rings up if they are wanted or, with no wish, possible.
+fn choose_engine(path: &Path, options: &FileOptions) -> Result<Option<RingPool>, VmError> {
+    let unavailable = |engine, source| VmError::EngineUnavailable { path: path.to_owned(), engine, source };
+    match options.engine {
+        Some(IoEngine::Pread) => Ok(None),
+        None => Ok(RingPool::new(options.queue_depth).ok()),
+        Some(engine @ IoEngine::IoUring) => {
+            RingPool::new(options.queue_depth).map(Some).map_err(|source| unavailable(engine, source))
+        }
+        Some(engine @ IoEngine::Simulated) => {
+            let source = io::Error::new(io::ErrorKind::Unsupported, "simulated files are not on disk");
+            Err(unavailable(engine, source))
         }
     }
 }

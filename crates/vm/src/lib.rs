@@ -15,6 +15,7 @@ mod error;
 mod file;
 mod memory;
 mod release;
+mod ring;
 mod transfer;
 
 pub use aligned::AlignedBuffer;

@@ -1,0 +1,150 @@
+//! Kernels and sandboxes that refuse what Vellum would like best.
+
+#[path = "common/refuse.rs"]
+mod refuse;
+
+use refuse::refuse;
+use std::path::Path;
+use vellum_base::PAGE_SIZE;
+use vellum_vm::{
+    AlignedBuffer, CreateMode, DiskFile, File, FileOptions, IoEngine, Mapping, PageRange, ReleaseMethod,
+    Releaser, Request, VmError,
+};
+
+/// Runs a test in a thread of its own, of which the kernel may then be made to refuse things.
+fn alone(test: impl FnOnce() + Send + 'static) {
+    if let Err(panic) = std::thread::spawn(test).join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+fn options(engine: Option<IoEngine>) -> FileOptions {
+    FileOptions { engine, create: CreateMode::OpenOrCreate, queue_depth: 8, ..FileOptions::default() }
+}
+
+/// Writes and reads 100 pages in batches and looks at them.
+fn use_file(file: &DiskFile) {
+    file.grow(100 * PAGE_SIZE as u64).unwrap();
+    let mut written = AlignedBuffer::new(100 * PAGE_SIZE);
+    written.iter_mut().enumerate().for_each(|(index, byte)| *byte = (index / 1000) as u8);
+    let mut read = AlignedBuffer::new(100 * PAGE_SIZE);
+    let (from, to) = (written.as_ptr(), read.as_mut_ptr());
+    let place = |page: usize| (page * PAGE_SIZE) as u64;
+    let mut requests: Vec<_> = (0..100)
+        .map(|page| Request::write(place(page), from.wrapping_add(page * PAGE_SIZE), PAGE_SIZE))
+        .collect();
+    // SAFETY: each request has its own page of a buffer that outlives it.
+    unsafe { file.run(&mut requests) };
+    requests.iter().for_each(|request| assert!(request.result.is_ok(), "{request:?}"));
+    let mut requests: Vec<_> = (0..100)
+        .map(|page| Request::read(place(page), to.wrapping_add(page * PAGE_SIZE), PAGE_SIZE))
+        .collect();
+    // SAFETY: as above.
+    unsafe { file.run(&mut requests) };
+    requests.iter().for_each(|request| assert!(request.result.is_ok(), "{request:?}"));
+    assert!(*written == *read);
+}
+
+fn open(directory: &Path, engine: Option<IoEngine>) -> Result<DiskFile, VmError> {
+    DiskFile::open(&directory.join("file"), &options(engine))
+}
+
+#[test]
+fn without_io_uring_files_work_and_insisting_on_it_is_an_error() {
+    for error in [libc::EPERM, libc::ENOSYS, libc::ENOMEM] {
+        alone(move || {
+            refuse(libc::SYS_io_uring_setup, error);
+            let directory = tempfile::tempdir().unwrap();
+            let file = open(directory.path(), None).unwrap();
+            assert_eq!(file.description().engine, IoEngine::Pread);
+            use_file(&file);
+            drop(file);
+            let refused = open(directory.path(), Some(IoEngine::IoUring)).unwrap_err();
+            assert!(matches!(&refused, VmError::EngineUnavailable { engine: IoEngine::IoUring, source, .. }
+                if source.raw_os_error() == Some(error)));
+            assert!(refused.to_string().contains("io_uring_disabled"), "{refused}");
+        });
+    }
+}
+
+#[test]
+fn a_ring_that_may_be_made_but_not_used_is_not_used() {
+    alone(|| {
+        refuse(libc::SYS_io_uring_enter, libc::EPERM);
+        let directory = tempfile::tempdir().unwrap();
+        let file = open(directory.path(), None).unwrap();
+        assert_eq!(file.description().engine, IoEngine::Pread);
+        use_file(&file);
+    });
+}
+
+#[test]
+fn io_uring_refused_later_is_done_without() {
+    for (call, error) in [
+        (libc::SYS_io_uring_enter, libc::EPERM),
+        (libc::SYS_io_uring_enter, libc::EAGAIN),
+        (libc::SYS_io_uring_setup, libc::ENOMEM),
+    ] {
+        alone(move || {
+            let directory = tempfile::tempdir().unwrap();
+            // Where io_uring is not available at all there is nothing to take away.
+            let Ok(file) = open(directory.path(), Some(IoEngine::IoUring)) else { return };
+            refuse(call, error);
+            use_file(&file);
+            use_file(&file);
+            // Further rings cannot be made either.
+            std::thread::scope(|scope| {
+                for _ in 0..3 {
+                    scope.spawn(|| {
+                        let mut page = AlignedBuffer::new(2 * PAGE_SIZE);
+                        let (one, two) = (page.as_mut_ptr(), page.as_mut_ptr().wrapping_add(PAGE_SIZE));
+                        for _ in 0..50 {
+                            let mut requests =
+                                [Request::read(0, one, PAGE_SIZE), Request::read(4096, two, PAGE_SIZE)];
+                            // SAFETY: each request has its own page of a buffer that outlives it.
+                            unsafe { file.run(&mut requests) };
+                            requests.iter().for_each(|request| assert!(request.result.is_ok()));
+                        }
+                    });
+                }
+            });
+        });
+    }
+}
+
+#[test]
+fn without_process_madvise_madvise_is_used_and_insisting_is_an_error() {
+    for call in [libc::SYS_process_madvise, libc::SYS_pidfd_open] {
+        alone(move || {
+            refuse(call, libc::EPERM);
+            assert_eq!(Releaser::new(None).unwrap().method(), ReleaseMethod::Madvise);
+            let refused = Releaser::new(Some(ReleaseMethod::ProcessMadvise)).unwrap_err();
+            assert!(matches!(refused, VmError::ReleaseUnavailable { .. }));
+            assert!(refused.to_string().contains("process_madvise"), "{refused}");
+        });
+    }
+}
+
+#[test]
+fn process_madvise_refused_later_is_done_without() {
+    alone(|| {
+        // Where it is not available at all there is nothing to take away.
+        let Ok(releaser) = Releaser::new(Some(ReleaseMethod::ProcessMadvise)) else { return };
+        refuse(libc::SYS_process_madvise, libc::EPERM);
+        let mapping = Mapping::reserve(2000 * PAGE_SIZE, "a test").unwrap().for_pages().unwrap();
+        // SAFETY: the mapping is the test's alone.
+        unsafe { std::ptr::write_bytes(mapping.base().as_ptr(), 1, mapping.len()) };
+        let page = |number: usize| mapping.base().as_ptr().wrapping_add(number * PAGE_SIZE);
+        let ranges: Vec<_> = (0..2000)
+            .step_by(2)
+            .map(|number| PageRange { address: page(number), bytes: PAGE_SIZE })
+            .collect();
+        // SAFETY: as above.
+        unsafe { releaser.release(&ranges).unwrap() };
+        assert_eq!(releaser.fallback_count(), 2, "two calls of 512 ranges at most");
+        for number in 0..2000 {
+            // SAFETY: as above.
+            assert_eq!(unsafe { page(number).read() }, (number % 2) as u8);
+        }
+    });
+}
