@@ -1,0 +1,491 @@
+//! Changing a node in place: records go, come and grow.
+
+use super::fault::{NodeError, NodeFault};
+use super::layout::*;
+use super::view::{NodeView, ValueKind, Word, child_place};
+use vellum_base::{HEADER_BYTES, PageId};
+
+/// A node to change, under an exclusive latch.
+///
+/// No method panics or writes to the page header (bytes 0..32), whatever the bytes are; a damaged page gives
+/// a [`NodeFault`] or stays damaged. The caller logs the change and sets the page's LSN.
+#[derive(Debug)]
+pub struct NodeMut<'a> {
+    pub(super) bytes: &'a mut [u8],
+}
+
+/// The header of a node whose sizes have been checked against each other, so that free space is where it
+/// is said to be.
+#[derive(Clone, Copy)]
+pub(super) struct Shape {
+    pub word: Word,
+    pub count: usize,
+    pub slots_end: usize,
+    pub heap_start: usize,
+    /// Where records end and fences begin.
+    pub heap_end: usize,
+    pub heap_used: usize,
+}
+
+impl Shape {
+    pub fn read(bytes: &[u8]) -> Result<Self, NodeFault> {
+        if bytes.len() != NODE_BYTES {
+            return Err(NodeFault::Size { bytes: bytes.len() });
+        }
+        let view = NodeView::new(bytes);
+        let word = view.word();
+        let count = word.count();
+        if count > word.count_max() {
+            return Err(NodeFault::Count { count });
+        }
+        let (lower, upper) = (view.lower_length(), view.upper_length());
+        let prefix_length = word.prefix_length();
+        if prefix_length > lower.min(upper) {
+            return Err(NodeFault::Prefix { length: prefix_length });
+        }
+        let fences = fence_bytes(lower, upper, prefix_length);
+        let slots_end = word.slots_end();
+        let heap_start = word.heap_start();
+        let heap_end = NODE_BYTES - fences;
+        if heap_start < slots_end || heap_start > heap_end || !heap_start.is_multiple_of(4) {
+            return Err(NodeFault::HeapStart { start: heap_start });
+        }
+        let heap_used = view.heap_used();
+        if heap_used < fences || heap_used > NODE_BYTES - heap_start {
+            return Err(NodeFault::HeapUsed { stored: heap_used, computed: NODE_BYTES - heap_start });
+        }
+        Ok(Self { word, count, slots_end, heap_start, heap_end, heap_used })
+    }
+
+    /// The free bytes between slots and heap.
+    pub fn gap(&self) -> usize {
+        self.heap_start - self.slots_end
+    }
+
+    /// All free bytes.
+    pub fn free(&self) -> usize {
+        NODE_BYTES.saturating_sub(self.slots_end).saturating_sub(self.heap_used)
+    }
+}
+
+impl<'a> NodeMut<'a> {
+    /// Takes the bytes of a whole page for a node.
+    #[inline]
+    pub fn new(bytes: &'a mut [u8]) -> Self {
+        Self { bytes }
+    }
+
+    /// Makes an empty node of the page, whose header it leaves alone, with the fences given (`None` is
+    /// infinite). The last child is for inner nodes; a leaf ignores it.
+    ///
+    /// # Errors
+    /// If `bytes` is not one page, a fence is longer than [`MAX_KEY_BYTES`], or they are out of order.
+    pub fn init(
+        bytes: &'a mut [u8],
+        level: u8,
+        lower: Option<&[u8]>,
+        upper: Option<&[u8]>,
+        upper_child: PageId,
+    ) -> Result<Self, NodeFault> {
+        if bytes.len() != NODE_BYTES {
+            return Err(NodeFault::Size { bytes: bytes.len() });
+        }
+        let flags =
+            if lower.is_some() { FLAG_LOWER } else { 0 } | if upper.is_some() { FLAG_UPPER } else { 0 };
+        let (low, high) = (lower.unwrap_or(&[]), upper.unwrap_or(&[]));
+        if low.len() > MAX_KEY_BYTES || high.len() > MAX_KEY_BYTES {
+            return Err(NodeFault::Fences { flags, lower: low.len(), upper: high.len() });
+        }
+        if lower.is_some() && upper.is_some() && low >= high {
+            return Err(NodeFault::FenceOrder);
+        }
+        let prefix_length = common_prefix(lower, upper);
+        let (prefix, high_rest) = high.split_at_checked(prefix_length).unwrap_or((&[], high));
+        let fences = fence_bytes(low.len(), high.len(), prefix_length);
+        let mut node = Self { bytes };
+        node.fill_zero();
+        node.put_u16(PREFIX_LENGTH_AT, prefix_length);
+        node.put(LEVEL_AT, &[level]);
+        node.put(FLAGS_AT, &[flags]);
+        node.put_u16(HEAP_START_AT, NODE_BYTES - fences);
+        node.put_u64(PREFIX_WORD_AT, key_word(prefix));
+        node.put_u16(LOWER_LENGTH_AT, low.len());
+        node.put_u16(UPPER_LENGTH_AT, high.len());
+        node.put_u16(HEAP_USED_AT, fences);
+        node.put(NODE_BYTES - low.len(), low);
+        node.put(NODE_BYTES - low.len() - high_rest.len(), high_rest);
+        if level > 0 {
+            node.put_u64(child_place(0), upper_child.0);
+        }
+        node.write_hints();
+        Ok(node)
+    }
+
+    /// The node to read from.
+    #[inline]
+    pub fn view(&self) -> NodeView<&[u8]> {
+        NodeView::new(self.bytes)
+    }
+
+    /// Adds a record to a leaf, compacting it if need be, and returns its slot.
+    ///
+    /// # Errors
+    /// [`NodeError::Exists`], [`NodeError::Full`] and [`NodeError::TooLarge`] leave the contents as they were;
+    /// so does a fault, which a key that is not between the fences is too.
+    pub fn insert(&mut self, key: &[u8], value: &[u8], kind: ValueKind) -> Result<usize, NodeError> {
+        let shape = self.shape(true)?;
+        let code = value_code(value, kind).ok_or(NodeError::TooLarge)?;
+        if key.len() > MAX_KEY_BYTES || key.len() + value.len() > MAX_INLINE_RECORD_BYTES {
+            return Err(NodeError::TooLarge);
+        }
+        let find = self.view().find(key);
+        if find.found {
+            return Err(NodeError::Exists);
+        }
+        if !self.view().covers(key) {
+            return Err(NodeFault::OutsideFences { index: find.index }.into());
+        }
+        self.make_room(shape, key.len(), value.len())?;
+        self.place(find.index, key, code, value)?;
+        self.write_hints();
+        Ok(find.index)
+    }
+
+    /// Adds a separator to an inner node after a child was split: the child that covers `key` becomes the one
+    /// for the keys up to `key`, and `right` the one for the keys beyond. Returns the separator's slot,
+    /// which is also the number of the left child; `right` is the child after it.
+    ///
+    /// # Errors
+    /// As [`NodeMut::insert`].
+    pub fn insert_separator(&mut self, key: &[u8], right: PageId) -> Result<usize, NodeError> {
+        let shape = self.shape(false)?;
+        if key.len() > MAX_KEY_BYTES {
+            return Err(NodeError::TooLarge);
+        }
+        let find = self.view().find(key);
+        if find.found {
+            return Err(NodeError::Exists);
+        }
+        if !self.view().covers(key) {
+            return Err(NodeFault::OutsideFences { index: find.index }.into());
+        }
+        self.make_room(shape, key.len(), 0)?;
+        // Opening a place copies the child along, so that it stands on both sides; the right one is replaced.
+        self.place(find.index, key, 0, &[])?;
+        self.put_u64(child_place(find.index + 1), right.0);
+        self.write_hints();
+        Ok(find.index)
+    }
+
+    /// Replaces the value of slot `index` of a leaf, in place if the record keeps its size.
+    ///
+    /// # Errors
+    /// As [`NodeMut::insert`]. If there is no room, the old value stays.
+    pub fn replace(&mut self, index: usize, value: &[u8], kind: ValueKind) -> Result<(), NodeError> {
+        let shape = self.shape(true)?;
+        let code = value_code(value, kind).ok_or(NodeError::TooLarge)?;
+        let old = self.record(&shape, index)?;
+        let prefix_length = shape.word.prefix_length();
+        if prefix_length + old.rest_length() + value.len() > MAX_INLINE_RECORD_BYTES {
+            return Err(NodeError::TooLarge);
+        }
+        let new_bytes = align(value.len() + old.tail_length());
+        if new_bytes > shape.free() + old.record_bytes() {
+            return Err(NodeError::Full);
+        }
+        let mut key = Vec::new();
+        self.view().append_key(index, &mut key);
+        let rest = key.get(prefix_length..).unwrap_or(&[]);
+        if new_bytes <= old.record_bytes() || new_bytes <= shape.gap() {
+            let at = if new_bytes == 0 {
+                0
+            } else if new_bytes <= old.record_bytes() {
+                old.at()
+            } else {
+                self.put_u16(HEAP_START_AT, shape.heap_start - new_bytes);
+                shape.heap_start - new_bytes
+            };
+            self.put_record(at, value, rest);
+            self.put_u64(SLOTS_AT + index * LEAF_STRIDE, Slot::new(rest, code, at).0);
+            self.put_u16(HEAP_USED_AT, shape.heap_used.saturating_sub(old.record_bytes()) + new_bytes);
+            return Ok(());
+        }
+        // Rebuild the node without the old record, then the new one has room.
+        let count = shape.count;
+        self.rebuild(|old, new| {
+            new.append_range(old, 0..index)?;
+            new.append(&key, code, value, None)?;
+            new.append_range(old, index + 1..count)
+        })
+    }
+
+    /// Removes the record of slot `index` from a leaf.
+    ///
+    /// # Errors
+    /// A fault, if there is no such slot or the node is damaged.
+    pub fn remove(&mut self, index: usize) -> Result<(), NodeFault> {
+        let shape = self.shape(true)?;
+        let slot = self.record(&shape, index)?;
+        let place = SLOTS_AT + index * LEAF_STRIDE;
+        self.shift(place + LEAF_STRIDE, shape.slots_end, place);
+        self.forget(&shape, slot);
+        Ok(())
+    }
+
+    /// Removes separator `index` from an inner node after the child beyond it was merged into the one below it:
+    /// child `index` takes over the keys of child `index + 1`, which is dropped.
+    ///
+    /// # Errors
+    /// A fault, if there is no such separator or the node is damaged.
+    pub fn remove_separator(&mut self, index: usize) -> Result<(), NodeFault> {
+        let shape = self.shape(false)?;
+        let slot = self.record(&shape, index)?;
+        let left = self.view().child_at(child_place(index));
+        let place = SLOTS_AT + index * INNER_STRIDE;
+        self.shift(place + INNER_STRIDE, shape.slots_end, place);
+        self.put_u64(child_place(index), left.0);
+        self.forget(&shape, slot);
+        Ok(())
+    }
+
+    /// Replaces child `index` of an inner node; child `count` is the last one.
+    ///
+    /// # Errors
+    /// A fault, if there is no such child or the node is damaged.
+    pub fn set_child(&mut self, index: usize, child: PageId) -> Result<(), NodeFault> {
+        let shape = self.shape(false)?;
+        if index > shape.count {
+            return Err(NodeFault::Index { index });
+        }
+        self.put_u64(child_place(index), child.0);
+        Ok(())
+    }
+
+    /// Moves all records together, so that all free bytes lie between slots and heap, and zeroes them.
+    ///
+    /// # Errors
+    /// A fault, if the node is damaged; it is then as it was.
+    pub fn compact(&mut self) -> Result<(), NodeFault> {
+        let shape = Shape::read(self.bytes)?;
+        let done = self.rebuild(|old, new| new.append_range(old, 0..shape.count));
+        done.map_err(|error| match error {
+            NodeError::Fault(fault) => fault,
+            _ => NodeFault::HeapUsed { stored: shape.heap_used, computed: NODE_BYTES - shape.heap_start },
+        })
+    }
+
+    /// Checks the header, and that the node is a leaf or not.
+    pub(super) fn shape(&self, leaf: bool) -> Result<Shape, NodeFault> {
+        let shape = Shape::read(self.bytes)?;
+        let level = shape.word.level();
+        if leaf == (level == 0) { Ok(shape) } else { Err(NodeFault::Level { level }) }
+    }
+
+    /// The slot `index`, whose record has been checked to lie in the heap.
+    fn record(&self, shape: &Shape, index: usize) -> Result<Slot, NodeFault> {
+        if index >= shape.count {
+            return Err(NodeFault::Index { index });
+        }
+        let slot = self.view().slot(index);
+        check_record(shape, slot, index)?;
+        Ok(slot)
+    }
+
+    /// Compacts the node if that is what it takes to have room for a new record.
+    fn make_room(&mut self, shape: Shape, key_length: usize, value_length: usize) -> Result<(), NodeError> {
+        let need = entry_bytes(&shape, key_length, value_length);
+        if need <= shape.gap() {
+            return Ok(());
+        }
+        if need > shape.free() {
+            return Err(NodeError::Full);
+        }
+        Ok(self.compact()?)
+    }
+
+    /// Places a record into the gap and opens a slot for it at `index`, without setting hints.
+    fn place(&mut self, index: usize, key: &[u8], code: usize, value: &[u8]) -> Result<(), NodeError> {
+        let shape = Shape::read(self.bytes)?;
+        let rest = key.get(shape.word.prefix_length()..).unwrap_or(&[]);
+        let need = entry_bytes(&shape, key.len(), value.len());
+        if need > shape.gap() || index > shape.count || rest.len() > MAX_KEY_BYTES {
+            return Err(NodeError::Full);
+        }
+        let stride = shape.word.stride();
+        let record = need - stride;
+        let start = shape.heap_start - record;
+        let at = if record == 0 { 0 } else { start };
+        let place = SLOTS_AT + index * stride;
+        self.shift(place, shape.slots_end, place + stride);
+        self.put_record(at, value, rest);
+        self.put_u64(place, Slot::new(rest, code, at).0);
+        self.put_u16(COUNT_AT, shape.count + 1);
+        self.put_u16(HEAP_START_AT, start);
+        self.put_u16(HEAP_USED_AT, shape.heap_used + record);
+        Ok(())
+    }
+
+    /// Appends a record behind all others, without setting hints. An inner node is given the child that the
+    /// separator bounds from above.
+    pub(super) fn append(
+        &mut self,
+        key: &[u8],
+        code: usize,
+        value: &[u8],
+        child: Option<PageId>,
+    ) -> Result<(), NodeError> {
+        let count = self.view().count();
+        if key.len() > MAX_KEY_BYTES || !self.view().covers(key) {
+            return Err(NodeFault::OutsideFences { index: count }.into());
+        }
+        self.place(count, key, code, value)?;
+        if let Some(child) = child {
+            self.put_u64(child_place(count), child.0);
+        }
+        Ok(())
+    }
+
+    /// Appends records of another node, without setting hints.
+    pub(super) fn append_range(
+        &mut self,
+        source: NodeView<&[u8]>,
+        range: std::ops::Range<usize>,
+    ) -> Result<(), NodeError> {
+        let shape = Shape::read(source.bytes)?;
+        let leaf = source.is_leaf();
+        let mut key = Vec::new();
+        for index in range {
+            if index >= shape.count {
+                return Err(NodeFault::Index { index }.into());
+            }
+            let slot = source.slot(index);
+            check_record(&shape, slot, index)?;
+            key.clear();
+            source.append_key(index, &mut key);
+            if leaf {
+                let value = source.bytes.get(slot.at()..slot.tail_at()).unwrap_or(&[]);
+                self.append(&key, slot.value_code(), value, None)?;
+            } else {
+                self.append(&key, 0, &[], Some(source.child_at(child_place(index))))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Builds the node anew beside itself, with the same fences and last child, and takes over the result.
+    fn rebuild(
+        &mut self,
+        fill: impl FnOnce(NodeView<&[u8]>, &mut NodeMut<'_>) -> Result<(), NodeError>,
+    ) -> Result<(), NodeError> {
+        let old = self.view();
+        let (mut lower, mut upper) = (Vec::new(), Vec::new());
+        let lower = old.lower_fence(&mut lower).then_some(&lower[..]);
+        let upper = old.upper_fence(&mut upper).then_some(&upper[..]);
+        let last = old.child_at(child_place(old.count()));
+        let mut page = [0; NODE_BYTES];
+        let mut new = NodeMut::init(&mut page, old.level(), lower, upper, last)?;
+        fill(old, &mut new)?;
+        new.write_hints();
+        self.take_over(&page);
+        Ok(())
+    }
+
+    /// Copies another node over this one, except for the page header.
+    pub(super) fn take_over(&mut self, other: &[u8]) {
+        if let (Some(to), Some(from)) = (self.bytes.get_mut(HEADER_BYTES..), other.get(HEADER_BYTES..))
+            && to.len() == from.len()
+        {
+            to.copy_from_slice(from);
+        }
+    }
+
+    /// Accounts for a slot that has been closed.
+    fn forget(&mut self, shape: &Shape, slot: Slot) {
+        let record = slot.record_bytes();
+        let start = if shape.count == 1 {
+            shape.heap_end
+        } else if record > 0 && slot.at() == shape.heap_start {
+            shape.heap_start + record
+        } else {
+            shape.heap_start
+        };
+        let fences = NODE_BYTES - shape.heap_end;
+        self.put_u16(COUNT_AT, shape.count - 1);
+        self.put_u16(HEAP_START_AT, start);
+        self.put_u16(HEAP_USED_AT, shape.heap_used.saturating_sub(record).max(fences));
+        self.write_hints();
+    }
+
+    /// Sets all hints from the slots.
+    pub(super) fn write_hints(&mut self) {
+        let view = self.view();
+        let count = view.count();
+        let mut hints = [0; HINT_COUNT * 4];
+        for (index, hint) in hints.chunks_exact_mut(4).enumerate() {
+            hint.copy_from_slice(&view.hint_due(count, index).to_le_bytes());
+        }
+        self.put(HINTS_AT, &hints);
+    }
+
+    fn put_record(&mut self, at: usize, value: &[u8], rest: &[u8]) {
+        let tail = rest.get(HEAD_BYTES..).unwrap_or(&[]);
+        let (tail_at, end) = (at + value.len(), at + value.len() + tail.len());
+        self.put(at, value);
+        self.put(tail_at, tail);
+        self.put(end, [0; 4].get(..align(end) - end).unwrap_or(&[]));
+    }
+
+    pub(super) fn put_u16(&mut self, at: usize, value: usize) {
+        self.put(at, &(value as u16).to_le_bytes());
+    }
+
+    pub(super) fn put_u64(&mut self, at: usize, value: u64) {
+        self.put(at, &value.to_le_bytes());
+    }
+
+    /// Copies `from` to `at`, if that is in the page and behind the page header.
+    fn put(&mut self, at: usize, from: &[u8]) {
+        if at >= HEADER_BYTES
+            && let Some(to) = self.bytes.get_mut(at..).and_then(|rest| rest.get_mut(..from.len()))
+        {
+            to.copy_from_slice(from);
+        }
+    }
+
+    /// Moves the bytes from `start` to `end` to `to`, if that is in the page and behind the page header.
+    fn shift(&mut self, start: usize, end: usize, to: usize) {
+        let length = end.saturating_sub(start);
+        if start >= HEADER_BYTES && to >= HEADER_BYTES && start.max(to) + length <= self.bytes.len() {
+            self.bytes.copy_within(start..start + length, to);
+        }
+    }
+
+    fn fill_zero(&mut self) {
+        if let Some(body) = self.bytes.get_mut(HEADER_BYTES..) {
+            body.fill(0);
+        }
+    }
+}
+
+/// The bytes that a new key with its value takes, slot included.
+pub(super) fn entry_bytes(shape: &Shape, key_length: usize, value_length: usize) -> usize {
+    let tail = key_length.saturating_sub(shape.word.prefix_length() + HEAD_BYTES);
+    shape.word.stride() + align(tail + value_length)
+}
+
+/// Checks that the record of a slot lies in the heap and is no longer than records can be.
+pub(super) fn check_record(shape: &Shape, slot: Slot, index: usize) -> Result<(), NodeFault> {
+    let value_is_known =
+        if shape.word.level() == 0 { slot.value_code_is_known() } else { slot.value_code() == 0 };
+    let key_length = shape.word.prefix_length() + slot.rest_length();
+    if !value_is_known
+        || key_length > MAX_KEY_BYTES
+        || key_length + slot.value_length() > MAX_INLINE_RECORD_BYTES
+        || slot.rest_length() < HEAD_BYTES && slot.head() << (8 * slot.rest_length()) != 0
+    {
+        return Err(NodeFault::Slot { index });
+    }
+    let (at, size) = (slot.at(), slot.record_bytes());
+    let fits = if size == 0 { at == 0 } else { at >= shape.heap_start && at + size <= shape.heap_end };
+    if fits { Ok(()) } else { Err(NodeFault::Record { index }) }
+}

@@ -1,0 +1,78 @@
+//! Merging a node with its right neighbour.
+
+use super::edit::{NodeMut, Shape};
+use super::fault::{NodeError, NodeFault};
+use super::layout::*;
+use super::split::{frame_bytes, records_bytes};
+use super::view::{NodeView, child_place};
+use vellum_base::PageId;
+
+/// Whether [`NodeMut::merge_from_right`] would succeed: both are sound, neighbours at `separator`, and their
+/// contents fit into one node. Exact, not an estimate.
+pub fn can_merge(left: NodeView<&[u8]>, right: NodeView<&[u8]>, separator: &[u8]) -> bool {
+    Merge::plan(left, right, separator).is_ok()
+}
+
+impl<'a> NodeMut<'a> {
+    /// Takes over the contents of the right neighbour. `separator` is the one between them in the parent:
+    /// the upper fence of this node and the lower fence of the other. In inner nodes it comes down and
+    /// separates the last child of this node from the first one of the other. The caller removes it from
+    /// the parent, see [`NodeMut::remove_separator`], and frees the other page.
+    ///
+    /// # Errors
+    /// [`NodeError::Full`] if both do not fit into one node, or a fault. This node is then as it was.
+    pub fn merge_from_right(&mut self, right: NodeView<&[u8]>, separator: &[u8]) -> Result<(), NodeError> {
+        let left = self.view();
+        let plan = Merge::plan(left, right, separator)?;
+        let level = left.level();
+        let mut page = [0; NODE_BYTES];
+        let mut node =
+            NodeMut::init(&mut page, level, plan.lower.as_deref(), plan.upper.as_deref(), plan.last_child)?;
+        node.append_range(left, 0..left.count())?;
+        if level > 0 {
+            node.append(separator, 0, &[], Some(left.child_at(child_place(left.count()))))?;
+        }
+        node.append_range(right, 0..right.count())?;
+        node.write_hints();
+        self.take_over(&page);
+        Ok(())
+    }
+}
+
+/// What the merged node will be bounded by.
+struct Merge {
+    lower: Option<Vec<u8>>,
+    upper: Option<Vec<u8>>,
+    last_child: PageId,
+}
+
+impl Merge {
+    fn plan(left: NodeView<&[u8]>, right: NodeView<&[u8]>, separator: &[u8]) -> Result<Self, NodeError> {
+        let (left_shape, right_shape) = (Shape::read(left.bytes)?, Shape::read(right.bytes)?);
+        let level = left_shape.word.level();
+        if right_shape.word.level() != level {
+            return Err(NodeFault::Level { level: right_shape.word.level() }.into());
+        }
+        let (mut left_upper, mut right_lower) = (Vec::new(), Vec::new());
+        let meets = left.upper_fence(&mut left_upper) && right.lower_fence(&mut right_lower);
+        if !meets || left_upper != separator || right_lower != separator {
+            return Err(NodeFault::Neighbour.into());
+        }
+        let (mut lower, mut upper) = (Vec::new(), Vec::new());
+        let lower = left.lower_fence(&mut lower).then_some(lower);
+        let upper = right.upper_fence(&mut upper).then_some(upper);
+        let (low, high) = (lower.as_deref(), upper.as_deref());
+        let prefix_length = common_prefix(low, high);
+        let mut total = frame_bytes(level, low, high)
+            + records_bytes(left, &left_shape, 0..left_shape.count, prefix_length)
+            + records_bytes(right, &right_shape, 0..right_shape.count, prefix_length);
+        if level > 0 {
+            total += INNER_STRIDE + align(separator.len().saturating_sub(prefix_length + HEAD_BYTES));
+        }
+        if total > BODY_BYTES {
+            return Err(NodeError::Full);
+        }
+        let last_child = if level == 0 { PageId(0) } else { right.child_at(child_place(right_shape.count)) };
+        Ok(Self { lower, upper, last_child })
+    }
+}

@@ -1,0 +1,93 @@
+//! The node of the B+tree: a slotted page of 4096 bytes, and nothing else.
+//!
+//! The module knows bytes only: no page ids beyond storing them, no latches, no input or output. It is
+//! written once for two kinds of reader. [`NodeView`] reads through [`vellum_base::Bytes`], either under a
+//! latch or optimistically, where the bytes may change during the read; so every function of it ends and
+//! none panics, whatever the bytes say, and what it returns from bytes that changed is thrown away after
+//! validation. [`NodeMut`] writes under an exclusive latch; it too survives a damaged page, with a
+//! [`NodeFault`] instead of a panic, and never writes to the page header (bytes 0..32).
+//!
+//! # What a node is
+//!
+//! A node covers the keys in `(lower fence, upper fence]`: the lower fence is exclusive, the upper one
+//! inclusive, and either may be absent, which means infinite. Its *prefix* is what both fences have in
+//! common at their beginning; every key that the node may hold begins with it, so it is cut off and the
+//! *rest* of the key is stored. The first four bytes of the rest, zero-padded, are the *head*, kept in the
+//! slot as a big-endian number; only what goes beyond the head, the *tail*, lies in the heap. So a key
+//! whose rest is at most four bytes is compared by its slot alone, as one 64-bit number: head, then length.
+//!
+//! A *leaf* (level 0) maps keys to values, which lie in the record or are references to blobs. An *inner*
+//! node maps keys to children: child `i` covers the keys in `(separator[i - 1], separator[i]]`, and the
+//! last child, number `count`, those beyond the last separator up to the upper fence.
+//!
+//! # Where the ideas come from
+//!
+//! Prefix and suffix truncation: Bayer and Unterauer, *Prefix B-trees*, TODS 1977. Fence keys and heads
+//! ("poor man's normalised keys"): Graefe, *Modern B-tree techniques*, 2011. Heads together with sampled
+//! hints in one cache line: Leis, Haubenschild, Neumann, *Optimistic lock coupling*, 2019, and Leis et al.,
+//! *Virtual-memory assisted buffer management*, SIGMOD 2023. Here the record's value length sits in the slot
+//! too, hints are the last heads of ranges of 2^k slots, so that the search within a range is a fixed
+//! number of independent loads, and inner nodes keep the child beside the slot.
+//!
+//! # Layout
+//!
+//! Little-endian. Bytes 0..32 are the page header ([`vellum_base::PageHeader`]), which this module leaves
+//! alone.
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 32..34 | count: slots of a leaf, separators of an inner node |
+//! | 34..36 | prefix length in bytes |
+//! | 36 | level: 0 for a leaf, else one more than that of its children |
+//! | 37 | flags: bit 0 = there is a lower fence, bit 1 = there is an upper fence; others zero |
+//! | 38..40 | heap start: where the lowest record that was placed begins, a multiple of 4 |
+//! | 40..48 | prefix word: the first 8 bytes of the prefix as a big-endian number, zero-padded |
+//! | 48..50 | length of the lower fence, prefix included |
+//! | 50..52 | length of the upper fence, prefix included |
+//! | 52..54 | heap bytes in use: fences and live records, each rounded up to a multiple of 4 |
+//! | 54..64 | zero |
+//! | 64..128 | 16 hints of 4 bytes: hint `i` is the head of slot `(i + 1) * 2^k - 1`, or 0xffffffff where there is no such slot; `k` is the least number with `16 * 2^k >= count` |
+//! | 128.. | leaf: `count` slots of 8 bytes. Inner: `count + 1` entries of 16 bytes, a slot (zero in the last entry) and a child's page id |
+//! | .. | free |
+//! | heap start..fences | records, in any order, with holes |
+//! | fences | upper fence without the prefix, then lower fence, which ends at byte 4096; they begin at the next lower multiple of 4 |
+//!
+//! The prefix is the beginning of the lower fence. A slot is one number of 64 bits:
+//!
+//! | bits | field |
+//! |---|---|
+//! | 32..64 | head: the first 4 bytes of the rest of the key, big-endian, zero-padded |
+//! | 21..32 | length of the rest of the key in bytes, 0 to 1024 |
+//! | 10..21 | leaf: length of the value, 0 to 1024, or 1025 for a reference of 24 bytes to a blob. Inner: zero |
+//! | 0..10 | place of the record in the page, divided by 4; zero if the record is empty |
+//!
+//! A record is the value followed by the tail of the key, padded with zeroes to a multiple of 4. Slots
+//! ascend strictly by key. A new key or value length of zero takes no heap.
+//!
+//! # Limits
+//!
+//! A key has up to [`MAX_KEY_BYTES`], an inline value up to [`MAX_INLINE_VALUE_BYTES`], both together up to
+//! [`MAX_INLINE_RECORD_BYTES`], which is chosen so that a leaf with two fences of maximal length holds one
+//! maximal record. Therefore splitting always makes progress.
+#![forbid(unsafe_code)]
+
+mod edit;
+mod fault;
+mod layout;
+mod merge;
+mod search;
+mod separator;
+mod split;
+mod validate;
+mod view;
+
+pub use edit::NodeMut;
+pub use fault::{NodeError, NodeFault};
+pub use layout::{
+    BLOB_REFERENCE_BYTES, MAX_INLINE_RECORD_BYTES, MAX_INLINE_VALUE_BYTES, MAX_INNER_COUNT, MAX_KEY_BYTES,
+    MAX_LEAF_COUNT, NODE_BYTES,
+};
+pub use merge::can_merge;
+pub use separator::shortest_separator;
+pub use split::Split;
+pub use view::{Find, NodeView, ValueAt, ValueKind};

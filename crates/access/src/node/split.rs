@@ -1,0 +1,227 @@
+//! Splitting a full node.
+
+use super::edit::{NodeMut, Shape};
+use super::fault::{NodeError, NodeFault};
+use super::layout::*;
+use super::separator::{separator_length, shortest_separator};
+use super::view::{NodeView, child_place};
+use std::ops::Range;
+use vellum_base::PageId;
+
+/// Where to split a node, and what goes into its parent.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Split {
+    /// In a leaf the slots before `index` stay, the others go to the right. In an inner node separator
+    /// `index` moves up, and what is beyond it goes to the right.
+    pub index: usize,
+    /// The new upper fence of the left node, inclusive, and lower fence of the right one, exclusive.
+    pub separator: Vec<u8>,
+}
+
+/// The part of a node's bytes, 1 / this, by which a split may be off balance for a shorter separator.
+const WINDOW_PART: usize = 16;
+
+impl<'a> NodeMut<'a> {
+    /// Chooses where to split a node that has no room for the key `incoming`, or that is to be split for
+    /// another reason.
+    ///
+    /// Halves are balanced by bytes; near the middle the place with the shortest separator is taken. If
+    /// `incoming` lies beyond the last key, or before the first one, everything stays on the other side, so
+    /// that loading in order leaves full nodes. Both halves are certain to fit. It may take more than one
+    /// split until `incoming` has room, but each one makes progress.
+    ///
+    /// # Errors
+    /// A fault, if the node is damaged or has too little in it: an inner node needs one separator; a leaf
+    /// one record, which is not that of `incoming`, or two.
+    pub fn choose_separator(&self, incoming: Option<&[u8]>) -> Result<Split, NodeFault> {
+        let shape = Shape::read(self.bytes)?;
+        let planner = Planner::new(self.view(), shape);
+        if shape.word.level() == 0 { planner.leaf(incoming) } else { planner.inner(incoming) }
+    }
+
+    /// Splits this node: it becomes the left half and `right` the right half, both rebuilt with their new
+    /// fences and prefixes. The caller gives `split.separator` to the parent, see
+    /// [`NodeMut::insert_separator`].
+    ///
+    /// # Errors
+    /// If the node is damaged or `split` does not fit it. This node is then as it was; the contents of
+    /// `right` are undefined.
+    pub fn split_into(&mut self, right: &mut [u8], split: &Split) -> Result<(), NodeError> {
+        let shape = Shape::read(self.bytes)?;
+        let leaf = shape.word.level() == 0;
+        let old = self.view();
+        let right_start = split.index + usize::from(!leaf);
+        if right_start > shape.count {
+            return Err(NodeFault::Index { index: split.index }.into());
+        }
+        let (mut lower, mut upper) = (Vec::new(), Vec::new());
+        let lower = old.lower_fence(&mut lower).then_some(&lower[..]);
+        let upper = old.upper_fence(&mut upper).then_some(&upper[..]);
+        let (left_last, right_last) = if leaf {
+            (PageId(0), PageId(0))
+        } else {
+            (old.child_at(child_place(split.index)), old.child_at(child_place(shape.count)))
+        };
+        let separator = Some(&split.separator[..]);
+        let level = shape.word.level();
+        let mut page = [0; NODE_BYTES];
+        let mut left = NodeMut::init(&mut page, level, lower, separator, left_last)?;
+        left.append_range(old, 0..split.index)?;
+        left.write_hints();
+        let mut right = NodeMut::init(right, level, separator, upper, right_last)?;
+        right.append_range(old, right_start..shape.count)?;
+        right.write_hints();
+        self.take_over(&page);
+        Ok(())
+    }
+}
+
+/// What choosing needs to know of a node.
+struct Planner<'a> {
+    view: NodeView<&'a [u8]>,
+    shape: Shape,
+    lower: Option<Vec<u8>>,
+    upper: Option<Vec<u8>>,
+    /// The bytes of slots and records before each slot, and of all in the end.
+    before: Vec<usize>,
+}
+
+impl<'a> Planner<'a> {
+    fn new(view: NodeView<&'a [u8]>, shape: Shape) -> Self {
+        let (mut lower, mut upper) = (Vec::new(), Vec::new());
+        let lower = view.lower_fence(&mut lower).then_some(lower);
+        let upper = view.upper_fence(&mut upper).then_some(upper);
+        let mut before = Vec::with_capacity(shape.count + 1);
+        let mut sum = 0;
+        before.push(0);
+        for index in 0..shape.count {
+            sum += shape.word.stride() + view.slot(index).record_bytes();
+            before.push(sum);
+        }
+        Self { view, shape, lower, upper, before }
+    }
+
+    fn leaf(&self, incoming: Option<&[u8]>) -> Result<Split, NodeFault> {
+        let count = self.shape.count;
+        let (Some(first), Some(last)) = (self.key(0), self.key(count.wrapping_sub(1))) else {
+            return Err(NodeFault::Split);
+        };
+        if let Some(key) = incoming {
+            let edge = if *key > *last {
+                Some(Split { index: count, separator: shortest_separator(&last, key) })
+            } else if *key < *first {
+                Some(Split { index: 0, separator: shortest_separator(key, &first) })
+            } else {
+                None
+            };
+            if let Some(split) = edge.filter(|split| self.fits(split.index..split.index, &split.separator)) {
+                return Ok(split);
+            }
+        }
+        let length = |index: usize| match (self.key(index - 1), self.key(index)) {
+            (Some(left), Some(right)) => separator_length(&left, &right),
+            _ => usize::MAX,
+        };
+        let make = |index: usize| {
+            let separator = shortest_separator(&self.key(index - 1)?, &self.key(index)?);
+            self.fits(index..index, &separator).then_some(Split { index, separator })
+        };
+        self.best(1..count, 0, length, make)
+    }
+
+    fn inner(&self, incoming: Option<&[u8]>) -> Result<Split, NodeFault> {
+        let count = self.shape.count;
+        let (Some(first), Some(last)) = (self.key(0), self.key(count.wrapping_sub(1))) else {
+            return Err(NodeFault::Split);
+        };
+        let make = |index: usize| {
+            let separator = self.key(index)?;
+            self.fits(index..index + 1, &separator).then_some(Split { index, separator })
+        };
+        let edge = incoming.and_then(|key| {
+            if *key > *last {
+                make(count - 1)
+            } else if *key < *first {
+                make(0)
+            } else {
+                None
+            }
+        });
+        match edge {
+            Some(split) => Ok(split),
+            None => self.best(0..count, 1, |index| self.view.slot(index).rest_length(), make),
+        }
+    }
+
+    /// The place among `range` with the shortest separator near the middle or, if that does not fit, the one
+    /// nearest to the middle that does. `taken` slots go up into the parent.
+    fn best(
+        &self,
+        range: Range<usize>,
+        taken: usize,
+        length: impl Fn(usize) -> usize,
+        make: impl Fn(usize) -> Option<Split>,
+    ) -> Result<Split, NodeFault> {
+        let total = self.before.last().copied().unwrap_or(0);
+        let bytes_before = |index: usize| self.before.get(index).copied().unwrap_or(total);
+        // How far the halves are from equal.
+        let skew =
+            |index: usize| bytes_before(index).abs_diff(total - bytes_before(index + taken).min(total));
+        let Some(middle) = range.clone().min_by_key(|&index| skew(index)) else {
+            return Err(NodeFault::Split);
+        };
+        let limit = skew(middle).max(total / WINDOW_PART);
+        let shortest = range
+            .clone()
+            .filter(|&index| skew(index) <= limit)
+            .min_by_key(|&index| (length(index), skew(index)));
+        if let Some(split) = shortest.and_then(&make) {
+            return Ok(split);
+        }
+        let mut others: Vec<usize> = range.collect();
+        others.sort_by_key(|&index| skew(index));
+        others.into_iter().find_map(make).ok_or(NodeFault::Split)
+    }
+
+    /// Whether both halves fit, if `taken` slots go up and the nodes are then bounded by `separator`.
+    fn fits(&self, taken: Range<usize>, separator: &[u8]) -> bool {
+        let fits = |range, lower: Option<&[u8]>, upper: Option<&[u8]>| {
+            let records = records_bytes(self.view, &self.shape, range, common_prefix(lower, upper));
+            records + frame_bytes(self.shape.word.level(), lower, upper) <= BODY_BYTES
+        };
+        fits(0..taken.start, self.lower.as_deref(), Some(separator))
+            && fits(taken.end..self.shape.count, Some(separator), self.upper.as_deref())
+    }
+
+    fn key(&self, index: usize) -> Option<Vec<u8>> {
+        if index >= self.shape.count {
+            return None;
+        }
+        let mut key = Vec::new();
+        self.view.append_key(index, &mut key);
+        Some(key)
+    }
+}
+
+/// The bytes that some slots and records of a node take in one with another prefix.
+pub(super) fn records_bytes(
+    view: NodeView<&[u8]>,
+    shape: &Shape,
+    range: Range<usize>,
+    prefix_length: usize,
+) -> usize {
+    let size = |index| {
+        let slot = view.slot(index);
+        let key_length = shape.word.prefix_length() + slot.rest_length();
+        let tail = key_length.saturating_sub(prefix_length + HEAD_BYTES);
+        shape.word.stride() + align(tail + slot.value_length())
+    };
+    range.map(size).sum()
+}
+
+/// The bytes of an empty node with these fences, without its two headers and its hints.
+pub(super) fn frame_bytes(level: u8, lower: Option<&[u8]>, upper: Option<&[u8]>) -> usize {
+    let last = if level == 0 { 0 } else { INNER_STRIDE };
+    let (lower_length, upper_length) = (lower.map_or(0, <[u8]>::len), upper.map_or(0, <[u8]>::len));
+    last + fence_bytes(lower_length, upper_length, common_prefix(lower, upper))
+}

@@ -1,0 +1,114 @@
+//! Checking every invariant of a node.
+
+use super::edit::{Shape, check_record};
+use super::fault::NodeFault;
+use super::layout::*;
+use super::view::{NodeView, child_place};
+use std::cmp::Ordering;
+use vellum_base::Bytes;
+
+impl<B: Bytes> NodeView<B> {
+    /// Checks that the page is a node in which every invariant of the format holds: counts, places and lengths,
+    /// no overlap, strictly ascending keys between the fences, prefix, hints, and the accounting of space.
+    ///
+    /// Only for a page that is latched or otherwise at rest. It does not look at children or blobs.
+    ///
+    /// # Errors
+    /// The first fault found.
+    pub fn validate(self) -> Result<(), NodeFault> {
+        let size = self.bytes.size();
+        if size != NODE_BYTES {
+            return Err(NodeFault::Size { bytes: size });
+        }
+        let mut copy = Vec::with_capacity(NODE_BYTES);
+        self.bytes.append_to(0, NODE_BYTES, &mut copy);
+        let view = NodeView::new(&copy[..]);
+        let shape = Shape::read(&copy)?;
+        check_fences(view)?;
+        check_reserved(view, &shape)?;
+        check_records(view, &shape)?;
+        check_order(view, &shape)?;
+        for index in 0..HINT_COUNT {
+            if view.bytes.u32_at(HINTS_AT + 4 * index) != view.hint_due(shape.count, index) {
+                return Err(NodeFault::Hint { index });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_fences(view: NodeView<&[u8]>) -> Result<(), NodeFault> {
+    let flags = view.word().flags();
+    let lower_stored = view.bytes.u16_at(LOWER_LENGTH_AT) as usize;
+    let upper_stored = view.bytes.u16_at(UPPER_LENGTH_AT) as usize;
+    let (mut lower, mut upper) = (Vec::new(), Vec::new());
+    let has_lower = view.lower_fence(&mut lower);
+    let has_upper = view.upper_fence(&mut upper);
+    if flags & !(FLAG_LOWER | FLAG_UPPER) != 0
+        || lower.len() != lower_stored
+        || upper.len() != upper_stored
+        || !has_lower && lower_stored != 0
+        || !has_upper && upper_stored != 0
+    {
+        return Err(NodeFault::Fences { flags, lower: lower_stored, upper: upper_stored });
+    }
+    if has_lower && has_upper && lower >= upper {
+        return Err(NodeFault::FenceOrder);
+    }
+    let length = view.word().prefix_length();
+    let common = if has_lower && has_upper { common_length(&lower, &upper) } else { 0 };
+    let prefix = lower.get(..common).unwrap_or(&[]);
+    if length != common || view.bytes.u64_at(PREFIX_WORD_AT) != key_word(prefix) {
+        return Err(NodeFault::Prefix { length });
+    }
+    Ok(())
+}
+
+fn check_reserved(view: NodeView<&[u8]>, shape: &Shape) -> Result<(), NodeFault> {
+    let last = child_place(shape.count) - 8;
+    let entry = if shape.word.level() == 0 { 0..0 } else { last..last + 8 };
+    match (RESERVED_AT..HINTS_AT).chain(entry).find(|&at| view.bytes.u8_at(at) != 0) {
+        Some(at) => Err(NodeFault::Reserved { at }),
+        None => Ok(()),
+    }
+}
+
+/// Checks that each record lies in the heap, that none overlap, and that they add up.
+fn check_records(view: NodeView<&[u8]>, shape: &Shape) -> Result<(), NodeFault> {
+    let mut taken = [false; NODE_BYTES / 4];
+    let mut used = NODE_BYTES - shape.heap_end;
+    for index in 0..shape.count {
+        let slot = view.slot(index);
+        check_record(shape, slot, index)?;
+        used += slot.record_bytes();
+        let units = slot.at() / 4..(slot.at() + slot.record_bytes()) / 4;
+        for unit in taken.get_mut(units).unwrap_or(&mut []) {
+            if std::mem::replace(unit, true) {
+                return Err(NodeFault::Overlap { index });
+            }
+        }
+    }
+    if used != shape.heap_used {
+        return Err(NodeFault::HeapUsed { stored: shape.heap_used, computed: used });
+    }
+    Ok(())
+}
+
+fn check_order(view: NodeView<&[u8]>, shape: &Shape) -> Result<(), NodeFault> {
+    let (mut key, mut before, mut upper) = (Vec::new(), Vec::new(), Vec::new());
+    let has_upper = view.upper_fence(&mut upper);
+    for index in 0..shape.count {
+        key.clear();
+        view.append_key(index, &mut key);
+        if index > 0 && key <= before {
+            return Err(NodeFault::Order { index });
+        }
+        // A separator at the upper fence would leave nothing to the last child.
+        let beyond = shape.word.level() > 0 && has_upper && key.cmp(&upper) != Ordering::Less;
+        if beyond || !view.covers(&key) {
+            return Err(NodeFault::OutsideFences { index });
+        }
+        std::mem::swap(&mut key, &mut before);
+    }
+    Ok(())
+}

@@ -1,0 +1,306 @@
+//! Reading a node, latched or not.
+
+use super::layout::*;
+use std::cmp::Ordering;
+use vellum_base::{Bytes, PageId};
+
+/// Where a key is, or would be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Find {
+    /// The first slot whose key is not less than the one searched for; the count if there is none.
+    pub index: usize,
+    /// Whether the key of that slot is the one searched for.
+    pub found: bool,
+}
+
+/// What the bytes of a value mean.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ValueKind {
+    /// They are the value.
+    Inline,
+    /// They are a reference of [`BLOB_REFERENCE_BYTES`] bytes to the value; this module does not look at it.
+    Blob,
+}
+
+/// Where a value lies in the page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ValueAt {
+    /// Its first byte, a multiple of 4.
+    pub at: usize,
+    /// Its length in bytes. In a damaged or changing page the value may cross the end of the page.
+    pub length: usize,
+    /// What it is.
+    pub kind: ValueKind,
+}
+
+/// The first 64-bit word of a node's own header, read at once.
+#[derive(Clone, Copy)]
+pub(super) struct Word(u64);
+
+impl Word {
+    /// The count as stored, not clamped.
+    #[inline]
+    pub fn count(self) -> usize {
+        self.0 as u16 as usize
+    }
+
+    #[inline]
+    pub fn prefix_length(self) -> usize {
+        (self.0 >> 16) as u16 as usize
+    }
+
+    #[inline]
+    pub fn level(self) -> u8 {
+        (self.0 >> 32) as u8
+    }
+
+    #[inline]
+    pub fn flags(self) -> u8 {
+        (self.0 >> 40) as u8
+    }
+
+    #[inline]
+    pub fn heap_start(self) -> usize {
+        (self.0 >> 48) as usize
+    }
+
+    #[inline]
+    pub fn stride(self) -> usize {
+        if self.level() == 0 { LEAF_STRIDE } else { INNER_STRIDE }
+    }
+
+    /// The most slots that a node of this level can have.
+    #[inline]
+    pub fn count_max(self) -> usize {
+        if self.level() == 0 { MAX_LEAF_COUNT } else { MAX_INNER_COUNT }
+    }
+
+    /// The first byte behind the slots, for a count within the limit.
+    #[inline]
+    pub fn slots_end(self) -> usize {
+        let last = if self.level() == 0 { 0 } else { INNER_STRIDE };
+        SLOTS_AT + self.count() * self.stride() + last
+    }
+}
+
+/// A node to read from.
+///
+/// Every method ends and none panics, whatever the bytes are and even if they change meanwhile. What it
+/// returns then has no meaning, beyond staying within the documented bounds.
+///
+/// ```
+/// use vellum_access::node::{NODE_BYTES, NodeMut, NodeView, ValueKind};
+/// use vellum_base::PageId;
+///
+/// let mut page = vec![0; NODE_BYTES];
+/// let mut leaf = NodeMut::init(&mut page, 0, None, None, PageId(0))?;
+/// leaf.insert(b"key", b"value", ValueKind::Inline)?;
+///
+/// let leaf = NodeView::new(&page[..]);
+/// let value = leaf.get(b"key").unwrap();
+/// assert_eq!(&page[value.at..value.at + value.length], b"value");
+/// # Ok::<(), vellum_access::node::NodeError>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct NodeView<B: Bytes> {
+    pub(super) bytes: B,
+}
+
+impl<B: Bytes> NodeView<B> {
+    /// Takes the bytes of a whole page for a node.
+    #[inline]
+    pub fn new(bytes: B) -> Self {
+        Self { bytes }
+    }
+
+    /// The bytes of the page.
+    #[inline]
+    pub fn bytes(self) -> B {
+        self.bytes
+    }
+
+    /// The height above the leaves, which have level 0.
+    #[inline]
+    pub fn level(self) -> u8 {
+        self.word().level()
+    }
+
+    /// Whether its slots hold values and not children.
+    #[inline]
+    pub fn is_leaf(self) -> bool {
+        self.level() == 0
+    }
+
+    /// The number of slots; at most [`MAX_LEAF_COUNT`] or [`MAX_INNER_COUNT`], whatever the bytes say.
+    #[inline]
+    pub fn count(self) -> usize {
+        let word = self.word();
+        word.count().min(word.count_max())
+    }
+
+    /// The length in bytes of what all keys of the node have in common, which is stored once.
+    #[inline]
+    pub fn prefix_len(self) -> usize {
+        self.word().prefix_length().min(MAX_KEY_BYTES)
+    }
+
+    /// Where the value of slot `index` lies. Only for leaves.
+    #[inline]
+    pub fn value_location(self, index: usize) -> ValueAt {
+        let slot = self.slot(index);
+        ValueAt { at: slot.at(), length: slot.value_length(), kind: slot.kind() }
+    }
+
+    /// The byte in the page where the id of child `index` stands, a multiple of 8. Child `count` is the last
+    /// one. Only for inner nodes.
+    #[inline]
+    pub fn child_place(self, index: usize) -> usize {
+        child_place(index)
+    }
+
+    /// The number of the child whose id stands at `place`, which [`NodeView::child_place`] gave.
+    #[inline]
+    pub fn child_index(self, place: usize) -> usize {
+        place.saturating_sub(child_place(0)) / INNER_STRIDE
+    }
+
+    /// The child whose id stands at byte `place` of the page.
+    #[inline]
+    pub fn child_at(self, place: usize) -> PageId {
+        PageId(self.bytes.u64_at(place))
+    }
+
+    /// The children in the order of their keys: one more than there are separators. Empty for a leaf.
+    pub fn children(self) -> impl Iterator<Item = PageId> {
+        let count = if self.is_leaf() { 0 } else { self.count() + 1 };
+        (0..count).map(move |index| self.child_at(child_place(index)))
+    }
+
+    /// Appends the key of slot `index`, prefix included, to `target`.
+    pub fn append_key(self, index: usize, target: &mut Vec<u8>) {
+        self.bytes.append_to(self.lower_at(), self.prefix_len(), target);
+        let slot = self.slot(index);
+        let head = slot.head().to_be_bytes();
+        target.extend(head.iter().take(slot.rest_length()));
+        self.bytes.append_to(slot.tail_at(), slot.tail_length(), target);
+    }
+
+    /// Appends the value of slot `index`, or the reference to its blob, to `target`. Only for leaves.
+    pub fn append_value(self, index: usize, target: &mut Vec<u8>) -> ValueKind {
+        let value = self.value_location(index);
+        self.bytes.append_to(value.at, value.length, target);
+        value.kind
+    }
+
+    /// Appends the lower fence, which is exclusive, to `target`; false if there is none.
+    pub fn lower_fence(self, target: &mut Vec<u8>) -> bool {
+        self.bytes.append_to(self.lower_at(), self.lower_length(), target);
+        self.word().flags() & FLAG_LOWER != 0
+    }
+
+    /// Appends the upper fence, which is inclusive, to `target`; false if there is none.
+    pub fn upper_fence(self, target: &mut Vec<u8>) -> bool {
+        let rest = self.upper_length().saturating_sub(self.prefix_len());
+        self.bytes.append_to(self.lower_at(), self.prefix_len().min(self.upper_length()), target);
+        self.bytes.append_to(self.lower_at().saturating_sub(rest), rest, target);
+        self.word().flags() & FLAG_UPPER != 0
+    }
+
+    /// Whether `key` lies between the fences, so that it is in this node if it is anywhere.
+    pub fn covers(self, key: &[u8]) -> bool {
+        let flags = self.word().flags();
+        let above = flags & FLAG_LOWER == 0
+            || self.bytes.compare(self.lower_at(), self.lower_length(), key) == Ordering::Less;
+        above && (flags & FLAG_UPPER == 0 || self.compare_upper_fence(key) != Ordering::Less)
+    }
+
+    /// How the upper fence, which must exist, compares with `key`.
+    fn compare_upper_fence(self, key: &[u8]) -> Ordering {
+        let prefix_length = self.prefix_len();
+        let (start, rest) = key.split_at_checked(prefix_length).unwrap_or((key, &[]));
+        let rest_length = self.upper_length().saturating_sub(prefix_length);
+        self.bytes
+            .compare(self.lower_at(), prefix_length, start)
+            .then_with(|| self.bytes.compare(self.lower_at().saturating_sub(rest_length), rest_length, rest))
+    }
+
+    /// Whether a new key of `key_length` bytes with a value of `value_length` bytes has room, after
+    /// compaction if need be. In an inner node the length of the value is ignored.
+    pub fn has_room(self, key_length: usize, value_length: usize) -> bool {
+        let word = self.word();
+        let tail = key_length.saturating_sub(word.prefix_length() + HEAD_BYTES);
+        let value = if word.level() == 0 { value_length } else { 0 };
+        word.stride() + align(tail.saturating_add(value)) <= self.free_bytes()
+    }
+
+    /// The bytes that are free, holes between records included.
+    pub fn free_bytes(self) -> usize {
+        let word = self.word();
+        NODE_BYTES.saturating_sub(word.slots_end()).saturating_sub(self.heap_used())
+    }
+
+    /// The bytes taken by slots, records and fences; the rest of what they share is free.
+    pub fn used_bytes(self) -> usize {
+        BODY_BYTES - self.free_bytes().min(BODY_BYTES)
+    }
+
+    #[inline]
+    pub(super) fn word(self) -> Word {
+        Word(self.bytes.u64_at(WORD_AT))
+    }
+
+    #[inline]
+    pub(super) fn slot(self, index: usize) -> Slot {
+        let stride = self.word().stride();
+        Slot(self.bytes.u64_at(SLOTS_AT + index.min(MAX_LEAF_COUNT) * stride))
+    }
+
+    pub(super) fn lower_length(self) -> usize {
+        (self.bytes.u16_at(LOWER_LENGTH_AT) as usize).min(MAX_KEY_BYTES)
+    }
+
+    pub(super) fn upper_length(self) -> usize {
+        (self.bytes.u16_at(UPPER_LENGTH_AT) as usize).min(MAX_KEY_BYTES)
+    }
+
+    pub(super) fn heap_used(self) -> usize {
+        self.bytes.u16_at(HEAP_USED_AT) as usize
+    }
+
+    /// Where the lower fence begins, and with it the prefix.
+    #[inline]
+    pub(super) fn lower_at(self) -> usize {
+        NODE_BYTES - self.lower_length()
+    }
+
+    /// How the key of slot `index` compares with `key`, without copying it.
+    pub fn compare_key(self, index: usize, key: &[u8]) -> Ordering {
+        let prefix_length = self.prefix_len();
+        let (start, rest) = key.split_at_checked(prefix_length).unwrap_or((key, &[]));
+        self.bytes
+            .compare(self.lower_at(), prefix_length, start)
+            .then_with(|| self.compare_rest(self.slot(index), head_of(rest), rest))
+    }
+
+    /// How the rest of a slot's key compares with `rest`, whose head is `head`.
+    #[inline]
+    pub(super) fn compare_rest(self, slot: Slot, head: u32, rest: &[u8]) -> Ordering {
+        match slot.head().cmp(&head) {
+            // Where the heads agree and one key ends within its head, it is a prefix of the other.
+            Ordering::Equal if slot.rest_length().min(rest.len()) <= HEAD_BYTES => {
+                slot.rest_length().cmp(&rest.len())
+            }
+            Ordering::Equal => {
+                let tail = rest.get(HEAD_BYTES..).unwrap_or(&[]);
+                self.bytes.compare(slot.tail_at(), slot.tail_length(), tail)
+            }
+            unequal => unequal,
+        }
+    }
+}
+
+/// The byte in an inner node where the id of child `index` stands.
+#[inline]
+pub(super) fn child_place(index: usize) -> usize {
+    SLOTS_AT + index.min(MAX_INNER_COUNT) * INNER_STRIDE + 8
+}

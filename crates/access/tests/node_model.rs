@@ -1,0 +1,177 @@
+//! Nodes against `BTreeMap`: a small tree of them takes keys of all shapes, and every node that changed is
+//! validated after every step.
+
+mod node_tree;
+
+use node_tree::Tree;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use vellum_access::node::{BLOB_REFERENCE_BYTES, MAX_KEY_BYTES};
+
+const STEPS: usize = if cfg!(miri) { 60 } else { 6000 };
+
+type KeyMaker = fn(&mut StdRng) -> Vec<u8>;
+
+fn small_integer(random: &mut StdRng) -> Vec<u8> {
+    random.random_range(0..3000u64).to_be_bytes().to_vec()
+}
+
+fn any_integer(random: &mut StdRng) -> Vec<u8> {
+    random.random::<u64>().to_be_bytes().to_vec()
+}
+
+/// Keys that tie in their heads and are prefixes of each other.
+fn zeroes(random: &mut StdRng) -> Vec<u8> {
+    let mut key = vec![0; random.random_range(0..40)];
+    if !key.is_empty() && random.random_bool(0.5) {
+        let at = random.random_range(0..key.len());
+        key[at] = random.random_range(0..3);
+    }
+    key
+}
+
+fn two_letters(random: &mut StdRng) -> Vec<u8> {
+    let length = random.random_range(0..14);
+    (0..length).map(|_| *b"\0\xff".get(random.random_range(0..2)).unwrap()).collect()
+}
+
+fn long_prefix(random: &mut StdRng) -> Vec<u8> {
+    let mut key = vec![b'p'; *[9, 200, 900].get(random.random_range(0..3)).unwrap()];
+    key.extend(random.random_range(0..2000u32).to_be_bytes());
+    key
+}
+
+fn any_length(random: &mut StdRng) -> Vec<u8> {
+    let length = random.random_range(0..=MAX_KEY_BYTES);
+    (0..length).map(|_| random.random()).collect()
+}
+
+/// Long keys that differ late, so that separators are as long as they can be.
+fn longest(random: &mut StdRng) -> Vec<u8> {
+    let mut key = vec![random.random_range(0..4); MAX_KEY_BYTES - 1];
+    key.push(random.random());
+    key
+}
+
+const SHAPES: [KeyMaker; 7] =
+    [small_integer, any_integer, zeroes, two_letters, long_prefix, any_length, longest];
+
+fn mixed(random: &mut StdRng) -> Vec<u8> {
+    let shape = random.random_range(0..SHAPES.len());
+    SHAPES[shape](random)
+}
+
+fn value(random: &mut StdRng) -> (Vec<u8>, bool) {
+    let blob = random.random_bool(0.1);
+    let length = match random.random_range(0..4) {
+        _ if blob => BLOB_REFERENCE_BYTES,
+        0 => 0,
+        1 => random.random_range(0..20),
+        2 => 120,
+        _ => random.random_range(0..=1024),
+    };
+    (vec![random.random(); length], blob)
+}
+
+/// Grows, churns, shrinks to nothing.
+fn run(seed: u64, key: KeyMaker) -> Tree {
+    let mut random = StdRng::seed_from_u64(seed);
+    let mut tree = Tree::new();
+    for step in 0..STEPS {
+        let growing = if step < STEPS / 2 { 0.9 } else { 0.4 };
+        let key = key(&mut random);
+        if random.random_bool(growing) {
+            let (value, blob) = value(&mut random);
+            tree.put(&key, &value, blob);
+        } else if random.random_bool(0.5) {
+            assert_eq!(tree.get(&key), tree.model.get(&key).cloned());
+            tree.remove(&key);
+        } else if let Some((near, _)) = tree.model.range(key..).next() {
+            let near = near.clone();
+            tree.remove(&near);
+        }
+        if step % 1000 == 0 {
+            tree.check_all();
+        }
+        if step % 1500 == 0 {
+            tree.compact_all();
+        }
+    }
+    tree.check_all();
+    let keys: Vec<_> = tree.model.keys().cloned().collect();
+    for key in keys {
+        tree.remove(&key);
+    }
+    tree.check_all();
+    tree
+}
+
+#[test]
+fn small_integers_agree_with_the_model() {
+    run(1, small_integer);
+}
+
+#[test]
+fn any_integers_agree_with_the_model() {
+    let tree = run(2, any_integer);
+    assert!(cfg!(miri) || tree.splits > 100 && tree.merges > 50);
+}
+
+#[test]
+fn zeroes_agree_with_the_model() {
+    run(3, zeroes);
+}
+
+#[test]
+fn two_letters_agree_with_the_model() {
+    run(4, two_letters);
+}
+
+#[test]
+fn long_prefixes_agree_with_the_model() {
+    run(5, long_prefix);
+}
+
+#[test]
+fn any_lengths_agree_with_the_model() {
+    run(6, any_length);
+}
+
+#[test]
+fn longest_keys_agree_with_the_model() {
+    run(7, longest);
+}
+
+#[test]
+fn mixed_keys_agree_with_the_model() {
+    for seed in 8..if cfg!(miri) { 9 } else { 11 } {
+        run(seed, mixed);
+    }
+}
+
+#[test]
+fn keys_and_values_beyond_the_limits_are_refused() {
+    let mut tree = Tree::new();
+    tree.put(&[1; MAX_KEY_BYTES + 1], b"", false);
+    tree.put(b"", &[1; 1025], false);
+    tree.put(&[1; MAX_KEY_BYTES], &[1; 1024], false);
+    tree.put(b"a", &[1; BLOB_REFERENCE_BYTES - 1], true);
+    assert!(tree.model.is_empty());
+    tree.put(&[1; MAX_KEY_BYTES], &[1; BLOB_REFERENCE_BYTES], true);
+    assert_eq!(tree.model.len(), 1);
+    assert_eq!(tree.get(&[1; MAX_KEY_BYTES + 1]), None);
+}
+
+#[test]
+fn loading_in_either_order_fills_the_leaves() {
+    let count = if cfg!(miri) { 100 } else { 20_000u64 };
+    for descending in [false, true] {
+        let mut tree = Tree::new();
+        for number in 0..count {
+            let number = if descending { count - number } else { number };
+            tree.put(&number.to_be_bytes(), &[7; 120], false);
+        }
+        tree.check_all();
+        assert!(tree.leaf_fill() > if cfg!(miri) { 0.6 } else { 0.95 }, "{}", tree.leaf_fill());
+    }
+}
