@@ -1,1 +1,48 @@
-//! Under construction.
+//! Internal to Vellum (use `vellum::pool`): a buffer pool whose page table is the processor's.
+#![warn(missing_docs)]
+
+mod parking;
+mod primitive;
+mod resident;
+mod state;
+
+#[cfg(not(loom))]
+mod budget;
+#[cfg(not(loom))]
+mod core;
+#[cfg(not(loom))]
+mod error;
+#[cfg(not(loom))]
+mod evict;
+#[cfg(not(loom))]
+mod guard;
+#[cfg(not(loom))]
+mod lifecycle;
+#[cfg(not(loom))]
+mod options;
+#[cfg(not(loom))]
+mod pager;
+#[cfg(not(loom))]
+mod pool;
+#[cfg(not(loom))]
+mod space;
+#[cfg(not(loom))]
+mod statistics;
+#[cfg(not(loom))]
+mod superblock;
+#[cfg(not(loom))]
+mod view;
+
+#[cfg(not(loom))]
+pub use {
+    error::{Fault, Interrupt, Miss, PoolError},
+    guard::{AllocatedGuard, ExclusiveGuard, OptimisticGuard, SharedGuard},
+    options::{LogBarrier, POOL_BYTES_MIN, PoolOptions},
+    pager::{AllocatedPage, ExclusivePage, OptimisticPage, Pager, SharedPage},
+    pool::Pool,
+    resident::{EXTENT_PAGES_MAX, PAGE_ID_MAX},
+    state::SHARED_HOLDERS_MAX,
+    statistics::PoolStatistics,
+    superblock::{APPLICATION_BYTES, ROOTS},
+    view::OptimisticBytes,
+};

@@ -1,0 +1,414 @@
+//! What guards, evictor and pool share: the mapping, the states, and the way in and out of memory.
+//!
+//! # Invariants
+//! - A page that is evicted has no memory: it reads as zeroes.
+//! - An extent is in the resident set, and counted in the budget, from before its latch is first released
+//!   after it came in until after it was last taken to drop it.
+//! - Of an extent only the head's state is used, and only heads that the space map confirms are read in.
+//!
+//! # Lock order
+//! Latches of pages, in the order in which the structure on them prescribes; then the superblock's lock; then
+//! the space map's; then the file's size. A bucket of the parking lot is locked for no other. Eviction waits
+//! for no latch, so it may run under any.
+
+use crate::{
+    budget::Budget,
+    error::{Fault, Miss, PoolError},
+    options::LogBarrier,
+    parking::ParkingLot,
+    primitive::spin_loop,
+    resident::ResidentSet,
+    space::SpaceMap,
+    state::{PageState, Wake, Want, Word},
+    statistics::Counters,
+    superblock::Superblock,
+    view::OptimisticBytes,
+};
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicBool, Ordering},
+};
+use vellum_base::{Extent, Lsn, PAGE_SIZE, PageHeader, PageId, PageKind, verify_header};
+use vellum_vm::{File, Mapping, PageRange, Releaser};
+
+/// How often a latch is looked at before the thread goes to sleep: about as long as a short critical
+/// section takes.
+const SPINS: u32 = 100;
+
+pub(crate) struct Core {
+    // What a hit needs comes first, in one cache line, and never changes.
+    base: *mut u8,
+    states: *const PageState,
+    pub(crate) capacity_pages: u64,
+    pub(crate) count_hits: bool,
+    pub(crate) read_only: bool,
+
+    pub(crate) file: Arc<dyn File>,
+    pub(crate) releaser: Releaser,
+    pub(crate) log: Arc<dyn LogBarrier>,
+    pub(crate) budget: Budget,
+    pub(crate) resident: ResidentSet,
+    pub(crate) parking: ParkingLot,
+    pub(crate) space: SpaceMap,
+    pub(crate) superblock: Mutex<Superblock>,
+    /// The superblock on storage says "in use": set before the first page is written.
+    pub(crate) marked_in_use: AtomicBool,
+    /// A sync failed: nothing more can be promised about this file.
+    pub(crate) poisoned: AtomicBool,
+    pub(crate) counters: Counters,
+    /// The file's size as far as it has been grown, in pages.
+    pub(crate) file_pages: Mutex<u64>,
+    // Last, so that they outlive everything that points into them.
+    _pages: Mapping,
+    _states: Mapping,
+}
+
+/// The parts of a [`Core`] that depend on what is in the file.
+pub(crate) struct Parts {
+    pub(crate) capacity_pages: u64,
+    pub(crate) pool_pages: usize,
+    pub(crate) count_hits: bool,
+    pub(crate) read_only: bool,
+    pub(crate) file: Arc<dyn File>,
+    pub(crate) releaser: Releaser,
+    pub(crate) log: Arc<dyn LogBarrier>,
+    pub(crate) space: SpaceMap,
+    pub(crate) superblock: Superblock,
+    pub(crate) marked_in_use: bool,
+    pub(crate) file_pages: u64,
+    pub(crate) pages: Mapping,
+    pub(crate) states: Mapping,
+}
+
+// SAFETY: the raw pointers lead into the two mappings, which the core owns and which never move. States
+// are atomics. Page contents are accessed through guards, whose latches exclude conflicting access, or
+// through `OptimisticBytes`, which reads atomically.
+unsafe impl Send for Core {}
+// SAFETY: as above.
+unsafe impl Sync for Core {}
+
+impl Core {
+    pub(crate) fn new(parts: Parts) -> Self {
+        Self {
+            base: parts.pages.base().as_ptr(),
+            states: parts.states.base().as_ptr().cast(),
+            capacity_pages: parts.capacity_pages,
+            count_hits: parts.count_hits,
+            read_only: parts.read_only,
+            file: parts.file,
+            releaser: parts.releaser,
+            log: parts.log,
+            budget: Budget::new(parts.pool_pages),
+            resident: ResidentSet::new(parts.pool_pages),
+            parking: ParkingLot::new(),
+            space: parts.space,
+            superblock: Mutex::new(parts.superblock),
+            marked_in_use: AtomicBool::new(parts.marked_in_use),
+            poisoned: AtomicBool::new(false),
+            counters: Counters::default(),
+            file_pages: Mutex::new(parts.file_pages),
+            _pages: parts.pages,
+            _states: parts.states,
+        }
+    }
+
+    /// The state of a page.
+    ///
+    /// # Panics
+    /// If the page lies beyond the capacity: references are checked before they are followed.
+    #[inline]
+    pub(crate) fn state(&self, page: PageId) -> &PageState {
+        assert!(page.0 < self.capacity_pages, "{page} is beyond the capacity");
+        // SAFETY: the mapping of states has one zeroed word for each page of the capacity and lives as long
+        // as `self`.
+        unsafe { &*self.states.add(page.0 as usize) }
+    }
+
+    /// Where a page lives.
+    #[inline]
+    pub(crate) fn address(&self, page: PageId) -> *mut u8 {
+        debug_assert!(page.0 < self.capacity_pages);
+        // SAFETY: the mapping of pages is as long as the capacity.
+        unsafe { self.base.add(page.offset() as usize) }
+    }
+
+    /// The bytes of a page, for whoever validates what it reads.
+    #[inline]
+    pub(crate) fn optimistic_bytes(&self, page: PageId) -> OptimisticBytes<'_> {
+        // SAFETY: the mapping stays readable as long as `self`, resident or not.
+        unsafe { OptimisticBytes::new(self.address(page)) }
+    }
+
+    /// The bytes of an extent.
+    ///
+    /// # Safety
+    /// The caller holds the extent's latch, shared or exclusively, as long as the slice lives.
+    #[inline]
+    pub(crate) unsafe fn bytes(&self, extent: Extent) -> &[u8] {
+        // SAFETY: within the mapping, because the space map or a single page's capacity check confirmed the
+        // extent; the latch excludes writers.
+        unsafe { std::slice::from_raw_parts(self.address(extent.head), extent.bytes()) }
+    }
+
+    /// The bytes of an extent, to be changed.
+    ///
+    /// # Safety
+    /// The caller holds the extent's latch exclusively as long as the slice lives, which is the only one.
+    #[inline]
+    #[expect(clippy::mut_from_ref, reason = "the latch in the state word is what makes it unique")]
+    pub(crate) unsafe fn bytes_mut(&self, extent: Extent) -> &mut [u8] {
+        // SAFETY: as in `bytes`; the exclusive latch excludes every other slice.
+        unsafe { std::slice::from_raw_parts_mut(self.address(extent.head), extent.bytes()) }
+    }
+
+    pub(crate) fn wake(&self, page: PageId, wake: Wake) {
+        self.parking.wake(page, wake);
+    }
+
+    /// Waits until `want` may be possible: spins a little, then sleeps.
+    pub(crate) fn wait(&self, page: PageId, want: Want) {
+        let state = self.state(page);
+        for _ in 0..SPINS {
+            if !state.load().is_exclusive() && want == Want::Read {
+                return;
+            }
+            spin_loop();
+        }
+        if self.parking.park(page, state, want) {
+            self.counters.waits.add(1);
+        }
+    }
+
+    /// Latches an extent shared, reading it in if need be.
+    pub(crate) fn latch_shared(&self, extent: Extent) -> Result<(), PoolError> {
+        self.latch(extent, Want::Shared)
+    }
+
+    /// Latches an extent exclusively, reading it in if need be.
+    pub(crate) fn latch_exclusive(&self, extent: Extent) -> Result<(), PoolError> {
+        if self.read_only {
+            return Err(PoolError::ReadOnly);
+        }
+        self.latch(extent, Want::Exclusive)
+    }
+
+    fn latch(&self, extent: Extent, want: Want) -> Result<(), PoolError> {
+        if extent.pages == 0 || extent.head.0.saturating_add(extent.pages as u64) > self.capacity_pages {
+            return Err(PoolError::Corruption { extent, fault: Fault::NotAllocated });
+        }
+        let state = self.state(extent.head);
+        loop {
+            let now = state.load();
+            if now.is_evicted() {
+                self.fault(Miss::certain(extent))?;
+                continue;
+            }
+            let taken = match want {
+                Want::Exclusive => (now.is_unlocked() || now.is_marked()) && state.try_exclusive(now),
+                Want::Shared | Want::Read => state.try_shared(now),
+            };
+            if taken {
+                break;
+            }
+            self.wait(extent.head, want);
+        }
+        // A single page that is resident may be looked at whatever it is; a longer range must be what the
+        // space map says, or the slice would reach into extents whose latches nobody holds.
+        if extent.pages > 1 && !self.space.is_extent(extent) {
+            let wake = match want {
+                Want::Exclusive => state.release_exclusive(false),
+                Want::Shared | Want::Read => state.release_shared(),
+            };
+            self.wake(extent.head, wake);
+            return Err(PoolError::Corruption { extent, fault: Fault::NotAllocated });
+        }
+        Ok(())
+    }
+
+    /// Makes an extent resident, unless somebody else does so first.
+    ///
+    /// If it turns out that the reference was stale, nothing happens: whoever asked finds out by itself.
+    pub(crate) fn fault(&self, miss: Miss) -> Result<(), PoolError> {
+        let head = miss.extent.head;
+        let state = self.state(head);
+        let now = state.load();
+        if !now.is_evicted() || !state.try_exclusive(now) {
+            return Ok(());
+        }
+        self.counters.misses.add(1);
+        let result = self.read_in(miss.extent);
+        let wake = match result {
+            Ok(()) => state.release_exclusive(false),
+            Err(_) => state.release_exclusive_evicted(),
+        };
+        self.wake(head, wake);
+        match result {
+            Err(PoolError::Corruption { .. }) if !self.still_refers(&miss) => Ok(()),
+            other => other,
+        }
+    }
+
+    fn still_refers(&self, miss: &Miss) -> bool {
+        miss.referrer.is_none_or(|(page, seen)| self.state(page).validate(seen))
+    }
+
+    /// Reads an extent whose head the caller has latched exclusively; undoes everything on failure.
+    fn read_in(&self, extent: Extent) -> Result<(), PoolError> {
+        if !self.space.is_extent(extent) {
+            return Err(PoolError::Corruption { extent, fault: Fault::NotAllocated });
+        }
+        self.reserve(extent)?;
+        let result = self.read_and_verify(extent);
+        match result {
+            Ok(()) => self.resident.insert(extent),
+            Err(_) => {
+                self.drop_memory(extent);
+                self.budget.give_back(extent.pages as usize);
+            }
+        }
+        result
+    }
+
+    fn read_and_verify(&self, extent: Extent) -> Result<(), PoolError> {
+        // SAFETY: the extent lies in the mapping and in no other, and its latch is held exclusively.
+        let read = unsafe { self.file.read(extent.head.offset(), self.address(extent.head), extent.bytes()) };
+        read.map_err(|source| PoolError::Read { extent, source })?;
+        self.counters.pages_read.add(extent.pages as u64);
+        // SAFETY: the latch is held exclusively.
+        let bytes = unsafe { self.bytes(extent) };
+        verify_header(bytes, extent)
+            .map_err(|fault| PoolError::Corruption { extent, fault: Fault::Header(fault) })?;
+        Ok(())
+    }
+
+    /// Gives the memory of an exclusively latched extent back at once.
+    pub(crate) fn drop_memory(&self, extent: Extent) {
+        let range = PageRange { address: self.address(extent.head), bytes: extent.bytes() };
+        // SAFETY: the caller holds the latch exclusively and keeps no reference.
+        if unsafe { self.releaser.release(&[range]) }.is_err() {
+            // The kernel kept the pages. They must still read as zeroes, so that "evicted" means empty.
+            // SAFETY: as above.
+            unsafe { self.bytes_mut(extent) }.fill(0);
+        }
+    }
+
+    /// Allocates an extent on storage and in memory. Its head is latched exclusively, its contents are
+    /// zeroes behind a fresh header.
+    pub(crate) fn allocate(&self, pages: u32, kind: PageKind) -> Result<Extent, PoolError> {
+        self.mark_in_use()?;
+        let wanted = Extent { head: PageId(0), pages };
+        self.reserve(wanted)?;
+        let extent = match self.space.allocate(pages, |pages| self.grow_file(pages)) {
+            Ok(extent) => extent,
+            Err(error) => {
+                self.budget.give_back(pages as usize);
+                return Err(error);
+            }
+        };
+        self.claim(extent);
+        // SAFETY: the head's latch is held exclusively, and the other pages are reachable only through it.
+        let bytes = unsafe { self.bytes_mut(extent) };
+        PageHeader { extent, lsn: Lsn(0), kind }.write(bytes);
+        self.resident.insert(extent);
+        Ok(extent)
+    }
+
+    /// Latches the head of a newly allocated extent and drops what a stale reference may have read into any
+    /// of its pages. See `space` on why this meets everyone who might.
+    fn claim(&self, extent: Extent) {
+        for page in (extent.head.0..extent.end().0).map(PageId) {
+            let state = self.state(page);
+            if page != extent.head && state.load().is_evicted() {
+                continue;
+            }
+            let was_resident = loop {
+                let now = state.load();
+                let free = now.is_evicted() || now.is_unlocked() || now.is_marked();
+                if free && state.try_exclusive(now) {
+                    break !now.is_evicted();
+                }
+                if !free {
+                    self.wait(page, Want::Exclusive);
+                }
+            };
+            if was_resident && let Some(stale) = self.resident.remove(page) {
+                state.clear_dirty();
+                if page == extent.head && extent.pages == 1 && stale.pages == 1 {
+                    // Its memory is used again as it is: no trip to the kernel.
+                    // SAFETY: the latch is held exclusively.
+                    unsafe { self.bytes_mut(stale) }.fill(0);
+                } else {
+                    self.drop_memory(stale);
+                }
+                self.budget.give_back(stale.pages as usize);
+            }
+            if page != extent.head {
+                self.wake(page, state.release_exclusive_evicted());
+            }
+        }
+    }
+
+    /// Frees an extent whose head the caller has latched exclusively, and releases the latch.
+    ///
+    /// The memory of a single page stays until the clock finds it, for the next allocation to use. That of
+    /// a longer extent goes first, because its pages may be given to others one by one.
+    pub(crate) fn free(&self, extent: Extent) {
+        let state = self.state(extent.head);
+        let wake = if extent.pages == 1 {
+            self.space.free(extent);
+            state.release_exclusive_clean()
+        } else {
+            self.drop_memory(extent);
+            if self.resident.remove(extent.head).is_some() {
+                self.budget.give_back(extent.pages as usize);
+            }
+            self.space.free(extent);
+            state.release_exclusive_evicted()
+        };
+        self.wake(extent.head, wake);
+    }
+
+    /// Makes the file hold `pages` pages. Called with the space map locked.
+    pub(crate) fn grow_file(&self, pages: u64) -> Result<(), PoolError> {
+        /// The file grows by an eighth of its size, within these bounds, in pages.
+        const CHUNK_PAGES: std::ops::RangeInclusive<u64> = 256..=65_536;
+        if pages > self.capacity_pages {
+            return Err(PoolError::CapacityExhausted { bytes: self.capacity_pages * PAGE_SIZE as u64 });
+        }
+        let mut file_pages = self.file_pages.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if pages <= *file_pages {
+            return Ok(());
+        }
+        let ahead = (pages / 8).clamp(*CHUNK_PAGES.start(), *CHUNK_PAGES.end());
+        let target = (pages + ahead).min(self.capacity_pages);
+        let grown = self.file.grow(target * PAGE_SIZE as u64).map(|()| target);
+        // Where a whole chunk no longer fits, what is needed may.
+        let grown = grown.or_else(|_| self.file.grow(pages * PAGE_SIZE as u64).map(|()| pages));
+        *file_pages =
+            grown.map_err(|source| PoolError::StorageFull { bytes: pages * PAGE_SIZE as u64, source })?;
+        Ok(())
+    }
+
+    /// Starts an optimistic read of a page that is resident and not latched exclusively.
+    #[inline]
+    pub(crate) fn readable(&self, state: &PageState) -> Result<Word, Word> {
+        let now = state.load();
+        if now.is_readable() { Ok(now) } else { self.make_readable(state, now) }
+    }
+
+    #[cold]
+    fn make_readable(&self, state: &PageState, now: Word) -> Result<Word, Word> {
+        if now.is_marked() {
+            // Whether this succeeds or somebody else changes the word: look again.
+            state.try_unmark(now);
+            let now = state.load();
+            return if now.is_readable() || now.is_marked() { Ok(now) } else { Err(now) };
+        }
+        Err(now)
+    }
+
+    /// Whether a sync has failed.
+    pub(crate) fn is_poisoned(&self) -> bool {
+        self.poisoned.load(Ordering::Acquire)
+    }
+}

@@ -1,0 +1,226 @@
+//! What can go wrong in the pool, and the two ways in which an operation asks to be run again.
+
+use crate::state::Word;
+use std::{io, path::PathBuf};
+use vellum_base::{Extent, HeaderFault, PageId};
+use vellum_vm::VmError;
+
+/// An error of the pool. Each says what was being done, on what, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PoolError {
+    /// Memory could not be mapped or the file could not be opened.
+    #[error(transparent)]
+    Vm(#[from] VmError),
+    /// The file could not be read.
+    #[error("cannot read {extent}: {source}")]
+    Read {
+        /// What was being read.
+        extent: Extent,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file could not be written. The changes are still in memory, and are tried again later.
+    #[error("cannot write {extent}: {source}")]
+    Write {
+        /// What was being written.
+        extent: Extent,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The system could not promise that what was written is on storage.
+    #[error(
+        "cannot make the file durable: {0}; what was written may or may not be on storage, so the file \
+         will not be marked as cleanly closed"
+    )]
+    Sync(#[source] io::Error),
+    /// The file cannot grow.
+    #[error(
+        "cannot extend the file to {bytes} bytes: {source}; free space on the file system, or delete data"
+    )]
+    StorageFull {
+        /// The size it should have had.
+        bytes: u64,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The bytes of an extent are not what was written there.
+    #[error("{extent} is damaged: {fault}; restore the file from a backup")]
+    Corruption {
+        /// Which.
+        extent: Extent,
+        /// What is wrong with it.
+        fault: Fault,
+    },
+    /// Every page of the pool is in use.
+    #[error(
+        "the pool of {pool_pages} pages has no room for {wanted_pages} more: all others are latched; hold fewer \
+         guards at once, or raise the pool's size"
+    )]
+    PoolExhausted {
+        /// The pool's limit.
+        pool_pages: usize,
+        /// How many were asked for.
+        wanted_pages: usize,
+    },
+    /// The extent can never fit.
+    #[error(
+        "{extent} cannot be held in a pool of {pool_pages} pages; raise the pool's size, or read it in parts"
+    )]
+    LargerThanPool {
+        /// What was asked for.
+        extent: Extent,
+        /// The pool's limit.
+        pool_pages: usize,
+    },
+    /// The pool's limit is too low to work with.
+    #[error("a pool of {bytes} bytes is too small; it needs at least {least} bytes")]
+    PoolTooSmall {
+        /// What was asked for.
+        bytes: u64,
+        /// The least that works.
+        least: u64,
+    },
+    /// The data has outgrown the address space that was reserved for it.
+    #[error(
+        "the file has reached the {bytes} bytes of address space that were reserved for it; open it again with a \
+         larger capacity"
+    )]
+    CapacityExhausted {
+        /// What was reserved.
+        bytes: u64,
+    },
+    /// The file is not one of ours.
+    #[error("{path} is not a Vellum file: {why}", path = path.display())]
+    NotVellum {
+        /// Which file.
+        path: PathBuf,
+        /// What is different.
+        why: &'static str,
+    },
+    /// The file was made by a later version.
+    #[error(
+        "{path} has format version {found}, and this program reads up to version {supported}; use a newer \
+         program", path = path.display()
+    )]
+    FormatTooNew {
+        /// Which file.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+        /// The latest that is understood.
+        supported: u32,
+    },
+    /// The file belongs to another application of the pool.
+    #[error("{path} was made by the application {found:?}, not {expected:?}", path = path.display())]
+    OtherApplication {
+        /// Which file.
+        path: PathBuf,
+        /// Who made it.
+        found: String,
+        /// Who opens it.
+        expected: String,
+    },
+    /// The process that had it open last did not close it.
+    #[error(
+        "{path} was not closed cleanly, so parts of its latest changes may be missing; restore it from a backup \
+         or import its data again", path = path.display()
+    )]
+    NotClosedCleanly {
+        /// Which file.
+        path: PathBuf,
+    },
+    /// The file is shorter than it was when it was closed.
+    #[error(
+        "{path} is truncated: it has {found} bytes and should have {expected}; restore it from a backup",
+        path = path.display()
+    )]
+    Truncated {
+        /// Which file.
+        path: PathBuf,
+        /// Its size.
+        found: u64,
+        /// The size that its superblock tells.
+        expected: u64,
+    },
+    /// A change was asked of a file that is open for reading only.
+    #[error("the file is open for reading only")]
+    ReadOnly,
+    /// The log could not be made durable up to the changes that were to be written.
+    #[error("cannot write pages before the log that covers them: {0}")]
+    Log(#[source] io::Error),
+}
+
+/// What is wrong with the bytes of an extent.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Fault {
+    /// The page header does not fit the contents or the place.
+    #[error("{0}")]
+    Header(HeaderFault),
+    /// Something refers to it, but it is not allocated, or not as an extent of that length.
+    #[error("something refers to it, but no such extent is allocated")]
+    NotAllocated,
+    /// A page refers to something beyond the end of the file.
+    #[error("it refers to page {0}, which does not exist")]
+    Reference(u64),
+    /// What it holds is not what its owner would have written.
+    #[error("{0}")]
+    Contents(String),
+}
+
+impl PoolError {
+    /// An error about the contents of a page.
+    pub fn contents(page: PageId, what: impl Into<String>) -> Self {
+        Self::Corruption { extent: Extent::page(page), fault: Fault::Contents(what.into()) }
+    }
+}
+
+/// Why an operation stopped without having changed anything.
+///
+/// The first two are *restarts*: [`Pager::resolve`](crate::Pager::resolve) waits for what was missing, and
+/// the operation is run again from its beginning. Who runs the operation decides how to wait; the
+/// operation itself knows nothing of it. The third is an error, which passes through.
+#[derive(Debug)]
+#[must_use = "an interrupt must be resolved or passed on"]
+pub enum Interrupt {
+    /// What was read optimistically has changed, or the page is latched.
+    Conflict(PageId),
+    /// The extent is not in memory.
+    Miss(Miss),
+    /// It cannot be done.
+    Fatal(Box<PoolError>),
+}
+
+/// An extent that is not in memory, and who said that it exists.
+///
+/// Between the moment when an optimistic reader follows a reference and the moment when the page is read
+/// from storage, the page may have been freed, and what is on storage may be anything. So a miss remembers
+/// the page that referred to it and that page's version: only if that still holds after the read is a bad
+/// page corruption, and not merely a stale reference.
+#[derive(Debug, Clone, Copy)]
+pub struct Miss {
+    /// What has to be read.
+    pub extent: Extent,
+    pub(crate) referrer: Option<(PageId, Word)>,
+}
+
+impl Miss {
+    /// A miss of an extent that is known to exist as long as the caller looks at it: a root, say.
+    pub fn certain(extent: Extent) -> Self {
+        Self { extent, referrer: None }
+    }
+
+    /// A miss of `page`, to which `parent` refers, whose exclusive latch the caller holds and will release
+    /// without a change.
+    pub(crate) fn of_latched(core: &crate::core::Core, parent: PageId, page: PageId) -> Self {
+        Self { extent: Extent::page(page), referrer: Some((parent, core.state(parent).load())) }
+    }
+}
+
+impl From<PoolError> for Interrupt {
+    #[cold]
+    fn from(error: PoolError) -> Self {
+        Self::Fatal(Box::new(error))
+    }
+}

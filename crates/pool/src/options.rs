@@ -1,0 +1,139 @@
+//! How a pool is opened.
+
+use std::{io, sync::Arc};
+use vellum_base::Lsn;
+use vellum_vm::{IoEngine, ReleaseMethod};
+
+/// The smallest pool, in bytes: enough for one thread that splits nodes all the way to the root.
+pub const POOL_BYTES_MIN: u64 = 64 << 10;
+
+/// The pool asks this before it writes a page: is the log durable up to the page's last change?
+///
+/// The pool knows no log beyond this. Structures that log their changes set the LSN of each page they
+/// change ([`ExclusiveGuard::set_lsn`](crate::ExclusiveGuard::set_lsn)).
+pub trait LogBarrier: Send + Sync {
+    /// Returns once everything up to `lsn` is durable.
+    ///
+    /// # Errors
+    /// The pages are not written, and the error is reported to whoever needed their room.
+    fn make_durable(&self, lsn: Lsn) -> io::Result<()>;
+}
+
+/// Nothing is logged.
+pub(crate) struct NoLog;
+
+impl LogBarrier for NoLog {
+    fn make_durable(&self, _: Lsn) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// How to open a pool. The defaults suit a pool of 64 MiB on a machine of today.
+#[derive(Clone)]
+pub struct PoolOptions {
+    pub(crate) pool_bytes: u64,
+    pub(crate) capacity_bytes: u64,
+    pub(crate) application: String,
+    pub(crate) release: Option<ReleaseMethod>,
+    pub(crate) engine: Option<IoEngine>,
+    pub(crate) direct: Option<bool>,
+    pub(crate) read_only: bool,
+    pub(crate) count_hits: bool,
+    pub(crate) background_eviction: bool,
+    pub(crate) log: Arc<dyn LogBarrier>,
+}
+
+impl Default for PoolOptions {
+    fn default() -> Self {
+        Self {
+            pool_bytes: 64 << 20,
+            capacity_bytes: 1 << 40,
+            application: String::new(),
+            release: None,
+            engine: None,
+            direct: None,
+            read_only: false,
+            count_hits: false,
+            background_eviction: true,
+            log: Arc::new(NoLog),
+        }
+    }
+}
+
+impl PoolOptions {
+    /// The most memory that pages may take, in bytes; rounded down to whole pages. Default 64 MiB, least
+    /// [`POOL_BYTES_MIN`]. What else the process needs comes on top: up to 16 bytes for each page of data.
+    #[must_use]
+    pub fn pool_bytes(mut self, bytes: u64) -> Self {
+        self.pool_bytes = bytes;
+        self
+    }
+
+    /// How large the file may become while it is open, in bytes: so much address space is reserved, which
+    /// costs nothing until it is used. Default 1 TiB. If the system refuses, less is reserved, but at
+    /// least twice the file's size.
+    #[must_use]
+    pub fn capacity_bytes(mut self, bytes: u64) -> Self {
+        self.capacity_bytes = bytes;
+        self
+    }
+
+    /// A name of up to 16 bytes that is stored in the file and must be the same when it is opened again, so
+    /// that one application does not misread the structures of another. Default empty.
+    #[must_use]
+    pub fn application(mut self, name: &str) -> Self {
+        self.application = name.to_owned();
+        self
+    }
+
+    /// Forces a way of giving memory back; by default the best one that works is found when the pool opens.
+    #[must_use]
+    pub fn release_method(mut self, method: ReleaseMethod) -> Self {
+        self.release = Some(method);
+        self
+    }
+
+    /// Forces a way of doing I/O; by default io_uring where the system allows it.
+    #[must_use]
+    pub fn io_engine(mut self, engine: IoEngine) -> Self {
+        self.engine = Some(engine);
+        self
+    }
+
+    /// Forces direct or buffered I/O; by default direct where the file system has it.
+    #[must_use]
+    pub fn direct_io(mut self, direct: bool) -> Self {
+        self.direct = Some(direct);
+        self
+    }
+
+    /// Opens the file for reading only: nothing is written, several processes may do so at once.
+    #[must_use]
+    pub fn read_only(mut self, read_only: bool) -> Self {
+        self.read_only = read_only;
+        self
+    }
+
+    /// Counts hits too, for [`PoolStatistics::hits`](crate::PoolStatistics::hits). Every hit then writes to
+    /// one shared counter, which makes hits slower, much slower with many threads.
+    #[must_use]
+    pub fn count_hits(mut self, count: bool) -> Self {
+        self.count_hits = count;
+        self
+    }
+
+    /// Whether a thread of the pool keeps free pages ready. Default true; without it whoever needs room
+    /// makes it.
+    #[must_use]
+    pub fn background_eviction(mut self, background: bool) -> Self {
+        self.background_eviction = background;
+        self
+    }
+
+    /// The log that must be durable before pages are written. Default: none.
+    #[must_use]
+    pub fn log_barrier(mut self, log: Arc<dyn LogBarrier>) -> Self {
+        self.log = log;
+        self
+    }
+}

@@ -1,0 +1,172 @@
+//! How structures reach pages, whatever brings the pages: the interface between `access` and the pool.
+//!
+//! A structure follows a reference by asking for *the child at this place of this parent*, with a guard on
+//! the parent in hand. The pool reads a page id at that place and goes to its address. Other designs do
+//! other things there: a table of frames looks the id up, swizzling finds a pointer, or puts one. That is
+//! why the place is given, and not the id.
+//!
+//! # The restart protocol
+//! An operation is a function that reads optimistically and may be run again from its beginning. It
+//! returns `Err(Interrupt)` before it has changed anything:
+//! - [`Interrupt::Conflict`]: what it read has changed;
+//! - [`Interrupt::Miss`]: what it needs is not in memory;
+//! - [`Interrupt::Fatal`]: it cannot be done.
+//!
+//! [`Pager::run`] is the blocking way of running one: it resolves the interrupt and tries again.
+
+use crate::error::{Interrupt, PoolError};
+use vellum_base::{Bytes, Extent, PageId, PageKind};
+
+/// A guard that holds nothing: see [`OptimisticGuard`](crate::OptimisticGuard).
+pub trait OptimisticPage: Sized {
+    /// Its bytes.
+    type View: Bytes;
+    /// What it becomes by [`upgrade`](Self::upgrade).
+    type Exclusive: ExclusivePage;
+
+    /// Which page it is.
+    fn id(&self) -> PageId;
+
+    /// Its bytes, as they are at the moment of each read.
+    fn bytes(&self) -> Self::View;
+
+    /// Whether all that was read so far belongs to one state of the page.
+    ///
+    /// # Errors
+    /// [`Interrupt::Conflict`] if not.
+    fn validate(&self) -> Result<(), Interrupt>;
+
+    /// Latches the page exclusively, if it still is what was read.
+    ///
+    /// # Errors
+    /// [`Interrupt::Conflict`] if it is not, [`Interrupt::Fatal`] if nothing may be changed.
+    fn upgrade(self) -> Result<Self::Exclusive, Interrupt>;
+}
+
+/// A guard that lets read an extent: see [`SharedGuard`](crate::SharedGuard).
+pub trait SharedPage {
+    /// All bytes of the extent.
+    fn page(&self) -> &[u8];
+}
+
+/// A guard that lets change an extent: see [`ExclusiveGuard`](crate::ExclusiveGuard).
+pub trait ExclusivePage {
+    /// Which page it is.
+    fn id(&self) -> PageId;
+
+    /// All bytes of the extent.
+    fn page(&self) -> &[u8];
+
+    /// All bytes of the extent, to be changed; the page header excepted.
+    fn page_mut(&mut self) -> &mut [u8];
+
+    /// Frees the extent, to which nothing refers any more.
+    fn free(self);
+}
+
+/// A guard on a new extent that is freed unless kept: see [`AllocatedGuard`](crate::AllocatedGuard).
+pub trait AllocatedPage {
+    /// What it becomes.
+    type Exclusive: ExclusivePage;
+
+    /// Which page it is.
+    fn id(&self) -> PageId;
+
+    /// All bytes of the extent, to be filled; the page header excepted.
+    fn page_mut(&mut self) -> &mut [u8];
+
+    /// The extent is referred to from now on.
+    fn keep(self) -> Self::Exclusive;
+}
+
+/// What brings pages into memory and keeps them there while they are used.
+pub trait Pager: Send + Sync {
+    /// The guard for optimistic reading.
+    type Optimistic<'p>: OptimisticPage<Exclusive = Self::Exclusive<'p>>
+    where
+        Self: 'p;
+    /// The guard for reading.
+    type Shared<'p>: SharedPage
+    where
+        Self: 'p;
+    /// The guard for changing.
+    type Exclusive<'p>: ExclusivePage
+    where
+        Self: 'p;
+    /// The guard on a new extent.
+    type Allocated<'p>: AllocatedPage<Exclusive = Self::Exclusive<'p>>
+    where
+        Self: 'p;
+
+    /// Begins at a page that no page refers to: the root of a structure.
+    ///
+    /// # Errors
+    /// The interrupts of the restart protocol.
+    fn root(&self, page: PageId) -> Result<Self::Optimistic<'_>, Interrupt>;
+
+    /// Goes from a page to the one that it refers to at byte `place`, a multiple of 8. Both are valid at one
+    /// moment in between: the parent is validated after the child's look began.
+    ///
+    /// # Errors
+    /// The interrupts of the restart protocol; a reference that leads nowhere is [`PoolError::Corruption`].
+    fn child<'p>(
+        &'p self,
+        parent: &Self::Optimistic<'p>,
+        place: usize,
+    ) -> Result<Self::Optimistic<'p>, Interrupt>;
+
+    /// The same from a parent that is latched exclusively.
+    ///
+    /// # Errors
+    /// As for [`child`](Self::child). A miss must be resolved with the parent's latch released.
+    fn child_of_latched<'p>(
+        &'p self,
+        parent: &Self::Exclusive<'p>,
+        place: usize,
+    ) -> Result<Self::Optimistic<'p>, Interrupt>;
+
+    /// Latches an extent shared to which `parent`, just read, refers; the parent is validated behind it.
+    ///
+    /// # Errors
+    /// The interrupts of the restart protocol.
+    fn shared<'p>(
+        &'p self,
+        parent: &Self::Optimistic<'p>,
+        extent: Extent,
+    ) -> Result<Self::Shared<'p>, Interrupt>;
+
+    /// Allocates an extent.
+    ///
+    /// # Errors
+    /// If the file cannot grow or the pool has no room.
+    fn allocate(&self, pages: u32, kind: PageKind) -> Result<Self::Allocated<'_>, PoolError>;
+
+    /// Latches an extent exclusively that the caller knows to exist, waiting if need be.
+    ///
+    /// # Errors
+    /// If it cannot be read in.
+    fn exclusive(&self, extent: Extent) -> Result<Self::Exclusive<'_>, PoolError>;
+
+    /// Waits for what an operation was interrupted for.
+    ///
+    /// # Errors
+    /// What cannot be waited for.
+    fn resolve(&self, interrupt: Interrupt) -> Result<(), PoolError>;
+
+    /// Runs an operation until it ends, waiting for what it needs.
+    ///
+    /// # Errors
+    /// What the operation fails with.
+    #[inline]
+    fn run<T>(&self, mut operation: impl FnMut() -> Result<T, Interrupt>) -> Result<T, PoolError>
+    where
+        Self: Sized,
+    {
+        loop {
+            match operation() {
+                Ok(value) => return Ok(value),
+                Err(interrupt) => self.resolve(interrupt)?,
+            }
+        }
+    }
+}

@@ -1,0 +1,511 @@
+//! The pool: a file whose pages are memory.
+
+use crate::{
+    core::{Core, Parts},
+    error::{Fault, Interrupt, Miss, PoolError},
+    evict::Evictor,
+    guard::{AllocatedGuard, ExclusiveGuard, OptimisticGuard, SharedGuard},
+    lifecycle,
+    options::{POOL_BYTES_MIN, PoolOptions},
+    pager::{AllocatedPage, ExclusivePage, OptimisticPage, Pager, SharedPage},
+    resident::{EXTENT_PAGES_MAX, PAGE_ID_MAX},
+    space::SpaceMap,
+    state::{Want, Word},
+    statistics::PoolStatistics,
+    superblock::{APPLICATION_BYTES, ROOTS, SUPERBLOCKS},
+    view::OptimisticBytes,
+};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+use vellum_base::{Bytes, Extent, PAGE_SIZE, PageId, PageKind};
+use vellum_vm::{CreateMode, DiskFile, File, FileOptions, Mapping, Releaser};
+
+/// How many cache lines of a page are fetched ahead when a reference to it is followed: the header and the
+/// first slots of a tree's node.
+const PREFETCH_LINES: usize = 6;
+
+/// A file of pages, of which as many are in memory as the limit allows. See the [crate](crate).
+///
+/// Shared by threads; every method may be called from any.
+pub struct Pool {
+    // Dropped first: the thread ends before the mapping goes.
+    evictor: Option<Evictor>,
+    core: Arc<Core>,
+    path: PathBuf,
+    damaged_superblock: Option<PageId>,
+}
+
+impl Pool {
+    /// Creates a file, which must not exist yet.
+    ///
+    /// # Errors
+    /// If the file exists or cannot be written, or the system refuses memory.
+    pub fn create(path: impl AsRef<Path>, options: &PoolOptions) -> Result<Self, PoolError> {
+        let path = path.as_ref();
+        let file = Self::open_file(path, options, CreateMode::CreateNew)?;
+        Self::create_on(Arc::new(file), options).inspect_err(|_| {
+            // It was created a moment ago and holds nothing; if it cannot be removed, opening it will say
+            // that it is empty or was not closed.
+            let _ = std::fs::remove_file(path);
+        })
+    }
+
+    /// Opens a file that was closed cleanly.
+    ///
+    /// # Errors
+    /// If there is no such file, it is not Vellum's, of another application, of a later version, damaged,
+    /// truncated, in use by another process, or was not closed cleanly; or the system refuses memory.
+    pub fn open(path: impl AsRef<Path>, options: &PoolOptions) -> Result<Self, PoolError> {
+        let file = Self::open_file(path.as_ref(), options, CreateMode::OpenExisting)?;
+        Self::open_on(Arc::new(file), options)
+    }
+
+    /// As [`create`](Self::create), on any file that is empty: a simulated one, say.
+    ///
+    /// # Errors
+    /// As for `create`.
+    pub fn create_on(file: Arc<dyn File>, options: &PoolOptions) -> Result<Self, PoolError> {
+        Self::check(options)?;
+        if options.read_only {
+            return Err(PoolError::ReadOnly);
+        }
+        let superblock = lifecycle::create(&*file, &options.application)?;
+        let (pages, capacity_pages) = Self::reserve(options, SUPERBLOCKS * PAGE_SIZE as u64)?;
+        let space = SpaceMap::new(capacity_pages, SUPERBLOCKS)?;
+        Self::start(
+            file,
+            options,
+            Found { pages, capacity_pages, space, superblock, damaged: None, fresh: true },
+        )
+    }
+
+    /// As [`open`](Self::open), on any file.
+    ///
+    /// # Errors
+    /// As for `open`.
+    pub fn open_on(file: Arc<dyn File>, options: &PoolOptions) -> Result<Self, PoolError> {
+        Self::check(options)?;
+        let path = file.description().path.unwrap_or_default();
+        let opened = lifecycle::inspect(&*file, path, &options.application)?;
+        let superblock = opened.superblock;
+        let (pages, capacity_pages) =
+            Self::reserve(options, superblock.end.saturating_mul(PAGE_SIZE as u64))?;
+        let space = lifecycle::read_space_map(&*file, &superblock, capacity_pages)?;
+        let damaged = opened.damaged_superblock;
+        Self::start(file, options, Found { pages, capacity_pages, space, superblock, damaged, fresh: false })
+    }
+
+    fn check(options: &PoolOptions) -> Result<(), PoolError> {
+        if options.pool_bytes < POOL_BYTES_MIN {
+            return Err(PoolError::PoolTooSmall { bytes: options.pool_bytes, least: POOL_BYTES_MIN });
+        }
+        debug_assert!(options.application.len() <= APPLICATION_BYTES, "the application's name is too long");
+        Ok(())
+    }
+
+    fn open_file(path: &Path, options: &PoolOptions, create: CreateMode) -> Result<DiskFile, PoolError> {
+        let file_options = FileOptions {
+            engine: options.engine,
+            direct: options.direct,
+            read_only: options.read_only,
+            create,
+            ..FileOptions::default()
+        };
+        Ok(DiskFile::open(path, &file_options)?)
+    }
+
+    /// Reserves the address space for a file that now needs `least` bytes.
+    fn reserve(options: &PoolOptions, least: u64) -> Result<(Mapping, u64), PoolError> {
+        let page = PAGE_SIZE as u64;
+        let largest = (PAGE_ID_MAX + 1) * page;
+        let least = (least.saturating_mul(2).max(options.pool_bytes * 2) + page).min(largest);
+        let wanted = options.capacity_bytes.max(least).min(largest);
+        let round = |bytes: u64| (bytes.next_multiple_of(page)) as usize;
+        let pages = Mapping::reserve_up_to(round(wanted), round(least), "the pages")?.for_pages()?;
+        let capacity_pages = (pages.len() / PAGE_SIZE) as u64;
+        Ok((pages, capacity_pages))
+    }
+
+    fn start(file: Arc<dyn File>, options: &PoolOptions, found: Found) -> Result<Self, PoolError> {
+        let state_bytes = (found.capacity_pages as usize * size_of::<u64>()).next_multiple_of(PAGE_SIZE);
+        let states = Mapping::reserve(state_bytes, "the states of the pages")?.for_table();
+        let size = file.size();
+        let size = size.map_err(|source| PoolError::Read { extent: Extent::page(PageId(0)), source })?;
+        let core = Arc::new(Core::new(Parts {
+            capacity_pages: found.capacity_pages,
+            pool_pages: (options.pool_bytes / PAGE_SIZE as u64) as usize,
+            count_hits: options.count_hits,
+            read_only: options.read_only,
+            releaser: Releaser::new(options.release)?,
+            log: options.log.clone(),
+            space: found.space,
+            superblock: found.superblock,
+            marked_in_use: found.fresh,
+            file_pages: size / PAGE_SIZE as u64,
+            pages: found.pages,
+            states,
+            file,
+        }));
+        // Without the thread everything works as well, only less smoothly.
+        let evictor = options.background_eviction.then(|| Evictor::start(core.clone()).ok()).flatten();
+        let path = core.file.description().path.unwrap_or_default();
+        Ok(Self { evictor, core, path, damaged_superblock: found.damaged })
+    }
+
+    /// The file's path; empty for a file that has none.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// One of the [`ROOTS`] numbers that are kept for the application in the superblock; 0 at first. An
+    /// application keeps there the pages at which its structures begin.
+    ///
+    /// # Panics
+    /// If `slot` is not below `ROOTS`.
+    pub fn root_slot(&self, slot: usize) -> u64 {
+        assert!(slot < ROOTS, "a file has {ROOTS} roots");
+        self.core.lock_superblock().roots[slot]
+    }
+
+    /// Sets a root; durable when the file is closed.
+    ///
+    /// # Errors
+    /// If the file is open for reading only, or its superblock cannot be written.
+    ///
+    /// # Panics
+    /// If `slot` is not below `ROOTS`.
+    pub fn set_root_slot(&self, slot: usize, value: u64) -> Result<(), PoolError> {
+        assert!(slot < ROOTS, "a file has {ROOTS} roots");
+        self.core.mark_in_use()?;
+        self.core.lock_superblock().roots[slot] = value;
+        Ok(())
+    }
+
+    /// Begins to look at a page that is known to exist. Most code goes through [`Pager::run`] and wants
+    /// [`Pager::root`], which this is.
+    ///
+    /// # Errors
+    /// The interrupts of the restart protocol.
+    pub fn optimistic(&self, page: PageId) -> Result<OptimisticGuard<'_>, Interrupt> {
+        self.root(page)
+    }
+
+    /// Latches an extent shared, reading it in if need be; waits for who holds it exclusively.
+    ///
+    /// Readers that come one after another can keep a writer waiting.
+    ///
+    /// # Errors
+    /// If it is not allocated as such, cannot be read, is damaged, or does not fit into the pool.
+    pub fn shared(&self, extent: Extent) -> Result<SharedGuard<'_>, PoolError> {
+        self.core.latch_shared(extent)?;
+        Ok(SharedGuard::adopt(&self.core, extent))
+    }
+
+    /// Latches an extent exclusively, reading it in if need be; waits for who holds it.
+    ///
+    /// # Errors
+    /// As for [`shared`](Self::shared); and if the file is open for reading only.
+    pub fn exclusive(&self, extent: Extent) -> Result<ExclusiveGuard<'_>, PoolError> {
+        self.core.latch_exclusive(extent)?;
+        Ok(ExclusiveGuard::adopt(&self.core, extent))
+    }
+
+    /// Allocates an extent of `pages` pages: zeroes behind a header of `kind`, latched exclusively.
+    ///
+    /// # Errors
+    /// If the file cannot grow, the capacity is exhausted, or the pool has no room.
+    ///
+    /// # Panics
+    /// If `pages` or `kind` is 0.
+    pub fn allocate(&self, pages: u32, kind: PageKind) -> Result<AllocatedGuard<'_>, PoolError> {
+        assert!(pages > 0 && kind.0 > 0, "an extent has at least one page, and a kind");
+        if pages > EXTENT_PAGES_MAX {
+            let extent = Extent { head: PageId(0), pages };
+            return Err(PoolError::LargerThanPool { extent, pool_pages: self.core.budget.limit() });
+        }
+        let extent = self.core.allocate(pages, kind)?;
+        Ok(AllocatedGuard::adopt(&self.core, extent))
+    }
+
+    /// Shows every allocated extent to `visit`, in ascending order: the superblocks, the space map if the
+    /// file has not been changed since it was opened, and what the application allocated.
+    pub fn for_each_extent(&self, visit: impl FnMut(Extent)) {
+        self.core.space.for_each(visit);
+    }
+
+    /// The extents that belong to the pool itself and not to the application.
+    pub fn own_extents(&self) -> Vec<Extent> {
+        let superblocks = (0..SUPERBLOCKS).map(|page| Extent::page(PageId(page)));
+        superblocks.chain(self.core.lock_superblock().space_map).collect()
+    }
+
+    /// Whether exactly this extent is allocated.
+    pub fn is_extent(&self, extent: Extent) -> bool {
+        self.core.space.is_extent(extent)
+    }
+
+    /// The copy of the superblock that was found damaged when the file was opened, if one was. The other
+    /// copy serves; the next change writes both anew.
+    pub fn damaged_superblock(&self) -> Option<PageId> {
+        self.damaged_superblock
+    }
+
+    /// What the pool has done, and how it stands.
+    pub fn statistics(&self) -> PoolStatistics {
+        self.core.counters.collect(&self.core)
+    }
+
+    /// The most pages that may be in memory.
+    pub fn limit_pages(&self) -> usize {
+        self.core.budget.limit()
+    }
+
+    /// Writes everything, makes it durable and marks the file as cleanly closed. The pool can be used on;
+    /// the next change marks the file as in use again.
+    ///
+    /// # Errors
+    /// If something cannot be written: it is still in memory then, and may be tried again. After a failed
+    /// *sync* every further attempt fails.
+    pub fn checkpoint(&mut self) -> Result<(), PoolError> {
+        self.core.checkpoint()
+    }
+
+    /// Closes the file cleanly. Call [`checkpoint`](Self::checkpoint) first to be able to try again if it
+    /// fails.
+    ///
+    /// # Errors
+    /// As for `checkpoint`. The file will then say, when it is opened, that it was not closed cleanly.
+    pub fn close(mut self) -> Result<(), PoolError> {
+        self.checkpoint()
+    }
+
+    /// Waits for whatever made an optimistic look impossible.
+    fn look_failed(&self, page: PageId, now: Word, miss: Miss) -> Interrupt {
+        if now.is_evicted() { Interrupt::Miss(miss) } else { Interrupt::Conflict(page) }
+    }
+
+    /// A page that something refers to, if it lies within the capacity.
+    #[inline]
+    fn within(&self, page: PageId) -> bool {
+        page.0 < self.core.capacity_pages
+    }
+
+    #[cold]
+    fn dangling(referrer: PageId, page: PageId) -> Interrupt {
+        PoolError::Corruption { extent: Extent::page(referrer), fault: Fault::Reference(page.0) }.into()
+    }
+
+    /// Fetches what a look at a page will need first, all at once: its state and its first lines.
+    #[inline]
+    fn prefetch(&self, page: PageId) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            let address = self.core.address(page).cast::<i8>().cast_const();
+            for line in 0..PREFETCH_LINES {
+                // SAFETY: a prefetch has no effect on what the program does, whatever the address.
+                unsafe { _mm_prefetch::<_MM_HINT_T0>(address.wrapping_add(64 * line)) };
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = (page, PREFETCH_LINES);
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // The evictor ends before the mapping goes. A pool that is dropped and not closed leaves the file
+        // marked as in use, if it was changed.
+        self.evictor = None;
+    }
+}
+
+/// What was found in, or made of, the file.
+struct Found {
+    pages: Mapping,
+    capacity_pages: u64,
+    space: SpaceMap,
+    superblock: crate::superblock::Superblock,
+    damaged: Option<PageId>,
+    fresh: bool,
+}
+
+impl Pager for Pool {
+    type Optimistic<'p> = OptimisticGuard<'p>;
+    type Shared<'p> = SharedGuard<'p>;
+    type Exclusive<'p> = ExclusiveGuard<'p>;
+    type Allocated<'p> = AllocatedGuard<'p>;
+
+    #[inline]
+    fn root(&self, page: PageId) -> Result<OptimisticGuard<'_>, Interrupt> {
+        if !self.within(page) {
+            return Err(Self::dangling(page, page));
+        }
+        OptimisticGuard::begin(&self.core, page)
+            .map_err(|now| self.look_failed(page, now, Miss::certain(Extent::page(page))))
+    }
+
+    #[inline]
+    fn child<'p>(
+        &'p self,
+        parent: &OptimisticGuard<'p>,
+        place: usize,
+    ) -> Result<OptimisticGuard<'p>, Interrupt> {
+        let page = PageId(parent.bytes().u64_at(place));
+        if !self.within(page) {
+            parent.validate()?;
+            return Err(Self::dangling(parent.id(), page));
+        }
+        self.prefetch(page);
+        match OptimisticGuard::begin(&self.core, page) {
+            Ok(child) => {
+                parent.validate()?;
+                Ok(child)
+            }
+            Err(now) => {
+                let miss = parent.miss(Extent::page(page))?;
+                Err(self.look_failed(page, now, miss))
+            }
+        }
+    }
+
+    fn child_of_latched<'p>(
+        &'p self,
+        parent: &ExclusiveGuard<'p>,
+        place: usize,
+    ) -> Result<OptimisticGuard<'p>, Interrupt> {
+        let page = PageId(parent.page().u64_at(place));
+        if !self.within(page) {
+            return Err(Self::dangling(parent.id(), page));
+        }
+        // The parent's version will differ by the time the miss is resolved, if it is changed; if it is
+        // not, the reference still stands.
+        OptimisticGuard::begin(&self.core, page)
+            .map_err(|now| self.look_failed(page, now, Miss::of_latched(&self.core, parent.id(), page)))
+    }
+
+    fn shared<'p>(
+        &'p self,
+        parent: &OptimisticGuard<'p>,
+        extent: Extent,
+    ) -> Result<SharedGuard<'p>, Interrupt> {
+        let beyond = extent.head.0.saturating_add(extent.pages as u64) > self.core.capacity_pages;
+        if beyond || extent.pages == 0 {
+            parent.validate()?;
+            return Err(Self::dangling(parent.id(), extent.head));
+        }
+        let state = self.core.state(extent.head);
+        let now = state.load();
+        if now.is_evicted() {
+            return Err(Interrupt::Miss(parent.miss(extent)?));
+        }
+        if !state.try_shared(now) {
+            return Err(Interrupt::Conflict(extent.head));
+        }
+        let guard = SharedGuard::adopt(&self.core, extent);
+        // The latch keeps the extent from being freed; whether it still was what the parent refers to when
+        // it was latched, the parent tells.
+        parent.validate()?;
+        if !self.core.space.is_extent(extent) {
+            return Err(PoolError::Corruption { extent, fault: Fault::NotAllocated }.into());
+        }
+        Ok(guard)
+    }
+
+    fn allocate(&self, pages: u32, kind: PageKind) -> Result<AllocatedGuard<'_>, PoolError> {
+        Pool::allocate(self, pages, kind)
+    }
+
+    fn exclusive(&self, extent: Extent) -> Result<ExclusiveGuard<'_>, PoolError> {
+        Pool::exclusive(self, extent)
+    }
+
+    #[cold]
+    fn resolve(&self, interrupt: Interrupt) -> Result<(), PoolError> {
+        match interrupt {
+            Interrupt::Conflict(page) => {
+                self.core.counters.restarts.add(1);
+                if self.core.state(page).load().is_exclusive() {
+                    self.core.wait(page, Want::Read);
+                } else {
+                    std::hint::spin_loop();
+                }
+                Ok(())
+            }
+            Interrupt::Miss(miss) => {
+                self.core.counters.restarts.add(1);
+                self.core.fault(miss)
+            }
+            Interrupt::Fatal(error) => Err(*error),
+        }
+    }
+}
+
+impl<'p> OptimisticPage for OptimisticGuard<'p> {
+    type View = OptimisticBytes<'p>;
+    type Exclusive = ExclusiveGuard<'p>;
+
+    #[inline]
+    fn id(&self) -> PageId {
+        OptimisticGuard::id(self)
+    }
+
+    #[inline]
+    fn bytes(&self) -> OptimisticBytes<'p> {
+        OptimisticGuard::bytes(self)
+    }
+
+    #[inline]
+    fn validate(&self) -> Result<(), Interrupt> {
+        OptimisticGuard::validate(self)
+    }
+
+    #[inline]
+    fn upgrade(self) -> Result<ExclusiveGuard<'p>, Interrupt> {
+        OptimisticGuard::upgrade(self)
+    }
+}
+
+impl SharedPage for SharedGuard<'_> {
+    fn page(&self) -> &[u8] {
+        SharedGuard::page(self)
+    }
+}
+
+impl ExclusivePage for ExclusiveGuard<'_> {
+    fn id(&self) -> PageId {
+        ExclusiveGuard::id(self)
+    }
+
+    #[inline]
+    fn page(&self) -> &[u8] {
+        ExclusiveGuard::page(self)
+    }
+
+    #[inline]
+    fn page_mut(&mut self) -> &mut [u8] {
+        ExclusiveGuard::page_mut(self)
+    }
+
+    fn free(self) {
+        ExclusiveGuard::free(self);
+    }
+}
+
+impl<'p> AllocatedPage for AllocatedGuard<'p> {
+    type Exclusive = ExclusiveGuard<'p>;
+
+    fn id(&self) -> PageId {
+        AllocatedGuard::id(self)
+    }
+
+    fn page_mut(&mut self) -> &mut [u8] {
+        AllocatedGuard::page_mut(self)
+    }
+
+    fn keep(self) -> ExclusiveGuard<'p> {
+        AllocatedGuard::keep(self)
+    }
+}

@@ -1,0 +1,144 @@
+//! The set of resident extents, which the clock walks.
+//!
+//! An open-addressing hash table whose size follows the pool's memory and not the storage. Hits never
+//! touch it: an extent enters when it becomes resident and leaves when it is evicted or freed, both under
+//! its exclusive latch, so no two threads ever insert or remove the same page at once.
+//!
+//! There is only one kind of empty slot. Nobody looks for an extent that is not there, so a search ends
+//! by finding, and a slot that was emptied needs no tombstone.
+
+use crate::primitive::{AtomicU64, Ordering};
+use vellum_base::{Extent, PageId};
+
+const EMPTY: u64 = 0;
+const PAGE_BITS: u32 = 40;
+const PAGE_MASK: u64 = (1 << PAGE_BITS) - 1;
+
+/// The largest page id that the set can hold: 4 PiB of storage.
+pub const PAGE_ID_MAX: u64 = PAGE_MASK;
+/// The longest extent that the set can hold, in pages: just under 64 GiB.
+pub const EXTENT_PAGES_MAX: u32 = (1 << (64 - PAGE_BITS)) - 1;
+
+/// The resident extents of a pool. Each slot holds the head's page id in 40 bits and the length in 24.
+pub struct ResidentSet {
+    slots: Box<[AtomicU64]>,
+    mask: u64,
+    hand: AtomicU64,
+}
+
+impl ResidentSet {
+    /// A set with room for `capacity` extents; its load factor stays at a half or below.
+    pub fn new(capacity: usize) -> Self {
+        let slots = (capacity.max(1) * 2).next_power_of_two();
+        Self {
+            slots: (0..slots).map(|_| AtomicU64::new(EMPTY)).collect(),
+            mask: slots as u64 - 1,
+            hand: AtomicU64::new(0),
+        }
+    }
+
+    /// How many slots the clock has to pass to see everything once.
+    pub fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Adds an extent that is not in the set; the caller holds its exclusive latch.
+    ///
+    /// # Panics
+    /// If the set is full, which the pool's memory limit excludes: each entry stands for at least one page
+    /// of reserved memory.
+    pub fn insert(&self, extent: Extent) {
+        debug_assert!(extent.head.0 <= PAGE_ID_MAX && extent.pages >= 1 && extent.pages <= EXTENT_PAGES_MAX);
+        let entry = ((extent.pages as u64) << PAGE_BITS) | extent.head.0;
+        for probe in 0..=self.mask {
+            let slot = &self.slots[((Self::home(extent.head) + probe) & self.mask) as usize];
+            // Relaxed throughout: a slot carries no data beside itself, and what an entry leads to is
+            // protected by the latch of the page, which orders.
+            if slot.load(Ordering::Relaxed) == EMPTY
+                && slot.compare_exchange(EMPTY, entry, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+            {
+                return;
+            }
+        }
+        panic!("the resident set is full, though the memory limit should have kept it half empty");
+    }
+
+    /// Takes an extent out and says how long it was; the caller holds its exclusive latch.
+    ///
+    /// Returns `None` if it is not in the set, after a look at all of it: the pool never asks that.
+    pub fn remove(&self, head: PageId) -> Option<Extent> {
+        for probe in 0..=self.mask {
+            let slot = &self.slots[((Self::home(head) + probe) & self.mask) as usize];
+            let entry = slot.load(Ordering::Relaxed);
+            if entry != EMPTY && entry & PAGE_MASK == head.0 {
+                // Only this thread may change an entry of this page, because it holds the latch.
+                slot.store(EMPTY, Ordering::Relaxed);
+                return Some(Self::extent(entry));
+            }
+        }
+        None
+    }
+
+    /// Moves the clock's hand over `slots` slots and shows each extent in them to `visit`.
+    pub fn advance(&self, slots: usize, mut visit: impl FnMut(Extent)) {
+        // Relaxed: two hands that pass the same place at once do no harm.
+        let start = self.hand.fetch_add(slots as u64, Ordering::Relaxed);
+        for step in 0..slots as u64 {
+            let entry = self.slots[((start + step) & self.mask) as usize].load(Ordering::Relaxed);
+            if entry != EMPTY {
+                visit(Self::extent(entry));
+            }
+        }
+    }
+
+    /// Shows every extent to `visit`; those that come and go meanwhile may be missed.
+    pub fn for_each(&self, mut visit: impl FnMut(Extent)) {
+        for slot in &self.slots {
+            let entry = slot.load(Ordering::Relaxed);
+            if entry != EMPTY {
+                visit(Self::extent(entry));
+            }
+        }
+    }
+
+    fn extent(entry: u64) -> Extent {
+        Extent { head: PageId(entry & PAGE_MASK), pages: (entry >> PAGE_BITS) as u32 }
+    }
+
+    fn home(page: PageId) -> u64 {
+        // Fibonacci hashing spreads consecutive ids; the upper bits are the good ones.
+        page.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn what_was_inserted_and_not_removed_is_there() {
+        let set = ResidentSet::new(1000);
+        let mut model = HashSet::new();
+        let mut seed = 7u64;
+        for round in 0..20_000u64 {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let extent = Extent { head: PageId((seed >> 33) % 3000), pages: 1 + (round % 5) as u32 };
+            let present = model.iter().find(|e: &&Extent| e.head == extent.head).copied();
+            match present {
+                Some(there) => {
+                    assert_eq!(set.remove(extent.head), Some(there));
+                    model.remove(&there);
+                }
+                None if model.len() < 1000 => {
+                    set.insert(extent);
+                    model.insert(extent);
+                }
+                None => assert_eq!(set.remove(extent.head), None),
+            }
+        }
+        let mut seen = HashSet::new();
+        set.advance(set.slots(), |extent| assert!(seen.insert(extent)));
+        assert_eq!(seen, model);
+    }
+}

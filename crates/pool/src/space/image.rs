@@ -1,0 +1,73 @@
+//! The space map as bytes, as it is kept in a closed file.
+//!
+//! For each 64 pages, two little-endian 64-bit words: the allocated bits, then the head bits; the lowest
+//! bit is the first page.
+
+use super::SpaceMap;
+use vellum_vm::VmError;
+
+/// Why an image cannot be what a space map was written as.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ImageFault {
+    #[error(transparent)]
+    Vm(#[from] VmError),
+    #[error("the space map is cut off")]
+    Short,
+    #[error("the space map covers more pages than the address space holds")]
+    BeyondCapacity,
+    #[error("the space map contradicts itself at page {0}")]
+    Contradiction(u64),
+}
+
+impl SpaceMap {
+    /// The size of an image of `pages` pages.
+    pub(crate) fn image_bytes(pages: u64) -> usize {
+        pages.div_ceil(64) as usize * 16
+    }
+
+    /// Writes the state of the first `pages` pages.
+    pub(crate) fn write_image(&self, pages: u64, target: &mut [u8]) {
+        for (index, pair) in target.chunks_exact_mut(16).take(pages.div_ceil(64) as usize).enumerate() {
+            let (allocated, heads) = pair.split_at_mut(8);
+            allocated.copy_from_slice(&self.allocated.load(index).to_le_bytes());
+            heads.copy_from_slice(&self.heads.load(index).to_le_bytes());
+        }
+    }
+
+    /// Reads what [`write_image`](Self::write_image) wrote.
+    pub(crate) fn from_image(capacity_pages: u64, pages: u64, image: &[u8]) -> Result<Self, ImageFault> {
+        if pages > capacity_pages {
+            return Err(ImageFault::BeyondCapacity);
+        }
+        let image = image.get(..Self::image_bytes(pages)).ok_or(ImageFault::Short)?;
+        let map = Self::new(capacity_pages, 0)?;
+        let mut allocated_count = 0;
+        let mut last_allocated = false;
+        for (index, pair) in image.chunks_exact(16).enumerate() {
+            let allocated = word(pair, 0);
+            let heads = word(pair, 8);
+            let beyond = pages - index as u64 * 64;
+            let outside = if beyond < 64 { u64::MAX << beyond } else { 0 };
+            // An allocated page that is no head continues the page before it, which must be allocated.
+            let orphans = allocated & !heads & !((allocated << 1) | last_allocated as u64);
+            let wrong = (heads & !allocated) | ((allocated | heads) & outside) | orphans;
+            if wrong != 0 {
+                return Err(ImageFault::Contradiction(index as u64 * 64 + wrong.trailing_zeros() as u64));
+            }
+            allocated_count += allocated.count_ones() as u64;
+            last_allocated = allocated >> 63 != 0;
+            map.allocated.store(index, allocated);
+            map.heads.store(index, heads);
+        }
+        {
+            let mut cursor = map.lock();
+            cursor.end = pages;
+            cursor.free = pages - allocated_count;
+        }
+        Ok(map)
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |chunk| u64::from_le_bytes(*chunk))
+}

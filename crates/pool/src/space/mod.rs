@@ -1,0 +1,216 @@
+//! Space on storage: which pages are allocated, as which extents.
+//!
+//! Two bitmaps, a bit a page each: *allocated*, and *head* of an extent. They are held in memory whole (64
+//! bytes for each MiB of data) and written to the file as one extent when it is closed. An extent is a
+//! head followed by allocated pages that are no heads, so the bitmaps alone tell what is an extent: the
+//! pool reads nothing into memory that they do not confirm, whatever a damaged page refers to.
+//!
+//! # How readers and the allocator agree
+//! A reader that follows a stale reference may want to fault in a page that was freed and has become the
+//! middle of somebody's extent. It takes the latch of the page first and looks at the bitmaps then; the
+//! allocator sets the bits first and visits the latch of each page of the extent then. All of these are
+//! sequentially consistent, so one of the two sees the other: either the reader finds that the page is no
+//! head, or the allocator finds the latch taken and waits.
+//!
+//! # Placement
+//! Next fit: the search begins where the last one ended, and the file grows only if it finds nothing. Free
+//! neighbours need no coalescing in a bitmap, so space is reused at any size.
+
+mod bitmap;
+mod image;
+
+use bitmap::Bitmap;
+use std::sync::{Mutex, MutexGuard};
+use vellum_base::{Extent, PageId};
+use vellum_vm::VmError;
+
+pub(crate) use image::ImageFault;
+
+/// The allocator of storage. Its lock is the innermost but for the file's.
+pub(crate) struct SpaceMap {
+    allocated: Bitmap,
+    heads: Bitmap,
+    capacity_pages: u64,
+    cursor: Mutex<Cursor>,
+}
+
+/// What the allocator knows beside the bitmaps.
+pub(crate) struct Cursor {
+    /// No page from here on was ever allocated.
+    end: u64,
+    /// How many pages before `end` are free.
+    free: u64,
+    /// Where the search for one page continues.
+    next_page: u64,
+    /// Where the search for longer extents continues.
+    next_run: u64,
+    /// No run this long or longer exists before `end`, unless something was freed since.
+    longest_run_limit: u64,
+}
+
+impl SpaceMap {
+    /// A map in which the first `reserved` pages are taken, each as an extent of its own.
+    pub(crate) fn new(capacity_pages: u64, reserved: u64) -> Result<Self, VmError> {
+        let map = Self {
+            allocated: Bitmap::reserve(capacity_pages, "the map of allocated pages")?,
+            heads: Bitmap::reserve(capacity_pages, "the map of extents")?,
+            capacity_pages,
+            cursor: Mutex::new(Cursor {
+                end: reserved,
+                free: 0,
+                next_page: reserved,
+                next_run: reserved,
+                longest_run_limit: u64::MAX,
+            }),
+        };
+        map.allocated.fill(0, reserved, true);
+        map.heads.fill(0, reserved, true);
+        Ok(map)
+    }
+
+    /// Whether exactly this extent is allocated. Takes no lock.
+    pub(crate) fn is_extent(&self, extent: Extent) -> bool {
+        let (head, end) = (extent.head.0, extent.head.0.saturating_add(extent.pages as u64));
+        if extent.pages == 0 || end > self.capacity_pages {
+            return false;
+        }
+        self.heads.get(head)
+            && self.allocated.find(false, head, end) == end
+            && self.heads.find(true, head + 1, end) == end
+            && !(end < self.capacity_pages && self.allocated.get(end) && !self.heads.get(end))
+    }
+
+    /// Finds room for `pages` pages. `grow` is asked to make the file long enough if it must grow, with the
+    /// number of pages that it must hold.
+    ///
+    /// # Errors
+    /// What `grow` returns; nothing is allocated then.
+    pub(crate) fn allocate<E>(
+        &self,
+        pages: u32,
+        grow: impl FnOnce(u64) -> Result<(), E>,
+    ) -> Result<Extent, E> {
+        let mut cursor = self.lock();
+        let length = pages as u64;
+        let found = if pages == 1 { self.find_page(&mut cursor) } else { self.find_run(&mut cursor, length) };
+        let head = match found {
+            Some(head) => {
+                cursor.free -= length;
+                head
+            }
+            None => {
+                // A free tail is part of the new extent: the file grows by no more than it must.
+                let tail = self.free_tail(&cursor);
+                let head = cursor.end - tail.min(length);
+                grow(head + length)?;
+                cursor.free -= cursor.end - head;
+                cursor.end = head + length;
+                head
+            }
+        };
+        self.allocated.fill(head, length, true);
+        self.heads.fill(head, 1, true);
+        Ok(Extent { head: PageId(head), pages })
+    }
+
+    /// Gives an allocated extent back.
+    pub(crate) fn free(&self, extent: Extent) {
+        let mut cursor = self.lock();
+        debug_assert!(self.is_extent(extent), "freed {extent}, which is not allocated");
+        self.heads.fill(extent.head.0, 1, false);
+        self.allocated.fill(extent.head.0, extent.pages as u64, false);
+        cursor.free += extent.pages as u64;
+        cursor.longest_run_limit = u64::MAX;
+    }
+
+    /// The number of pages before the first that was never allocated.
+    pub(crate) fn end(&self) -> u64 {
+        self.lock().end
+    }
+
+    /// How many pages are allocated.
+    pub(crate) fn allocated_pages(&self) -> u64 {
+        let cursor = self.lock();
+        cursor.end - cursor.free
+    }
+
+    /// Shows every allocated extent, in ascending order. What others allocate meanwhile may be missed.
+    pub(crate) fn for_each(&self, mut visit: impl FnMut(Extent)) {
+        let end = self.end();
+        let mut at = self.heads.find(true, 0, end);
+        while at < end {
+            let next_head = self.heads.find(true, at + 1, end);
+            let stop = self.allocated.find(false, at, next_head);
+            visit(Extent { head: PageId(at), pages: (stop - at) as u32 });
+            at = next_head;
+        }
+    }
+
+    /// Forgets the free pages behind the last allocated one, so that the file can be cut there.
+    pub(crate) fn trim(&self) {
+        let mut cursor = self.lock();
+        let tail = self.free_tail(&cursor);
+        cursor.end -= tail;
+        cursor.free -= tail;
+        cursor.next_page = cursor.next_page.min(cursor.end);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Cursor> {
+        // Nothing panics while it is held but for a broken invariant; go on with what is there.
+        self.cursor.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn find_page(&self, cursor: &mut Cursor) -> Option<u64> {
+        if cursor.free == 0 {
+            return None;
+        }
+        let mut page = self.allocated.find(false, cursor.next_page, cursor.end);
+        if page == cursor.end {
+            page = self.allocated.find(false, 0, cursor.end);
+        }
+        (page < cursor.end).then(|| {
+            cursor.next_page = page + 1;
+            page
+        })
+    }
+
+    fn find_run(&self, cursor: &mut Cursor, length: u64) -> Option<u64> {
+        if cursor.free < length || length >= cursor.longest_run_limit {
+            return None;
+        }
+        let start = cursor.next_run.min(cursor.end);
+        // The second search overlaps the first by a run's length, so that none across the seam is missed.
+        let found = self
+            .find_run_in(start, cursor.end, length)
+            .or_else(|| self.find_run_in(0, (start + length).min(cursor.end), length));
+        match found {
+            Some(head) => cursor.next_run = head + length,
+            None => cursor.longest_run_limit = length,
+        }
+        found
+    }
+
+    fn find_run_in(&self, from: u64, to: u64, length: u64) -> Option<u64> {
+        let mut at = from;
+        while at + length <= to {
+            let start = self.allocated.find(false, at, to);
+            let stop = self.allocated.find(true, start, (start + length).min(to));
+            if stop - start == length {
+                return Some(start);
+            }
+            at = stop.max(start + 1);
+        }
+        None
+    }
+
+    fn free_tail(&self, cursor: &Cursor) -> u64 {
+        let mut tail = 0;
+        while tail < cursor.free && !self.allocated.get(cursor.end - tail - 1) {
+            tail += 1;
+        }
+        tail
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;

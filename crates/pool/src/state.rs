@@ -1,0 +1,458 @@
+//! The state word of a page: its latch, its version, and whether it is resident and changed.
+//!
+//! One 64-bit word a page, in one array indexed by page id:
+//!
+//! | bits | meaning |
+//! |---|---|
+//! | 56..64 | state: 0 evicted, 1 unlocked, 2-253 one to 252 shared holders, 254 marked, 255 exclusive |
+//! | 55 | somebody is parked and waits for a change of state |
+//! | 54 | the page differs from its image on storage |
+//! | 0..54 | version: grows when an exclusive latch under which something changed is released, and at eviction |
+//!
+//! Zero means evicted, so that the array needs no initialisation: it is an anonymous mapping as large as
+//! the address space of the database, of which only the touched part takes memory.
+//!
+//! *Marked* is unlocked plus "the clock has passed and nobody came since"; whoever latches or reads the
+//! page turns it back. The scheme is that of *Virtual-Memory Assisted Buffer Management* (SIGMOD 2023,
+//! section 3.2), with the waiting and the dirty bit added.
+//!
+//! # Ordering
+//! Taking a latch acquires, releasing it releases: what one holder wrote the next one sees. Optimistic
+//! readers form a sequence lock: they load the word (acquire), read, and compare the word again behind an
+//! acquire fence. Its counterpart is the release fence behind each exclusive acquisition: a reader that saw
+//! any byte written under the latch also sees the word as latched, or a later version.
+
+use crate::primitive::{AtomicU64, Ordering, fence};
+
+const STATE_SHIFT: u32 = 56;
+const WAITING: u64 = 1 << 55;
+const DIRTY: u64 = 1 << 54;
+const VERSION_MASK: u64 = DIRTY - 1;
+
+const EVICTED: u64 = 0;
+const UNLOCKED: u64 = 1;
+const SHARED_FIRST: u64 = 2;
+const SHARED_LAST: u64 = 253;
+const MARKED: u64 = 254;
+const EXCLUSIVE: u64 = 255;
+
+/// How many holders a shared latch can have at once.
+pub const SHARED_HOLDERS_MAX: u64 = SHARED_LAST - UNLOCKED;
+
+/// A value of the state word at one moment.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Word(u64);
+
+impl Word {
+    #[inline]
+    const fn state(self) -> u64 {
+        self.0 >> STATE_SHIFT
+    }
+
+    #[inline]
+    const fn with_state(self, state: u64) -> Self {
+        Self((self.0 & !(0xff << STATE_SHIFT)) | (state << STATE_SHIFT))
+    }
+
+    /// The version, which differs whenever the contents may differ.
+    #[inline]
+    pub const fn version(self) -> u64 {
+        self.0 & VERSION_MASK
+    }
+
+    const fn next_version(self) -> Self {
+        Self((self.0 & !VERSION_MASK) | ((self.0 + 1) & VERSION_MASK))
+    }
+
+    /// The page is not in memory.
+    #[inline]
+    pub const fn is_evicted(self) -> bool {
+        self.state() == EVICTED
+    }
+
+    /// The page is in memory and nobody holds a latch; the clock has not passed it.
+    #[inline]
+    pub const fn is_unlocked(self) -> bool {
+        self.state() == UNLOCKED
+    }
+
+    /// The clock has passed it and nobody came since.
+    #[inline]
+    pub const fn is_marked(self) -> bool {
+        self.state() == MARKED
+    }
+
+    /// Somebody holds it exclusively.
+    #[inline]
+    pub const fn is_exclusive(self) -> bool {
+        self.state() == EXCLUSIVE
+    }
+
+    /// Unlocked or shared: an optimistic read may begin without touching the word.
+    #[inline]
+    pub const fn is_readable(self) -> bool {
+        self.state().wrapping_sub(UNLOCKED) <= SHARED_LAST - UNLOCKED
+    }
+
+    /// The page differs from its image on storage.
+    #[inline]
+    pub const fn is_dirty(self) -> bool {
+        self.0 & DIRTY != 0
+    }
+
+    const fn is_waited_for(self) -> bool {
+        self.0 & WAITING != 0
+    }
+
+    /// How many hold it shared.
+    pub const fn shared_holders(self) -> u64 {
+        let state = self.state();
+        if state >= SHARED_FIRST && state <= SHARED_LAST { state - UNLOCKED } else { 0 }
+    }
+}
+
+impl std::fmt::Debug for Word {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.state() {
+            EVICTED => f.write_str("evicted")?,
+            UNLOCKED => f.write_str("unlocked")?,
+            MARKED => f.write_str("marked")?,
+            EXCLUSIVE => f.write_str("exclusive")?,
+            shared => write!(f, "shared by {}", shared - UNLOCKED)?,
+        }
+        write!(f, ", version {}", self.version())?;
+        if self.is_dirty() {
+            f.write_str(", dirty")?;
+        }
+        if self.is_waited_for() {
+            f.write_str(", waited for")?;
+        }
+        Ok(())
+    }
+}
+
+/// What a release says about those who wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use = "those who wait must be woken"]
+pub enum Wake {
+    /// Nobody waits.
+    Nobody,
+    /// The waiting bit was set and is now clear: wake all who are parked on this page.
+    All,
+}
+
+/// The latch that somebody wants.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Want {
+    /// Any that lets an optimistic read begin: nobody holds the page exclusively.
+    Read,
+    /// A shared latch: nobody exclusive, and room for one more.
+    Shared,
+    /// The exclusive latch: nobody at all.
+    Exclusive,
+}
+
+impl Want {
+    fn is_blocked_by(self, word: Word) -> bool {
+        match self {
+            Self::Read => word.is_exclusive(),
+            Self::Shared => word.is_exclusive() || word.state() == SHARED_LAST,
+            Self::Exclusive => word.is_exclusive() || word.shared_holders() > 0,
+        }
+    }
+}
+
+/// The atomic state word of one page.
+#[repr(transparent)]
+pub struct PageState(AtomicU64);
+
+impl PageState {
+    /// A page that is evicted; for models and tests, the pool's words come zeroed from the kernel.
+    #[cfg(any(test, loom))]
+    pub fn evicted() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// The word now.
+    #[inline]
+    pub fn load(&self) -> Word {
+        // Acquire: what the last holder wrote is visible to an optimistic read that begins here.
+        Word(self.0.load(Ordering::Acquire))
+    }
+
+    /// Whether a read that began at `seen` saw one state of the contents.
+    ///
+    /// A shared latch or the clock's mark in between does not hurt; a change, an eviction or somebody
+    /// exclusive does.
+    #[inline]
+    pub fn validate(&self, seen: Word) -> bool {
+        // The reads of the contents come before the load of the word (see the module's ordering).
+        fence(Ordering::Acquire);
+        let now = Word(self.0.load(Ordering::Relaxed));
+        now == seen || Self::same_contents(now, seen)
+    }
+
+    #[inline]
+    fn same_contents(now: Word, seen: Word) -> bool {
+        now.version() == seen.version() && !now.is_exclusive() && !now.is_evicted()
+    }
+
+    fn exchange(&self, from: Word, to: Word) -> Result<(), Word> {
+        // Acquire: the next holder sees what the last one wrote. Release is not needed to take a latch.
+        match self.0.compare_exchange(from.0, to.0, Ordering::Acquire, Ordering::Acquire) {
+            Ok(_) => Ok(()),
+            Err(now) => Err(Word(now)),
+        }
+    }
+
+    /// Takes the exclusive latch if the word still is `from`, which must be evicted, unlocked or marked.
+    #[inline]
+    pub fn try_exclusive(&self, from: Word) -> bool {
+        debug_assert!(from.is_evicted() || from.is_unlocked() || from.is_marked(), "{from:?}");
+        let taken = self.exchange(from, from.with_state(EXCLUSIVE)).is_ok();
+        // Release: orders the latch before the contents that are written under it (module's ordering).
+        fence(Ordering::Release);
+        taken
+    }
+
+    /// Takes the exclusive latch if the contents still are what the optimistic reader of `seen` saw.
+    #[inline]
+    pub fn try_upgrade_optimistic(&self, seen: Word) -> bool {
+        let now = self.load();
+        Self::same_contents(now, seen) && now.shared_holders() == 0 && self.try_exclusive(now)
+    }
+
+    /// Takes a shared latch if the contents still are what the optimistic reader of `seen` saw.
+    pub fn try_share_optimistic(&self, seen: Word) -> bool {
+        let now = self.load();
+        Self::same_contents(now, seen) && self.try_shared(now)
+    }
+
+    /// Adds a shared holder if the word still is `from`, which must be resident.
+    #[inline]
+    pub fn try_shared(&self, from: Word) -> bool {
+        debug_assert!(!from.is_evicted(), "{from:?}");
+        let to = match from.state() {
+            EXCLUSIVE | SHARED_LAST => return false,
+            MARKED => SHARED_FIRST,
+            state => state + 1,
+        };
+        self.exchange(from, from.with_state(to)).is_ok()
+    }
+
+    /// The only shared holder becomes the exclusive one.
+    pub fn try_upgrade_shared(&self) -> bool {
+        let now = self.load();
+        let taken = now.state() == SHARED_FIRST && self.exchange(now, now.with_state(EXCLUSIVE)).is_ok();
+        fence(Ordering::Release);
+        taken
+    }
+
+    /// The clock passes: unlocked becomes marked.
+    pub fn try_mark(&self, from: Word) -> bool {
+        from.is_unlocked() && self.exchange(from, from.with_state(MARKED)).is_ok()
+    }
+
+    /// A reader came: marked becomes unlocked.
+    #[inline]
+    pub fn try_unmark(&self, from: Word) -> bool {
+        from.is_marked() && self.exchange(from, from.with_state(UNLOCKED)).is_ok()
+    }
+
+    /// Gives up the exclusive latch; `changed` says that the contents are no longer what they were.
+    #[inline]
+    pub fn release_exclusive(&self, changed: bool) -> Wake {
+        let now = self.exclusive_word();
+        let word = if changed { Word(now.next_version().0 | DIRTY) } else { now };
+        self.leave(word.with_state(UNLOCKED))
+    }
+
+    /// Gives up the exclusive latch of a page that is resident but no longer differs from storage in any
+    /// way that matters: it was freed.
+    pub fn release_exclusive_clean(&self) -> Wake {
+        let word = Word(self.exclusive_word().next_version().0 & !DIRTY);
+        self.leave(word.with_state(UNLOCKED))
+    }
+
+    /// Gives up the exclusive latch of a page whose memory was released.
+    pub fn release_exclusive_evicted(&self) -> Wake {
+        let word = Word(self.exclusive_word().next_version().0 & !DIRTY);
+        self.leave(word.with_state(EVICTED))
+    }
+
+    /// The exclusive holder lets others read.
+    pub fn downgrade(&self, changed: bool) -> Wake {
+        let now = self.exclusive_word();
+        let word = if changed { Word(now.next_version().0 | DIRTY) } else { now };
+        self.leave(word.with_state(SHARED_FIRST))
+    }
+
+    /// The page was written to storage by the caller, who holds it shared or exclusively.
+    pub fn clear_dirty(&self) {
+        // Relaxed: the latch that the caller holds orders this; nobody decides by this bit without one.
+        self.0.fetch_and(!DIRTY, Ordering::Relaxed);
+    }
+
+    /// Gives up a shared latch.
+    pub fn release_shared(&self) -> Wake {
+        let mut now = Word(self.0.load(Ordering::Relaxed));
+        loop {
+            debug_assert!(now.shared_holders() > 0, "released a shared latch that nobody holds: {now:?}");
+            // Whoever waits beside shared holders wants the page to itself, or a place among 252: wake at
+            // the first chance that either can have.
+            let wake = now.is_waited_for() && (now.state() == SHARED_FIRST || now.state() == SHARED_LAST);
+            let mut next = now.with_state(now.state() - 1);
+            if wake {
+                next = Word(next.0 & !WAITING);
+            }
+            // Release: the next exclusive holder must not overtake this holder's reads.
+            match self.0.compare_exchange_weak(now.0, next.0, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return if wake { Wake::All } else { Wake::Nobody },
+                Err(seen) => now = Word(seen),
+            }
+        }
+    }
+
+    /// Announces that somebody is about to park until `want` may be possible.
+    ///
+    /// Returns false if it is possible now: do not park.
+    pub fn announce_waiting(&self, want: Want) -> bool {
+        let mut now = self.load();
+        loop {
+            if !want.is_blocked_by(now) {
+                return false;
+            }
+            if now.is_waited_for() {
+                return true;
+            }
+            match self.exchange(now, Word(now.0 | WAITING)) {
+                Ok(()) => return true,
+                Err(seen) => now = seen,
+            }
+        }
+    }
+
+    /// Whether somebody who announced `want` must still sleep: the bit is set, so the release that clears
+    /// it has yet to come and will wake.
+    pub fn must_sleep(&self, want: Want) -> bool {
+        let now = self.load();
+        now.is_waited_for() && want.is_blocked_by(now)
+    }
+
+    fn exclusive_word(&self) -> Word {
+        // Relaxed: while it is held exclusively only the waiting bit can change.
+        let now = Word(self.0.load(Ordering::Relaxed));
+        debug_assert!(now.is_exclusive(), "released an exclusive latch that nobody holds: {now:?}");
+        Word(now.0 & !WAITING)
+    }
+
+    fn leave(&self, to: Word) -> Wake {
+        // Release: the next holder sees what this one wrote.
+        let before = Word(self.0.swap(to.0, Ordering::Release));
+        if before.is_waited_for() { Wake::All } else { Wake::Nobody }
+    }
+}
+
+impl std::fmt::Debug for PageState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.load().fmt(f)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn resident() -> PageState {
+        let state = PageState::evicted();
+        assert!(state.try_exclusive(state.load()));
+        assert_eq!(state.release_exclusive(false), Wake::Nobody);
+        state
+    }
+
+    #[test]
+    fn zero_is_evicted() {
+        assert!(PageState::evicted().load().is_evicted());
+        assert!(!PageState::evicted().load().is_readable());
+    }
+
+    #[test]
+    fn a_change_grows_the_version_and_a_look_does_not() {
+        let state = resident();
+        let seen = state.load();
+        assert!(state.try_exclusive(seen));
+        assert!(!state.validate(seen));
+        let _ = state.release_exclusive(false);
+        assert!(state.validate(seen));
+        assert!(state.try_exclusive(state.load()));
+        let _ = state.release_exclusive(true);
+        assert!(!state.validate(seen));
+        assert!(state.load().is_dirty());
+    }
+
+    #[test]
+    fn shared_holders_do_not_disturb_optimistic_readers() {
+        let state = resident();
+        let seen = state.load();
+        assert!(state.try_shared(state.load()));
+        assert!(state.try_shared(state.load()));
+        assert_eq!(state.load().shared_holders(), 2);
+        assert!(state.validate(seen));
+        assert!(!state.try_upgrade_shared());
+        let _ = state.release_shared();
+        assert!(state.try_upgrade_shared());
+        assert!(!state.validate(seen));
+        let _ = state.release_exclusive(false);
+    }
+
+    #[test]
+    fn the_shared_latch_has_room_for_252() {
+        let state = resident();
+        for _ in 0..SHARED_HOLDERS_MAX {
+            assert!(state.try_shared(state.load()));
+        }
+        assert!(!state.try_shared(state.load()));
+        assert!(state.load().is_readable());
+        for _ in 0..SHARED_HOLDERS_MAX {
+            let _ = state.release_shared();
+        }
+        assert!(state.load().is_unlocked());
+    }
+
+    #[test]
+    fn an_eviction_is_noticed_even_after_the_page_came_back() {
+        let state = resident();
+        let seen = state.load();
+        assert!(state.try_exclusive(seen));
+        let _ = state.release_exclusive_evicted();
+        assert!(state.try_exclusive(state.load()));
+        let _ = state.release_exclusive(false);
+        assert!(!state.validate(seen));
+    }
+
+    #[test]
+    fn a_mark_is_undone_by_a_reader_and_kept_valid() {
+        let state = resident();
+        let seen = state.load();
+        assert!(state.try_mark(seen));
+        assert!(state.validate(seen));
+        assert!(state.try_unmark(state.load()));
+        assert!(state.load().is_unlocked());
+    }
+
+    #[test]
+    fn the_release_that_clears_the_waiting_bit_says_so() {
+        let state = resident();
+        assert!(!state.announce_waiting(Want::Exclusive));
+        assert!(state.try_shared(state.load()));
+        assert!(!state.announce_waiting(Want::Shared));
+        assert!(state.announce_waiting(Want::Exclusive));
+        assert!(state.must_sleep(Want::Exclusive));
+        assert_eq!(state.release_shared(), Wake::All);
+        assert!(!state.must_sleep(Want::Exclusive));
+        assert!(state.try_exclusive(state.load()));
+        assert!(state.announce_waiting(Want::Read));
+        assert_eq!(state.release_exclusive(true), Wake::All);
+        assert_eq!(state.load().version(), 1);
+    }
+}

@@ -1,0 +1,146 @@
+//! The two pages at the beginning of a file that say what it is and where its parts are.
+//!
+//! They are written alternately, each time with a higher generation, so that a write that is torn leaves
+//! the other one. Layout after the page header, little-endian:
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 32..40 | magic `VELLUMDB` |
+//! | 40..44 | format version |
+//! | 44..48 | page size in bytes |
+//! | 48..56 | generation |
+//! | 56..60 | state: 1 in use, 2 cleanly closed |
+//! | 60..64 | zero |
+//! | 64..80 | name of the application, padded with zeroes |
+//! | 80..88 | first page of the space map's extent, or 0 |
+//! | 88..92 | its length in pages |
+//! | 92..96 | zero |
+//! | 96..104 | how many pages the space map covers |
+//! | 104..232 | sixteen roots, which belong to the application |
+
+use vellum_base::{
+    Bytes, Extent, Lsn, PAGE_SIZE, PageHeader, PageId, PageKind, stamp_checksum, verify_header,
+};
+
+pub(crate) const MAGIC: [u8; 8] = *b"VELLUMDB";
+pub(crate) const FORMAT_VERSION: u32 = 1;
+/// Pages 0 and 1 are the superblocks.
+pub(crate) const SUPERBLOCKS: u64 = 2;
+/// How many roots an application can keep.
+pub const ROOTS: usize = 16;
+/// How long the name of an application may be, in bytes.
+pub const APPLICATION_BYTES: usize = 16;
+
+const STATE_IN_USE: u32 = 1;
+const STATE_CLOSED: u32 = 2;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Superblock {
+    pub(crate) generation: u64,
+    pub(crate) closed: bool,
+    pub(crate) application: [u8; APPLICATION_BYTES],
+    pub(crate) space_map: Option<Extent>,
+    pub(crate) end: u64,
+    pub(crate) roots: [u64; ROOTS],
+}
+
+/// What the bytes of a superblock's page turned out to be.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Decoded {
+    Valid(Superblock),
+    /// The magic is there and the version is later than ours.
+    TooNew(u32),
+    /// The magic is there, the rest is damaged or was never finished.
+    Damaged,
+    /// Nothing says that this was ever ours.
+    Foreign,
+}
+
+impl Superblock {
+    /// The page that this generation is written to.
+    pub(crate) fn page(&self) -> PageId {
+        PageId(self.generation % SUPERBLOCKS)
+    }
+
+    pub(crate) fn encode(&self, bytes: &mut [u8]) {
+        bytes.fill(0);
+        let header =
+            PageHeader { extent: Extent::page(self.page()), lsn: Lsn(0), kind: PageKind::SUPERBLOCK };
+        header.write(bytes);
+        let map = self.space_map.unwrap_or(Extent { head: PageId(0), pages: 0 });
+        bytes[32..40].copy_from_slice(&MAGIC);
+        bytes[40..44].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+        bytes[44..48].copy_from_slice(&(PAGE_SIZE as u32).to_le_bytes());
+        bytes[48..56].copy_from_slice(&self.generation.to_le_bytes());
+        let state = if self.closed { STATE_CLOSED } else { STATE_IN_USE };
+        bytes[56..60].copy_from_slice(&state.to_le_bytes());
+        bytes[64..80].copy_from_slice(&self.application);
+        bytes[80..88].copy_from_slice(&map.head.0.to_le_bytes());
+        bytes[88..92].copy_from_slice(&map.pages.to_le_bytes());
+        bytes[96..104].copy_from_slice(&self.end.to_le_bytes());
+        for (root, target) in self.roots.iter().zip(bytes[104..232].chunks_exact_mut(8)) {
+            target.copy_from_slice(&root.to_le_bytes());
+        }
+        stamp_checksum(bytes);
+    }
+
+    /// Decodes what was read from superblock page `page`. The magic and the version are looked at before the
+    /// checksum, so that a later format is called by its name.
+    pub(crate) fn decode(bytes: &[u8], page: PageId) -> Decoded {
+        if bytes.get(32..40) != Some(&MAGIC) {
+            return Decoded::Foreign;
+        }
+        let version = bytes.u32_at(40);
+        if version > FORMAT_VERSION {
+            return Decoded::TooNew(version);
+        }
+        let header = verify_header(bytes, Extent::page(page));
+        let sound = header.is_ok_and(|header| header.kind == PageKind::SUPERBLOCK)
+            && version == FORMAT_VERSION
+            && bytes.u32_at(44) == PAGE_SIZE as u32
+            && matches!(bytes.u32_at(56), STATE_IN_USE | STATE_CLOSED);
+        if !sound {
+            return Decoded::Damaged;
+        }
+        let map = Extent { head: PageId(bytes.u64_at(80)), pages: bytes.u32_at(88) };
+        let mut application = [0; APPLICATION_BYTES];
+        application.copy_from_slice(&bytes[64..80]);
+        Decoded::Valid(Self {
+            generation: bytes.u64_at(48),
+            closed: bytes.u32_at(56) == STATE_CLOSED,
+            application,
+            space_map: (map.pages > 0).then_some(map),
+            end: bytes.u64_at(96),
+            roots: std::array::from_fn(|index| bytes.u64_at(104 + 8 * index)),
+        })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_superblock_comes_back_and_every_flipped_byte_is_noticed() {
+        let superblock = Superblock {
+            generation: 7,
+            closed: true,
+            application: *b"test\0\0\0\0\0\0\0\0\0\0\0\0",
+            space_map: Some(Extent { head: PageId(9), pages: 3 }),
+            end: 12,
+            roots: std::array::from_fn(|index| index as u64),
+        };
+        let mut bytes = vec![0u8; PAGE_SIZE];
+        superblock.encode(&mut bytes);
+        assert_eq!(Superblock::decode(&bytes, PageId(1)), Decoded::Valid(superblock.clone()));
+        assert_eq!(Superblock::decode(&bytes, PageId(0)), Decoded::Damaged);
+        for at in 0..PAGE_SIZE {
+            bytes[at] ^= 0x40;
+            assert_ne!(Superblock::decode(&bytes, PageId(1)), Decoded::Valid(superblock.clone()), "{at}");
+            bytes[at] ^= 0x40;
+        }
+        bytes[40..44].copy_from_slice(&99u32.to_le_bytes());
+        assert_eq!(Superblock::decode(&bytes, PageId(1)), Decoded::TooNew(99));
+        assert_eq!(Superblock::decode(&[0u8; PAGE_SIZE], PageId(0)), Decoded::Foreign);
+    }
+}

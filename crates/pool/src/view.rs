@@ -1,0 +1,204 @@
+//! Reading a page that others may change or evict at any moment.
+//!
+//! The bytes behind an optimistic guard belong to nobody: a writer may be changing them, the kernel may be
+//! taking them away (they then read as zeroes), the device may be filling them. So they are never a
+//! `&[u8]`. Aligned numbers are read by relaxed atomic loads. Runs of bytes, which have no alignment, are
+//! read eight at a time by one routine, which on x86-64 is a single `mov` in inline assembly, so that the
+//! compiler can assume nothing about what it reads, and elsewhere two aligned atomic loads.
+
+use std::{
+    cmp::Ordering as Comparison,
+    marker::PhantomData,
+    sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering},
+};
+use vellum_base::{Bytes, PAGE_SIZE};
+
+/// The bytes of a page under an optimistic guard: each read may see another moment, or zeroes.
+///
+/// What is computed from them means nothing until the guard is validated. No read leaves the page.
+#[derive(Clone, Copy)]
+pub struct OptimisticBytes<'p> {
+    base: *const u8,
+    pool: PhantomData<&'p [AtomicU8]>,
+}
+
+impl OptimisticBytes<'_> {
+    /// # Safety
+    /// `base` is the address of a page of a mapping that stays readable for the lifetime.
+    #[inline]
+    pub(crate) unsafe fn new(base: *const u8) -> Self {
+        Self { base, pool: PhantomData }
+    }
+
+    /// The eight bytes at `at`, which need no alignment; the caller has checked `at + 8 <= PAGE_SIZE`.
+    #[inline]
+    fn word(self, at: usize) -> u64 {
+        debug_assert!(at + 8 <= PAGE_SIZE);
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        {
+            let word: u64;
+            // SAFETY: the eight bytes lie in the page, which is readable (see `new`); the load has no other
+            // effect. A racing write gives a mixture of old and new bytes, which validation discards.
+            unsafe {
+                std::arch::asm!(
+                    "mov {word}, qword ptr [{address}]",
+                    address = in(reg) self.base.add(at),
+                    word = out(reg) word,
+                    options(pure, readonly, nostack, preserves_flags)
+                );
+            }
+            word
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        {
+            let (first, shift) = (at & !7, (at & 7) * 8);
+            let low = self.u64_at(first) >> shift;
+            if shift == 0 { low } else { low | self.u64_at(first + 8) << (64 - shift) }
+        }
+    }
+
+    /// The range that begins at `at`, cut at the end of the page.
+    #[inline]
+    fn cut(at: usize, length: usize) -> (usize, usize) {
+        let start = at.min(PAGE_SIZE);
+        (start, length.min(PAGE_SIZE - start))
+    }
+
+    /// Copies `length` bytes, all within the page, to `target`, which has room for them.
+    #[inline]
+    unsafe fn copy(self, at: usize, length: usize, target: *mut u8) {
+        let mut done = 0;
+        while done + 8 <= length {
+            // SAFETY: `target` has room for `length` bytes and `done + 8` is not more.
+            unsafe { target.add(done).cast::<u64>().write_unaligned(self.word(at + done)) };
+            done += 8;
+        }
+        while done < length {
+            // SAFETY: as above, a byte at a time.
+            unsafe { target.add(done).write(self.u8_at(at + done)) };
+            done += 1;
+        }
+    }
+}
+
+impl Bytes for OptimisticBytes<'_> {
+    #[inline]
+    fn size(self) -> usize {
+        PAGE_SIZE
+    }
+
+    #[inline]
+    fn u8_at(self, at: usize) -> u8 {
+        if at >= PAGE_SIZE {
+            return 0;
+        }
+        // SAFETY: the byte lies in the page; see `new`. Relaxed: validation orders (see `state`).
+        unsafe { AtomicU8::from_ptr(self.base.add(at).cast_mut()) }.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn u16_at(self, at: usize) -> u16 {
+        let at = at & !1;
+        if at > PAGE_SIZE - 2 {
+            return 0;
+        }
+        // SAFETY: as in `u8_at`, and aligned: pages are, and `at` was made so.
+        let number = unsafe { AtomicU16::from_ptr(self.base.add(at).cast_mut().cast()) };
+        u16::from_le(number.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    fn u32_at(self, at: usize) -> u32 {
+        let at = at & !3;
+        if at > PAGE_SIZE - 4 {
+            return 0;
+        }
+        // SAFETY: as in `u16_at`.
+        let number = unsafe { AtomicU32::from_ptr(self.base.add(at).cast_mut().cast()) };
+        u32::from_le(number.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    fn u64_at(self, at: usize) -> u64 {
+        let at = at & !7;
+        if at > PAGE_SIZE - 8 {
+            return 0;
+        }
+        // SAFETY: as in `u16_at`.
+        let number = unsafe { AtomicU64::from_ptr(self.base.add(at).cast_mut().cast()) };
+        u64::from_le(number.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    fn compare(self, at: usize, length: usize, other: &[u8]) -> Comparison {
+        let (at, length) = Self::cut(at, length);
+        let common = length.min(other.len());
+        let mut done = 0;
+        while let Some(theirs) = other[done..common].first_chunk::<8>() {
+            let ours = self.word(at + done).swap_bytes();
+            match ours.cmp(&u64::from_be_bytes(*theirs)) {
+                Comparison::Equal => done += 8,
+                unequal => return unequal,
+            }
+        }
+        while done < common {
+            match self.u8_at(at + done).cmp(&other[done]) {
+                Comparison::Equal => done += 1,
+                unequal => return unequal,
+            }
+        }
+        length.cmp(&other.len())
+    }
+
+    #[inline]
+    fn append_to(self, at: usize, length: usize, target: &mut Vec<u8>) {
+        let (at, length) = Self::cut(at, length);
+        target.reserve(length);
+        // SAFETY: there is room for `length` more bytes behind the vector's end, and all are written.
+        unsafe {
+            self.copy(at, length, target.as_mut_ptr().add(target.len()));
+            target.set_len(target.len() + length);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[repr(align(4096))]
+    struct Page([u8; PAGE_SIZE]);
+
+    /// Every method agrees with the same method on a slice, at every kind of place.
+    #[test]
+    fn it_reads_what_a_slice_reads() {
+        let mut page = Page([0; PAGE_SIZE]);
+        for (index, byte) in page.0.iter_mut().enumerate() {
+            *byte = (index * 31 + index / 256) as u8;
+        }
+        // SAFETY: the page outlives the view.
+        let view = unsafe { OptimisticBytes::new(page.0.as_ptr()) };
+        let slice: &[u8] = &page.0;
+        for at in [0, 1, 2, 7, 8, 9, 100, 4080, 4087, 4088, 4089, 4092, 4094, 4095, 4096, 5000, usize::MAX] {
+            assert_eq!(view.u8_at(at), slice.u8_at(at));
+            assert_eq!(view.u16_at(at & !1), slice.u16_at(at & !1));
+            assert_eq!(view.u32_at(at & !3), slice.u32_at(at & !3));
+            assert_eq!(view.u64_at(at & !7), slice.u64_at(at & !7));
+            for length in [0, 1, 7, 8, 9, 16, 120, 5000, usize::MAX] {
+                let (mut ours, mut theirs) = (vec![1], vec![1]);
+                view.append_to(at, length, &mut ours);
+                slice.append_to(at, length, &mut theirs);
+                assert_eq!(ours, theirs);
+                for change in [0usize, 1, 5, 12] {
+                    let mut other = theirs[1..].to_vec();
+                    assert_eq!(view.compare(at, length, &other), slice.compare(at, length, &other));
+                    if let Some(byte) = other.get_mut(change) {
+                        *byte = byte.wrapping_add(1);
+                    }
+                    other.push(3);
+                    assert_eq!(view.compare(at, length, &other), slice.compare(at, length, &other));
+                }
+            }
+        }
+    }
+}
