@@ -1,2 +1,91 @@
-//! The lab.
-fn main() {}
+//! The lab: workloads that measure Vellum beside other engines, and what the kernel and the device give.
+//!
+//! - [`cli`], [`parse`]: what is asked for;
+//! - [`engines`]: the engines behind one interface; [`keys`]: the tuples and their orders;
+//! - [`workloads`]: what is done, by several threads for a time;
+//! - [`contest`]: rounds that alternate between contestants, medians and ratios; [`statistics`];
+//! - [`coordinator`], [`worker`], [`protocol`]: each engine in a process of its own, so that its memory and
+//!   its I/O are its alone, but all in one run, in turn;
+//! - [`device`]: the runs without an engine;
+//! - [`machine`]: the manifest, resident sizes, bytes read and written; [`report`]: what is printed.
+//!
+//! Nothing here is part of the engine, and nothing asserts speed: figures depend on the machine, which the
+//! manifest names.
+
+mod cli;
+mod contest;
+mod coordinator;
+mod device;
+mod engines;
+mod keys;
+mod machine;
+mod parse;
+mod protocol;
+mod report;
+mod statistics;
+mod worker;
+mod workloads;
+
+use clap::Parser;
+use cli::{Cli, Command};
+use machine::Manifest;
+use protocol::Workload;
+use report::Reporter;
+use std::fmt;
+use std::process::ExitCode;
+
+/// Anything that ends a run.
+type Error = Box<dyn std::error::Error + Send + Sync>;
+type Result<T> = std::result::Result<T, Error>;
+
+/// A failure with an exit code of its own.
+#[derive(Debug)]
+enum Failure {
+    /// What was to be checked does not hold.
+    Check(String),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Check(what) => write!(f, "check failed: {what}"),
+        }
+    }
+}
+
+impl std::error::Error for Failure {}
+
+fn main() -> ExitCode {
+    match run(Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("lab: {error}");
+            match error.downcast_ref() {
+                Some(Failure::Check(_)) => ExitCode::from(3),
+                None => ExitCode::from(1),
+            }
+        }
+    }
+}
+
+fn run(command: Command) -> Result<()> {
+    match command {
+        Command::Lookup { run, engines, load } => {
+            coordinator::run(&run, &engines, Workload::Lookup, load, &Reporter { json: run.json })
+        }
+        Command::Scan { run, engines, load, length } => {
+            let workload = Workload::Scan { length: length.unwrap_or(0) };
+            coordinator::run(&run, &engines, workload, load, &Reporter { json: run.json })
+        }
+        Command::Insert { run, engines, order } => {
+            coordinator::run(&run, &engines, Workload::Insert, order, &Reporter { json: run.json })
+        }
+        Command::Evict { run, evict } => device::evict(&run, &evict, &Reporter { json: run.json }),
+        Command::Io { run, io } => device::io(&run, &io, &Reporter { json: run.json }),
+        Command::Manifest { dir } => {
+            let directory = dir.unwrap_or_else(std::env::temp_dir);
+            Reporter { json: true }.manifest(&Manifest::collect(&directory))
+        }
+        Command::Worker => worker::serve(std::io::stdin().lock(), std::io::stdout().lock()),
+    }
+}

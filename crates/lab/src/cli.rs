@@ -1,0 +1,284 @@
+//! The command line.
+
+use crate::engines::{Choice, EngineName};
+use crate::keys::Order;
+use crate::parse;
+use crate::workloads::io::Method;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Measures Vellum beside other engines, and what the kernel and the device give at best.
+#[derive(Debug, Parser)]
+#[command(
+    name = "lab",
+    version,
+    after_help = "Each command runs its contestants in turn, for several rounds, and reports medians and \
+                  ratios; with --json one object a line, the manifest of the machine first and one summary \
+                  a contestant last.\n\n\
+                  Exit codes: 0 success, 1 a failure, 2 wrong usage, 3 a check that did not hold."
+)]
+pub struct Cli {
+    /// What to measure.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to measure.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Point lookups of uniformly random keys
+    #[command(after_help = "Examples:\n  lab lookup --engines vellum,lmdb --tuples 10M --threads 1,2\n  \
+                            lab lookup --engines vellum --tuples 10M --pool 200MiB --check")]
+    Lookup {
+        /// What all runs have.
+        #[command(flatten)]
+        run: RunArguments,
+        /// What runs with engines have.
+        #[command(flatten)]
+        engines: EngineArguments,
+        /// The order in which the table is loaded
+        #[arg(long, value_enum, default_value = "sequential")]
+        load: Order,
+    },
+    /// Scans in key order; operations are tuples
+    #[command(after_help = "Examples:\n  lab scan --tuples 10M\n  lab scan --tuples 10M --length 100")]
+    Scan {
+        /// What all runs have.
+        #[command(flatten)]
+        run: RunArguments,
+        /// What runs with engines have.
+        #[command(flatten)]
+        engines: EngineArguments,
+        /// The order in which the table is loaded
+        #[arg(long, value_enum, default_value = "sequential")]
+        load: Order,
+        /// Tuples a scan, from random keys; without it the whole table is scanned again and again
+        #[arg(long, value_parser = parse::count)]
+        length: Option<u64>,
+    },
+    /// Insertion of a whole table, anew in each round
+    #[command(after_help = "Example:\n  lab insert --engines vellum,lmdb --tuples 10M --order random")]
+    Insert {
+        /// What all runs have.
+        #[command(flatten)]
+        run: RunArguments,
+        /// What runs with engines have.
+        #[command(flatten)]
+        engines: EngineArguments,
+        /// The order of the keys
+        #[arg(long, value_enum, default_value = "random")]
+        order: Order,
+    },
+    /// Pages made resident and released again, by each method; operations are pages
+    #[command(after_help = "Example:\n  lab evict --threads 1,2")]
+    Evict {
+        /// What all runs have.
+        #[command(flatten)]
+        run: RunArguments,
+        /// What this run has.
+        #[command(flatten)]
+        evict: EvictArguments,
+    },
+    /// Raw random reads of 4 KiB past the page cache; operations are pages
+    #[command(after_help = "Example:\n  lab io --dir /var/tmp --size 8GiB")]
+    Io {
+        /// What all runs have.
+        #[command(flatten)]
+        run: RunArguments,
+        /// What this run has.
+        #[command(flatten)]
+        io: IoArguments,
+    },
+    /// Prints the facts about the machine that belong to every figure
+    Manifest {
+        /// The folder whose file system is described
+        #[arg(long)]
+        dir: Option<PathBuf>,
+    },
+    /// The process of one engine
+    #[command(hide = true)]
+    Worker,
+}
+
+/// What all runs have.
+#[derive(Clone, Debug, Args)]
+pub struct RunArguments {
+    /// Print JSON, one object a line
+    #[arg(long)]
+    pub json: bool,
+    /// How long each round lasts at least
+    #[arg(long, default_value = "3", value_parser = parse::seconds)]
+    pub seconds: Duration,
+    /// How many rounds each contestant has
+    #[arg(long, default_value = "3", value_parser = parse_positive)]
+    pub rounds: usize,
+    /// How many threads work, or several numbers, each of which is measured
+    #[arg(long, default_value = "1", value_delimiter = ',', value_parser = parse_positive)]
+    pub threads: Vec<usize>,
+    /// Where files are put; by default the system's folder for temporary files
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
+    /// What random choices depend on
+    #[arg(long, default_value = "1")]
+    pub seed: u64,
+}
+
+impl RunArguments {
+    /// A new folder for the files of this run, removed when it ends.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    pub fn temporary_folder(&self) -> crate::Result<tempfile::TempDir> {
+        let parent = self.dir.clone().unwrap_or_else(std::env::temp_dir);
+        tempfile::Builder::new()
+            .prefix("vellum-lab-")
+            .tempdir_in(&parent)
+            .map_err(|error| format!("{}: {error}", parent.display()).into())
+    }
+}
+
+/// What runs with engines have.
+#[derive(Clone, Debug, Args)]
+pub struct EngineArguments {
+    /// The engines, in the order of their turns; ratios are of the first to the others
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "vellum,lmdb")]
+    pub engines: Vec<EngineName>,
+    /// Tuples in the table
+    #[arg(long, default_value = "10M", value_parser = parse::count)]
+    pub tuples: u64,
+    /// The limit of the pool of an engine that has one
+    #[arg(long, default_value = "4GiB", value_parser = parse::size)]
+    pub pool: u64,
+    /// The size of each value
+    #[arg(long, default_value = "120", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(8..=1 << 20))]
+    pub value_bytes: usize,
+    /// How long the workload runs before the first round (at most a second where all data is in memory);
+    /// by default as long as a round
+    #[arg(long, value_parser = parse::seconds)]
+    pub warm_up: Option<Duration>,
+    /// Fail if vellum's resident size exceeded pool + 16 bytes for each 4 KiB of data + 64 MiB
+    #[arg(long)]
+    pub check: bool,
+    /// Whether LMDB writes through its map
+    #[arg(long, value_enum, default_value = "auto")]
+    pub lmdb_write_map: Choice,
+}
+
+/// What `lab evict` has.
+#[derive(Clone, Debug, Args)]
+pub struct EvictArguments {
+    /// The methods, in the order of their turns
+    #[arg(
+        long,
+        alias = "engines",
+        value_enum,
+        value_delimiter = ',',
+        default_value = "process_madvise,madvise,exmap"
+    )]
+    pub methods: Vec<ReleaseName>,
+    /// The size of the mapping
+    #[arg(long, default_value = "1GiB", value_parser = parse::size)]
+    pub pool: u64,
+    /// Pages that are touched, then released
+    #[arg(long, default_value = "512", value_parser = clap::value_parser!(u64).range(1..=65536))]
+    pub batch: u64,
+}
+
+/// What `lab io` has.
+#[derive(Clone, Debug, Args)]
+pub struct IoArguments {
+    /// The methods, in the order of their turns
+    #[arg(
+        long,
+        alias = "engines",
+        value_enum,
+        value_delimiter = ',',
+        default_value = "blocking,uring_fixed,uring_pool"
+    )]
+    pub methods: Vec<Method>,
+    /// The size of the file; with --dir it stays there and is used again
+    #[arg(long, default_value = "8GiB", value_parser = parse::size)]
+    pub size: u64,
+    /// Reads in flight, a thread
+    #[arg(long, default_value = "128", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub depth: u32,
+    /// Pages released in one call
+    #[arg(long, default_value = "512", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=65536))]
+    pub batch: usize,
+    /// What may be resident of the mapping
+    #[arg(long, default_value = "64MiB", value_parser = parse::size)]
+    pub pool: u64,
+}
+
+/// Methods of release by name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum ReleaseName {
+    /// One call a page
+    Madvise,
+    /// One call a batch, on the own process
+    ProcessMadvise,
+    /// The device of the exmap kernel module
+    Exmap,
+}
+
+impl ReleaseName {
+    /// The name in reports.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Madvise => "madvise",
+            Self::ProcessMadvise => "process_madvise",
+            Self::Exmap => "exmap",
+        }
+    }
+}
+
+fn parse_positive(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(number @ 1..=1024) => Ok(number),
+        _ => Err("it must be between 1 and 1024".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn lists_and_units_are_understood() {
+        let line = "lab lookup --json --engines lmdb,vellum --tuples 20k --pool 64MiB --threads 1,2 \
+                    --seconds 0.2";
+        let Command::Lookup { run, engines, load } =
+            Cli::try_parse_from(line.split(' ').filter(|w| !w.is_empty())).unwrap().command
+        else {
+            panic!("not a lookup");
+        };
+        assert!(run.json && run.rounds == 3 && run.threads == [1, 2]);
+        assert_eq!(run.seconds, Duration::from_millis(200));
+        assert_eq!(engines.engines, [EngineName::Lmdb, EngineName::Vellum]);
+        assert_eq!((engines.tuples, engines.pool, engines.value_bytes), (20_000, 64 << 20, 120));
+        assert_eq!(load, Order::Sequential);
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for line in [
+            "lab lookup --engines oracle",
+            "lab lookup --threads 0",
+            "lab lookup --tuples many",
+            "lab lookup --value-bytes 7",
+            "lab insert --order sideways",
+            "lab evict --methods forget",
+            "lab io --depth 0",
+        ] {
+            assert!(Cli::try_parse_from(line.split(' ')).is_err(), "{line}");
+        }
+    }
+}

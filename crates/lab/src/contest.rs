@@ -1,0 +1,227 @@
+//! Rounds that alternate between contestants, and the figures that come of them.
+//!
+//! In each round every number of threads and every contestant has its turn, so that a change in the state
+//! of the machine during the run meets all alike.
+
+use crate::Result;
+use crate::machine::StorageBytes;
+use crate::report::{Ratio, Reporter, Round, Summary};
+use crate::statistics::{Percentiles, Spread};
+use serde::{Deserialize, Serialize};
+
+/// What one contestant did in one round.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Measured {
+    /// Operations that were completed.
+    pub operations: u64,
+    /// How long it took.
+    pub seconds: f64,
+    /// Percentiles over all rounds with this number of threads so far.
+    pub percentiles: Percentiles,
+    /// How many samples they rest on.
+    pub latency_samples: u64,
+    /// Read and written during the round.
+    pub storage: StorageBytes,
+    /// The largest resident size so far.
+    pub resident_bytes_max: u64,
+}
+
+impl Measured {
+    /// Operations a second.
+    pub fn rate(&self) -> f64 {
+        self.operations as f64 / self.seconds.max(1e-9)
+    }
+}
+
+/// What a contest is about.
+pub struct Contest<'a> {
+    /// The workload.
+    pub workload: &'static str,
+    /// The contestants by name.
+    pub names: Vec<String>,
+    /// The numbers of threads that each is measured with.
+    pub threads: &'a [usize],
+    /// How many rounds there are.
+    pub rounds: usize,
+}
+
+/// The rounds of one contestant with one number of threads.
+pub struct Series {
+    /// Which contestant.
+    pub contestant: usize,
+    /// With how many threads.
+    pub threads: usize,
+    /// What it did, round by round.
+    pub rounds: Vec<Measured>,
+}
+
+/// What a summary says beside what the rounds give.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup {
+    /// Tuples in the table, or pages.
+    pub tuples: u64,
+    /// The limit of the pool.
+    pub pool_bytes: u64,
+    /// How long loading took; `None` if the rounds themselves are the loading.
+    pub load_seconds: Option<f64>,
+}
+
+impl Contest<'_> {
+    /// Runs all rounds; `measure` is given the contestant, its threads and the round, from zero.
+    ///
+    /// # Errors
+    /// The first error of a round.
+    pub fn run(
+        &self,
+        reporter: &Reporter,
+        mut measure: impl FnMut(usize, usize, usize) -> Result<Measured>,
+    ) -> Result<Vec<Series>> {
+        let mut all: Vec<Series> = (0..self.names.len())
+            .flat_map(|contestant| {
+                self.threads.iter().map(move |threads| Series {
+                    contestant,
+                    threads: *threads,
+                    rounds: Vec::new(),
+                })
+            })
+            .collect();
+        for round in 0..self.rounds {
+            for threads in self.threads {
+                for series in all.iter_mut().filter(|series| series.threads == *threads) {
+                    let measured = measure(series.contestant, *threads, round)?;
+                    reporter.round(&self.round(series, round, &measured))?;
+                    series.rounds.push(measured);
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    fn round(&self, series: &Series, round: usize, measured: &Measured) -> Round {
+        Round {
+            kind: "round",
+            workload: self.workload,
+            engine: self.names[series.contestant].clone(),
+            threads: series.threads,
+            round: round + 1,
+            operations: measured.operations,
+            seconds: measured.seconds,
+            ops_per_second: measured.rate(),
+            latency_samples: measured.latency_samples,
+            bytes_read: measured.storage.read,
+            bytes_written: measured.storage.written,
+            resident_bytes_max: measured.resident_bytes_max,
+        }
+    }
+
+    /// One summary a series; `setup` is given the contestant and the threads.
+    pub fn summaries(&self, all: &[Series], setup: impl Fn(usize, usize) -> Setup) -> Vec<Summary> {
+        all.iter()
+            .filter_map(|series| {
+                let setup = setup(series.contestant, series.threads);
+                let rate = Spread::of(series.rounds.iter().map(Measured::rate))?;
+                let seconds = Spread::of(series.rounds.iter().map(|measured| measured.seconds))?;
+                let percentiles = series.rounds.last()?.percentiles;
+                Some(Summary {
+                    kind: "summary",
+                    workload: self.workload,
+                    engine: self.names[series.contestant].clone(),
+                    threads: series.threads,
+                    tuples: setup.tuples,
+                    pool_bytes: setup.pool_bytes,
+                    rounds: series.rounds.len(),
+                    ops_per_second: rate.median,
+                    ops_per_second_min: rate.min,
+                    ops_per_second_max: rate.max,
+                    p50_ns: percentiles.p50_ns,
+                    p99_ns: percentiles.p99_ns,
+                    p999_ns: percentiles.p999_ns,
+                    load_seconds: setup.load_seconds.unwrap_or(seconds.median),
+                    resident_bytes_max: series.rounds.iter().map(|m| m.resident_bytes_max).max()?,
+                    bytes_read: series.rounds.iter().map(|m| m.storage.read).sum(),
+                    bytes_written: series.rounds.iter().map(|m| m.storage.written).sum(),
+                })
+            })
+            .collect()
+    }
+
+    /// The first contestant to each other with the same threads, and each with more threads to itself with
+    /// the first number of threads.
+    pub fn ratios(&self, all: &[Series]) -> Vec<Ratio> {
+        let mut ratios = Vec::new();
+        for below in all {
+            for above in all {
+                let across = above.contestant == 0 && below.contestant > 0 && above.threads == below.threads;
+                let scaling = above.contestant == below.contestant
+                    && Some(&below.threads) == self.threads.first()
+                    && above.threads != below.threads;
+                if across || scaling {
+                    ratios.extend(self.ratio(above, below));
+                }
+            }
+        }
+        ratios
+    }
+
+    fn ratio(&self, above: &Series, below: &Series) -> Option<Ratio> {
+        let rates = |series: &Series| series.rounds.iter().map(Measured::rate).collect::<Vec<_>>();
+        let spread = Ratio::of(&rates(above), &rates(below))?;
+        Some(Ratio {
+            kind: "ratio",
+            workload: self.workload,
+            of: self.names[above.contestant].clone(),
+            of_threads: above.threads,
+            to: self.names[below.contestant].clone(),
+            to_threads: below.threads,
+            ratio: spread.median,
+            ratio_min: spread.min,
+            ratio_max: spread.max,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measured(operations: u64) -> Measured {
+        Measured {
+            operations,
+            seconds: 1.0,
+            percentiles: Percentiles { p50_ns: operations, p99_ns: 2, p999_ns: 3 },
+            latency_samples: 1,
+            storage: StorageBytes { read: 10, written: 1 },
+            resident_bytes_max: operations,
+        }
+    }
+
+    #[test]
+    fn turns_alternate_and_medians_ratios_and_sums_come_out() {
+        let names = vec!["a".to_owned(), "b".to_owned()];
+        let contest = Contest { workload: "test", names, threads: &[1, 2], rounds: 3 };
+        let mut turns = Vec::new();
+        let all = contest
+            .run(&Reporter { json: false }, |contestant, threads, round| {
+                turns.push((round, threads, contestant));
+                Ok(measured([100, 10][contestant] * threads as u64 + round as u64))
+            })
+            .unwrap();
+        let expected: Vec<_> =
+            (0..3).flat_map(|r| [1, 2].into_iter().flat_map(move |t| [(r, t, 0), (r, t, 1)])).collect();
+        assert_eq!(turns, expected);
+
+        let setup = |_, _| Setup { tuples: 5, pool_bytes: 6, load_seconds: None };
+        let summaries = contest.summaries(&all, setup);
+        assert_eq!(summaries.len(), 4);
+        let first = &summaries[0];
+        assert_eq!((first.engine.as_str(), first.threads, first.rounds), ("a", 1, 3));
+        assert_eq!((first.ops_per_second, first.ops_per_second_min), (101.0, 100.0));
+        assert_eq!((first.ops_per_second_max, first.p50_ns, first.resident_bytes_max), (102.0, 102, 102));
+        assert_eq!((first.bytes_read, first.bytes_written, first.load_seconds), (30, 3, 1.0));
+
+        let ratios = contest.ratios(&all);
+        let named: Vec<_> = ratios.iter().map(|r| (r.of.as_str(), r.of_threads, r.to.as_str())).collect();
+        assert_eq!(named, [("a", 2, "a"), ("a", 1, "b"), ("b", 2, "b"), ("a", 2, "b")]);
+        assert!((ratios[1].ratio - 101.0 / 11.0).abs() < 1e-9);
+    }
+}

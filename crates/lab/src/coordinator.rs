@@ -1,0 +1,271 @@
+//! The parent of a run: starts a process for each engine, gives them their turns, and reports.
+
+use crate::cli::{EngineArguments, RunArguments};
+use crate::contest::{Contest, Setup};
+use crate::engines::EngineName;
+use crate::keys::Order;
+use crate::machine::Manifest;
+use crate::protocol::{Command, Finished, Reply, Specification, Workload};
+use crate::report::Reporter;
+use crate::{Failure, Result};
+use bytesize::ByteSize;
+use serde::Serialize;
+use serde_json::json;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+
+/// What every process may use beside its pool and the pool's tables.
+const RESIDENT_ALLOWANCE_BYTES: u64 = 64 << 20;
+
+/// What the pool's tables may use for each page of data.
+const TABLE_BYTES_PER_PAGE: u64 = 16;
+
+/// Runs `workload` with all engines and reports.
+///
+/// # Errors
+/// Whatever keeps an engine from doing its work, or, if asked for, a resident size beyond its limit.
+pub fn run(
+    run: &RunArguments,
+    engines: &EngineArguments,
+    workload: Workload,
+    order: Order,
+    reporter: &Reporter,
+) -> Result<()> {
+    if engines.check && !engines.engines.contains(&EngineName::Vellum) {
+        return Err("--check is about vellum, which is not among the engines".into());
+    }
+    let folder = run.temporary_folder()?;
+    reporter.manifest(&Manifest::collect(folder.path()))?;
+    let mut workers = Vec::new();
+    for engine in &engines.engines {
+        let directory = folder.path().join(engine.as_str());
+        std::fs::create_dir_all(&directory)?;
+        workers.push(Worker::start(&specification(run, engines, workload, order, *engine, &directory))?);
+    }
+    let contest = Contest {
+        workload: workload.as_str(),
+        names: engines.engines.iter().map(|engine| engine.as_str().to_owned()).collect(),
+        threads: &run.threads,
+        rounds: run.rounds,
+    };
+    let load_seconds = prepare(&mut workers, workload, order, engines, reporter)?;
+    let all = contest.run(reporter, |contestant, threads, round| {
+        match workers[contestant].ask(Command::Round { threads, round })? {
+            Reply::Round(measured) => Ok(measured),
+            other => Err(format!("an unexpected reply to a round: {other:?}").into()),
+        }
+    })?;
+    let mut ends = Vec::new();
+    for (worker, engine) in workers.into_iter().zip(&engines.engines) {
+        let finished = worker.finish()?;
+        reporter.object(&Statistics::new(workload, *engine, &finished))?;
+        ends.push((*engine, finished));
+    }
+    let setup = |contestant: usize, _| Setup {
+        tuples: engines.tuples,
+        pool_bytes: engines.pool,
+        load_seconds: load_seconds[contestant],
+    };
+    let mut summaries = contest.summaries(&all, setup);
+    for summary in &mut summaries {
+        // The process has one life, whatever the number of threads, and closing the engine belongs to it.
+        let end = ends.iter().find(|(engine, _)| engine.as_str() == summary.engine);
+        summary.resident_bytes_max = end.map_or(0, |(_, finished)| finished.resident_bytes_max);
+    }
+    reporter.finish(&contest.ratios(&all), &summaries)?;
+    if engines.check { check(&ends, engines.pool, reporter) } else { Ok(()) }
+}
+
+fn specification(
+    run: &RunArguments,
+    engines: &EngineArguments,
+    workload: Workload,
+    order: Order,
+    engine: EngineName,
+    directory: &Path,
+) -> Specification {
+    Specification {
+        engine,
+        workload,
+        tuples: engines.tuples,
+        value_bytes: engines.value_bytes,
+        pool_bytes: engines.pool,
+        threads_max: run.threads.iter().copied().max().unwrap_or(1),
+        duration: run.seconds,
+        warm_up: engines.warm_up.unwrap_or(run.seconds),
+        seed: run.seed,
+        order,
+        lmdb_write_map: engines.lmdb_write_map,
+        directory: directory.to_owned(),
+    }
+}
+
+/// Lets every engine load its table, one after the other; gives their load times.
+fn prepare(
+    workers: &mut [Worker],
+    workload: Workload,
+    order: Order,
+    engines: &EngineArguments,
+    reporter: &Reporter,
+) -> Result<Vec<Option<f64>>> {
+    let mut all = Vec::new();
+    for (worker, engine) in workers.iter_mut().zip(&engines.engines) {
+        let reply = worker.ask(Command::Prepare)?;
+        let Reply::Prepared { load_seconds, sample_every, notes } = reply else {
+            return Err(format!("an unexpected reply to the preparation: {reply:?}").into());
+        };
+        notes.iter().try_for_each(|note| reporter.note(note))?;
+        reporter.object(&json!({
+            "kind": "configuration",
+            "workload": workload,
+            "engine": engine.as_str(),
+            "order": order,
+            "value_bytes": engines.value_bytes,
+            "latency_sample_every": sample_every,
+            "latency_of": latency_of(workload),
+        }))?;
+        all.push(load_seconds);
+    }
+    Ok(all)
+}
+
+/// What one latency is the time of.
+fn latency_of(workload: Workload) -> &'static str {
+    match workload {
+        Workload::Lookup => "one lookup",
+        Workload::Insert => "one insert",
+        Workload::Scan { length: 0 } => "1024 consecutive tuples",
+        Workload::Scan { .. } => "one scan",
+    }
+}
+
+/// An engine's own figures at the end of a run.
+#[derive(Serialize)]
+struct Statistics<'a> {
+    kind: &'static str,
+    workload: &'static str,
+    engine: &'static str,
+    data_bytes: u64,
+    statistics: &'a serde_json::Value,
+}
+
+impl<'a> Statistics<'a> {
+    fn new(workload: Workload, engine: EngineName, finished: &'a Finished) -> Self {
+        Self {
+            kind: "statistics",
+            workload: workload.as_str(),
+            engine: engine.as_str(),
+            data_bytes: finished.data_bytes,
+            statistics: &finished.statistics,
+        }
+    }
+}
+
+/// The most that a process with such a pool and so much data may have resident, in bytes.
+fn resident_bytes_limit(pool_bytes: u64, data_bytes: u64) -> u64 {
+    pool_bytes + data_bytes.div_ceil(4096) * TABLE_BYTES_PER_PAGE + RESIDENT_ALLOWANCE_BYTES
+}
+
+/// Compares Vellum's largest resident size with its limit.
+fn check(ends: &[(EngineName, Finished)], pool_bytes: u64, reporter: &Reporter) -> Result<()> {
+    for (_, finished) in ends.iter().filter(|(engine, _)| *engine == EngineName::Vellum) {
+        let limit = resident_bytes_limit(pool_bytes, finished.data_bytes);
+        let text = format!(
+            "vellum: at most {} resident; the limit is {}: pool {} + 16 bytes for each 4 KiB of {} + 64 MiB",
+            ByteSize(finished.resident_bytes_max),
+            ByteSize(limit),
+            ByteSize(pool_bytes),
+            ByteSize(finished.data_bytes),
+        );
+        if finished.resident_bytes_max > limit {
+            return Err(Failure::Check(text).into());
+        }
+        // People see it after the table; the summaries stay the last lines for programs.
+        if !reporter.json {
+            println!("check passed: {text}");
+        }
+    }
+    Ok(())
+}
+
+/// The process of one engine.
+struct Worker {
+    engine: EngineName,
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Worker {
+    fn start(specification: &Specification) -> Result<Self> {
+        let mut child = std::process::Command::new(std::env::current_exe()?)
+            .arg("worker")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err("the engine's process has no pipes".into());
+        };
+        let mut worker =
+            Self { engine: specification.engine, child, input: Some(input), output: BufReader::new(output) };
+        worker.say(specification)?;
+        Ok(worker)
+    }
+
+    fn say(&mut self, what: &impl Serialize) -> Result<()> {
+        let input = self.input.as_mut().ok_or("the engine's process was told to end")?;
+        let mut line = serde_json::to_vec(what)?;
+        line.push(b'\n');
+        input.write_all(&line)?;
+        Ok(input.flush()?)
+    }
+
+    fn ask(&mut self, command: Command) -> Result<Reply> {
+        let name = self.engine.as_str();
+        let told = self.say(&command);
+        let mut line = String::new();
+        if told.is_err() || self.output.read_line(&mut line)? == 0 {
+            let status = self.child.wait()?;
+            return Err(format!("{name}: its process ended before its time ({status})").into());
+        }
+        match serde_json::from_str(&line)? {
+            Reply::Failed { message } => Err(format!("{name}: {message}").into()),
+            reply => Ok(reply),
+        }
+    }
+
+    fn finish(mut self) -> Result<Finished> {
+        let reply = self.ask(Command::Finish)?;
+        let Reply::Finished(finished) = reply else {
+            return Err(format!("an unexpected reply to the end: {reply:?}").into());
+        };
+        Ok(finished)
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // The end of its input ends the process; wait for it, so that its folder can be removed.
+        drop(self.input.take());
+        let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_of_the_resident_size_is_checked() {
+        assert_eq!(resident_bytes_limit(1 << 20, 4097), (1 << 20) + 32 + (64 << 20));
+        let end = |resident_bytes_max| {
+            let statistics = serde_json::Value::Null;
+            [(EngineName::Vellum, Finished { data_bytes: 4096, resident_bytes_max, statistics })]
+        };
+        let reporter = Reporter { json: true };
+        assert!(check(&end((65 << 20) + 16), 1 << 20, &reporter).is_ok());
+        let error = check(&end((65 << 20) + 17), 1 << 20, &reporter).unwrap_err();
+        assert!(matches!(error.downcast_ref(), Some(Failure::Check(_))), "{error}");
+    }
+}

@@ -1,0 +1,166 @@
+//! The runs that measure the kernel and the device instead of an engine: `lab evict` and `lab io`.
+
+use crate::Result;
+use crate::cli::{EvictArguments, IoArguments, ReleaseName, RunArguments};
+use crate::contest::{Contest, Measured, Setup};
+use crate::machine::{self, Manifest, StorageBytes};
+use crate::report::Reporter;
+use crate::statistics::Latencies;
+use crate::workloads::io::{Method, PageFile, Setting};
+use crate::workloads::{Pace, Pass, evict, io};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::time::Instant;
+use vellum_base::PAGE_SIZE;
+use vellum_vm::{Mapping, Releaser};
+
+/// Measures the release of pages by each method.
+///
+/// # Errors
+/// Whatever the kernel refuses.
+pub fn evict(run: &RunArguments, arguments: &EvictArguments, reporter: &Reporter) -> Result<()> {
+    reporter.manifest(&Manifest::collect(run.dir.as_deref().unwrap_or(&std::env::temp_dir())))?;
+    let mut methods = Vec::new();
+    for name in &arguments.methods {
+        match name.releaser() {
+            Ok(releaser) => methods.push((*name, releaser)),
+            Err(error) => reporter.note(&format!("{} is left out: {error}", name.as_str()))?,
+        }
+    }
+    reporter.object(&json!({
+        "kind": "configuration",
+        "workload": "evict",
+        "batch": arguments.batch,
+        "latency_of": "one batch: its pages touched one by one, then released",
+    }))?;
+    let bytes = usize::try_from(arguments.pool)?.next_multiple_of(PAGE_SIZE);
+    let mapping = Mapping::reserve(bytes, "the eviction workload")?.for_pages()?;
+    let contest = Contest {
+        workload: "evict",
+        names: methods.iter().map(|(name, _)| name.as_str().to_owned()).collect(),
+        threads: &run.threads,
+        rounds: run.rounds,
+    };
+    let mut gauge = Gauge::default();
+    let all = contest.run(reporter, |contestant, threads, round| {
+        gauge.measure(contestant, threads, || {
+            evict::pass(&mapping, &methods[contestant].1, arguments.batch, &pace(run, threads, round))
+        })
+    })?;
+    let setup = |_, _| Setup {
+        tuples: (bytes / PAGE_SIZE) as u64,
+        pool_bytes: bytes as u64,
+        load_seconds: Some(0.0),
+    };
+    reporter.finish(&contest.ratios(&all), &contest.summaries(&all, setup))
+}
+
+/// Measures raw random reads by each method.
+///
+/// # Errors
+/// Whatever the kernel or the file system refuses.
+pub fn io(run: &RunArguments, arguments: &IoArguments, reporter: &Reporter) -> Result<()> {
+    let folder = run.temporary_folder()?;
+    // With a folder of the user's, the file stays there and is used again.
+    let directory = run.dir.as_deref().unwrap_or(folder.path());
+    reporter.manifest(&Manifest::collect(directory))?;
+    let pages = arguments.size.div_ceil(PAGE_SIZE as u64);
+    let path = directory.join(format!("lab-io-{pages}-pages.data"));
+    let begin = Instant::now();
+    let (file, written) = PageFile::open_or_create(&path, pages)?;
+    let load_seconds = if written { begin.elapsed().as_secs_f64() } else { 0.0 };
+    if !file.direct {
+        reporter.note("the file system has no direct I/O: the page cache answers, not the device")?;
+    }
+    let releaser = Releaser::new(None)?;
+    let resident_pages_max = usize::try_from(arguments.pool / PAGE_SIZE as u64)?.max(arguments.batch);
+    reporter.object(&json!({
+        "kind": "configuration",
+        "workload": "io",
+        "depth": arguments.depth,
+        "batch": arguments.batch,
+        "release": releaser.method().to_string(),
+        "direct": file.direct,
+        "latency_of": "one page, from submission to completion",
+    }))?;
+    let mapping = Mapping::reserve(usize::try_from(pages)? * PAGE_SIZE, "the read workload")?.for_pages()?;
+    let contest = Contest {
+        workload: "io",
+        names: arguments.methods.iter().map(|method| method.as_str().to_owned()).collect(),
+        threads: &run.threads,
+        rounds: run.rounds,
+    };
+    let mut gauge = Gauge::default();
+    let all = contest.run(reporter, |contestant, threads, round| {
+        let setting = Setting {
+            mapping: &mapping,
+            releaser: &releaser,
+            depth: arguments.depth,
+            batch: arguments.batch,
+            resident_pages_max: (resident_pages_max / threads).max(arguments.batch),
+        };
+        gauge.measure(contestant, threads, || {
+            io::pass(&file, arguments.methods[contestant], &setting, &pace(run, threads, round))
+        })
+    })?;
+    let setup = |contestant: usize, threads: usize| {
+        let buffers = match arguments.methods[contestant] {
+            Method::Blocking => threads,
+            Method::UringFixed => threads * arguments.depth as usize,
+            Method::UringPool => resident_pages_max,
+        };
+        Setup { tuples: pages, pool_bytes: (buffers * PAGE_SIZE) as u64, load_seconds: Some(load_seconds) }
+    };
+    reporter.finish(&contest.ratios(&all), &contest.summaries(&all, setup))
+}
+
+fn pace(run: &RunArguments, threads: usize, round: usize) -> Pace {
+    let round = run.seed.wrapping_add(round as u64);
+    Pace { threads, round, duration: run.seconds, sample_every: 1 }
+}
+
+/// Measures what a pass in this process uses.
+#[derive(Default)]
+struct Gauge {
+    /// By contestant and threads.
+    latencies: BTreeMap<(usize, usize), Latencies>,
+}
+
+impl Gauge {
+    fn measure(
+        &mut self,
+        contestant: usize,
+        threads: usize,
+        pass: impl FnOnce() -> Result<Pass>,
+    ) -> Result<Measured> {
+        machine::reset_resident_bytes_max();
+        let before = StorageBytes::now();
+        let pass = pass()?;
+        let storage = StorageBytes::now().since(before);
+        let resident_bytes_max = machine::resident_bytes_max();
+        let latencies = match self.latencies.entry((contestant, threads)) {
+            std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
+            std::collections::btree_map::Entry::Vacant(entry) => entry.insert(Latencies::new()?),
+        };
+        latencies.add(&pass.latencies)?;
+        Ok(Measured {
+            operations: pass.operations,
+            seconds: pass.elapsed.as_secs_f64(),
+            percentiles: latencies.percentiles(),
+            latency_samples: latencies.samples(),
+            storage,
+            resident_bytes_max,
+        })
+    }
+}
+
+impl ReleaseName {
+    /// Something that releases by this method, if it works here.
+    fn releaser(self) -> Result<Releaser> {
+        let method = self.as_str();
+        match method.parse() {
+            Ok(method) => Ok(Releaser::new(Some(method))?),
+            Err(error) => Err(error.into()),
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! A store in a `BTreeMap`, which tests the workloads without an engine, and which can be told to err.
+
+use super::{Engine, EngineOptions, Reader, Writer};
+use crate::Result;
+use crate::keys::KEY_BYTES;
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::{RwLock, RwLockReadGuard};
+
+type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// The store.
+#[derive(Default)]
+pub struct Memory {
+    pub map: RwLock<Map>,
+}
+
+/// Holds the store against writers.
+pub struct MemoryReader<'a>(RwLockReadGuard<'a, Map>);
+
+/// Takes the store anew for each insert.
+pub struct MemoryWriter<'a>(&'a RwLock<Map>);
+
+impl Engine for Memory {
+    type Reader<'a> = MemoryReader<'a>;
+    type Writer<'a> = MemoryWriter<'a>;
+
+    const CONCURRENT_WRITERS: bool = true;
+
+    fn create(_: &EngineOptions) -> Result<Self> {
+        Ok(Self::default())
+    }
+
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn reader(&self) -> Result<MemoryReader<'_>> {
+        Ok(MemoryReader(self.map.read().unwrap()))
+    }
+
+    fn writer(&self) -> Result<MemoryWriter<'_>> {
+        Ok(MemoryWriter(&self.map))
+    }
+
+    fn data_bytes(&self) -> Result<u64> {
+        Ok(self.map.read().unwrap().iter().map(|(key, value)| (key.len() + value.len()) as u64).sum())
+    }
+
+    fn cache_bytes_max(&self) -> u64 {
+        u64::MAX
+    }
+
+    fn statistics(&self) -> Result<serde_json::Value> {
+        Ok(serde_json::Value::Null)
+    }
+
+    fn close(self) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Reader for MemoryReader<'_> {
+    fn lookup(&mut self, key: &[u8; KEY_BYTES], value: &mut Vec<u8>) -> Result<bool> {
+        value.clear();
+        let found = self.0.get(key.as_slice());
+        value.extend_from_slice(found.map_or(&[], Vec::as_slice));
+        Ok(found.is_some())
+    }
+
+    fn scan<F>(&mut self, first: &[u8; KEY_BYTES], mut visit: F) -> Result<()>
+    where
+        F: FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    {
+        for (key, value) in self.0.range(first.to_vec()..) {
+            if visit(key, value).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Writer for MemoryWriter<'_> {
+    fn insert(&mut self, key: &[u8; KEY_BYTES], value: &[u8]) -> Result<()> {
+        self.0.write().unwrap().insert(key.to_vec(), value.to_vec());
+        Ok(())
+    }
+
+    fn finish(self) -> Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,121 @@
+//! The engines that the workloads compare, behind one small interface with static dispatch.
+//!
+//! Each engine is used as its own documentation recommends for speed, and does the same work as the others:
+//! a lookup copies the value into a buffer of the caller, a scan shows every key and value.
+
+pub mod lmdb;
+#[cfg(test)]
+pub mod memory;
+
+use crate::Result;
+use crate::keys::KEY_BYTES;
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+
+/// The engines by name.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EngineName {
+    /// This project's engine.
+    Vellum,
+    /// LMDB through the crate `heed`.
+    Lmdb,
+}
+
+impl EngineName {
+    /// The name in reports.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Vellum => "vellum",
+            Self::Lmdb => "lmdb",
+        }
+    }
+}
+
+/// A choice that is made by measurement unless it is forced.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Choice {
+    /// Whatever was measured to be faster for the workload.
+    Auto,
+    /// Always.
+    Yes,
+    /// Never.
+    No,
+}
+
+/// What an engine is told when it is opened.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// An empty folder of its own.
+    pub directory: PathBuf,
+    /// The limit of its buffer pool, in bytes, if it has one.
+    pub pool_bytes: u64,
+    /// How much data will be stored, in bytes of keys and values.
+    pub payload_bytes: u64,
+    /// How many threads will use it at once, at most.
+    pub threads_max: usize,
+    /// Whether LMDB writes through its map.
+    pub lmdb_write_map: Choice,
+}
+
+/// A store of tuples, shared by threads.
+pub trait Engine: Sized + Sync {
+    /// Reads on behalf of one thread.
+    type Reader<'a>: Reader
+    where
+        Self: 'a;
+    /// Inserts on behalf of one thread.
+    type Writer<'a>: Writer
+    where
+        Self: 'a;
+
+    /// Whether several writers may be at work at the same time.
+    const CONCURRENT_WRITERS: bool;
+
+    /// Creates an empty store.
+    fn create(options: &EngineOptions) -> Result<Self>;
+
+    /// What a reader of the figures should know about how this engine is run.
+    fn notes(&self) -> Vec<String>;
+
+    /// A reader for the calling thread. It sees all tuples of finished writers.
+    fn reader(&self) -> Result<Self::Reader<'_>>;
+
+    /// A writer for the calling thread.
+    fn writer(&self) -> Result<Self::Writer<'_>>;
+
+    /// The size of what is stored, in bytes, as it lies in pages on storage.
+    fn data_bytes(&self) -> Result<u64>;
+
+    /// The most data that it can hold in memory, in bytes, as far as is known.
+    fn cache_bytes_max(&self) -> u64;
+
+    /// Whatever the engine counts about itself.
+    fn statistics(&self) -> Result<serde_json::Value>;
+
+    /// Closes the store. Its files may be removed afterwards.
+    fn close(self) -> Result<()>;
+}
+
+/// Reads tuples.
+pub trait Reader {
+    /// Copies the value of `key` into `value`, whose contents are replaced; `false` if there is none.
+    fn lookup(&mut self, key: &[u8; KEY_BYTES], value: &mut Vec<u8>) -> Result<bool>;
+
+    /// Shows all tuples from `first` on, in the order of their keys, until `visit` breaks off.
+    fn scan<F>(&mut self, first: &[u8; KEY_BYTES], visit: F) -> Result<()>
+    where
+        F: FnMut(&[u8], &[u8]) -> ControlFlow<()>;
+}
+
+/// Inserts tuples.
+pub trait Writer {
+    /// Inserts a tuple whose key is new.
+    fn insert(&mut self, key: &[u8; KEY_BYTES], value: &[u8]) -> Result<()>;
+
+    /// Makes all that was inserted visible to readers; it need not be durable.
+    fn finish(self) -> Result<()>;
+}

@@ -1,0 +1,225 @@
+//! Keys, values and the orders in which they are visited, the same for every engine.
+//!
+//! Tuple `i` has the 8-byte big-endian key `i`; its value begins with the key, so that a value that was
+//! found can be checked at the price of one comparison. Nothing here allocates: an order is computed and
+//! never stored, so that it does not count in the resident size that a workload measures.
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+/// The size of every key, in bytes.
+pub const KEY_BYTES: usize = 8;
+
+/// The order in which the tuples of a table are inserted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// Ascending keys.
+    Sequential,
+    /// A permutation of the keys that depends on the seed only.
+    Random,
+}
+
+/// The key of tuple `index`.
+#[inline]
+pub fn key(index: u64) -> [u8; KEY_BYTES] {
+    index.to_be_bytes()
+}
+
+/// Writes the value of tuple `index`: its key, then bytes that depend on the key and do not compress.
+///
+/// A value shorter than a key holds the beginning of the key.
+#[inline]
+pub fn fill_value(index: u64, value: &mut [u8]) {
+    let mut word = index;
+    let mut chunks = value.chunks_mut(8);
+    if let Some(first) = chunks.next() {
+        first.copy_from_slice(&key(index)[..first.len()]);
+    }
+    for chunk in chunks {
+        word = word.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(0xd1b5_4a32_d192_ed03);
+        chunk.copy_from_slice(&word.to_le_bytes()[..chunk.len()]);
+    }
+}
+
+/// Whether `value` has the right length and begins with `key`: the check of every value that is found.
+#[inline]
+pub fn matches(key: &[u8], value: &[u8], value_bytes: usize) -> bool {
+    value.len() == value_bytes && value.get(..KEY_BYTES) == Some(key)
+}
+
+/// A small pseudorandom generator: the state advances by a constant and the output is mixed from it
+/// (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014).
+#[derive(Clone, Debug)]
+pub struct Generator(u64);
+
+impl Generator {
+    /// The generator of one thread in one round.
+    pub fn new(seed: u64, thread: u64, round: u64) -> Self {
+        Self(mix(seed ^ mix(thread.wrapping_add(1) ^ mix(round.wrapping_add(1)))))
+    }
+
+    /// The next 64 random bits.
+    #[inline]
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix(self.0)
+    }
+
+    /// A uniform number below `bound`, by multiplication (its bias is below `bound / 2^64`).
+    #[inline]
+    pub fn below(&mut self, bound: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
+    }
+}
+
+/// A bijection of the 64-bit numbers without visible structure.
+#[inline]
+fn mix(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// A pseudorandom permutation of `0..count`, computed and not stored.
+///
+/// It is a Feistel network over the smallest even number of bits that holds `count`; what falls outside is
+/// sent through again until it falls inside ("cycle walking"), at most four times on average.
+#[derive(Clone, Debug)]
+pub struct Permutation {
+    count: u64,
+    half_bits: u32,
+    seed: u64,
+}
+
+impl Permutation {
+    /// The permutation of `0..count` that belongs to `seed`.
+    pub fn new(count: u64, seed: u64) -> Self {
+        let bits = 64 - count.saturating_sub(1).leading_zeros();
+        Self { count, half_bits: bits.div_ceil(2).max(1), seed: mix(seed) }
+    }
+
+    /// Where `index`, which is below the count, goes.
+    #[inline]
+    pub fn at(&self, index: u64) -> u64 {
+        debug_assert!(index < self.count);
+        let mask = (1u64 << self.half_bits) - 1;
+        let mut value = index;
+        loop {
+            let (mut left, mut right) = (value >> self.half_bits, value & mask);
+            for round in 0..4u64 {
+                let mixed = (right ^ self.seed.rotate_left(16 * round as u32))
+                    .wrapping_add(round)
+                    .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                (left, right) = (right, left ^ ((mixed >> 32) & mask));
+            }
+            value = (left << self.half_bits) | right;
+            if value < self.count {
+                return value;
+            }
+        }
+    }
+}
+
+/// The indices that one of several threads inserts, in order.
+#[derive(Clone, Debug)]
+pub struct Share {
+    next: u64,
+    end: u64,
+    step: u64,
+    permutation: Option<Permutation>,
+}
+
+impl Share {
+    /// The share of `thread` among `threads` of `0..count`: a contiguous part if the order is sequential,
+    /// every `threads`-th element of the permutation if it is random.
+    pub fn new(order: Order, count: u64, seed: u64, thread: u64, threads: u64) -> Self {
+        match order {
+            Order::Sequential => {
+                let bound = |t: u64| (u128::from(count) * u128::from(t) / u128::from(threads)) as u64;
+                Self { next: bound(thread), end: bound(thread + 1), step: 1, permutation: None }
+            }
+            Order::Random => Self {
+                next: thread,
+                end: count,
+                step: threads,
+                permutation: Some(Permutation::new(count, seed)),
+            },
+        }
+    }
+}
+
+impl Iterator for Share {
+    type Item = u64;
+
+    #[inline]
+    fn next(&mut self) -> Option<u64> {
+        if self.next >= self.end {
+            return None;
+        }
+        let index = self.next;
+        self.next += self.step;
+        Some(self.permutation.as_ref().map_or(index, |permutation| permutation.at(index)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_permutation_visits_every_index_once() {
+        for count in [1, 2, 3, 4, 5, 16, 17, 1000, 4096, 4097, 70_000] {
+            for seed in [0, 1, u64::MAX] {
+                let permutation = Permutation::new(count, seed);
+                let mut seen = vec![false; count as usize];
+                for index in 0..count {
+                    let image = permutation.at(index) as usize;
+                    assert!(!seen[image], "{count} {seed}: {image} twice");
+                    seen[image] = true;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_permutation_is_not_in_order_and_depends_on_the_seed() {
+        let images = |seed| (0..1000).map(|i| Permutation::new(1000, seed).at(i)).collect::<Vec<_>>();
+        let ascents = images(1).windows(2).filter(|pair| pair[0] < pair[1]).count();
+        assert!((400..600).contains(&ascents), "{ascents} ascents");
+        assert_ne!(images(1), images(2));
+    }
+
+    #[test]
+    fn shares_are_disjoint_and_complete() {
+        for order in [Order::Sequential, Order::Random] {
+            for threads in [1, 2, 3, 7] {
+                let mut all: Vec<u64> =
+                    (0..threads).flat_map(|t| Share::new(order, 1001, 5, t, threads)).collect();
+                all.sort_unstable();
+                assert!(all.into_iter().eq(0..1001), "{order:?} {threads}");
+            }
+        }
+        assert!(Share::new(Order::Sequential, 10, 0, 0, 1).eq(0..10));
+    }
+
+    #[test]
+    fn a_value_is_recognised_by_its_key_and_length() {
+        let mut value = [0; 20];
+        fill_value(7, &mut value);
+        assert!(matches(&key(7), &value, 20));
+        assert!(!matches(&key(8), &value, 20));
+        assert!(!matches(&key(7), &value[..19], 20));
+        assert!(value[8..].iter().any(|byte| *byte != 0));
+    }
+
+    #[test]
+    fn bounded_numbers_cover_their_range_and_stay_in_it() {
+        let mut generator = Generator::new(1, 2, 3);
+        let mut seen = [0; 10];
+        for _ in 0..1000 {
+            seen[generator.below(10) as usize] += 1;
+        }
+        assert!(seen.iter().all(|count| (50..200).contains(count)), "{seen:?}");
+    }
+}

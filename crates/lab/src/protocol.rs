@@ -1,0 +1,119 @@
+//! What the parent of a run and the processes of its engines say to each other: one JSON value a line, the
+//! specification first, then commands, each answered by one reply.
+//!
+//! Each engine has a process of its own, so that its resident size and the bytes it reads and writes are
+//! its alone. All but one of them wait for a command at any time.
+
+use crate::contest::Measured;
+use crate::engines::{Choice, EngineName};
+use crate::keys::Order;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What is done with a table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Workload {
+    /// Point lookups.
+    Lookup,
+    /// Scans of so many tuples; of the whole table if zero.
+    Scan {
+        /// Tuples a scan.
+        length: u64,
+    },
+    /// Insertion of the whole table, anew in each round.
+    Insert,
+}
+
+impl Workload {
+    /// The name in reports.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Lookup => "lookup",
+            Self::Scan { .. } => "scan",
+            Self::Insert => "insert",
+        }
+    }
+}
+
+/// Everything that an engine's process must know.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Specification {
+    /// Which engine.
+    pub engine: EngineName,
+    /// What to do with it.
+    pub workload: Workload,
+    /// Tuples in the table.
+    pub tuples: u64,
+    /// The size of each value, in bytes.
+    pub value_bytes: usize,
+    /// The limit of the engine's pool, in bytes.
+    pub pool_bytes: u64,
+    /// The most threads of any round.
+    pub threads_max: usize,
+    /// How long a round lasts at least.
+    pub duration: Duration,
+    /// How long the workload runs, at most, before the first round.
+    pub warm_up: Duration,
+    /// What random choices depend on.
+    pub seed: u64,
+    /// The order in which tuples are inserted.
+    pub order: Order,
+    /// Whether LMDB writes through its map.
+    pub lmdb_write_map: Choice,
+    /// A folder for this engine alone.
+    pub directory: PathBuf,
+}
+
+/// What the parent wants.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Command {
+    /// Load the table and warm up; nothing, for a workload that loads in each round.
+    Prepare,
+    /// Run one round.
+    Round {
+        /// With so many threads.
+        threads: usize,
+        /// Which one, from zero.
+        round: usize,
+    },
+    /// Close the engine and end.
+    Finish,
+}
+
+/// What an engine's process answers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reply {
+    /// To [`Command::Prepare`].
+    Prepared {
+        /// How long loading took; none if each round loads.
+        load_seconds: Option<f64>,
+        /// One operation in so many is timed.
+        sample_every: u64,
+        /// Remarks that belong to the figures.
+        notes: Vec<String>,
+    },
+    /// To [`Command::Round`].
+    Round(Measured),
+    /// To [`Command::Finish`].
+    Finished(Finished),
+    /// To any command: the run cannot go on.
+    Failed {
+        /// Why.
+        message: String,
+    },
+}
+
+/// What is known at the end.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Finished {
+    /// The size of the data as it lies in pages, in bytes: the largest of all rounds.
+    pub data_bytes: u64,
+    /// The largest resident size of the process through its whole life, in bytes.
+    pub resident_bytes_max: u64,
+    /// What the engine counts about itself.
+    pub statistics: serde_json::Value,
+}

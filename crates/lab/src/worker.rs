@@ -1,0 +1,286 @@
+//! The process of one engine: does what its parent commands, until it is told to finish or the parent ends.
+
+use crate::Result;
+use crate::contest::Measured;
+use crate::engines::lmdb::Lmdb;
+use crate::engines::{Engine, EngineName, EngineOptions};
+use crate::machine::{self, StorageBytes};
+use crate::protocol::{Command, Finished, Reply, Specification, Workload};
+use crate::statistics::Latencies;
+use crate::workloads::{Pace, Pass, SAMPLE_EVERY, SLOW_OPERATION, Table, insert, lookup, scan};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{BufRead, Write};
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Lookups that check a table after it was inserted.
+const CHECK_LOOKUPS: u64 = 1000;
+
+/// Serves a parent that speaks on `input` and listens on `output`.
+///
+/// # Errors
+/// If the parent cannot be understood or reached. Failures of the engine are told to the parent.
+pub fn serve(mut input: impl BufRead, output: impl Write) -> Result<()> {
+    let mut line = String::new();
+    input.read_line(&mut line)?;
+    let specification: Specification = serde_json::from_str(&line)?;
+    match specification.engine {
+        EngineName::Vellum => Err("the engine vellum is not part of this build".into()),
+        EngineName::Lmdb => Session::<Lmdb>::new(specification).serve(input, output),
+    }
+}
+
+/// One engine in the course of a run.
+struct Session<E> {
+    specification: Specification,
+    engine: Option<E>,
+    sample_every: u64,
+    latencies: BTreeMap<usize, Latencies>,
+    data_bytes: u64,
+    statistics: serde_json::Value,
+}
+
+impl<E: Engine> Session<E> {
+    fn new(specification: Specification) -> Self {
+        Self {
+            specification,
+            engine: None,
+            sample_every: SAMPLE_EVERY,
+            latencies: BTreeMap::new(),
+            data_bytes: 0,
+            statistics: serde_json::Value::Null,
+        }
+    }
+
+    fn serve(mut self, input: impl BufRead, mut output: impl Write) -> Result<()> {
+        for line in input.lines() {
+            let command: Command = serde_json::from_str(&line?)?;
+            let reply =
+                self.obey(command).unwrap_or_else(|error| Reply::Failed { message: error.to_string() });
+            serde_json::to_writer(&mut output, &reply)?;
+            output.write_all(b"\n")?;
+            output.flush()?;
+            if matches!(reply, Reply::Finished(_) | Reply::Failed { .. }) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn obey(&mut self, command: Command) -> Result<Reply> {
+        match command {
+            Command::Prepare => self.prepare(),
+            Command::Round { threads, round } => self.round(threads, round).map(Reply::Round),
+            Command::Finish => self.finish().map(Reply::Finished),
+        }
+    }
+
+    fn table(&self) -> Table {
+        let specification = &self.specification;
+        Table {
+            tuples: specification.tuples,
+            value_bytes: specification.value_bytes,
+            seed: specification.seed,
+        }
+    }
+
+    fn create(&self, directory: PathBuf) -> Result<E> {
+        let specification = &self.specification;
+        fs::create_dir_all(&directory)?;
+        E::create(&EngineOptions {
+            directory,
+            pool_bytes: specification.pool_bytes,
+            payload_bytes: specification.tuples * (8 + specification.value_bytes as u64),
+            threads_max: specification.threads_max,
+            lmdb_write_map: specification.lmdb_write_map,
+        })
+    }
+
+    fn prepare(&mut self) -> Result<Reply> {
+        if self.specification.workload == Workload::Insert {
+            let directory = self.specification.directory.join("probe");
+            let engine = self.create(directory.clone())?;
+            let notes = engine.notes();
+            engine.close()?;
+            fs::remove_dir_all(directory)?;
+            return Ok(Reply::Prepared { load_seconds: None, sample_every: self.sample_every, notes });
+        }
+        let engine = self.create(self.specification.directory.join("table"))?;
+        let begin = Instant::now();
+        insert::load(&engine, &self.table(), self.specification.order, 1, SAMPLE_EVERY)?;
+        let load_seconds = Some(begin.elapsed().as_secs_f64());
+        // What was written must not go on being written during the rounds of another engine.
+        self.settle()?;
+        self.data_bytes = engine.data_bytes()?;
+        self.warm_up(&engine)?;
+        let notes = engine.notes();
+        self.engine = Some(engine);
+        Ok(Reply::Prepared { load_seconds, sample_every: self.sample_every, notes })
+    }
+
+    /// Brings the engine to the state in which it will be measured: a scan of the whole table, which also
+    /// checks it, if it can hold it in memory; then the workload for a while.
+    fn warm_up(&mut self, engine: &E) -> Result<()> {
+        let mut duration = self.specification.warm_up;
+        if self.data_bytes <= engine.cache_bytes_max() {
+            scan::check(engine, &self.table())?;
+            duration = duration.min(Duration::from_secs(1));
+        }
+        let pace = Pace { threads: 1, round: u64::MAX, duration, sample_every: SAMPLE_EVERY };
+        let pass = self.pass(engine, &pace)?;
+        if pass.mean(1) > SLOW_OPERATION {
+            self.sample_every = 1;
+        }
+        Ok(())
+    }
+
+    fn pass(&self, engine: &E, pace: &Pace) -> Result<Pass> {
+        match self.specification.workload {
+            Workload::Lookup => lookup::pass(engine, &self.table(), pace),
+            Workload::Scan { length } => scan::pass(engine, &self.table(), pace, length),
+            Workload::Insert => {
+                let order = self.specification.order;
+                insert::load(engine, &self.table(), order, pace.threads, pace.sample_every)
+            }
+        }
+    }
+
+    fn round(&mut self, threads: usize, round: usize) -> Result<Measured> {
+        let duration = self.specification.duration;
+        let pace = Pace { threads, round: round as u64, duration, sample_every: self.sample_every };
+        let (pass, storage) = if self.specification.workload == Workload::Insert {
+            self.insert_round(&pace)?
+        } else {
+            let engine = self.engine.as_ref().ok_or("a round before the engine is prepared")?;
+            let before = StorageBytes::now();
+            let pass = self.pass(engine, &pace)?;
+            (pass, StorageBytes::now().since(before))
+        };
+        let latencies = match self.latencies.entry(threads) {
+            std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
+            std::collections::btree_map::Entry::Vacant(entry) => entry.insert(Latencies::new()?),
+        };
+        latencies.add(&pass.latencies)?;
+        Ok(Measured {
+            operations: pass.operations,
+            seconds: pass.elapsed.as_secs_f64(),
+            percentiles: latencies.percentiles(),
+            latency_samples: latencies.samples(),
+            storage,
+            resident_bytes_max: machine::resident_bytes_max(),
+        })
+    }
+
+    /// A round that makes a new table, checks it, and removes it again.
+    fn insert_round(&mut self, pace: &Pace) -> Result<(Pass, StorageBytes)> {
+        let directory = self.specification.directory.join(format!("round-{}-{}", pace.round, pace.threads));
+        let engine = self.create(directory.clone())?;
+        let before = StorageBytes::now();
+        let pass = self.pass(&engine, pace)?;
+        let storage = StorageBytes::now().since(before);
+        if pass.operations != self.specification.tuples {
+            return Err(format!("{} tuples were inserted", pass.operations).into());
+        }
+        lookup::check(&engine, &self.table(), CHECK_LOOKUPS)?;
+        self.data_bytes = self.data_bytes.max(engine.data_bytes()?);
+        self.statistics = engine.statistics()?;
+        engine.close()?;
+        fs::remove_dir_all(directory)?;
+        self.settle()?;
+        Ok((pass, storage))
+    }
+
+    fn finish(&mut self) -> Result<Finished> {
+        if let Some(engine) = self.engine.take() {
+            self.statistics = engine.statistics()?;
+            engine.close()?;
+        }
+        Ok(Finished {
+            data_bytes: self.data_bytes,
+            resident_bytes_max: machine::resident_bytes_max(),
+            statistics: std::mem::take(&mut self.statistics),
+        })
+    }
+
+    /// Waits until nothing of the file system is left to be written.
+    fn settle(&self) -> Result<()> {
+        let directory = File::open(&self.specification.directory)?;
+        // SAFETY: the descriptor is open for the length of the call, which touches no memory.
+        if unsafe { libc::syncfs(directory.as_raw_fd()) } == 0 {
+            return Ok(());
+        }
+        Err(std::io::Error::last_os_error().into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engines::Choice;
+    use crate::engines::memory::Memory;
+    use crate::keys::Order;
+
+    fn specification(workload: Workload, directory: PathBuf) -> Specification {
+        Specification {
+            engine: EngineName::Lmdb,
+            workload,
+            tuples: 3000,
+            value_bytes: 40,
+            pool_bytes: 1 << 30,
+            threads_max: 2,
+            duration: Duration::from_millis(20),
+            warm_up: Duration::from_millis(10),
+            seed: 1,
+            order: Order::Random,
+            lmdb_write_map: Choice::Auto,
+            directory,
+        }
+    }
+
+    /// Speaks to a session as a parent would.
+    fn converse<E: Engine>(specification: Specification, commands: &[Command]) -> Vec<Reply> {
+        let input: String =
+            commands.iter().map(|command| serde_json::to_string(command).unwrap() + "\n").collect();
+        let mut output = Vec::new();
+        Session::<E>::new(specification).serve(input.as_bytes(), &mut output).unwrap();
+        let output = String::from_utf8(output).unwrap();
+        output.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    #[test]
+    fn a_session_prepares_runs_rounds_and_finishes() {
+        let all = [Workload::Lookup, Workload::Scan { length: 0 }, Workload::Scan { length: 5 }];
+        for workload in all.into_iter().chain([Workload::Insert]) {
+            let folder = tempfile::tempdir().unwrap();
+            let round = |threads, round| Command::Round { threads, round };
+            let commands = [Command::Prepare, round(1, 0), round(2, 0), round(1, 1), Command::Finish];
+            let replies = converse::<Memory>(specification(workload, folder.path().to_owned()), &commands);
+            let [
+                Reply::Prepared { load_seconds, .. },
+                Reply::Round(first),
+                Reply::Round(_),
+                Reply::Round(third),
+                Reply::Finished(finished),
+            ] = replies.as_slice()
+            else {
+                panic!("{replies:?}");
+            };
+            assert_eq!(load_seconds.is_none(), workload == Workload::Insert);
+            assert!(first.operations > 0 && first.latency_samples > 0);
+            assert!(third.latency_samples > first.latency_samples, "samples of all rounds are kept");
+            assert!(finished.resident_bytes_max >= 1 << 20);
+            assert_eq!(finished.data_bytes, 3000 * 48);
+        }
+    }
+
+    #[test]
+    fn a_failure_is_told_to_the_parent_and_ends_the_session() {
+        let folder = tempfile::tempdir().unwrap();
+        let specification = specification(Workload::Lookup, folder.path().to_owned());
+        let commands = [Command::Round { threads: 1, round: 0 }, Command::Finish];
+        let replies = converse::<Memory>(specification, &commands);
+        assert!(matches!(replies.as_slice(), [Reply::Failed { .. }]), "{replies:?}");
+    }
+}

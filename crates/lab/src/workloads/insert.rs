@@ -1,0 +1,71 @@
+//! Insertion of tuples into an empty table, in the order of their keys or in a random one.
+//!
+//! It also loads the tables of the other workloads. What is measured ends when the engine has made all
+//! tuples visible (LMDB: when the transaction is committed); none of the engines is asked to sync.
+
+use super::{Pass, Table, Work, run_threads};
+use crate::Result;
+use crate::engines::{Engine, Writer};
+use crate::keys::{self, Order, Share};
+use crate::statistics::Latencies;
+use std::time::Instant;
+
+/// How many threads insert when `threads` are asked for: one, where the engine has only one writer.
+pub fn writers<E: Engine>(threads: usize) -> usize {
+    if E::CONCURRENT_WRITERS { threads } else { 1 }
+}
+
+/// Inserts all tuples of `table`, timing one insert in `sample_every`.
+///
+/// # Errors
+/// What the engine says.
+pub fn load<E: Engine>(
+    engine: &E,
+    table: &Table,
+    order: Order,
+    threads: usize,
+    sample_every: u64,
+) -> Result<Pass> {
+    let threads = writers::<E>(threads);
+    let prepare = |thread: usize| {
+        let share = Share::new(order, table.tuples, table.seed, thread as u64, threads as u64);
+        Ok((share, vec![0; table.value_bytes], Latencies::new()?))
+    };
+    run_threads(threads, prepare, |(share, mut value, mut latencies), _| {
+        let mut writer = engine.writer()?;
+        let mut operations = 0u64;
+        for index in share {
+            keys::fill_value(index, &mut value);
+            if operations.is_multiple_of(sample_every) {
+                let begin = Instant::now();
+                writer.insert(&keys::key(index), &value)?;
+                latencies.record(begin.elapsed());
+            } else {
+                writer.insert(&keys::key(index), &value)?;
+            }
+            operations += 1;
+        }
+        writer.finish()?;
+        Ok(Work { operations, latencies })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engines::memory::Memory;
+
+    #[test]
+    fn both_orders_insert_every_tuple_once() {
+        for order in [Order::Sequential, Order::Random] {
+            for threads in [1, 3] {
+                let table = Table { tuples: 1000, value_bytes: 16, seed: 9 };
+                let engine = Memory::default();
+                let pass = load(&engine, &table, order, threads, 10).unwrap();
+                assert_eq!(pass.operations, 1000);
+                assert!(pass.latencies.samples() >= 100);
+                crate::workloads::scan::check(&engine, &table).unwrap();
+            }
+        }
+    }
+}

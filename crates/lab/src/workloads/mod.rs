@@ -1,0 +1,133 @@
+//! The workloads: what is done with an engine (`lookup`, `scan`, `insert`) or with the kernel (`evict`,
+//! `io`), by several threads at once, for a time or until it is done.
+
+pub mod evict;
+pub mod insert;
+pub mod io;
+pub mod lookup;
+pub mod scan;
+
+use crate::Result;
+use crate::statistics::Latencies;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+/// One operation in so many is timed where operations are short, so that reading the clock (some 50 ns for
+/// a sample) costs less than 1 ns an operation.
+pub const SAMPLE_EVERY: u64 = 64;
+
+/// Operations that take longer than this on average are all timed.
+pub const SLOW_OPERATION: Duration = Duration::from_micros(5);
+
+/// The table that a workload reads.
+#[derive(Clone, Copy, Debug)]
+pub struct Table {
+    /// How many tuples it has; their keys are `0..tuples`.
+    pub tuples: u64,
+    /// The size of each value, in bytes.
+    pub value_bytes: usize,
+    /// What all random choices depend on.
+    pub seed: u64,
+}
+
+/// How long a pass lasts and how it is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// How many threads work.
+    pub threads: usize,
+    /// Which pass this is; each draws its own random numbers.
+    pub round: u64,
+    /// At least how long it lasts.
+    pub duration: Duration,
+    /// One operation in so many is timed.
+    pub sample_every: u64,
+}
+
+/// What one thread did.
+#[derive(Debug)]
+pub struct Work {
+    /// Operations that were completed.
+    pub operations: u64,
+    /// The timed ones.
+    pub latencies: Latencies,
+}
+
+/// What all threads did between the start of the first and the end of the last.
+#[derive(Debug)]
+pub struct Pass {
+    /// Operations that were completed.
+    pub operations: u64,
+    /// How long it took.
+    pub elapsed: Duration,
+    /// The timed operations.
+    pub latencies: Latencies,
+}
+
+impl Pass {
+    /// The mean time that one thread spent on one operation.
+    pub fn mean(&self, threads: usize) -> Duration {
+        self.elapsed.mul_f64(threads as f64 / self.operations.max(1) as f64)
+    }
+}
+
+/// Runs `work` on so many threads that start together, each with what `prepare` made for it beforehand.
+///
+/// # Errors
+/// The first error of any thread, once all have ended.
+pub fn run_threads<S>(
+    threads: usize,
+    prepare: impl Fn(usize) -> Result<S> + Sync,
+    work: impl Fn(S, Instant) -> Result<Work> + Sync,
+) -> Result<Pass> {
+    let barrier = Barrier::new(threads);
+    let one = |thread: usize| -> Result<(Instant, Instant, Work)> {
+        let prepared = prepare(thread);
+        // A thread that could not be prepared must still arrive, or the others would wait for ever.
+        barrier.wait();
+        let start = Instant::now();
+        let done = work(prepared?, start)?;
+        Ok((start, Instant::now(), done))
+    };
+    let results: Vec<Result<(Instant, Instant, Work)>> = std::thread::scope(|scope| {
+        let handles: Vec<_> = (0..threads).map(|thread| scope.spawn(move || one(thread))).collect();
+        handles
+            .into_iter()
+            .map(|handle| handle.join().unwrap_or_else(|_| Err("a thread of the workload panicked".into())))
+            .collect()
+    });
+    let mut latencies = Latencies::new()?;
+    let mut operations = 0;
+    let mut span: Option<(Instant, Instant)> = None;
+    for result in results {
+        let (start, end, work) = result?;
+        span = Some(span.map_or((start, end), |(first, last)| (first.min(start), last.max(end))));
+        operations += work.operations;
+        latencies.add(&work.latencies)?;
+    }
+    let elapsed = span.map_or(Duration::ZERO, |(first, last)| last - first);
+    Ok(Pass { operations, elapsed, latencies })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_work_of_all_threads_is_added_up() {
+        let pass = run_threads(3, Ok, |thread, _| {
+            let mut latencies = Latencies::new()?;
+            latencies.record(Duration::from_micros(1));
+            Ok(Work { operations: 10 + thread as u64, latencies })
+        })
+        .unwrap();
+        assert_eq!((pass.operations, pass.latencies.samples()), (33, 3));
+    }
+
+    #[test]
+    fn a_thread_that_cannot_be_prepared_fails_the_pass_without_hanging_it() {
+        let prepare = |thread| if thread == 1 { Err("no".into()) } else { Ok(()) };
+        let result =
+            run_threads(2, prepare, |(), _| Ok(Work { operations: 1, latencies: Latencies::new()? }));
+        assert_eq!(result.unwrap_err().to_string(), "no");
+    }
+}

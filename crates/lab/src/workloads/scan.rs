@@ -1,0 +1,225 @@
+//! Scans in key order: over the whole table again and again, or of some length from random places.
+//!
+//! An operation is one tuple. Each must be the one that follows the one before, its value is checked as in
+//! a lookup, and all bytes of the value are read.
+
+use super::{Pace, Pass, Table, Work, run_threads};
+use crate::Result;
+use crate::engines::{Engine, Reader};
+use crate::keys::{self, Generator};
+use crate::statistics::Latencies;
+use std::ops::ControlFlow;
+use std::time::Instant;
+
+/// In a scan of the whole table, the time of so many consecutive tuples is one sample.
+pub const TUPLES_PER_SAMPLE: u64 = 1024;
+
+/// Scans until the time is over: the whole table if `length` is zero (thread `t` of `n` begins at `t/n` of
+/// it), otherwise `length` tuples from uniformly random keys.
+///
+/// # Errors
+/// What the engine says, or that a tuple is missing, wrong or out of order.
+pub fn pass<E: Engine>(engine: &E, table: &Table, pace: &Pace, length: u64) -> Result<Pass> {
+    let prepare = |thread: usize| {
+        let generator = Generator::new(table.seed, thread as u64, pace.round);
+        let first = (u128::from(table.tuples) * thread as u128 / pace.threads as u128) as u64;
+        Ok((engine.reader()?, generator, first, Latencies::new()?))
+    };
+    run_threads(pace.threads, prepare, |(mut reader, mut generator, first, latencies), start| {
+        if length == 0 {
+            whole(&mut reader, table, first, start + pace.duration, start, latencies)
+        } else {
+            ranges(&mut reader, table, pace, length, &mut generator, start, latencies)
+        }
+    })
+}
+
+/// Scans the table once from its beginning to its end.
+///
+/// # Errors
+/// As [`pass`].
+pub fn check<E: Engine>(engine: &E, table: &Table) -> Result<()> {
+    let mut visit = Visit::new(table, 0);
+    engine.reader()?.scan(&keys::key(0), |key, value| visit.tuple(key, value))?;
+    visit.done()?;
+    if visit.next == table.tuples {
+        return Ok(());
+    }
+    Err(format!("the scan ended after {} of {} tuples", visit.next, table.tuples).into())
+}
+
+fn whole<R: Reader>(
+    reader: &mut R,
+    table: &Table,
+    first: u64,
+    deadline: Instant,
+    start: Instant,
+    mut latencies: Latencies,
+) -> Result<Work> {
+    let mut operations = 0;
+    let mut before = start;
+    let mut next = first;
+    loop {
+        let mut visit = Visit::new(table, next);
+        let mut over = false;
+        reader.scan(&keys::key(next), |key, value| {
+            visit.tuple(key, value)?;
+            if visit.count.is_multiple_of(TUPLES_PER_SAMPLE) {
+                let now = Instant::now();
+                latencies.record(now - before);
+                before = now;
+                if now >= deadline {
+                    over = true;
+                    return ControlFlow::Break(());
+                }
+            }
+            ControlFlow::Continue(())
+        })?;
+        visit.done()?;
+        operations += visit.count;
+        if over {
+            return Ok(Work { operations, latencies });
+        }
+        if visit.next != table.tuples {
+            return Err(format!("a scan ended before tuple {} of {}", visit.next, table.tuples).into());
+        }
+        next = 0;
+        // A table shorter than a sample would otherwise never look at the clock.
+        if Instant::now() >= deadline {
+            return Ok(Work { operations, latencies });
+        }
+    }
+}
+
+fn ranges<R: Reader>(
+    reader: &mut R,
+    table: &Table,
+    pace: &Pace,
+    length: u64,
+    generator: &mut Generator,
+    start: Instant,
+    mut latencies: Latencies,
+) -> Result<Work> {
+    let deadline = start + pace.duration;
+    let sample_every = (pace.sample_every / length).max(1);
+    let mut operations = 0;
+    loop {
+        let begin = Instant::now();
+        operations += range(reader, table, length, generator)?;
+        let end = Instant::now();
+        latencies.record(end - begin);
+        if end >= deadline {
+            return Ok(Work { operations, latencies });
+        }
+        for _ in 1..sample_every {
+            operations += range(reader, table, length, generator)?;
+        }
+    }
+}
+
+#[inline]
+fn range<R: Reader>(reader: &mut R, table: &Table, length: u64, generator: &mut Generator) -> Result<u64> {
+    let first = generator.below(table.tuples);
+    let wanted = length.min(table.tuples - first);
+    let mut visit = Visit::new(table, first);
+    reader.scan(&keys::key(first), |key, value| {
+        visit.tuple(key, value)?;
+        if visit.count == wanted { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    visit.done()?;
+    if visit.count != wanted {
+        return Err(format!("a scan of {wanted} tuples from {first} ended after {}", visit.count).into());
+    }
+    Ok(wanted)
+}
+
+/// Checks the tuples of one scan.
+struct Visit {
+    next: u64,
+    count: u64,
+    value_bytes: usize,
+    folded: u64,
+    wrong: Option<String>,
+}
+
+impl Visit {
+    fn new(table: &Table, first: u64) -> Self {
+        Self { next: first, count: 0, value_bytes: table.value_bytes, folded: 0, wrong: None }
+    }
+
+    #[inline]
+    fn tuple(&mut self, key: &[u8], value: &[u8]) -> ControlFlow<()> {
+        if key != keys::key(self.next) || !keys::matches(key, value, self.value_bytes) {
+            self.refuse(key, value);
+            return ControlFlow::Break(());
+        }
+        for word in value.chunks_exact(8) {
+            let mut bytes = [0; 8];
+            bytes.copy_from_slice(word);
+            self.folded ^= u64::from_le_bytes(bytes);
+        }
+        self.next += 1;
+        self.count += 1;
+        ControlFlow::Continue(())
+    }
+
+    #[cold]
+    fn refuse(&mut self, key: &[u8], value: &[u8]) {
+        self.wrong = Some(format!(
+            "a scan found key {key:02x?} with a value of {} bytes where tuple {} should be",
+            value.len(),
+            self.next
+        ));
+    }
+
+    fn done(&mut self) -> Result<()> {
+        std::hint::black_box(self.folded);
+        self.wrong.take().map_or(Ok(()), |wrong| Err(wrong.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engines::memory::Memory;
+    use std::time::Duration;
+
+    fn loaded(tuples: u64) -> (Memory, Table) {
+        let table = Table { tuples, value_bytes: 24, seed: 1 };
+        let engine = Memory::default();
+        crate::workloads::insert::load(&engine, &table, keys::Order::Random, 2, 64).unwrap();
+        (engine, table)
+    }
+
+    #[test]
+    fn scans_are_counted_in_tuples() {
+        let pace = Pace { threads: 2, round: 0, duration: Duration::from_millis(20), sample_every: 64 };
+        for tuples in [1, 100, 5000] {
+            let (engine, table) = loaded(tuples);
+            check(&engine, &table).unwrap();
+            for length in [0, 1, 10, 10_000] {
+                let pass = pass(&engine, &table, &pace, length).unwrap();
+                assert!(pass.operations >= 2, "{tuples} {length}");
+                assert!(pass.elapsed >= pace.duration);
+                assert!(pass.latencies.samples() > 0 || length == 0 && tuples < TUPLES_PER_SAMPLE);
+            }
+        }
+    }
+
+    #[test]
+    fn a_tuple_that_is_missing_damaged_or_too_many_is_an_error() {
+        let pace = Pace { threads: 1, round: 0, duration: Duration::from_millis(20), sample_every: 64 };
+        let (engine, table) = loaded(3000);
+        engine.map.write().unwrap().remove(keys::key(2999).as_slice());
+        assert!(check(&engine, &table).is_err());
+        for length in [0, 3000] {
+            assert!(pass(&engine, &table, &pace, length).is_err(), "{length}");
+        }
+        let (engine, table) = loaded(3000);
+        engine.map.write().unwrap().get_mut(keys::key(7).as_slice()).unwrap().push(0);
+        assert!(check(&engine, &table).is_err());
+        let (engine, table) = loaded(3000);
+        engine.map.write().unwrap().insert(b"\0\0\0\0\0\0\0\x07\0".to_vec(), vec![0; 24]);
+        assert!(check(&engine, &table).is_err());
+    }
+}

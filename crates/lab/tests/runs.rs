@@ -1,0 +1,193 @@
+//! Runs each workload, tiny, as a user would, and checks the form of what comes out. Nothing here asserts
+//! speed.
+
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// The fields of a summary, in their order.
+const SUMMARY_FIELDS: [&str; 17] = [
+    "kind",
+    "workload",
+    "engine",
+    "threads",
+    "tuples",
+    "pool_bytes",
+    "rounds",
+    "ops_per_second",
+    "ops_per_second_min",
+    "ops_per_second_max",
+    "p50_ns",
+    "p99_ns",
+    "p999_ns",
+    "load_seconds",
+    "resident_bytes_max",
+    "bytes_read",
+    "bytes_written",
+];
+
+fn lab(directory: &Path, line: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lab"));
+    command.args(line.split_ascii_whitespace()).arg("--dir").arg(directory);
+    command.output().unwrap()
+}
+
+/// Runs with `--json` and gives the objects, after the checks that hold for all runs.
+fn objects(directory: &Path, line: &str) -> Vec<(String, Value)> {
+    let output = lab(directory, &format!("{line} --json"));
+    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let objects: Vec<(String, Value)> =
+        text.lines().map(|line| (line.to_owned(), serde_json::from_str(line).unwrap())).collect();
+    assert_eq!(objects[0].1["kind"], "manifest");
+    objects
+}
+
+/// Checks the summaries and the rounds of a run, given its engines and threads.
+fn check_run(objects: &[(String, Value)], workload: &str, engines: &[&str], threads: &[u64], rounds: u64) {
+    let of_kind = |kind: &str| objects.iter().filter(|(_, o)| o["kind"] == kind).collect::<Vec<_>>();
+    let summaries = of_kind("summary");
+    assert_eq!(summaries.len(), engines.len() * threads.len());
+    assert_eq!(of_kind("round").len() as u64, rounds * summaries.len() as u64);
+    assert_eq!(
+        of_kind("ratio").len(),
+        (engines.len() - 1) * threads.len() + engines.len() * (threads.len() - 1)
+    );
+    for (place, (text, summary)) in summaries.iter().enumerate() {
+        assert_eq!(summary["workload"], workload);
+        assert_eq!(summary["engine"], engines[place / threads.len()]);
+        assert_eq!(summary["threads"], threads[place % threads.len()]);
+        assert_eq!(summary["rounds"], rounds);
+        let places: Vec<usize> =
+            SUMMARY_FIELDS.iter().map(|field| text.find(&format!("\"{field}\":")).expect(field)).collect();
+        assert!(places.is_sorted(), "the fields are out of order: {text}");
+        assert_eq!(summary.as_object().unwrap().len(), SUMMARY_FIELDS.len());
+        let number = |field: &str| summary[field].as_f64().unwrap_or_else(|| panic!("{field}: {text}"));
+        assert!(number("ops_per_second_min") > 0.0);
+        assert!(number("ops_per_second_min") <= number("ops_per_second"));
+        assert!(number("ops_per_second") <= number("ops_per_second_max"));
+        assert!(number("p50_ns") > 0.0 && number("p50_ns") <= number("p99_ns"));
+        assert!(number("p99_ns") <= number("p999_ns"));
+        assert!(number("tuples") > 0.0 && number("pool_bytes") > 0.0);
+        assert!(number("resident_bytes_max") > 1e6 && number("load_seconds") >= 0.0);
+        assert!(number("bytes_read") >= 0.0 && number("bytes_written") >= 0.0);
+    }
+    // The last line of each engine, and of the run, is a summary.
+    for engine in engines {
+        let last = objects.iter().rfind(|(_, object)| object["engine"] == *engine).unwrap();
+        assert_eq!(last.1["kind"], "summary");
+    }
+    assert_eq!(objects.last().unwrap().1["kind"], "summary");
+}
+
+const ENGINES: &str = "lmdb";
+const ENGINE_LIST: [&str; 1] = ["lmdb"];
+
+#[test]
+fn lookups() {
+    let folder = tempfile::tempdir().unwrap();
+    for load in ["sequential", "random"] {
+        let line = format!(
+            "lookup --engines {ENGINES} --tuples 20k --pool 64MiB --seconds 0.2 --rounds 2 --threads 1,2 \
+             --load {load}"
+        );
+        check_run(&objects(folder.path(), &line), "lookup", &ENGINE_LIST, &[1, 2], 2);
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left behind");
+}
+
+#[test]
+fn scans() {
+    let folder = tempfile::tempdir().unwrap();
+    for length in ["", "--length 100"] {
+        let line = format!("scan --engines {ENGINES} --tuples 20_000 --seconds 0.2 --rounds 1 {length}");
+        check_run(&objects(folder.path(), &line), "scan", &ENGINE_LIST, &[1], 1);
+    }
+}
+
+#[test]
+fn inserts() {
+    let folder = tempfile::tempdir().unwrap();
+    for order in ["sequential", "random"] {
+        let line =
+            format!("insert --engines {ENGINES} --tuples 20k --rounds 3 --order {order} --threads 1,2");
+        let objects = objects(folder.path(), &line);
+        check_run(&objects, "insert", &ENGINE_LIST, &[1, 2], 3);
+        let tuples = objects.iter().filter(|(_, object)| object["kind"] == "round");
+        assert!(tuples.map(|(_, round)| &round["operations"]).all(|operations| operations == 20_000));
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left behind");
+}
+
+#[test]
+fn both_ways_of_lmdb_to_write_do_the_same_work() {
+    let folder = tempfile::tempdir().unwrap();
+    for choice in ["yes", "no"] {
+        let line = format!("insert --engines lmdb --tuples 20k --rounds 1 --lmdb-write-map {choice}");
+        check_run(&objects(folder.path(), &line), "insert", &["lmdb"], &[1], 1);
+    }
+}
+
+#[test]
+fn evictions() {
+    let folder = tempfile::tempdir().unwrap();
+    let line = "evict --methods madvise --pool 64MiB --seconds 0.2 --rounds 2 --threads 1,2";
+    check_run(&objects(folder.path(), line), "evict", &["madvise"], &[1, 2], 2);
+    // Which of the others there are depends on the kernel; those that are missing are named.
+    let objects = objects(folder.path(), "evict --pool 64MiB --seconds 0.05 --rounds 1");
+    for method in ["madvise", "process_madvise", "exmap"] {
+        let measured = objects.iter().any(|(_, o)| o["kind"] == "summary" && o["engine"] == method);
+        let left_out = objects.iter().any(|(_, o)| {
+            o["kind"] == "note" && o["text"].as_str().unwrap().starts_with(&format!("{method} is left out"))
+        });
+        assert!(measured != left_out, "{method}");
+    }
+}
+
+#[test]
+fn reads() {
+    let folder = tempfile::tempdir().unwrap();
+    let line = "io --size 64MiB --pool 4MiB --depth 16 --seconds 0.2 --rounds 2";
+    let methods = ["blocking", "uring_fixed", "uring_pool"];
+    let first = objects(folder.path(), line);
+    check_run(&first, "io", &methods, &[1], 2);
+    // The file stays in the folder that was given, and the second run uses it.
+    let second = objects(folder.path(), line);
+    check_run(&second, "io", &methods, &[1], 2);
+    let load = |objects: &[(String, Value)]| objects.last().unwrap().1["load_seconds"].as_f64().unwrap();
+    assert!(load(&first) > 0.0 && load(&second) == 0.0);
+}
+
+#[test]
+fn people_get_tables() {
+    let folder = tempfile::tempdir().unwrap();
+    let output =
+        lab(folder.path(), "lookup --engines lmdb --tuples 1k --seconds 0.05 --rounds 1 --threads 1,2");
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).unwrap();
+    for word in ["engine", "ops/s", "p99.9", "lmdb 2 threads / lmdb 1 thread"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+}
+
+#[test]
+fn failures_have_exit_codes_and_reasons() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("missing");
+    let output = lab(&missing, "lookup --engines lmdb --tuples 1k");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("missing"));
+    assert_eq!(lab(folder.path(), "lookup --engines none").status.code(), Some(2));
+    assert_eq!(lab(folder.path(), "lookup --engines lmdb --check").status.code(), Some(1));
+    assert_eq!(lab(folder.path(), "io --size 64KiB --seconds 0.05").status.code(), Some(1));
+}
+
+#[test]
+fn the_manifest_is_one_object() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = lab(folder.path(), "manifest");
+    let manifest: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for field in ["cpu_model", "cpu_count", "memory_bytes", "kernel", "file_system", "date"] {
+        assert!(!manifest[field].is_null() || field == "cpu_model", "{field}");
+    }
+}
