@@ -119,7 +119,7 @@ pub enum IoEngine {
     IoUring,
     /// `pread` and `pwrite`, one after the other.
     Pread,
-    /// No device at all: a simulated file.
+    /// No device at all: [`SimulatedFile`](crate::SimulatedFile).
     Simulated,
 }
 

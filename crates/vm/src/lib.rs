@@ -4,23 +4,28 @@
 //! - [`Mapping`]: address space as large as a database, of which only what is used is resident;
 //! - [`Releaser`]: gives the memory of batches of pages back (eviction);
 //! - [`File`]: direct, overlapped reads and writes of pages, by [`DiskFile`] (io_uring, or
-//!   `pread`/`pwrite` where that is refused);
+//!   `pread`/`pwrite` where that is refused), and [`Directory`], where files are;
+//! - [`SimulatedFile`] and [`SimulatedDisk`]: the same in memory, failing in every way that real ones do;
 //! - [`VmError`]: says what was being done, on what, and what to do about it.
 //!
 //! It knows nothing of what the pages mean: no states, no headers, no checksums.
 
 mod aligned;
+mod directory;
 mod disk;
 mod error;
 mod file;
 mod memory;
 mod release;
 mod ring;
+mod sim;
 mod transfer;
 
 pub use aligned::AlignedBuffer;
+pub use directory::{Directory, DiskDirectory};
 pub use disk::{DiskFile, sync_directory};
 pub use error::VmError;
 pub use file::{CreateMode, File, FileDescription, FileOptions, IoEngine, Operation, Request};
 pub use memory::{Mapping, resident_bytes, resident_bytes_peak};
 pub use release::{PageRange, ReleaseMethod, Releaser};
+pub use sim::{CrashModel, Faults, FileOperation, Image, OperationCounts, SimulatedDisk, SimulatedFile};

@@ -1,0 +1,198 @@
+//! Several simulated files that fail and crash together.
+
+use super::faults::{CrashModel, Faults, FileOperation, OperationCounts};
+use super::file::{OpenLock, SimulatedFile, history, state};
+use super::image::Image;
+use super::state::{Disk, NameChange};
+use crate::directory::Directory;
+use crate::{CreateMode, File, FileOptions, VmError};
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// A directory of [`SimulatedFile`]s that crashes as one, and counts operations across them.
+///
+/// Names that were removed or given, but not synced, come back after a crash in part: the first of them,
+/// up to any point. Creating a file is durable at once, as it is for [`DiskFile`](crate::DiskFile).
+///
+/// # Examples
+/// ```
+/// use vellum_vm::{CreateMode, Directory, FileOptions, SimulatedDisk};
+/// let disk = SimulatedDisk::new(42);
+/// let options = FileOptions { create: CreateMode::CreateNew, ..FileOptions::default() };
+/// let log = disk.open("log", &options)?;
+/// log.grow(4096)?;
+/// disk.fail_from(1); // the power goes
+/// assert!(log.sync().is_err());
+/// let after = disk.crash();
+/// assert_eq!(after.names()?, ["log"]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct SimulatedDisk {
+    disk: Arc<Mutex<Disk>>,
+}
+
+impl SimulatedDisk {
+    /// An empty disk without faults.
+    pub fn new(seed: u64) -> Self {
+        Self { disk: Arc::new(Mutex::new(Disk::new(seed, Faults::default()))) }
+    }
+
+    /// The file of this name, created if need be, without regard to who has it open: for the test that
+    /// wants to set its faults or look at it.
+    pub fn file(&self, name: &str) -> SimulatedFile {
+        let mut state = self.state();
+        let found = state.names.current.get(name).copied();
+        let index = found.unwrap_or_else(|| create(&mut state, name));
+        SimulatedFile::of(self.disk.clone(), index, None)
+    }
+
+    /// The seed that everything random here comes from.
+    pub fn seed(&self) -> u64 {
+        self.state().seed
+    }
+
+    /// Replaces the faults of all files, those to be created included.
+    pub fn set_faults(&self, faults: Faults) {
+        let mut state = self.state();
+        state.files.iter_mut().for_each(|file| file.faults = faults.clone());
+        state.faults = faults;
+    }
+
+    /// Ends all faults and scheduled failures, except for what a crash does.
+    pub fn heal(&self) {
+        let mut state = self.state();
+        for file in &mut state.files {
+            file.faults = Faults { crash: file.faults.crash, ..Faults::default() };
+            file.schedule.clear();
+        }
+        state.faults = Faults { crash: state.faults.crash, ..Faults::default() };
+        state.schedule.clear();
+    }
+
+    /// Makes the `n`-th operation from now, on any file or name, fail with EIO; the next one is the first.
+    pub fn fail_nth(&self, n: u64) {
+        self.state().schedule.fail(None, n, false);
+    }
+
+    /// Makes the `n`-th operation from now, on any file or name, and all that follow it fail with EIO, as
+    /// if the power had gone.
+    pub fn fail_from(&self, n: u64) {
+        self.state().schedule.fail(None, n, true);
+    }
+
+    /// Makes the `n`-th operation of one kind from now fail with EIO.
+    pub fn fail_nth_of(&self, operation: FileOperation, n: u64) {
+        self.state().schedule.fail(Some(operation), n, false);
+    }
+
+    /// Makes the `n`-th operation of one kind from now, and all of that kind that follow it, fail with EIO.
+    pub fn fail_from_of(&self, operation: FileOperation, n: u64) {
+        self.state().schedule.fail(Some(operation), n, true);
+    }
+
+    /// How much was done with all files and names.
+    pub fn counts(&self) -> OperationCounts {
+        self.state().schedule.counts
+    }
+
+    /// The last operations and faults, one a line, below the seed.
+    pub fn history(&self) -> String {
+        history(&self.state(), None)
+    }
+
+    /// The disk that a crash at this moment leaves: all files caught at once, each by the crash model among
+    /// its faults. Each call draws anew. This disk goes on as if nothing had happened.
+    #[must_use]
+    pub fn crash(&self) -> Self {
+        Self { disk: Arc::new(Mutex::new(self.state().crash(None))) }
+    }
+
+    /// The disk that a crash by this model leaves.
+    #[must_use]
+    pub fn crash_with(&self, model: CrashModel) -> Self {
+        Self { disk: Arc::new(Mutex::new(self.state().crash(Some(model)))) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, Disk> {
+        state(&self.disk)
+    }
+}
+
+impl Directory for SimulatedDisk {
+    fn open(&self, name: &str, options: &FileOptions) -> Result<Arc<dyn File>, VmError> {
+        let failed = |source| VmError::Open { path: PathBuf::from(name), action: "open or create", source };
+        let mut state = self.state();
+        let found = state.names.current.get(name).copied();
+        let index = match (found, options.create) {
+            (Some(_), CreateMode::CreateNew) if !options.read_only => {
+                return Err(failed(io::ErrorKind::AlreadyExists.into()));
+            }
+            (Some(index), _) => index,
+            (None, CreateMode::CreateNew | CreateMode::OpenOrCreate) if !options.read_only => {
+                state.begin_name(FileOperation::Name, "created").map_err(failed)?;
+                create(&mut state, name)
+            }
+            (None, _) => return Err(failed(io::ErrorKind::NotFound.into())),
+        };
+        let exclusive = !options.read_only;
+        let holders = &mut state.files[index].holders;
+        if *holders < 0 || (exclusive && *holders > 0) {
+            let hint = "another handle has it open; close that first";
+            return Err(VmError::Locked { path: PathBuf::from(name), hint });
+        }
+        *holders = if exclusive { -1 } else { *holders + 1 };
+        drop(state);
+        let lock = Arc::new(OpenLock { disk: self.disk.clone(), index, exclusive });
+        Ok(Arc::new(SimulatedFile::of(self.disk.clone(), index, Some(lock))))
+    }
+
+    fn names(&self) -> io::Result<Vec<String>> {
+        Ok(self.state().names.current.keys().cloned().collect())
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        let mut state = self.state();
+        state.begin_name(FileOperation::Name, "removed")?;
+        if !state.names.current.contains_key(name) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        state.names.apply(NameChange::Remove(name.to_owned()));
+        Ok(())
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let mut state = self.state();
+        state.begin_name(FileOperation::Name, "renamed")?;
+        if !state.names.current.contains_key(from) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        state.names.apply(NameChange::Rename(from.to_owned(), to.to_owned()));
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let mut state = self.state();
+        state.begin_name(FileOperation::Sync, "done")?;
+        state.names.sync();
+        Ok(())
+    }
+}
+
+impl fmt::Debug for SimulatedDisk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.state();
+        write!(f, "SimulatedDisk(seed {}, {} files)", state.seed, state.names.current.len())
+    }
+}
+
+/// Adds an empty file with a durable name; earlier changes of names become durable with it, as they do when
+/// a directory is synced.
+fn create(disk: &mut Disk, name: &str) -> usize {
+    let index = disk.add(name, Image::default());
+    disk.names.apply(NameChange::Set(name.to_owned(), index));
+    disk.names.sync();
+    index
+}

@@ -1,0 +1,370 @@
+//! The simulated file as its users and its tests see it.
+
+use super::faults::{CrashModel, Faults, FileOperation, OperationCounts};
+use super::image::Image;
+use super::state::{Change, Disk};
+use crate::file::{File, FileDescription, IoEngine, Operation, Request};
+use crate::transfer::{Transfer, transfer_all};
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use vellum_base::PAGE_SIZE;
+
+/// A file in memory that fails as it is told to, the same way each time for the same seed.
+///
+/// Clones share the contents, so a test keeps one while the code it tests owns another. As a test double it
+/// is strict: offsets, lengths and addresses that are not multiples of [`PAGE_SIZE`], and requests of one
+/// batch that overlap, are panics.
+///
+/// # Examples
+/// Data that was not synced does not survive every crash:
+/// ```
+/// use vellum_vm::{AlignedBuffer, CrashModel, File, SimulatedFile};
+/// let file = SimulatedFile::new(42);
+/// file.grow(4096)?;
+/// file.sync()?;
+/// let mut page = AlignedBuffer::new(4096);
+/// page.fill(1);
+/// // SAFETY: the page is not changed meanwhile.
+/// unsafe { file.write(0, page.as_ptr(), 4096)? };
+/// assert_eq!(file.crash_with(CrashModel::LoseAll).snapshot().to_vec(), [0; 4096]);
+/// file.sync()?;
+/// assert_eq!(file.crash().snapshot().to_vec(), [1; 4096]);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct SimulatedFile {
+    disk: Arc<Mutex<Disk>>,
+    index: usize,
+    /// Present if it was opened through a directory: who may open it besides.
+    lock: Option<Arc<OpenLock>>,
+}
+
+impl SimulatedFile {
+    /// An empty file without faults.
+    pub fn new(seed: u64) -> Self {
+        Self::from_image(seed, Image::default())
+    }
+
+    /// A file with these contents, all of them durable, and without faults.
+    pub fn from_image(seed: u64, image: Image) -> Self {
+        let mut disk = Disk::new(seed, Faults::default());
+        let index = disk.add("the file", image);
+        Self { disk: Arc::new(Mutex::new(disk)), index, lock: None }
+    }
+
+    pub(super) fn of(disk: Arc<Mutex<Disk>>, index: usize, lock: Option<Arc<OpenLock>>) -> Self {
+        Self { disk, index, lock }
+    }
+
+    /// The seed that everything random here comes from.
+    pub fn seed(&self) -> u64 {
+        self.state().seed
+    }
+
+    /// Which faults it has.
+    pub fn faults(&self) -> Faults {
+        self.state().files[self.index].faults.clone()
+    }
+
+    /// Replaces the faults it has.
+    pub fn set_faults(&self, faults: Faults) {
+        self.state().files[self.index].faults = faults;
+    }
+
+    /// Ends all faults and scheduled failures, except for what a crash does.
+    pub fn heal(&self) {
+        let file = &mut self.state().files[self.index];
+        file.faults = Faults { crash: file.faults.crash, ..Faults::default() };
+        file.schedule.clear();
+    }
+
+    /// Makes the `n`-th operation from now, of any kind, fail with EIO; the next one is the first.
+    pub fn fail_nth(&self, n: u64) {
+        self.state().files[self.index].schedule.fail(None, n, false);
+    }
+
+    /// Makes the `n`-th operation from now, of any kind, and all that follow it fail with EIO.
+    pub fn fail_from(&self, n: u64) {
+        self.state().files[self.index].schedule.fail(None, n, true);
+    }
+
+    /// Makes the `n`-th operation of one kind from now fail with EIO.
+    pub fn fail_nth_of(&self, operation: FileOperation, n: u64) {
+        self.state().files[self.index].schedule.fail(Some(operation), n, false);
+    }
+
+    /// Makes the `n`-th operation of one kind from now, and all of that kind that follow it, fail with EIO.
+    pub fn fail_from_of(&self, operation: FileOperation, n: u64) {
+        self.state().files[self.index].schedule.fail(Some(operation), n, true);
+    }
+
+    /// How much was done with it.
+    pub fn counts(&self) -> OperationCounts {
+        self.state().files[self.index].schedule.counts
+    }
+
+    /// The last operations and faults, one a line, below the seed.
+    pub fn history(&self) -> String {
+        history(&self.state(), Some(self.index))
+    }
+
+    /// How many writes and changes of size are not durable.
+    pub fn unsynced_count(&self) -> usize {
+        self.state().files[self.index].pending.len()
+    }
+
+    /// What a read sees now.
+    pub fn snapshot(&self) -> Image {
+        self.state().files[self.index].contents.clone()
+    }
+
+    /// What would survive a crash that loses all it can.
+    pub fn durable_snapshot(&self) -> Image {
+        self.state().files[self.index].durable.clone()
+    }
+
+    /// The file that a crash at this moment leaves, by the crash model among its faults. Each call draws
+    /// anew. This file goes on as if nothing had happened.
+    #[must_use]
+    pub fn crash(&self) -> Self {
+        self.crash_by(None)
+    }
+
+    /// The file that a crash by this model leaves.
+    #[must_use]
+    pub fn crash_with(&self, model: CrashModel) -> Self {
+        self.crash_by(Some(model))
+    }
+
+    /// Inverts a bit, counted from the beginning of the file, durably.
+    pub fn flip_bit(&self, bit: u64) {
+        let file = &mut self.state().files[self.index];
+        file.contents.flip_bit(bit);
+        file.durable.flip_bit(bit);
+    }
+
+    /// Replaces what is at `offset`, durably.
+    pub fn overwrite(&self, offset: u64, bytes: &[u8]) {
+        let file = &mut self.state().files[self.index];
+        file.contents.write(offset, bytes);
+        file.durable.write(offset, bytes);
+    }
+
+    fn crash_by(&self, model: Option<CrashModel>) -> Self {
+        let (image, seed) = self.state().crash_file(self.index, model);
+        let survivor = Self::from_image(seed, image);
+        survivor.set_faults(Faults { crash: self.faults().crash, ..Faults::default() });
+        survivor
+    }
+
+    fn state(&self) -> MutexGuard<'_, Disk> {
+        state(&self.disk)
+    }
+
+    /// Counts an operation, and fails or waits if it is to.
+    fn begin(&self, operation: FileOperation, offset: u64, bytes: usize) -> io::Result<()> {
+        if operation != FileOperation::Read && self.lock.as_ref().is_some_and(|lock| !lock.exclusive) {
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the file was opened read-only"));
+        }
+        let delay = self.state().begin(self.index, operation, offset, bytes)?;
+        if delay > Duration::ZERO {
+            std::thread::sleep(delay);
+        }
+        Ok(())
+    }
+
+    /// Reads part of what is asked for.
+    ///
+    /// # Safety
+    /// As for [`File::read`].
+    unsafe fn read_some(&self, offset: u64, address: *mut u8, bytes: usize) -> io::Result<usize> {
+        let mut state = self.state();
+        let bytes = state.portion(self.index, FileOperation::Read, bytes)?;
+        // SAFETY: passed on from the caller; a portion is not longer than the whole.
+        let there = unsafe { state.files[self.index].contents.read_to(offset, address, bytes) };
+        let probability = state.files[self.index].faults.bit_flip_on_read;
+        if there > 0 && state.random.chance(probability) {
+            let bit = state.random.below(there as u64 * 8);
+            let byte = address.wrapping_add((bit / 8) as usize);
+            // SAFETY: the byte is one of those just read.
+            unsafe { byte.write(byte.read() ^ (1 << (bit % 8))) };
+            state.note(self.index, FileOperation::Read, offset + bit / 8, 1, "returned with a bit inverted");
+        }
+        Ok(there)
+    }
+
+    /// What a failing read leaves in memory: anything.
+    ///
+    /// # Safety
+    /// As for [`File::read`].
+    unsafe fn scribble(&self, address: *mut u8, bytes: usize) {
+        let mut state = self.state();
+        let spoilt = state.random.below(bytes as u64 + 1) as usize;
+        // SAFETY: passed on from the caller; the part is not longer than the whole.
+        unsafe { std::ptr::write_bytes(address, state.random.next() as u8, spoilt) };
+    }
+}
+
+impl File for SimulatedFile {
+    unsafe fn read(&self, offset: u64, address: *mut u8, bytes: usize) -> io::Result<()> {
+        assert_aligned(offset, address, bytes);
+        if let Err(error) = self.begin(FileOperation::Read, offset, bytes) {
+            // SAFETY: passed on from the caller.
+            unsafe { self.scribble(address, bytes) };
+            return Err(error);
+        }
+        transfer_all(Transfer::new(bytes, false, false), |done, length| {
+            // SAFETY: passed on from the caller, and `done + length` is within `bytes`.
+            unsafe { self.read_some(offset + done as u64, address.add(done), length) }
+        })
+    }
+
+    unsafe fn write(&self, offset: u64, address: *const u8, bytes: usize) -> io::Result<()> {
+        assert_aligned(offset, address, bytes);
+        // SAFETY: the caller vouches that the bytes are there and do not change during the call.
+        let source = unsafe { std::slice::from_raw_parts(address, bytes) };
+        if let Err(error) = self.begin(FileOperation::Write, offset, bytes) {
+            if error.raw_os_error() == Some(libc::EIO) {
+                self.state().write_torn(self.index, offset, source);
+            }
+            return Err(error);
+        }
+        transfer_all(Transfer::new(bytes, true, false), |done, length| {
+            let mut state = self.state();
+            let length = state.portion(self.index, FileOperation::Write, length)?;
+            state.write(self.index, offset + done as u64, &source[done..done + length])?;
+            Ok(length)
+        })
+    }
+
+    unsafe fn run(&self, requests: &mut [Request]) {
+        assert_disjoint(requests);
+        let mut order: Vec<_> = (0..requests.len()).collect();
+        for end in (1..order.len()).rev() {
+            let other = self.state().random.below(end as u64 + 1) as usize;
+            order.swap(end, other);
+        }
+        for index in order {
+            let Request { operation, offset, address, bytes, .. } = requests[index];
+            // SAFETY: passed on from the caller.
+            requests[index].result = unsafe {
+                match operation {
+                    Operation::Read => self.read(offset, address, bytes),
+                    Operation::Write => self.write(offset, address, bytes),
+                }
+            };
+        }
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        if let Err(error) = self.begin(FileOperation::Sync, 0, 0) {
+            self.state().doom(self.index);
+            return Err(error);
+        }
+        self.state().files[self.index].sync();
+        Ok(())
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.state().files[self.index].contents.size())
+    }
+
+    fn grow(&self, to: u64) -> io::Result<()> {
+        self.begin(FileOperation::Resize, to, 0)?;
+        let mut state = self.state();
+        if to > state.files[self.index].contents.size() {
+            state.check_capacity(self.index, to)?;
+            state.files[self.index].apply(Change::Resize { size: to });
+        }
+        Ok(())
+    }
+
+    fn truncate(&self, to: u64) -> io::Result<()> {
+        self.begin(FileOperation::Resize, to, 0)?;
+        let file = &mut self.state().files[self.index];
+        if to < file.contents.size() {
+            file.apply(Change::Resize { size: to });
+        }
+        Ok(())
+    }
+
+    fn description(&self) -> FileDescription {
+        FileDescription { direct: false, engine: IoEngine::Simulated, path: None }
+    }
+}
+
+impl fmt::Debug for SimulatedFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.state();
+        let file = &state.files[self.index];
+        write!(
+            f,
+            "SimulatedFile({}, seed {}, {:?}, {} changes not synced)",
+            file.name,
+            state.seed,
+            file.contents,
+            file.pending.len()
+        )
+    }
+}
+
+/// Keeps others from opening a file. Belongs to all clones of a handle.
+pub(super) struct OpenLock {
+    pub disk: Arc<Mutex<Disk>>,
+    pub index: usize,
+    pub exclusive: bool,
+}
+
+impl Drop for OpenLock {
+    fn drop(&mut self) {
+        let mut disk = state(&self.disk);
+        let holders = &mut disk.files[self.index].holders;
+        *holders = if self.exclusive { 0 } else { *holders - 1 };
+    }
+}
+
+/// Takes the lock on a disk. A test that panicked while it held the lock is over already.
+pub(super) fn state(disk: &Mutex<Disk>) -> MutexGuard<'_, Disk> {
+    disk.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The last operations and faults of one file or all.
+pub(super) fn history(disk: &Disk, only: Option<usize>) -> String {
+    let mut text = format!("seed {}\n", disk.seed);
+    let name = |index: usize| disk.files.get(index).map_or("?", |file| file.name.as_str());
+    // Writing to a string does not fail.
+    let _ = disk.history.print(&mut text, name, only);
+    text
+}
+
+fn assert_aligned(offset: u64, address: *const u8, bytes: usize) {
+    let page = PAGE_SIZE as u64;
+    assert!(
+        offset.is_multiple_of(page)
+            && bytes.is_multiple_of(PAGE_SIZE)
+            && address.addr().is_multiple_of(PAGE_SIZE),
+        "direct I/O wants whole pages, not {bytes} bytes between offset {offset} and address {address:?}"
+    );
+}
+
+/// Requests of one batch happen at the same time, so what one writes no other may touch.
+fn assert_disjoint(requests: &[Request]) {
+    let check = |place: fn(&Request) -> u64, writing: Operation| {
+        let mut sorted: Vec<_> = requests.iter().filter(|request| request.bytes > 0).collect();
+        sorted.sort_by_key(|request| place(request));
+        // How far anything before reaches, and how far what writes does.
+        let (mut reached, mut written) = (0, 0);
+        for request in sorted {
+            let (start, end) = (place(request), place(request).saturating_add(request.bytes as u64));
+            let writes = request.operation == writing;
+            let clear = start >= if writes { reached } else { written };
+            assert!(clear, "a request of this batch overlaps another one: {request:?}");
+            reached = reached.max(end);
+            written = if writes { written.max(end) } else { written };
+        }
+    };
+    check(|request| request.offset, Operation::Write);
+    check(|request| request.address.addr() as u64, Operation::Read);
+}
