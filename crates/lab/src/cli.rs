@@ -70,6 +70,19 @@ pub enum Command {
         #[arg(long, value_enum, default_value = "random")]
         order: Order,
     },
+    /// Deletes and re-inserts of all tuples with other sizes, and how much the data grows
+    #[command(after_help = "Example:\n  lab churn --engines vellum --tuples 10M --rounds 1 --check")]
+    Churn {
+        /// What all runs have.
+        #[command(flatten)]
+        run: RunArguments,
+        /// What runs with engines have.
+        #[command(flatten)]
+        engines: EngineArguments,
+        /// The order in which the table is loaded
+        #[arg(long, value_enum, default_value = "random")]
+        load: Order,
+    },
     /// Pages made resident and released again, by each method; operations are pages
     #[command(after_help = "Example:\n  lab evict --threads 1,2")]
     Evict {
@@ -157,7 +170,8 @@ pub struct EngineArguments {
     /// by default as long as a round
     #[arg(long, value_parser = parse::seconds)]
     pub warm_up: Option<Duration>,
-    /// Fail if vellum's resident size exceeded pool + 16 bytes for each 4 KiB of data + 64 MiB
+    /// Fail if vellum's resident size exceeded pool + 16 bytes for each 4 KiB of data + 64 MiB, or its data
+    /// grew by more than a tenth under churn
     #[arg(long)]
     pub check: bool,
     /// Whether LMDB writes through its map

@@ -21,6 +21,9 @@ const RESIDENT_ALLOWANCE_BYTES: u64 = 64 << 20;
 /// What the pool's tables may use for each page of data.
 const TABLE_BYTES_PER_PAGE: u64 = 16;
 
+/// How much the data of a loaded table may grow by changes that do not add to it, in thousandths.
+const GROWTH_PERMILLE_MAX: u64 = 100;
+
 /// Runs `workload` with all engines and reports.
 ///
 /// # Errors
@@ -60,6 +63,9 @@ pub fn run(
     for (worker, engine) in workers.into_iter().zip(&engines.engines) {
         let finished = worker.finish()?;
         reporter.object(&Statistics::new(workload, *engine, &finished))?;
+        if workload == Workload::Churn {
+            reporter.note(&growth_text(*engine, &finished))?;
+        }
         ends.push((*engine, finished));
     }
     let setup = |contestant: usize, _| Setup {
@@ -135,6 +141,7 @@ fn latency_of(workload: Workload) -> &'static str {
     match workload {
         Workload::Lookup => "one lookup",
         Workload::Insert => "one insert",
+        Workload::Churn => "one delete and one insert",
         Workload::Scan { length: 0 } => "1024 consecutive tuples",
         Workload::Scan { .. } => "one scan",
     }
@@ -147,6 +154,7 @@ struct Statistics<'a> {
     workload: &'static str,
     engine: &'static str,
     data_bytes: u64,
+    data_bytes_loaded: u64,
     statistics: &'a serde_json::Value,
 }
 
@@ -157,6 +165,7 @@ impl<'a> Statistics<'a> {
             workload: workload.as_str(),
             engine: engine.as_str(),
             data_bytes: finished.data_bytes,
+            data_bytes_loaded: finished.data_bytes_loaded,
             statistics: &finished.statistics,
         }
     }
@@ -167,7 +176,23 @@ fn resident_bytes_limit(pool_bytes: u64, data_bytes: u64) -> u64 {
     pool_bytes + data_bytes.div_ceil(4096) * TABLE_BYTES_PER_PAGE + RESIDENT_ALLOWANCE_BYTES
 }
 
-/// Compares Vellum's largest resident size with its limit.
+/// How much the data grew after loading, in thousandths; zero if it was not loaded beforehand.
+fn growth_permille(finished: &Finished) -> u64 {
+    let grown = finished.data_bytes.saturating_sub(finished.data_bytes_loaded);
+    (grown * 1000).checked_div(finished.data_bytes_loaded).unwrap_or(0)
+}
+
+fn growth_text(engine: EngineName, finished: &Finished) -> String {
+    format!(
+        "{}: the data grew from {} to {}, by {:.1} %",
+        engine.as_str(),
+        ByteSize(finished.data_bytes_loaded),
+        ByteSize(finished.data_bytes),
+        growth_permille(finished) as f64 / 10.0
+    )
+}
+
+/// Compares Vellum's largest resident size, and the growth of its data, with their limits.
 fn check(ends: &[(EngineName, Finished)], pool_bytes: u64, reporter: &Reporter) -> Result<()> {
     for (_, finished) in ends.iter().filter(|(engine, _)| *engine == EngineName::Vellum) {
         let limit = resident_bytes_limit(pool_bytes, finished.data_bytes);
@@ -180,6 +205,9 @@ fn check(ends: &[(EngineName, Finished)], pool_bytes: u64, reporter: &Reporter) 
         );
         if finished.resident_bytes_max > limit {
             return Err(Failure::Check(text).into());
+        }
+        if growth_permille(finished) > GROWTH_PERMILLE_MAX {
+            return Err(Failure::Check(growth_text(EngineName::Vellum, finished)).into());
         }
         // People see it after the table; the summaries stay the last lines for programs.
         if !reporter.json {
@@ -256,13 +284,25 @@ impl Drop for Worker {
 mod tests {
     use super::*;
 
+    fn finished(data_bytes_loaded: u64, data_bytes: u64, resident_bytes_max: u64) -> Finished {
+        Finished { data_bytes, data_bytes_loaded, resident_bytes_max, statistics: serde_json::Value::Null }
+    }
+
+    #[test]
+    fn the_growth_of_the_data_is_checked() {
+        let end = |loaded, grown| [(EngineName::Vellum, finished(loaded, grown, 0))];
+        let reporter = Reporter { json: true };
+        for (loaded, grown, fine) in
+            [(1000, 1100, true), (1000, 1101, false), (0, 5000, true), (1000, 900, true)]
+        {
+            assert_eq!(check(&end(loaded, grown), 0, &reporter).is_ok(), fine, "{loaded} {grown}");
+        }
+    }
+
     #[test]
     fn the_limit_of_the_resident_size_is_checked() {
         assert_eq!(resident_bytes_limit(1 << 20, 4097), (1 << 20) + 32 + (64 << 20));
-        let end = |resident_bytes_max| {
-            let statistics = serde_json::Value::Null;
-            [(EngineName::Vellum, Finished { data_bytes: 4096, resident_bytes_max, statistics })]
-        };
+        let end = |resident_bytes_max| [(EngineName::Vellum, finished(4096, 4096, resident_bytes_max))];
         let reporter = Reporter { json: true };
         assert!(check(&end((65 << 20) + 16), 1 << 20, &reporter).is_ok());
         let error = check(&end((65 << 20) + 17), 1 << 20, &reporter).unwrap_err();

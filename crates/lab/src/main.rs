@@ -80,6 +80,9 @@ fn run(command: Command) -> Result<()> {
         Command::Insert { run, engines, order } => {
             coordinator::run(&run, &engines, Workload::Insert, order, &Reporter { json: run.json })
         }
+        Command::Churn { run, engines, load } => {
+            coordinator::run(&run, &engines, Workload::Churn, load, &Reporter { json: run.json })
+        }
         Command::Evict { run, evict } => device::evict(&run, &evict, &Reporter { json: run.json }),
         Command::Io { run, io } => device::io(&run, &io, &Reporter { json: run.json }),
         Command::Manifest { dir } => {

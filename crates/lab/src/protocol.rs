@@ -24,6 +24,8 @@ pub enum Workload {
     },
     /// Insertion of the whole table, anew in each round.
     Insert,
+    /// Deletes and re-inserts of all tuples, with values of other sizes.
+    Churn,
 }
 
 impl Workload {
@@ -33,6 +35,7 @@ impl Workload {
             Self::Lookup => "lookup",
             Self::Scan { .. } => "scan",
             Self::Insert => "insert",
+            Self::Churn => "churn",
         }
     }
 }
@@ -112,6 +115,8 @@ pub enum Reply {
 pub struct Finished {
     /// The size of the data as it lies in pages, in bytes: the largest of all rounds.
     pub data_bytes: u64,
+    /// The same right after loading; zero if each round loads.
+    pub data_bytes_loaded: u64,
     /// The largest resident size of the process through its whole life, in bytes.
     pub resident_bytes_max: u64,
     /// What the engine counts about itself.

@@ -7,7 +7,7 @@ use crate::engines::{Engine, EngineName, EngineOptions};
 use crate::machine::{self, StorageBytes};
 use crate::protocol::{Command, Finished, Reply, Specification, Workload};
 use crate::statistics::Latencies;
-use crate::workloads::{Pace, Pass, SAMPLE_EVERY, SLOW_OPERATION, Table, insert, lookup, scan};
+use crate::workloads::{Pace, Pass, SAMPLE_EVERY, SLOW_OPERATION, Table, churn, insert, lookup, scan};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{BufRead, Write};
@@ -39,6 +39,7 @@ struct Session<E> {
     sample_every: u64,
     latencies: BTreeMap<usize, Latencies>,
     data_bytes: u64,
+    data_bytes_loaded: u64,
     statistics: serde_json::Value,
 }
 
@@ -50,6 +51,7 @@ impl<E: Engine> Session<E> {
             sample_every: SAMPLE_EVERY,
             latencies: BTreeMap::new(),
             data_bytes: 0,
+            data_bytes_loaded: 0,
             statistics: serde_json::Value::Null,
         }
     }
@@ -109,12 +111,21 @@ impl<E: Engine> Session<E> {
         }
         let engine = self.create(self.specification.directory.join("table"))?;
         let begin = Instant::now();
-        insert::load(&engine, &self.table(), self.specification.order, 1, SAMPLE_EVERY)?;
+        if self.specification.workload == Workload::Churn {
+            churn::load(&engine, &self.table(), self.specification.order)?;
+        } else {
+            insert::load(&engine, &self.table(), self.specification.order, 1, SAMPLE_EVERY)?;
+        }
         let load_seconds = Some(begin.elapsed().as_secs_f64());
         // What was written must not go on being written during the rounds of another engine.
         self.settle()?;
         self.data_bytes = engine.data_bytes()?;
-        self.warm_up(&engine)?;
+        self.data_bytes_loaded = self.data_bytes;
+        if self.specification.workload == Workload::Churn {
+            churn::check(&engine, &self.table())?;
+        } else {
+            self.warm_up(&engine)?;
+        }
         let notes = engine.notes();
         self.engine = Some(engine);
         Ok(Reply::Prepared { load_seconds, sample_every: self.sample_every, notes })
@@ -140,6 +151,7 @@ impl<E: Engine> Session<E> {
         match self.specification.workload {
             Workload::Lookup => lookup::pass(engine, &self.table(), pace),
             Workload::Scan { length } => scan::pass(engine, &self.table(), pace, length),
+            Workload::Churn => churn::pass(engine, &self.table(), pace),
             Workload::Insert => {
                 let order = self.specification.order;
                 insert::load(engine, &self.table(), order, pace.threads, pace.sample_every)
@@ -156,7 +168,9 @@ impl<E: Engine> Session<E> {
             let engine = self.engine.as_ref().ok_or("a round before the engine is prepared")?;
             let before = StorageBytes::now();
             let pass = self.pass(engine, &pace)?;
-            (pass, StorageBytes::now().since(before))
+            let storage = StorageBytes::now().since(before);
+            self.data_bytes = self.data_bytes.max(engine.data_bytes()?);
+            (pass, storage)
         };
         let latencies = match self.latencies.entry(threads) {
             std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
@@ -194,11 +208,15 @@ impl<E: Engine> Session<E> {
 
     fn finish(&mut self) -> Result<Finished> {
         if let Some(engine) = self.engine.take() {
+            if self.specification.workload == Workload::Churn {
+                churn::check(&engine, &self.table())?;
+            }
             self.statistics = engine.statistics()?;
             engine.close()?;
         }
         Ok(Finished {
             data_bytes: self.data_bytes,
+            data_bytes_loaded: self.data_bytes_loaded,
             resident_bytes_max: machine::resident_bytes_max(),
             statistics: std::mem::take(&mut self.statistics),
         })

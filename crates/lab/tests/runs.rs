@@ -120,6 +120,18 @@ fn inserts() {
 }
 
 #[test]
+fn churn() {
+    let folder = tempfile::tempdir().unwrap();
+    let line = format!("churn --engines {ENGINES} --tuples 20k --rounds 2");
+    let objects = objects(folder.path(), &line);
+    check_run(&objects, "churn", &ENGINE_LIST, &[1], 2);
+    for (_, statistics) in objects.iter().filter(|(_, object)| object["kind"] == "statistics") {
+        assert!(statistics["data_bytes_loaded"].as_u64().unwrap() > 20_000 * 100);
+        assert!(statistics["data_bytes"].as_u64() >= statistics["data_bytes_loaded"].as_u64());
+    }
+}
+
+#[test]
 fn both_ways_of_lmdb_to_write_do_the_same_work() {
     let folder = tempfile::tempdir().unwrap();
     for choice in ["yes", "no"] {

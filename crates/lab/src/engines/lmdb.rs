@@ -3,7 +3,8 @@
 //! - No sync of data or meta pages; no lock file, since one process uses it; no reader slots bound to
 //!   threads; memory is not initialised before it is written.
 //! - A reader is one read transaction for its thread's whole life, so that a lookup is one `mdb_get`.
-//! - All inserts of a load are one write transaction, without a hint that keys are in order.
+//! - All inserts of a load, and all changes of a round, are one write transaction, without a hint that keys
+//!   are in order.
 //! - Read-ahead is switched off only where the data will not fit in memory, as the documentation advises.
 //! - Writing through the map (`MDB_WRITEMAP`) or into copied pages is chosen by what was measured here; see
 //!   [`WRITE_MAP_IS_FASTER`].
@@ -110,7 +111,7 @@ impl Engine for Lmdb {
                  it, and its resident size counts the pages of its file that it has touched",
                 ByteSize(self.pool_bytes)
             ),
-            "lmdb: one writer at a time; an insert workload uses one thread for it, whatever was asked"
+            "lmdb: one writer at a time; a workload that writes uses one thread for it, whatever was asked"
                 .to_owned(),
         ]
     }
@@ -184,6 +185,11 @@ impl Writer for LmdbWriter<'_> {
     #[inline]
     fn insert(&mut self, key: &[u8; KEY_BYTES], value: &[u8]) -> Result<()> {
         Ok(self.database.put(&mut self.transaction, key, value)?)
+    }
+
+    #[inline]
+    fn remove(&mut self, key: &[u8; KEY_BYTES]) -> Result<bool> {
+        Ok(self.database.delete(&mut self.transaction, key)?)
     }
 
     fn finish(self) -> Result<()> {

@@ -87,6 +87,10 @@ impl Writer for MemoryWriter<'_> {
         Ok(())
     }
 
+    fn remove(&mut self, key: &[u8; KEY_BYTES]) -> Result<bool> {
+        Ok(self.0.write().unwrap().remove(key.as_slice()).is_some())
+    }
+
     fn finish(self) -> Result<()> {
         Ok(())
     }

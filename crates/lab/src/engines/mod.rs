@@ -67,7 +67,7 @@ pub trait Engine: Sized + Sync {
     type Reader<'a>: Reader
     where
         Self: 'a;
-    /// Inserts on behalf of one thread.
+    /// Writes on behalf of one thread.
     type Writer<'a>: Writer
     where
         Self: 'a;
@@ -111,11 +111,14 @@ pub trait Reader {
         F: FnMut(&[u8], &[u8]) -> ControlFlow<()>;
 }
 
-/// Inserts tuples.
+/// Inserts and removes tuples.
 pub trait Writer {
     /// Inserts a tuple whose key is new.
     fn insert(&mut self, key: &[u8; KEY_BYTES], value: &[u8]) -> Result<()>;
 
-    /// Makes all that was inserted visible to readers; it need not be durable.
+    /// Removes a tuple; `false` if there is none with this key.
+    fn remove(&mut self, key: &[u8; KEY_BYTES]) -> Result<bool>;
+
+    /// Makes all that was done visible to readers; it need not be durable.
     fn finish(self) -> Result<()>;
 }

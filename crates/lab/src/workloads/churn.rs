@@ -1,0 +1,145 @@
+//! Deletes and re-inserts: in each round every tuple is deleted once, in a random order, and inserted again
+//! later with a value of another size.
+//!
+//! At any time a tenth of the tuples is absent, so that pages empty and fill up again. An operation is one
+//! delete and one insert. What matters most is how much the stored data grows.
+
+use super::{Pace, Pass, Table, Work, insert, run_threads};
+use crate::Result;
+use crate::engines::{Engine, Reader, Writer};
+use crate::keys::{self, Generator, KEY_BYTES, Order, Share};
+use crate::statistics::Latencies;
+use std::ops::{ControlFlow, RangeInclusive};
+use std::time::Instant;
+
+/// Of so many tuples, one is absent during a round.
+const PRESENT_FOR_EACH_ABSENT: u64 = 10;
+
+/// The sizes that values have, in bytes: half to one and a half times the table's.
+fn sizes(table: &Table) -> RangeInclusive<usize> {
+    (table.value_bytes / 2).max(KEY_BYTES)..=table.value_bytes + table.value_bytes / 2
+}
+
+fn size(table: &Table, generator: &mut Generator) -> usize {
+    let sizes = sizes(table);
+    sizes.start() + generator.below((sizes.end() - sizes.start() + 1) as u64) as usize
+}
+
+/// Inserts all tuples, with values of random sizes.
+///
+/// # Errors
+/// What the engine says.
+pub fn load<E: Engine>(engine: &E, table: &Table, order: Order) -> Result<()> {
+    let mut generator = Generator::new(table.seed, 0, u64::MAX);
+    let mut value = vec![0; *sizes(table).end()];
+    let mut writer = engine.writer()?;
+    for index in Share::new(order, table.tuples, table.seed, 0, 1) {
+        let size = size(table, &mut generator);
+        keys::fill_value(index, &mut value[..size]);
+        writer.insert(&keys::key(index), &value[..size])?;
+    }
+    writer.finish()
+}
+
+/// Deletes and re-inserts every tuple once.
+///
+/// # Errors
+/// What the engine says, or that a tuple to be deleted is not there.
+pub fn pass<E: Engine>(engine: &E, table: &Table, pace: &Pace) -> Result<Pass> {
+    let threads = insert::writers::<E>(pace.threads);
+    let prepare = |thread: usize| {
+        let generator = Generator::new(table.seed, thread as u64, pace.round);
+        let seed = Generator::new(table.seed, 0, pace.round).next();
+        let share = Share::new(Order::Random, table.tuples, seed, thread as u64, threads as u64);
+        Ok((share, generator, vec![0; *sizes(table).end()], Latencies::new()?))
+    };
+    run_threads(threads, prepare, |(removals, mut generator, mut value, mut latencies), _| {
+        let mut writer = engine.writer()?;
+        let mut insertions = removals.clone();
+        let absent_max = table.tuples / threads as u64 / PRESENT_FOR_EACH_ABSENT;
+        let mut insert = |writer: &mut E::Writer<'_>, index| {
+            let size = size(table, &mut generator);
+            keys::fill_value(index, &mut value[..size]);
+            writer.insert(&keys::key(index), &value[..size])
+        };
+        let (mut removed, mut operations) = (0u64, 0u64);
+        for index in removals {
+            let begin = removed.is_multiple_of(pace.sample_every).then(Instant::now);
+            if !writer.remove(&keys::key(index))? {
+                return Err(format!("key {index} was not there to be deleted").into());
+            }
+            removed += 1;
+            if removed > absent_max
+                && let Some(index) = insertions.next()
+            {
+                insert(&mut writer, index)?;
+                operations += 1;
+                begin.into_iter().for_each(|begin| latencies.record(begin.elapsed()));
+            }
+        }
+        for index in insertions {
+            insert(&mut writer, index)?;
+            operations += 1;
+        }
+        writer.finish()?;
+        Ok(Work { operations, latencies })
+    })
+}
+
+/// Scans the table and checks that every tuple is there once, with a value that may be its.
+///
+/// # Errors
+/// What the engine says, or that a tuple is missing or wrong.
+pub fn check<E: Engine>(engine: &E, table: &Table) -> Result<()> {
+    let sizes = sizes(table);
+    let mut next = 0;
+    engine.reader()?.scan(&keys::key(0), |key, value| {
+        if key != keys::key(next) || !sizes.contains(&value.len()) || !value.starts_with(key) {
+            return ControlFlow::Break(());
+        }
+        next += 1;
+        ControlFlow::Continue(())
+    })?;
+    if next == table.tuples {
+        return Ok(());
+    }
+    Err(format!("tuple {next} of {} is missing or wrong", table.tuples).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engines::memory::Memory;
+    use std::time::Duration;
+
+    #[test]
+    fn all_tuples_are_replaced_by_others_of_other_sizes() {
+        for threads in [1, 3] {
+            for tuples in [1, 5, 3000] {
+                let table = Table { tuples, value_bytes: 100, seed: 3 };
+                let pace = Pace { threads, round: 0, duration: Duration::ZERO, sample_every: 4 };
+                let engine = Memory::default();
+                load(&engine, &table, Order::Random).unwrap();
+                check(&engine, &table).unwrap();
+                let before = engine.map.read().unwrap().clone();
+                let pass = super::pass(&engine, &table, &pace).unwrap();
+                assert_eq!(pass.operations, tuples);
+                check(&engine, &table).unwrap();
+                let after = engine.map.read().unwrap();
+                let same = after.iter().filter(|(key, value)| before[*key].len() == value.len()).count();
+                assert!(same as u64 <= tuples / 20 + 1, "{same} of {tuples} kept their size");
+            }
+        }
+    }
+
+    #[test]
+    fn a_tuple_that_is_not_there_is_noticed() {
+        let table = Table { tuples: 100, value_bytes: 100, seed: 3 };
+        let pace = Pace { threads: 1, round: 0, duration: Duration::ZERO, sample_every: 4 };
+        let engine = Memory::default();
+        load(&engine, &table, Order::Random).unwrap();
+        engine.map.write().unwrap().remove(keys::key(7).as_slice());
+        assert!(check(&engine, &table).is_err());
+        assert!(pass(&engine, &table, &pace).is_err());
+    }
+}
