@@ -148,3 +148,134 @@ fn process_madvise_refused_later_is_done_without() {
         }
     });
 }
+
+#[test]
+fn a_failed_sync_is_final_for_everybody() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = open(directory.path(), None).unwrap();
+    use_file(&file);
+    file.sync().unwrap();
+    use_file(&file);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            refuse(libc::SYS_fdatasync, libc::EIO);
+            assert_eq!(file.sync().unwrap_err().raw_os_error(), Some(libc::EIO));
+        });
+    });
+    // The kernel would let this thread sync, but what it failed to write is gone.
+    assert_eq!(file.sync().unwrap_err().raw_os_error(), Some(libc::EIO));
+    drop(file);
+    open(directory.path(), None).unwrap().sync().unwrap();
+}
+
+#[test]
+fn a_changed_size_is_synced_with_everything_else() {
+    alone(|| {
+        let directory = tempfile::tempdir().unwrap();
+        let file = open(directory.path(), None).unwrap();
+        refuse(libc::SYS_fdatasync, libc::ENOSPC);
+        file.grow(8192).unwrap();
+        file.sync().unwrap();
+        file.truncate(4096).unwrap();
+        file.sync().unwrap();
+        assert_eq!(file.sync().unwrap_err().raw_os_error(), Some(libc::ENOSPC));
+    });
+}
+
+#[test]
+fn a_file_system_that_cannot_allocate_ahead_has_files_that_grow() {
+    for error in [libc::EOPNOTSUPP, libc::ENOSYS] {
+        alone(move || {
+            let directory = tempfile::tempdir().unwrap();
+            let file = open(directory.path(), None).unwrap();
+            refuse(libc::SYS_fallocate, error);
+            use_file(&file);
+            assert_eq!(file.size().unwrap(), 100 * PAGE_SIZE as u64);
+        });
+    }
+    alone(|| {
+        let directory = tempfile::tempdir().unwrap();
+        let file = open(directory.path(), None).unwrap();
+        file.grow(4096).unwrap();
+        refuse(libc::SYS_fallocate, libc::ENOSPC);
+        assert_eq!(file.grow(8192).unwrap_err().kind(), std::io::ErrorKind::StorageFull);
+        assert_eq!(file.size().unwrap(), 4096);
+    });
+}
+
+#[test]
+fn direct_io_that_cannot_be_switched_on_is_done_without() {
+    alone(|| {
+        refuse(libc::SYS_fcntl, libc::EINVAL);
+        let directory = tempfile::tempdir().unwrap();
+        let file = open(directory.path(), None).unwrap();
+        assert!(!file.description().direct);
+        use_file(&file);
+        drop(file);
+        let insisting = FileOptions { direct: Some(true), ..options(None) };
+        let error = DiskFile::open(&directory.path().join("file"), &insisting).unwrap_err();
+        assert!(matches!(error, VmError::DirectUnavailable { .. }), "{error}");
+    });
+    // A kernel that does not tell what direct I/O wants is asked by trying.
+    alone(|| {
+        let directory = tempfile::tempdir().unwrap();
+        let usual = open(directory.path(), None).unwrap().description();
+        refuse(libc::SYS_statx, libc::ENOSYS);
+        let file = open(directory.path(), None).unwrap();
+        assert_eq!(file.description(), usual);
+        use_file(&file);
+    });
+    // One that accepts the mode and then refuses to read.
+    alone(|| {
+        let directory = tempfile::tempdir().unwrap();
+        refuse(libc::SYS_pread64, libc::EINVAL);
+        assert!(!open(directory.path(), None).unwrap().description().direct);
+    });
+}
+
+#[test]
+fn a_device_that_fails_is_reported() {
+    alone(|| {
+        let directory = tempfile::tempdir().unwrap();
+        let file = open(directory.path(), Some(IoEngine::Pread)).unwrap();
+        use_file(&file);
+        refuse(libc::SYS_pread64, libc::EIO);
+        refuse(libc::SYS_pwrite64, libc::ENOSPC);
+        let mut page = AlignedBuffer::new(PAGE_SIZE);
+        let address = page.as_mut_ptr();
+        let mut requests = [Request::read(0, address, PAGE_SIZE), Request::write(4096, address, PAGE_SIZE)];
+        // SAFETY: the page outlives the call, and this engine does one after the other.
+        unsafe { file.run(&mut requests) };
+        let error = |number: usize| requests[number].result.as_ref().unwrap_err().raw_os_error();
+        assert_eq!((error(0), error(1)), (Some(libc::EIO), Some(libc::ENOSPC)));
+    });
+}
+
+#[test]
+fn a_file_system_without_locks_is_an_error_that_says_so() {
+    alone(|| {
+        refuse(libc::SYS_flock, libc::ENOLCK);
+        let directory = tempfile::tempdir().unwrap();
+        let error = open(directory.path(), None).unwrap_err();
+        assert!(matches!(error, VmError::Open { action: "lock", .. }), "{error}");
+    });
+}
+
+#[test]
+fn advice_that_is_refused_is_an_error_only_where_it_matters() {
+    alone(|| {
+        let reserve = || Mapping::reserve(4 * PAGE_SIZE, "a test").unwrap();
+        let releaser = Releaser::new(Some(ReleaseMethod::Madvise)).unwrap();
+        let page = |mapping: &Mapping| PageRange { address: mapping.base().as_ptr(), bytes: PAGE_SIZE };
+        let pages = reserve();
+        refuse(libc::SYS_madvise, libc::EAGAIN);
+        let error = reserve().for_pages().unwrap_err();
+        assert!(matches!(error, VmError::Advise { advice: "MADV_DONTFORK", .. }), "{error}");
+        let table = reserve().for_table();
+        // SAFETY: the memory is the test's alone.
+        unsafe { table.base().write(1) };
+        // SAFETY: as above.
+        let error = unsafe { releaser.release(&[page(&pages)]) }.unwrap_err();
+        assert!(matches!(error, VmError::Release { bytes: PAGE_SIZE, .. }), "{error}");
+    });
+}
