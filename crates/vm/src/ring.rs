@@ -393,4 +393,36 @@ mod tests {
         });
         threads.join().unwrap();
     }
+
+    #[test]
+    fn a_buffer_that_the_kernel_still_holds_is_waited_for() {
+        let waiting = std::thread::spawn(|| {
+            let Ok(mut ring) = Ring::new(8) else { return };
+            // A read from a pipe is the kernel's until somebody writes.
+            let (reader, mut writer) = std::io::pipe().unwrap();
+            let mut buffer = AlignedBuffer::new(4 * PAGE_SIZE);
+            let mut requests = page_reads(&mut buffer);
+            let mut batch = Batch::new(&mut ring, reader.as_raw_fd(), false, CALL_BYTES_MAX, &mut requests);
+            // SAFETY: the buffer outlives the batch and is not looked at meanwhile.
+            unsafe { batch.submit() };
+            assert_eq!(batch.ring.uring.submit().unwrap(), 4);
+            let (writes, begun) = (Duration::from_millis(100), std::time::Instant::now());
+            let later = std::thread::spawn(move || {
+                use std::io::Write;
+                std::thread::sleep(writes);
+                (0..4).for_each(|page| writer.write_all(&[page; PAGE_SIZE]).unwrap());
+            });
+            refuse::refuse(libc::SYS_io_uring_enter, libc::EPERM);
+            // SAFETY: as above.
+            assert!(!unsafe { batch.run() });
+            assert!(begun.elapsed() >= writes, "the kernel could still have written to the buffer");
+            assert_eq!((batch.in_flight, batch.undone()), (0, Vec::new()));
+            assert!(requests.iter().all(|request| request.result.is_ok()));
+            later.join().unwrap();
+            let mut pages: Vec<_> = buffer.chunks(PAGE_SIZE).map(|page| page[0]).collect();
+            pages.sort_unstable();
+            assert_eq!(pages, [0, 1, 2, 3]);
+        });
+        waiting.join().unwrap();
+    }
 }
