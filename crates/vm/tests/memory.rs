@@ -147,6 +147,7 @@ fn releasing_what_is_not_mapped_is_an_error_that_names_the_place() {
 
 #[test]
 fn threads_release_at_the_same_time() {
+    let _turn = turn();
     for releaser in releasers() {
         let mapping = Mapping::reserve(1024 * PAGE_SIZE, "a test").unwrap().for_pages().unwrap();
         std::thread::scope(|scope| {
