@@ -1,3 +1,19 @@
-//! Under construction.
+//! Internal to Vellum (use the crate `vellum`): what is made of pages.
+//!
+//! - [`Tree`]: the B+tree, from keys to values, with cursors in both directions;
+//! - [`BlobReader`] and what is behind it: values too large for a leaf, each in an extent of its own;
+//! - [`node`]: the layout of the tree's nodes.
+//!
+//! Everything is written against [`vellum_pool::Pager`] and knows neither the pool nor files.
+#![forbid(unsafe_code)]
 
+mod blob;
+mod error;
 pub mod node;
+mod tree;
+mod value;
+
+pub use blob::{BlobReader, BlobReference};
+pub use error::{AccessError, MAX_VALUE_BYTES};
+pub use tree::{Cursor, Entry, Tree, TreeReport, TreeShape, Written};
+pub use value::Value;

@@ -1,7 +1,7 @@
 //! The header that every page on storage begins with, and its checksum.
 
 use crate::{Extent, Lsn, PAGE_SIZE, PageId};
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
 /// The size of [`PageHeader`] on storage, in bytes. What follows it belongs to whoever owns the page.
 pub const HEADER_BYTES: usize = 32;
@@ -126,6 +126,27 @@ impl PageHeader {
     }
 }
 
+/// The checksum that everything on storage carries: XXH3-64.
+pub fn checksum(bytes: &[u8]) -> u64 {
+    xxh3_64(bytes)
+}
+
+/// The same checksum, of bytes that come one after another.
+#[derive(Default)]
+pub struct ChecksumStream(Xxh3Default);
+
+impl ChecksumStream {
+    /// Takes the next bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The checksum of all bytes so far.
+    pub fn finish(&self) -> u64 {
+        self.0.digest()
+    }
+}
+
 /// Computes the checksum of an extent and stores it in its header.
 ///
 /// # Panics
@@ -183,6 +204,14 @@ mod tests {
         let (bytes, extent) = sample();
         let header = verify_header(&bytes, extent).unwrap();
         assert_eq!(header, PageHeader { extent, lsn: Lsn(9), kind: PageKind::BLOB });
+    }
+
+    #[test]
+    fn a_stream_has_the_checksum_of_the_whole() {
+        let bytes: Vec<u8> = (0..5000u32).map(|index| (index * 7) as u8).collect();
+        let mut stream = ChecksumStream::default();
+        bytes.chunks(333).for_each(|chunk| stream.update(chunk));
+        assert_eq!(stream.finish(), checksum(&bytes));
     }
 
     #[test]

@@ -10,7 +10,10 @@ mod header;
 mod ids;
 
 pub use bytes::Bytes;
-pub use header::{HEADER_BYTES, HeaderFault, PAGE_FORMAT_VERSION, PageHeader, PageKind, stamp_checksum, verify_header};
+pub use header::{
+    ChecksumStream, HEADER_BYTES, HeaderFault, PAGE_FORMAT_VERSION, PageHeader, PageKind, checksum,
+    stamp_checksum, verify_header,
+};
 pub use ids::{Extent, Lsn, PageId};
 
 /// The size of a page, in bytes: the unit of addressing, of allocation on storage and of eviction.

@@ -56,6 +56,8 @@ pub(crate) struct Core {
     /// A sync failed: nothing more can be promised about this file.
     pub(crate) poisoned: AtomicBool,
     pub(crate) counters: Counters,
+    /// Extents that nothing refers to any more, but somebody still reads: see `detached`.
+    pub(crate) pending_frees: Mutex<Vec<Extent>>,
     /// The file's size as far as it has been grown, in pages.
     pub(crate) file_pages: Mutex<u64>,
     // Last, so that they outlive everything that points into them.
@@ -106,6 +108,7 @@ impl Core {
             marked_in_use: AtomicBool::new(parts.marked_in_use),
             poisoned: AtomicBool::new(false),
             counters: Counters::default(),
+            pending_frees: Mutex::new(Vec::new()),
             file_pages: Mutex::new(parts.file_pages),
             _pages: parts.pages,
             _states: parts.states,
@@ -315,7 +318,7 @@ impl Core {
 
     /// Latches the head of a newly allocated extent and drops what a stale reference may have read into any
     /// of its pages. See `space` on why this meets everyone who might.
-    fn claim(&self, extent: Extent) {
+    pub(crate) fn claim(&self, extent: Extent) {
         for page in (extent.head.0..extent.end().0).map(PageId) {
             let state = self.state(page);
             if page != extent.head && state.load().is_evicted() {

@@ -11,6 +11,8 @@ mod budget;
 #[cfg(not(loom))]
 mod core;
 #[cfg(not(loom))]
+mod detached;
+#[cfg(not(loom))]
 mod error;
 #[cfg(not(loom))]
 mod evict;
@@ -35,10 +37,11 @@ mod view;
 
 #[cfg(not(loom))]
 pub use {
+    detached::ExtentStream,
     error::{Fault, Interrupt, Miss, PoolError},
     guard::{AllocatedGuard, ExclusiveGuard, OptimisticGuard, SharedGuard},
     options::{LogBarrier, POOL_BYTES_MIN, PoolOptions},
-    pager::{AllocatedPage, ExclusivePage, OptimisticPage, Pager, SharedPage},
+    pager::{AllocatedPage, ExclusivePage, ExtentWriter, OptimisticPage, Pager, SharedPage},
     pool::Pool,
     resident::{EXTENT_PAGES_MAX, PAGE_ID_MAX},
     state::SHARED_HOLDERS_MAX,

@@ -212,6 +212,7 @@ impl Core {
         if self.is_poisoned() {
             return Err(PoolError::Sync(std::io::Error::other("an earlier attempt failed")));
         }
+        self.free_pending();
         self.flush()?;
         let (extent, end) = self.write_space_map()?;
         self.cut_file(end);

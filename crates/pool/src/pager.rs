@@ -16,6 +16,7 @@
 
 use crate::error::{Interrupt, PoolError};
 use vellum_base::{Bytes, Extent, PageId, PageKind};
+use vellum_vm::AlignedBuffer;
 
 /// A guard that holds nothing: see [`OptimisticGuard`](crate::OptimisticGuard).
 pub trait OptimisticPage: Sized {
@@ -79,6 +80,22 @@ pub trait AllocatedPage {
     fn keep(self) -> Self::Exclusive;
 }
 
+/// An extent that is written from its beginning to its end, past the pool: see
+/// [`ExtentStream`](crate::ExtentStream).
+pub trait ExtentWriter {
+    /// Writes the next bytes. What comes first stands right behind the page header.
+    ///
+    /// # Errors
+    /// If they cannot be written, or do not fit into the extent.
+    fn append(&mut self, bytes: &[u8]) -> Result<(), PoolError>;
+
+    /// Ends the extent, padding it with zeroes, and keeps it: it is referred to from now on.
+    ///
+    /// # Errors
+    /// If it cannot be written; it is freed then.
+    fn finish(self) -> Result<PageId, PoolError>;
+}
+
 /// What brings pages into memory and keeps them there while they are used.
 pub trait Pager: Send + Sync {
     /// The guard for optimistic reading.
@@ -95,6 +112,11 @@ pub trait Pager: Send + Sync {
         Self: 'p;
     /// The guard on a new extent.
     type Allocated<'p>: AllocatedPage<Exclusive = Self::Exclusive<'p>>
+    where
+        Self: 'p;
+
+    /// The writer of an extent that need not fit into memory.
+    type Stream<'p>: ExtentWriter
     where
         Self: 'p;
 
@@ -141,11 +163,41 @@ pub trait Pager: Send + Sync {
     /// If the file cannot grow or the pool has no room.
     fn allocate(&self, pages: u32, kind: PageKind) -> Result<Self::Allocated<'_>, PoolError>;
 
-    /// Latches an extent exclusively that the caller knows to exist, waiting if need be.
+    /// Allocates an extent to be written past the pool, whatever its size.
+    ///
+    /// # Errors
+    /// If the file cannot grow.
+    fn stream(&self, pages: u32, kind: PageKind) -> Result<Self::Stream<'_>, PoolError>;
+
+    /// Reads pages of an extent to which `parent`, just read, refers, without bringing it into memory: from
+    /// memory if it is there, from storage otherwise. What comes from storage has not been checked.
+    ///
+    /// # Errors
+    /// The interrupts of the restart protocol, [`Interrupt::Miss`] excepted.
+    fn read_part<'p>(
+        &'p self,
+        parent: &Self::Optimistic<'p>,
+        extent: Extent,
+        first_page: u32,
+        buffer: &mut AlignedBuffer,
+    ) -> Result<(), Interrupt>;
+
+    /// Frees an extent to which nothing refers any more, without reading it in. If somebody still reads it,
+    /// this does not wait: it is freed later.
+    ///
+    /// # Errors
+    /// If it is not allocated as such.
+    fn discard(&self, extent: Extent) -> Result<(), PoolError>;
+
+    /// The most pages that an extent may have to be kept in memory beside others; larger ones are better
+    /// written and read past the pool.
+    fn comfortable_pages(&self) -> u32;
+
+    /// Latches an extent shared that the caller knows to exist, waiting if need be.
     ///
     /// # Errors
     /// If it cannot be read in.
-    fn exclusive(&self, extent: Extent) -> Result<Self::Exclusive<'_>, PoolError>;
+    fn shared_certain(&self, extent: Extent) -> Result<Self::Shared<'_>, PoolError>;
 
     /// Waits for what an operation was interrupted for.
     ///

@@ -2,6 +2,7 @@
 
 use crate::{
     core::{Core, Parts},
+    detached::ExtentStream,
     error::{Fault, Interrupt, Miss, PoolError},
     evict::Evictor,
     guard::{AllocatedGuard, ExclusiveGuard, OptimisticGuard, SharedGuard},
@@ -20,7 +21,7 @@ use std::{
     sync::Arc,
 };
 use vellum_base::{Bytes, Extent, PAGE_SIZE, PageId, PageKind};
-use vellum_vm::{CreateMode, DiskFile, File, FileOptions, Mapping, Releaser};
+use vellum_vm::{AlignedBuffer, CreateMode, DiskFile, File, FileOptions, Mapping, Releaser};
 
 /// How many cache lines of a page are fetched ahead when a reference to it is followed: the header and the
 /// first slots of a tree's node.
@@ -337,6 +338,7 @@ impl Pager for Pool {
     type Shared<'p> = SharedGuard<'p>;
     type Exclusive<'p> = ExclusiveGuard<'p>;
     type Allocated<'p> = AllocatedGuard<'p>;
+    type Stream<'p> = ExtentStream<'p>;
 
     #[inline]
     fn root(&self, page: PageId) -> Result<OptimisticGuard<'_>, Interrupt> {
@@ -418,8 +420,34 @@ impl Pager for Pool {
         Pool::allocate(self, pages, kind)
     }
 
-    fn exclusive(&self, extent: Extent) -> Result<ExclusiveGuard<'_>, PoolError> {
-        Pool::exclusive(self, extent)
+    fn stream(&self, pages: u32, kind: PageKind) -> Result<ExtentStream<'_>, PoolError> {
+        ExtentStream::begin(&self.core, pages, kind)
+    }
+
+    fn read_part<'p>(
+        &'p self,
+        parent: &OptimisticGuard<'p>,
+        extent: Extent,
+        first_page: u32,
+        buffer: &mut AlignedBuffer,
+    ) -> Result<(), Interrupt> {
+        if extent.head.0.saturating_add(extent.pages as u64) > self.core.capacity_pages {
+            parent.validate()?;
+            return Err(Self::dangling(parent.id(), extent.head));
+        }
+        self.core.read_part(parent, extent, first_page, buffer)
+    }
+
+    fn discard(&self, extent: Extent) -> Result<(), PoolError> {
+        self.core.discard(extent)
+    }
+
+    fn comfortable_pages(&self) -> u32 {
+        (self.core.budget.limit() / 8).min(EXTENT_PAGES_MAX as usize) as u32
+    }
+
+    fn shared_certain(&self, extent: Extent) -> Result<SharedGuard<'_>, PoolError> {
+        Pool::shared(self, extent)
     }
 
     #[cold]

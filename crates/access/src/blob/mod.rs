@@ -1,0 +1,100 @@
+//! Values too large for a leaf: each in an extent of its own.
+//!
+//! # Layout
+//! Behind the page header come the bytes of the value, zeroes up to a multiple of 8, and the checksums
+//! (XXH3-64) of each 64 KiB of the value. The record in the leaf holds a reference of 24 bytes: the
+//! extent's first page, the value's length, and the *digest*, a checksum of the checksums. So any part of a
+//! value can be read and checked without the rest, from the leaf down, whether or not the pool has room for
+//! the whole.
+//!
+//! # Life
+//! A blob is written before the record that refers to it, and freed after no record does any more. A reader
+//! latches it shared with the leaf still valid, so whoever frees it waits, or defers.
+
+mod read;
+mod write;
+
+use crate::node::BLOB_REFERENCE_BYTES;
+use vellum_base::{Bytes, Extent, HEADER_BYTES, PAGE_SIZE, PageId};
+
+pub use read::BlobReader;
+pub(crate) use read::read_part;
+pub(crate) use write::write_blob;
+
+/// The unit in which a blob is checked, in bytes.
+pub const CHUNK_BYTES: u64 = 64 << 10;
+
+/// Where a blob is and how it can be recognised.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BlobReference {
+    /// The extent's first page.
+    pub head: PageId,
+    /// The length of the value in bytes.
+    pub length: u64,
+    /// The checksum of the chunks' checksums.
+    pub digest: u64,
+}
+
+impl BlobReference {
+    /// Decodes a reference; `None` if it cannot be one.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        if bytes.len() != BLOB_REFERENCE_BYTES {
+            return None;
+        }
+        let length = bytes.u64_at(8);
+        (length <= crate::MAX_VALUE_BYTES).then(|| Self {
+            head: PageId(bytes.u64_at(0)),
+            length,
+            digest: bytes.u64_at(16),
+        })
+    }
+
+    pub(crate) fn encode(self) -> [u8; BLOB_REFERENCE_BYTES] {
+        let mut bytes = [0; BLOB_REFERENCE_BYTES];
+        for (target, number) in bytes.chunks_exact_mut(8).zip([self.head.0, self.length, self.digest]) {
+            target.copy_from_slice(&number.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// The extent that the blob takes.
+    pub fn extent(self) -> Extent {
+        Extent { head: self.head, pages: pages(self.length) }
+    }
+}
+
+/// Where the checksums of a blob begin.
+fn trailer_at(length: u64) -> u64 {
+    (HEADER_BYTES as u64 + length).next_multiple_of(8)
+}
+
+fn chunks(length: u64) -> u64 {
+    length.div_ceil(CHUNK_BYTES)
+}
+
+/// How many pages a value takes.
+fn pages(length: u64) -> u32 {
+    (trailer_at(length) + 8 * chunks(length)).div_ceil(PAGE_SIZE as u64) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn references_come_back() {
+        let reference = BlobReference { head: PageId(77), length: 5_000_000, digest: u64::MAX - 3 };
+        assert_eq!(BlobReference::decode(&reference.encode()), Some(reference));
+        assert_eq!(BlobReference::decode(&[0xff; 24]), None);
+        assert_eq!(BlobReference::decode(&[0; 23]), None);
+    }
+
+    #[test]
+    fn a_value_of_any_length_has_room_for_its_checksums() {
+        for length in [0, 1, 4063, 4064, 65_535, 65_536, 65_537, 1 << 20, 1 << 30] {
+            let end = trailer_at(length) + 8 * chunks(length);
+            assert!(end <= pages(length) as u64 * PAGE_SIZE as u64);
+            assert!(trailer_at(length) >= HEADER_BYTES as u64 + length);
+        }
+    }
+}

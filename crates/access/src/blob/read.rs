@@ -1,0 +1,134 @@
+//! Reading a value in parts, checked, without bringing all of it into memory.
+
+use super::{BlobReference, CHUNK_BYTES, chunks, trailer_at};
+use crate::{AccessError, error::damaged, tree::Tree};
+use vellum_base::{HEADER_BYTES, PAGE_SIZE, checksum};
+use vellum_pool::{Interrupt, OptimisticPage, Pager};
+use vellum_vm::AlignedBuffer;
+
+/// Reads bytes `at..at + length` of the extent, to which `leaf` refers.
+fn read_range<'p, P: Pager>(
+    pager: &'p P,
+    leaf: &P::Optimistic<'p>,
+    reference: BlobReference,
+    at: u64,
+    length: usize,
+) -> Result<Vec<u8>, Interrupt> {
+    let first_page = at as usize / PAGE_SIZE;
+    let end_page = (at as usize + length).div_ceil(PAGE_SIZE);
+    let mut buffer = AlignedBuffer::new((end_page - first_page) * PAGE_SIZE);
+    pager.read_part(leaf, reference.extent(), first_page as u32, &mut buffer)?;
+    let start = at as usize % PAGE_SIZE;
+    Ok(buffer.get(start..start + length).unwrap_or_default().to_vec())
+}
+
+/// Reads the checksums of the chunks, and checks them against the reference.
+pub(crate) fn read_sums<'p, P: Pager>(
+    pager: &'p P,
+    leaf: &P::Optimistic<'p>,
+    reference: BlobReference,
+) -> Result<Vec<u8>, Interrupt> {
+    let length = 8 * chunks(reference.length) as usize;
+    let sums = read_range(pager, leaf, reference, trailer_at(reference.length), length)?;
+    if checksum(&sums) != reference.digest {
+        return Err(damaged(reference.head, "the checksums of its parts are not those of its reference"));
+    }
+    Ok(sums)
+}
+
+/// Reads one chunk and checks it.
+fn read_chunk<'p, P: Pager>(
+    pager: &'p P,
+    leaf: &P::Optimistic<'p>,
+    reference: BlobReference,
+    sums: &[u8],
+    index: u64,
+) -> Result<Vec<u8>, Interrupt> {
+    let start = index * CHUNK_BYTES;
+    let length = CHUNK_BYTES.min(reference.length - start) as usize;
+    let chunk = read_range(pager, leaf, reference, HEADER_BYTES as u64 + start, length)?;
+    let expected = sums.get(8 * index as usize..).and_then(|rest| rest.first_chunk::<8>());
+    if expected != Some(&checksum(&chunk).to_le_bytes()) {
+        return Err(damaged(
+            reference.head,
+            format!("the {length} bytes from {start} of its value are damaged"),
+        ));
+    }
+    Ok(chunk)
+}
+
+/// Reads one chunk of a blob, to which `leaf` refers, and whose checksums have been read.
+pub(crate) fn read_part<'p, P: Pager>(
+    pager: &'p P,
+    leaf: &P::Optimistic<'p>,
+    reference: BlobReference,
+    sums: &mut Option<Vec<u8>>,
+    index: u64,
+) -> Result<Vec<u8>, Interrupt> {
+    let sums = match sums {
+        Some(sums) => sums,
+        None => sums.insert(read_sums(pager, leaf, reference)?),
+    };
+    read_chunk(pager, leaf, reference, sums, index)
+}
+
+/// Reads a large value in parts: each part is checked, and only the parts asked for are read from storage.
+///
+/// Between two calls the value may be replaced or removed by others. The next call then fails with
+/// [`AccessError::ValueChanged`].
+pub struct BlobReader<'p, P: Pager> {
+    tree: Tree<'p, P>,
+    key: Vec<u8>,
+    reference: BlobReference,
+    sums: Option<Vec<u8>>,
+    /// The chunk that was read last, and its number.
+    chunk: Option<(u64, Vec<u8>)>,
+}
+
+impl<'p, P: Pager> BlobReader<'p, P> {
+    pub(crate) fn new(tree: Tree<'p, P>, key: &[u8], reference: BlobReference) -> Self {
+        Self { tree, key: key.to_vec(), reference, sums: None, chunk: None }
+    }
+
+    /// The length of the value in bytes.
+    pub fn length(&self) -> u64 {
+        self.reference.length
+    }
+
+    /// Reads bytes from `offset` on into `buffer`, as many as there are and have room, and returns how many:
+    /// fewer than `buffer` holds only at the end of the value.
+    ///
+    /// # Errors
+    /// If the value has changed, cannot be read, or is damaged.
+    pub fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> Result<usize, AccessError> {
+        let mut done = 0;
+        while done < buffer.len() && offset + (done as u64) < self.reference.length {
+            let at = offset + done as u64;
+            let chunk = self.chunk(at / CHUNK_BYTES)?;
+            let start = (at % CHUNK_BYTES) as usize;
+            let part = chunk.get(start..).unwrap_or_default();
+            let target = buffer.get_mut(done..).unwrap_or_default();
+            let length = part.len().min(target.len());
+            for (to, from) in target.iter_mut().zip(part) {
+                *to = *from;
+            }
+            done += length;
+        }
+        Ok(done)
+    }
+
+    fn chunk(&mut self, index: u64) -> Result<&[u8], AccessError> {
+        if !matches!(&self.chunk, Some((cached, _)) if *cached == index) {
+            let (reference, sums) = (self.reference, &mut self.sums);
+            let bytes = self.tree.with_blob(&self.key, |pager, leaf, found| {
+                if found != Some(reference) {
+                    leaf.validate()?;
+                    return Ok(None);
+                }
+                read_part(pager, leaf, reference, sums, index).map(Some)
+            })?;
+            self.chunk = Some((index, bytes.ok_or(AccessError::ValueChanged)?));
+        }
+        Ok(self.chunk.as_ref().map(|(_, bytes)| bytes.as_slice()).unwrap_or_default())
+    }
+}

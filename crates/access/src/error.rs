@@ -1,0 +1,51 @@
+//! What can go wrong in a tree or a blob.
+
+use crate::node::{MAX_KEY_BYTES, NodeError};
+use vellum_base::PageId;
+use vellum_pool::{Interrupt, PoolError};
+
+/// The longest value, in bytes: 1 GiB.
+pub const MAX_VALUE_BYTES: u64 = 1 << 30;
+
+/// An error of a tree or a blob.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AccessError {
+    /// A page could not be had, read or written.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// The key is too long.
+    #[error(
+        "the key is {bytes} bytes long, and the limit is {MAX_KEY_BYTES}; store a hash or a prefix of it"
+    )]
+    KeyTooLong {
+        /// Its length.
+        bytes: usize,
+    },
+    /// The value is too long.
+    #[error(
+        "the value is {bytes} bytes long, and the limit is {MAX_VALUE_BYTES}; divide it among several keys"
+    )]
+    ValueTooLong {
+        /// Its length.
+        bytes: u64,
+    },
+    /// What was to be stored could not be read from where it should come from.
+    #[error("cannot read the value to be stored: {0}")]
+    Source(#[source] std::io::Error),
+    /// The value was replaced or removed while it was being read in parts.
+    #[error("the value was changed while it was being read in parts; read it again from its beginning")]
+    ValueChanged,
+}
+
+/// The error of a node that cannot be what was written.
+#[cold]
+pub(crate) fn damaged(page: PageId, what: impl ToString) -> Interrupt {
+    PoolError::contents(page, what.to_string()).into()
+}
+
+/// The error of a change of a node that should have been possible.
+#[cold]
+pub(crate) fn refused(page: PageId, error: NodeError) -> Interrupt {
+    damaged(page, error)
+}

@@ -1,0 +1,100 @@
+//! The way down, without latches.
+
+use super::Tree;
+use crate::{error::damaged, node::NodeView};
+use vellum_base::{Bytes, PAGE_FORMAT_VERSION, PageKind};
+use vellum_pool::{Interrupt, OptimisticPage, Pager};
+
+/// Bytes 28..32 of the page of a node: its kind, the version of the header, and zeroes.
+const KIND_WORD: u32 = PageKind::TREE_NODE.0 as u32 | (PAGE_FORMAT_VERSION as u32) << 8;
+
+/// A node, and where its parent refers to it.
+pub(super) struct Place<'p, P: Pager + 'p> {
+    /// The parent and the place of the child's id in it; none for the root.
+    pub(super) parent: Option<(P::Optimistic<'p>, usize)>,
+    pub(super) node: P::Optimistic<'p>,
+}
+
+/// Which child to go to.
+#[derive(Clone, Copy)]
+pub(super) enum Towards<'k> {
+    /// The one that covers the key.
+    Key(&'k [u8]),
+    /// The one that covers the keys right behind the key.
+    Behind(&'k [u8]),
+    /// The first one.
+    First,
+    /// The last one.
+    Last,
+}
+
+impl<'p, P: Pager> Tree<'p, P> {
+    /// The leaf that covers `key`.
+    #[inline]
+    pub(super) fn leaf(&self, key: &[u8]) -> Result<P::Optimistic<'p>, Interrupt> {
+        let mut node = self.pager.root(self.root)?;
+        let mut level = self.level_of(&node, None)?;
+        while level > 0 {
+            let place = NodeView::new(node.bytes()).child_for(key);
+            let child = self.pager.child(&node, place)?;
+            level = self.level_of(&child, Some(level))?;
+            node = child;
+        }
+        Ok(node)
+    }
+
+    /// The node at `level` in the given direction, with its parent. Nothing if the tree is not that high.
+    pub(super) fn node_at(&self, towards: Towards<'_>, level: u8) -> Result<Option<Place<'p, P>>, Interrupt> {
+        let mut place: Place<'p, P> = Place { parent: None, node: self.pager.root(self.root)? };
+        let mut at = self.level_of(&place.node, None)?;
+        if at < level {
+            place.node.validate()?;
+            return Ok(None);
+        }
+        while at > level {
+            let view = NodeView::new(place.node.bytes());
+            let child_place = match towards {
+                Towards::Key(key) => view.child_for(key),
+                Towards::Behind(key) => {
+                    let find = view.find(key);
+                    view.child_place(find.index + usize::from(find.found))
+                }
+                Towards::First => view.child_place(0),
+                Towards::Last => view.child_place(view.count()),
+            };
+            let child = self.pager.child(&place.node, child_place)?;
+            at = self.level_of(&child, Some(at))?;
+            place = Place { parent: Some((place.node, child_place)), node: child };
+        }
+        Ok(Some(place))
+    }
+
+    /// The level of a node, which must be one below its parent's, so that a way down always ends.
+    #[inline]
+    pub(super) fn level_of(
+        &self,
+        node: &P::Optimistic<'p>,
+        parent_level: Option<u8>,
+    ) -> Result<u8, Interrupt> {
+        let bytes = node.bytes();
+        let level = NodeView::new(bytes).level();
+        let expected = parent_level.is_none_or(|parent| level as u32 + 1 == parent as u32);
+        if expected && bytes.u32_at(28) == KIND_WORD {
+            Ok(level)
+        } else {
+            self.not_a_node(node, parent_level)
+        }
+    }
+
+    #[cold]
+    fn not_a_node(&self, node: &P::Optimistic<'p>, parent_level: Option<u8>) -> Result<u8, Interrupt> {
+        node.validate()?;
+        Err(match parent_level {
+            None => damaged(node.id(), "the root of a tree should be here"),
+            Some(parent) => {
+                let level = parent.saturating_sub(1);
+                damaged(node.id(), format!("a tree's node of level {level} should be here"))
+            }
+        })
+    }
+}

@@ -1,0 +1,212 @@
+//! Changing a tree: the leaf is found without latches, and latched at the end.
+
+use super::{Tree, check_key, latch, view_of};
+use crate::{
+    AccessError, MAX_VALUE_BYTES,
+    blob::{BlobReference, write_blob},
+    error::{damaged, refused},
+    node::{MAX_INLINE_RECORD_BYTES, MAX_INLINE_VALUE_BYTES, NodeError, NodeMut, NodeView, ValueKind},
+};
+use std::io::Read;
+use vellum_base::Bytes;
+use vellum_pool::{ExclusivePage, Interrupt, OptimisticPage, Pager};
+
+/// What a write found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Written {
+    /// The key was new.
+    Inserted,
+    /// The key had a value, which was replaced.
+    Replaced,
+    /// Nothing was done: the key was there and should not have been, or the other way round.
+    Refused,
+}
+
+/// What a write may do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Insert,
+    Update,
+    Upsert,
+}
+
+/// How one attempt ended.
+enum Attempt {
+    Done(Written, Option<BlobReference>),
+    /// The leaf is full.
+    Full,
+}
+
+impl<'p, P: Pager> Tree<'p, P> {
+    /// Stores `value` under `key` if the key is new; returns whether it was.
+    ///
+    /// # Errors
+    /// If the key or value is too long, the disk is full, or a page cannot be read or written. The tree is
+    /// then as it was.
+    pub fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool, AccessError> {
+        Ok(self.write(key, value, Mode::Insert)? == Written::Inserted)
+    }
+
+    /// Replaces the value of `key` if it has one; returns whether it did.
+    ///
+    /// # Errors
+    /// As for [`insert`](Self::insert).
+    pub fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, AccessError> {
+        Ok(self.write(key, value, Mode::Update)? == Written::Replaced)
+    }
+
+    /// Stores `value` under `key`, whether or not it has a value; returns which it was.
+    ///
+    /// # Errors
+    /// As for [`insert`](Self::insert).
+    pub fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Written, AccessError> {
+        self.write(key, value, Mode::Upsert)
+    }
+
+    /// Stores the next `length` bytes of `source` under `key`, without holding them in memory at once.
+    ///
+    /// # Errors
+    /// As for [`insert`](Self::insert), and if `source` fails or ends too early.
+    pub fn upsert_from(
+        &self,
+        key: &[u8],
+        length: u64,
+        source: &mut dyn Read,
+    ) -> Result<Written, AccessError> {
+        check_key(key)?;
+        if length > MAX_VALUE_BYTES {
+            return Err(AccessError::ValueTooLong { bytes: length });
+        }
+        if is_inline(key, length) {
+            let mut value = vec![0; length as usize];
+            source.read_exact(&mut value).map_err(AccessError::Source)?;
+            return self.upsert(key, &value);
+        }
+        self.write_blob(key, length, source, Mode::Upsert)
+    }
+
+    /// Removes `key` and its value; returns whether it was there.
+    ///
+    /// # Errors
+    /// If a page cannot be read or written. The tree is then as it was.
+    pub fn remove(&self, key: &[u8]) -> Result<bool, AccessError> {
+        check_key(key)?;
+        let removed = self.pager.run(|| self.try_remove(key))?;
+        let Some((old, sparse)) = removed else { return Ok(false) };
+        if let Some(reference) = old {
+            self.pager.discard(reference.extent())?;
+        }
+        if sparse {
+            self.merge(key, 0)?;
+        }
+        Ok(true)
+    }
+
+    fn write(&self, key: &[u8], value: &[u8], mode: Mode) -> Result<Written, AccessError> {
+        check_key(key)?;
+        if is_inline(key, value.len() as u64) {
+            self.place(key, value, ValueKind::Inline, mode)
+        } else {
+            self.write_blob(key, value.len() as u64, &mut &value[..], mode)
+        }
+    }
+
+    fn write_blob(
+        &self,
+        key: &[u8],
+        length: u64,
+        source: &mut dyn Read,
+        mode: Mode,
+    ) -> Result<Written, AccessError> {
+        // Not to write a large value for nothing; whether the key is there is decided at the leaf.
+        let hopeless = match mode {
+            Mode::Upsert => false,
+            Mode::Insert => self.value_length(key)?.is_some(),
+            Mode::Update => self.value_length(key)?.is_none(),
+        };
+        if hopeless {
+            return Ok(Written::Refused);
+        }
+        let reference = write_blob(self.pager, length, source)?;
+        let written = self.place(key, &reference.encode(), ValueKind::Blob, mode);
+        if !matches!(written, Ok(Written::Inserted | Written::Replaced)) {
+            self.pager.discard(reference.extent())?;
+        }
+        written
+    }
+
+    /// Puts a record into its leaf, splitting what is full on the way, and frees the blob that it replaces.
+    fn place(&self, key: &[u8], value: &[u8], kind: ValueKind, mode: Mode) -> Result<Written, AccessError> {
+        loop {
+            match self.pager.run(|| self.try_place(key, value, kind, mode))? {
+                Attempt::Done(written, old) => {
+                    if let Some(reference) = old {
+                        self.pager.discard(reference.extent())?;
+                    }
+                    return Ok(written);
+                }
+                Attempt::Full => self.split(key, 0)?,
+            }
+        }
+    }
+
+    fn try_place(&self, key: &[u8], value: &[u8], kind: ValueKind, mode: Mode) -> Result<Attempt, Interrupt> {
+        let leaf = self.leaf(key)?;
+        if mode != Mode::Upsert {
+            // A write that will be refused latches nothing.
+            let found = NodeView::new(leaf.bytes()).find(key).found;
+            if found == (mode == Mode::Insert) {
+                leaf.validate()?;
+                return Ok(Attempt::Done(Written::Refused, None));
+            }
+        }
+        let mut guard = latch::<P>(leaf)?;
+        let id = guard.id();
+        let find = view_of(&guard).find(key);
+        let old = if find.found { old_blob(&guard, find.index)? } else { None };
+        let mut node = NodeMut::new(guard.page_mut());
+        let result = if find.found {
+            node.replace(find.index, value, kind)
+        } else {
+            node.insert(key, value, kind).map(|_| ())
+        };
+        match result {
+            Ok(()) if find.found => Ok(Attempt::Done(Written::Replaced, old)),
+            Ok(()) => Ok(Attempt::Done(Written::Inserted, None)),
+            Err(NodeError::Full) => Ok(Attempt::Full),
+            Err(error) => Err(refused(id, error)),
+        }
+    }
+
+    /// Removes a record; returns the blob that it referred to, and whether the leaf should be merged.
+    fn try_remove(&self, key: &[u8]) -> Result<Option<(Option<BlobReference>, bool)>, Interrupt> {
+        let leaf = self.leaf(key)?;
+        let find = NodeView::new(leaf.bytes()).find(key);
+        if !find.found {
+            leaf.validate()?;
+            return Ok(None);
+        }
+        let mut guard = latch::<P>(leaf)?;
+        let id = guard.id();
+        let old = old_blob(&guard, find.index)?;
+        NodeMut::new(guard.page_mut()).remove(find.index).map_err(|fault| damaged(id, fault))?;
+        Ok(Some((old, super::merge::is_sparse(view_of(&guard)))))
+    }
+}
+
+/// Whether a value goes into the leaf.
+fn is_inline(key: &[u8], length: u64) -> bool {
+    length <= MAX_INLINE_VALUE_BYTES as u64 && key.len() as u64 + length <= MAX_INLINE_RECORD_BYTES as u64
+}
+
+/// The blob that a record of a latched leaf refers to.
+fn old_blob(guard: &impl ExclusivePage, index: usize) -> Result<Option<BlobReference>, Interrupt> {
+    let at = view_of(guard).value_location(index);
+    if at.kind == ValueKind::Inline {
+        return Ok(None);
+    }
+    let mut bytes = Vec::with_capacity(at.length);
+    guard.page().append_to(at.at, at.length, &mut bytes);
+    let reference = BlobReference::decode(&bytes);
+    reference.map(Some).ok_or_else(|| damaged(guard.id(), "a reference to a large value is damaged"))
+}
