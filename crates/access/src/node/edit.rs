@@ -3,7 +3,7 @@
 use super::fault::{NodeError, NodeFault};
 use super::layout::*;
 use super::view::{NodeView, ValueKind, Word, child_place};
-use vellum_base::{HEADER_BYTES, PageId};
+use vellum_base::{Bytes, HEADER_BYTES, PageId};
 
 /// A node to change, under an exclusive latch.
 ///
@@ -38,7 +38,10 @@ impl Shape {
         if count > word.count_max() {
             return Err(NodeFault::Count { count });
         }
-        let (lower, upper) = (view.lower_length(), view.upper_length());
+        let (lower, upper) = (bytes.u16_at(LOWER_LENGTH_AT) as usize, bytes.u16_at(UPPER_LENGTH_AT) as usize);
+        if lower.max(upper) > MAX_KEY_BYTES {
+            return Err(NodeFault::Fences { flags: word.flags(), lower, upper });
+        }
         let prefix_length = word.prefix_length();
         if prefix_length > lower.min(upper) {
             return Err(NodeFault::Prefix { length: prefix_length });
@@ -142,7 +145,7 @@ impl<'a> NodeMut<'a> {
         if find.found {
             return Err(NodeError::Exists);
         }
-        if !self.view().covers(key) {
+        if !self.view().admits(key) {
             return Err(NodeFault::OutsideFences { index: find.index }.into());
         }
         self.make_room(shape, key.len(), value.len())?;
@@ -166,7 +169,7 @@ impl<'a> NodeMut<'a> {
         if find.found {
             return Err(NodeError::Exists);
         }
-        if !self.view().covers(key) {
+        if !self.view().admits(key) {
             return Err(NodeFault::OutsideFences { index: find.index }.into());
         }
         self.make_room(shape, key.len(), 0)?;
@@ -192,6 +195,11 @@ impl<'a> NodeMut<'a> {
         let new_bytes = align(value.len() + old.tail_length());
         if new_bytes > shape.free() + old.record_bytes() {
             return Err(NodeError::Full);
+        }
+        if value.len() == old.value_length() {
+            self.put(old.at(), value);
+            self.put_u64(SLOTS_AT + index * LEAF_STRIDE, old.with_value_code(code).0);
+            return Ok(());
         }
         let mut key = Vec::new();
         self.view().append_key(index, &mut key);
@@ -335,7 +343,7 @@ impl<'a> NodeMut<'a> {
         child: Option<PageId>,
     ) -> Result<(), NodeError> {
         let count = self.view().count();
-        if key.len() > MAX_KEY_BYTES || !self.view().covers(key) {
+        if key.len() > MAX_KEY_BYTES || !self.view().admits(key) {
             return Err(NodeFault::OutsideFences { index: count }.into());
         }
         self.place(count, key, code, value)?;

@@ -126,6 +126,11 @@ impl Slot {
         if code < BLOB_CODE { code } else { BLOB_REFERENCE_BYTES }
     }
 
+    /// The same key and place with another value code.
+    pub fn with_value_code(self, value_code: usize) -> Self {
+        Self(self.0 & !(LENGTH_MASK << VALUE_SHIFT) | (value_code as u64) << VALUE_SHIFT)
+    }
+
     /// Whether the value code means something.
     pub fn value_code_is_known(self) -> bool {
         self.value_code() <= BLOB_CODE

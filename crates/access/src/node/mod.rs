@@ -26,8 +26,8 @@
 //! ("poor man's normalised keys"): Graefe, *Modern B-tree techniques*, 2011. Heads together with sampled
 //! hints in one cache line: Leis, Haubenschild, Neumann, *Optimistic lock coupling*, 2019, and Leis et al.,
 //! *Virtual-memory assisted buffer management*, SIGMOD 2023. Here the record's value length sits in the slot
-//! too, hints are the last heads of ranges of 2^k slots, so that the search within a range is a fixed
-//! number of independent loads, and inner nodes keep the child beside the slot.
+//! too, hints are the last heads of ranges of 2^k slots, so that they bound the search within a range on both
+//! sides, and inner nodes keep the child beside the slot, so that its place follows from the slot's number.
 //!
 //! # Layout
 //!
@@ -80,6 +80,9 @@ mod separator;
 mod split;
 mod validate;
 mod view;
+
+#[cfg(test)]
+mod tests;
 
 pub use edit::NodeMut;
 pub use fault::{NodeError, NodeFault};

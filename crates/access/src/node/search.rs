@@ -1,13 +1,17 @@
 //! Searching a node: the innermost loop of everything.
 //!
-//! Hints say in one cache line in which range of 2^k slots the key must be; within the range, slots below
-//! the probe are counted, with loads that do not depend on each other, instead of searched by bisection.
+//! Hints say in one cache line in which range of 2^k slots the key must be. Hints and range alike are cut to a
+//! quarter by three comparisons at a time, which do not depend on each other and do not jump.
 //! Key bytes in the heap are touched only if the head agrees and the key goes beyond it.
 
 use super::layout::*;
 use super::view::{Find, NodeView, ValueAt, child_place};
 use std::cmp::Ordering;
 use vellum_base::Bytes;
+
+/// What [`NodeView::search`] gives instead of the slot of a key that is not there: no slot has such lengths.
+/// (A pair of numbers is returned in registers; an `Option` would go through memory.)
+const ABSENT: Slot = Slot(u64::MAX);
 
 impl<B: Bytes> NodeView<B> {
     /// Finds the first slot whose key is not less than `key`, which may have any length and need not lie
@@ -16,7 +20,7 @@ impl<B: Bytes> NodeView<B> {
     pub fn find(self, key: &[u8]) -> Find {
         let (index, slot) =
             if self.is_leaf() { self.search::<LEAF_STRIDE>(key) } else { self.search::<INNER_STRIDE>(key) };
-        Find { index, found: slot.is_some() }
+        Find { index, found: slot != ABSENT }
     }
 
     /// Where the value of `key` lies, if the leaf has it. The same as [`NodeView::find`] followed by
@@ -24,7 +28,7 @@ impl<B: Bytes> NodeView<B> {
     #[inline]
     pub fn get(self, key: &[u8]) -> Option<ValueAt> {
         let (_, slot) = self.search::<LEAF_STRIDE>(key);
-        slot.map(|slot| ValueAt { at: slot.at(), length: slot.value_length(), kind: slot.kind() })
+        (slot != ABSENT).then(|| ValueAt { at: slot.at(), length: slot.value_length(), kind: slot.kind() })
     }
 
     /// The byte in the page where the id of the child stands that covers `key`: that of the first separator
@@ -35,20 +39,21 @@ impl<B: Bytes> NodeView<B> {
         child_place(self.search::<INNER_STRIDE>(key).0)
     }
 
-    /// The first slot whose key is not less than `key`, and what it holds if the key is equal.
+    /// The first slot whose key is not less than `key`, and it itself if the key is equal, else [`ABSENT`].
     #[inline]
-    fn search<const STRIDE: usize>(self, key: &[u8]) -> (usize, Option<Slot>) {
+    fn search<const STRIDE: usize>(self, key: &[u8]) -> (usize, Slot) {
         let word = self.word();
         let count =
             word.count().min(const { if STRIDE == LEAF_STRIDE { MAX_LEAF_COUNT } else { MAX_INNER_COUNT } });
         let prefix_length = word.prefix_length();
         let key_word = key_word(key);
-        let mask = !u64::MAX.checked_shr(8 * prefix_length.min(8) as u32).unwrap_or(0);
-        let begins = key_word & mask == self.bytes.u64_at(PREFIX_WORD_AT);
-        if !begins || prefix_length > key.len().min(8) {
+        let prefix_bits = 8 * prefix_length.min(8) as u32;
+        let unlike =
+            (key_word ^ self.bytes.u64_at(PREFIX_WORD_AT)).checked_shr(64 - prefix_bits).unwrap_or(0);
+        if unlike != 0 || prefix_length > key.len().min(8) {
             match self.compare_prefix(prefix_length, key) {
-                Ordering::Less => return (count, None),
-                Ordering::Greater => return (0, None),
+                Ordering::Less => return (count, ABSENT),
+                Ordering::Greater => return (0, ABSENT),
                 Ordering::Equal => {}
             }
         }
@@ -57,14 +62,14 @@ impl<B: Bytes> NodeView<B> {
         let probe = Slot::probe(head, rest_length);
         let index = self.count_less::<STRIDE>(count, probe);
         if index >= count {
-            return (count, None);
+            return (count, ABSENT);
         }
         let slot = self.slot_at::<STRIDE>(index);
         if slot.head() != head {
-            return (index, None);
+            return (index, ABSENT);
         }
         if rest_length <= HEAD_BYTES {
-            return (index, slot.agrees(probe).then_some(slot));
+            return (index, if slot.agrees(probe) { slot } else { ABSENT });
         }
         self.search_tails::<STRIDE>(index, count, head, key.get(prefix_length..).unwrap_or(&[]))
     }
@@ -80,22 +85,31 @@ impl<B: Bytes> NodeView<B> {
     fn count_less<const STRIDE: usize>(self, count: usize, probe: u64) -> usize {
         let shift = hint_shift(count);
         let head = (probe >> 32) as u32;
-        let mut range = 0;
-        for pair in 0..HINT_COUNT / 2 {
-            let hints = self.bytes.u64_at(HINTS_AT + 8 * pair);
-            range += usize::from((hints as u32) < head) + usize::from(((hints >> 32) as u32) < head);
+        let before = |index: usize| usize::from(self.bytes.u32_at(HINTS_AT + 4 * index) < head);
+        let quarter = 4 * (before(3) + before(7) + before(11));
+        let range =
+            quarter + before(quarter) + before(quarter + 1) + before(quarter + 2) + before(quarter + 3);
+        // All slots before the range are less, and its last one, whose head is the hint, is not. The loads of
+        // a round do not depend on each other, so that the processor fetches their cache lines at once.
+        let less = |index: usize| (index < count) & (self.slot_at::<STRIDE>(index).0 < probe);
+        let mut index = range << shift;
+        let mut size = 1 << shift;
+        while size > 4 {
+            size /= 4;
+            let ends = [index + size, index + 2 * size, index + 3 * size];
+            index += size * ends.into_iter().map(|end| usize::from(less(end - 1))).sum::<usize>();
         }
-        let start = (range << shift).min(count);
-        let end = (start + (1 << shift)).min(count);
-        let mut index = start;
-        for candidate in start..end {
-            index += usize::from(self.slot_at::<STRIDE>(candidate).0 < probe);
+        // Of 1, 2 or 4 slots, all but the last.
+        if size > 2 {
+            index += usize::from(less(index)) + usize::from(less(index + 1)) + usize::from(less(index + 2));
+        } else if size > 1 {
+            index += usize::from(less(index));
         }
-        // Only keys with the same head, but shorter ones, can make this go on into the next range.
-        while index >= end && index < count && self.slot_at::<STRIDE>(index).0 < probe {
+        // Only keys with the same head, but shorter ones, can make this go on.
+        while less(index) {
             index += 1;
         }
-        index
+        index.min(count)
     }
 
     /// Goes on among the slots from `index` on, whose heads are `head` or greater, by what follows the head.
@@ -106,7 +120,7 @@ impl<B: Bytes> NodeView<B> {
         count: usize,
         head: u32,
         rest: &[u8],
-    ) -> (usize, Option<Slot>) {
+    ) -> (usize, Slot) {
         let (mut low, mut high) = (index, count);
         // Mostly the first one is it: heads rarely tie.
         let mut middle = index;
@@ -114,12 +128,12 @@ impl<B: Bytes> NodeView<B> {
             let slot = self.slot_at::<STRIDE>(middle);
             match self.compare_rest(slot, head, rest) {
                 Ordering::Less => low = middle + 1,
-                Ordering::Equal => return (middle, Some(slot)),
+                Ordering::Equal => return (middle, slot),
                 Ordering::Greater => high = middle,
             }
             middle = low + (high - low) / 2;
         }
-        (low, None)
+        (low, ABSENT)
     }
 
     /// How the prefix compares with the beginning of `key`.

@@ -18,8 +18,8 @@ pub struct Split {
     pub separator: Vec<u8>,
 }
 
-/// The part of a node's bytes, 1 / this, by which a split may be off balance for a shorter separator.
-const WINDOW_PART: usize = 16;
+/// The part of a node's bytes, 1 / this, by which the halves may differ for the sake of a shorter separator.
+const WINDOW_PART: usize = 8;
 
 impl<'a> NodeMut<'a> {
     /// Chooses where to split a node that has no room for the key `incoming`, or that is to be split for

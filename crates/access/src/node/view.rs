@@ -172,7 +172,8 @@ impl<B: Bytes> NodeView<B> {
 
     /// The children in the order of their keys: one more than there are separators. Empty for a leaf.
     pub fn children(self) -> impl Iterator<Item = PageId> {
-        let count = if self.is_leaf() { 0 } else { self.count() + 1 };
+        let word = self.word();
+        let count = if word.level() == 0 { 0 } else { word.count().min(MAX_INNER_COUNT) + 1 };
         (0..count).map(move |index| self.child_at(child_place(index)))
     }
 
@@ -212,6 +213,16 @@ impl<B: Bytes> NodeView<B> {
         let above = flags & FLAG_LOWER == 0
             || self.bytes.compare(self.lower_at(), self.lower_length(), key) == Ordering::Less;
         above && (flags & FLAG_UPPER == 0 || self.compare_upper_fence(key) != Ordering::Less)
+    }
+
+    /// Whether the node may hold `key`. That is whether it covers it; but a separator at the upper fence would
+    /// leave nothing to the last child.
+    pub(super) fn admits(self, key: &[u8]) -> bool {
+        let word = self.word();
+        let at_end = word.level() > 0
+            && word.flags() & FLAG_UPPER != 0
+            && self.compare_upper_fence(key) == Ordering::Equal;
+        self.covers(key) && !at_end
     }
 
     /// How the upper fence, which must exist, compares with `key`.

@@ -1,0 +1,387 @@
+//! What [`NodeView::validate`] must notice, and searches and separators against the plainest code for them.
+
+use super::layout::*;
+use super::*;
+use std::cmp::Ordering;
+use vellum_base::PageId;
+
+/// A leaf with fences, a prefix of two bytes, keys with and without tails, ties of heads, a blob and holes.
+fn leaf() -> Vec<u8> {
+    let mut page = vec![0; NODE_BYTES];
+    let mut node = NodeMut::init(&mut page, 0, Some(b"ka"), Some(b"kaz"), PageId(0)).unwrap();
+    for number in 0..40u8 {
+        let key = [b'k', b'a', b'b', number / 10, 0, 0, number % 10, 7];
+        node.insert(&key, &vec![number; number as usize], ValueKind::Inline).unwrap();
+    }
+    node.insert(b"kab", b"", ValueKind::Inline).unwrap();
+    node.insert(b"kac", &[9; BLOB_REFERENCE_BYTES], ValueKind::Blob).unwrap();
+    node.remove(20).unwrap();
+    node.view().validate().unwrap();
+    assert_eq!(node.view().prefix_len(), 2);
+    page
+}
+
+fn inner() -> Vec<u8> {
+    let mut page = vec![0; NODE_BYTES];
+    let mut node = NodeMut::init(&mut page, 1, None, Some(&[0xee; 9]), PageId(1000)).unwrap();
+    for number in 1..60u64 {
+        node.insert_separator(&number.to_be_bytes()[..], PageId(number)).unwrap();
+        node.insert_separator(&[number as u8], PageId(number)).unwrap();
+    }
+    node.view().validate().unwrap();
+    page
+}
+
+/// What validation says of a page after a change of it.
+fn after(mut page: Vec<u8>, change: impl FnOnce(&mut [u8])) -> NodeFault {
+    change(&mut page);
+    NodeView::new(&page[..]).validate().unwrap_err()
+}
+
+fn get_u16(page: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([page[at], page[at + 1]])
+}
+
+fn add_u16(page: &mut [u8], at: usize, by: i32) {
+    let sum = (get_u16(page, at) as i32 + by) as u16;
+    page[at..at + 2].copy_from_slice(&sum.to_le_bytes());
+}
+
+fn slot(page: &[u8], index: usize) -> Slot {
+    NodeView::new(page).slot(index)
+}
+
+fn put_slot(page: &mut [u8], index: usize, slot: u64) {
+    page[SLOTS_AT + 8 * index..][..8].copy_from_slice(&slot.to_le_bytes());
+}
+
+#[test]
+fn unsorted_slots_are_noticed() {
+    let swap = |page: &mut [u8]| {
+        let (a, b) = (slot(page, 4), slot(page, 5));
+        put_slot(page, 4, b.0);
+        put_slot(page, 5, a.0);
+    };
+    assert_eq!(after(leaf(), swap), NodeFault::Order { index: 5 });
+    let twice = |page: &mut [u8]| {
+        // Slot 5 with the key of slot 4: only the last byte of the tail distinguishes the two.
+        let (a, b) = (slot(page, 4).tail_at(), slot(page, 5).tail_at());
+        page.copy_within(a..a + 2, b);
+    };
+    assert_eq!(after(leaf(), twice), NodeFault::Order { index: 5 });
+}
+
+#[test]
+fn overlapping_records_are_noticed() {
+    let overlap = |page: &mut [u8]| {
+        let at = slot(page, 30).at() as u64 / 4;
+        let other = slot(page, 31).0;
+        put_slot(page, 31, other & !0x3ff | at);
+    };
+    assert_eq!(after(leaf(), overlap), NodeFault::Overlap { index: 31 });
+}
+
+#[test]
+fn records_outside_the_heap_are_noticed() {
+    for at in [0, 8, SLOTS_AT as u64 / 4, 1023] {
+        let fault = after(leaf(), |page| {
+            let other = slot(page, 31).0;
+            put_slot(page, 31, other & !0x3ff | at);
+        });
+        assert_eq!(fault, NodeFault::Record { index: 31 });
+    }
+    let empty_elsewhere = |page: &mut [u8]| {
+        let other = slot(page, 0).0;
+        assert_eq!(slot(page, 0).record_bytes(), 0);
+        put_slot(page, 0, other | 1000);
+    };
+    assert_eq!(after(leaf(), empty_elsewhere), NodeFault::Record { index: 0 });
+}
+
+#[test]
+fn wrong_hints_are_noticed() {
+    for index in 0..HINT_COUNT {
+        let fault = after(leaf(), |page| page[HINTS_AT + 4 * index] ^= 1);
+        assert_eq!(fault, NodeFault::Hint { index });
+        let fault = after(inner(), |page| page[HINTS_AT + 4 * index + 3] ^= 0x80);
+        assert_eq!(fault, NodeFault::Hint { index });
+    }
+}
+
+#[test]
+fn wrong_accounting_is_noticed() {
+    for by in [-4, 4, -1, 1] {
+        let fault = after(leaf(), |page| add_u16(page, HEAP_USED_AT, by));
+        assert!(matches!(fault, NodeFault::HeapUsed { .. }), "{fault}");
+    }
+    let fault = after(leaf(), |page| add_u16(page, HEAP_START_AT, -2));
+    assert!(matches!(fault, NodeFault::HeapStart { .. }), "{fault}");
+    let lowest = |page: &mut [u8]| add_u16(page, HEAP_START_AT, 4);
+    assert!(matches!(after(leaf(), lowest), NodeFault::Record { .. } | NodeFault::HeapUsed { .. }));
+    let beyond = |page: &mut [u8]| page[HEAP_START_AT..][..2].copy_from_slice(&5000u16.to_le_bytes());
+    assert_eq!(after(leaf(), beyond), NodeFault::HeapStart { start: 5000 });
+}
+
+#[test]
+fn wrong_counts_and_levels_are_noticed() {
+    let more = |page: &mut [u8]| add_u16(page, COUNT_AT, 1);
+    let fault = after(leaf(), more);
+    assert!(matches!(fault, NodeFault::Overlap { .. } | NodeFault::Record { .. }), "{fault}");
+    assert!(matches!(after(leaf(), |page| add_u16(page, COUNT_AT, -1)), NodeFault::HeapUsed { .. }));
+    let many = |page: &mut [u8]| page[COUNT_AT..][..2].copy_from_slice(&497u16.to_le_bytes());
+    assert_eq!(after(leaf(), many), NodeFault::Count { count: 497 });
+    after(leaf(), |page| page[LEVEL_AT] = 1);
+    after(inner(), |page| page[LEVEL_AT] = 0);
+    let count = NodeView::new(&inner()[..]).count();
+    let at = SLOTS_AT + INNER_STRIDE * count + 3;
+    assert_eq!(after(inner(), |page| page[at] = 1), NodeFault::Reserved { at });
+}
+
+#[test]
+fn wrong_fences_and_prefixes_are_noticed() {
+    let end = NODE_BYTES;
+    let above = |page: &mut [u8]| page[end - 2] = b'l';
+    assert!(matches!(after(leaf(), above), NodeFault::Prefix { .. }));
+    // The upper fence is "kaz": "z" stands before "ka". Lowered to "kac", it excludes nothing, to "kab" a key.
+    let mut page = leaf();
+    page[end - 3] = b'c';
+    NodeView::new(&page[..]).validate().unwrap();
+    let lowered = |page: &mut [u8]| page[end - 3] = b'b';
+    assert!(matches!(after(leaf(), lowered), NodeFault::OutsideFences { .. }));
+    assert!(matches!(after(leaf(), |page| page[PREFIX_WORD_AT] = 1), NodeFault::Prefix { .. }));
+    after(leaf(), |page| page[PREFIX_LENGTH_AT] = 1);
+    assert!(matches!(after(leaf(), |page| page[FLAGS_AT] = 1), NodeFault::Fences { .. }));
+    assert!(matches!(after(leaf(), |page| page[FLAGS_AT] = 7), NodeFault::Fences { .. }));
+    assert!(matches!(after(inner(), |page| page[UPPER_LENGTH_AT + 1] = 0xff), NodeFault::Fences { .. }));
+    assert_eq!(after(leaf(), |page| page[60] = 1), NodeFault::Reserved { at: 60 });
+}
+
+#[test]
+fn malformed_slots_are_noticed() {
+    // Slot 0 is the key "kab", with a rest of one byte: the head is padded with zeroes.
+    let padding = |page: &mut [u8]| page[SLOTS_AT + 4] = 1;
+    assert_eq!(after(leaf(), padding), NodeFault::Slot { index: 0 });
+    let code = |page: &mut [u8]| {
+        let other = slot(page, 7);
+        put_slot(page, 7, other.with_value_code(MAX_INLINE_VALUE_BYTES + 2).0);
+    };
+    assert_eq!(after(leaf(), code), NodeFault::Slot { index: 7 });
+    // An inner node has no values.
+    let value = |page: &mut [u8]| page[SLOTS_AT + 1] |= 4;
+    assert_eq!(after(inner(), value), NodeFault::Slot { index: 0 });
+    let size = NodeView::new(&leaf()[..100]).validate();
+    assert_eq!(size, Err(NodeFault::Size { bytes: 100 }));
+}
+
+/// A repeatable sequence of numbers.
+fn numbers(seed: u64) -> impl Iterator<Item = u64> {
+    let mut state = seed;
+    std::iter::repeat_with(move || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed ^ mixed >> 31
+    })
+}
+
+/// All keys over `letters` of up to `length` letters, in order.
+fn all_keys(letters: &[u8], length: usize) -> Vec<Vec<u8>> {
+    let mut keys = vec![Vec::new()];
+    let mut start = 0;
+    for _ in 0..length {
+        let end = keys.len();
+        for index in start..end {
+            for &letter in letters {
+                keys.push([&keys[index][..], &[letter]].concat());
+            }
+        }
+        start = end;
+    }
+    keys.sort();
+    keys
+}
+
+#[test]
+fn searches_agree_with_a_plain_search() {
+    // Keys that tie in their heads wherever the prefix ends, in nodes of all counts.
+    let all = all_keys(b"\0\x01\xff", 5);
+    let longer: Vec<Vec<u8>> = all.iter().map(|key| [b"pre", &key[..], &key[..]].concat()).collect();
+    for (fences, keys) in [(None, &all), (Some((b"pra", b"pre\xff\xff\xff")), &longer)] {
+        let (lower, upper) = fences.map_or((None, None), |(a, b)| (Some(&a[..]), Some(&b[..])));
+        let steps = if cfg!(miri) { 3 } else { 300 };
+        for (step, mut random) in (0..steps).map(|step| (step, numbers(step as u64))) {
+            let level = (step % 2) as u8;
+            let mut page = vec![0; NODE_BYTES];
+            let mut node = NodeMut::init(&mut page, level, lower, upper, PageId(7)).unwrap();
+            let mut kept: Vec<&Vec<u8>> = Vec::new();
+            for _ in 0..step {
+                let key = &keys[random.next().unwrap() as usize % keys.len()];
+                let done = if level == 0 {
+                    node.insert(key, &key[..key.len() / 2], ValueKind::Inline)
+                } else {
+                    node.insert_separator(key, PageId(9))
+                };
+                match done {
+                    Ok(index) => kept.insert(index, key),
+                    Err(NodeError::Exists) => assert!(kept.contains(&key)),
+                    // "pre" followed by 0xff goes beyond the upper fence.
+                    Err(NodeError::Fault(NodeFault::OutsideFences { .. })) => {
+                        assert!(**key > *upper.unwrap())
+                    }
+                    Err(NodeError::Full) => break,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            node.view().validate().unwrap();
+            let view = node.view();
+            for key in keys.iter().chain(&all[..20]) {
+                let index = kept.partition_point(|kept| *kept < key);
+                let found = kept.get(index) == Some(&key);
+                assert_eq!(view.find(key), Find { index, found });
+                if level > 0 {
+                    assert_eq!(view.child_for(key), view.child_place(index));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn separators_are_the_shortest_there_are() {
+    let keys = all_keys(&[0, 1, 2, 0xfe, 0xff], 3);
+    for (index, left) in keys.iter().enumerate() {
+        let separates = |right: &Vec<u8>| {
+            let separator = shortest_separator(left, right);
+            assert!(*left <= separator && separator < *right, "{left:?} {separator:?} {right:?}");
+            let best = keys.iter().skip(index).take_while(|key| *key < right).map(Vec::len).min().unwrap();
+            assert!(separator.len() <= best, "{left:?} {separator:?} {right:?}");
+            assert_eq!(separator::separator_length(left, right), separator.len());
+        };
+        keys.iter().skip(index + 1).step_by(if cfg!(miri) { 50 } else { 1 }).for_each(separates);
+    }
+}
+
+#[test]
+fn heads_are_those_of_a_padded_key() {
+    let key: Vec<u8> = (1..=16).collect();
+    for length in 0..=key.len() {
+        let key = &key[..length];
+        let padded = |from: usize| {
+            let mut bytes = key.get(from..).unwrap_or(&[]).to_vec();
+            bytes.resize(16, 0);
+            bytes
+        };
+        let word = key_word(key);
+        assert_eq!(word.to_be_bytes(), padded(0)[..8]);
+        for prefix_length in 0..=length {
+            assert_eq!(head_behind(key, word, prefix_length).to_be_bytes(), padded(prefix_length)[..4]);
+            assert_eq!(head_of(&key[prefix_length..]).to_be_bytes(), padded(prefix_length)[..4]);
+        }
+    }
+}
+
+#[test]
+fn a_leaf_without_room_stays_as_it_was() {
+    let mut page = leaf();
+    let before = page.clone();
+    let mut node = NodeMut::new(&mut page);
+    let count = node.view().count();
+    assert_eq!(node.insert(b"kab", b"", ValueKind::Inline), Err(NodeError::Exists));
+    let outside = NodeError::Fault(NodeFault::OutsideFences { index: count });
+    assert_eq!(node.insert(b"kb", b"", ValueKind::Inline), Err(outside));
+    assert!(matches!(node.insert(b"ka", b"", ValueKind::Inline), Err(NodeError::Fault(_))), "exclusive");
+    assert_eq!(node.replace(count, b"", ValueKind::Inline), Err(NodeFault::Index { index: count }.into()));
+    assert_eq!(node.remove(count), Err(NodeFault::Index { index: count }));
+    assert_eq!(node.set_child(0, PageId(1)), Err(NodeFault::Level { level: 0 }));
+    assert_eq!(page, before);
+    let mut node = NodeMut::new(&mut page);
+    node.insert(b"kac\x01", &[1; 1024], ValueKind::Inline).unwrap();
+    let inserted = node.insert(b"kaz", &[1; 1024], ValueKind::Inline);
+    assert_eq!(inserted, Ok(count + 1), "the upper fence is inclusive");
+    let before = page.clone();
+    let mut node = NodeMut::new(&mut page);
+    assert_eq!(node.insert(b"kad", &[1; 1024], ValueKind::Inline), Err(NodeError::Full));
+    assert_eq!(node.replace(3, &[1; 1024], ValueKind::Inline), Err(NodeError::Full));
+    assert_eq!(page, before);
+}
+
+#[test]
+fn a_value_grows_into_holes() {
+    let mut page = vec![0; NODE_BYTES];
+    let mut node = NodeMut::init(&mut page, 0, None, None, PageId(0)).unwrap();
+    for key in 0..4 {
+        node.insert(&[key, 0, 0, 0, 0, 0], &[key; 900], ValueKind::Inline).unwrap();
+    }
+    node.replace(1, &[], ValueKind::Inline).unwrap();
+    node.view().validate().unwrap();
+    // No gap is left, but the hole of the value that went is enough.
+    node.replace(2, &[8; 1000], ValueKind::Inline).unwrap();
+    node.view().validate().unwrap();
+    for (index, length, byte) in [(0, 900, 0), (1, 0, 0), (2, 1000, 8), (3, 900, 3)] {
+        let mut value = Vec::new();
+        assert_eq!(node.view().append_value(index, &mut value), ValueKind::Inline);
+        assert_eq!(value, vec![byte; length]);
+        assert_eq!(node.view().compare_key(index, &[index as u8, 0, 0, 0, 0, 0]), Ordering::Equal);
+    }
+    // A value of the same length may change its kind.
+    node.replace(0, &[5; BLOB_REFERENCE_BYTES], ValueKind::Inline).unwrap();
+    node.replace(0, &[6; BLOB_REFERENCE_BYTES], ValueKind::Blob).unwrap();
+    assert_eq!(node.view().value_location(0).kind, ValueKind::Blob);
+    node.view().validate().unwrap();
+}
+
+#[test]
+fn a_separator_sends_the_keys_beyond_it_to_the_right() {
+    let mut page = vec![0; NODE_BYTES];
+    let mut node = NodeMut::init(&mut page, 3, None, None, PageId(1)).unwrap();
+    assert_eq!(node.insert_separator(b"m", PageId(2)), Ok(0));
+    assert_eq!(node.insert_separator(b"t", PageId(3)), Ok(1));
+    assert_eq!(node.insert_separator(b"f", PageId(4)), Ok(0));
+    let child = |node: &NodeMut<'_>, key: &[u8]| node.view().child_at(node.view().child_for(key)).0;
+    for (key, expected) in [("", 1), ("f", 1), ("f0", 4), ("m", 4), ("m0", 2), ("t", 2), ("u", 3)] {
+        assert_eq!(child(&node, key.as_bytes()), expected, "{key}");
+    }
+    node.remove_separator(1).unwrap();
+    assert_eq!(child(&node, b"p"), 4);
+    node.set_child(1, PageId(9)).unwrap();
+    assert_eq!(child(&node, b"p"), 9);
+    assert_eq!(node.view().children().collect::<Vec<_>>(), [PageId(1), PageId(9), PageId(3)]);
+    node.view().validate().unwrap();
+    assert_eq!(node.view().level(), 3);
+}
+
+#[test]
+fn splits_are_balanced_by_bytes_and_have_short_separators() {
+    let mut page = vec![0; NODE_BYTES];
+    let mut node = NodeMut::init(&mut page, 0, None, None, PageId(0)).unwrap();
+    // One large record, then many small ones.
+    node.insert(b"a", &[0; 1000], ValueKind::Inline).unwrap();
+    for number in 0..100u8 {
+        node.insert(&[b'b', b'c', number / 10, 5, number % 10], &[0; 8], ValueKind::Inline).unwrap();
+    }
+    let split = node.choose_separator(None).unwrap();
+    assert_eq!(split.separator.len(), 3, "a change of the third byte is near the middle");
+    let mut right = vec![0; NODE_BYTES];
+    node.split_into(&mut right, &split).unwrap();
+    let right = NodeView::new(&right[..]);
+    right.validate().unwrap();
+    node.view().validate().unwrap();
+    assert!(node.view().used_bytes().abs_diff(right.used_bytes()) < 600);
+    assert_eq!(right.prefix_len(), 0);
+    assert_eq!(node.view().count() + right.count(), 101);
+}
+
+#[test]
+fn a_split_that_does_not_fit_is_refused() {
+    let mut page = leaf();
+    let before = page.clone();
+    let count = NodeView::new(&page[..]).count();
+    let mut right = vec![0; NODE_BYTES];
+    for (index, separator) in [(count + 1, &b"kac"[..]), (3, b"ka"), (3, b"kaz"), (3, b"kab\0"), (3, b"x")] {
+        let split = Split { index, separator: separator.to_vec() };
+        let result = NodeMut::new(&mut page).split_into(&mut right, &split);
+        assert!(matches!(result, Err(NodeError::Fault(_))), "{split:?}");
+    }
+    assert_eq!(page, before);
+    let empty = NodeMut::init(&mut page, 0, None, None, PageId(0)).unwrap();
+    assert_eq!(empty.choose_separator(Some(b"a")), Err(NodeFault::Split));
+}
