@@ -1,1 +1,72 @@
-//! Under construction.
+//! An embedded storage engine for data larger than memory, whose buffer pool is the processor's page table.
+//!
+//! A page's number is its address: page *p* lives at *base + 4096 p* of one mapping as large as the database.
+//! A hit is an ordinary memory access, translated by the TLB; misses and evictions stay under the engine's
+//! control. The design is that of *Virtual-Memory Assisted Buffer Management* (SIGMOD 2023).
+//!
+//! ```
+//! use vellum::{Database, Options};
+//!
+//! let directory = tempfile::tempdir()?;
+//! let database = Database::create(directory.path().join("fruit.vellum"), &Options::default())?;
+//! let table = database.create_table("fruit")?;
+//! table.put(b"apple", b"red")?;
+//! table.put(b"banana", b"yellow")?;
+//! assert_eq!(table.get(b"apple")?.as_deref(), Some(&b"red"[..]));
+//!
+//! let mut cursor = table.range(&b"b"[..]..)?;
+//! while let Some(entry) = cursor.next()? {
+//!     println!("{} bytes under {:?}", entry.value_length(), entry.key());
+//! }
+//! # drop(cursor);
+//! # drop(table);
+//! database.close()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What it promises today
+//! - Each operation on a table is atomic and visible to all threads at once. There are no transactions yet.
+//! - What was written is durable once [`Database::close`] or [`Database::checkpoint`] has returned. A
+//!   database that was changed and not closed says so when it is opened, and is refused.
+//! - Memory stays within [`Options::pool_bytes`], plus 16 bytes for each 4 KiB of data and a few MiB.
+//! - Bytes that were damaged on storage are an error that names the page; never a panic, never silence.
+//!
+//! # Parts
+//! - [`Database`], [`Table`], [`Cursor`], [`Value`], [`ValueReader`]: the key-value store;
+//! - [`pool`]: the pool by itself, for structures of your own on pages.
+#![forbid(unsafe_code)]
+
+mod catalog;
+mod cursor;
+mod database;
+mod error;
+mod options;
+mod range;
+mod table;
+mod value;
+mod verify;
+
+pub use cursor::{Cursor, Entry};
+pub use database::{Database, Statistics, TableInformation};
+pub use error::{Error, ErrorKind};
+pub use options::Options;
+pub use range::KeyRange;
+pub use table::{Put, Table};
+pub use value::{Value, ValueReader};
+pub use vellum_access::{MAX_VALUE_BYTES, TreeShape, node::MAX_KEY_BYTES};
+pub use vellum_vm::{FileDescription, IoEngine, ReleaseMethod, resident_bytes, resident_bytes_peak};
+pub use verify::{Problem, Progress, VerifyReport};
+
+/// A specialised result.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// The pool by itself: pages as memory, for structures of your own.
+pub mod pool {
+    pub use vellum_base::{
+        Bytes, ChecksumStream, Extent, HEADER_BYTES, Lsn, PAGE_SIZE, PageHeader, PageId, PageKind, checksum,
+    };
+    pub use vellum_pool::*;
+    pub use vellum_vm::{
+        AlignedBuffer, File, FileDescription, IoEngine, ReleaseMethod, SimulatedFile, VmError,
+    };
+}

@@ -17,6 +17,7 @@
 
 mod cursor;
 mod descend;
+mod destroy;
 mod merge;
 mod split;
 mod walk;

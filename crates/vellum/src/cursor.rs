@@ -1,0 +1,80 @@
+//! Cursors over a table.
+
+use crate::{Result, Value};
+use vellum_pool::Pool;
+
+/// Walks the entries of a range in both directions. See [`Table::range`](crate::Table::range).
+///
+/// A cursor stands *between* two entries: [`next`](Self::next) returns the one behind and steps over it,
+/// [`previous`](Self::previous) the one before. A new cursor stands at the beginning of its range.
+///
+/// It holds no latch: others may change the table while it is used. What it shows of one leaf of the tree
+/// (a few dozen entries) belongs to one moment, and different leaves to different ones; an entry that is
+/// there all the while is shown exactly once.
+pub struct Cursor<'t>(pub(crate) vellum_access::Cursor<'t, Pool>);
+
+impl<'t> Cursor<'t> {
+    /// Steps over the next entry and returns it; `None` at the end of the range.
+    ///
+    /// # Errors
+    /// If a page cannot be read or is damaged.
+    #[expect(clippy::should_implement_trait, reason = "the entry borrows from the cursor")]
+    pub fn next(&mut self) -> Result<Option<Entry<'_, 't>>> {
+        Ok(self.0.next()?.map(Entry))
+    }
+
+    /// Steps back over the entry before and returns it; `None` at the beginning of the range.
+    ///
+    /// # Errors
+    /// As for [`next`](Self::next).
+    pub fn previous(&mut self) -> Result<Option<Entry<'_, 't>>> {
+        Ok(self.0.previous()?.map(Entry))
+    }
+
+    /// Goes to the beginning of the range.
+    pub fn seek_to_start(&mut self) {
+        self.0.seek_to_start();
+    }
+
+    /// Goes to the end of the range, for walking backwards.
+    pub fn seek_to_end(&mut self) {
+        self.0.seek_to_end();
+    }
+
+    /// Goes to just before `key`, whether or not it is there.
+    ///
+    /// # Errors
+    /// If the key is too long.
+    pub fn seek(&mut self, key: impl AsRef<[u8]>) -> Result<()> {
+        Ok(self.0.seek(key.as_ref())?)
+    }
+}
+
+/// An entry of a table, as long as the cursor stays where it is.
+pub struct Entry<'c, 't>(vellum_access::Entry<'c, 't, Pool>);
+
+impl<'c, 't> Entry<'c, 't> {
+    /// The key.
+    pub fn key(&self) -> &'c [u8] {
+        self.0.key()
+    }
+
+    /// The length of the value in bytes, which takes no reading.
+    pub fn value_length(&self) -> u64 {
+        self.0.value_length()
+    }
+
+    /// The value, if it is a small one (up to 1 KiB), which the cursor has at hand.
+    pub fn inline_value(&self) -> Option<&'c [u8]> {
+        self.0.inline_value()
+    }
+
+    /// The value. A large one is looked up anew, and is the one that the key has now; `None` if the key was
+    /// removed meanwhile.
+    ///
+    /// # Errors
+    /// As for [`Table::value`](crate::Table::value).
+    pub fn value(&self) -> Result<Option<Value<'t>>> {
+        Ok(self.0.value()?.map(Value))
+    }
+}

@@ -1,0 +1,139 @@
+//! The one error of the published interface.
+
+use vellum_access::AccessError;
+use vellum_pool::PoolError;
+use vellum_vm::VmError;
+
+/// What went wrong. The message says what was being done, on what, and what to do about it;
+/// [`kind`](Error::kind) sorts errors for programs.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The pool, the file or the system failed.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// A tree or a large value failed.
+    #[error(transparent)]
+    Access(AccessError),
+    /// There is no table of that name.
+    #[error("there is no table {name:?}; `tables` lists those that there are")]
+    NoSuchTable {
+        /// The name.
+        name: String,
+    },
+    /// There already is a table of that name.
+    #[error("there already is a table {name:?}")]
+    TableExists {
+        /// The name.
+        name: String,
+    },
+    /// A table that is to be dropped is open.
+    #[error("the table {name:?} is open; drop all its handles first")]
+    TableInUse {
+        /// The name.
+        name: String,
+    },
+    /// A name that no table can have.
+    #[error("a table's name has 1 to {limit} bytes, and {name:?} has {}", name.len())]
+    TableName {
+        /// The name.
+        name: String,
+        /// The longest name, in bytes.
+        limit: usize,
+    },
+    /// A database that is to be closed is still being used.
+    #[error("the database is still used by {handles} other handles (tables, clones); drop them first")]
+    StillInUse {
+        /// How many.
+        handles: usize,
+    },
+}
+
+/// What sort of error it is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// Something that was named does not exist.
+    NotFound,
+    /// Something that should be created exists.
+    AlreadyExists,
+    /// A limit was violated, or the request makes no sense.
+    InvalidInput,
+    /// Bytes on storage are not what was written.
+    Corruption,
+    /// The database was not closed cleanly.
+    NotClosedCleanly,
+    /// The file is not a Vellum database, or of a version that this program does not know.
+    Incompatible,
+    /// Another process, or another part of this one, is using it.
+    Busy,
+    /// The file system is full, or the address space that was reserved.
+    OutOfSpace,
+    /// The pool, or the system's memory, has no room.
+    OutOfMemory,
+    /// Nothing may be changed.
+    ReadOnly,
+    /// A device or the system failed, or permission was denied.
+    Io,
+}
+
+impl From<AccessError> for Error {
+    fn from(error: AccessError) -> Self {
+        match error {
+            AccessError::Pool(error) => Self::Pool(error),
+            other => Self::Access(other),
+        }
+    }
+}
+
+impl Error {
+    /// What sort of error it is.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Pool(error) => pool_kind(error),
+            Self::Access(AccessError::ValueChanged) => ErrorKind::Busy,
+            Self::Access(AccessError::Source(_)) => ErrorKind::Io,
+            Self::Access(_) | Self::TableName { .. } => ErrorKind::InvalidInput,
+            Self::NoSuchTable { .. } => ErrorKind::NotFound,
+            Self::TableExists { .. } => ErrorKind::AlreadyExists,
+            Self::TableInUse { .. } | Self::StillInUse { .. } => ErrorKind::Busy,
+        }
+    }
+}
+
+fn pool_kind(error: &PoolError) -> ErrorKind {
+    match error {
+        PoolError::Vm(error) => vm_kind(error),
+        PoolError::StorageFull { source, .. } if source.kind() != std::io::ErrorKind::StorageFull => {
+            ErrorKind::Io
+        }
+        PoolError::StorageFull { .. } | PoolError::CapacityExhausted { .. } => ErrorKind::OutOfSpace,
+        PoolError::Write { source, .. } if source.kind() == std::io::ErrorKind::StorageFull => {
+            ErrorKind::OutOfSpace
+        }
+        PoolError::Corruption { .. } | PoolError::Truncated { .. } => ErrorKind::Corruption,
+        PoolError::PoolExhausted { .. } | PoolError::LargerThanPool { .. } => ErrorKind::OutOfMemory,
+        PoolError::PoolTooSmall { .. } => ErrorKind::InvalidInput,
+        PoolError::NotVellum { .. } | PoolError::FormatTooNew { .. } | PoolError::OtherApplication { .. } => {
+            ErrorKind::Incompatible
+        }
+        PoolError::NotClosedCleanly { .. } => ErrorKind::NotClosedCleanly,
+        PoolError::ReadOnly => ErrorKind::ReadOnly,
+        _ => ErrorKind::Io,
+    }
+}
+
+fn vm_kind(error: &VmError) -> ErrorKind {
+    match error {
+        VmError::Open { source, .. } => match source.kind() {
+            std::io::ErrorKind::NotFound => ErrorKind::NotFound,
+            std::io::ErrorKind::AlreadyExists => ErrorKind::AlreadyExists,
+            std::io::ErrorKind::StorageFull => ErrorKind::OutOfSpace,
+            _ => ErrorKind::Io,
+        },
+        VmError::Locked { .. } => ErrorKind::Busy,
+        VmError::AddressSpace { .. } | VmError::Advise { .. } => ErrorKind::OutOfMemory,
+        VmError::Length { .. } | VmError::UnknownName { .. } => ErrorKind::InvalidInput,
+        _ => ErrorKind::Io,
+    }
+}

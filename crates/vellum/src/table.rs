@@ -1,0 +1,212 @@
+//! A table: an ordered map from bytes to bytes.
+
+use crate::{
+    Cursor, KeyRange, Result, Value, ValueReader,
+    database::{Inner, OpenTable},
+    range::end_of_prefix,
+};
+use std::{io::Read, ops::Bound, sync::Arc};
+use vellum_access::{Tree, TreeShape, Written};
+use vellum_base::PageId;
+use vellum_pool::Pool;
+
+/// A table of a database: an ordered map from keys of up to [`MAX_KEY_BYTES`](crate::MAX_KEY_BYTES) to
+/// values of up to [`MAX_VALUE_BYTES`](crate::MAX_VALUE_BYTES). Keys are compared as bytes.
+///
+/// A cheap handle, to be cloned and given to threads: all operations take `&self`, and each is atomic. The
+/// database cannot be closed while handles exist.
+#[derive(Clone)]
+pub struct Table {
+    // What an operation needs is at hand; the rest keeps the table from being dropped.
+    inner: Arc<Inner>,
+    root: PageId,
+    open: Arc<OpenTable>,
+}
+
+/// What [`Table::put`] did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Put {
+    /// The key was new.
+    Inserted,
+    /// The key had a value, which was replaced.
+    Replaced,
+}
+
+impl From<Written> for Put {
+    fn from(written: Written) -> Self {
+        match written {
+            Written::Replaced => Self::Replaced,
+            Written::Inserted | Written::Refused => Self::Inserted,
+        }
+    }
+}
+
+impl Table {
+    pub(crate) fn new(inner: Arc<Inner>, open: Arc<OpenTable>) -> Self {
+        Self { inner, root: open.root, open }
+    }
+
+    #[inline]
+    fn tree(&self) -> Tree<'_, Pool> {
+        Tree::open(&self.inner.pool, self.root)
+    }
+
+    /// The table's name.
+    pub fn name(&self) -> &str {
+        &self.open.name
+    }
+
+    /// The value of `key`, copied.
+    ///
+    /// # Errors
+    /// If the key is too long, or a page cannot be read or is damaged; a value larger than the pool must be
+    /// read with [`reader`](Self::reader).
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
+        Ok(self.tree().get(key.as_ref())?)
+    }
+
+    /// Replaces the contents of `target` by the value of `key`, and returns whether there is one; without
+    /// one, `target` is empty. The fastest way to read small values, as it allocates nothing.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    #[inline]
+    pub fn get_into(&self, key: impl AsRef<[u8]>, target: &mut Vec<u8>) -> Result<bool> {
+        Ok(self.tree().get_into(key.as_ref(), target)?)
+    }
+
+    /// The value of `key`, as one slice: a small one is copied, a large one is read where it lies, and stays
+    /// latched as long as the result lives.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub fn value(&self, key: impl AsRef<[u8]>) -> Result<Option<Value<'_>>> {
+        Ok(self.tree().value(key.as_ref())?.map(Value))
+    }
+
+    /// A reader of the value of `key` in parts, whatever its size.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub fn reader(&self, key: impl AsRef<[u8]>) -> Result<Option<ValueReader<'_>>> {
+        let (tree, key) = (self.tree(), key.as_ref());
+        loop {
+            if let Some(reader) = tree.reader(key)? {
+                return Ok(Some(ValueReader::large(reader)));
+            }
+            match tree.value(key)? {
+                None => return Ok(None),
+                // It was replaced by a large one in between: look again.
+                Some(value) if value.is_in_place() => {}
+                Some(value) => return Ok(Some(ValueReader::small(value.into_vec()))),
+            }
+        }
+    }
+
+    /// Whether `key` has a value.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub fn contains(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        Ok(self.value_length(key)?.is_some())
+    }
+
+    /// The length of the value of `key` in bytes, without reading it.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub fn value_length(&self, key: impl AsRef<[u8]>) -> Result<Option<u64>> {
+        Ok(self.tree().value_length(key.as_ref())?)
+    }
+
+    /// Stores `value` under `key`, replacing the value that it has, if any.
+    ///
+    /// # Errors
+    /// If the key or the value is too long, the disk is full, or a page cannot be read or written. The table
+    /// is then as it was.
+    pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Put> {
+        Ok(self.tree().upsert(key.as_ref(), value.as_ref())?.into())
+    }
+
+    /// Stores the next `length` bytes of `source` under `key`, without holding them in memory at once.
+    ///
+    /// # Errors
+    /// As for [`put`](Self::put), and if `source` fails or ends too early.
+    pub fn put_from(&self, key: impl AsRef<[u8]>, length: u64, source: &mut dyn Read) -> Result<Put> {
+        Ok(self.tree().upsert_from(key.as_ref(), length, source)?.into())
+    }
+
+    /// Stores `value` under `key` if the key is new; returns whether it was.
+    ///
+    /// # Errors
+    /// As for [`put`](Self::put).
+    pub fn insert(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<bool> {
+        Ok(self.tree().insert(key.as_ref(), value.as_ref())?)
+    }
+
+    /// Replaces the value of `key` if it has one; returns whether it did.
+    ///
+    /// # Errors
+    /// As for [`put`](Self::put).
+    pub fn update(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<bool> {
+        Ok(self.tree().update(key.as_ref(), value.as_ref())?)
+    }
+
+    /// Removes `key` and its value; returns whether it was there.
+    ///
+    /// # Errors
+    /// If a page cannot be read or written.
+    pub fn remove(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        Ok(self.tree().remove(key.as_ref())?)
+    }
+
+    /// A cursor over the entries of a range of keys.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let database = vellum::Database::create(directory.path().join("d"), &vellum::Options::default())?;
+    /// # let table = database.create_table("t")?;
+    /// for key in ["a", "b", "c", "d"] {
+    ///     table.put(key, "value")?;
+    /// }
+    /// let mut cursor = table.range("b"..="c")?;
+    /// cursor.seek_to_end();
+    /// assert_eq!(cursor.previous()?.unwrap().key(), b"c");
+    /// assert_eq!(cursor.previous()?.unwrap().key(), b"b");
+    /// assert!(cursor.previous()?.is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If a bound is longer than a key can be.
+    pub fn range(&self, range: impl KeyRange) -> Result<Cursor<'_>> {
+        let (lower, upper) = range.bounds();
+        Ok(Cursor(self.tree().range(lower, upper)?))
+    }
+
+    /// A cursor over the entries whose keys begin with `prefix`.
+    ///
+    /// # Errors
+    /// If the prefix is longer than a key can be.
+    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Result<Cursor<'_>> {
+        let prefix = prefix.as_ref();
+        let end = end_of_prefix(prefix);
+        let upper = end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        Ok(Cursor(self.tree().range(Bound::Included(prefix), upper)?))
+    }
+
+    /// Counts the table's entries and their bytes, which reads all of it. Others may change it meanwhile; the
+    /// numbers are then approximate.
+    ///
+    /// # Errors
+    /// If a page cannot be read or is damaged.
+    pub fn shape(&self) -> Result<TreeShape> {
+        Ok(self.tree().shape()?)
+    }
+}
+
+impl std::fmt::Debug for Table {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "table {:?}", self.name())
+    }
+}

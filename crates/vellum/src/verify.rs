@@ -1,0 +1,180 @@
+//! Looking at a whole database: is everything as it should be?
+
+use crate::{Error, catalog};
+use std::fmt;
+use vellum_access::{Tree, TreeShape};
+use vellum_base::Extent;
+use vellum_pool::Pool;
+
+/// How far a verification has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Progress {
+    /// Pages that were found and read.
+    pub pages_done: u64,
+    /// Pages that are allocated.
+    pub pages_total: u64,
+}
+
+/// Something that is wrong.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Problem {
+    /// A structure cannot be read, or is damaged.
+    Damaged {
+        /// The table, or `None` for the file itself and its catalog.
+        table: Option<String>,
+        /// What is wrong.
+        error: Error,
+    },
+    /// Two references lead to the same page.
+    UsedTwice {
+        /// The table in which the second reference was found, if any.
+        table: Option<String>,
+        /// The first page of what is referred to.
+        page: u64,
+        /// Its length in pages.
+        pages: u32,
+    },
+    /// Pages are allocated and nothing refers to them: their space is lost.
+    Leaked {
+        /// The first page.
+        page: u64,
+        /// How many pages.
+        pages: u32,
+    },
+    /// One of the two copies of the superblock is damaged. The next change writes it anew.
+    DamagedSuperblock {
+        /// The copy's page.
+        page: u64,
+    },
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let place = |table: &Option<String>| match table {
+            Some(name) => format!("table {name:?}"),
+            None => "the catalog".to_owned(),
+        };
+        match self {
+            Self::Damaged { table, error } => write!(f, "{}: {error}", place(table)),
+            Self::UsedTwice { table, page, pages } => {
+                let end = page + *pages as u64;
+                write!(f, "{}: pages {page}..{end} are already used by something else", place(table))
+            }
+            Self::Leaked { page, pages } => {
+                let end = page + *pages as u64;
+                write!(f, "pages {page}..{end} are allocated, but nothing refers to them")
+            }
+            Self::DamagedSuperblock { page } => {
+                write!(f, "the copy of the superblock on page {page} is damaged; the other copy is used")
+            }
+        }
+    }
+}
+
+/// What a verification found.
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub struct VerifyReport {
+    /// The tables that were found, and how large they are.
+    pub tables: Vec<(String, TreeShape)>,
+    /// What is wrong, in the order in which it was found.
+    pub problems: Vec<Problem>,
+    /// Pages that were found and read.
+    pub pages_verified: u64,
+}
+
+impl VerifyReport {
+    /// Whether nothing is wrong.
+    pub fn is_clean(&self) -> bool {
+        self.problems.is_empty()
+    }
+}
+
+/// Which pages have been found to be used.
+struct Seen<'v> {
+    pool: &'v Pool,
+    pages: Vec<u64>,
+    progress: Progress,
+    report: &'v mut dyn FnMut(Progress),
+}
+
+impl Seen<'_> {
+    /// Notes that something refers to an extent. False if something else does, too.
+    fn claim(&mut self, extent: Extent) -> bool {
+        let range = extent.head.0..extent.end().0;
+        if range.clone().any(|page| self.is_seen(page)) {
+            return false;
+        }
+        for page in range {
+            if let Some(word) = self.pages.get_mut((page / 64) as usize) {
+                *word |= 1 << (page % 64);
+            }
+        }
+        self.progress.pages_done += extent.pages as u64;
+        (self.report)(self.progress);
+        true
+    }
+
+    fn is_seen(&self, page: u64) -> bool {
+        self.pages.get((page / 64) as usize).is_some_and(|word| word >> (page % 64) & 1 != 0)
+    }
+}
+
+pub(crate) fn verify(pool: &Pool, mut progress: impl FnMut(Progress)) -> VerifyReport {
+    let mut report = VerifyReport::default();
+    let statistics = pool.statistics();
+    let mut seen = Seen {
+        pool,
+        pages: vec![0; statistics.pages_in_file.div_ceil(64) as usize],
+        progress: Progress { pages_done: 0, pages_total: statistics.pages_allocated },
+        report: &mut progress,
+    };
+    for extent in pool.own_extents() {
+        seen.claim(extent);
+    }
+    if let Some(page) = pool.damaged_superblock() {
+        report.problems.push(Problem::DamagedSuperblock { page: page.0 });
+    }
+    verify_tree(catalog::tree(pool), None, &mut seen, &mut report);
+    match catalog::list(pool) {
+        Ok(tables) => {
+            for (name, root) in tables {
+                let shape = verify_tree(Tree::open(pool, root), Some(&name), &mut seen, &mut report);
+                report.tables.push((name, shape));
+            }
+        }
+        Err(error) => report.problems.push(Problem::Damaged { table: None, error }),
+    }
+    report.pages_verified = seen.progress.pages_done;
+    pool.for_each_extent(|extent| {
+        if !seen.is_seen(extent.head.0) {
+            report.problems.push(Problem::Leaked { page: extent.head.0, pages: extent.pages });
+        }
+    });
+    report
+}
+
+fn verify_tree(
+    tree: Tree<'_, Pool>,
+    table: Option<&str>,
+    seen: &mut Seen<'_>,
+    report: &mut VerifyReport,
+) -> TreeShape {
+    let table = table.map(str::to_owned);
+    let problems = &mut report.problems;
+    let found = tree.verify(|extent| {
+        // What is not allocated is reported by the read that fails.
+        if !seen.pool.is_extent(extent) || seen.claim(extent) {
+            return true;
+        }
+        let (page, pages) = (extent.head.0, extent.pages);
+        problems.push(Problem::UsedTwice { table: table.clone(), page, pages });
+        false
+    });
+    for problem in found.problems {
+        report.problems.push(Problem::Damaged { table: table.clone(), error: problem.into() });
+    }
+    found.shape
+}
