@@ -49,10 +49,10 @@ impl Extent {
         self.pages as usize * PAGE_SIZE
     }
 
-    /// The page after its last one.
+    /// The page after its last one; the last page there can be, if a damaged reference reaches beyond it.
     #[inline]
     pub const fn end(self) -> PageId {
-        PageId(self.head.0 + self.pages as u64)
+        PageId(self.head.0.saturating_add(self.pages as u64))
     }
 }
 
