@@ -131,6 +131,64 @@ impl std::fmt::Debug for Word {
     }
 }
 
+/// How the version may change in a transition.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Version {
+    /// It stays, and so does the dirty bit.
+    Stays,
+    /// It stays, or it grows by one and the dirty bit may change with it.
+    MayGrow,
+    /// It grows by one, and the page is not dirty.
+    GrowsClean,
+}
+
+/// The kinds of state, for the table of transitions: all numbers of shared holders are one kind.
+const fn kind(state: u64) -> u64 {
+    if state >= SHARED_FIRST && state <= SHARED_LAST { SHARED_FIRST } else { state }
+}
+
+/// Every transition between states that there is. Debug builds check each one against it.
+const TRANSITIONS: [(u64, u64, Version); 13] = [
+    // Somebody reads the page in, or allocates it.
+    (EVICTED, EXCLUSIVE, Version::Stays),
+    (UNLOCKED, EXCLUSIVE, Version::Stays),
+    (MARKED, EXCLUSIVE, Version::Stays),
+    (UNLOCKED, SHARED_FIRST, Version::Stays),
+    (MARKED, SHARED_FIRST, Version::Stays),
+    // One holder more or fewer, or somebody waits for them.
+    (SHARED_FIRST, SHARED_FIRST, Version::Stays),
+    (SHARED_FIRST, UNLOCKED, Version::Stays),
+    (SHARED_FIRST, EXCLUSIVE, Version::Stays),
+    (UNLOCKED, MARKED, Version::Stays),
+    (MARKED, UNLOCKED, Version::Stays),
+    (EXCLUSIVE, UNLOCKED, Version::MayGrow),
+    (EXCLUSIVE, SHARED_FIRST, Version::MayGrow),
+    (EXCLUSIVE, EVICTED, Version::GrowsClean),
+];
+
+/// Whether a word may follow another.
+fn is_allowed(from: Word, to: Word) -> bool {
+    let same_version = from.version() == to.version() && from.is_dirty() == to.is_dirty();
+    // Somebody announces that it waits.
+    if !from.is_waited_for() && to.is_waited_for() {
+        let held = from.is_exclusive() || from.shared_holders() > 0;
+        return held && to.0 == from.0 | WAITING;
+    }
+    // Only who is held can be waited for, and who waits for an exclusive holder is woken when it goes.
+    let forgotten =
+        to.is_waited_for() && (from.is_exclusive() || !(to.is_exclusive() || to.shared_holders() > 0));
+    let counted = from.shared_holders() == 0
+        || to.shared_holders() == 0
+        || from.shared_holders().abs_diff(to.shared_holders()) == 1;
+    let rule = TRANSITIONS.iter().find(|row| (row.0, row.1) == (kind(from.state()), kind(to.state())));
+    let version = rule.is_some_and(|rule| match rule.2 {
+        Version::Stays => same_version,
+        Version::MayGrow => same_version || to.version() == from.next_version().version(),
+        Version::GrowsClean => to.version() == from.next_version().version() && !to.is_dirty(),
+    });
+    version && counted && !forgotten
+}
+
 /// What a release says about those who wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "those who wait must be woken"]
@@ -153,7 +211,8 @@ pub enum Want {
 }
 
 impl Want {
-    fn is_blocked_by(self, word: Word) -> bool {
+    /// Whether it cannot be had while the word is this.
+    pub fn is_blocked_by(self, word: Word) -> bool {
         match self {
             Self::Read => word.is_exclusive(),
             Self::Shared => word.is_exclusive() || word.state() == SHARED_LAST,
@@ -198,6 +257,7 @@ impl PageState {
     }
 
     fn exchange(&self, from: Word, to: Word) -> Result<(), Word> {
+        debug_assert!(is_allowed(from, to), "from {from:?} to {to:?}");
         // Acquire: the next holder sees what the last one wrote. Release is not needed to take a latch.
         match self.0.compare_exchange(from.0, to.0, Ordering::Acquire, Ordering::Acquire) {
             Ok(_) => Ok(()),
@@ -290,7 +350,11 @@ impl PageState {
     /// The page was written to storage by the caller, who holds it shared or exclusively.
     pub fn clear_dirty(&self) {
         // Relaxed: the latch that the caller holds orders this; nobody decides by this bit without one.
-        self.0.fetch_and(!DIRTY, Ordering::Relaxed);
+        let before = Word(self.0.fetch_and(!DIRTY, Ordering::Relaxed));
+        debug_assert!(
+            before.is_exclusive() || before.shared_holders() > 0,
+            "cleaned without a latch: {before:?}"
+        );
     }
 
     /// Gives up a shared latch.
@@ -305,6 +369,7 @@ impl PageState {
             if wake {
                 next = Word(next.0 & !WAITING);
             }
+            debug_assert!(is_allowed(now, next), "from {now:?} to {next:?}");
             // Release: the next exclusive holder must not overtake this holder's reads.
             match self.0.compare_exchange_weak(now.0, next.0, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return if wake { Wake::All } else { Wake::Nobody },
@@ -349,6 +414,7 @@ impl PageState {
     fn leave(&self, to: Word) -> Wake {
         // Release: the next holder sees what this one wrote.
         let before = Word(self.0.swap(to.0, Ordering::Release));
+        debug_assert!(is_allowed(before, to), "from {before:?} to {to:?}");
         if before.is_waited_for() { Wake::All } else { Wake::Nobody }
     }
 }
@@ -438,6 +504,25 @@ mod tests {
         assert!(state.validate(seen));
         assert!(state.try_unmark(state.load()));
         assert!(state.load().is_unlocked());
+    }
+
+    #[test]
+    fn the_table_of_transitions_refuses_what_would_be_a_bug() {
+        let word = |state: u64, rest: u64| Word(state << STATE_SHIFT | rest);
+        let allowed = |from: Word, to: Word| is_allowed(from, to);
+        assert!(allowed(word(UNLOCKED, 5), word(EXCLUSIVE, 5)));
+        assert!(allowed(word(EXCLUSIVE, 5 | WAITING), word(UNLOCKED, 6 | DIRTY)));
+        assert!(allowed(word(EXCLUSIVE, VERSION_MASK), word(EVICTED, 0)));
+        assert!(!allowed(word(UNLOCKED, 5), word(EVICTED, 6)), "evicted without a latch");
+        assert!(!allowed(word(EVICTED, 5), word(SHARED_FIRST, 5)), "shared without being read in");
+        assert!(!allowed(word(EXCLUSIVE, 5), word(EVICTED, 5)), "evicted with the same version");
+        assert!(!allowed(word(EXCLUSIVE, 5 | DIRTY), word(EVICTED, 6 | DIRTY)), "evicted with changes");
+        assert!(!allowed(word(EXCLUSIVE, 5 | DIRTY), word(UNLOCKED, 5)), "clean by itself");
+        assert!(!allowed(word(EXCLUSIVE, 5 | WAITING), word(UNLOCKED, 6 | WAITING)), "a lost wake-up");
+        assert!(!allowed(word(SHARED_FIRST, 5 | WAITING), word(UNLOCKED, 5 | WAITING)), "a lost wake-up");
+        assert!(!allowed(word(SHARED_FIRST + 2, 5), word(SHARED_FIRST, 5)), "two holders at once");
+        assert!(!allowed(word(UNLOCKED, 5), word(UNLOCKED, 5 | WAITING)), "waiting for nobody");
+        assert!(!allowed(word(MARKED, 5), word(UNLOCKED, 6)), "a change without a latch");
     }
 
     #[test]
