@@ -1,12 +1,13 @@
 //! The memory limit: how many pages are spoken for.
+//!
+//! The background evictor sleeps as long as enough pages are free. Its wake-up is not lost: it says that it
+//! sleeps and then looks at the count, whoever speaks for pages changes the count and then looks whether it
+//! sleeps, and both do so across a sequentially consistent fence, so one of them sees the other.
 
-use std::sync::{
-    Condvar, Mutex,
-    atomic::{AtomicBool, AtomicUsize, Ordering},
-};
+use crate::primitive::{AtomicBool, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering, fence};
 
 /// Counts pages that are resident or about to be; never passes its limit.
-pub(crate) struct Budget {
+pub struct Budget {
     used: AtomicUsize,
     limit: usize,
     /// Below this many free pages the background evictor is woken.
@@ -19,10 +20,10 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    pub(crate) fn new(limit: usize) -> Self {
+    pub fn new(limit: usize) -> Self {
         // A sixteenth of a small pool, at most 16 MiB of a large one: enough for what a few thousand misses
         // need while a batch is being written.
-        let low_water = (limit / 16).min(4096);
+        let low_water = (limit / 16).clamp(1, 4096);
         Self {
             used: AtomicUsize::new(0),
             limit,
@@ -34,77 +35,96 @@ impl Budget {
         }
     }
 
-    pub(crate) fn limit(&self) -> usize {
+    pub fn limit(&self) -> usize {
         self.limit
     }
 
-    pub(crate) fn used(&self) -> usize {
+    pub fn used(&self) -> usize {
         // Relaxed: a number to look at; nothing else is read on the strength of it.
         self.used.load(Ordering::Relaxed)
     }
 
     /// Speaks for `pages` more, if the limit allows.
-    pub(crate) fn try_reserve(&self, pages: usize) -> bool {
+    pub fn try_reserve(&self, pages: usize) -> bool {
         // Relaxed: the count alone must be right; the memory itself is handed over under latches.
         let taken = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
             used.checked_add(pages).filter(|sum| *sum <= self.limit)
         });
-        if self.is_low() {
+        if taken.is_err() || self.is_low() {
             self.wake_evictor();
         }
         taken.is_ok()
     }
 
-    pub(crate) fn give_back(&self, pages: usize) {
+    pub fn give_back(&self, pages: usize) {
         let before = self.used.fetch_sub(pages, Ordering::Relaxed);
         debug_assert!(before >= pages, "gave back {pages} pages of {before}");
     }
 
+    fn free(&self) -> usize {
+        self.limit.saturating_sub(self.used())
+    }
+
     fn is_low(&self) -> bool {
-        self.limit - self.used().min(self.limit) < self.low_water
+        self.free() < self.low_water
     }
 
     /// Whether the background evictor should go on.
-    pub(crate) fn wants_more(&self) -> bool {
-        self.limit - self.used().min(self.limit) < self.high_water
+    pub fn wants_more(&self) -> bool {
+        self.free() < self.high_water
     }
 
-    pub(crate) fn wake_evictor(&self) {
-        // Relaxed is enough to try: if the flag is missed, the next reservation sees it, and the evictor
-        // looks at the count itself before it sleeps, and again after a while.
-        if self.evictor_asleep.load(Ordering::Relaxed) && self.evictor_asleep.swap(false, Ordering::Relaxed) {
-            self.wake.notify_one();
+    fn wake_evictor(&self) {
+        // SeqCst: orders the count before the flag; see the module's first lines.
+        fence(Ordering::SeqCst);
+        if self.evictor_asleep.load(Ordering::Relaxed) {
+            // With the lock, the evictor is either asleep or has yet to look at the count.
+            let _stop = self.lock();
+            if self.evictor_asleep.swap(false, Ordering::Relaxed) {
+                self.wake.notify_one();
+            }
         }
     }
 
     /// The evictor sleeps until it is needed. Returns false when it must end.
-    pub(crate) fn sleep_until_low(&self) -> bool {
-        let mut stop = self.stop.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        while !*stop && !self.is_low() {
+    pub fn sleep_until_low(&self) -> bool {
+        let mut stop = self.lock();
+        loop {
+            if *stop {
+                return false;
+            }
             self.evictor_asleep.store(true, Ordering::Relaxed);
-            let pause = std::time::Duration::from_millis(20);
-            let woken = self.wake.wait_timeout(stop, pause);
-            stop = woken.unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+            // SeqCst: orders the flag before the count; see the module's first lines.
+            fence(Ordering::SeqCst);
+            if self.is_low() {
+                self.evictor_asleep.store(false, Ordering::Relaxed);
+                return true;
+            }
+            stop = self.wake.wait(stop).unwrap_or_else(|poisoned| poisoned.into_inner());
         }
-        !*stop
     }
 
     /// The evictor found nothing to evict: it waits a moment. Returns false when it must end.
-    pub(crate) fn pause(&self) -> bool {
-        let stop = self.stop.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let pause = std::time::Duration::from_millis(1);
-        let woken = self.wake.wait_timeout_while(stop, pause, |stop| !*stop);
+    #[cfg(not(loom))]
+    pub fn pause(&self, time: std::time::Duration) -> bool {
+        let woken = self.wake.wait_timeout_while(self.lock(), time, |stop| !*stop);
         !*woken.unwrap_or_else(|poisoned| poisoned.into_inner()).0
     }
 
     /// Whether [`stop`](Self::stop) was called.
-    pub(crate) fn is_stopped(&self) -> bool {
-        *self.stop.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    #[cfg(not(loom))]
+    pub fn is_stopped(&self) -> bool {
+        *self.lock()
     }
 
     /// Ends the background evictor.
-    pub(crate) fn stop(&self) {
-        *self.stop.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = true;
+    pub fn stop(&self) {
+        *self.lock() = true;
         self.wake.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, bool> {
+        // A flag cannot be left half-set.
+        self.stop.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

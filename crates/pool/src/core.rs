@@ -5,9 +5,11 @@
 //! - An extent is in the resident set, and counted in the budget, from before its latch is first released
 //!   after it came in until after it was last taken to drop it.
 //! - Of an extent only the head's state is used, and only heads that the space map confirms are read in.
+//! - The pool's own extents (superblocks, the space map on storage) are never in the mapping.
 //!
 //! # Lock order
-//! Latches of pages, in the order in which the structure on them prescribes; then the superblock's lock; then
+//! The pause of the background evictor; latches of pages, in the order in which the structure on them
+//! prescribes; the list of pending frees, under which latches are only tried; then the superblock's lock; then
 //! the space map's; then the file's size. A bucket of the parking lot is locked for no other. Eviction waits
 //! for no latch, so it may run under any.
 
@@ -17,16 +19,16 @@ use crate::{
     options::LogBarrier,
     parking::ParkingLot,
     primitive::spin_loop,
-    resident::ResidentSet,
+    resident::{EXTENT_PAGES_MAX, ResidentSet},
     space::SpaceMap,
     state::{PageState, Wake, Want, Word},
     statistics::Counters,
-    superblock::Superblock,
+    superblock::{SUPERBLOCKS, Superblock},
     view::OptimisticBytes,
 };
 use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicBool, Ordering},
+    Arc, Mutex, MutexGuard,
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 use vellum_base::{Extent, Lsn, PAGE_SIZE, PageHeader, PageId, PageKind, verify_header};
 use vellum_vm::{File, Mapping, PageRange, Releaser};
@@ -51,6 +53,10 @@ pub(crate) struct Core {
     pub(crate) parking: ParkingLot,
     pub(crate) space: SpaceMap,
     pub(crate) superblock: Mutex<Superblock>,
+    /// The first page of the space map on storage; 0 if there is none.
+    pub(crate) space_map_head: AtomicU64,
+    /// Locked by the background evictor while it works, and by whoever wants it to pause.
+    pub(crate) background: Mutex<()>,
     /// The superblock on storage says "in use": set before the first page is written.
     pub(crate) marked_in_use: AtomicBool,
     /// A sync failed: nothing more can be promised about this file.
@@ -63,6 +69,20 @@ pub(crate) struct Core {
     // Last, so that they outlive everything that points into them.
     _pages: Mapping,
     _states: Mapping,
+}
+
+/// Locks what a panic cannot leave half-done: nothing panics under these locks but for a broken invariant.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// What becomes of memory that a newly allocated page still has from its last life.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Memory {
+    /// It is used again, if there is one page of it: the caller has reserved memory and wants zeroes in it.
+    Keep,
+    /// It goes: the extent is not brought into memory now.
+    Drop,
 }
 
 /// The parts of a [`Core`] that depend on what is in the file.
@@ -104,6 +124,8 @@ impl Core {
             resident: ResidentSet::new(parts.pool_pages),
             parking: ParkingLot::new(),
             space: parts.space,
+            space_map_head: AtomicU64::new(parts.superblock.space_map.map_or(0, |map| map.head.0)),
+            background: Mutex::new(()),
             superblock: Mutex::new(parts.superblock),
             marked_in_use: AtomicBool::new(parts.marked_in_use),
             poisoned: AtomicBool::new(false),
@@ -172,13 +194,27 @@ impl Core {
     pub(crate) fn wait(&self, page: PageId, want: Want) {
         let state = self.state(page);
         for _ in 0..SPINS {
-            if !state.load().is_exclusive() && want == Want::Read {
+            if !want.is_blocked_by(state.load()) {
                 return;
             }
             spin_loop();
         }
         if self.parking.park(page, state, want) {
             self.counters.waits.add(1);
+        }
+    }
+
+    /// Waits a little after an optimistic read of `page` has failed, or could not be upgraded.
+    pub(crate) fn wait_after_conflict(&self, page: PageId) {
+        let now = self.state(page).load();
+        if now.is_exclusive() {
+            self.wait(page, Want::Read);
+        } else if now.shared_holders() > 0 {
+            // Readers may be what an upgrade failed for. They may also stay for long and have nothing to do
+            // with it, so this does not wait until they have gone.
+            std::thread::yield_now();
+        } else {
+            spin_loop();
         }
     }
 
@@ -196,9 +232,7 @@ impl Core {
     }
 
     fn latch(&self, extent: Extent, want: Want) -> Result<(), PoolError> {
-        if extent.pages == 0 || extent.head.0.saturating_add(extent.pages as u64) > self.capacity_pages {
-            return Err(PoolError::Corruption { extent, fault: Fault::NotAllocated });
-        }
+        self.check_bounds(extent)?;
         let state = self.state(extent.head);
         loop {
             let now = state.load();
@@ -215,9 +249,9 @@ impl Core {
             }
             self.wait(extent.head, want);
         }
-        // A single page that is resident may be looked at whatever it is; a longer range must be what the
-        // space map says, or the slice would reach into extents whose latches nobody holds.
-        if extent.pages > 1 && !self.space.is_extent(extent) {
+        // Whatever was latched must be what the space map says, or the slice would reach into extents whose
+        // latches nobody holds, or show what was freed.
+        if !self.is_allocated(extent) {
             let wake = match want {
                 Want::Exclusive => state.release_exclusive(false),
                 Want::Shared | Want::Read => state.release_shared(),
@@ -228,17 +262,40 @@ impl Core {
         Ok(())
     }
 
+    /// Refuses what cannot be an extent of this file, so that its state may be looked at.
+    fn check_bounds(&self, extent: Extent) -> Result<(), PoolError> {
+        if extent.pages == 0 || extent.head.0.saturating_add(extent.pages as u64) > self.capacity_pages {
+            return Err(PoolError::Corruption { extent, fault: Fault::NotAllocated });
+        }
+        if extent.pages > EXTENT_PAGES_MAX {
+            return Err(PoolError::LargerThanPool { extent, pool_pages: self.budget.limit() });
+        }
+        Ok(())
+    }
+
+    /// Whether exactly this extent is allocated to the application. Certain while its latch is held.
+    pub(crate) fn is_allocated(&self, extent: Extent) -> bool {
+        !self.is_own(extent.head) && self.space.is_extent(extent)
+    }
+
+    /// Whether an extent of the pool itself begins at this page.
+    fn is_own(&self, head: PageId) -> bool {
+        // Relaxed: it changes when a file is opened or closed cleanly, and at the first change after that; a
+        // page that ceases to be the pool's own is handed on under the space map's lock.
+        head.0 < SUPERBLOCKS || head.0 == self.space_map_head.load(Ordering::Relaxed)
+    }
+
     /// Makes an extent resident, unless somebody else does so first.
     ///
     /// If it turns out that the reference was stale, nothing happens: whoever asked finds out by itself.
     pub(crate) fn fault(&self, miss: Miss) -> Result<(), PoolError> {
+        self.check_bounds(miss.extent)?;
         let head = miss.extent.head;
         let state = self.state(head);
         let now = state.load();
         if !now.is_evicted() || !state.try_exclusive(now) {
             return Ok(());
         }
-        self.counters.misses.add(1);
         let result = self.read_in(miss.extent);
         let wake = match result {
             Ok(()) => state.release_exclusive(false),
@@ -246,7 +303,7 @@ impl Core {
         };
         self.wake(head, wake);
         match result {
-            Err(PoolError::Corruption { .. }) if !self.still_refers(&miss) => Ok(()),
+            Err(PoolError::Corruption { .. } | PoolError::Read { .. }) if !self.still_refers(&miss) => Ok(()),
             other => other,
         }
     }
@@ -257,10 +314,11 @@ impl Core {
 
     /// Reads an extent whose head the caller has latched exclusively; undoes everything on failure.
     fn read_in(&self, extent: Extent) -> Result<(), PoolError> {
-        if !self.space.is_extent(extent) {
+        if !self.is_allocated(extent) {
             return Err(PoolError::Corruption { extent, fault: Fault::NotAllocated });
         }
         self.reserve(extent)?;
+        self.counters.misses.add(1);
         let result = self.read_and_verify(extent);
         match result {
             Ok(()) => self.resident.insert(extent),
@@ -308,7 +366,7 @@ impl Core {
                 return Err(error);
             }
         };
-        self.claim(extent);
+        self.claim(extent, Memory::Keep);
         // SAFETY: the head's latch is held exclusively, and the other pages are reachable only through it.
         let bytes = unsafe { self.bytes_mut(extent) };
         PageHeader { extent, lsn: Lsn(0), kind }.write(bytes);
@@ -316,9 +374,9 @@ impl Core {
         Ok(extent)
     }
 
-    /// Latches the head of a newly allocated extent and drops what a stale reference may have read into any
-    /// of its pages. See `space` on why this meets everyone who might.
-    pub(crate) fn claim(&self, extent: Extent) {
+    /// Latches the head of a newly claimed extent, drops what is left in memory of each of its pages from
+    /// their last life, and publishes it. See `space` on why nothing new can come meanwhile.
+    pub(crate) fn claim(&self, extent: Extent, memory: Memory) {
         for page in (extent.head.0..extent.end().0).map(PageId) {
             let state = self.state(page);
             if page != extent.head && state.load().is_evicted() {
@@ -336,7 +394,7 @@ impl Core {
             };
             if was_resident && let Some(stale) = self.resident.remove(page) {
                 state.clear_dirty();
-                if page == extent.head && extent.pages == 1 && stale.pages == 1 {
+                if memory == Memory::Keep && extent.pages == 1 && stale.pages == 1 {
                     // Its memory is used again as it is: no trip to the kernel.
                     // SAFETY: the latch is held exclusively.
                     unsafe { self.bytes_mut(stale) }.fill(0);
@@ -349,15 +407,22 @@ impl Core {
                 self.wake(page, state.release_exclusive_evicted());
             }
         }
+        self.space.publish(extent);
     }
 
     /// Frees an extent whose head the caller has latched exclusively, and releases the latch.
     ///
     /// The memory of a single page stays until the clock finds it, for the next allocation to use. That of
     /// a longer extent goes first, because its pages may be given to others one by one.
+    ///
+    /// What is not allocated as such stays as it is, and is counted: only a structure that refers to the same
+    /// page twice, because it is damaged or its owner errs, asks for that.
     pub(crate) fn free(&self, extent: Extent) {
         let state = self.state(extent.head);
-        let wake = if extent.pages == 1 {
+        let wake = if !self.is_allocated(extent) {
+            self.counters.frees_refused.add(1);
+            state.release_exclusive(true)
+        } else if extent.pages == 1 {
             self.space.free(extent);
             state.release_exclusive_clean()
         } else {
@@ -378,7 +443,7 @@ impl Core {
         if pages > self.capacity_pages {
             return Err(PoolError::CapacityExhausted { bytes: self.capacity_pages * PAGE_SIZE as u64 });
         }
-        let mut file_pages = self.file_pages.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut file_pages = lock(&self.file_pages);
         if pages <= *file_pages {
             return Ok(());
         }

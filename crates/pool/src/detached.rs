@@ -4,12 +4,12 @@
 //! resident, so nobody brings it into memory meanwhile.
 
 use crate::{
-    core::Core,
+    core::{Core, Memory, lock},
     error::{Fault, Interrupt, PoolError},
     guard::{OptimisticGuard, SharedGuard},
     pager::ExtentWriter,
 };
-use std::sync::{MutexGuard, TryLockError};
+use std::sync::TryLockError;
 use vellum_base::{ChecksumStream, Extent, HEADER_BYTES, Lsn, PAGE_SIZE, PageHeader, PageId, PageKind};
 use vellum_vm::AlignedBuffer;
 
@@ -31,6 +31,8 @@ pub struct ExtentStream<'p> {
     position: usize,
     checksum: ChecksumStream,
     kept: bool,
+    /// A write failed, so something is missing in the middle.
+    failed: bool,
 }
 
 impl<'p> ExtentStream<'p> {
@@ -38,13 +40,13 @@ impl<'p> ExtentStream<'p> {
         assert!(pages > 0 && kind.0 > 0, "an extent has at least one page, and a kind");
         core.mark_in_use()?;
         let extent = core.space.allocate(pages, |pages| core.grow_file(pages))?;
-        core.claim(extent);
+        core.claim(extent, Memory::Drop);
         let mut first = AlignedBuffer::new(PAGE_SIZE);
         PageHeader { extent, lsn: Lsn(0), kind }.write(&mut first);
         let mut checksum = ChecksumStream::default();
         checksum.update(first.get(8..HEADER_BYTES).unwrap_or_default());
         let buffer = AlignedBuffer::new(BUFFER_BYTES.min(extent.bytes() - PAGE_SIZE));
-        Ok(Self { core, extent, first, buffer, position: HEADER_BYTES, checksum, kept: false })
+        Ok(Self { core, extent, first, buffer, position: HEADER_BYTES, checksum, kept: false, failed: false })
     }
 
     /// Where in the buffer the next byte goes, which is only asked behind the first page.
@@ -108,6 +110,10 @@ impl<'p> ExtentStream<'p> {
 
 impl ExtentWriter for ExtentStream<'_> {
     fn append(&mut self, bytes: &[u8]) -> Result<(), PoolError> {
+        if self.failed {
+            let source = std::io::Error::other("an earlier part of it could not be written");
+            return Err(PoolError::Write { extent: self.extent, source });
+        }
         if bytes.len() > self.extent.bytes() - self.position {
             let source = std::io::Error::new(std::io::ErrorKind::InvalidInput, "the extent is full");
             return Err(PoolError::Write { extent: self.extent, source });
@@ -115,12 +121,14 @@ impl ExtentWriter for ExtentStream<'_> {
         self.checksum.update(bytes);
         let mut rest = bytes;
         while !rest.is_empty() {
-            rest = self.take(rest)?;
+            rest = self.take(rest).inspect_err(|_| self.failed = true)?;
         }
         Ok(())
     }
 
     fn finish(mut self) -> Result<PageId, PoolError> {
+        // Refuses if something failed before.
+        self.append(&[])?;
         self.write_all()?;
         self.kept = true;
         Ok(self.extent.head)
@@ -155,7 +163,7 @@ impl Core {
             }
             let guard = SharedGuard::adopt(self, extent);
             parent.validate()?;
-            if !self.space.is_extent(extent) {
+            if !self.is_allocated(extent) {
                 return Err(not_allocated().into());
             }
             let part = guard.page().get(start..).and_then(|rest| rest.get(..buffer.len()));
@@ -167,7 +175,7 @@ impl Core {
         }
         let result = (|| {
             parent.validate()?;
-            if !self.space.is_extent(extent) || start + buffer.len() > extent.bytes() {
+            if !self.is_allocated(extent) || start + buffer.len() > extent.bytes() {
                 return Err(not_allocated().into());
             }
             // SAFETY: the buffer is this caller's own; the latch keeps others from writing the extent.
@@ -184,13 +192,16 @@ impl Core {
 
     /// Frees an extent to which nothing refers any more, now or when its last reader has gone.
     pub(crate) fn discard(&self, extent: Extent) -> Result<(), PoolError> {
-        let beyond = extent.head.0.saturating_add(extent.pages as u64) > self.capacity_pages;
-        if beyond || !self.space.is_extent(extent) {
+        if self.read_only {
+            return Err(PoolError::ReadOnly);
+        }
+        // The bounds are checked before the state is looked at.
+        if !self.is_allocated(extent) {
             return Err(PoolError::Corruption { extent, fault: Fault::NotAllocated });
         }
         self.free_pending();
         if !self.try_discard(extent) {
-            self.pending().push(extent);
+            lock(&self.pending_frees).push(extent);
         }
         Ok(())
     }
@@ -208,10 +219,6 @@ impl Core {
         }
     }
 
-    fn pending(&self) -> MutexGuard<'_, Vec<Extent>> {
-        self.pending_frees.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
     fn try_discard(&self, extent: Extent) -> bool {
         let state = self.state(extent.head);
         let now = state.load();
@@ -220,7 +227,9 @@ impl Core {
             return false;
         }
         if now.is_evicted() {
-            self.space.free(extent);
+            if !self.is_allocated(extent) || !self.space.free(extent) {
+                self.counters.frees_refused.add(1);
+            }
             self.wake(extent.head, state.release_exclusive_evicted());
         } else {
             self.free(extent);

@@ -20,7 +20,7 @@ pub enum PoolError {
         /// What the system said.
         source: io::Error,
     },
-    /// The file could not be written. The changes are still in memory, and are tried again later.
+    /// The file could not be written. Changes of pages are still in memory, and are tried again later.
     #[error("cannot write {extent}: {source}")]
     Write {
         /// What was being written.
@@ -146,6 +146,29 @@ pub enum PoolError {
     /// A change was asked of a file that is open for reading only.
     #[error("the file is open for reading only")]
     ReadOnly,
+    /// A guard was leaked, so its extent stays latched for ever.
+    #[error(
+        "cannot write {extent}: a guard on it was leaked (with mem::forget, say) and still holds its latch; drop \
+         every guard before the file is closed"
+    )]
+    Latched {
+        /// What is latched.
+        extent: Extent,
+    },
+    /// The name of the application cannot be stored.
+    #[error("the application's name {name:?} cannot be stored; use at most {most} bytes, none of them zero")]
+    ApplicationName {
+        /// What was asked for.
+        name: String,
+        /// How many bytes it may have.
+        most: usize,
+    },
+    /// A pool was to be created on a file that holds something.
+    #[error("cannot create a pool in a file that has {bytes} bytes already; open it, or choose another file")]
+    NotEmpty {
+        /// The file's size.
+        bytes: u64,
+    },
     /// The log could not be made durable up to the changes that were to be written.
     #[error("cannot write pages before the log that covers them: {0}")]
     Log(#[source] io::Error),
@@ -159,7 +182,7 @@ pub enum Fault {
     #[error("{0}")]
     Header(HeaderFault),
     /// Something refers to it, but it is not allocated, or not as an extent of that length.
-    #[error("something refers to it, but no such extent is allocated")]
+    #[error("something refers to it, but no such extent was allocated to the application")]
     NotAllocated,
     /// A page refers to something beyond the end of the file.
     #[error("it refers to page {0}, which does not exist")]

@@ -8,8 +8,11 @@
 //!
 //! Source: *Virtual-Memory Assisted Buffer Management*, section 3.3; the clock with an explicit mark.
 
-use crate::{core::Core, error::PoolError, state::Want};
-use std::{sync::Arc, thread};
+use crate::{
+    core::{Core, lock},
+    error::PoolError,
+};
+use std::{sync::Arc, thread, time::Duration};
 use vellum_base::{Extent, Lsn, PageHeader, stamp_checksum};
 use vellum_vm::{Operation, PageRange, Request};
 
@@ -20,6 +23,8 @@ const WRITE_BYTES_MAX: usize = 1 << 20;
 /// How often a thread tries to make room without getting anywhere before it gives up; it sleeps a
 /// millisecond after the first few.
 const FRUITLESS_TRIES_MAX: u32 = 1000;
+/// The longest that the background evictor waits after it found nothing that it could evict.
+const PAUSE_MAX: Duration = Duration::from_millis(64);
 
 impl Core {
     /// How many pages one batch should evict: little of a small pool.
@@ -44,7 +49,7 @@ impl Core {
                     return Err(PoolError::PoolExhausted { pool_pages, wanted_pages });
                 }
                 _ if fruitless >= 16 => {
-                    thread::sleep(std::time::Duration::from_millis(1));
+                    thread::sleep(Duration::from_millis(1));
                     fruitless += 1;
                 }
                 _ => fruitless += 1,
@@ -60,7 +65,6 @@ impl Core {
         if candidates.is_empty() {
             return Ok(0);
         }
-        self.counters.eviction_batches.add(1);
         let (dirty, clean): (Vec<_>, Vec<_>) =
             candidates.into_iter().partition(|extent| self.state(extent.head).load().is_dirty());
         let mut victims = Vec::with_capacity(dirty.len() + clean.len());
@@ -75,9 +79,12 @@ impl Core {
         victims.extend(clean.into_iter().filter(|extent| {
             let state = self.state(extent.head);
             let now = state.load();
-            now.is_marked() && !now.is_dirty() && state.try_exclusive(now)
+            now.is_marked() && !now.is_dirty() && state.try_exclusive(now) && self.is_still_resident(*extent)
         }));
         let evicted = self.drop_all(victims);
+        if evicted > 0 {
+            self.counters.eviction_batches.add(1);
+        }
         match written {
             Err(error) if evicted == 0 => Err(error),
             _ => Ok(evicted),
@@ -107,6 +114,17 @@ impl Core {
         candidates.sort_unstable();
         candidates.dedup_by_key(|extent| extent.head);
         candidates
+    }
+
+    /// Whether an extent that was seen in the resident set before its latch was taken exclusively is the one
+    /// that is there now. If it has been freed meanwhile and another one begins at its head, the latch is
+    /// given back.
+    fn is_still_resident(&self, extent: Extent) -> bool {
+        let there = self.resident.contains(extent);
+        if !there {
+            self.wake(extent.head, self.state(extent.head).release_exclusive(false));
+        }
+        there
     }
 
     /// Writes changed extents, in ascending order, to storage. `keep` is called for each that was written,
@@ -170,7 +188,7 @@ impl Core {
         let state = self.state(extent.head);
         let now = state.load();
         let free = now.is_marked() || now.is_unlocked();
-        if !free || !now.is_dirty() || !state.try_exclusive(now) {
+        if !free || !now.is_dirty() || !state.try_exclusive(now) || !self.is_still_resident(extent) {
             return false;
         }
         // SAFETY: the latch is held exclusively.
@@ -238,26 +256,31 @@ impl Core {
         pages
     }
 
-    /// Writes everything that differs from storage; the caller sees to it that nobody makes changes
-    /// meanwhile.
-    pub(crate) fn flush(&self) -> Result<(), PoolError> {
-        let mut dirty = Vec::new();
+    /// The extents in memory that differ from storage, in ascending order.
+    pub(crate) fn changed_extents(&self) -> Vec<Extent> {
+        let mut changed = Vec::new();
         self.resident.for_each(|extent| {
             if self.state(extent.head).load().is_dirty() {
-                dirty.push(extent);
+                changed.push(extent);
             }
         });
-        dirty.sort_unstable();
-        for batch in dirty.chunks(BATCH_PAGES_MAX) {
-            for extent in batch {
-                // Somebody may be reading it; a writer there cannot be.
-                while self.state(extent.head).load().shared_holders() > 0 {
-                    self.wait(extent.head, Want::Exclusive);
-                }
-            }
+        changed.sort_unstable();
+        changed
+    }
+
+    /// Writes everything that differs from storage. The caller sees to it that there are no guards and that
+    /// the background evictor pauses.
+    ///
+    /// # Errors
+    /// If something cannot be written, or is latched all the same: its guard was leaked.
+    pub(crate) fn flush(&self) -> Result<(), PoolError> {
+        for batch in self.changed_extents().chunks(BATCH_PAGES_MAX) {
             self.write_back(batch.to_vec(), |_, _| false)?;
         }
-        Ok(())
+        match self.changed_extents().first() {
+            Some(extent) => Err(PoolError::Latched { extent: *extent }),
+            None => Ok(()),
+        }
     }
 }
 
@@ -278,10 +301,19 @@ impl Evictor {
     }
 
     fn run(core: &Core) {
+        let mut pause = Duration::from_millis(1);
         while core.budget.sleep_until_low() {
             while core.budget.wants_more() && !core.budget.is_stopped() {
+                let outcome = {
+                    let _working = lock(&core.background);
+                    core.evict(core.batch_pages())
+                };
                 // An error is counted, and found again by whoever needs the page's room.
-                if !matches!(core.evict(core.batch_pages()), Ok(1..)) && !core.budget.pause() {
+                if matches!(outcome, Ok(1..)) {
+                    pause = Duration::from_millis(1);
+                } else if core.budget.pause(pause) {
+                    pause = (pause * 2).min(PAUSE_MAX);
+                } else {
                     return;
                 }
             }
@@ -295,7 +327,7 @@ impl Drop for Evictor {
         if let Some(thread) = self.thread.take() {
             // It cannot panic but by a broken invariant, of which the test that broke it should hear.
             let ended = thread.join();
-            debug_assert!(ended.is_ok(), "the evictor panicked");
+            debug_assert!(ended.is_ok() || thread::panicking(), "the evictor panicked");
         }
     }
 }

@@ -8,7 +8,7 @@
 //! damage to either of them later is not mistaken for an older state.
 
 use crate::{
-    core::Core,
+    core::{Core, Memory, lock},
     error::{Fault, PoolError},
     space::{ImageFault, SpaceMap},
     superblock::{APPLICATION_BYTES, Decoded, FORMAT_VERSION, ROOTS, SUPERBLOCKS, Superblock},
@@ -48,6 +48,11 @@ fn read_buffer(file: &dyn File, extent: Extent) -> Result<AlignedBuffer, PoolErr
     Ok(buffer)
 }
 
+/// How long the map of so many pages is, in pages.
+fn space_map_pages(pages: u64) -> u32 {
+    (HEADER_BYTES + SpaceMap::image_bytes(pages)).div_ceil(PAGE_SIZE) as u32
+}
+
 /// The name of an application, padded.
 fn application_bytes(name: &str) -> [u8; APPLICATION_BYTES] {
     let mut bytes = [0; APPLICATION_BYTES];
@@ -60,6 +65,10 @@ fn application_bytes(name: &str) -> [u8; APPLICATION_BYTES] {
 /// Makes an empty file a pool's file.
 pub(crate) fn create(file: &dyn File, application: &str) -> Result<Superblock, PoolError> {
     let bytes = SUPERBLOCKS * PAGE_SIZE as u64;
+    let held = file.size().map_err(|source| PoolError::Read { extent: Extent::page(PageId(0)), source })?;
+    if held > 0 {
+        return Err(PoolError::NotEmpty { bytes: held });
+    }
     file.grow(bytes).map_err(|source| PoolError::StorageFull { bytes, source })?;
     let mut superblock = Superblock {
         generation: 0,
@@ -80,6 +89,54 @@ pub(crate) struct Opened {
     pub(crate) damaged_superblock: Option<PageId>,
 }
 
+/// What the two superblocks are.
+#[derive(Default)]
+struct Found {
+    newest: Option<Superblock>,
+    damaged: Option<PageId>,
+    /// The version of a later format.
+    too_new: Option<u32>,
+    /// Neither was ever a superblock.
+    foreign: bool,
+}
+
+fn find_superblocks(file: &dyn File) -> Result<Found, PoolError> {
+    let mut found = Found { foreign: true, ..Found::default() };
+    let mut perhaps_too_new = None;
+    let mut failure = None;
+    for page in (0..SUPERBLOCKS).map(PageId) {
+        // A superblock that cannot be read is as good as a damaged one, if the other can. One beyond the end
+        // of a file that was cut says nothing.
+        let decoded = read_buffer(file, Extent::page(page)).map(|buffer| Superblock::decode(&buffer, page));
+        let beyond = matches!(&decoded, Err(PoolError::Read { source, .. })
+            if source.kind() == std::io::ErrorKind::UnexpectedEof);
+        found.foreign &= beyond || matches!(decoded, Ok(Decoded::Foreign));
+        match decoded {
+            Ok(Decoded::Valid(superblock)) => {
+                if found.newest.as_ref().is_none_or(|other| other.generation < superblock.generation) {
+                    found.newest = Some(superblock);
+                }
+                continue;
+            }
+            Ok(Decoded::TooNew { version, sound: true }) => found.too_new = Some(version),
+            Ok(Decoded::TooNew { version, sound: false }) => perhaps_too_new = Some(version),
+            Ok(Decoded::Damaged | Decoded::Foreign) => {}
+            Err(_) if beyond => {}
+            Err(error) => failure = Some(error),
+        }
+        found.damaged = found.damaged.or(Some(page));
+    }
+    match failure {
+        Some(error) if found.newest.is_none() => Err(error),
+        _ => {
+            if found.newest.is_none() {
+                found.too_new = found.too_new.or(perhaps_too_new);
+            }
+            Ok(found)
+        }
+    }
+}
+
 /// Reads the superblocks of a file and decides whether it can be opened.
 pub(crate) fn inspect(file: &dyn File, path: PathBuf, application: &str) -> Result<Opened, PoolError> {
     let not_vellum = |why| PoolError::NotVellum { path: path.clone(), why };
@@ -87,41 +144,23 @@ pub(crate) fn inspect(file: &dyn File, path: PathBuf, application: &str) -> Resu
     if size == 0 {
         return Err(not_vellum("it is empty"));
     }
-    if size < SUPERBLOCKS * PAGE_SIZE as u64 {
-        return Err(not_vellum("it is shorter than the two pages that each Vellum file begins with"));
+    if size < PAGE_SIZE as u64 {
+        return Err(not_vellum("it is shorter than a page"));
     }
-    let mut newest: Option<Superblock> = None;
-    let (mut damaged, mut foreign) = (None, 0);
-    for page in (0..SUPERBLOCKS).map(PageId) {
-        // A superblock that cannot be read is as good as a damaged one, if the other can.
-        let decoded = match read_buffer(file, Extent::page(page)) {
-            Ok(buffer) => Superblock::decode(&buffer, page),
-            Err(error) if page.0 + 1 == SUPERBLOCKS && newest.is_none() => return Err(error),
-            Err(_) => Decoded::Damaged,
-        };
-        match decoded {
-            Decoded::Valid(superblock) => {
-                if newest.as_ref().is_none_or(|other| other.generation < superblock.generation) {
-                    newest = Some(superblock);
-                }
-            }
-            Decoded::TooNew(found) => {
-                return Err(PoolError::FormatTooNew { path, found, supported: FORMAT_VERSION });
-            }
-            Decoded::Damaged => damaged = Some(page),
-            Decoded::Foreign => {
-                foreign += 1;
-                damaged = damaged.or(Some(page));
-            }
-        }
-    }
+    let Found { newest, damaged, too_new, foreign } = find_superblocks(file)?;
     let Some(superblock) = newest else {
-        if foreign == SUPERBLOCKS {
+        if let Some(found) = too_new {
+            return Err(PoolError::FormatTooNew { path, found, supported: FORMAT_VERSION });
+        }
+        if foreign {
             return Err(not_vellum("it does not begin with Vellum's superblock"));
         }
         let fault = Fault::Contents("neither copy of the superblock is intact".into());
         return Err(PoolError::Corruption { extent: Extent::page(PageId(0)), fault });
     };
+    if let Some(found) = too_new {
+        return Err(PoolError::FormatTooNew { path, found, supported: FORMAT_VERSION });
+    }
     if superblock.application != application_bytes(application) {
         let name = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end_matches('\0').to_owned();
         let found = name(&superblock.application);
@@ -147,8 +186,12 @@ pub(crate) fn read_space_map(
         return Err(PoolError::contents(superblock.page(), "it names no space map"));
     };
     let contents = |what: String| PoolError::Corruption { extent, fault: Fault::Contents(what) };
-    if extent.head.0.saturating_add(extent.pages as u64) > superblock.end {
-        return Err(contents("the superblock says that the space map lies here, beyond the end".into()));
+    if extent.head.0 < SUPERBLOCKS || extent.head.0.saturating_add(extent.pages as u64) > superblock.end {
+        return Err(contents("the superblock says that the space map is here, where it cannot be".into()));
+    }
+    // It covers itself if it lies behind everything else, which may take a page more.
+    if extent.pages > space_map_pages(superblock.end) + 1 {
+        return Err(contents("the superblock says that the space map is here, but that is too long".into()));
     }
     let buffer = read_buffer(file, extent)?;
     let header = verify_header(&buffer, extent)
@@ -193,31 +236,38 @@ impl Core {
             return Err(error);
         }
         if let Some(extent) = old_map {
+            // Nobody latches what is the pool's own, and it remains so until it is free.
             self.space.free(extent);
+            self.space_map_head.store(0, Ordering::Release);
         }
         self.marked_in_use.store(true, Ordering::Release);
         Ok(())
     }
 
     pub(crate) fn lock_superblock(&self) -> std::sync::MutexGuard<'_, Superblock> {
-        self.superblock.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        lock(&self.superblock)
     }
 
     /// Writes everything, makes it durable and marks the file as cleanly closed. The caller sees to it that
     /// nobody else uses the pool. May be called again if it fails, and used on if it succeeds.
     pub(crate) fn checkpoint(&self) -> Result<(), PoolError> {
-        if self.lock_superblock().closed {
+        let _pause = lock(&self.background);
+        self.free_pending();
+        // Changes in memory alone do not mark the file as in use: that happens before the first is written.
+        let closed = self.lock_superblock().closed;
+        if closed && !self.space.is_changed() && self.changed_extents().is_empty() {
             return Ok(());
         }
         if self.is_poisoned() {
             return Err(PoolError::Sync(std::io::Error::other("an earlier attempt failed")));
         }
-        self.free_pending();
+        // Also after an attempt that failed, so that the map which that left behind is freed.
+        self.mark_in_use()?;
         self.flush()?;
         let (extent, end) = self.write_space_map()?;
         self.cut_file(end);
         if let Err(error) = self.sync() {
-            self.space.free(extent);
+            self.free_space_map(extent);
             return Err(error);
         }
         let mut superblock = self.lock_superblock();
@@ -237,7 +287,7 @@ impl Core {
 
     /// Cuts off what was preallocated. If that fails, the file is merely longer than it need be.
     fn cut_file(&self, end: u64) {
-        let mut file_pages = self.file_pages.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut file_pages = lock(&self.file_pages);
         if *file_pages > end && self.file.truncate(end * PAGE_SIZE as u64).is_ok() {
             *file_pages = end;
         }
@@ -256,22 +306,30 @@ impl Core {
     /// pages that the map covers.
     fn write_space_map(&self) -> Result<(Extent, u64), PoolError> {
         self.space.trim();
-        let map_pages = |pages: u64| (HEADER_BYTES + SpaceMap::image_bytes(pages)).div_ceil(PAGE_SIZE) as u32;
         // The map may lie behind everything else, and then covers itself.
-        let mut pages = map_pages(self.space.end());
-        while map_pages(self.space.end() + pages as u64) > pages {
+        let mut pages = space_map_pages(self.space.end());
+        while space_map_pages(self.space.end() + pages as u64) > pages {
             pages += 1;
         }
         let extent = self.space.allocate(pages, |pages| self.grow_file(pages))?;
+        self.claim(extent, Memory::Drop);
+        self.space_map_head.store(extent.head.0, Ordering::Release);
+        self.wake(extent.head, self.state(extent.head).release_exclusive_evicted());
         let end = self.space.end();
         let mut buffer = AlignedBuffer::new(extent.bytes());
         self.space.write_image(end, buffer.get_mut(HEADER_BYTES..).unwrap_or_default());
         PageHeader { extent, lsn: Lsn(0), kind: PageKind::SPACE_MAP }.write(&mut buffer);
         stamp_checksum(&mut buffer);
         if let Err(error) = write_buffer(&*self.file, extent, &buffer) {
-            self.space.free(extent);
+            self.free_space_map(extent);
             return Err(error);
         }
         Ok((extent, end))
+    }
+
+    /// Undoes [`write_space_map`](Self::write_space_map).
+    fn free_space_map(&self, extent: Extent) {
+        self.space.free(extent);
+        self.space_map_head.store(0, Ordering::Release);
     }
 }

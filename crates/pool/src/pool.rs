@@ -11,7 +11,7 @@ use crate::{
     pager::{AllocatedPage, ExclusivePage, OptimisticPage, Pager, SharedPage},
     resident::{EXTENT_PAGES_MAX, PAGE_ID_MAX},
     space::SpaceMap,
-    state::{Want, Word},
+    state::Word,
     statistics::PoolStatistics,
     superblock::{APPLICATION_BYTES, ROOTS, SUPERBLOCKS},
     view::OptimisticBytes,
@@ -42,9 +42,10 @@ impl Pool {
     /// Creates a file, which must not exist yet.
     ///
     /// # Errors
-    /// If the file exists or cannot be written, or the system refuses memory.
+    /// If the file exists or cannot be written, an option makes no sense, or the system refuses memory.
     pub fn create(path: impl AsRef<Path>, options: &PoolOptions) -> Result<Self, PoolError> {
         let path = path.as_ref();
+        Self::check_creation(options)?;
         let file = Self::open_file(path, options, CreateMode::CreateNew)?;
         Self::create_on(Arc::new(file), options).inspect_err(|_| {
             // It was created a moment ago and holds nothing; if it cannot be removed, opening it will say
@@ -66,15 +67,12 @@ impl Pool {
     /// As [`create`](Self::create), on any file that is empty: a simulated one, say.
     ///
     /// # Errors
-    /// As for `create`.
+    /// As for `create`; [`PoolError::NotEmpty`] if the file holds something.
     pub fn create_on(file: Arc<dyn File>, options: &PoolOptions) -> Result<Self, PoolError> {
-        Self::check(options)?;
-        if options.read_only {
-            return Err(PoolError::ReadOnly);
-        }
-        let superblock = lifecycle::create(&*file, &options.application)?;
+        Self::check_creation(options)?;
         let (pages, capacity_pages) = Self::reserve(options, SUPERBLOCKS * PAGE_SIZE as u64)?;
         let space = SpaceMap::new(capacity_pages, SUPERBLOCKS)?;
+        let superblock = lifecycle::create(&*file, &options.application)?;
         Self::start(
             file,
             options,
@@ -102,8 +100,15 @@ impl Pool {
         if options.pool_bytes < POOL_BYTES_MIN {
             return Err(PoolError::PoolTooSmall { bytes: options.pool_bytes, least: POOL_BYTES_MIN });
         }
-        debug_assert!(options.application.len() <= APPLICATION_BYTES, "the application's name is too long");
+        let name = &options.application;
+        if name.len() > APPLICATION_BYTES || name.contains('\0') {
+            return Err(PoolError::ApplicationName { name: name.clone(), most: APPLICATION_BYTES });
+        }
         Ok(())
+    }
+
+    fn check_creation(options: &PoolOptions) -> Result<(), PoolError> {
+        if options.read_only { Err(PoolError::ReadOnly) } else { Self::check(options) }
     }
 
     fn open_file(path: &Path, options: &PoolOptions, create: CreateMode) -> Result<DiskFile, PoolError> {
@@ -121,7 +126,7 @@ impl Pool {
     fn reserve(options: &PoolOptions, least: u64) -> Result<(Mapping, u64), PoolError> {
         let page = PAGE_SIZE as u64;
         let largest = (PAGE_ID_MAX + 1) * page;
-        let least = (least.saturating_mul(2).max(options.pool_bytes * 2) + page).min(largest);
+        let least = least.max(options.pool_bytes).saturating_mul(2).saturating_add(page).min(largest);
         let wanted = options.capacity_bytes.max(least).min(largest);
         let round = |bytes: u64| (bytes.next_multiple_of(page)) as usize;
         let pages = Mapping::reserve_up_to(round(wanted), round(least), "the pages")?.for_pages()?;
@@ -410,7 +415,7 @@ impl Pager for Pool {
         // The latch keeps the extent from being freed; whether it still was what the parent refers to when
         // it was latched, the parent tells.
         parent.validate()?;
-        if !self.core.space.is_extent(extent) {
+        if !self.core.is_allocated(extent) {
             return Err(PoolError::Corruption { extent, fault: Fault::NotAllocated }.into());
         }
         Ok(guard)
@@ -455,10 +460,8 @@ impl Pager for Pool {
         match interrupt {
             Interrupt::Conflict(page) => {
                 self.core.counters.restarts.add(1);
-                if self.core.state(page).load().is_exclusive() {
-                    self.core.wait(page, Want::Read);
-                } else {
-                    std::hint::spin_loop();
+                if self.within(page) {
+                    self.core.wait_after_conflict(page);
                 }
                 Ok(())
             }

@@ -1,21 +1,22 @@
-//! The synchronisation primitives that the latches and the resident set are made of.
+//! The synchronisation primitives that the latches, the parking lot, the resident set and the budget are
+//! made of.
 //!
-//! With `--cfg loom` they are loom's, so that the models under `tests/` explore every interleaving and
-//! every result that the memory model allows.
+//! With `--cfg loom` they are loom's, so that the models in `models` explore every interleaving and every
+//! result that the memory model allows.
 
 #[cfg(loom)]
 pub(crate) use loom::{
     hint::spin_loop,
     sync::{
-        Condvar, Mutex,
-        atomic::{AtomicU64, Ordering, fence},
+        Condvar, Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence},
     },
 };
 #[cfg(not(loom))]
 pub(crate) use std::{
     hint::spin_loop,
     sync::{
-        Condvar, Mutex,
-        atomic::{AtomicU64, Ordering, fence},
+        Condvar, Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence},
     },
 };

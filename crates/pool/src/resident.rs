@@ -79,6 +79,16 @@ impl ResidentSet {
         None
     }
 
+    /// Whether exactly this extent is in the set; the caller holds its exclusive latch, and some extent that
+    /// begins at its head is in the set.
+    pub fn contains(&self, extent: Extent) -> bool {
+        let probes = (0..=self.mask).map(|probe| (Self::home(extent.head) + probe) & self.mask);
+        let mut entries = probes.map(|slot| self.slots[slot as usize].load(Ordering::Relaxed));
+        entries
+            .find(|entry| *entry != EMPTY && entry & PAGE_MASK == extent.head.0)
+            .is_some_and(|entry| Self::extent(entry) == extent)
+    }
+
     /// Moves the clock's hand over `slots` slots and shows each extent in them to `visit`.
     pub fn advance(&self, slots: usize, mut visit: impl FnMut(Extent)) {
         // Relaxed: two hands that pass the same place at once do no harm.
@@ -127,6 +137,8 @@ mod tests {
             let present = model.iter().find(|e: &&Extent| e.head == extent.head).copied();
             match present {
                 Some(there) => {
+                    assert!(set.contains(there));
+                    assert!(!set.contains(Extent { pages: there.pages + 1, ..there }));
                     assert_eq!(set.remove(extent.head), Some(there));
                     model.remove(&there);
                 }

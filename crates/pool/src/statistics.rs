@@ -15,6 +15,7 @@ pub(crate) struct Counters {
     pub(crate) eviction_batches: Counter,
     pub(crate) waits: Counter,
     pub(crate) restarts: Counter,
+    pub(crate) frees_refused: Counter,
 }
 
 /// One counter. Relaxed throughout: nothing is decided by it.
@@ -39,29 +40,35 @@ pub struct PoolStatistics {
     /// Optimistic reads that found their page in memory; `None` unless
     /// [`PoolOptions::count_hits`](crate::PoolOptions::count_hits) was asked for.
     pub hits: Option<u64>,
-    /// Extents that had to be read from storage.
+    /// Extents that were needed, were not in memory, and were read from storage, or tried to be.
     pub misses: u64,
-    /// Pages read from storage.
+    /// Pages read from storage. What the pool reads for itself when it opens a file is not counted.
     pub pages_read: u64,
     /// Pages whose memory was given back to make room.
     pub pages_evicted: u64,
-    /// Pages written to storage.
+    /// Pages written to storage. What the pool writes for itself, the superblocks and the space map, is not
+    /// counted.
     pub pages_written: u64,
-    /// Writes that failed; what they should have written is still in memory.
+    /// How often an extent could not be written, because the write failed or the log could not be made
+    /// durable before it. Its changes are still in memory.
     pub write_errors: u64,
-    /// Batches in which pages were evicted.
+    /// Batches in which at least one page was evicted.
     pub eviction_batches: u64,
     /// How often a thread had to sleep for a latch.
     pub waits: u64,
-    /// How often an operation had to begin anew, because of a conflict or a miss.
+    /// How often [`Pager::resolve`](crate::Pager::resolve) let an operation begin anew, because of a conflict
+    /// or a miss.
     pub restarts: u64,
-    /// Pages in memory now.
+    /// How often something was to be freed that is not allocated. It was left alone; the structure that
+    /// asked for it is damaged.
+    pub frees_refused: u64,
+    /// Pages in memory now, or about to be: what counts against the limit.
     pub pages_resident: u64,
     /// The most pages that may be in memory.
     pub pages_limit: u64,
-    /// Pages allocated in the file.
+    /// Pages allocated in the file, the pool's own included.
     pub pages_allocated: u64,
-    /// Pages in the file that were ever allocated, the free ones among them included.
+    /// Pages of the file up to the last that was ever allocated: those allocated, and the free ones among them.
     pub pages_in_file: u64,
     /// How memory is given back to the system.
     pub release_method: ReleaseMethod,
@@ -81,6 +88,7 @@ impl Counters {
             eviction_batches: self.eviction_batches.get(),
             waits: self.waits.get(),
             restarts: self.restarts.get(),
+            frees_refused: self.frees_refused.get(),
             pages_resident: core.budget.used() as u64,
             pages_limit: core.budget.limit() as u64,
             pages_allocated: core.space.allocated_pages(),

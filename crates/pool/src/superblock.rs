@@ -48,8 +48,12 @@ pub(crate) struct Superblock {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Decoded {
     Valid(Superblock),
-    /// The magic is there and the version is later than ours.
-    TooNew(u32),
+    /// The magic is there and the version is later than ours. Without a sound checksum, which a later version
+    /// may compute in another way, it may be damage that looks so.
+    TooNew {
+        version: u32,
+        sound: bool,
+    },
     /// The magic is there, the rest is damaged or was never finished.
     Damaged,
     /// Nothing says that this was ever ours.
@@ -91,10 +95,10 @@ impl Superblock {
             return Decoded::Foreign;
         }
         let version = bytes.u32_at(40);
-        if version > FORMAT_VERSION {
-            return Decoded::TooNew(version);
-        }
         let header = verify_header(bytes, Extent::page(page));
+        if version > FORMAT_VERSION {
+            return Decoded::TooNew { version, sound: header.is_ok() };
+        }
         let sound = header.is_ok_and(|header| header.kind == PageKind::SUPERBLOCK)
             && version == FORMAT_VERSION
             && bytes.u32_at(44) == PAGE_SIZE as u32
@@ -140,7 +144,10 @@ mod tests {
             bytes[at] ^= 0x40;
         }
         bytes[40..44].copy_from_slice(&99u32.to_le_bytes());
-        assert_eq!(Superblock::decode(&bytes, PageId(1)), Decoded::TooNew(99));
+        let too_new = |sound| Decoded::TooNew { version: 99, sound };
+        assert_eq!(Superblock::decode(&bytes, PageId(1)), too_new(false));
+        stamp_checksum(&mut bytes);
+        assert_eq!(Superblock::decode(&bytes, PageId(1)), too_new(true));
         assert_eq!(Superblock::decode(&[0u8; PAGE_SIZE], PageId(0)), Decoded::Foreign);
     }
 }

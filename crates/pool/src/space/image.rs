@@ -25,16 +25,20 @@ impl SpaceMap {
         pages.div_ceil(64) as usize * 16
     }
 
-    /// Writes the state of the first `pages` pages.
+    /// Writes the state of the first `pages` pages, and takes it as what is on storage. Nobody allocates or
+    /// frees meanwhile.
     pub(crate) fn write_image(&self, pages: u64, target: &mut [u8]) {
+        self.lock().changed = false;
         for (index, pair) in target.chunks_exact_mut(16).take(pages.div_ceil(64) as usize).enumerate() {
             let (allocated, heads) = pair.split_at_mut(8);
-            allocated.copy_from_slice(&self.allocated.load(index).to_le_bytes());
-            heads.copy_from_slice(&self.heads.load(index).to_le_bytes());
+            let bits = self.uses.load_pair(index);
+            allocated.copy_from_slice(&bits.0.to_le_bytes());
+            heads.copy_from_slice(&bits.1.to_le_bytes());
         }
     }
 
-    /// Reads what [`write_image`](Self::write_image) wrote.
+    /// Reads what [`write_image`](Self::write_image) wrote. An image that contradicts itself is an error,
+    /// because the bits are what tells the pool how long an extent is.
     pub(crate) fn from_image(capacity_pages: u64, pages: u64, image: &[u8]) -> Result<Self, ImageFault> {
         if pages > capacity_pages {
             return Err(ImageFault::BeyondCapacity);
@@ -56,8 +60,7 @@ impl SpaceMap {
             }
             allocated_count += allocated.count_ones() as u64;
             last_allocated = allocated >> 63 != 0;
-            map.allocated.store(index, allocated);
-            map.heads.store(index, heads);
+            map.uses.store_pair(index, allocated, heads);
         }
         {
             let mut cursor = map.lock();

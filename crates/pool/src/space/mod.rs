@@ -1,26 +1,31 @@
 //! Space on storage: which pages are allocated, as which extents.
 //!
-//! Two bitmaps, a bit a page each: *allocated*, and *head* of an extent. They are held in memory whole (64
-//! bytes for each MiB of data) and written to the file as one extent when it is closed. An extent is a
-//! head followed by allocated pages that are no heads, so the bitmaps alone tell what is an extent: the
-//! pool reads nothing into memory that they do not confirm, whatever a damaged page refers to.
+//! Two bits a page, held in memory whole (64 bytes for each MiB of data) and written to the file as one
+//! extent when it is closed. They tell what is an extent and how long it is: the pool reads nothing into
+//! memory that they do not confirm, whatever a damaged page refers to.
 //!
 //! # How readers and the allocator agree
-//! A reader that follows a stale reference may want to fault in a page that was freed and has become the
-//! middle of somebody's extent. It takes the latch of the page first and looks at the bitmaps then; the
-//! allocator sets the bits first and visits the latch of each page of the extent then. All of these are
-//! sequentially consistent, so one of the two sees the other: either the reader finds that the page is no
-//! head, or the allocator finds the latch taken and waits.
+//! A reader that follows a stale reference may want to fault in a page that was freed and has become a part
+//! of somebody's extent. It takes the latch of the page first and looks at the bits then. Three rules keep
+//! it from what is not its own:
+//! - a page becomes or ceases to be a head only while its latch is held exclusively, so what a reader sees
+//!   under the latch is certain;
+//! - an extent is *claimed* first, which no reader takes for allocated, and published only when the
+//!   allocator has latched its head and has dropped what was still in memory of each of its pages;
+//! - a page that is no head is not brought into memory, so between the two nothing new comes.
+//!
+//! The extents of the pool itself (the superblocks, the map on storage) are never brought into memory, so
+//! they are allocated and freed without latches.
 //!
 //! # Placement
 //! Next fit: the search begins where the last one ended, and the file grows only if it finds nothing. Free
-//! neighbours need no coalescing in a bitmap, so space is reused at any size.
+//! neighbours need no coalescing, so space is reused at any size.
 
-mod bitmap;
 mod image;
+mod table;
 
-use bitmap::Bitmap;
 use std::sync::{Mutex, MutexGuard};
+use table::{Use, UseTable};
 use vellum_base::{Extent, PageId};
 use vellum_vm::VmError;
 
@@ -28,8 +33,7 @@ pub(crate) use image::ImageFault;
 
 /// The allocator of storage. Its lock is the innermost but for the file's.
 pub(crate) struct SpaceMap {
-    allocated: Bitmap,
-    heads: Bitmap,
+    uses: UseTable,
     capacity_pages: u64,
     cursor: Mutex<Cursor>,
 }
@@ -46,14 +50,15 @@ pub(crate) struct Cursor {
     next_run: u64,
     /// No run this long or longer exists before `end`, unless something was freed since.
     longest_run_limit: u64,
+    /// Something was allocated or freed since the map was read or written last.
+    changed: bool,
 }
 
 impl SpaceMap {
     /// A map in which the first `reserved` pages are taken, each as an extent of its own.
     pub(crate) fn new(capacity_pages: u64, reserved: u64) -> Result<Self, VmError> {
         let map = Self {
-            allocated: Bitmap::reserve(capacity_pages, "the map of allocated pages")?,
-            heads: Bitmap::reserve(capacity_pages, "the map of extents")?,
+            uses: UseTable::reserve(capacity_pages, "the map of allocated pages")?,
             capacity_pages,
             cursor: Mutex::new(Cursor {
                 end: reserved,
@@ -61,26 +66,27 @@ impl SpaceMap {
                 next_page: reserved,
                 next_run: reserved,
                 longest_run_limit: u64::MAX,
+                changed: false,
             }),
         };
-        map.allocated.fill(0, reserved, true);
-        map.heads.fill(0, reserved, true);
+        for page in 0..reserved {
+            map.uses.claim(page, 1);
+            map.uses.publish(page, 1);
+        }
         Ok(map)
     }
 
-    /// Whether exactly this extent is allocated. Takes no lock.
+    /// Whether exactly this extent is allocated. Takes no lock; certain while the head's latch is held.
     pub(crate) fn is_extent(&self, extent: Extent) -> bool {
         let (head, end) = (extent.head.0, extent.head.0.saturating_add(extent.pages as u64));
-        if extent.pages == 0 || end > self.capacity_pages {
-            return false;
-        }
-        self.heads.get(head)
-            && self.allocated.find(false, head, end) == end
-            && self.heads.find(true, head + 1, end) == end
-            && !(end < self.capacity_pages && self.allocated.get(end) && !self.heads.get(end))
+        extent.pages > 0
+            && end <= self.capacity_pages
+            && self.uses.get(head) == Use::Head
+            && self.uses.find_not_inner(head + 1, end) == end
+            && self.uses.get(end) != Use::Inner
     }
 
-    /// Finds room for `pages` pages. `grow` is asked to make the file long enough if it must grow, with the
+    /// Claims room for `pages` pages; [`publish`](Self::publish) makes it an extent. `grow` is asked to make the file long enough if it must grow, with the
     /// number of pages that it must hold.
     ///
     /// # Errors
@@ -108,19 +114,34 @@ impl SpaceMap {
                 head
             }
         };
-        self.allocated.fill(head, length, true);
-        self.heads.fill(head, 1, true);
+        cursor.changed = true;
+        self.uses.claim(head, length);
         Ok(Extent { head: PageId(head), pages })
     }
 
-    /// Gives an allocated extent back.
-    pub(crate) fn free(&self, extent: Extent) {
+    /// Makes what was claimed an extent. The caller holds the head's latch, and none of the pages is in
+    /// memory but the head's.
+    pub(crate) fn publish(&self, extent: Extent) {
+        self.uses.publish(extent.head.0, extent.pages as u64);
+    }
+
+    /// Gives an allocated extent back, whose head's latch the caller holds. Returns false, and does nothing,
+    /// if no such extent is allocated.
+    pub(crate) fn free(&self, extent: Extent) -> bool {
         let mut cursor = self.lock();
-        debug_assert!(self.is_extent(extent), "freed {extent}, which is not allocated");
-        self.heads.fill(extent.head.0, 1, false);
-        self.allocated.fill(extent.head.0, extent.pages as u64, false);
+        if !self.is_extent(extent) {
+            return false;
+        }
+        self.uses.clear(extent.head.0, extent.pages as u64);
         cursor.free += extent.pages as u64;
         cursor.longest_run_limit = u64::MAX;
+        cursor.changed = true;
+        true
+    }
+
+    /// Whether something was allocated or freed since the map was read from storage or written there.
+    pub(crate) fn is_changed(&self) -> bool {
+        self.lock().changed
     }
 
     /// The number of pages before the first that was never allocated.
@@ -137,12 +158,11 @@ impl SpaceMap {
     /// Shows every allocated extent, in ascending order. What others allocate meanwhile may be missed.
     pub(crate) fn for_each(&self, mut visit: impl FnMut(Extent)) {
         let end = self.end();
-        let mut at = self.heads.find(true, 0, end);
+        let mut at = self.uses.find_head(0, end);
         while at < end {
-            let next_head = self.heads.find(true, at + 1, end);
-            let stop = self.allocated.find(false, at, next_head);
+            let stop = self.uses.find_not_inner(at + 1, end);
             visit(Extent { head: PageId(at), pages: (stop - at) as u32 });
-            at = next_head;
+            at = self.uses.find_head(stop, end);
         }
     }
 
@@ -164,9 +184,9 @@ impl SpaceMap {
         if cursor.free == 0 {
             return None;
         }
-        let mut page = self.allocated.find(false, cursor.next_page, cursor.end);
+        let mut page = self.uses.find_free(cursor.next_page, cursor.end);
         if page == cursor.end {
-            page = self.allocated.find(false, 0, cursor.end);
+            page = self.uses.find_free(0, cursor.end);
         }
         (page < cursor.end).then(|| {
             cursor.next_page = page + 1;
@@ -193,8 +213,8 @@ impl SpaceMap {
     fn find_run_in(&self, from: u64, to: u64, length: u64) -> Option<u64> {
         let mut at = from;
         while at + length <= to {
-            let start = self.allocated.find(false, at, to);
-            let stop = self.allocated.find(true, start, (start + length).min(to));
+            let start = self.uses.find_free(at, to);
+            let stop = self.uses.find_taken(start, (start + length).min(to));
             if stop - start == length {
                 return Some(start);
             }
@@ -205,7 +225,7 @@ impl SpaceMap {
 
     fn free_tail(&self, cursor: &Cursor) -> u64 {
         let mut tail = 0;
-        while tail < cursor.free && !self.allocated.get(cursor.end - tail - 1) {
+        while tail < cursor.free && self.uses.get(cursor.end - tail - 1) == Use::Free {
             tail += 1;
         }
         tail

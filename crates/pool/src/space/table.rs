@@ -1,72 +1,166 @@
-//! A bitmap in reserved memory: readable by everyone at any time, changed by whoever holds the lock.
+//! What each page is used for: two bits a page in reserved memory, readable by everyone at any time.
+//!
+//! One 64-bit word covers 32 pages: in its lower half a bit a page that says *allocated*, in its upper half
+//! one that says *head*. So one load tells what a page is, whoever changes it meanwhile:
+//!
+//! | allocated | head | the page |
+//! |---|---|---|
+//! | 0 | 0 | is free |
+//! | 0 | 1 | is claimed: taken by an allocation that is not finished |
+//! | 1 | 1 | is the head of an extent |
+//! | 1 | 0 | continues the extent of the page before it |
+//!
+//! An extent appears from its end and goes from its beginning, a word at a time, so that at no moment a part
+//! of it looks like an extent, and at no moment its neighbour looks longer than it is.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use vellum_vm::{Mapping, VmError};
 
-/// One bit a page, for as many pages as the address space holds; only touched parts take memory.
-pub(super) struct Bitmap {
+/// How many pages a word covers.
+const PAGES_PER_WORD: u64 = 32;
+
+/// What a page is used for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Use {
+    Free,
+    Claimed,
+    Head,
+    Inner,
+}
+
+/// The uses of as many pages as the address space holds; only touched parts take memory.
+pub(super) struct UseTable {
     memory: Mapping,
     words: usize,
 }
 
-impl Bitmap {
-    pub(super) fn reserve(bits: u64, purpose: &'static str) -> Result<Self, VmError> {
-        let words = bits.div_ceil(64) as usize;
-        let bytes = (words * 8).next_multiple_of(vellum_base::PAGE_SIZE);
+impl UseTable {
+    pub(super) fn reserve(pages: u64, purpose: &'static str) -> Result<Self, VmError> {
+        let words = pages.div_ceil(PAGES_PER_WORD) as usize;
+        let bytes = (words * size_of::<u64>()).next_multiple_of(vellum_base::PAGE_SIZE);
         Ok(Self { memory: Mapping::reserve(bytes, purpose)?, words })
     }
 
     fn word(&self, index: usize) -> &AtomicU64 {
-        assert!(index < self.words, "bit beyond the bitmap");
+        assert!(index < self.words, "a page beyond the table");
         // SAFETY: the mapping is zeroed, page-aligned, at least `words * 8` bytes long and lives as long as
         // `self`; all access goes through atomics.
         unsafe { AtomicU64::from_ptr(self.memory.base().as_ptr().cast::<u64>().add(index)) }
     }
 
-    /// The word that holds bits `64 * index` to `64 * index + 63`, or zero beyond the end.
-    pub(super) fn load(&self, index: usize) -> u64 {
-        // SeqCst: see `space` on how a reader that holds a latch and an allocator agree.
-        if index < self.words { self.word(index).load(Ordering::SeqCst) } else { 0 }
+    /// The word of pages `32 * index` to `32 * index + 31`, or zero beyond the end.
+    fn load(&self, index: usize) -> u64 {
+        // Acquire: whoever sees an extent sees what was done before it appeared. What must be certain is
+        // asked under the latch of the extent's head, which orders (see `space`).
+        if index < self.words { self.word(index).load(Ordering::Acquire) } else { 0 }
     }
 
-    pub(super) fn store(&self, index: usize, value: u64) {
-        self.word(index).store(value, Ordering::SeqCst);
-    }
-
-    pub(super) fn get(&self, bit: u64) -> bool {
-        self.load((bit / 64) as usize) >> (bit % 64) & 1 != 0
-    }
-
-    /// Sets or clears `length` bits from `start`.
-    pub(super) fn fill(&self, start: u64, length: u64, value: bool) {
-        let mut at = start;
-        let end = start + length;
-        while at < end {
-            let take = (64 - at % 64).min(end - at);
-            let mask = (u64::MAX >> (64 - take)) << (at % 64);
-            let word = self.word((at / 64) as usize);
-            if value {
-                word.fetch_or(mask, Ordering::SeqCst);
-            } else {
-                word.fetch_and(!mask, Ordering::SeqCst);
-            }
-            at += take;
+    /// What a page is used for.
+    pub(super) fn get(&self, page: u64) -> Use {
+        let word = self.load((page / PAGES_PER_WORD) as usize);
+        let bit = page % PAGES_PER_WORD;
+        match (word >> bit & 1, word >> (bit + PAGES_PER_WORD) & 1) {
+            (0, 0) => Use::Free,
+            (0, _) => Use::Claimed,
+            (_, 0) => Use::Inner,
+            _ => Use::Head,
         }
     }
 
-    /// The first bit in `from..to` that is `value`, or `to`.
-    pub(super) fn find(&self, value: bool, from: u64, to: u64) -> u64 {
+    /// Free pages become claimed.
+    pub(super) fn claim(&self, head: u64, pages: u64) {
+        for (index, mask) in Self::runs(head, pages) {
+            let before = self.word(index).fetch_or(upper(mask), Ordering::AcqRel);
+            debug_assert_eq!(before & both(mask), 0, "claimed what is not free");
+        }
+    }
+
+    /// Claimed pages become an extent, all at once for whoever looks at its head.
+    pub(super) fn publish(&self, head: u64, pages: u64) {
+        for (index, mask) in Self::runs(head, pages).rev() {
+            let heads = if index as u64 == head / PAGES_PER_WORD { 1 << (head % PAGES_PER_WORD) } else { 0 };
+            let before = self.word(index).fetch_xor(u64::from(mask) | upper(mask & !heads), Ordering::AcqRel);
+            debug_assert_eq!(before & both(mask), upper(mask), "published what is not claimed");
+        }
+    }
+
+    /// The pages of an extent become free.
+    pub(super) fn clear(&self, head: u64, pages: u64) {
+        for (index, mask) in Self::runs(head, pages) {
+            self.word(index).fetch_and(!both(mask), Ordering::AcqRel);
+        }
+    }
+
+    /// The first page in `from..to` that is free, or `to`.
+    pub(super) fn find_free(&self, from: u64, to: u64) -> u64 {
+        self.find(from, to, |allocated, heads| !(allocated | heads))
+    }
+
+    /// The first page in `from..to` that is not free, or `to`.
+    pub(super) fn find_taken(&self, from: u64, to: u64) -> u64 {
+        self.find(from, to, |allocated, heads| allocated | heads)
+    }
+
+    /// The first head in `from..to`, or `to`.
+    pub(super) fn find_head(&self, from: u64, to: u64) -> u64 {
+        self.find(from, to, |allocated, heads| allocated & heads)
+    }
+
+    /// The first page in `from..to` that does not continue an extent, or `to`.
+    pub(super) fn find_not_inner(&self, from: u64, to: u64) -> u64 {
+        self.find(from, to, |allocated, heads| !allocated | heads)
+    }
+
+    fn find(&self, from: u64, to: u64, wanted: impl Fn(u32, u32) -> u32) -> u64 {
         let mut at = from;
         while at < to {
-            let word = self.load((at / 64) as usize);
-            let wanted = if value { word } else { !word } >> (at % 64);
-            if wanted != 0 {
-                return (at + wanted.trailing_zeros() as u64).min(to);
+            let word = self.load((at / PAGES_PER_WORD) as usize);
+            let found = wanted(word as u32, (word >> PAGES_PER_WORD) as u32) >> (at % PAGES_PER_WORD);
+            if found != 0 {
+                return (at + u64::from(found.trailing_zeros())).min(to);
             }
-            at += 64 - at % 64;
+            at += PAGES_PER_WORD - at % PAGES_PER_WORD;
         }
         to
     }
+
+    /// The allocated bits and the head bits of pages `64 * index` to `64 * index + 63`.
+    pub(super) fn load_pair(&self, index: usize) -> (u64, u64) {
+        let (low, high) = (self.load(2 * index), self.load(2 * index + 1));
+        (u64::from(low as u32) | high << 32, low >> 32 | (high >> 32) << 32)
+    }
+
+    /// Sets the same, of a table that nobody else uses yet.
+    pub(super) fn store_pair(&self, index: usize, allocated: u64, heads: u64) {
+        let words = [
+            u64::from(allocated as u32) | heads << 32,
+            u64::from((allocated >> 32) as u32) | heads >> 32 << 32,
+        ];
+        for (word, value) in (2 * index..).zip(words) {
+            if word < self.words {
+                self.word(word).store(value, Ordering::Release);
+            }
+        }
+    }
+
+    /// The words that a range touches, and which of their pages.
+    fn runs(head: u64, pages: u64) -> impl DoubleEndedIterator<Item = (usize, u32)> {
+        let (first, end) = (head / PAGES_PER_WORD, (head + pages).div_ceil(PAGES_PER_WORD));
+        (first..end).map(move |index| {
+            let base = index * PAGES_PER_WORD;
+            let from = head.max(base) - base;
+            let to = (head + pages).min(base + PAGES_PER_WORD) - base;
+            (index as usize, (u32::MAX >> (PAGES_PER_WORD - (to - from))) << from)
+        })
+    }
+}
+
+fn upper(mask: u32) -> u64 {
+    u64::from(mask) << PAGES_PER_WORD
+}
+
+fn both(mask: u32) -> u64 {
+    u64::from(mask) | upper(mask)
 }
 
 #[cfg(all(test, not(loom)))]
@@ -74,21 +168,44 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fill_and_find_agree_with_a_vector_of_bools() {
-        let bitmap = Bitmap::reserve(1000, "a test").unwrap();
-        let mut model = vec![false; 1000];
+    fn it_agrees_with_a_vector() {
+        let pages = 1000;
+        let table = UseTable::reserve(pages, "a test").unwrap();
+        let mut model = vec![Use::Free; pages as usize];
+        let mut extents = Vec::new();
         let mut seed = 3u64;
-        for _ in 0..2000 {
+        for _ in 0..3000 {
             seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            let start = (seed >> 20) % 1000;
-            let length = ((seed >> 40) % 200).min(1000 - start);
-            let value = seed >> 63 == 1;
-            bitmap.fill(start, length, value);
-            model[start as usize..(start + length) as usize].fill(value);
-            let from = (seed >> 10) % 1000;
-            let expected = (from..1000).find(|bit| model[*bit as usize] == value).unwrap_or(1000);
-            assert_eq!(bitmap.find(value, from, 1000), expected);
-            assert_eq!(bitmap.get(from), model[from as usize]);
+            let head = (seed >> 20) % pages;
+            let length = (1 + (seed >> 40) % 90).min(pages - head);
+            let range = head as usize..(head + length) as usize;
+            if model[range.clone()].iter().all(|page| *page == Use::Free) {
+                table.claim(head, length);
+                assert!((head..head + length).all(|page| table.get(page) == Use::Claimed));
+                table.publish(head, length);
+                model[range.clone()].fill(Use::Inner);
+                model[range.start] = Use::Head;
+                extents.push((head, length));
+            } else if seed >> 62 > 1 {
+                let (head, length) = extents.swap_remove((seed >> 10) as usize % extents.len());
+                table.clear(head, length);
+                model[head as usize..(head + length) as usize].fill(Use::Free);
+            }
+            let from = (seed >> 12) % pages;
+            let find = |wanted: fn(Use) -> bool| {
+                (from..pages).find(|page| wanted(model[*page as usize])).unwrap_or(pages)
+            };
+            assert_eq!(table.get(from), model[from as usize]);
+            assert_eq!(table.find_free(from, pages), find(|page| page == Use::Free));
+            assert_eq!(table.find_taken(from, pages), find(|page| page != Use::Free));
+            assert_eq!(table.find_head(from, pages), find(|page| page == Use::Head));
+            assert_eq!(table.find_not_inner(from, pages), find(|page| page != Use::Inner));
         }
+        let again = UseTable::reserve(pages, "a test").unwrap();
+        for index in 0..pages.div_ceil(64) as usize {
+            let (allocated, heads) = table.load_pair(index);
+            again.store_pair(index, allocated, heads);
+        }
+        assert!((0..pages).all(|page| again.get(page) == model[page as usize]));
     }
 }

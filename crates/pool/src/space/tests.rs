@@ -10,6 +10,15 @@ fn never(_: u64) -> Result<(), ()> {
     Err(())
 }
 
+/// Allocates as the pool does: claims, and publishes what was claimed.
+fn allocate<E>(map: &SpaceMap, pages: u32, grow: impl FnOnce(u64) -> Result<(), E>) -> Result<Extent, E> {
+    let extent = map.allocate(pages, grow)?;
+    assert!(!map.is_extent(extent), "what is claimed is not allocated yet");
+    map.publish(extent);
+    assert!(map.is_extent(extent));
+    Ok(extent)
+}
+
 #[test]
 fn extents_never_overlap_and_are_told_apart() {
     let map = SpaceMap::new(1 << 16, 2).unwrap();
@@ -18,7 +27,7 @@ fn extents_never_overlap_and_are_told_apart() {
     for _ in 0..20_000 {
         if step(&mut seed) % 5 < 3 && model.len() < 500 {
             let pages = 1 + (step(&mut seed) % 3 * (step(&mut seed) % 20)) as u32;
-            let extent = map.allocate(pages, |_| Ok::<_, ()>(())).unwrap();
+            let extent = allocate(&map, pages, |_| Ok::<_, ()>(())).unwrap();
             let before = model.range(..=extent.head.0).next_back().unwrap();
             assert!(before.0 + *before.1 as u64 <= extent.head.0);
             assert!(model.range(extent.head.0..extent.end().0).next().is_none());
@@ -30,7 +39,8 @@ fn extents_never_overlap_and_are_told_apart() {
             assert!(map.is_extent(extent));
             assert!(!map.is_extent(Extent { pages: pages + 1, ..extent }));
             assert!(pages == 1 || !map.is_extent(Extent { pages: pages - 1, ..extent }));
-            map.free(extent);
+            assert!(map.free(extent));
+            assert!(!map.free(extent), "it is free already");
             assert!(!map.is_extent(extent));
             model.remove(&head);
         }
@@ -44,17 +54,17 @@ fn extents_never_overlap_and_are_told_apart() {
 #[test]
 fn freed_space_is_reused_at_any_size_before_the_file_grows() {
     let map = SpaceMap::new(1 << 16, 2).unwrap();
-    let singles: Vec<_> = (0..100).map(|_| map.allocate(1, |_| Ok::<_, ()>(())).unwrap()).collect();
+    let singles: Vec<_> = (0..100).map(|_| allocate(&map, 1, |_| Ok::<_, ()>(())).unwrap()).collect();
     for extent in singles {
         map.free(extent);
     }
-    let long = map.allocate(60, never).unwrap();
-    let rest = map.allocate(40, never).unwrap();
-    assert_eq!(map.allocate(1, never), Err(()));
+    let long = allocate(&map, 60, never).unwrap();
+    let rest = allocate(&map, 40, never).unwrap();
+    assert_eq!(allocate(&map, 1, never), Err(()));
     assert_eq!(map.allocated_pages(), 102);
     map.free(long);
     for _ in 0..60 {
-        map.allocate(1, never).unwrap();
+        allocate(&map, 1, never).unwrap();
     }
     assert!(map.is_extent(rest));
 }
@@ -62,22 +72,21 @@ fn freed_space_is_reused_at_any_size_before_the_file_grows() {
 #[test]
 fn a_free_tail_becomes_part_of_an_extent_that_needs_more() {
     let map = SpaceMap::new(1 << 16, 2).unwrap();
-    let extent = map.allocate(10, |_| Ok::<_, ()>(())).unwrap();
+    let extent = allocate(&map, 10, |_| Ok::<_, ()>(())).unwrap();
     map.free(extent);
     let mut asked = 0;
-    let longer = map
-        .allocate(15, |pages| {
-            asked = pages;
-            Ok::<_, ()>(())
-        })
-        .unwrap();
+    let longer = allocate(&map, 15, |pages| {
+        asked = pages;
+        Ok::<_, ()>(())
+    })
+    .unwrap();
     assert_eq!((asked, longer.head), (17, extent.head));
 }
 
 #[test]
 fn a_refused_growth_changes_nothing() {
     let map = SpaceMap::new(1 << 16, 2).unwrap();
-    assert_eq!(map.allocate(3, never), Err(()));
+    assert_eq!(allocate(&map, 3, never), Err(()));
     assert_eq!((map.allocated_pages(), map.end()), (2, 2));
 }
 
@@ -87,7 +96,7 @@ fn an_image_brings_everything_back() {
     let mut seed = 5;
     let mut extents = Vec::new();
     for _ in 0..300 {
-        extents.push(map.allocate(1 + (step(&mut seed) % 40) as u32, |_| Ok::<_, ()>(())).unwrap());
+        extents.push(allocate(&map, 1 + (step(&mut seed) % 40) as u32, |_| Ok::<_, ()>(())).unwrap());
     }
     for extent in extents.iter().skip(1).step_by(3) {
         map.free(*extent);
@@ -105,7 +114,7 @@ fn an_image_brings_everything_back() {
 #[test]
 fn a_broken_image_is_refused() {
     let map = SpaceMap::new(1 << 16, 2).unwrap();
-    map.allocate(5, |_| Ok::<_, ()>(())).unwrap();
+    allocate(&map, 5, |_| Ok::<_, ()>(())).unwrap();
     let mut image = vec![0u8; SpaceMap::image_bytes(map.end())];
     map.write_image(map.end(), &mut image);
     assert!(SpaceMap::from_image(1 << 16, map.end(), &image[..8]).is_err());
