@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * area.c - the life of an area: SETUP, mmap, what mmap forbids, the end
+ *
+ * An area belongs to one address space, that of the process which first sets
+ * it up or maps it; calls from any other are refused, and a forked child does
+ * not inherit the mapping. The files that name an area keep it in being, and
+ * a mapping keeps its file. Its pages return to the pool at munmap; the pool
+ * goes with the last file, or with the address space if that ends first.
+ */
+#include <linux/blkdev.h>
+#include <linux/file.h>
+#include <linux/mm.h>
+#include <linux/sched/mm.h>
+#include <linux/slab.h>
+
+#include "compat.h"
+#include "internal.h"
+
+struct exmap_area *exmap_area_create(void)
+{
+	struct exmap_area *area = kzalloc(sizeof(*area), GFP_KERNEL_ACCOUNT);
+
+	if (area)
+		kref_init(&area->ref);
+	return area;
+}
+
+static void area_free(struct kref *ref)
+{
+	struct exmap_area *area = container_of(ref, struct exmap_area, ref);
+
+	if (area->pool) {
+		unsigned long nr_pages = area->pool->nr_pages;
+
+		exmap_pool_destroy(area->pool);
+		account_locked_vm(area->mm, nr_pages, false);
+	}
+	if (area->mm)
+		mmdrop(area->mm);
+	kfree(area);
+}
+
+/* Not under mmap_lock. */
+void exmap_area_put(struct exmap_area *area)
+{
+	kref_put(&area->ref, area_free);
+}
+
+/**
+ * exmap_area_bind - make the area the current process's, if it is no one's
+ *
+ * Return: 0, or -EPERM if it is another's.
+ */
+int exmap_area_bind(struct exmap_area *area)
+{
+	struct mm_struct *mm = current->mm;
+	struct mm_struct *old;
+
+	if (!mm)
+		return -EPERM;
+	if (READ_ONCE(area->mm) == mm)
+		return 0;
+	mmgrab(mm);
+	old = cmpxchg(&area->mm, NULL, mm);
+	if (!old)
+		return 0;
+	mmdrop(mm);
+	return old == mm ? 0 : -EPERM;
+}
+
+/* The file to read from, with a reference, or an error pointer. */
+static struct file *get_backing(int fd)
+{
+	struct file *file = fget(fd);
+	umode_t mode;
+
+	if (!file)
+		return ERR_PTR(-EBADF);
+	mode = file_inode(file)->i_mode;
+	if (!(file->f_mode & FMODE_READ)) {
+		fput(file);
+		return ERR_PTR(-EBADF);
+	}
+	/* Files and block devices only: not an exmap, which would recurse. */
+	if ((!S_ISREG(mode) && !S_ISBLK(mode)) || !file->f_op->read_iter) {
+		fput(file);
+		return ERR_PTR(-EINVAL);
+	}
+	return file;
+}
+
+static int create_pool(struct exmap_area *area,
+		       const struct exmap_ioctl_setup *setup)
+{
+	struct exmap_pool *pool;
+	struct file *backing = NULL;
+	int err;
+
+	if (setup->fd != -1) {
+		backing = get_backing(setup->fd);
+		if (IS_ERR(backing))
+			return PTR_ERR(backing);
+	}
+	err = account_locked_vm(area->mm, setup->buffer_size, true);
+	if (err)
+		goto fail_backing;
+
+	pool = exmap_pool_create(setup->buffer_size, setup->max_interfaces);
+	if (IS_ERR(pool)) {
+		err = PTR_ERR(pool);
+		goto fail_account;
+	}
+	pool->backing = backing;
+	smp_store_release(&area->pool, pool);
+	return 0;
+
+fail_account:
+	account_locked_vm(area->mm, setup->buffer_size, false);
+fail_backing:
+	if (backing)
+		fput(backing);
+	return err;
+}
+
+/**
+ * exmap_area_setup - carry out SETUP
+ *
+ * Return: 0; -EBUSY if it was done before; -EINVAL for a bad number of
+ * interfaces or pages, or a file that cannot be read at an offset; -EBADF;
+ * -ENOMEM; -EPERM for an area of another process.
+ */
+int exmap_area_setup(struct exmap_area *area,
+		     const struct exmap_ioctl_setup *setup)
+{
+	int err;
+
+	if (setup->max_interfaces < 1 ||
+	    setup->max_interfaces > EXMAP_MAX_INTERFACES ||
+	    !setup->buffer_size)
+		return -EINVAL;
+	if (setup->buffer_size > totalram_pages())
+		return -ENOMEM;
+	err = exmap_area_bind(area);
+	if (err)
+		return err;
+	if (atomic_cmpxchg(&area->setup, 0, 1))
+		return -EBUSY;
+	err = create_pool(area, setup);
+	if (err)
+		atomic_set(&area->setup, 0);
+	return err;
+}
+
+/* ---- the area's mapping ---- */
+
+/*
+ * A second mapping in the same address space appears for a moment while the
+ * kernel attempts an mremap that area_mremap() then refuses. One in another is
+ * made by fork, if the program cleared VM_DONTCOPY with MADV_DOFORK: it stays
+ * empty.
+ */
+static void area_open(struct vm_area_struct *vma)
+{
+	struct exmap_area *area = vma->vm_private_data;
+
+	if (vma->vm_mm == area->mm)
+		area->nr_vmas++;
+	else
+		exmap_vm_flags_set(vma, VM_WIPEONFORK | VM_DONTCOPY);
+}
+
+/*
+ * The entries have been removed by the kernel, and flushed. At the end of the
+ * address space no one is left who may use the pool.
+ */
+static void area_close(struct vm_area_struct *vma)
+{
+	struct exmap_area *area = vma->vm_private_data;
+	struct exmap_pool *pool = area->pool;
+
+	if (vma->vm_mm != area->mm || --area->nr_vmas)
+		return;
+	WRITE_ONCE(area->start, 0);
+	mmu_interval_notifier_remove(&area->notifier);
+	if (!pool)
+		return;
+	if (!atomic_read(&area->mm->mm_users)) {
+		area->pool = NULL;
+		exmap_pool_destroy(pool);
+	} else {
+		exmap_pool_recover(pool, &pool->ifaces[0]);
+	}
+}
+
+static vm_fault_t area_fault(struct vm_fault *vmf)
+{
+	/* Pages come by ALLOC and READ only; see README.md, "Faults". */
+	return VM_FAULT_SIGSEGV;
+}
+
+static int area_may_split(struct vm_area_struct *vma, unsigned long addr)
+{
+	return -EINVAL;
+}
+
+static int area_mremap(struct vm_area_struct *vma)
+{
+	return -EINVAL;
+}
+
+static int area_mprotect(struct vm_area_struct *vma, unsigned long start,
+			 unsigned long end, unsigned long newflags)
+{
+	return -EINVAL;
+}
+
+static const struct vm_operations_struct area_vm_ops = {
+	.open = area_open,
+	.close = area_close,
+	.fault = area_fault,
+	.may_split = area_may_split,
+	.mremap = area_mremap,
+	.mprotect = area_mprotect,
+};
+
+/*
+ * The kernel is about to unmap something of the area. That it did is all that
+ * need be known, and only when the pool runs short: see recover_when_due().
+ */
+static bool notifier_invalidate(struct mmu_interval_notifier *notifier,
+				const struct mmu_notifier_range *range,
+				unsigned long seq)
+{
+	mmu_interval_set_seq(notifier, seq);
+	return true;
+}
+
+static const struct mmu_interval_notifier_ops notifier_ops = {
+	.invalidate = notifier_invalidate,
+};
+
+/**
+ * exmap_area_mmap - mmap() of the area, under mmap_lock for writing
+ *
+ * Return: 0; -EBUSY if it is mapped; -EINVAL unless shared, readable, writable
+ * and not executable; -EPERM for an area of another process.
+ */
+int exmap_area_mmap(struct exmap_area *area, struct vm_area_struct *vma)
+{
+	const unsigned long wanted = VM_READ | VM_WRITE | VM_SHARED;
+	int err;
+
+	if ((vma->vm_flags & (wanted | VM_EXEC)) != wanted)
+		return -EINVAL;
+	err = exmap_area_bind(area);
+	if (err)
+		return err;
+	if (area->nr_vmas)
+		return -EBUSY;
+
+	err = mmu_interval_notifier_insert_locked(&area->notifier, vma->vm_mm,
+						  vma->vm_start,
+						  vma->vm_end - vma->vm_start,
+						  &notifier_ops);
+	if (err)
+		return err;
+	exmap_vm_flags_set(vma, VM_MIXEDMAP | VM_DONTEXPAND | VM_DONTCOPY |
+				VM_DONTDUMP | VM_NOHUGEPAGE);
+	vma->vm_private_data = area;
+	vma->vm_ops = &area_vm_ops;
+	area->nr_vmas = 1;
+	WRITE_ONCE(area->start, vma->vm_start);
+	return 0;
+}
+
+/**
+ * exmap_call_lock - lock the address space and find the area in it
+ *
+ * The VMA is looked up anew, because munmap takes it out of the tree before
+ * area_close() hears of it, and frees its page tables in between.
+ *
+ * Return: 0 with mmap_lock held for reading and call->vma valid; -EINVAL if
+ * the area is not mapped; -EINTR.
+ */
+int exmap_call_lock(struct exmap_call *call)
+{
+	struct exmap_area *area = call->area;
+	struct vm_area_struct *vma;
+	unsigned long start;
+
+	if (mmap_read_lock_killable(call->mm))
+		return -EINTR;
+	start = READ_ONCE(area->start);
+	vma = start ? find_vma(call->mm, start) : NULL;
+	if (!vma || vma->vm_start != start || vma->vm_ops != &area_vm_ops ||
+	    vma->vm_private_data != area) {
+		mmap_read_unlock(call->mm);
+		return -EINVAL;
+	}
+	call->vma = vma;
+	return 0;
+}
+
+void exmap_call_unlock(struct exmap_call *call)
+{
+	if (call->rss)
+		exmap_rss_add(call->mm, call->rss);
+	call->rss = 0;
+	call->vma = NULL;
+	mmap_read_unlock(call->mm);
+}
+
+/* ---- the mappings of interface pages ---- */
+
+static void iface_open(struct vm_area_struct *vma)
+{
+	get_page(vma->vm_private_data);
+}
+
+static void iface_close(struct vm_area_struct *vma)
+{
+	put_page(vma->vm_private_data);
+}
+
+static vm_fault_t iface_fault(struct vm_fault *vmf)
+{
+	vmf->page = vmf->vma->vm_private_data;
+	get_page(vmf->page);
+	return 0;
+}
+
+static const struct vm_operations_struct iface_vm_ops = {
+	.open = iface_open,
+	.close = iface_close,
+	.fault = iface_fault,
+};
+
+/**
+ * exmap_iface_mmap - mmap() of the page of an interface
+ *
+ * Return: 0; -ENXIO if there is no such interface (none is before SETUP);
+ * -EINVAL unless it is one page, shared; -EPERM.
+ */
+int exmap_iface_mmap(struct exmap_area *area, struct vm_area_struct *vma,
+		     unsigned long index)
+{
+	struct exmap_pool *pool;
+
+	if (READ_ONCE(area->mm) && area->mm != current->mm)
+		return -EPERM;
+	pool = smp_load_acquire(&area->pool);
+	if (!pool || index >= pool->nr_ifaces)
+		return -ENXIO;
+	if (vma->vm_end - vma->vm_start != PAGE_SIZE ||
+	    !(vma->vm_flags & VM_SHARED))
+		return -EINVAL;
+
+	exmap_vm_flags_set(vma, VM_DONTEXPAND | VM_DONTCOPY | VM_DONTDUMP);
+	vma->vm_private_data = pool->ifaces[index].page;
+	vma->vm_ops = &iface_vm_ops;
+	get_page(vma->vm_private_data);
+	return 0;
+}
