@@ -1,0 +1,59 @@
+# guest.sh - in the guest: load the module, run the tests, look at what the kernel has to say. Sourced words come from
+# /guest.conf: TESTS (groups of exmap-test, empty for all), SECONDS_STRESS, RELOADS, PARAMS (of the module),
+# COST (1 to count instructions).
+. /guest.conf
+failed=0
+note() {
+	echo "not ok - $1"
+	failed=1
+}
+
+# A disk in memory with two pages that cannot be read.
+if [ -e /sys/module/null_blk ]; then
+	mount -t configfs none /sys/kernel/config
+	disk=/sys/kernel/config/nullb/nullb0
+	mkdir $disk && echo 1 > $disk/memory_backed && echo 16 > $disk/size && echo 4096 > $disk/blocksize &&
+		echo +64-79 > $disk/badblocks && echo 1 > $disk/power || echo "# no disk with bad blocks"
+fi
+
+# shellcheck disable=SC2086 # several parameters may be given
+insmod /exmap.ko $PARAMS || exit 1
+# shellcheck disable=SC2086
+EXMAP_SECONDS=$SECONDS_STRESS /exmap-test $TESTS || failed=1
+if [ "$COST" = 1 ]; then
+	/exmap-cost || failed=1
+fi
+rmmod exmap || note "the module is still in use"
+
+if [ "$RELOADS" -gt 0 ]; then
+	# Free pages, with those that each processor keeps in its own lists, in KiB.
+	free() {
+		echo 3 > /proc/sys/vm/drop_caches
+		sleep 1
+		awk '/pages free/ { n += $3 } /count:/ { n += $2 } END { print n * 4 }' /proc/zoneinfo
+	}
+	reload() {
+		n=$1
+		while [ "$n" -gt 0 ]; do
+			insmod /exmap.ko $PARAMS && /exmap-test basic > /tmp/load && rmmod exmap || return 1
+			n=$((n - 1))
+		done
+	}
+	reload 10 || note "the module does not load again"
+	before=$(free)
+	reload "$RELOADS" || note "the module does not load again"
+	after=$(free)
+	echo "# free memory before and after $RELOADS loads: $before and $after KiB"
+	# A page lost by each load would be 400 KiB of a hundred; the kernel's own slabs move by less.
+	[ "$((before - after))" -lt "$((RELOADS * 4))" ] && echo "ok - loaded $RELOADS times, no memory lost" ||
+		note "memory was lost by loading"
+fi
+
+dmesg > /tmp/dmesg
+if grep -E 'BUG|WARNING|Bad page|bad pte|Bad rss|KASAN|possible circular|possible recursive|suspicious RCU|stack trace|Call Trace|general protection|RCU stall|hung task' /tmp/dmesg; then
+	tail -60 /tmp/dmesg
+	note "the kernel complained"
+else
+	echo "ok - the kernel did not complain"
+fi
+exit $failed

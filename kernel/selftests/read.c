@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/* read.c - READ: content, short reads, failures, and pages that are pinned */
+#include "test.h"
+
+/* Whether page @p of the area holds what page @p of the disk does. */
+static bool from_disk(struct map *m, unsigned long p)
+{
+	return mapped(m->base + p * PAGE) &&
+	       stamped(m->base + p * PAGE, p ^ DISK_SEED);
+}
+
+static void by_pread(void)
+{
+	struct map m;
+
+	map_create(&m, open_disk(), 2, 1000, DISK_PAGES);
+	EXPECT_EQ(pread(m.fd, m.base + 77 * PAGE, PAGE, 1), PAGE);
+	EXPECT(from_disk(&m, 77));
+	EXPECT_EQ(pread(m.fd, m.base + 500 * PAGE, 700 * PAGE, 0), 700 * PAGE);
+	for (int p = 500; p < 1200; p++)
+		EXPECT(from_disk(&m, p));
+	EXPECT_EQ(count_mapped(&m, 0, DISK_PAGES), 701);
+	EXPECT_EQ(counters(&m).read, 701);
+	EXPECT_EQ(batch_one(&m, 0, EXMAP_OP_FREE, 0, DISK_PAGES, NULL), 0);
+	EXPECT_EQ(drain(&m, 0, 0), 1000);
+	map_destroy(&m);
+}
+
+static void by_preadv(void)
+{
+	struct iovec iov[200];
+	struct map m;
+
+	map_create(&m, open_disk(), 1, 1000, DISK_PAGES);
+	for (int i = 0; i < 200; i++) {
+		iov[i].iov_base = m.base + ((i * 37 + 5) % 2000) * 2 * PAGE;
+		iov[i].iov_len = (i % 7 ? 1 : 0) * PAGE;
+	}
+	EXPECT_EQ(preadv(m.fd, iov, 200, 0), 171 * PAGE);
+	for (int i = 0; i < 200; i++) {
+		if (i % 7)
+			EXPECT(from_disk(&m, ((i * 37 + 5) % 2000) * 2));
+	}
+	EXPECT_EQ(count_mapped(&m, 0, DISK_PAGES), 171);
+}
+
+static void by_action(void)
+{
+	struct map m;
+
+	map_create(&m, open_disk(), 1, 1000, DISK_PAGES);
+	EXPECT_EQ(many(&m, 0, EXMAP_OP_READ, 3, 8, 500), 500);
+	for (int i = 0; i < 500; i++)
+		EXPECT(from_disk(&m, 3 + 8 * i));
+	EXPECT_EQ(count_mapped(&m, 0, DISK_PAGES), 500);
+}
+
+static void by_batch(void)
+{
+	struct exmap_range r[4] = {
+		{ .first = 10, .count = 20 }, { .first = 4000, .count = 90 },
+		{ .first = 4090, .count = 20 }, { .first = 20, .count = 5 },
+	};
+	struct exmap_batch b = { .ranges = (uintptr_t)r, .nr_ranges = 4 };
+	struct map m;
+
+	map_create(&m, open_disk(), 1, 1000, DISK_PAGES);
+	EXPECT_EQ(ioctl(m.fd, EXMAP_IOCTL_BATCH, &b), 0);
+	EXPECT_EQ(r[0].error, 0);
+	EXPECT_EQ(r[0].done, 20);
+	EXPECT_EQ(r[1].error, 0);
+	EXPECT_EQ(r[1].done, 90);
+	EXPECT_EQ(r[2].error, -EINVAL);
+	EXPECT_EQ(r[3].error, -EEXIST);
+	EXPECT_EQ(r[3].done, 0);
+	EXPECT_EQ(b.pages_done, 110);
+	EXPECT_EQ(b.ranges_failed, 2);
+	for (int p = 10; p < 30; p++)
+		EXPECT(from_disk(&m, p));
+	for (int p = 4000; p < 4090; p++)
+		EXPECT(from_disk(&m, p));
+	EXPECT_EQ(count_mapped(&m, 0, DISK_PAGES), 110);
+}
+
+static void over_mapped(void)
+{
+	struct iovec iov[3];
+	unsigned long done;
+	struct map m;
+
+	map_create(&m, open_disk(), 1, 100, DISK_PAGES);
+	EXPECT_EQ(one(&m, 0, EXMAP_OP_ALLOC, 15, 1, NULL), 0);
+	memset(m.base + 15 * PAGE, 1, PAGE);
+	EXPECT_EQ(pread(m.fd, m.base + 10 * PAGE, 10 * PAGE, 0), 5 * PAGE);
+	EXPECT_EQ(count_mapped(&m, 0, 100), 6);
+	for (int p = 10; p < 15; p++)
+		EXPECT(from_disk(&m, p));
+	EXPECT_EQ(m.base[15 * PAGE + 8], 1);
+	EXPECT_ERRNO(pread(m.fd, m.base + 15 * PAGE, PAGE, 0), EEXIST);
+	EXPECT_EQ(batch_one(&m, 0, EXMAP_OP_READ, 13, 5, &done), -EEXIST);
+	EXPECT_EQ(done, 0);
+
+	/* What lies beyond the gap was read, too, but is not left mapped. */
+	for (int i = 0; i < 3; i++) {
+		iov[i].iov_base = m.base + (40 - 13 * i) * PAGE;
+		iov[i].iov_len = 4 * PAGE;
+	}
+	iov[1].iov_base = m.base + 12 * PAGE;
+	EXPECT_EQ(preadv(m.fd, iov, 3, 0), 4 * PAGE);
+	EXPECT_EQ(count_mapped(&m, 0, 100), 10);
+	EXPECT_EQ(batch_one(&m, 0, EXMAP_OP_FREE, 0, 100, NULL), 0);
+	EXPECT_EQ(drain(&m, 0, 0), 100);
+}
+
+static void past_the_end(void)
+{
+	char *page = aligned_alloc(PAGE, PAGE);
+	int file = open("/tmp/short", O_RDWR | O_CREAT | O_TRUNC, 0600);
+	struct map m;
+
+	REQUIRE(file >= 0);
+	memset(page, 5, PAGE);
+	for (int i = 0; i < 3; i++)
+		REQUIRE(write(file, page, PAGE) == PAGE);
+	REQUIRE(write(file, page, 100) == 100);
+	map_create(&m, file, 1, 16, 64);
+	/* Dirty the pool, so that padding shows. */
+	EXPECT_EQ(many(&m, 0, EXMAP_OP_ALLOC, 0, 1, 16), 16);
+	memset(m.base, 6, 16 * PAGE);
+	EXPECT_EQ(many(&m, 0, EXMAP_OP_FREE, 0, 1, 16), 16);
+
+	EXPECT_EQ(pread(m.fd, m.base, 10 * PAGE, 0), 4 * PAGE);
+	EXPECT_EQ(count_mapped(&m, 0, 64), 4);
+	EXPECT_EQ(m.base[3 * PAGE - 1], 5);
+	EXPECT_EQ(m.base[3 * PAGE + 99], 5);
+	for (int i = 100; i < 4096; i++)
+		EXPECT_EQ(m.base[3 * PAGE + i], 0);
+	EXPECT_EQ(pread(m.fd, m.base + 4 * PAGE, PAGE, 0), 0);
+	EXPECT_EQ(batch_one(&m, 0, EXMAP_OP_READ, 5, 2, NULL), -ENODATA);
+	EXPECT_EQ(count_mapped(&m, 0, 64), 4);
+	EXPECT_EQ(batch_one(&m, 0, EXMAP_OP_FREE, 0, 64, NULL), 0);
+	EXPECT_EQ(drain(&m, 0, 0), 16);
+	unlink("/tmp/short");
+}
+
+static void bad_blocks(void)
+{
+	int file = open(BAD_DISK, O_RDONLY | O_DIRECT);
+	struct iovec iov[3];
+	unsigned long done;
+	struct map m;
+
+	REQUIRE(file >= 0);
+	map_create(&m, file, 1, 64, 64);
+	EXPECT_EQ(pread(m.fd, m.base, PAGE, 0), PAGE);
+	EXPECT_ERRNO(pread(m.fd, m.base + BAD_FIRST * PAGE, PAGE, 0), EIO);
+	EXPECT(!mapped(m.base + BAD_FIRST * PAGE));
+	for (int i = 0; i < 3; i++) {
+		iov[i].iov_base = m.base + (16 + i) * PAGE;
+		iov[i].iov_len = PAGE;
+	}
+	iov[1].iov_base = m.base + BAD_LAST * PAGE;
+	EXPECT_EQ(preadv(m.fd, iov, 3, 0), PAGE);
+	EXPECT_EQ(count_mapped(&m, 0, 64), 2);
+	EXPECT_EQ(batch_one(&m, 0, EXMAP_OP_READ, BAD_FIRST, 1, &done), -EIO);
+	EXPECT_EQ(done, 0);
+	EXPECT_EQ(batch_one(&m, 0, EXMAP_OP_FREE, 0, 64, NULL), 0);
+	EXPECT_EQ(drain(&m, 0, 0), 64);
+}
+
+static void exhausted(void)
+{
+	unsigned long done;
+	struct map m;
+
+	map_create(&m, open_disk(), 2, 50, DISK_PAGES);
+	EXPECT_EQ(pread(m.fd, m.base, 80 * PAGE, 1), 50 * PAGE);
+	for (int p = 0; p < 50; p++)
+		EXPECT(from_disk(&m, p));
+	EXPECT_EQ(count_mapped(&m, 0, 200), 50);
+	EXPECT_ERRNO(pread(m.fd, m.base + 100 * PAGE, PAGE, 0), ENOMEM);
+	EXPECT_EQ(batch_one(&m, 0, EXMAP_OP_FREE, 0, 10, NULL), 0);
+	EXPECT_EQ(batch_one(&m, 0, EXMAP_OP_READ, 100, 11, &done), -ENOMEM);
+	EXPECT_EQ(done, 10);
+}
+
+static void without_file(void)
+{
+	struct map m;
+
+	map_create(&m, -1, 1, 16, 64);
+	EXPECT_ERRNO(pread(m.fd, m.base, PAGE, 0), EINVAL);
+	EXPECT_EQ(batch_one(&m, 0, EXMAP_OP_READ, 0, 1, NULL), -EINVAL);
+	EXPECT_EQ(count_mapped(&m, 0, 64), 0);
+}
+
+static void direct_io(void)
+{
+	int disk = open_disk();
+	char *check = aligned_alloc(PAGE, PAGE);
+	const unsigned long scratch = DISK_PAGES + 7;
+	struct map m;
+
+	map_create(&m, -1, 1, 16, 64);
+	EXPECT_EQ(many(&m, 0, EXMAP_OP_ALLOC, 0, 2, 8), 8);
+	stamp(m.base + 4 * PAGE, 12345);
+	EXPECT_EQ(pwrite(disk, m.base + 4 * PAGE, PAGE, scratch * PAGE), PAGE);
+	EXPECT_EQ(pread(disk, check, PAGE, scratch * PAGE), PAGE);
+	EXPECT(stamped(check, 12345));
+	EXPECT_EQ(pread(disk, m.base + 6 * PAGE, PAGE, 9 * PAGE), PAGE);
+	EXPECT(stamped(m.base + 6 * PAGE, 9 ^ DISK_SEED));
+	/* A page that is not there is an error for the file, too. */
+	EXPECT_ERRNO(pwrite(disk, m.base + 5 * PAGE, PAGE, scratch * PAGE),
+		     EFAULT);
+	EXPECT_ERRNO(pread(disk, m.base + 5 * PAGE, PAGE, 0), EFAULT);
+}
+
+static void pinned(void)
+{
+	struct iovec iov;
+	int ends[2];
+	char *copy = malloc(PAGE);
+	struct map m;
+
+	map_create(&m, -1, 2, 50, 200);
+	REQUIRE(pipe(ends) == 0);
+	EXPECT_EQ(many(&m, 0, EXMAP_OP_ALLOC, 0, 1, 3), 3);
+	stamp(m.base + PAGE, 4711);
+	iov.iov_base = m.base + PAGE;
+	iov.iov_len = PAGE;
+	REQUIRE(vmsplice(ends[1], &iov, 1, 0) == PAGE);
+
+	EXPECT_EQ(many(&m, 0, EXMAP_OP_FREE, 0, 1, 3), 3);
+	EXPECT_EQ(counters(&m).pages_parked, 1);
+	/* All others can be had and overwritten; that one not. */
+	for (int i = 0; i < 49; i++) {
+		EXPECT_EQ(one(&m, 1, EXMAP_OP_ALLOC, 100 + i, 1, NULL), 0);
+		memset(m.base + (100 + i) * PAGE, 1, PAGE);
+	}
+	EXPECT_EQ(one(&m, 1, EXMAP_OP_ALLOC, 180, 1, NULL), -ENOMEM);
+	REQUIRE(read(ends[0], copy, PAGE) == PAGE);
+	EXPECT(stamped(copy, 4711));
+	EXPECT_EQ(one(&m, 1, EXMAP_OP_ALLOC, 180, 1, NULL), 0);
+	EXPECT_EQ(counters(&m).pages_parked, 0);
+
+	/* A pin may outlive the area. */
+	stamp(m.base + 180 * PAGE, 4712);
+	iov.iov_base = m.base + 180 * PAGE;
+	REQUIRE(vmsplice(ends[1], &iov, 1, 0) == PAGE);
+	map_destroy(&m);
+	REQUIRE(read(ends[0], copy, PAGE) == PAGE);
+	EXPECT(stamped(copy, 4712));
+}
+
+const struct test read_tests[] = {
+	{ "pread maps pages and fills them", by_pread, DISK },
+	{ "preadv reads scattered pages", by_preadv, DISK },
+	{ "ACTION reads scattered pages", by_action, DISK },
+	{ "BATCH reads, and reports each range", by_batch, DISK },
+	{ "READ stops at a mapped page, keeps it, and leaves none unread",
+	  over_mapped, DISK },
+	{ "READ past the end of the file pads with zeroes and maps no more",
+	  past_the_end, NULL },
+	{ "READ of a bad block reports it and leaves no page", bad_blocks,
+	  BAD_DISK },
+	{ "READ into an exhausted pool reads what it can", exhausted, DISK },
+	{ "READ without a file is refused", without_file, NULL },
+	{ "direct I/O works on mapped pages, and fails on others", direct_io,
+	  DISK },
+	{ "a page that something still holds is not handed out again", pinned,
+	  NULL },
+	{ NULL, NULL, NULL },
+};

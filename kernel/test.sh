@@ -1,0 +1,112 @@
+#!/bin/bash
+# test.sh - everything that can be tested about kernel/exmap, in emulated machines, from nothing
+#
+#   kernel/test.sh short [SERIES...]   all tests, short stress, on 2 processors, and proof that the test for stale
+#                                      translations fails without flushes: a minute or two a kernel
+#   kernel/test.sh full [SERIES...]    also 100 loads, both ways to flush, 1 and 4 processors, longer stress, the count
+#                                      of instructions: some ten minutes a kernel
+#   kernel/test.sh debug               short on the kernel that debug-kernel.sh has built
+#
+# SERIES is 6.1 or 6.12; both by default. Kernels, builds and consoles are kept in target/kernel, and fetched or built
+# again only if they are not there. The last line counts tests; the exit status is 0 if all passed, 1 if any failed, and
+# 77, with a banner, if QEMU or what else is needed cannot be found. EXMAP_SECONDS overrides how long each stress lasts.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+kernel=$PWD/kernel
+work=${CARGO_TARGET_DIR:-$PWD/target}/kernel
+mode=${1:-short}
+shift || true
+case $mode in
+short | full | debug) ;;
+*) sed -n '2,14s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+esac
+series=("$@")
+[ $# -gt 0 ] || series=(6.1 6.12)
+[ "$mode" = debug ] && series=(debug)
+
+missing=
+for tool in qemu-system-x86_64 busybox cpio gcc make dpkg apt-get bc xz; do
+	command -v $tool > /dev/null || missing="$missing $tool"
+done
+if [ -n "$missing" ]; then
+	cat >&2 <<BANNER
+****************************************************************************
+* kernel/test.sh: SKIPPED, nothing about exmap was tested. Missing:$missing
+* apt-get install --no-install-recommends qemu-system-x86 busybox-static cpio bc
+****************************************************************************
+BANNER
+	exit 77
+fi
+
+passed=0 failed=0
+count() { # count CONSOLE - adds up its results
+	passed=$((passed + $(grep -c '^ok' "$1" || true)))
+	failed=$((failed + $(grep -c '^not ok' "$1" || true)))
+}
+
+fail() {
+	echo "not ok - $*"
+	failed=$((failed + 1))
+}
+
+build() { # build SERIES FOLDER [make arguments] - the module, out of the tree, so that kernels do not mix
+	local dir=$work/$1/$2 headers
+	headers=$work/$1/root/usr/src/linux-headers-$(cat "$work/$1/release")
+	mkdir -p "$dir"
+	cp -u "$kernel"/exmap/{Kbuild,*.c,*.h} "$dir"
+	make -s -C "$headers" M="$dir" "${@:3}" modules
+	strip -g "$dir/exmap.ko" -o "$dir/stripped.ko"
+}
+
+# boot SERIES NAME MODULE [run.sh arguments] - with what is in $tests, $stress, $reloads, $parameters
+boot() {
+	local out=$work/$1/$2 stage=$work/$1/$2.stage status=0
+	rm -rf "$stage" "$out"
+	mkdir -p "$stage"
+	cp "$work/$1/$3/stripped.ko" "$stage/exmap.ko"
+	printf 'TESTS="%s"\nSECONDS_STRESS=%s\nRELOADS=%s\nPARAMS="%s"\nCOST=%s\n' "$tests" "$stress" "$reloads" "$parameters" \
+		"$cost" > "$stage/guest.conf"
+	echo "== $1: $2"
+	"$kernel/vm/run.sh" -k "$work/$1" -r "$kernel/selftests/guest.sh" -o "$out" -t "$limit" -d 64M \
+		-M null_blk:nr_devices=0 "${@:4}" "$stage"/* "$work/tests/exmap-test" "$work/tests/exmap-cost" || status=$?
+	rm -f "$out/disk" "$out/initramfs.gz"
+	return $status
+}
+
+check() { # boot, and count
+	boot "$@" || fail "$1: $2 ended with $?"
+	count "$work/$1/$2/console.log"
+}
+
+tests='' stress=${EXMAP_SECONDS:-3} reloads=0 parameters='' cost=0 limit=170
+mkdir -p "$work/tests"
+make -s -C "$kernel/selftests" OUT="$work/tests"
+for s in "${series[@]}"; do
+	[ "$s" = debug ] || "$kernel/vm/setup.sh" "$s" "$work/$s"
+	build "$s" build
+	build "$s" build-no-flush EXMAP_TEST_NO_FLUSH=y
+	[ "$mode" = debug ] && limit=3600
+	if [ "$mode" = full ]; then
+		stress=${EXMAP_SECONDS:-30} limit=600
+		reloads=100 check "$s" two-processors build
+		check "$s" four-processors build -s 4
+		tests='basic setup alloc read memory uring' check "$s" one-processor build -s 1
+		tests='basic stale count stress' parameters=flush=ipi check "$s" by-interrupt build
+		cost=1 tests=basic check "$s" instructions build -s 1 -A tcg -q "-icount shift=1,sleep=off"
+	else
+		check "$s" two-processors build
+	fi
+	# Without flushes the test must fail, or it shows nothing.
+	if tests=stale boot "$s" no-flush build-no-flush > "$work/$s/no-flush.log"; then
+		fail "$s: the test for stale translations passes without flushes"
+	elif grep -q '^not ok .*stale entry' "$work/$s/no-flush/console.log"; then
+		grep 'stale$' "$work/$s/no-flush/console.log" || true
+		echo "ok - $s: the test for stale translations fails without flushes"
+		passed=$((passed + 1))
+	else
+		cat "$work/$s/no-flush.log"
+		fail "$s: the guest without flushes did not get as far as the test"
+	fi
+done
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]
