@@ -3,6 +3,7 @@
 use crate::Result;
 use crate::contest::Measured;
 use crate::engines::lmdb::Lmdb;
+use crate::engines::vellum::Vellum;
 use crate::engines::{Engine, EngineName, EngineOptions};
 use crate::machine::{self, StorageBytes};
 use crate::protocol::{Command, Finished, Reply, Specification, Workload};
@@ -27,7 +28,7 @@ pub fn serve(mut input: impl BufRead, output: impl Write) -> Result<()> {
     input.read_line(&mut line)?;
     let specification: Specification = serde_json::from_str(&line)?;
     match specification.engine {
-        EngineName::Vellum => Err("the engine vellum is not part of this build".into()),
+        EngineName::Vellum => Session::<Vellum>::new(specification).serve(input, output),
         EngineName::Lmdb => Session::<Lmdb>::new(specification).serve(input, output),
     }
 }

@@ -80,8 +80,8 @@ fn check_run(objects: &[(String, Value)], workload: &str, engines: &[&str], thre
     assert_eq!(objects.last().unwrap().1["kind"], "summary");
 }
 
-const ENGINES: &str = "lmdb";
-const ENGINE_LIST: [&str; 1] = ["lmdb"];
+const ENGINES: &str = "vellum,lmdb";
+const ENGINE_LIST: [&str; 2] = ["vellum", "lmdb"];
 
 #[test]
 fn lookups() {
@@ -117,6 +117,37 @@ fn inserts() {
         assert!(tuples.map(|(_, round)| &round["operations"]).all(|operations| operations == 20_000));
     }
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left behind");
+}
+
+/// Runs vellum with `--check` and gives the data size in bytes and the pages evicted.
+fn checked(line: &str) -> (u64, u64) {
+    let folder = tempfile::tempdir().unwrap();
+    let line = format!("{line} --engines vellum --seconds 0.2 --rounds 1 --check");
+    let objects = objects(folder.path(), &line);
+    let (_, statistics) = objects.iter().find(|(_, object)| object["kind"] == "statistics").unwrap();
+    let evicted = &statistics["statistics"]["pages_evicted"];
+    (statistics["data_bytes"].as_u64().unwrap(), evicted.as_u64().unwrap())
+}
+
+#[test]
+fn much_more_data_than_memory_stays_within_the_limit() {
+    for line in ["lookup --threads 2", "insert --order sequential --threads 2"] {
+        let (data_bytes, pages_evicted) = checked(&format!("{line} --tuples 1.2M --pool 4MiB"));
+        // So much that the fixed allowance cannot hide a pool that does not evict.
+        assert!(data_bytes > 2 * ((4 << 20) + (64 << 20)), "{line}: {data_bytes}");
+        assert!(pages_evicted > 10_000, "{line}: {pages_evicted}");
+    }
+}
+
+#[test]
+fn every_workload_runs_with_more_data_than_pool() {
+    for line in
+        ["lookup --load random", "scan", "scan --length 10", "insert --order random --threads 2", "churn"]
+    {
+        let (data_bytes, pages_evicted) = checked(&format!("{line} --tuples 20k --pool 512KiB"));
+        assert!(data_bytes > 4 * (512 << 10), "{line}: {data_bytes}");
+        assert!(pages_evicted > 1000, "{line}: {pages_evicted}");
+    }
 }
 
 #[test]

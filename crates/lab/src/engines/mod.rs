@@ -6,6 +6,7 @@
 pub mod lmdb;
 #[cfg(test)]
 pub mod memory;
+pub mod vellum;
 
 use crate::Result;
 use crate::keys::KEY_BYTES;

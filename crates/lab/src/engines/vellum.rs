@@ -1,0 +1,136 @@
+//! Vellum through its published crate: one table, a pool of the size that the run was given, and the
+//! defaults otherwise.
+//!
+//! Each operation is atomic by itself; there is no transaction around a load. What was written is in the
+//! pool or, when it does not fit, in the file; nothing is synced before the database is closed.
+
+use super::{Engine, EngineOptions, Reader, Writer};
+use crate::Result;
+use crate::keys::KEY_BYTES;
+use bytesize::ByteSize;
+use serde_json::json;
+use std::ops::{Bound, ControlFlow};
+use vellum::{Database, Options, Table};
+
+/// An open database and its table.
+pub struct Vellum {
+    database: Database,
+    table: Table,
+    pool_bytes: u64,
+}
+
+/// Reads the table.
+pub struct VellumReader<'a>(&'a Table);
+
+/// Writes the table.
+pub struct VellumWriter<'a>(&'a Table);
+
+impl Engine for Vellum {
+    type Reader<'a> = VellumReader<'a>;
+    type Writer<'a> = VellumWriter<'a>;
+
+    const CONCURRENT_WRITERS: bool = true;
+
+    fn create(options: &EngineOptions) -> Result<Self> {
+        let settings = Options::default().pool_bytes(options.pool_bytes);
+        let database = Database::create(options.directory.join("table.vellum"), &settings)?;
+        let table = database.create_table("tuples")?;
+        Ok(Self { database, table, pool_bytes: options.pool_bytes })
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let statistics = self.database.statistics();
+        vec![format!(
+            "vellum: a pool of {}, memory given back by {}, {}",
+            ByteSize(self.pool_bytes),
+            statistics.release_method,
+            statistics.file
+        )]
+    }
+
+    fn reader(&self) -> Result<VellumReader<'_>> {
+        Ok(VellumReader(&self.table))
+    }
+
+    fn writer(&self) -> Result<VellumWriter<'_>> {
+        Ok(VellumWriter(&self.table))
+    }
+
+    fn data_bytes(&self) -> Result<u64> {
+        Ok(self.database.statistics().pages_in_file * vellum_base::PAGE_SIZE as u64)
+    }
+
+    fn cache_bytes_max(&self) -> u64 {
+        self.pool_bytes
+    }
+
+    fn statistics(&self) -> Result<serde_json::Value> {
+        let statistics = self.database.statistics();
+        Ok(json!({
+            "misses": statistics.misses,
+            "pages_read": statistics.pages_read,
+            "pages_written": statistics.pages_written,
+            "pages_evicted": statistics.pages_evicted,
+            "eviction_batches": statistics.eviction_batches,
+            "waits": statistics.waits,
+            "restarts": statistics.restarts,
+            "write_errors": statistics.write_errors,
+            "pages_resident": statistics.pages_resident,
+            "pages_limit": statistics.pages_limit,
+            "pages_allocated": statistics.pages_allocated,
+            "pages_in_file": statistics.pages_in_file,
+            "release_method": statistics.release_method.to_string(),
+        }))
+    }
+
+    fn close(self) -> Result<()> {
+        drop(self.table);
+        Ok(self.database.close()?)
+    }
+}
+
+impl Reader for VellumReader<'_> {
+    #[inline]
+    fn lookup(&mut self, key: &[u8; KEY_BYTES], value: &mut Vec<u8>) -> Result<bool> {
+        Ok(self.0.get_into(key, value)?)
+    }
+
+    #[inline]
+    fn scan<F>(&mut self, first: &[u8; KEY_BYTES], mut visit: F) -> Result<()>
+    where
+        F: FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    {
+        let range: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Included(first), Bound::Unbounded);
+        let mut cursor = self.0.range(range)?;
+        while let Some(entry) = cursor.next()? {
+            let flow = match entry.inline_value() {
+                Some(value) => visit(entry.key(), value),
+                None => match entry.value()? {
+                    Some(value) => visit(entry.key(), &value),
+                    None => return Err("an entry vanished during a scan".into()),
+                },
+            };
+            if flow.is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Writer for VellumWriter<'_> {
+    #[inline]
+    fn insert(&mut self, key: &[u8; KEY_BYTES], value: &[u8]) -> Result<()> {
+        self.0.put(key, value)?;
+        Ok(())
+    }
+
+    #[inline]
+    fn remove(&mut self, key: &[u8; KEY_BYTES]) -> Result<bool> {
+        Ok(self.0.remove(key)?)
+    }
+
+    fn finish(self) -> Result<()> {
+        Ok(())
+    }
+}
