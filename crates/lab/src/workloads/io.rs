@@ -281,7 +281,10 @@ fn overlapped(
     if reader.in_flight > 0 {
         // The ring failed with requests in flight: the kernel may still write to their memory.
         std::mem::forget(reader);
+        return outcome;
     }
+    // The next pass begins with nothing resident.
+    reader.evict(0)?;
     outcome
 }
 
@@ -336,7 +339,8 @@ impl Reader<'_> {
                     Err(error) => failed = failed.or(Some(error)),
                 }
             }
-            if let Err(error) = self.evict() {
+            let resident_pages_max = self.setting.resident_pages_max.max(self.setting.batch);
+            if let Err(error) = self.evict(resident_pages_max) {
                 failed = failed.or(Some(error));
             }
         }
@@ -397,10 +401,10 @@ impl Reader<'_> {
         verify(page, u64::from_le(found))
     }
 
-    /// Releases the oldest batch of resident pages, as long as there are too many.
-    fn evict(&mut self) -> Result<()> {
+    /// Releases the oldest resident pages, a batch at a time, while there are more than so many.
+    fn evict(&mut self, resident_pages_max: usize) -> Result<()> {
         let Buffers::Pool(resident) = &mut self.buffers else { return Ok(()) };
-        while resident.pages.len() >= self.setting.resident_pages_max.max(self.setting.batch) {
+        while resident.pages.len() > resident_pages_max {
             self.ranges.clear();
             for _ in 0..self.setting.batch {
                 let Some(page) = resident.pages.pop_front() else { break };
