@@ -1,2 +1,59 @@
-//! Chores.
-fn main() {}
+//! Chores of the workspace: everything that is checked before a change is accepted, and what is made by hand.
+//!
+//! - [`ci`]: the steps of the test command, in their order;
+//! - [`layers`]: each crate uses only what lies to its left;
+//! - [`tidy`]: what compilers do not look at: markers, sizes, documents that lag behind the code;
+//! - [`process`]: running other programs.
+//!
+//! Run as `cargo xtask COMMAND`.
+#![forbid(unsafe_code)]
+
+mod ci;
+mod layers;
+mod metadata;
+mod process;
+mod tidy;
+
+use std::process::ExitCode;
+
+const HELP: &str = "\
+Chores of the Vellum workspace.
+
+Usage: cargo xtask COMMAND
+
+Commands:
+  ci                run every check, in order, and stop at the first that fails
+  ci --only STEP    run one step, or several with --only repeated
+  ci --list         list the steps
+  layers            check that each crate depends only on layers below it
+  tidy              check markers, sizes and documents
+  sample            write crates/vellum/tests/data/sample-v1.vellum anew (only for a new format version)
+  help              show this
+
+Examples:
+  cargo xtask ci
+  cargo xtask ci --only clippy --only test
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let result = match words.as_slice() {
+        ["ci", options @ ..] => ci::run(options),
+        ["layers"] => layers::check(),
+        ["tidy"] => tidy::check(),
+        ["sample"] => ci::write_sample(),
+        [] | ["help" | "--help" | "-h"] => {
+            print!("{HELP}");
+            Ok(())
+        }
+        other => Err(format!("there is no command {:?}; see `cargo xtask help`", other.join(" "))),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("xtask: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! The steps of the test command.
+//!
+//! Cheap checks come first, what builds in other ways next, and the tests of the whole workspace last, so
+//! that their results are what one sees at the end. The first step that fails ends the run and says what to
+//! do about it.
+
+use crate::{
+    layers,
+    process::{self, cargo, output, run as execute},
+    tidy,
+};
+use std::{
+    path::PathBuf,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+/// How a step ended, if it did not fail.
+enum Outcome {
+    Done,
+    /// It could not be run here; why.
+    Skipped(String),
+}
+
+struct Step {
+    name: &'static str,
+    about: &'static str,
+    /// What to do if it fails.
+    cure: &'static str,
+    action: fn() -> Result<Outcome, String>,
+}
+
+const STEPS: &[Step] = &[
+    Step {
+        name: "format",
+        about: "the code is formatted",
+        cure: "run `cargo fmt --all`",
+        action: || done(cargo(&["fmt", "--all", "--check"])),
+    },
+    Step {
+        name: "layers",
+        about: "each crate depends only on layers to its left",
+        cure: "move the code to the layer that may use it, or read ARCHITECTURE.md on the layers",
+        action: || layers::check().map(|()| Outcome::Done),
+    },
+    Step {
+        name: "tidy",
+        about: "no leftover markers, no oversized files, documents that follow the code",
+        cure: "each line above names a place and what it lacks",
+        action: || tidy::check().map(|()| Outcome::Done),
+    },
+    Step {
+        name: "clippy",
+        about: "no warnings in any target of any crate",
+        cure: "fix the warnings; `cargo clippy --fix` does some of it",
+        action: || done(cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])),
+    },
+    Step {
+        name: "docs",
+        about: "the documentation builds without warnings",
+        cure: "fix the links and examples that rustdoc names",
+        action: || {
+            let mut command = cargo(&["doc", "--workspace", "--no-deps"]);
+            command.env("RUSTDOCFLAGS", "-D warnings");
+            done(command)
+        },
+    },
+    Step {
+        name: "examples",
+        about: "every example runs",
+        cure: "run the example that failed by `cargo run -p vellum --example NAME`",
+        action: examples,
+    },
+    Step {
+        name: "loom",
+        about: "latches, parking lot and resident set, in every interleaving of a few threads",
+        cure: "see HACKING.md on loom: LOOM_LOG=trace LOOM_LOCATION=1 show the interleaving",
+        action: loom,
+    },
+    Step {
+        name: "miri",
+        about: "node layout and page headers under the interpreter, which finds undefined behaviour",
+        cure: "run `cargo +nightly miri test -p vellum-access --lib node` for the whole report",
+        action: miri,
+    },
+    Step {
+        name: "lab",
+        about: "a short run of the lab: a lookup workload in and beyond memory",
+        cure: "run the command above by hand; `cargo lab --help` explains its options",
+        action: lab,
+    },
+    Step {
+        name: "tour",
+        about: "a tour over the sources of this workspace",
+        cure: "run the command above by hand; `cargo run --release -- tour --help` explains its options",
+        action: tour,
+    },
+    Step {
+        name: "test",
+        about: "unit tests, integration tests and documentation examples of every crate",
+        cure: "the test's name is above; run it alone by `cargo test -p CRATE NAME`",
+        action: || done(cargo(&["test", "--workspace"])),
+    },
+];
+
+/// Runs all steps, or those asked for.
+///
+/// # Errors
+/// If a step fails, or the options make no sense.
+pub fn run(options: &[&str]) -> Result<(), String> {
+    let mut chosen = Vec::new();
+    let mut rest = options.iter();
+    while let Some(option) = rest.next() {
+        match *option {
+            "--list" => return list(),
+            "--only" => {
+                let name = rest.next().ok_or("--only needs the name of a step; --list shows them")?;
+                let step = STEPS.iter().find(|step| step.name == *name);
+                chosen.push(step.ok_or_else(|| format!("there is no step {name:?}; --list shows them"))?);
+            }
+            other => return Err(format!("unknown option {other:?}; see `cargo xtask help`")),
+        }
+    }
+    if chosen.is_empty() {
+        chosen.extend(STEPS);
+    }
+    run_steps(&chosen)
+}
+
+fn list() -> Result<(), String> {
+    for step in STEPS {
+        println!("{:<10}{}", step.name, step.about);
+    }
+    Ok(())
+}
+
+fn run_steps(steps: &[&Step]) -> Result<(), String> {
+    let begun = Instant::now();
+    let mut summary = Vec::new();
+    for (index, step) in steps.iter().enumerate() {
+        println!("== [{}/{}] {}: {}", index + 1, steps.len(), step.name, step.about);
+        let start = Instant::now();
+        let outcome = (step.action)()
+            .map_err(|problem| format!("{problem}\nstep {} failed: {}", step.name, step.cure))?;
+        let took = seconds(start.elapsed());
+        summary.push(match outcome {
+            Outcome::Done => format!("   {:<10}{took:>9}  ok", step.name),
+            Outcome::Skipped(why) => format!("   {:<10}{took:>9}  skipped: {why}", step.name),
+        });
+    }
+    println!("== all {} steps passed in {}", steps.len(), seconds(begun.elapsed()));
+    summary.iter().for_each(|line| println!("{line}"));
+    Ok(())
+}
+
+fn seconds(duration: Duration) -> String {
+    format!("{:.1} s", duration.as_secs_f64())
+}
+
+fn done(command: Command) -> Result<Outcome, String> {
+    execute(command).map(|()| Outcome::Done)
+}
+
+/// Runs every file of `crates/vellum/examples`.
+fn examples() -> Result<Outcome, String> {
+    let folder = process::root().join("crates/vellum/examples");
+    let entries = std::fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let mut names: Vec<String> = entries
+        .filter_map(|entry| Some(entry.ok()?.file_name().to_str()?.strip_suffix(".rs")?.to_owned()))
+        .collect();
+    names.sort();
+    if names.is_empty() {
+        return Err(format!("there are no examples in {}", folder.display()));
+    }
+    for name in names {
+        execute(cargo(&["run", "--quiet", "--package", "vellum", "--example", &name]))?;
+    }
+    Ok(Outcome::Done)
+}
+
+/// The models have a target folder of their own: the flag changes every crate.
+fn loom() -> Result<Outcome, String> {
+    let mut command = cargo(&["test", "--package", "vellum-pool", "--release", "--lib"]);
+    command.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", target().join("loom"));
+    done(command)
+}
+
+fn miri() -> Result<Outcome, String> {
+    let nightly = |arguments: &[&str]| {
+        // The toolchain is chosen by rustup's cargo, not by the one that runs this program.
+        let mut command = Command::new("cargo");
+        command.arg("+nightly").arg("miri").args(arguments).current_dir(process::root());
+        command.env_remove("RUSTUP_TOOLCHAIN").env("CARGO_TARGET_DIR", target().join("miri"));
+        command
+    };
+    if output(nightly(&["--version"])).is_err() {
+        let cure = "rustup toolchain install nightly --component miri,rust-src";
+        return Ok(Outcome::Skipped(format!("no Miri here; `{cure}` installs it")));
+    }
+    execute(nightly(&["test", "--package", "vellum-base", "--lib"]))?;
+    let mut node = nightly(&["test", "--package", "vellum-access", "--lib", "node::"]);
+    node.env("MIRIFLAGS", "-Zmiri-disable-isolation");
+    done(node)
+}
+
+fn lab() -> Result<Outcome, String> {
+    let lookup = ["lookup", "--engines", "vellum", "--tuples", "50k", "--seconds", "1", "--rounds", "1"];
+    let start = ["run", "--release", "--quiet", "--package", "vellum-lab", "--bin", "lab", "--"];
+    for pool in [["--pool", "64MiB"], ["--pool", "1MiB"]] {
+        execute(cargo(&[&start[..], &lookup[..], &pool[..]].concat()))?;
+    }
+    Ok(Outcome::Done)
+}
+
+fn tour() -> Result<Outcome, String> {
+    done(cargo(&["run", "--release", "--quiet", "--", "tour", "crates"]))
+}
+
+/// Writes the sample file that `crates/vellum/tests/format.rs` reads.
+///
+/// # Errors
+/// If the test that writes it fails.
+pub fn write_sample() -> Result<(), String> {
+    execute(cargo(&[
+        "test",
+        "--package",
+        "vellum",
+        "--test",
+        "format",
+        "--",
+        "--ignored",
+        "--exact",
+        "write_the_sample",
+    ]))
+}
+
+fn target() -> PathBuf {
+    let set = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    process::root().join(set.unwrap_or_else(|| "target".into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_have_names_of_their_own() {
+        let mut names: Vec<_> = STEPS.iter().map(|step| step.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), STEPS.len());
+    }
+
+    #[test]
+    fn unknown_steps_and_options_are_refused() {
+        assert!(run(&["--only", "nonsense"]).unwrap_err().contains("nonsense"));
+        assert!(run(&["--only"]).is_err());
+        assert!(run(&["--fast"]).is_err());
+    }
+
+    #[test]
+    fn the_first_failure_ends_the_run_and_says_what_to_do() {
+        let ok = Step { name: "a", about: "", cure: "", action: || Ok(Outcome::Done) };
+        let bad = Step { name: "b", about: "", cure: "do this", action: || Err("broken".into()) };
+        let never = Step { name: "c", about: "", cure: "", action: || panic!("must not run") };
+        let message = run_steps(&[&ok, &bad, &never]).unwrap_err();
+        assert!(message.contains("broken") && message.contains("do this"), "{message}");
+        assert!(run_steps(&[&ok]).is_ok());
+    }
+}
