@@ -311,7 +311,7 @@ impl<'a> NodeMut<'a> {
         Ok(self.compact()?)
     }
 
-    /// Places a record into the gap and opens a slot for it at `index`, without setting hints.
+    /// Places a record into the gap and opens a slot for it at `index`.
     fn place(&mut self, index: usize, key: &[u8], code: usize, value: &[u8]) -> Result<(), NodeError> {
         let shape = Shape::read(self.bytes)?;
         let rest = key.get(shape.word.prefix_length()..).unwrap_or(&[]);
@@ -330,71 +330,6 @@ impl<'a> NodeMut<'a> {
         self.put_u16(COUNT_AT, shape.count + 1);
         self.put_u16(HEAP_START_AT, start);
         self.put_u16(HEAP_USED_AT, shape.heap_used + record);
-        Ok(())
-    }
-
-    /// Appends a record behind all others, without setting hints. An inner node is given the child that the
-    /// separator bounds from above.
-    pub(super) fn append(
-        &mut self,
-        key: &[u8],
-        code: usize,
-        value: &[u8],
-        child: Option<PageId>,
-    ) -> Result<(), NodeError> {
-        let count = self.view().count();
-        if key.len() > MAX_KEY_BYTES || !self.view().admits(key) {
-            return Err(NodeFault::OutsideFences { index: count }.into());
-        }
-        self.place(count, key, code, value)?;
-        if let Some(child) = child {
-            self.put_u64(child_place(count), child.0);
-        }
-        Ok(())
-    }
-
-    /// Appends records of another node, without setting hints.
-    pub(super) fn append_range(
-        &mut self,
-        source: NodeView<&[u8]>,
-        range: std::ops::Range<usize>,
-    ) -> Result<(), NodeError> {
-        let shape = Shape::read(source.bytes)?;
-        let leaf = source.is_leaf();
-        let mut key = Vec::new();
-        for index in range {
-            if index >= shape.count {
-                return Err(NodeFault::Index { index }.into());
-            }
-            let slot = source.slot(index);
-            check_record(&shape, slot, index)?;
-            key.clear();
-            source.append_key(index, &mut key);
-            if leaf {
-                let value = source.bytes.get(slot.at()..slot.tail_at()).unwrap_or(&[]);
-                self.append(&key, slot.value_code(), value, None)?;
-            } else {
-                self.append(&key, 0, &[], Some(source.child_at(child_place(index))))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Builds the node anew beside itself, with the same fences and last child, and takes over the result.
-    fn rebuild(
-        &mut self,
-        fill: impl FnOnce(NodeView<&[u8]>, &mut NodeMut<'_>) -> Result<(), NodeError>,
-    ) -> Result<(), NodeError> {
-        let old = self.view();
-        let (mut lower, mut upper) = (Vec::new(), Vec::new());
-        let lower = old.lower_fence(&mut lower).then_some(&lower[..]);
-        let upper = old.upper_fence(&mut upper).then_some(&upper[..]);
-        let last = old.child_at(child_place(old.count()));
-        let mut page = [0; NODE_BYTES];
-        let mut new = NodeMut::init(&mut page, old.level(), lower, upper, last)?;
-        fill(old, &mut new)?;
-        new.write_hints();
-        self.take_over(&page);
         Ok(())
     }
 
@@ -427,15 +362,17 @@ impl<'a> NodeMut<'a> {
     /// Sets all hints from the slots.
     pub(super) fn write_hints(&mut self) {
         let view = self.view();
-        let count = view.count();
-        let mut hints = [0; HINT_COUNT * 4];
-        for (index, hint) in hints.chunks_exact_mut(4).enumerate() {
-            hint.copy_from_slice(&view.hint_due(count, index).to_le_bytes());
+        let (count, stride) = (view.count(), view.word().stride());
+        let shift = hint_shift(count);
+        let mut hints = [0xff; HINT_COUNT * 4];
+        for (index, hint) in hints.chunks_exact_mut(4).take(count >> shift).enumerate() {
+            let slot = ((index + 1) << shift) - 1;
+            hint.copy_from_slice(&view.bytes.u32_at(SLOTS_AT + slot * stride + 4).to_le_bytes());
         }
         self.put(HINTS_AT, &hints);
     }
 
-    fn put_record(&mut self, at: usize, value: &[u8], rest: &[u8]) {
+    pub(super) fn put_record(&mut self, at: usize, value: &[u8], rest: &[u8]) {
         let tail = rest.get(HEAD_BYTES..).unwrap_or(&[]);
         let (tail_at, end) = (at + value.len(), at + value.len() + tail.len());
         self.put(at, value);
@@ -452,7 +389,7 @@ impl<'a> NodeMut<'a> {
     }
 
     /// Copies `from` to `at`, if that is in the page and behind the page header.
-    fn put(&mut self, at: usize, from: &[u8]) {
+    pub(super) fn put(&mut self, at: usize, from: &[u8]) {
         if at >= HEADER_BYTES
             && let Some(to) = self.bytes.get_mut(at..).and_then(|rest| rest.get_mut(..from.len()))
         {

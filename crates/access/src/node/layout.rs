@@ -131,6 +131,11 @@ impl Slot {
         Self(self.0 & !(LENGTH_MASK << VALUE_SHIFT) | (value_code as u64) << VALUE_SHIFT)
     }
 
+    /// The same key and value at another place.
+    pub fn with_place(self, at: usize) -> Self {
+        Self(self.0 & !AT_MASK | (at / 4) as u64)
+    }
+
     /// Whether the value code means something.
     pub fn value_code_is_known(self) -> bool {
         self.value_code() <= BLOB_CODE

@@ -1,5 +1,6 @@
 //! Merging a node with its right neighbour.
 
+use super::build::{Builder, Fences};
 use super::edit::{NodeMut, Shape};
 use super::fault::{NodeError, NodeFault};
 use super::layout::*;
@@ -26,14 +27,14 @@ impl<'a> NodeMut<'a> {
         let plan = Merge::plan(left, right, separator)?;
         let level = left.level();
         let mut page = [0; NODE_BYTES];
-        let mut node =
-            NodeMut::init(&mut page, level, plan.lower.as_deref(), plan.upper.as_deref(), plan.last_child)?;
+        let fences = Fences { lower: plan.lower.as_deref(), upper: plan.upper.as_deref() };
+        let mut node = Builder::new(&mut page, level, fences, plan.last_child)?;
         node.append_range(left, 0..left.count())?;
         if level > 0 {
             node.append(separator, 0, &[], Some(left.child_at(child_place(left.count()))))?;
         }
         node.append_range(right, 0..right.count())?;
-        node.write_hints();
+        node.finish();
         self.take_over(&page);
         Ok(())
     }

@@ -71,6 +71,7 @@
 //! maximal record. Therefore splitting always makes progress.
 #![forbid(unsafe_code)]
 
+mod build;
 mod edit;
 mod fault;
 mod layout;

@@ -1,5 +1,6 @@
 //! Splitting a full node.
 
+use super::build::{Builder, Fences};
 use super::edit::{NodeMut, Shape};
 use super::fault::{NodeError, NodeFault};
 use super::layout::*;
@@ -65,12 +66,12 @@ impl<'a> NodeMut<'a> {
         let separator = Some(&split.separator[..]);
         let level = shape.word.level();
         let mut page = [0; NODE_BYTES];
-        let mut left = NodeMut::init(&mut page, level, lower, separator, left_last)?;
+        let mut left = Builder::new(&mut page, level, Fences { lower, upper: separator }, left_last)?;
         left.append_range(old, 0..split.index)?;
-        left.write_hints();
-        let mut right = NodeMut::init(right, level, separator, upper, right_last)?;
+        left.finish();
+        let mut right = Builder::new(right, level, Fences { lower: separator, upper }, right_last)?;
         right.append_range(old, right_start..shape.count)?;
-        right.write_hints();
+        right.finish();
         self.take_over(&page);
         Ok(())
     }

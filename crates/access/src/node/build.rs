@@ -1,0 +1,162 @@
+//! Building a node from others: what compaction, splits and merges have in common.
+
+use super::edit::{NodeMut, Shape, check_record, entry_bytes};
+use super::fault::{NodeError, NodeFault};
+use super::layout::*;
+use super::view::{NodeView, child_place};
+use std::ops::Range;
+use vellum_base::PageId;
+
+/// The fences of a node to build; absent is infinite.
+#[derive(Clone, Copy)]
+pub(super) struct Fences<'a> {
+    pub lower: Option<&'a [u8]>,
+    pub upper: Option<&'a [u8]>,
+}
+
+/// Fills an empty node with records in the order of their keys. Slots, records and children are written at
+/// once; header and hints only by [`Builder::finish`].
+pub(super) struct Builder<'a> {
+    node: NodeMut<'a>,
+    shape: Shape,
+    prefix: &'a [u8],
+}
+
+impl<'a> Builder<'a> {
+    /// Makes an empty node of `page`.
+    pub fn new(
+        page: &'a mut [u8],
+        level: u8,
+        fences: Fences<'a>,
+        last_child: PageId,
+    ) -> Result<Self, NodeFault> {
+        let node = NodeMut::init(page, level, fences.lower, fences.upper, last_child)?;
+        let shape = Shape::read(node.bytes)?;
+        let prefix = fences.lower.and_then(|lower| lower.get(..shape.word.prefix_length())).unwrap_or(&[]);
+        Ok(Self { node, shape, prefix })
+    }
+
+    /// Appends a record, or a separator together with the child below it.
+    ///
+    /// # Errors
+    /// [`NodeError::Full`], or a fault if the key cannot be in this node.
+    pub fn append(
+        &mut self,
+        key: &[u8],
+        code: usize,
+        value: &[u8],
+        child: Option<PageId>,
+    ) -> Result<(), NodeError> {
+        let outside = NodeFault::OutsideFences { index: self.shape.count };
+        let rest = key.strip_prefix(self.prefix).ok_or(outside)?;
+        if key.len() > MAX_KEY_BYTES {
+            return Err(outside.into());
+        }
+        let record = entry_bytes(&self.shape, key.len(), value.len()) - self.shape.word.stride();
+        let at = self.reserve(record)?;
+        self.node.put_record(at, value, rest);
+        self.open(Slot::new(rest, code, at), child);
+        Ok(())
+    }
+
+    /// Appends records of another node of the same level.
+    ///
+    /// # Errors
+    /// [`NodeError::Full`], or a fault if the other node is damaged or its keys cannot be in this one. Of the
+    /// keys, the first and the last are compared with the fences.
+    pub fn append_range(&mut self, source: NodeView<&[u8]>, range: Range<usize>) -> Result<(), NodeError> {
+        let shape = Shape::read(source.bytes)?;
+        if range.is_empty() {
+            return Ok(());
+        }
+        let level = shape.word.level();
+        if level != self.shape.word.level() {
+            return Err(NodeFault::Level { level }.into());
+        }
+        if range.end > shape.count {
+            return Err(NodeFault::Index { index: range.end }.into());
+        }
+        let mut key = Vec::new();
+        for index in [range.start, range.end - 1] {
+            key.clear();
+            source.append_key(index, &mut key);
+            if !self.node.view().admits(&key) {
+                return Err(NodeFault::OutsideFences { index }.into());
+            }
+        }
+        let same_prefix = shape.word.prefix_length() == self.prefix.len();
+        for index in range {
+            let slot = source.slot(index);
+            check_record(&shape, slot, index)?;
+            let child = (level > 0).then(|| source.child_at(child_place(index)));
+            if same_prefix {
+                let from = source.bytes.get(slot.at()..slot.at() + slot.record_bytes()).unwrap_or(&[]);
+                let at = self.reserve(from.len())?;
+                self.node.put(at, from);
+                self.open(slot.with_place(at), child);
+            } else {
+                key.clear();
+                source.append_key(index, &mut key);
+                let value = source.bytes.get(slot.at()..slot.tail_at()).unwrap_or(&[]);
+                self.append(&key, slot.value_code(), value, child)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes header and hints.
+    pub fn finish(mut self) {
+        self.node.put_u16(COUNT_AT, self.shape.count);
+        self.node.put_u16(HEAP_START_AT, self.shape.heap_start);
+        self.node.put_u16(HEAP_USED_AT, self.shape.heap_used);
+        self.node.write_hints();
+    }
+
+    /// Takes `record` bytes from the heap, with a slot's room left beside them, and says where.
+    fn reserve(&mut self, record: usize) -> Result<usize, NodeError> {
+        if record + self.shape.word.stride() > self.shape.gap() {
+            return Err(NodeError::Full);
+        }
+        self.shape.heap_start -= record;
+        self.shape.heap_used += record;
+        Ok(if record == 0 { 0 } else { self.shape.heap_start })
+    }
+
+    /// Writes the next slot.
+    fn open(&mut self, slot: Slot, child: Option<PageId>) {
+        let (stride, count) = (self.shape.word.stride(), self.shape.count);
+        let place = SLOTS_AT + count * stride;
+        if let Some(child) = child {
+            // The last child stands in the entry that is now taken: it moves on.
+            let last = self.node.view().child_at(child_place(count));
+            self.node.put_u64(child_place(count), child.0);
+            self.node.put_u64(place + stride, 0);
+            self.node.put_u64(child_place(count + 1), last.0);
+        }
+        self.node.put_u64(place, slot.0);
+        self.shape.count += 1;
+        self.shape.slots_end += stride;
+    }
+}
+
+impl NodeMut<'_> {
+    /// Builds the node anew beside itself, with the same fences and last child, and takes over the result.
+    pub(super) fn rebuild(
+        &mut self,
+        fill: impl FnOnce(NodeView<&[u8]>, &mut Builder<'_>) -> Result<(), NodeError>,
+    ) -> Result<(), NodeError> {
+        let old = self.view();
+        let (mut lower, mut upper) = (Vec::new(), Vec::new());
+        let fences = Fences {
+            lower: old.lower_fence(&mut lower).then_some(&lower[..]),
+            upper: old.upper_fence(&mut upper).then_some(&upper[..]),
+        };
+        let last = old.child_at(child_place(old.count()));
+        let mut page = [0; NODE_BYTES];
+        let mut new = Builder::new(&mut page, old.level(), fences, last)?;
+        fill(old, &mut new)?;
+        new.finish();
+        self.take_over(&page);
+        Ok(())
+    }
+}
