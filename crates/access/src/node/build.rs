@@ -127,10 +127,9 @@ impl<'a> Builder<'a> {
         let (stride, count) = (self.shape.word.stride(), self.shape.count);
         let place = SLOTS_AT + count * stride;
         if let Some(child) = child {
-            // The last child stands in the entry that is now taken: it moves on.
+            // The last child stands in the entry that is now taken: it moves on, to one that is still zero.
             let last = self.node.view().child_at(child_place(count));
             self.node.put_u64(child_place(count), child.0);
-            self.node.put_u64(place + stride, 0);
             self.node.put_u64(child_place(count + 1), last.0);
         }
         self.node.put_u64(place, slot.0);

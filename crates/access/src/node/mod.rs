@@ -62,7 +62,7 @@
 //! | 0..10 | place of the record in the page, divided by 4; zero if the record is empty |
 //!
 //! A record is the value followed by the tail of the key, padded with zeroes to a multiple of 4. Slots
-//! ascend strictly by key. A new key or value length of zero takes no heap.
+//! ascend strictly by key.
 //!
 //! # Limits
 //!
