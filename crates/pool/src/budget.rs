@@ -4,7 +4,7 @@
 //! sleeps and then looks at the count, whoever speaks for pages changes the count and then looks whether it
 //! sleeps, and both do so across a sequentially consistent fence, so one of them sees the other.
 
-use crate::primitive::{AtomicBool, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering, fence};
+use crate::primitive::{AtomicBool, AtomicUsize, Bug, Condvar, Mutex, MutexGuard, Ordering, fence, planted};
 
 /// Counts pages that are resident or about to be; never passes its limit.
 pub struct Budget {
@@ -76,7 +76,9 @@ impl Budget {
 
     fn wake_evictor(&self) {
         // SeqCst: orders the count before the flag; see the module's first lines.
-        fence(Ordering::SeqCst);
+        if !planted(Bug::ReserverFence) {
+            fence(Ordering::SeqCst);
+        }
         if self.evictor_asleep.load(Ordering::Relaxed) {
             // With the lock, the evictor is either asleep or has yet to look at the count.
             let _stop = self.lock();
@@ -95,7 +97,9 @@ impl Budget {
             }
             self.evictor_asleep.store(true, Ordering::Relaxed);
             // SeqCst: orders the flag before the count; see the module's first lines.
-            fence(Ordering::SeqCst);
+            if !planted(Bug::EvictorFence) {
+                fence(Ordering::SeqCst);
+            }
             if self.is_low() {
                 self.evictor_asleep.store(false, Ordering::Relaxed);
                 return true;

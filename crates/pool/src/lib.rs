@@ -1,13 +1,16 @@
 //! Internal to Vellum (use `vellum::pool`): a buffer pool whose page table is the processor's.
 #![warn(missing_docs)]
+// With loom, only what is modelled is compiled, and the models do not use all of it.
+#![cfg_attr(loom, allow(dead_code))]
 
+mod budget;
+#[cfg(all(test, loom))]
+mod models;
 mod parking;
 mod primitive;
 mod resident;
 mod state;
 
-#[cfg(not(loom))]
-mod budget;
 #[cfg(not(loom))]
 mod core;
 #[cfg(not(loom))]

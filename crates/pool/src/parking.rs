@@ -9,7 +9,7 @@
 //! wait; if it did not, it does not sleep.
 
 use crate::{
-    primitive::{Condvar, Mutex},
+    primitive::{Bug, Condvar, Mutex, planted},
     state::{PageState, Wake, Want},
 };
 use vellum_base::PageId;
@@ -46,7 +46,7 @@ impl ParkingLot {
         let bucket = self.bucket(page);
         // A poisoned mutex guards nothing here: `()` cannot be broken.
         let guard = bucket.mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if state.must_sleep(want) {
+        if state.must_sleep(want) || planted(Bug::SleepWithoutLook) {
             drop(bucket.condition.wait(guard).unwrap_or_else(|poisoned| poisoned.into_inner()));
             return true;
         }
@@ -64,7 +64,9 @@ impl ParkingLot {
     #[cold]
     fn wake_all(&self, page: PageId) {
         let bucket = self.bucket(page);
-        drop(bucket.mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
+        if !planted(Bug::WakeWithoutLock) {
+            drop(bucket.mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
+        }
         bucket.condition.notify_all();
     }
 

@@ -5,12 +5,9 @@
 //! result that the memory model allows.
 
 #[cfg(loom)]
-pub(crate) use loom::{
-    hint::spin_loop,
-    sync::{
-        Condvar, Mutex, MutexGuard,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence},
-    },
+pub(crate) use loom::sync::{
+    Condvar, Mutex, MutexGuard,
+    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence},
 };
 #[cfg(not(loom))]
 pub(crate) use std::{
@@ -20,3 +17,63 @@ pub(crate) use std::{
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence},
     },
 };
+
+/// Bugs that the models plant, one at a time, to show that they would find them.
+#[cfg_attr(not(loom), allow(dead_code))]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Bug {
+    /// Nothing orders taking the exclusive latch before what is written under it.
+    NoReleaseFence,
+    /// Nothing orders what was read before the second look at the word.
+    NoAcquireFence,
+    /// Giving up the exclusive latch does not publish what was written under it.
+    RelaxedRelease,
+    /// Giving up a shared latch does not say that the reads under it are over.
+    RelaxedSharedRelease,
+    /// The version stays when a page is evicted.
+    VersionStaysAtEviction,
+    /// An upgrade takes the latch whatever the version.
+    BlindUpgrade,
+    /// The last shared holder clears the waiting bit and wakes nobody.
+    SilentRelease,
+    /// Whoever wakes does not take the bucket's lock.
+    WakeWithoutLock,
+    /// A sleeper does not look again once it has the bucket's lock.
+    SleepWithoutLook,
+    /// Two may insert into the same slot.
+    InsertWithoutExchange,
+    /// A search ends at the first empty slot, as if nothing were ever removed.
+    RemoveStopsAtEmpty,
+    /// Nothing orders the evictor's "I sleep" before its look at the count.
+    EvictorFence,
+    /// Nothing orders the count before the look whether the evictor sleeps.
+    ReserverFence,
+    /// A page ceases to be a head only after its latch is given up. Only the model of `space` has it.
+    FreedBehindTheLatch,
+    /// What is left in memory of an inner page is not dropped. Only the model of `space` has it.
+    NoVisit,
+}
+
+/// Whether this bug is planted.
+#[cfg(not(loom))]
+#[inline(always)]
+pub(crate) const fn planted(_: Bug) -> bool {
+    false
+}
+
+#[cfg(loom)]
+std::thread_local! {
+    /// All threads of a model run on one thread of the system, each model on its own.
+    static PLANTED: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
+}
+
+#[cfg(loom)]
+pub(crate) fn planted(bug: Bug) -> bool {
+    PLANTED.get() == Some(bug)
+}
+
+/// Plants a bug, or none.
+#[cfg(loom)]
+pub(crate) fn plant(bug: Option<Bug>) {
+    PLANTED.set(bug);
+}

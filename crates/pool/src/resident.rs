@@ -7,7 +7,7 @@
 //! There is only one kind of empty slot. Nobody looks for an extent that is not there, so a search ends
 //! by finding, and a slot that was emptied needs no tombstone.
 
-use crate::primitive::{AtomicU64, Ordering};
+use crate::primitive::{AtomicU64, Bug, Ordering, planted};
 use vellum_base::{Extent, PageId};
 
 const EMPTY: u64 = 0;
@@ -54,9 +54,14 @@ impl ResidentSet {
             let slot = &self.slots[((Self::home(extent.head) + probe) & self.mask) as usize];
             // Relaxed throughout: a slot carries no data beside itself, and what an entry leads to is
             // protected by the latch of the page, which orders.
-            if slot.load(Ordering::Relaxed) == EMPTY
-                && slot.compare_exchange(EMPTY, entry, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-            {
+            if slot.load(Ordering::Relaxed) != EMPTY {
+                continue;
+            }
+            if planted(Bug::InsertWithoutExchange) {
+                slot.store(entry, Ordering::Relaxed);
+                return;
+            }
+            if slot.compare_exchange(EMPTY, entry, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
                 return;
             }
         }
@@ -70,6 +75,9 @@ impl ResidentSet {
         for probe in 0..=self.mask {
             let slot = &self.slots[((Self::home(head) + probe) & self.mask) as usize];
             let entry = slot.load(Ordering::Relaxed);
+            if entry == EMPTY && planted(Bug::RemoveStopsAtEmpty) {
+                return None;
+            }
             if entry != EMPTY && entry & PAGE_MASK == head.0 {
                 // Only this thread may change an entry of this page, because it holds the latch.
                 slot.store(EMPTY, Ordering::Relaxed);
@@ -115,7 +123,8 @@ impl ResidentSet {
         Extent { head: PageId(entry & PAGE_MASK), pages: (entry >> PAGE_BITS) as u32 }
     }
 
-    fn home(page: PageId) -> u64 {
+    /// Where the search for a page begins, modulo the number of slots.
+    pub(crate) fn home(page: PageId) -> u64 {
         // Fibonacci hashing spreads consecutive ids; the upper bits are the good ones.
         page.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20
     }

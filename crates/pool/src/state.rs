@@ -22,7 +22,7 @@
 //! acquire fence. Its counterpart is the release fence behind each exclusive acquisition: a reader that saw
 //! any byte written under the latch also sees the word as latched, or a later version.
 
-use crate::primitive::{AtomicU64, Ordering, fence};
+use crate::primitive::{AtomicU64, Bug, Ordering, fence, planted};
 
 const STATE_SHIFT: u32 = 56;
 const WAITING: u64 = 1 << 55;
@@ -246,7 +246,9 @@ impl PageState {
     #[inline]
     pub fn validate(&self, seen: Word) -> bool {
         // The reads of the contents come before the load of the word (see the module's ordering).
-        fence(Ordering::Acquire);
+        if !planted(Bug::NoAcquireFence) {
+            fence(Ordering::Acquire);
+        }
         let now = Word(self.0.load(Ordering::Relaxed));
         now == seen || Self::same_contents(now, seen)
     }
@@ -271,7 +273,9 @@ impl PageState {
         debug_assert!(from.is_evicted() || from.is_unlocked() || from.is_marked(), "{from:?}");
         let taken = self.exchange(from, from.with_state(EXCLUSIVE)).is_ok();
         // Release: orders the latch before the contents that are written under it (module's ordering).
-        fence(Ordering::Release);
+        if !planted(Bug::NoReleaseFence) {
+            fence(Ordering::Release);
+        }
         taken
     }
 
@@ -279,7 +283,8 @@ impl PageState {
     #[inline]
     pub fn try_upgrade_optimistic(&self, seen: Word) -> bool {
         let now = self.load();
-        Self::same_contents(now, seen) && now.shared_holders() == 0 && self.try_exclusive(now)
+        let same = Self::same_contents(now, seen) || (planted(Bug::BlindUpgrade) && !now.is_exclusive());
+        same && now.shared_holders() == 0 && self.try_exclusive(now)
     }
 
     /// Takes a shared latch if the contents still are what the optimistic reader of `seen` saw.
@@ -336,7 +341,9 @@ impl PageState {
 
     /// Gives up the exclusive latch of a page whose memory was released.
     pub fn release_exclusive_evicted(&self) -> Wake {
-        let word = Word(self.exclusive_word().next_version().0 & !DIRTY);
+        let now = self.exclusive_word();
+        let word = if planted(Bug::VersionStaysAtEviction) { now } else { now.next_version() };
+        let word = Word(word.0 & !DIRTY);
         self.leave(word.with_state(EVICTED))
     }
 
@@ -371,8 +378,13 @@ impl PageState {
             }
             debug_assert!(is_allowed(now, next), "from {now:?} to {next:?}");
             // Release: the next exclusive holder must not overtake this holder's reads.
-            match self.0.compare_exchange_weak(now.0, next.0, Ordering::Release, Ordering::Relaxed) {
-                Ok(_) => return if wake { Wake::All } else { Wake::Nobody },
+            let order =
+                if planted(Bug::RelaxedSharedRelease) { Ordering::Relaxed } else { Ordering::Release };
+            match self.0.compare_exchange_weak(now.0, next.0, order, Ordering::Relaxed) {
+                Ok(_) => {
+                    let wake = wake && !planted(Bug::SilentRelease);
+                    return if wake { Wake::All } else { Wake::Nobody };
+                }
                 Err(seen) => now = Word(seen),
             }
         }
@@ -413,7 +425,8 @@ impl PageState {
 
     fn leave(&self, to: Word) -> Wake {
         // Release: the next holder sees what this one wrote.
-        let before = Word(self.0.swap(to.0, Ordering::Release));
+        let order = if planted(Bug::RelaxedRelease) { Ordering::Relaxed } else { Ordering::Release };
+        let before = Word(self.0.swap(to.0, order));
         debug_assert!(is_allowed(before, to), "from {before:?} to {to:?}");
         if before.is_waited_for() { Wake::All } else { Wake::Nobody }
     }
