@@ -16,6 +16,7 @@
 use crate::{
     budget::Budget,
     error::{Fault, Miss, PoolError},
+    lifecycle::space_map_pages,
     options::LogBarrier,
     parking::ParkingLot,
     primitive::spin_loop,
@@ -359,7 +360,7 @@ impl Core {
         self.mark_in_use()?;
         let wanted = Extent { head: PageId(0), pages };
         self.reserve(wanted)?;
-        let extent = match self.space.allocate(pages, |pages| self.grow_file(pages)) {
+        let extent = match self.space.allocate(pages, |pages| self.grow_file_for(pages)) {
             Ok(extent) => extent,
             Err(error) => {
                 self.budget.give_back(pages as usize);
@@ -434,6 +435,12 @@ impl Core {
             state.release_exclusive_evicted()
         };
         self.wake(extent.head, wake);
+    }
+
+    /// Makes the file hold `pages` pages, and beside them the map that a close will write: a full disk must
+    /// not keep a file from being closed.
+    pub(crate) fn grow_file_for(&self, pages: u64) -> Result<(), PoolError> {
+        self.grow_file(pages + u64::from(space_map_pages(pages)) + 1)
     }
 
     /// Makes the file hold `pages` pages. Called with the space map locked.

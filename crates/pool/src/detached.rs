@@ -39,7 +39,7 @@ impl<'p> ExtentStream<'p> {
     pub(crate) fn begin(core: &'p Core, pages: u32, kind: PageKind) -> Result<Self, PoolError> {
         assert!(pages > 0 && kind.0 > 0, "an extent has at least one page, and a kind");
         core.mark_in_use()?;
-        let extent = core.space.allocate(pages, |pages| core.grow_file(pages))?;
+        let extent = core.space.allocate(pages, |pages| core.grow_file_for(pages))?;
         core.claim(extent, Memory::Drop);
         let mut first = AlignedBuffer::new(PAGE_SIZE);
         PageHeader { extent, lsn: Lsn(0), kind }.write(&mut first);
@@ -47,6 +47,11 @@ impl<'p> ExtentStream<'p> {
         checksum.update(first.get(8..HEADER_BYTES).unwrap_or_default());
         let buffer = AlignedBuffer::new(BUFFER_BYTES.min(extent.bytes() - PAGE_SIZE));
         Ok(Self { core, extent, first, buffer, position: HEADER_BYTES, checksum, kept: false, failed: false })
+    }
+
+    /// Which extent it is.
+    pub fn extent(&self) -> Extent {
+        self.extent
     }
 
     /// Where in the buffer the next byte goes, which is only asked behind the first page.

@@ -49,7 +49,7 @@ fn read_buffer(file: &dyn File, extent: Extent) -> Result<AlignedBuffer, PoolErr
 }
 
 /// How long the map of so many pages is, in pages.
-fn space_map_pages(pages: u64) -> u32 {
+pub(crate) fn space_map_pages(pages: u64) -> u32 {
     (HEADER_BYTES + SpaceMap::image_bytes(pages)).div_ceil(PAGE_SIZE) as u32
 }
 
@@ -240,6 +240,9 @@ impl Core {
             self.space.free(extent);
             self.space_map_head.store(0, Ordering::Release);
         }
+        // Others may take the old map's place, so the next one needs room. If there is none now, what is
+        // deleted will make some.
+        let _ = self.grow_file_for(self.space.end());
         self.marked_in_use.store(true, Ordering::Release);
         Ok(())
     }
