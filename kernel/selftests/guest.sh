@@ -16,6 +16,8 @@ if [ -e /sys/module/null_blk ]; then
 		echo +64-79 > $disk/badblocks && echo 1 > $disk/power || echo "# no disk with bad blocks"
 fi
 
+mount -t cgroup2 none /sys/fs/cgroup && echo +memory > /sys/fs/cgroup/cgroup.subtree_control || echo "# no memory groups"
+
 # shellcheck disable=SC2086 # several parameters may be given
 insmod /exmap.ko $PARAMS || exit 1
 # shellcheck disable=SC2086

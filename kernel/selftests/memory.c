@@ -322,7 +322,75 @@ static void exec(void)
 	EXPECT_EQ(in_child(exec_body, NULL), 0);
 }
 
+/* A number after @name in the file @path, in units of @unit, as pages. */
+static long pages_in(const char *path, const char *name, long unit)
+{
+	char line[256];
+	long value = -1;
+	FILE *file = fopen(path, "r");
+
+	REQUIRE(file);
+	while (fgets(line, sizeof(line), file)) {
+		if (!strncmp(line, name, strlen(name)))
+			value = atol(line + strlen(name));
+	}
+	fclose(file);
+	return value * unit / (long)PAGE;
+}
+
+#define CGROUP "/sys/fs/cgroup/exmap-test"
+
+/* The kernel gathers these counts lazily, and keeps some on each processor. */
+static void expect_near(const char *what, long have, long want)
+{
+	if (have < want - 400 || have > want + 400)
+		note_failure(__FILE__, __LINE__, "%s: %ld pages, not about %ld",
+			     what, have, want);
+}
+
+static void expect_counts(const char *when, long base, long charged, long held)
+{
+	char text[64];
+
+	sleep(3);
+	snprintf(text, sizeof(text), "%s: charged", when);
+	expect_near(text, pages_in(CGROUP "/memory.current", "", 1), charged);
+	snprintf(text, sizeof(text), "%s: mapped, of the group", when);
+	expect_near(text, pages_in(CGROUP "/memory.stat", "file_mapped", 1),
+		    held);
+	snprintf(text, sizeof(text), "%s: mapped, of all", when);
+	expect_near(text, pages_in("/proc/meminfo", "Mapped:", 1024) - base,
+		    held);
+	snprintf(text, sizeof(text), "%s: resident", when);
+	expect_near(text, pages_in("/proc/self/status", "RssFile:", 1024), held);
+}
+
+static void accounting(void)
+{
+	FILE *file;
+	struct map m;
+	long base;
+
+	mkdir(CGROUP, 0755);
+	file = fopen(CGROUP "/cgroup.procs", "w");
+	REQUIRE(file && fprintf(file, "%d\n", getpid()) > 0);
+	REQUIRE(fclose(file) == 0);
+	base = pages_in("/proc/meminfo", "Mapped:", 1024);
+	map_create(&m, -1, 1, 6000, 8192);
+	expect_counts("after SETUP", base, 6000, 0);
+	EXPECT_EQ(batch_one(&m, 0, EXMAP_OP_ALLOC, 0, 6000, NULL), 0);
+	expect_counts("after ALLOC", base, 6000, 6000);
+	EXPECT_EQ(batch_one(&m, 0, EXMAP_OP_FREE, 0, 2000, NULL), 0);
+	EXPECT_EQ(madvise(m.base + 2000 * PAGE, 2000 * PAGE, MADV_DONTNEED), 0);
+	expect_counts("after FREE and MADV_DONTNEED", base, 6000, 2000);
+	map_destroy(&m);
+	expect_counts("at the end", base, 0, 0);
+}
+
 const struct test memory_tests[] = {
+	{ "pages are charged to the memory group, and counted where they are mapped",
+	  accounting, "/sys/fs/cgroup/memory.stat" },
+
 	{ "areas of one process know nothing of each other", isolated, NULL },
 	{ "a forked child inherits nothing and may do nothing",
 	  fork_inherits_nothing, NULL },
