@@ -2,6 +2,22 @@
 /* memory.c - the area among the other mappings: fork, munmap, exit, advice */
 #include "test.h"
 
+/* A number after @name in the file @path, in units of @unit, as pages. */
+static long pages_in(const char *path, const char *name, long unit)
+{
+	char line[256];
+	long value = -1;
+	FILE *file = fopen(path, "r");
+
+	REQUIRE(file);
+	while (fgets(line, sizeof(line), file)) {
+		if (!strncmp(line, name, strlen(name)))
+			value = atol(line + strlen(name));
+	}
+	fclose(file);
+	return value * unit / (long)PAGE;
+}
+
 static void isolated(void)
 {
 	struct map a, b;
@@ -124,6 +140,40 @@ static void advice(void)
 			note_failure(__FILE__, __LINE__,
 				     "after advice %d, %ld pages", a, had);
 	}
+	map_destroy(&m);
+}
+
+/* Locking, and the kernel's tracking of what was written. */
+static void locked_and_tracked(void)
+{
+	FILE *file;
+	struct map m;
+
+	EXPECT_EQ(mlockall(MCL_CURRENT | MCL_FUTURE), 0);
+	map_create(&m, -1, 1, 100, 1024);
+	EXPECT_EQ(pages_in("/proc/self/smaps_rollup", "Locked:", 1024) < 1024, 1);
+	EXPECT_EQ(batch_one(&m, 0, EXMAP_OP_ALLOC, 0, 100, NULL), 0);
+	mlock(m.base, m.pages * PAGE);
+	mlock(m.base + PAGE, PAGE);
+	munlock(m.base, m.pages * PAGE);
+	EXPECT_EQ(munlockall(), 0);
+
+	for (int how = 1; how <= 4; how++) {
+		file = fopen("/proc/self/clear_refs", "w");
+		REQUIRE(file);
+		fprintf(file, "%d", how);
+		fclose(file);
+		for (int i = 0; i < 50; i++)
+			stamp(m.base + i * PAGE, how * 100 + i);
+		EXPECT_EQ(many(&m, 0, EXMAP_OP_FREE, 50, 1, 50), 50);
+		EXPECT_EQ(many(&m, 0, EXMAP_OP_ALLOC, 50, 1, 50), 50);
+		for (int i = 50; i < 100; i++)
+			stamp(m.base + i * PAGE, how * 100 + i);
+		for (int i = 0; i < 100; i++)
+			EXPECT(stamped(m.base + i * PAGE, how * 100 + i));
+	}
+	EXPECT_EQ(batch_one(&m, 0, EXMAP_OP_FREE, 0, 1024, NULL), 0);
+	EXPECT_EQ(drain(&m, 0, 0), 100);
 	map_destroy(&m);
 }
 
@@ -322,22 +372,6 @@ static void exec(void)
 	EXPECT_EQ(in_child(exec_body, NULL), 0);
 }
 
-/* A number after @name in the file @path, in units of @unit, as pages. */
-static long pages_in(const char *path, const char *name, long unit)
-{
-	char line[256];
-	long value = -1;
-	FILE *file = fopen(path, "r");
-
-	REQUIRE(file);
-	while (fgets(line, sizeof(line), file)) {
-		if (!strncmp(line, name, strlen(name)))
-			value = atol(line + strlen(name));
-	}
-	fclose(file);
-	return value * unit / (long)PAGE;
-}
-
 #define CGROUP "/sys/fs/cgroup/exmap-test"
 
 /* The kernel gathers these counts lazily, and keeps some on each processor. */
@@ -397,6 +431,8 @@ const struct test memory_tests[] = {
 	{ "partial munmap, mprotect and mremap are refused and change nothing",
 	  refused, NULL },
 	{ "no advice loses a page", advice, NULL },
+	{ "mlock, mlockall and clear_refs change nothing", locked_and_tracked,
+	  NULL },
 	{ "pages that MADV_DONTNEED took away come back to the pool", dontneed,
 	  NULL },
 	{ "munmap returns all pages to the pool, and the area can be mapped again",
