@@ -1,2 +1,35 @@
-//! The command line.
-fn main() {}
+//! The command line of Vellum: `vellum tour`, `import`, `get`, `put`, `delete`, `scan`, `tables`, `stat`,
+//! `verify`.
+//!
+//! Each command is a module of [`commands`]; what they share is beside it: [`text`] (how bytes are written and
+//! read as text), [`size`], [`store`] (how databases are opened and closed), [`files`] (walking and reading
+//! what is imported), [`importer`], [`workers`], [`progress`], [`output`], [`signals`], and [`failure`] (messages and exit
+//! codes).
+//!
+//! Results go to standard output, everything else to standard error. Nothing here panics on what users,
+//! files or devices do; the exit codes are those of [`failure::Code`].
+#![forbid(unsafe_code)]
+
+mod arguments;
+mod commands;
+mod failure;
+mod files;
+mod importer;
+mod output;
+mod progress;
+mod signals;
+mod size;
+mod store;
+mod text;
+mod workers;
+
+use clap::Parser as _;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let arguments = arguments::Arguments::parse();
+    match commands::run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(arguments.general.json),
+    }
+}

@@ -1,0 +1,151 @@
+//! What may be written on the command line, as far as commands share it.
+
+use crate::{
+    commands::{delete, get, import, put, scan, stat, tables, verify},
+    size,
+    text::Form,
+};
+use std::path::PathBuf;
+use vellum::{IoEngine, Options, ReleaseMethod};
+
+const ABOUT: &str = "\
+Vellum keeps ordered tables of keys and values in one file, which may be much larger than memory.
+
+Keys and values that are not text are written with escapes, in arguments and in results alike: \\xNN is the \
+byte with these two hexadecimal digits, \\n, \\r, \\t and \\0 are what they are elsewhere, and \\\\ is a backslash. \
+--hex and --raw change that. Sizes are written like 4096, 64MiB or 1GiB.";
+
+const EXIT_CODES: &str = "\
+Exit codes:
+    0  done
+    1  the answer is no: there is no such key, or no such table
+    2  the command makes no sense as it was given
+    3  the database is damaged, was not closed cleanly, or is not a database of Vellum
+    4  another process is using the database
+    5  no room: the disk, the file size limit, memory or the pool is full
+    6  a file cannot be found, opened, read or written
+  130  interrupted by Ctrl-C or a request to terminate
+
+Examples:
+  vellum import data.vellum ./documents           store a directory tree
+  vellum get data.vellum letters/1.txt            print a value
+  vellum scan data.vellum --prefix letters/       list keys and values
+  vellum verify data.vellum                       check every page";
+
+/// Everything.
+#[derive(clap::Parser)]
+#[command(name = "vellum", version, about = "Work with databases of Vellum", long_about = ABOUT)]
+#[command(after_help = EXIT_CODES, disable_help_subcommand = true)]
+pub struct Arguments {
+    /// What applies to all commands.
+    #[command(flatten)]
+    pub general: General,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What applies to all commands.
+#[derive(clap::Args)]
+pub struct General {
+    /// Print JSON for programs: one object a line; errors are objects on standard error
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Print results and errors only: no progress, no remarks
+    #[arg(long, short, global = true)]
+    pub quiet: bool,
+}
+
+/// The commands.
+#[derive(clap::Subcommand)]
+pub enum Command {
+    /// Store the regular files under a directory: relative path to contents
+    Import(import::Arguments),
+    /// Print the value of a key
+    Get(get::Arguments),
+    /// Store a value under a key
+    Put(put::Arguments),
+    /// Remove a key and its value
+    Delete(delete::Arguments),
+    /// List the entries of a table, or of a range of keys
+    Scan(scan::Arguments),
+    /// List the tables
+    Tables(tables::Arguments),
+    /// Show how large a database is, and how it is read and written here
+    Stat(stat::Arguments),
+    /// Check every page, every structure and every checksum
+    Verify(verify::Arguments),
+}
+
+/// Which database, and how it is used.
+#[derive(clap::Args)]
+pub struct StoreArguments {
+    /// The database file
+    pub database: PathBuf,
+    #[command(flatten)]
+    pub engine: EngineArguments,
+    /// How much memory pages may take
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = size::parse)]
+    pub pool: u64,
+}
+
+/// How the engine uses the system.
+#[derive(clap::Args)]
+pub struct EngineArguments {
+    /// Force a way of giving memory back to the system: process_madvise or madvise
+    #[arg(long, value_name = "METHOD", help_heading = "Engine", hide_short_help = true)]
+    pub release_method: Option<ReleaseMethod>,
+    /// Force a way of doing I/O: io_uring or pread
+    #[arg(long, value_name = "ENGINE", help_heading = "Engine", hide_short_help = true)]
+    pub io_engine: Option<IoEngine>,
+    /// Read and write through the system's page cache, instead of past it
+    #[arg(long, help_heading = "Engine", hide_short_help = true)]
+    pub buffered: bool,
+}
+
+impl EngineArguments {
+    /// The options that they amount to.
+    pub fn options(&self, pool_bytes: u64) -> Options {
+        let mut options = Options::default().pool_bytes(pool_bytes);
+        if let Some(method) = self.release_method {
+            options = options.release_method(method);
+        }
+        if let Some(engine) = self.io_engine {
+            options = options.io_engine(engine);
+        }
+        if self.buffered {
+            options = options.direct_io(false);
+        }
+        options
+    }
+}
+
+/// Which table.
+#[derive(clap::Args)]
+pub struct TableArguments {
+    /// The table
+    #[arg(long, value_name = "NAME", default_value = crate::store::DEFAULT_TABLE)]
+    pub table: String,
+}
+
+/// How keys and values are written.
+#[derive(clap::Args)]
+pub struct FormArguments {
+    /// Keys and values are hexadecimal digits, in arguments and results
+    #[arg(long, conflicts_with = "raw")]
+    hex: bool,
+    /// Keys and values are bytes as they are, in arguments and results; a backslash is a backslash
+    #[arg(long)]
+    raw: bool,
+}
+
+impl FormArguments {
+    /// The form that was chosen.
+    pub fn form(&self) -> Form {
+        match (self.hex, self.raw) {
+            (true, _) => Form::Hex,
+            (_, true) => Form::Raw,
+            _ => Form::Escaped,
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! `vellum delete`: removes a key.
+
+use super::get::no_such_key;
+use crate::{
+    arguments::{FormArguments, General, StoreArguments, TableArguments},
+    failure::Result,
+    output::Output,
+    progress::remark,
+    store,
+    text::escaped,
+};
+use std::ffi::OsString;
+use vellum::Database;
+
+const HELP: &str = "\
+Examples:
+  vellum delete data.vellum greeting
+  vellum delete data.vellum '\\x00\\x01'     a key that is not text
+  vellum delete data.vellum 0001 --hex     the same in hexadecimal
+
+Exits with 1 if there is no such key.";
+
+/// The arguments.
+#[derive(clap::Args)]
+#[command(after_help = HELP)]
+pub struct Arguments {
+    #[command(flatten)]
+    store: StoreArguments,
+    /// The key
+    key: OsString,
+    #[command(flatten)]
+    table: TableArguments,
+    #[command(flatten)]
+    form: FormArguments,
+}
+
+/// Deletes a key.
+pub fn run(arguments: &Arguments, general: &General) -> Result {
+    let form = arguments.form.form();
+    let key = form.decode(&arguments.key, "the key")?;
+    store::check_key(&key)?;
+    let database = store::open_to_write(&arguments.store)?;
+    let removed = remove(&database, &arguments.table.table, &key);
+    store::close(database)?;
+    if !removed? {
+        return Err(no_such_key(&key, &arguments.table.table, &arguments.store.database));
+    }
+    if general.json {
+        let key = String::from_utf8_lossy(&form.encode(&key)).into_owned();
+        let mut out = Output::new();
+        out.json(&serde_json::json!({ "key": key, "result": "deleted" }))?;
+        return out.finish();
+    }
+    remark(general.quiet, format_args!("deleted {}", escaped(&key)));
+    Ok(())
+}
+
+fn remove(database: &Database, table: &str, key: &[u8]) -> Result<bool> {
+    Ok(store::table(database, table)?.remove(key)?)
+}

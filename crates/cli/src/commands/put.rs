@@ -1,0 +1,185 @@
+//! `vellum put`: stores a value.
+
+use crate::{
+    arguments::{FormArguments, General, StoreArguments, TableArguments},
+    failure::{Code, Failure, Result},
+    files::{Fault, Source},
+    output::Output,
+    progress::remark,
+    size, store,
+    text::escaped,
+};
+use serde::Serialize;
+use std::{
+    ffi::{OsStr, OsString},
+    fs::File,
+    io::{self, Cursor, Read, Seek as _, Write as _},
+    path::{Path, PathBuf},
+};
+use vellum::{Database, MAX_VALUE_BYTES, Put};
+
+const HELP: &str = "\
+The database and the table are created if they are not there. A value from a file or from standard input is \
+stored as it is, byte for byte; it may be larger than memory, up to 1 GiB.
+
+Examples:
+  vellum put data.vellum greeting 'hello, world'
+  vellum put data.vellum '\\x00\\x01' 'line\\nline\\n'    bytes and line breaks as escapes
+  vellum put data.vellum 0001 68656c6c6f --hex         the same in hexadecimal
+  vellum put data.vellum photo.jpg --file photo.jpg    the contents of a file
+  ls -l | vellum put data.vellum listing -             what another program prints
+  vellum put data.vellum -- -key -value                what begins with a dash, behind two";
+
+/// The most that is kept in memory of a value whose length is not known beforehand, in bytes.
+const SPOOL_BYTES: u64 = 1 << 20;
+
+/// The arguments.
+#[derive(clap::Args)]
+#[command(after_help = HELP)]
+pub struct Arguments {
+    #[command(flatten)]
+    store: StoreArguments,
+    /// The key
+    key: OsString,
+    /// The value; `-` reads it from standard input
+    #[arg(required_unless_present = "file", conflicts_with = "file", allow_negative_numbers = true)]
+    value: Option<OsString>,
+    /// Store the contents of this file; `-` is standard input
+    #[arg(long, short, value_name = "FILE")]
+    file: Option<PathBuf>,
+    #[command(flatten)]
+    table: TableArguments,
+    #[command(flatten)]
+    form: FormArguments,
+}
+
+/// What was done, for programs.
+#[derive(Serialize)]
+struct Report {
+    key: String,
+    result: &'static str,
+    value_length: u64,
+    database_created: bool,
+}
+
+/// A value, ready to be stored.
+struct Value {
+    length: u64,
+    source: Box<dyn Read>,
+}
+
+/// Puts a value.
+pub fn run(arguments: &Arguments, general: &General) -> Result {
+    let form = arguments.form.form();
+    let key = form.decode(&arguments.key, "the key")?;
+    store::check_key(&key)?;
+    let path = &arguments.store.database;
+    let mut value = match (&arguments.file, &arguments.value) {
+        (Some(file), _) if file.as_os_str() != "-" => from_file(file, path)?,
+        (None, Some(text)) if text != OsStr::new("-") => Value::bytes(form.decode(text, "the value")?),
+        _ => spool(io::stdin().lock(), "standard input")?,
+    };
+    let (database, created) = store::open_or_create(&arguments.store)?;
+    let stored = store_value(&database, &arguments.table.table, &key, &mut value);
+    store::close(database)?;
+    let put = stored.inspect_err(|_| {
+        if created {
+            // It holds nothing but an empty table, and nobody asked for that.
+            let _ = std::fs::remove_file(path);
+        }
+    })?;
+    if created {
+        remark(general.quiet, format_args!("created {}", path.display()));
+    }
+    let result = if put == Put::Replaced { "replaced" } else { "inserted" };
+    if general.json {
+        let key = String::from_utf8_lossy(&form.encode(&key)).into_owned();
+        let mut out = Output::new();
+        out.json(&Report { key, result, value_length: value.length, database_created: created })?;
+        return out.finish();
+    }
+    let length = size::counted(value.length, "byte", "bytes");
+    remark(general.quiet, format_args!("{result} {}: {length}", escaped(&key)));
+    Ok(())
+}
+
+impl Value {
+    fn bytes(bytes: Vec<u8>) -> Self {
+        Self { length: bytes.len() as u64, source: Box::new(Cursor::new(bytes)) }
+    }
+}
+
+fn store_value(database: &Database, table: &str, key: &[u8], value: &mut Value) -> Result<Put> {
+    let table = database.table_or_create(table)?;
+    let mut source = Source::new(&mut value.source, value.length);
+    let stored = match source.check_end() {
+        Ok(()) => table.put_from(key, value.length, &mut source).map_err(Failure::from),
+        Err(error) => Err(Failure::io("read the value", &error)),
+    };
+    let changed = |how: &str| {
+        Failure::new(
+            Code::Io,
+            format!("the file {how} while it was being read; nothing was stored, try again"),
+        )
+    };
+    match source.fault.take() {
+        None => stored,
+        Some(Fault::Io(error)) => Err(Failure::io("read the value", &error)),
+        Some(Fault::Shrunk) => Err(changed("became shorter")),
+        Some(Fault::Grown) => Err(changed("became longer")),
+        Some(Fault::Interrupted) => Err(Failure::new(
+            Code::Interrupted,
+            "interrupted; nothing was stored, and the database was closed",
+        )),
+    }
+}
+
+fn from_file(path: &Path, database: &Path) -> Result<Value> {
+    let failed = |error| Failure::file("read", path, &error);
+    let file = File::open(path).map_err(failed)?;
+    let metadata = file.metadata().map_err(failed)?;
+    if metadata.is_dir() {
+        let message = format!("{} is a directory; `vellum import` stores directories", path.display());
+        return Err(Failure::usage(message));
+    }
+    if std::fs::metadata(database).is_ok_and(|database| store::is_same_file(&database, &metadata)) {
+        return Err(Failure::usage("the database cannot be stored in itself; name another file"));
+    }
+    if !metadata.is_file() {
+        return spool(file, &path.display().to_string());
+    }
+    check_length(metadata.len(), &path.display().to_string())?;
+    Ok(Value { length: metadata.len(), source: Box::new(file) })
+}
+
+fn check_length(length: u64, what: &str) -> Result {
+    if length > MAX_VALUE_BYTES {
+        let most = size::bytes(MAX_VALUE_BYTES);
+        let message = format!("{what} is longer than a value can be ({most}); divide it among several keys");
+        return Err(Failure::usage(message));
+    }
+    Ok(())
+}
+
+/// Takes in what comes from somewhere, to know its length before the database is opened: in memory if it
+/// is short, in a temporary file otherwise.
+fn spool(mut from: impl Read, what: &str) -> Result<Value> {
+    let reading = |error| Failure::io(format_args!("read {what}"), &error);
+    let mut beginning = Vec::new();
+    from.by_ref().take(SPOOL_BYTES).read_to_end(&mut beginning).map_err(reading)?;
+    if (beginning.len() as u64) < SPOOL_BYTES {
+        return Ok(Value::bytes(beginning));
+    }
+    let keeping = |error| {
+        let directory = std::env::temp_dir();
+        let what = format!("keep {what} in a temporary file in {}", directory.display());
+        Failure::io(what, &error).and("Set TMPDIR to a directory with more room, or use --file")
+    };
+    let mut file = tempfile::tempfile().map_err(keeping)?;
+    file.write_all(&beginning).map_err(keeping)?;
+    let rest = io::copy(&mut from.take(MAX_VALUE_BYTES), &mut file).map_err(keeping)?;
+    let length = SPOOL_BYTES + rest;
+    check_length(length, what)?;
+    file.rewind().map_err(keeping)?;
+    Ok(Value { length, source: Box::new(file) })
+}

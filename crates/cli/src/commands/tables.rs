@@ -1,0 +1,105 @@
+//! `vellum tables`: what tables there are.
+
+use crate::{
+    arguments::{General, StoreArguments},
+    failure::Result,
+    output::{Output, columns, render},
+    size, store,
+    text::escaped,
+};
+use serde::Serialize;
+use vellum::TreeShape;
+
+const HELP: &str = "\
+Examples:
+  vellum tables data.vellum              their names
+  vellum tables data.vellum --sizes      how many entries and bytes each has (reads all their keys)
+  vellum tables data.vellum --json       for programs: one object a table";
+
+/// The arguments.
+#[derive(clap::Args)]
+#[command(after_help = HELP)]
+pub struct Arguments {
+    #[command(flatten)]
+    store: StoreArguments,
+    /// Count entries and bytes, which reads all keys
+    #[arg(long, short)]
+    sizes: bool,
+}
+
+/// A table, for programs.
+#[derive(Serialize)]
+pub struct Row {
+    kind: &'static str,
+    table: String,
+    #[serde(flatten)]
+    shape: Option<Shape>,
+}
+
+/// How large a table is.
+#[derive(Serialize)]
+struct Shape {
+    entries: u64,
+    data_bytes: u64,
+    large_values: u64,
+    pages: u64,
+    height: u32,
+}
+
+impl Row {
+    /// Describes a table.
+    pub fn new(name: &str, shape: Option<&TreeShape>) -> Self {
+        let shape = shape.map(|shape| Shape {
+            entries: shape.entries,
+            data_bytes: shape.data_bytes,
+            large_values: shape.large_values,
+            pages: shape.inner_nodes + shape.leaves + shape.large_value_pages,
+            height: shape.height,
+        });
+        Self { kind: "table", table: name.to_owned(), shape }
+    }
+}
+
+/// Lists tables.
+pub fn run(arguments: &Arguments, general: &General) -> Result {
+    let database = store::open_to_read(&arguments.store)?;
+    let mut rows = Vec::new();
+    for table in database.tables()? {
+        let shape = match arguments.sizes {
+            true => Some(store::table(&database, &table.name)?.shape()?),
+            false => None,
+        };
+        rows.push(Row::new(&table.name, shape.as_ref()));
+    }
+    write_rows(&rows, general.json)
+}
+
+/// Writes tables, for people or for programs.
+fn write_rows(rows: &[Row], json: bool) -> Result {
+    let mut out = Output::new();
+    if json {
+        rows.iter().try_for_each(|row| out.json(row))?;
+    } else if rows.iter().any(|row| row.shape.is_some()) {
+        out.line(text(rows))?;
+    } else {
+        rows.iter().try_for_each(|row| out.line(escaped(row.table.as_bytes())))?;
+    }
+    out.finish()
+}
+
+/// Tables and their sizes, for people.
+pub fn text(rows: &[Row]) -> String {
+    let mut table = columns(&["table", "entries", "data", "large values", "pages", "height"], 1);
+    for row in rows {
+        let Some(shape) = &row.shape else { continue };
+        table.add_row([
+            escaped(row.table.as_bytes()),
+            size::count(shape.entries),
+            size::bytes(shape.data_bytes),
+            size::count(shape.large_values),
+            size::count(shape.pages),
+            shape.height.to_string(),
+        ]);
+    }
+    render(&table)
+}

@@ -1,0 +1,112 @@
+//! `vellum verify`: is everything in a database as it should be?
+
+use super::tables;
+use crate::{
+    arguments::{General, StoreArguments},
+    failure::{Code, Failure, Result},
+    output::Output,
+    progress::Progress,
+    size, store,
+};
+use serde::Serialize;
+use std::time::Instant;
+use vellum::{Problem, VerifyReport};
+
+const HELP: &str = "\
+Walks every table, reads every page, checks every checksum and every invariant, and finds pages that belong to \
+nothing or to two things. Changes nothing.
+
+Examples:
+  vellum verify data.vellum
+  vellum verify data.vellum --json | jq 'select(.kind == \"problem\")'
+
+Exits with 3 if anything is wrong.";
+
+/// The arguments.
+#[derive(clap::Args)]
+#[command(after_help = HELP)]
+pub struct Arguments {
+    #[command(flatten)]
+    store: StoreArguments,
+}
+
+#[derive(Serialize)]
+struct ProblemRow {
+    kind: &'static str,
+    problem: &'static str,
+    message: String,
+}
+
+#[derive(Serialize)]
+struct Summary {
+    kind: &'static str,
+    clean: bool,
+    problems: usize,
+    pages_verified: u64,
+    seconds: f64,
+}
+
+/// Verifies a database.
+pub fn run(arguments: &Arguments, general: &General) -> Result {
+    let database = store::open_to_read(&arguments.store)?;
+    let start = Instant::now();
+    let progress = Progress::steps(general.quiet, "verifying pages", Some(0));
+    let report = database.verify(|at| progress.set(at.pages_done, at.pages_total));
+    drop(progress);
+    let seconds = start.elapsed().as_secs_f64();
+    let mut out = Output::new();
+    if general.json {
+        write_json(&report, seconds, &mut out)?
+    } else {
+        write_text(&report, seconds, &mut out)?
+    }
+    out.finish()?;
+    if report.is_clean() {
+        return Ok(());
+    }
+    let problems = size::counted(report.problems.len() as u64, "problem", "problems");
+    let path = arguments.store.database.display();
+    let message = format!(
+        "{problems} found in {path}; restore it from a backup, or take out what can still be read with `vellum \
+         scan` and `vellum get`"
+    );
+    Err(Failure::new(Code::Damaged, message))
+}
+
+fn write_json(report: &VerifyReport, seconds: f64, out: &mut Output) -> Result {
+    for (name, shape) in &report.tables {
+        out.json(&tables::Row::new(name, Some(shape)))?;
+    }
+    for problem in &report.problems {
+        out.json(&ProblemRow { kind: "problem", problem: name(problem), message: problem.to_string() })?;
+    }
+    out.json(&Summary {
+        kind: "summary",
+        clean: report.is_clean(),
+        problems: report.problems.len(),
+        pages_verified: report.pages_verified,
+        seconds,
+    })
+}
+
+fn write_text(report: &VerifyReport, seconds: f64, out: &mut Output) -> Result {
+    let rows: Vec<_> =
+        report.tables.iter().map(|(name, shape)| tables::Row::new(name, Some(shape))).collect();
+    if !rows.is_empty() {
+        out.line(tables::text(&rows))?;
+    }
+    report.problems.iter().try_for_each(|problem| out.line(format_args!("problem: {problem}")))?;
+    let pages = size::counted(report.pages_verified, "page", "pages");
+    let verdict = if report.is_clean() { "everything is as it should be" } else { "damaged" };
+    out.line(format_args!("{pages} verified in {seconds:.2} s: {verdict}"))
+}
+
+fn name(problem: &Problem) -> &'static str {
+    match problem {
+        Problem::Damaged { .. } => "damaged",
+        Problem::UsedTwice { .. } => "used_twice",
+        Problem::Leaked { .. } => "leaked",
+        Problem::DamagedSuperblock { .. } => "damaged_superblock",
+        _ => "other",
+    }
+}

@@ -1,0 +1,187 @@
+//! Why a command ended without having done what was asked: a message for people, a code for programs.
+
+use std::{
+    error::Error as _,
+    io::{self, Write as _},
+    path::Path,
+    process::ExitCode,
+};
+use vellum::ErrorKind;
+
+/// The result of a command, or of a part of it.
+pub type Result<T = (), E = Failure> = std::result::Result<T, E>;
+
+/// What sort of failure it is; the exit code, except for [`Code::Silent`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Code {
+    /// Whoever read the output has had enough. Not a failure, and nothing to say.
+    Silent = 0,
+    /// The answer is no.
+    No = 1,
+    /// The command makes no sense.
+    Usage = 2,
+    /// The database cannot be trusted.
+    Damaged = 3,
+    /// Somebody else is using the database.
+    Busy = 4,
+    /// There is no room.
+    Full = 5,
+    /// A file, a device or the system failed.
+    Io = 6,
+    /// The user has had enough.
+    Interrupted = 130,
+}
+
+impl Code {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Silent => "silent",
+            Self::No => "no",
+            Self::Usage => "usage",
+            Self::Damaged => "damaged",
+            Self::Busy => "busy",
+            Self::Full => "full",
+            Self::Io => "io",
+            Self::Interrupted => "interrupted",
+        }
+    }
+}
+
+/// A failure.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Failure {
+    /// What sort.
+    pub code: Code,
+    /// What happened, and what to do.
+    pub message: String,
+}
+
+impl Failure {
+    /// A failure of a sort.
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+
+    /// The answer is no.
+    pub fn no(message: impl Into<String>) -> Self {
+        Self::new(Code::No, message)
+    }
+
+    /// The command makes no sense.
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self::new(Code::Usage, message)
+    }
+
+    /// The system refused something: `what` completes "cannot".
+    pub fn io(what: impl std::fmt::Display, error: &io::Error) -> Self {
+        let code = if is_full(error) { Code::Full } else { Code::Io };
+        Self::new(code, format!("cannot {what}: {error}"))
+    }
+
+    /// The system refused something with a file: `what` completes "cannot".
+    pub fn file(what: &str, path: &Path, error: &io::Error) -> Self {
+        Self::io(format_args!("{what} {}", path.display()), error)
+    }
+
+    /// The results could not be written.
+    pub fn output(error: &io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Self::new(Code::Silent, ""),
+            _ => Self::io("write the results", error),
+        }
+    }
+
+    /// The same, with words before it.
+    #[must_use]
+    pub fn after(self, words: impl std::fmt::Display) -> Self {
+        Self { message: format!("{words}: {}", self.message), ..self }
+    }
+
+    /// The same, with a sentence behind it.
+    #[must_use]
+    pub fn and(self, sentence: impl std::fmt::Display) -> Self {
+        Self { message: format!("{}. {sentence}", self.message), ..self }
+    }
+
+    /// Tells the user, and returns the exit code.
+    pub fn report(&self, json: bool) -> ExitCode {
+        let code = self.code as u8;
+        if self.code != Code::Silent {
+            let line = if json {
+                let (kind, error) = (self.code.name(), &self.message);
+                serde_json::json!({ "kind": "error", "error": error, "reason": kind, "exit_code": code })
+                    .to_string()
+            } else {
+                format!("vellum: {}", self.message)
+            };
+            // With standard error closed there is nobody to tell.
+            let _ = writeln!(io::stderr(), "{line}");
+        }
+        ExitCode::from(code)
+    }
+}
+
+impl From<vellum::Error> for Failure {
+    fn from(error: vellum::Error) -> Self {
+        Self::new(code_of(&error), error.to_string())
+    }
+}
+
+/// The code of an error of the engine.
+fn code_of(error: &vellum::Error) -> Code {
+    if chain_is_full(error) {
+        return Code::Full;
+    }
+    match error.kind() {
+        ErrorKind::NotFound if matches!(error, vellum::Error::NoSuchTable { .. }) => Code::No,
+        ErrorKind::NotFound | ErrorKind::Io | ErrorKind::ReadOnly => Code::Io,
+        ErrorKind::AlreadyExists | ErrorKind::InvalidInput => Code::Usage,
+        ErrorKind::Corruption | ErrorKind::NotClosedCleanly | ErrorKind::Incompatible => Code::Damaged,
+        ErrorKind::Busy => Code::Busy,
+        ErrorKind::OutOfSpace | ErrorKind::OutOfMemory => Code::Full,
+        _ => Code::Io,
+    }
+}
+
+/// Whether an error, or what it came from, says that there is no room.
+fn chain_is_full(error: &vellum::Error) -> bool {
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        if error.downcast_ref::<io::Error>().is_some_and(is_full) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_the_engine_have_the_documented_codes() {
+        let missing = vellum::Error::NoSuchTable { name: "t".into() };
+        assert_eq!(Failure::from(missing).code, Code::No);
+        let open = vellum::Database::open("/nonexistent/file", &vellum::Options::default());
+        assert_eq!(Failure::from(open.unwrap_err()).code, Code::Io);
+        let small = vellum::Database::create("/nonexistent/file", &vellum::Options::default().pool_bytes(1));
+        assert_eq!(Failure::from(small.unwrap_err()).code, Code::Io, "the file comes first");
+    }
+
+    #[test]
+    fn a_full_disk_is_told_from_other_failures_of_output() {
+        let full = io::Error::from(io::ErrorKind::StorageFull);
+        assert_eq!(Failure::output(&full).code, Code::Full);
+        let pipe = io::Error::from(io::ErrorKind::BrokenPipe);
+        assert_eq!(Failure::output(&pipe).code, Code::Silent);
+        assert_eq!(Failure::output(&io::Error::other("x")).code, Code::Io);
+    }
+}

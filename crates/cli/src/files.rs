@@ -1,0 +1,305 @@
+//! The files of a directory tree: finding them, and reading them while others may change them.
+
+use crate::{
+    failure::{Failure, Result},
+    signals, store,
+};
+use rustix::fs::{FsWord, OFlags, StatFs};
+use std::{
+    fs::{File, Metadata, OpenOptions},
+    io::{self, Read},
+    os::unix::{
+        ffi::OsStrExt as _,
+        fs::{MetadataExt as _, OpenOptionsExt as _},
+    },
+    path::{Path, PathBuf},
+};
+use walkdir::{DirEntry, WalkDir};
+
+/// A directory tree.
+pub struct Tree<'t> {
+    /// Its root.
+    pub root: &'t Path,
+    /// Whether to stay on the file system of the root.
+    pub one_file_system: bool,
+    /// Files to leave out: the database that the others go to.
+    pub except: Vec<Metadata>,
+}
+
+/// What is found in a tree.
+pub enum Found {
+    /// A regular file.
+    File(Job),
+    /// Something that cannot be looked into.
+    Unreadable {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// Something that is left out on purpose, and that one would expect to be there.
+    Skipped {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        reason: &'static str,
+    },
+}
+
+/// A regular file that was found.
+pub struct Job {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its path below the root, as bytes.
+    pub key: Vec<u8>,
+}
+
+impl Tree<'_> {
+    /// Makes sure that the root is a directory.
+    pub fn check_root(root: &Path) -> Result {
+        match std::fs::metadata(root) {
+            Ok(metadata) if metadata.is_dir() => Ok(()),
+            Ok(_) => Err(Failure::usage(format!(
+                "{} is not a directory; to store a single file: vellum put DATABASE KEY --file {}",
+                root.display(),
+                crate::output::shell_word(&root.to_string_lossy())
+            ))),
+            Err(error) => Err(Failure::file("look at", root, &error)),
+        }
+    }
+
+    /// Walks the tree until `visit` returns false. Symbolic links are not followed; what is neither a file
+    /// nor a directory is passed over in silence.
+    pub fn walk(&self, mut visit: impl FnMut(Found) -> bool) {
+        let root_device = std::fs::metadata(self.root).map_or(0, |metadata| metadata.dev());
+        let mut left_out = Vec::new();
+        let walk = WalkDir::new(self.root).same_file_system(self.one_file_system).into_iter();
+        let entries = walk.filter_entry(|entry| {
+            let enter = !is_kernels(entry, root_device);
+            if !enter {
+                left_out.push(entry.path().to_owned());
+            }
+            enter
+        });
+        for entry in entries {
+            let found = match entry {
+                Ok(entry) => self.look_at(&entry),
+                Err(error) => Some(unreadable(&error, self.root)),
+            };
+            if found.is_some_and(|found| !visit(found)) {
+                return;
+            }
+        }
+        let reason = "it shows the kernel's state, not files";
+        for path in left_out {
+            if !visit(Found::Skipped { path, reason }) {
+                return;
+            }
+        }
+    }
+
+    fn look_at(&self, entry: &DirEntry) -> Option<Found> {
+        if !entry.file_type().is_file() {
+            return None;
+        }
+        let path = entry.path().to_owned();
+        if self.is_excepted(entry) {
+            return Some(Found::Skipped { path, reason: "it is the database itself" });
+        }
+        let below = path.strip_prefix(self.root).unwrap_or(&path);
+        let key = below.as_os_str().as_bytes().to_vec();
+        Some(Found::File(Job { path, key }))
+    }
+
+    fn is_excepted(&self, entry: &DirEntry) -> bool {
+        use walkdir::DirEntryExt as _;
+        self.except.iter().any(|file| {
+            let may_be = entry.ino() == file.ino();
+            may_be && entry.metadata().is_ok_and(|metadata| store::is_same_file(&metadata, file))
+        })
+    }
+}
+
+fn unreadable(error: &walkdir::Error, root: &Path) -> Found {
+    let path = error.path().unwrap_or(root).to_owned();
+    let reason = match error.io_error() {
+        Some(error) => error.to_string(),
+        None => error.to_string(),
+    };
+    Found::Unreadable { path, reason }
+}
+
+/// Whether an entry is the root of a file system behind which there are no files but the kernel's state.
+fn is_kernels(entry: &DirEntry, root_device: u64) -> bool {
+    const MAGIC: [FsWord; 9] = [
+        0x9fa0,      // proc
+        0x6265_6572, // sysfs
+        0x0027_e0eb, // cgroup
+        0x6367_7270, // cgroup2
+        0x6462_6720, // debugfs
+        0x7472_6163, // tracefs
+        0x7363_6673, // securityfs
+        0xcafe_4a11, // bpf
+        0x1cd1,      // devpts
+    ];
+    if !entry.file_type().is_dir() || entry.depth() == 0 {
+        return false;
+    }
+    let other_device = entry.metadata().is_ok_and(|metadata| metadata.dev() != root_device);
+    let about = |entry: &DirEntry| -> Option<StatFs> { rustix::fs::statfs(entry.path()).ok() };
+    other_device && about(entry).is_some_and(|about| MAGIC.contains(&about.f_type))
+}
+
+/// Opens a file to read it. Not through a symbolic link, and not if it is something that reading waits for.
+pub fn open(path: &Path) -> io::Result<(File, Metadata)> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let flags = i32::try_from(flags.bits()).map_err(io::Error::other)?;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file any more"));
+    }
+    Ok((file, metadata))
+}
+
+/// What tells whether a file was changed: its length and the time of its last change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Attributes {
+    /// Its length in bytes.
+    pub length: u64,
+    /// When it was changed, in nanoseconds since 1970.
+    pub changed_ns: i64,
+}
+
+impl Attributes {
+    /// Those of a file.
+    pub fn of(metadata: &Metadata) -> Self {
+        let seconds = metadata.mtime().saturating_mul(1_000_000_000);
+        Self { length: metadata.len(), changed_ns: seconds.saturating_add(metadata.mtime_nsec()) }
+    }
+
+    /// As bytes, to be stored.
+    pub fn encode(self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        let (length, changed) = bytes.split_at_mut(8);
+        length.copy_from_slice(&self.length.to_le_bytes());
+        changed.copy_from_slice(&self.changed_ns.to_le_bytes());
+        bytes
+    }
+
+    /// From bytes that were stored.
+    #[cfg(test)]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (length, changed) = bytes.split_first_chunk()?;
+        let changed = changed.try_into().ok()?;
+        Some(Self { length: u64::from_le_bytes(*length), changed_ns: i64::from_le_bytes(changed) })
+    }
+}
+
+/// Why a [`Source`] could not deliver what it should.
+#[derive(Debug)]
+pub enum Fault {
+    /// The file cannot be read.
+    Io(io::Error),
+    /// It is shorter than it was when it was opened.
+    Shrunk,
+    /// It is longer than it was when it was opened.
+    Grown,
+    /// A signal came.
+    Interrupted,
+}
+
+/// Reads exactly so many bytes of a file, and makes sure that there are no more. If that is not so, reading
+/// fails before the last byte is handed out, so that what was read is not stored.
+pub struct Source<R> {
+    reader: R,
+    left: u64,
+    /// Why it failed, if it did.
+    pub fault: Option<Fault>,
+}
+
+impl<R: Read> Source<R> {
+    /// Of a file of so many bytes.
+    pub fn new(reader: R, length: u64) -> Self {
+        Self { reader, left: length, fault: None }
+    }
+
+    /// Makes sure that the file ends here, if nothing is left to be read.
+    pub fn check_end(&mut self) -> io::Result<()> {
+        if self.left > 0 {
+            return Ok(());
+        }
+        match read_retrying(&mut self.reader, &mut [0]) {
+            Ok(0) => Ok(()),
+            Ok(_) => Err(self.fail(Fault::Grown)),
+            Err(error) => Err(self.fail(Fault::Io(error))),
+        }
+    }
+
+    fn fail(&mut self, fault: Fault) -> io::Error {
+        self.fault = Some(fault);
+        io::Error::other("the file to be stored cannot be read as it was")
+    }
+}
+
+impl<R: Read> Read for Source<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.left == 0 || buffer.is_empty() {
+            return Ok(0);
+        }
+        if signals::interrupted() {
+            return Err(self.fail(Fault::Interrupted));
+        }
+        let wanted = usize::try_from(self.left).unwrap_or(usize::MAX).min(buffer.len());
+        match read_retrying(&mut self.reader, buffer.get_mut(..wanted).unwrap_or_default()) {
+            Ok(0) => Err(self.fail(Fault::Shrunk)),
+            Ok(done) => {
+                self.left -= done as u64;
+                self.check_end()?;
+                Ok(done)
+            }
+            Err(error) => Err(self.fail(Fault::Io(error))),
+        }
+    }
+}
+
+fn read_retrying(reader: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match reader.read(buffer) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_delivers_exactly_what_was_announced() {
+        let mut bytes = Vec::new();
+        Source::new(&b"abc"[..], 3).read_to_end(&mut bytes).unwrap();
+        assert_eq!(bytes, b"abc");
+    }
+
+    #[test]
+    fn a_file_that_shrinks_or_grows_is_noticed_before_its_last_byte() {
+        let mut shrunk = Source::new(&b"ab"[..], 3);
+        assert!(shrunk.read_exact(&mut [0; 3]).is_err());
+        assert!(matches!(shrunk.fault, Some(Fault::Shrunk)));
+        let mut grown = Source::new(&b"abcd"[..], 3);
+        assert!(grown.read_exact(&mut [0; 3]).is_err());
+        assert!(matches!(grown.fault, Some(Fault::Grown)));
+        let mut grown_from_nothing = Source::new(&b"a"[..], 0);
+        assert!(grown_from_nothing.check_end().is_err());
+    }
+
+    #[test]
+    fn attributes_come_back_as_they_were_stored() {
+        let attributes = Attributes { length: 7, changed_ns: -8 };
+        assert_eq!(Attributes::decode(&attributes.encode()), Some(attributes));
+        assert_eq!(Attributes::decode(&[0; 15]), None);
+        assert_eq!(Attributes::decode(&[0; 17]), None);
+    }
+}

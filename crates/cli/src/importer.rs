@@ -1,0 +1,240 @@
+//! Storing the files of a directory tree in a table, by several threads.
+//!
+//! A file that changes while it is read is read again; one that cannot be read is reported and passed over.
+//! Anything that goes wrong with the database ends the import.
+
+use crate::{
+    failure::{Failure, Result},
+    files::{self, Attributes, Fault, Found, Job, Source, Tree},
+    progress::Progress,
+    signals, size, workers,
+};
+use std::{
+    io,
+    path::Path,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+use vellum::{MAX_KEY_BYTES, MAX_VALUE_BYTES, Put, Table};
+
+/// How often a file is read that changes while it is read.
+const ATTEMPTS: usize = 3;
+
+/// A file that was not stored, and why.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Omission {
+    /// It cannot be read.
+    Unreadable,
+    /// It cannot be stored, or need not.
+    Skipped,
+}
+
+/// Who is told of files that are not stored.
+pub type Observer<'o> = dyn Fn(Omission, &Path, &str) + Sync + 'o;
+
+/// An import.
+pub struct Importer<'i> {
+    /// Where contents go.
+    pub table: &'i Table,
+    /// Where the length and the time of change of each file go, if anywhere.
+    pub attributes: Option<&'i Table>,
+    /// What keys begin with, before the path.
+    pub key_prefix: &'i [u8],
+    /// Whether the first file that cannot be read ends it.
+    pub strict: bool,
+    /// How many threads read and store.
+    pub threads: usize,
+    /// Advanced by the bytes that were stored.
+    pub progress: &'i Progress,
+    /// Told of files that are not stored.
+    pub observer: &'i Observer<'i>,
+}
+
+/// How much was imported.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Tally {
+    /// Files that were stored.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// How many of them replaced a value.
+    pub replaced: u64,
+    /// Files and directories that could not be read.
+    pub unreadable: u64,
+    /// Files that were left out.
+    pub skipped: u64,
+}
+
+/// How much was imported, while it goes on. All relaxed: numbers to look at.
+#[derive(Default)]
+struct Counters {
+    files: AtomicU64,
+    bytes: AtomicU64,
+    replaced: AtomicU64,
+    unreadable: AtomicU64,
+    skipped: AtomicU64,
+}
+
+/// What the threads share.
+struct Shared<'i> {
+    importer: &'i Importer<'i>,
+    counters: Counters,
+    stopped: AtomicBool,
+    failure: Mutex<Option<Failure>>,
+}
+
+/// Why a file was not stored.
+enum Trouble {
+    Omitted(Omission, String),
+    /// It changed while it was read: try again.
+    Changed,
+    Fatal(Failure),
+}
+
+impl Importer<'_> {
+    /// Imports a tree. Returns how much was imported, whether or not it came to its end.
+    pub fn run(&self, tree: &Tree<'_>) -> (Tally, Result) {
+        let shared = Shared {
+            importer: self,
+            counters: Counters::default(),
+            stopped: AtomicBool::new(false),
+            failure: Mutex::new(None),
+        };
+        workers::run(
+            self.threads,
+            |jobs| tree.walk(|found| !shared.is_over() && shared.visit(found, |job| jobs.give(job))),
+            |job| shared.import(&job),
+        );
+        let failure = shared.failure.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let result = failure.map_or_else(signals::check, Err);
+        (shared.counters.tally(), result)
+    }
+}
+
+impl Counters {
+    fn tally(&self) -> Tally {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Tally {
+            files: get(&self.files),
+            bytes: get(&self.bytes),
+            replaced: get(&self.replaced),
+            unreadable: get(&self.unreadable),
+            skipped: get(&self.skipped),
+        }
+    }
+}
+
+impl Shared<'_> {
+    fn is_over(&self) -> bool {
+        // Relaxed: a request to end soon; the failure itself is behind a lock.
+        self.stopped.load(Ordering::Relaxed) || signals::interrupted()
+    }
+
+    fn stop(&self, failure: Failure) {
+        self.stopped.store(true, Ordering::Relaxed);
+        self.failure.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get_or_insert(failure);
+    }
+
+    fn visit(&self, found: Found, give: impl FnOnce(Job) -> bool) -> bool {
+        match found {
+            Found::File(job) => return give(job),
+            Found::Unreadable { path, reason } => self.omit(Omission::Unreadable, &path, &reason),
+            Found::Skipped { path, reason } => self.omit(Omission::Skipped, &path, reason),
+        }
+        true
+    }
+
+    fn omit(&self, omission: Omission, path: &Path, reason: &str) {
+        let counter = match omission {
+            Omission::Unreadable => &self.counters.unreadable,
+            Omission::Skipped => &self.counters.skipped,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        if self.importer.strict && omission == Omission::Unreadable {
+            let message = format!("cannot read {}: {reason}", path.display());
+            self.stop(Failure::new(crate::failure::Code::Io, message));
+        } else {
+            (self.importer.observer)(omission, path, reason);
+        }
+    }
+
+    fn import(&self, job: &Job) {
+        if self.is_over() {
+            return;
+        }
+        let mut key = self.importer.key_prefix.to_vec();
+        key.extend_from_slice(&job.key);
+        if key.len() > MAX_KEY_BYTES {
+            let reason = format!("its key has {} bytes, and the longest has {MAX_KEY_BYTES}", key.len());
+            return self.omit(Omission::Skipped, &job.path, &reason);
+        }
+        for _ in 0..ATTEMPTS {
+            match self.store(&key, &job.path) {
+                Ok(()) | Err(Trouble::Fatal(Failure { code: crate::failure::Code::Interrupted, .. })) => {
+                    return;
+                }
+                Err(Trouble::Changed) => {}
+                Err(Trouble::Omitted(omission, reason)) => return self.omit(omission, &job.path, &reason),
+                Err(Trouble::Fatal(failure)) => {
+                    return self.stop(failure.after(format_args!("cannot store {}", job.path.display())));
+                }
+            }
+        }
+        // What the last attempt may have stored is from more than one moment.
+        match self.importer.table.remove(&key) {
+            Ok(_) => {
+                let reason =
+                    "it changed each time while it was being read; import it again when it is at rest";
+                self.omit(Omission::Unreadable, &job.path, reason);
+            }
+            Err(error) => self.stop(error.into()),
+        }
+    }
+
+    /// Stores a file, once.
+    fn store(&self, key: &[u8], path: &Path) -> Result<(), Trouble> {
+        let (file, metadata) = files::open(path).map_err(cannot_read)?;
+        let attributes = Attributes::of(&metadata);
+        if attributes.length > MAX_VALUE_BYTES {
+            let (length, most) = (size::bytes(attributes.length), size::bytes(MAX_VALUE_BYTES));
+            let reason = format!("it is {length} long, and the longest value is {most}");
+            return Err(Trouble::Omitted(Omission::Skipped, reason));
+        }
+        let mut source = Source::new(&file, attributes.length);
+        let stored = match source.check_end() {
+            Ok(()) => {
+                self.importer.table.put_from(key, attributes.length, &mut source).map_err(Failure::from)
+            }
+            Err(error) => Err(Failure::io("read it", &error)),
+        };
+        let put = match source.fault.take() {
+            None => stored.map_err(Trouble::Fatal)?,
+            Some(Fault::Io(error)) => return Err(cannot_read(error)),
+            Some(Fault::Shrunk | Fault::Grown) => return Err(Trouble::Changed),
+            Some(Fault::Interrupted) => {
+                return Err(Trouble::Fatal(Failure::new(crate::failure::Code::Interrupted, "interrupted")));
+            }
+        };
+        if Attributes::of(&file.metadata().map_err(cannot_read)?) != attributes {
+            return Err(Trouble::Changed);
+        }
+        if let Some(table) = self.importer.attributes {
+            table.put(key, attributes.encode()).map_err(|error| Trouble::Fatal(error.into()))?;
+        }
+        let counters = &self.counters;
+        counters.files.fetch_add(1, Ordering::Relaxed);
+        counters.bytes.fetch_add(attributes.length, Ordering::Relaxed);
+        counters.replaced.fetch_add(u64::from(put == Put::Replaced), Ordering::Relaxed);
+        self.importer.progress.advance(attributes.length);
+        Ok(())
+    }
+}
+
+fn cannot_read(error: io::Error) -> Trouble {
+    if error.kind() == io::ErrorKind::NotFound {
+        return Trouble::Omitted(Omission::Skipped, "it was removed before it could be read".to_owned());
+    }
+    Trouble::Omitted(Omission::Unreadable, error.to_string())
+}

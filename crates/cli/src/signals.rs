@@ -1,0 +1,40 @@
+//! Ctrl-C, and requests to terminate: noticed between two steps of the work, so that the database is closed.
+//!
+//! The first signal sets a flag, which loops look at; the second ends the process at once. Nothing is
+//! caught until [`watch`] is called, which whoever opens a database for writing does.
+
+use crate::failure::{Code, Failure};
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicBool, Ordering},
+};
+
+const SIGNALS: [i32; 3] =
+    [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP];
+
+static FLAG: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+
+/// From here on signals are noticed instead of ending the process.
+pub fn watch() {
+    FLAG.get_or_init(|| {
+        let flag = Arc::new(AtomicBool::new(false));
+        for signal in SIGNALS {
+            // If the system refuses, the signal ends the process as it always did.
+            let code = Code::Interrupted as i32;
+            let _ = signal_hook::flag::register_conditional_shutdown(signal, code, flag.clone());
+            let _ = signal_hook::flag::register(signal, flag.clone());
+        }
+        flag
+    });
+}
+
+/// Whether a signal has come.
+pub fn interrupted() -> bool {
+    // Relaxed: nothing else is read on the strength of it.
+    FLAG.get().is_some_and(|flag| flag.load(Ordering::Relaxed))
+}
+
+/// Fails if a signal has come.
+pub fn check() -> crate::failure::Result {
+    if interrupted() { Err(Failure::new(Code::Interrupted, "interrupted")) } else { Ok(()) }
+}

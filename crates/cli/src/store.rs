@@ -1,0 +1,164 @@
+//! Opening and closing databases, with errors that say what to do.
+
+use crate::{
+    arguments::StoreArguments,
+    failure::{Code, Failure, Result},
+    signals,
+};
+use std::{fs::Metadata, io, os::unix::fs::MetadataExt as _, path::Path};
+use vellum::{Database, Error, ErrorKind, MAX_KEY_BYTES, Options, Table, ValueReader};
+
+/// The table that is meant when none is named.
+pub const DEFAULT_TABLE: &str = "main";
+/// How many bytes of a value are looked at at once.
+pub const PART_BYTES: usize = 64 << 10;
+
+/// Opens a database to look at it. Other processes may do so at the same time.
+pub fn open_to_read(arguments: &StoreArguments) -> Result<Database> {
+    let path = &arguments.database;
+    match existing_file(path)? {
+        Some(_) => open(path, &arguments.engine.options(arguments.pool).read_only(true)),
+        None => Err(missing(path)),
+    }
+}
+
+/// Opens a database to change it; from here on signals have to be looked at.
+pub fn open_to_write(arguments: &StoreArguments) -> Result<Database> {
+    let path = &arguments.database;
+    if existing_file(path)?.is_none() {
+        return Err(missing(path));
+    }
+    signals::watch();
+    open(path, &arguments.engine.options(arguments.pool))
+}
+
+/// Opens a database to change it, or creates it; returns whether it did. See [`open_to_write`].
+pub fn open_or_create(arguments: &StoreArguments) -> Result<(Database, bool)> {
+    let path = &arguments.database;
+    if existing_file(path)?.is_some() {
+        return Ok((open_to_write(arguments)?, false));
+    }
+    signals::watch();
+    Ok((create(path, &arguments.engine.options(arguments.pool))?, true))
+}
+
+/// Opens a database; the file is known to be one.
+pub fn open(path: &Path, options: &Options) -> Result<Database> {
+    Database::open(path, options).map_err(|error| explain(error, path))
+}
+
+/// Creates a database.
+pub fn create(path: &Path, options: &Options) -> Result<Database> {
+    Database::create(path, options).map_err(|error| explain(error, path))
+}
+
+/// Closes a database that was changed. No table of it may be left.
+pub fn close(database: Database) -> Result {
+    let path = database.path().to_owned();
+    database.close().map_err(|error| {
+        Failure::from(error).after(format_args!("cannot close {}", path.display())).and(
+            "What was changed since it was opened is not safe: make room or mend the device, and if the \
+             database is refused when it is opened again, delete it and make it anew",
+        )
+    })
+}
+
+/// Opens a table; if there is none of that name, says which there are.
+pub fn table(database: &Database, name: &str) -> Result<Table> {
+    database.table(name).map_err(|error| match error {
+        Error::NoSuchTable { .. } => no_such_table(database, name),
+        other => other.into(),
+    })
+}
+
+fn no_such_table(database: &Database, name: &str) -> Failure {
+    let tables = match database.tables() {
+        Ok(tables) => tables,
+        Err(error) => return error.into(),
+    };
+    let names: Vec<String> = tables.iter().map(|table| format!("{:?}", table.name)).collect();
+    let there_are = match names.as_slice() {
+        [] => "the database has no tables yet; `vellum put` and `vellum import` create them".to_owned(),
+        [only] => format!("the only one is {only}; name it with --table"),
+        several => format!("there are {}; name one with --table", several.join(", ")),
+    };
+    Failure::no(format!("there is no table {name:?} in {}: {there_are}", database.path().display()))
+}
+
+/// Checks a key before anything is opened or created for it.
+pub fn check_key(key: &[u8]) -> Result {
+    if key.len() > MAX_KEY_BYTES {
+        return Err(Failure::usage(format!(
+            "the key has {} bytes, and the longest that can be stored has {MAX_KEY_BYTES}",
+            key.len()
+        )));
+    }
+    Ok(())
+}
+
+/// Whether two files are one.
+pub fn is_same_file(one: &Metadata, other: &Metadata) -> bool {
+    one.dev() == other.dev() && one.ino() == other.ino()
+}
+
+/// The file at a place where a database may be; nothing if there is nothing.
+pub fn existing_file(path: &Path) -> Result<Option<Metadata>> {
+    match std::fs::metadata(path) {
+        Ok(metadata) if metadata.is_dir() => Err(Failure::usage(format!(
+            "{} is a directory, and a database is one file; to import a directory: vellum import DATABASE {}",
+            path.display(),
+            crate::output::shell_word(&path.to_string_lossy())
+        ))),
+        Ok(metadata) if !metadata.is_file() => {
+            Err(Failure::usage(format!("{} is not a regular file, which a database is", path.display())))
+        }
+        Ok(metadata) => Ok(Some(metadata)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Failure::file("look at", path, &error)),
+    }
+}
+
+fn missing(path: &Path) -> Failure {
+    let message = format!(
+        "there is no file {}; check the name, or create a database with `vellum put` or `vellum import`",
+        path.display()
+    );
+    Failure::new(Code::Io, message)
+}
+
+/// The failure for an error at opening or creating, with what to do where the engine does not say it.
+fn explain(error: Error, path: &Path) -> Failure {
+    let kind = error.kind();
+    let source = std::error::Error::source(&error).and_then(|source| source.downcast_ref::<io::Error>());
+    let refused = source.map(io::Error::kind);
+    let failure = Failure::from(error);
+    match (kind, refused) {
+        (_, Some(io::ErrorKind::PermissionDenied)) => failure.and(
+            "Ask whoever owns it for permission, or work on a copy (`get`, `scan`, `tables`, `stat` and \
+             `verify` need to read it only)",
+        ),
+        (ErrorKind::NotFound, _) => {
+            let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            let directory = directory.unwrap_or(Path::new("."));
+            failure.and(format_args!("Is there a directory {}?", directory.display()))
+        }
+        _ => failure,
+    }
+}
+
+/// Reads a value in parts, the first `most` bytes of it.
+pub fn read_parts(reader: &mut ValueReader<'_>, most: u64, mut take: impl FnMut(&[u8]) -> Result) -> Result {
+    let end = most.min(reader.len());
+    let mut buffer = vec![0; usize::try_from(end).unwrap_or(PART_BYTES).min(PART_BYTES)];
+    let mut offset = 0;
+    while offset < end {
+        let wanted = usize::try_from(end - offset).unwrap_or(PART_BYTES).min(buffer.len());
+        let done = reader.read_at(offset, buffer.get_mut(..wanted).unwrap_or_default())?;
+        take(buffer.get(..done).unwrap_or_default())?;
+        offset += done as u64;
+        if done < wanted {
+            return Err(Failure::new(Code::Damaged, "a value ends before its length; run `vellum verify`"));
+        }
+    }
+    Ok(())
+}

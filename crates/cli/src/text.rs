@@ -1,0 +1,298 @@
+//! Bytes as text, and back.
+//!
+//! The escaped form is made for people: text stays as it is, and everything else (bytes that are no
+//! UTF-8, control characters, characters that cannot be seen) becomes `\n`, `\r`, `\t` or `\xNN` for each
+//! byte. A backslash becomes `\\`, so [`Form::decode`] gives back exactly the bytes that were escaped.
+
+use crate::failure::{Failure, Result};
+use std::{
+    ffi::OsStr,
+    io::{self, Write},
+    os::unix::ffi::OsStrExt as _,
+};
+
+/// How bytes are written as text.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Form {
+    /// Text, with escapes.
+    Escaped,
+    /// Two hexadecimal digits a byte.
+    Hex,
+    /// As they are.
+    Raw,
+}
+
+impl Form {
+    /// The bytes that an argument stands for. `what` names it in errors.
+    pub fn decode(self, argument: &OsStr, what: &str) -> Result<Vec<u8>> {
+        let bytes = argument.as_bytes();
+        let decoded = match self {
+            Self::Raw => Ok(bytes.to_vec()),
+            Self::Hex => decode_hex(bytes),
+            Self::Escaped => unescape(bytes),
+        };
+        decoded.map_err(|why| Failure::usage(format!("{what} {argument:?} cannot be read: {why}")))
+    }
+
+    /// The text that stands for some bytes.
+    pub fn encode(self, bytes: &[u8]) -> Vec<u8> {
+        let mut text = Vec::with_capacity(bytes.len());
+        let mut encoder = Encoder::new(&mut text, self, Target::Plain);
+        // Writing to a vector cannot fail.
+        let _ = encoder.write(bytes).and_then(|()| encoder.finish());
+        text
+    }
+}
+
+/// Bytes in the escaped form.
+pub fn escaped(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(&Form::Escaped.encode(bytes)).into_owned()
+}
+
+/// Where encoded text goes to, which decides what else has to be escaped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Target {
+    /// It stands for itself.
+    Plain,
+    /// The inside of a JSON string.
+    Json,
+    /// A terminal, for looking at: lines, tabs and backslashes stay as they are, so it cannot be given back.
+    Terminal,
+}
+
+/// Encodes bytes that come in parts.
+pub struct Encoder<W: Write> {
+    out: W,
+    form: Form,
+    target: Target,
+    /// The beginning of a character that the next part may complete; at most three bytes.
+    carry: Vec<u8>,
+}
+
+impl<W: Write> Encoder<W> {
+    /// An encoder that writes to `out`.
+    pub fn new(out: W, form: Form, target: Target) -> Self {
+        Self { out, form, target, carry: Vec::new() }
+    }
+
+    /// Encodes the next bytes.
+    pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self.form {
+            Form::Raw => self.out.write_all(bytes),
+            Form::Hex => bytes.iter().try_for_each(|byte| write!(self.out, "{byte:02x}")),
+            Form::Escaped if self.carry.is_empty() => self.escape(bytes),
+            Form::Escaped => {
+                let mut joined = std::mem::take(&mut self.carry);
+                joined.extend_from_slice(bytes);
+                self.escape(&joined)
+            }
+        }
+    }
+
+    /// Encodes what was held back.
+    pub fn finish(mut self) -> io::Result<()> {
+        let rest = std::mem::take(&mut self.carry);
+        rest.iter().try_for_each(|byte| self.escape_byte(*byte))
+    }
+
+    fn escape(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let mut rest = bytes;
+        loop {
+            let error = match std::str::from_utf8(rest) {
+                Ok(text) => return self.escape_text(text),
+                Err(error) => error,
+            };
+            let (valid, broken) = rest.split_at(error.valid_up_to());
+            self.escape_text(std::str::from_utf8(valid).unwrap_or_default())?;
+            let Some(length) = error.error_len() else {
+                self.carry = broken.to_vec();
+                return Ok(());
+            };
+            let (broken, behind) = broken.split_at(length);
+            broken.iter().try_for_each(|byte| self.escape_byte(*byte))?;
+            rest = behind;
+        }
+    }
+
+    fn escape_text(&mut self, text: &str) -> io::Result<()> {
+        let mut plain_from = 0;
+        for (at, character) in text.char_indices() {
+            if self.stays(character) {
+                continue;
+            }
+            let (plain, end) = (text.get(plain_from..at).unwrap_or_default(), at + character.len_utf8());
+            self.out.write_all(plain.as_bytes())?;
+            match character {
+                '\\' => self.write_escape(b'\\')?,
+                '\n' => self.write_escape(b'n')?,
+                '\r' => self.write_escape(b'r')?,
+                '\t' => self.write_escape(b't')?,
+                '"' => self.out.write_all(b"\\\"")?,
+                other => {
+                    let mut buffer = [0; 4];
+                    other.encode_utf8(&mut buffer).bytes().try_for_each(|byte| self.escape_byte(byte))?;
+                }
+            }
+            plain_from = end;
+        }
+        self.out.write_all(text.get(plain_from..).unwrap_or_default().as_bytes())
+    }
+
+    /// Whether a character stands for itself.
+    fn stays(&self, character: char) -> bool {
+        match character {
+            '\\' => self.target == Target::Terminal,
+            '"' => self.target != Target::Json,
+            '\n' | '\t' => self.target == Target::Terminal,
+            ' '..='~' => true,
+            other => is_visible(other),
+        }
+    }
+
+    fn backslash(&mut self) -> io::Result<()> {
+        self.out.write_all(if self.target == Target::Json { b"\\\\" } else { b"\\" })
+    }
+
+    fn write_escape(&mut self, letter: u8) -> io::Result<()> {
+        self.backslash()?;
+        if letter == b'\\' { self.backslash() } else { self.out.write_all(&[letter]) }
+    }
+
+    fn escape_byte(&mut self, byte: u8) -> io::Result<()> {
+        self.backslash()?;
+        write!(self.out, "x{byte:02x}")
+    }
+}
+
+/// Whether a character beyond ASCII can be seen. Asked of the standard library, which escapes what cannot,
+/// and at the beginning of a string also what would join the quote before it.
+fn is_visible(character: char) -> bool {
+    if character.is_ascii() {
+        return false;
+    }
+    let mut buffer = [b'a', 0, 0, 0, 0];
+    let Some(rest) = buffer.get_mut(1..) else { return false };
+    let length = character.encode_utf8(rest).len();
+    let text = buffer.get(..=length).and_then(|bytes| std::str::from_utf8(bytes).ok()).unwrap_or_default();
+    text.escape_debug().count() == 2
+}
+
+/// The bytes that escaped text stands for.
+fn unescape(text: &[u8]) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.iter().copied().enumerate();
+    while let Some((at, byte)) = rest.next() {
+        if byte != b'\\' {
+            bytes.push(byte);
+            continue;
+        }
+        let escape = rest.next().map(|(_, letter)| letter);
+        bytes.push(match escape {
+            Some(b'\\') => b'\\',
+            Some(b'n') => b'\n',
+            Some(b'r') => b'\r',
+            Some(b't') => b'\t',
+            Some(b'0') => 0,
+            Some(b'x') => {
+                let digits = (rest.next(), rest.next());
+                let value = |digit: Option<(usize, u8)>| digit.and_then(|(_, digit)| hex_value(digit));
+                match (value(digits.0), value(digits.1)) {
+                    (Some(high), Some(low)) => high << 4 | low,
+                    _ => return Err(format!("\\x at byte {at} needs two hexadecimal digits behind it")),
+                }
+            }
+            other => return Err(unknown_escape(at, other)),
+        });
+    }
+    Ok(bytes)
+}
+
+fn unknown_escape(at: usize, letter: Option<u8>) -> String {
+    let found = match letter {
+        Some(letter) => format!("\\{} at byte {at} is not an escape", escaped(&[letter])),
+        None => "it ends in a single backslash".to_owned(),
+    };
+    format!("{found}; write \\\\ for a backslash, \\xNN for any byte, \\n, \\r, \\t or \\0, or use --raw")
+}
+
+fn decode_hex(text: &[u8]) -> Result<Vec<u8>, String> {
+    if !text.len().is_multiple_of(2) {
+        return Err(format!("it has {} hexadecimal digits, and each byte takes two", text.len()));
+    }
+    let wrong = || "it is not made of hexadecimal digits (0-9, a-f)".to_owned();
+    let pair = |pair: &[u8]| {
+        let digit = |at: usize| pair.get(at).copied().and_then(hex_value);
+        Some(digit(0)? << 4 | digit(1)?)
+    };
+    text.chunks(2).map(pair).collect::<Option<_>>().ok_or_else(wrong)
+}
+
+fn hex_value(digit: u8) -> Option<u8> {
+    char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn json(parts: &[&[u8]]) -> String {
+        let mut out = b"\"".to_vec();
+        let mut encoder = Encoder::new(&mut out, Form::Escaped, Target::Json);
+        parts.iter().for_each(|part| encoder.write(part).unwrap());
+        encoder.finish().unwrap();
+        out.push(b'"');
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn every_byte_and_every_pair_of_bytes_comes_back() {
+        let all: Vec<u8> = (0..=255).collect();
+        let pairs = (0..=u16::MAX).map(|pair| pair.to_be_bytes().to_vec());
+        for bytes in pairs.chain([all, Vec::new(), "Grüße, 世界 👋\u{200b}\u{301}".into()]) {
+            for form in [Form::Escaped, Form::Hex, Form::Raw] {
+                let text = form.encode(&bytes);
+                assert_eq!(form.decode(OsStr::from_bytes(&text), "the key").unwrap(), bytes, "{form:?}");
+            }
+            let text = Form::Escaped.encode(&bytes);
+            assert!(std::str::from_utf8(&text).is_ok_and(|text| !text.contains(char::is_control)));
+        }
+    }
+
+    #[test]
+    fn text_stays_text() {
+        assert_eq!(escaped("doc/größe.txt".as_bytes()), "doc/größe.txt");
+        assert_eq!(escaped(b"a\tb\nc\\d\r\0\xff"), r"a\tb\nc\\d\r\x00\xff");
+        assert_eq!(escaped("\u{202e}".as_bytes()), r"\xe2\x80\xae", "text that runs backwards is shown");
+        assert_eq!(escaped("\u{1b}[31m".as_bytes()), r"\x1b[31m");
+    }
+
+    #[test]
+    fn characters_may_be_divided_among_parts() {
+        let text = "aü世👋z".as_bytes();
+        for cut in 0..=text.len() {
+            for second in cut..=text.len() {
+                let parts = [&text[..cut], &text[cut..second], &text[second..]];
+                assert_eq!(json(&parts), "\"aü世👋z\"");
+            }
+        }
+        assert_eq!(json(&[b"a\xe4", b"\xb8"]), r#""a\\xe4\\xb8""#, "a character that is never completed");
+    }
+
+    #[test]
+    fn json_strings_hold_the_escaped_form() {
+        let bytes: Vec<u8> = (0..=255).chain(*b"\"\\\"").collect();
+        let inside: String = serde_json::from_str(&json(&[&bytes])).unwrap();
+        assert_eq!(inside, escaped(&bytes));
+    }
+
+    #[test]
+    fn wrong_escapes_are_refused_and_explained() {
+        let refused = |form: Form, text: &str| form.decode(OsStr::new(text), "the key").unwrap_err().message;
+        assert!(refused(Form::Escaped, r"a\q").contains(r"\q at byte 1 is not an escape"));
+        assert!(refused(Form::Escaped, r"a\").contains("single backslash"));
+        assert!(refused(Form::Escaped, r"\x4").contains("two hexadecimal digits"));
+        assert!(refused(Form::Escaped, r"\xg0").contains("two hexadecimal digits"));
+        assert!(refused(Form::Hex, "abc").contains("3 hexadecimal digits"));
+        assert!(refused(Form::Hex, "zz").contains("not made of hexadecimal digits"));
+    }
+}
