@@ -69,6 +69,9 @@ impl Bytes for Changing<'_> {
     fn u64_at(self, at: usize) -> u64 {
         self.page.u64_at(at) ^ self.noise()
     }
+    fn be_word_at(self, at: usize) -> u64 {
+        self.page.be_word_at(at) ^ self.noise()
+    }
     fn compare(self, at: usize, length: usize, other: &[u8]) -> Ordering {
         if self.noise() == 0 { self.page.compare(at, length, other) } else { Ordering::Less }
     }

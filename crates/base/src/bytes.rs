@@ -24,6 +24,10 @@ pub trait Bytes: Copy {
     /// The little-endian number at `at`, or zero where it would cross the end. `at` is a multiple of 8.
     fn u64_at(self, at: usize) -> u64;
 
+    /// The eight bytes from `at` on, which needs no alignment, as a big-endian number, so that numbers compare
+    /// as the bytes do. Bytes beyond the end are zero.
+    fn be_word_at(self, at: usize) -> u64;
+
     /// Compares `length` bytes from `at` with `other`, as [`Ord`] compares slices. A range that would
     /// cross the end is cut there.
     fn compare(self, at: usize, length: usize, other: &[u8]) -> Ordering;
@@ -59,6 +63,12 @@ impl Bytes for &[u8] {
     }
 
     #[inline]
+    fn be_word_at(self, at: usize) -> u64 {
+        let rest = self.get(at..).unwrap_or_default();
+        rest.first_chunk().map_or_else(|| padded(rest), |chunk| u64::from_be_bytes(*chunk))
+    }
+
+    #[inline]
     fn compare(self, at: usize, length: usize, other: &[u8]) -> Ordering {
         cut(self, at, length).cmp(other)
     }
@@ -67,6 +77,16 @@ impl Bytes for &[u8] {
     fn append_to(self, at: usize, length: usize, target: &mut Vec<u8>) {
         target.extend_from_slice(cut(self, at, length));
     }
+}
+
+/// Up to seven bytes as the upper ones of a big-endian number.
+#[cold]
+fn padded(bytes: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    for (to, from) in word.iter_mut().zip(bytes) {
+        *to = *from;
+    }
+    u64::from_be_bytes(word)
 }
 
 /// The part of `bytes` that the range covers, cut at the end.
@@ -88,6 +108,9 @@ mod tests {
         assert_eq!(bytes.u64_at(8), 0);
         assert_eq!(bytes.u32_at(8), 0);
         assert_eq!(bytes.u16_at(usize::MAX - 1), 0);
+        assert_eq!(bytes.be_word_at(1), 0x0203_0405_0607_0809);
+        assert_eq!(bytes.be_word_at(7), 0x0809_0000_0000_0000);
+        assert_eq!(bytes.be_word_at(usize::MAX), 0);
         assert_eq!(bytes.u8_at(9), 0);
         assert_eq!(bytes.compare(7, 100, &[8, 9]), Ordering::Equal);
         assert_eq!(bytes.compare(usize::MAX, usize::MAX, &[]), Ordering::Equal);

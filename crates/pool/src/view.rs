@@ -64,20 +64,63 @@ impl OptimisticBytes<'_> {
         (start, length.min(PAGE_SIZE - start))
     }
 
-    /// Copies `length` bytes, all within the page, to `target`, which has room for them.
+    /// The fewer than eight bytes from `at` to the end of the page, as the upper ones of a number.
+    #[cold]
+    fn last_bytes(self, at: usize) -> u64 {
+        (0..8).fold(0, |word, index| word << 8 | u64::from(self.u8_at(at.saturating_add(index))))
+    }
+
+    /// Copies the sixteen bytes at `at`, which need no alignment and lie within the page.
+    ///
+    /// # Safety
+    /// `target` has room for them.
+    #[inline]
+    unsafe fn copy_16(self, at: usize, target: *mut u8) {
+        debug_assert!(at + 16 <= PAGE_SIZE);
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        {
+            // SAFETY: the sixteen bytes lie in the page, which is readable (see `new`), and the target has
+            // room. A racing write gives a mixture, as in `word`.
+            unsafe {
+                std::arch::asm!(
+                    "movdqu {bytes}, xmmword ptr [{from}]",
+                    "movdqu xmmword ptr [{to}], {bytes}",
+                    from = in(reg) self.base.add(at),
+                    to = in(reg) target,
+                    bytes = out(xmm_reg) _,
+                    options(nostack, preserves_flags)
+                );
+            }
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        // SAFETY: as the caller promises.
+        unsafe {
+            target.cast::<u64>().write_unaligned(self.word(at));
+            target.add(8).cast::<u64>().write_unaligned(self.word(at + 8));
+        }
+    }
+
+    /// Copies `length` bytes, all within the page.
+    ///
+    /// # Safety
+    /// `target` has room for them.
     #[inline]
     unsafe fn copy(self, at: usize, length: usize, target: *mut u8) {
+        if length < 16 {
+            for index in 0..length {
+                // SAFETY: as the caller promises.
+                unsafe { target.add(index).write(self.u8_at(at + index)) };
+            }
+            return;
+        }
         let mut done = 0;
-        while done + 8 <= length {
-            // SAFETY: `target` has room for `length` bytes and `done + 8` is not more.
-            unsafe { target.add(done).cast::<u64>().write_unaligned(self.word(at + done)) };
-            done += 8;
+        while done + 16 < length {
+            // SAFETY: `done + 16` is less than `length`, for which there is room.
+            unsafe { self.copy_16(at + done, target.add(done)) };
+            done += 16;
         }
-        while done < length {
-            // SAFETY: as above, a byte at a time.
-            unsafe { target.add(done).write(self.u8_at(at + done)) };
-            done += 1;
-        }
+        // SAFETY: the last sixteen overlap what was copied before, if need be.
+        unsafe { self.copy_16(at + length - 16, target.add(length - 16)) };
     }
 }
 
@@ -127,6 +170,11 @@ impl Bytes for OptimisticBytes<'_> {
         // SAFETY: as in `u16_at`.
         let number = unsafe { AtomicU64::from_ptr(self.base.add(at).cast_mut().cast()) };
         u64::from_le(number.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    fn be_word_at(self, at: usize) -> u64 {
+        if at <= PAGE_SIZE - 8 { u64::from_be(self.word(at)) } else { self.last_bytes(at) }
     }
 
     #[inline]
@@ -184,6 +232,7 @@ mod tests {
             assert_eq!(view.u16_at(at & !1), slice.u16_at(at & !1));
             assert_eq!(view.u32_at(at & !3), slice.u32_at(at & !3));
             assert_eq!(view.u64_at(at & !7), slice.u64_at(at & !7));
+            assert_eq!(view.be_word_at(at), slice.be_word_at(at));
             for length in [0, 1, 7, 8, 9, 16, 120, 5000, usize::MAX] {
                 let (mut ours, mut theirs) = (vec![1], vec![1]);
                 view.append_to(at, length, &mut ours);

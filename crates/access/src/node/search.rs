@@ -121,12 +121,25 @@ impl<B: Bytes> NodeView<B> {
         head: u32,
         rest: &[u8],
     ) -> (usize, Slot) {
+        let tail = rest.get(HEAD_BYTES..).unwrap_or(&[]);
+        let (tail_word, long) = (key_word(tail), tail.len() > 8);
         let (mut low, mut high) = (index, count);
         // Mostly the first one is it: heads rarely tie.
         let mut middle = index;
         while low < high {
             let slot = self.slot_at::<STRIDE>(middle);
-            match self.compare_rest(slot, head, rest) {
+            // Up to eight bytes of the tail as a number, read so that they end where the bytes end, and do not
+            // leave the page; what is beyond is looked at only if they are the same.
+            let length = slot.tail_length().min(8);
+            let bytes = self.bytes.be_word_at((slot.tail_at() + length).saturating_sub(8));
+            let word = bytes.checked_shl(64 - 8 * length as u32).unwrap_or(0);
+            let order = (slot.head(), word).cmp(&(head, tail_word));
+            let order = match order {
+                Ordering::Equal if long || slot.tail_length() > 8 => self.compare_rest(slot, head, rest),
+                Ordering::Equal => slot.rest_length().cmp(&rest.len()),
+                unequal => unequal,
+            };
+            match order {
                 Ordering::Less => low = middle + 1,
                 Ordering::Equal => return (middle, slot),
                 Ordering::Greater => high = middle,
