@@ -1,0 +1,164 @@
+//! A file of each released format version stays readable, value for value.
+//!
+//! The samples are committed in `tests/data`. What they hold follows from the functions below. A second look
+//! goes past the engine: it reads the bytes as FILE_FORMAT.md describes them.
+
+use std::{collections::BTreeMap, path::PathBuf};
+use vellum::{
+    Database, Options,
+    pool::{PAGE_SIZE, checksum},
+};
+
+type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn sample() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/sample-v1.vellum")
+}
+
+/// `length` bytes that follow from `seed`.
+fn pattern(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(2).wrapping_add(1);
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 32) as u8
+    };
+    (0..length).map(|_| next()).collect()
+}
+
+/// What each table holds.
+fn tables() -> Vec<(&'static str, Entries)> {
+    // Numbers as big-endian keys: heads alone decide.
+    let numbers =
+        (0..1000u64).map(|number| (number.to_be_bytes().to_vec(), pattern(number, number as usize % 60)));
+    // Paths: prefixes and separators are cut, tails lie in the heap.
+    let paths = (0..400u64).map(|number| {
+        let path = format!("usr/share/doc/package-{:03}/examples/{number}.txt", number / 7);
+        (path.into_bytes(), format!("number {number}").into_bytes())
+    });
+    // Lengths at and around each limit.
+    let mut edges = Entries::new();
+    for length in [0, 1, 3, 4, 5, 8, 9, 500, 887, 888, 889, 1023, 1024] {
+        edges.insert(pattern(length as u64 + 7, length), pattern(length as u64, 40));
+    }
+    for length in [0, 1, 1023, 1024, 1025, 4063, 4064, 4065, 65_537] {
+        edges.insert(format!("value of {length} bytes").into_bytes(), pattern(length as u64, length));
+    }
+    // Each would go into a leaf alone, both together do not.
+    edges.insert(pattern(1000, 1000), pattern(1001, 1000));
+    vec![
+        ("edges", edges),
+        ("empty", Entries::new()),
+        ("numbers", numbers.collect()),
+        ("paths", paths.collect()),
+        ("ärger \u{1F4D6}", Entries::from([(b"key".to_vec(), b"value".to_vec())])),
+    ]
+}
+
+fn options() -> Options {
+    Options::default().capacity_bytes(1 << 30).background_eviction(false)
+}
+
+#[test]
+#[ignore = "writes the committed sample anew, for a new version of the format: cargo xtask sample"]
+fn write_the_sample() {
+    let path = sample();
+    if path.exists() {
+        std::fs::remove_file(&path).unwrap();
+    }
+    let database = Database::create(&path, &options()).unwrap();
+    for (name, entries) in tables() {
+        let table = database.create_table(name).unwrap();
+        let dropped = database.create_table("dropped").unwrap();
+        // In an order that is not the keys', so that leaves split in their middles, with entries that go
+        // again, so that nodes and the space map have holes.
+        let mut order: Vec<_> = entries.iter().collect();
+        order.sort_by_key(|(key, _)| checksum(key));
+        for (key, value) in order {
+            let short = key.get(..key.len().min(1000)).unwrap();
+            let passing = [short, b" passing"].concat();
+            table.put(&passing, pattern(1, 20)).unwrap();
+            table.put(key, "replaced below").unwrap();
+            table.put(key, value).unwrap();
+            assert!(table.remove(&passing).unwrap());
+            dropped.put(key, b"x").unwrap();
+        }
+        drop(dropped);
+        database.drop_table("dropped").unwrap();
+    }
+    database.close().unwrap();
+    let bytes = std::fs::metadata(&path).unwrap().len();
+    assert!(bytes <= 300 << 10, "{bytes} bytes are too many to commit");
+}
+
+#[test]
+fn a_sample_of_version_1_has_every_value() {
+    let database = Database::open(sample(), &options().read_only(true)).unwrap();
+    let expected = tables();
+    let names: Vec<_> = database.tables().unwrap().into_iter().map(|table| table.name).collect();
+    let expected_names: Vec<_> = expected.iter().map(|(name, _)| *name).collect();
+    assert_eq!(names, expected_names);
+    for (name, entries) in expected {
+        let table = database.table(name).unwrap();
+        for (key, value) in &entries {
+            let found = table.get(key).unwrap();
+            assert!(found.as_ref() == Some(value), "{name}: the value of {key:02x?}");
+        }
+        let mut cursor = table.range(..).unwrap();
+        let mut found = Entries::new();
+        while let Some(entry) = cursor.next().unwrap() {
+            found.insert(entry.key().to_vec(), entry.value().unwrap().unwrap().to_vec());
+        }
+        assert!(found == entries, "{name}: a scan finds {} entries of {}", found.len(), entries.len());
+        cursor.seek_to_end();
+        let backwards = std::iter::from_fn(|| Some(cursor.previous().unwrap()?.key().to_vec()));
+        assert!(backwards.eq(entries.keys().rev().cloned()), "{name}: a scan backwards");
+    }
+    let report = database.verify(|_| {});
+    assert!(report.is_clean(), "{:?}", report.problems);
+    assert_eq!(report.tables.len(), 5);
+}
+
+fn number(bytes: &[u8], at: usize, length: usize) -> u64 {
+    bytes[at..at + length].iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+/// Reads the superblocks, the space map and every page header as FILE_FORMAT.md says they are.
+#[test]
+fn a_sample_of_version_1_is_as_the_document_says() {
+    let file = std::fs::read(sample()).unwrap();
+    let page = |page: usize| &file[page * PAGE_SIZE..];
+    let newest = if number(page(0), 48, 8) > number(page(1), 48, 8) { 0 } else { 1 };
+    for (number_of_page, superblock) in [(0, page(0)), (1, page(1))] {
+        assert_eq!(&superblock[32..40], b"VELLUMDB");
+        assert_eq!(number(superblock, 40, 4), 1, "version of the format");
+        assert_eq!(number(superblock, 44, 4), 4096, "page size");
+        assert_eq!(number(superblock, 48, 8) % 2, number_of_page, "generation");
+        assert_eq!(number(superblock, 56, 4), 2, "closed cleanly");
+        assert_eq!(&superblock[64..80], b"vellum database\0");
+    }
+    let (map, end) = (number(page(newest), 80, 8) as usize, number(page(newest), 96, 8) as usize);
+    assert_eq!(file.len(), end * PAGE_SIZE);
+    let bit = |page_id: usize, which: usize| {
+        let word = number(page(map), 32 + page_id / 64 * 16 + which * 8, 8);
+        word >> (page_id % 64) & 1 == 1
+    };
+    let (allocated, head) = (|page| bit(page, 0), |page| bit(page, 1));
+    let mut kinds = BTreeMap::new();
+    for start in (0..end).filter(|page| head(*page)) {
+        assert!(allocated(start));
+        let stop = (start + 1..end).find(|page| head(*page) || !allocated(*page)).unwrap_or(end);
+        let extent = &file[start * PAGE_SIZE..stop * PAGE_SIZE];
+        assert_eq!(number(extent, 0, 8), checksum(&extent[8..]), "checksum of page {start}");
+        assert_eq!(number(extent, 8, 8), start as u64, "page id");
+        assert_eq!(number(extent, 16, 8), 0, "LSN");
+        assert_eq!(number(extent, 24, 4), (stop - start) as u64, "length");
+        assert_eq!((extent[29], number(extent, 30, 2)), (1, 0), "version of the header");
+        *kinds.entry(extent[28]).or_insert(0) += 1;
+    }
+    assert_eq!((kinds[&1], kinds[&2]), (2, 1), "superblocks and the space map");
+    assert_eq!(kinds[&4], 6, "values of more than 1024 bytes, and one beside a long key");
+    assert!(kinds[&3] > 30 && kinds.len() == 4, "{kinds:?}");
+    assert!((0..end).any(|page| !allocated(page)), "some space is free");
+}
