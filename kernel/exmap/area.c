@@ -270,6 +270,7 @@ int exmap_area_mmap(struct exmap_area *area, struct vm_area_struct *vma)
 	vma->vm_private_data = area;
 	vma->vm_ops = &area_vm_ops;
 	area->nr_vmas = 1;
+	area->epoch++;
 	WRITE_ONCE(area->start, vma->vm_start);
 	return 0;
 }

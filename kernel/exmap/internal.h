@@ -88,6 +88,7 @@ struct exmap_area {
 	struct exmap_pool *pool;	/* set last by SETUP */
 	unsigned long start;		/* under mmap_lock; 0 when not mapped */
 	int nr_vmas;			/* under mmap_lock */
+	unsigned long epoch;		/* under mmap_lock; grows with each mmap */
 	struct mmu_interval_notifier notifier;	/* while mapped */
 };
 

@@ -23,6 +23,7 @@
 #include "internal.h"
 
 struct exmap_wave {
+	unsigned long epoch;		/* of the area when it was mapped */
 	atomic_t pending;
 	struct completion done;
 };
@@ -66,14 +67,16 @@ static void io_submit(struct exmap_io *io, struct file *file,
 }
 
 /* Maps what is to be read; segments that fail at once are left out. */
-static int map_wave(struct exmap_call *call, struct exmap_seg *segs,
-		    struct exmap_io *ios, unsigned int nr)
+static int map_wave(struct exmap_call *call, struct exmap_wave *wave,
+		    struct exmap_seg *segs, struct exmap_io *ios,
+		    unsigned int nr)
 {
 	unsigned int i;
 	int err = exmap_call_lock(call);
 
 	if (err)
 		return err;
+	wave->epoch = call->area->epoch;
 	for (i = 0; i < nr; i++) {
 		if (!segs[i].count)
 			continue;
@@ -85,23 +88,24 @@ static int map_wave(struct exmap_call *call, struct exmap_seg *segs,
 	return 0;
 }
 
-static void fill_wave(struct exmap_call *call, struct exmap_seg *segs,
-		      struct exmap_io *ios, unsigned int nr)
+static void fill_wave(struct exmap_call *call, struct exmap_wave *wave,
+		      struct exmap_seg *segs, struct exmap_io *ios,
+		      unsigned int nr)
 {
-	struct exmap_wave wave = { .pending = ATOMIC_INIT(1) };
 	unsigned int i;
 
-	init_completion(&wave.done);
+	atomic_set(&wave->pending, 1);
+	init_completion(&wave->done);
 	for (i = 0; i < nr; i++) {
 		if (!segs[i].done)
 			continue;
-		ios[i].wave = &wave;
-		atomic_inc(&wave.pending);
+		ios[i].wave = wave;
+		atomic_inc(&wave->pending);
 		io_submit(&ios[i], call->pool->backing, &segs[i]);
 	}
-	wave_put(&wave);
+	wave_put(wave);
 	/* Not killable: the file system writes into pages and kiocbs. */
-	wait_for_completion_io(&wave.done);
+	wait_for_completion_io(&wave->done);
 }
 
 /* Pages of a segment that are filled, the last perhaps padded with zeroes. */
@@ -120,9 +124,14 @@ static u64 pages_filled(struct exmap_seg *seg, const struct exmap_io *io)
 	return DIV_ROUND_UP(io->result, PAGE_SIZE);
 }
 
-/* Unmaps what was mapped but not filled; sets done and reach accordingly. */
-static void trim_wave(struct exmap_call *call, struct exmap_seg *segs,
-		      struct exmap_io *ios, unsigned int nr)
+/*
+ * Unmaps what was mapped but not filled; sets done and reach accordingly. If
+ * the area has been unmapped meanwhile there is nothing to unmap; and if it
+ * has been mapped anew, what the addresses mean now is none of READ's business.
+ */
+static void trim_wave(struct exmap_call *call, struct exmap_wave *wave,
+		      struct exmap_seg *segs, struct exmap_io *ios,
+		      unsigned int nr)
 {
 	unsigned int i;
 
@@ -141,8 +150,10 @@ static void trim_wave(struct exmap_call *call, struct exmap_seg *segs,
 			segs[i].error = -ENODATA;
 		if (exmap_call_lock(call))
 			continue;
-		exmap_unmap_range(call, ios[i].addr + (filled << PAGE_SHIFT),
-				  mapped - filled);
+		if (call->area->epoch == wave->epoch)
+			exmap_unmap_range(call,
+					  ios[i].addr + (filled << PAGE_SHIFT),
+					  mapped - filled);
 		exmap_call_unlock(call);
 	}
 	exmap_gather_finish(call);
@@ -162,6 +173,7 @@ int exmap_read_segs(struct exmap_call *call, struct exmap_seg *segs,
 		    unsigned int nr)
 {
 	struct exmap_io one, *ios = &one;
+	struct exmap_wave wave;
 	int err;
 
 	if (!call->pool->backing)
@@ -171,10 +183,10 @@ int exmap_read_segs(struct exmap_call *call, struct exmap_seg *segs,
 		if (!ios)
 			return -ENOMEM;
 	}
-	err = map_wave(call, segs, ios, nr);
+	err = map_wave(call, &wave, segs, ios, nr);
 	if (!err) {
-		fill_wave(call, segs, ios, nr);
-		trim_wave(call, segs, ios, nr);
+		fill_wave(call, &wave, segs, ios, nr);
+		trim_wave(call, &wave, segs, ios, nr);
 	}
 	if (ios != &one)
 		kfree(ios);

@@ -8,14 +8,20 @@ note() {
 	failed=1
 }
 
-# A disk in memory with two pages that cannot be read.
+# disk NAME [ATTRIBUTE=VALUE...] - a disk in memory, of 16 MiB, with two pages that cannot be read
+disk() {
+	path=/sys/kernel/config/nullb/$1
+	mkdir "$path" || return 1
+	shift
+	for pair in memory_backed=1 size=16 blocksize=4096 badblocks=+64-79 "$@" power=1; do
+		echo "${pair#*=}" > "$path/${pair%%=*}" || return 1
+	done
+}
 if [ -e /sys/module/null_blk ]; then
 	mount -t configfs none /sys/kernel/config
-	disk=/sys/kernel/config/nullb/nullb0
-	mkdir $disk && echo 1 > $disk/memory_backed && echo 16 > $disk/size && echo 4096 > $disk/blocksize &&
-		echo +64-79 > $disk/badblocks && echo 1 > $disk/power || echo "# no disk with bad blocks"
+	# The second takes half a second for each request.
+	disk nullb0 && disk nullb1 irqmode=2 completion_nsec=500000000 || echo "# no disks with bad blocks"
 fi
-
 mount -t cgroup2 none /sys/fs/cgroup && echo +memory > /sys/fs/cgroup/cgroup.subtree_control || echo "# no memory groups"
 
 # shellcheck disable=SC2086 # several parameters may be given

@@ -252,6 +252,118 @@ static void pinned(void)
 	EXPECT(stamped(copy, 4712));
 }
 
+struct reader {
+	struct map *m;
+	unsigned long page;
+	ssize_t got;
+	int error;
+};
+
+static void *read_slowly(void *data)
+{
+	struct reader *r = data;
+
+	r->got = pread(r->m->fd, r->m->base + r->page * PAGE, PAGE, 0);
+	r->error = errno;
+	return NULL;
+}
+
+/* Starts a READ of @page, and waits until the page is there. */
+static void start_reading(struct reader *r, struct map *m, unsigned long page,
+			  pthread_t *thread)
+{
+	*r = (struct reader) { .m = m, .page = page };
+	pthread_create(thread, NULL, read_slowly, r);
+	while (!mapped(m->base + page * PAGE))
+		usleep(1000);
+}
+
+static void freed_while_read(void)
+{
+	int file = open(SLOW_DISK, O_RDONLY | O_DIRECT);
+	pthread_t thread;
+	struct reader r;
+	struct map m;
+
+	REQUIRE(file >= 0);
+	map_create(&m, file, 2, 20, 64);
+	for (int bad = 0; bad < 2; bad++) {
+		unsigned long page = bad ? BAD_FIRST : 1;
+
+		start_reading(&r, &m, page, &thread);
+		usleep(50000);
+		EXPECT_EQ(one(&m, 1, EXMAP_OP_FREE, page, 1, NULL), 0);
+		EXPECT_EQ(counters(&m).pages_parked, 1);
+		EXPECT_EQ(many(&m, 1, EXMAP_OP_ALLOC, 20, 1, 20), 19);
+		for (int i = 20; i < 39; i++)
+			stamp(m.base + i * PAGE, i);
+		pthread_join(thread, NULL);
+		EXPECT_EQ(r.got, bad ? -1 : (ssize_t)PAGE);
+		EXPECT(!bad || r.error == EIO);
+		for (int i = 20; i < 39; i++)
+			EXPECT(stamped(m.base + i * PAGE, i));
+		EXPECT_EQ(batch_one(&m, 1, EXMAP_OP_FREE, 0, 64, NULL), 0);
+		EXPECT_EQ(drain(&m, 1, 20), 20);
+	}
+}
+
+/*
+ * The area is unmapped during a READ that fails, something else put in its
+ * place, and the area mapped elsewhere: what READ must undo is gone, and it
+ * must not touch what is there instead.
+ */
+static void moved_while_read(void)
+{
+	int file = open(SLOW_DISK, O_RDONLY | O_DIRECT);
+	pthread_t thread;
+	struct reader r;
+	char *other, *old;
+	struct map m;
+
+	REQUIRE(file >= 0);
+	map_create(&m, file, 1, 20, 64);
+	start_reading(&r, &m, BAD_FIRST, &thread);
+	usleep(50000);
+	old = m.base;
+	EXPECT_EQ(munmap(m.base, m.pages * PAGE), 0);
+	other = mmap(old, m.pages * PAGE, PROT_READ | PROT_WRITE,
+		     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+	REQUIRE(other == old);
+	for (int i = 0; i < 64; i++)
+		stamp(other + i * PAGE, i);
+	m.base = mmap(NULL, m.pages * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED,
+		      m.fd, 0);
+	REQUIRE(m.base != MAP_FAILED && m.base != other);
+	pthread_join(thread, NULL);
+	EXPECT_EQ(r.got, -1);
+	EXPECT_EQ(r.error, EIO);
+	for (int i = 0; i < 64; i++)
+		EXPECT(stamped(other + i * PAGE, i));
+	EXPECT_EQ(drain(&m, 0, 0), 20);
+	map_destroy(&m);
+}
+
+static void killed_while_read(void *data)
+{
+	int file = open(SLOW_DISK, O_RDONLY | O_DIRECT);
+	pthread_t thread;
+	struct reader r;
+	struct map m;
+
+	(void)data;
+	REQUIRE(file >= 0);
+	map_create(&m, file, 1, 20, 64);
+	start_reading(&r, &m, 1, &thread);
+	usleep(50000);
+	kill(getpid(), SIGKILL);
+	pause();
+}
+
+static void exit_while_read(void)
+{
+	EXPECT_EQ(in_child(killed_while_read, NULL), -1);
+}
+
 const struct test read_tests[] = {
 	{ "pread maps pages and fills them", by_pread, DISK },
 	{ "preadv reads scattered pages", by_preadv, DISK },
@@ -269,5 +381,10 @@ const struct test read_tests[] = {
 	  DISK },
 	{ "a page that something still holds is not handed out again", pinned,
 	  NULL },
+	{ "a page freed while it is read is not handed out before that is over",
+	  freed_while_read, SLOW_DISK },
+	{ "a failed READ of an area that was mapped elsewhere meanwhile touches nothing",
+	  moved_while_read, SLOW_DISK },
+	{ "SIGKILL in the middle of a READ", exit_while_read, SLOW_DISK },
 	{ NULL, NULL, NULL },
 };

@@ -33,6 +33,7 @@
 #define DISK "/dev/vda"		/* holds pattern() in its first DISK_PAGES pages */
 #define DISK_PAGES 4096UL
 #define BAD_DISK "/dev/nullb0"	/* pages BAD_FIRST to BAD_LAST cannot be read */
+#define SLOW_DISK "/dev/nullb1"	/* the same, but slow */
 #define BAD_FIRST 8UL
 #define BAD_LAST 9UL
 
