@@ -189,6 +189,9 @@ pub trait Pager: Send + Sync {
     /// If it is not allocated as such.
     fn discard(&self, extent: Extent) -> Result<(), PoolError>;
 
+    /// Whether exactly this extent is allocated.
+    fn is_extent(&self, extent: Extent) -> bool;
+
     /// The most pages that an extent may have to be kept in memory beside others; larger ones are better
     /// written and read past the pool.
     fn comfortable_pages(&self) -> u32;

@@ -447,6 +447,10 @@ impl Pager for Pool {
         self.core.discard(extent)
     }
 
+    fn is_extent(&self, extent: Extent) -> bool {
+        Pool::is_extent(self, extent)
+    }
+
     fn comfortable_pages(&self) -> u32 {
         (self.core.budget.limit() / 8).min(EXTENT_PAGES_MAX as usize) as u32
     }

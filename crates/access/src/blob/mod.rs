@@ -11,18 +11,22 @@
 //! A blob is written before the record that refers to it, and freed after no record does any more. A reader
 //! latches it shared with the leaf still valid, so whoever frees it waits, or defers.
 
+mod check;
 mod read;
 mod write;
 
 use crate::node::BLOB_REFERENCE_BYTES;
-use vellum_base::{Bytes, Extent, HEADER_BYTES, PAGE_SIZE, PageId};
+use vellum_base::{Bytes, Extent, HEADER_BYTES, PAGE_SIZE, PageHeader, PageId, PageKind, checksum};
 
+pub(crate) use check::BlobCheck;
 pub use read::BlobReader;
-pub(crate) use read::read_part;
 pub(crate) use write::write_blob;
 
 /// The unit in which a blob is checked, in bytes.
 pub const CHUNK_BYTES: u64 = 64 << 10;
+
+/// No page lies beyond what 64 bits can address.
+const HEAD_LIMIT: u64 = 1 << 51;
 
 /// Where a blob is and how it can be recognised.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,12 +45,25 @@ impl BlobReference {
         if bytes.len() != BLOB_REFERENCE_BYTES {
             return None;
         }
-        let length = bytes.u64_at(8);
-        (length <= crate::MAX_VALUE_BYTES).then(|| Self {
-            head: PageId(bytes.u64_at(0)),
+        let (head, length) = (bytes.u64_at(0), bytes.u64_at(8));
+        (head < HEAD_LIMIT && length <= crate::MAX_VALUE_BYTES).then(|| Self {
+            head: PageId(head),
             length,
             digest: bytes.u64_at(16),
         })
+    }
+
+    /// Whether the extent in `page` is the one that the reference was made for, as far as its header and the
+    /// checksums of the chunks tell; the chunks themselves are not read.
+    ///
+    /// What was read from storage is known to be as it was written, but a damaged reference may lead to
+    /// somebody else's extent.
+    pub(crate) fn leads_to(self, page: &[u8]) -> bool {
+        let start = trailer_at(self.length) as usize;
+        let sums = page.get(start..).and_then(|rest| rest.get(..8 * chunks(self.length) as usize));
+        page.len() == self.extent().bytes()
+            && PageHeader::read(page).kind == PageKind::BLOB
+            && sums.is_some_and(|sums| checksum(sums) == self.digest)
     }
 
     pub(crate) fn encode(self) -> [u8; BLOB_REFERENCE_BYTES] {
@@ -87,6 +104,8 @@ mod tests {
         assert_eq!(BlobReference::decode(&reference.encode()), Some(reference));
         assert_eq!(BlobReference::decode(&[0xff; 24]), None);
         assert_eq!(BlobReference::decode(&[0; 23]), None);
+        let beyond = BlobReference { head: PageId(u64::MAX - 1), ..reference };
+        assert_eq!(BlobReference::decode(&beyond.encode()), None);
     }
 
     #[test]

@@ -23,7 +23,7 @@ fn read_range<'p, P: Pager>(
 }
 
 /// Reads the checksums of the chunks, and checks them against the reference.
-pub(crate) fn read_sums<'p, P: Pager>(
+fn read_sums<'p, P: Pager>(
     pager: &'p P,
     leaf: &P::Optimistic<'p>,
     reference: BlobReference,
@@ -58,7 +58,7 @@ fn read_chunk<'p, P: Pager>(
 }
 
 /// Reads one chunk of a blob, to which `leaf` refers, and whose checksums have been read.
-pub(crate) fn read_part<'p, P: Pager>(
+fn read_part<'p, P: Pager>(
     pager: &'p P,
     leaf: &P::Optimistic<'p>,
     reference: BlobReference,
@@ -74,8 +74,26 @@ pub(crate) fn read_part<'p, P: Pager>(
 
 /// Reads a large value in parts: each part is checked, and only the parts asked for are read from storage.
 ///
-/// Between two calls the value may be replaced or removed by others. The next call then fails with
-/// [`AccessError::ValueChanged`].
+/// Between two calls the value may be replaced or removed by others. A later call then fails with
+/// [`AccessError::ValueChanged`], unless the part it wants is the one that was read last.
+///
+/// ```
+/// use vellum_access::Tree;
+/// use vellum_pool::{Pool, PoolOptions};
+///
+/// let directory = tempfile::tempdir()?;
+/// let pool = Pool::create(directory.path().join("file"), &PoolOptions::default())?;
+/// let tree = Tree::create(&pool)?;
+/// tree.upsert(b"song", &[7; 1_000_000])?;
+///
+/// let mut reader = tree.reader(b"song")?.expect("a value this long is a large one");
+/// let mut part = [0; 16];
+/// assert_eq!(reader.length(), 1_000_000);
+/// assert_eq!(reader.read_at(500_000, &mut part)?, 16); // reads 64 KiB from storage, not all
+/// assert_eq!(part, [7; 16]);
+/// assert_eq!(reader.read_at(999_990, &mut part)?, 10);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct BlobReader<'p, P: Pager> {
     tree: Tree<'p, P>,
     key: Vec<u8>,
@@ -96,25 +114,27 @@ impl<'p, P: Pager> BlobReader<'p, P> {
     }
 
     /// Reads bytes from `offset` on into `buffer`, as many as there are and have room, and returns how many:
-    /// fewer than `buffer` holds only at the end of the value.
+    /// fewer than `buffer` holds only at the end of the value, and none beyond it.
     ///
     /// # Errors
     /// If the value has changed, cannot be read, or is damaged.
     pub fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> Result<usize, AccessError> {
-        let mut done = 0;
-        while done < buffer.len() && offset + (done as u64) < self.reference.length {
-            let at = offset + done as u64;
+        let length = self.reference.length.saturating_sub(offset).min(buffer.len() as u64) as usize;
+        let mut target = buffer.get_mut(..length).unwrap_or_default();
+        while !target.is_empty() {
+            // Cannot overflow: it lies before the end of the value.
+            let at = offset + (length - target.len()) as u64;
             let chunk = self.chunk(at / CHUNK_BYTES)?;
-            let start = (at % CHUNK_BYTES) as usize;
-            let part = chunk.get(start..).unwrap_or_default();
-            let target = buffer.get_mut(done..).unwrap_or_default();
-            let length = part.len().min(target.len());
-            for (to, from) in target.iter_mut().zip(part) {
-                *to = *from;
+            let part = chunk.get((at % CHUNK_BYTES) as usize..).unwrap_or_default();
+            let now = part.len().min(target.len());
+            let (to, rest) = target.split_at_mut(now);
+            to.copy_from_slice(part.get(..now).unwrap_or_default());
+            if now == 0 {
+                return Err(AccessError::ValueChanged);
             }
-            done += length;
+            target = rest;
         }
-        Ok(done)
+        Ok(length)
     }
 
     fn chunk(&mut self, index: u64) -> Result<&[u8], AccessError> {

@@ -244,6 +244,18 @@ impl<B: Bytes> NodeView<B> {
         word.stride() + align(tail.saturating_add(value)) <= self.free_bytes()
     }
 
+    /// Whether the value of slot `index` can be replaced by one of `value_length` bytes, after compaction if
+    /// need be. Only for leaves.
+    pub fn has_room_to_replace(self, index: usize, value_length: usize) -> bool {
+        let old = self.slot(index);
+        align(old.tail_length().saturating_add(value_length)) <= self.free_bytes() + old.record_bytes()
+    }
+
+    /// The bytes that the two fences take.
+    pub fn fence_bytes(self) -> usize {
+        fence_bytes(self.lower_length(), self.upper_length(), self.prefix_len())
+    }
+
     /// The bytes that are free, holes between records included.
     pub fn free_bytes(self) -> usize {
         let word = self.word();

@@ -8,12 +8,11 @@ use super::{Tree, check_key, descend::Towards};
 use crate::{
     AccessError,
     blob::BlobReference,
-    node::{NODE_BYTES, NodeView, ValueKind},
+    node::{NodeView, ValueKind},
     value::{Held, Value},
 };
 use std::ops::Bound;
-use vellum_base::Bytes;
-use vellum_pool::{OptimisticPage, Pager, PoolError};
+use vellum_pool::{Pager, PoolError};
 
 /// Walks the entries of a range in both directions.
 ///
@@ -25,6 +24,8 @@ pub struct Cursor<'p, P> {
     upper: Bound<Vec<u8>>,
     /// A copy of the leaf in which the cursor stands; empty before the first step.
     leaf: Vec<u8>,
+    /// Room for the copy of the next one, so that a leaf that cannot be read leaves the cursor where it was.
+    spare: Vec<u8>,
     /// The slot of the copy behind the cursor.
     index: usize,
     /// Where a cursor without a leaf stands.
@@ -103,6 +104,7 @@ impl<'p, P: Pager> Tree<'p, P> {
             lower: lower.map(<[u8]>::to_vec),
             upper: upper.map(<[u8]>::to_vec),
             leaf: Vec::new(),
+            spare: Vec::new(),
             index: 0,
             start: Start::Lower,
             key: Vec::new(),
@@ -123,15 +125,21 @@ impl<'p, P: Pager> Cursor<'p, P> {
         self.start = Start::Upper;
     }
 
-    /// Goes to just before `key`, whether or not it is there. Outside of the range, one direction ends at
-    /// once and the other leads into it.
+    /// Goes to just before `key`, whether or not it is there. Outside of the range, it goes to the end of the
+    /// range that is nearer.
     ///
     /// # Errors
     /// If the key is too long.
     pub fn seek(&mut self, key: &[u8]) -> Result<(), AccessError> {
         check_key(key)?;
         self.leaf.clear();
-        self.start = Start::At(key.to_vec());
+        self.start = if self.is_before_range(key) {
+            Start::Lower
+        } else if self.is_behind_range(key) {
+            Start::Upper
+        } else {
+            Start::At(key.to_vec())
+        };
         Ok(())
     }
 
@@ -142,16 +150,15 @@ impl<'p, P: Pager> Cursor<'p, P> {
     #[expect(clippy::should_implement_trait, reason = "the entry borrows from the cursor")]
     pub fn next(&mut self) -> Result<Option<Entry<'_, 'p, P>>, AccessError> {
         self.arrive()?;
-        while self.index >= NodeView::new(self.leaf()).count() {
+        while self.index >= self.view().count() {
             let mut fence = Vec::new();
-            if !NodeView::new(self.leaf()).upper_fence(&mut fence) || !self.before_upper(&fence) {
+            if !self.view().upper_fence(&mut fence) || self.ends_at(&fence) {
                 return Ok(None);
             }
-            self.copy_leaf(Towards::Behind(&fence))?;
-            self.index = 0;
+            self.go_on(Towards::Behind(&fence), &fence)?;
         }
         self.load_key(self.index);
-        if !self.within_upper() {
+        if self.is_behind_range(&self.key) {
             return Ok(None);
         }
         let index = self.index;
@@ -167,14 +174,13 @@ impl<'p, P: Pager> Cursor<'p, P> {
         self.arrive()?;
         while self.index == 0 {
             let mut fence = Vec::new();
-            if !NodeView::new(self.leaf()).lower_fence(&mut fence) || !self.behind_lower(&fence) {
+            if !self.view().lower_fence(&mut fence) || self.is_before_range(&fence) {
                 return Ok(None);
             }
-            self.copy_leaf(Towards::Key(&fence))?;
-            self.index = NodeView::new(self.leaf()).count();
+            self.go_on(Towards::Key(&fence), &fence)?;
         }
         self.load_key(self.index - 1);
-        if !self.within_lower() {
+        if self.is_before_range(&self.key) {
             return Ok(None);
         }
         self.index -= 1;
@@ -197,7 +203,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
         match key {
             Some(key) => {
                 self.copy_leaf(Towards::Key(&key))?;
-                let find = NodeView::new(self.leaf()).find(&key);
+                let find = self.view().find(&key);
                 self.index = find.index + usize::from(behind && find.found);
             }
             None if matches!(self.start, Start::Lower) => {
@@ -206,29 +212,30 @@ impl<'p, P: Pager> Cursor<'p, P> {
             }
             None => {
                 self.copy_leaf(Towards::Last)?;
-                self.index = NodeView::new(self.leaf()).count();
+                self.index = self.view().count();
             }
         }
         Ok(())
     }
 
-    /// Copies a leaf, as it is at one moment.
-    fn copy_leaf(&mut self, towards: Towards<'_>) -> Result<(), AccessError> {
-        let (tree, mut copy) = (self.tree, std::mem::take(&mut self.leaf));
-        let result = tree.pager.run(|| {
-            let Some(place) = tree.node_at(towards, 0)? else { return Ok(()) };
-            copy.clear();
-            place.node.bytes().append_to(0, NODE_BYTES, &mut copy);
-            place.node.validate()
-        });
-        if result.is_ok() {
-            self.leaf = copy;
-        }
-        Ok(result?)
+    /// Goes from a leaf's fence to the leaf on its other side, which lies in the direction given.
+    fn go_on(&mut self, towards: Towards<'_>, fence: &[u8]) -> Result<(), AccessError> {
+        self.copy_leaf(towards)?;
+        // Meanwhile the leaf may have been merged with the one that the cursor comes from.
+        let find = self.view().find(fence);
+        self.index = find.index + usize::from(find.found);
+        Ok(())
     }
 
-    fn leaf(&self) -> &[u8] {
-        &self.leaf
+    /// Copies a leaf. If that fails, the cursor stays where it is.
+    fn copy_leaf(&mut self, towards: Towards<'_>) -> Result<(), AccessError> {
+        self.tree.copy_node(towards, 0, &mut self.spare)?;
+        std::mem::swap(&mut self.leaf, &mut self.spare);
+        Ok(())
+    }
+
+    fn view(&self) -> NodeView<&[u8]> {
+        NodeView::new(&self.leaf)
     }
 
     fn load_key(&mut self, index: usize) {
@@ -236,42 +243,35 @@ impl<'p, P: Pager> Cursor<'p, P> {
         NodeView::new(&self.leaf[..]).append_key(index, &mut self.key);
     }
 
-    fn within_upper(&self) -> bool {
-        match &self.upper {
-            Bound::Included(upper) => self.key <= *upper,
-            Bound::Excluded(upper) => self.key < *upper,
-            Bound::Unbounded => true,
-        }
-    }
-
-    fn within_lower(&self) -> bool {
+    /// Whether no key of the range is `key` or lies before it.
+    fn is_before_range(&self, key: &[u8]) -> bool {
         match &self.lower {
-            Bound::Included(lower) => self.key >= *lower,
-            Bound::Excluded(lower) => self.key > *lower,
-            Bound::Unbounded => true,
+            Bound::Included(lower) => key < &lower[..],
+            Bound::Excluded(lower) => key <= &lower[..],
+            Bound::Unbounded => false,
         }
     }
 
-    /// Whether there can be keys of the range behind `fence`.
-    fn before_upper(&self, fence: &[u8]) -> bool {
+    /// Whether no key of the range is `key` or lies behind it.
+    fn is_behind_range(&self, key: &[u8]) -> bool {
         match &self.upper {
-            Bound::Included(upper) | Bound::Excluded(upper) => fence < &upper[..],
-            Bound::Unbounded => true,
+            Bound::Included(upper) => key > &upper[..],
+            Bound::Excluded(upper) => key >= &upper[..],
+            Bound::Unbounded => false,
         }
     }
 
-    /// Whether there can be keys of the range at `fence` or before it.
-    fn behind_lower(&self, fence: &[u8]) -> bool {
-        match &self.lower {
-            Bound::Included(lower) => fence >= &lower[..],
-            Bound::Excluded(lower) => fence > &lower[..],
-            Bound::Unbounded => true,
+    /// Whether no key of the range lies behind `fence`.
+    fn ends_at(&self, fence: &[u8]) -> bool {
+        match &self.upper {
+            Bound::Included(upper) | Bound::Excluded(upper) => fence >= &upper[..],
+            Bound::Unbounded => false,
         }
     }
 
     /// The entry in slot `index`, whose key has been loaded.
     fn entry(&self, index: usize) -> Result<Entry<'_, 'p, P>, AccessError> {
-        let at = NodeView::new(self.leaf()).value_location(index);
+        let at = self.view().value_location(index);
         let bytes = self.leaf.get(at.at..at.at + at.length);
         let value = match (at.kind, bytes) {
             (ValueKind::Inline, Some(bytes)) => Some(EntryValue::Inline(bytes)),

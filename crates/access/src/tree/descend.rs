@@ -1,9 +1,13 @@
 //! The way down, without latches.
 
 use super::Tree;
-use crate::{error::damaged, node::NodeView};
+use crate::{
+    AccessError,
+    error::damaged,
+    node::{NODE_BYTES, NodeView},
+};
 use vellum_base::{Bytes, PAGE_FORMAT_VERSION, PageKind};
-use vellum_pool::{Interrupt, OptimisticPage, Pager};
+use vellum_pool::{Interrupt, OptimisticPage, Pager, PoolError};
 
 /// Bytes 28..32 of the page of a node: its kind, the version of the header, and zeroes.
 const KIND_WORD: u32 = PageKind::TREE_NODE.0 as u32 | (PAGE_FORMAT_VERSION as u32) << 8;
@@ -69,6 +73,28 @@ impl<'p, P: Pager> Tree<'p, P> {
         Ok(Some(place))
     }
 
+    /// Copies the node at `level` in the given direction, as it is at one moment. False if the tree is not that
+    /// high.
+    pub(super) fn copy_node(
+        &self,
+        towards: Towards<'_>,
+        level: u8,
+        copy: &mut Vec<u8>,
+    ) -> Result<bool, AccessError> {
+        let page = self.pager.run(|| {
+            copy.clear();
+            let Some(Place { node, .. }) = self.node_at(towards, level)? else { return Ok(None) };
+            node.bytes().append_to(0, NODE_BYTES, copy);
+            node.validate().map(|()| Some(node.id()))
+        })?;
+        match page {
+            Some(page) if !leads_on(NodeView::new(&copy[..]), towards) => {
+                Err(PoolError::contents(page, "its fences are not the separators of its parent").into())
+            }
+            found => Ok(found.is_some()),
+        }
+    }
+
     /// The level of a node, which must be one below its parent's, so that a way down always ends.
     #[inline]
     pub(super) fn level_of(
@@ -96,5 +122,21 @@ impl<'p, P: Pager> Tree<'p, P> {
                 damaged(node.id(), format!("a tree's node of level {level} should be here"))
             }
         })
+    }
+}
+
+/// Whether a node is one that is looked for in this direction. In a sound tree it always is; in a damaged one it
+/// may not be, and a cursor that believed it could walk in a circle.
+fn leads_on(node: NodeView<&[u8]>, towards: Towards<'_>) -> bool {
+    let (mut lower, mut upper) = (Vec::new(), Vec::new());
+    let lower = node.lower_fence(&mut lower).then_some(&lower[..]);
+    let upper = node.upper_fence(&mut upper).then_some(&upper[..]);
+    match towards {
+        Towards::Key(key) => node.covers(key),
+        Towards::Behind(key) => {
+            lower.is_none_or(|lower| lower <= key) && upper.is_none_or(|upper| key < upper)
+        }
+        Towards::First => lower.is_none(),
+        Towards::Last => upper.is_none(),
     }
 }

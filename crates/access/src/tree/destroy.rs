@@ -6,8 +6,8 @@ use crate::{
     blob::BlobReference,
     node::{NodeView, ValueKind},
 };
-use vellum_base::{Bytes, Extent, PageId};
-use vellum_pool::{Pager, SharedPage};
+use vellum_base::{Bytes, Extent, PageHeader, PageId, PageKind};
+use vellum_pool::{Pager, PoolError, SharedPage};
 
 impl<P: Pager> Tree<'_, P> {
     /// Frees all pages of the tree, the root's included. Nobody may use it any more, nor afterwards.
@@ -17,19 +17,33 @@ impl<P: Pager> Tree<'_, P> {
     /// returned.
     pub fn destroy(self) -> Result<(), AccessError> {
         let mut result = Ok(());
-        let mut todo = vec![self.root];
-        while let Some(page) = todo.pop() {
-            let step = self.destroy_node(page, &mut todo);
+        let mut todo = vec![(self.root, None)];
+        while let Some((page, level)) = todo.pop() {
+            let step = self.destroy_node(page, level, &mut todo);
             result = result.and(step);
         }
         result
     }
 
-    fn destroy_node(&self, page: PageId, todo: &mut Vec<PageId>) -> Result<(), AccessError> {
+    fn destroy_node(
+        &self,
+        page: PageId,
+        level: Option<u8>,
+        todo: &mut Vec<(PageId, Option<u8>)>,
+    ) -> Result<(), AccessError> {
+        let problem = |what: String| PoolError::contents(page, what);
+        // A page that two nodes refer to has been freed when it is met again.
+        if !self.pager.is_extent(Extent::page(page)) {
+            return Err(problem("a tree's node should be here, but it is not allocated".into()).into());
+        }
         let bytes = self.pager.shared_certain(Extent::page(page))?.page().to_vec();
         let view = NodeView::new(&bytes[..]);
-        view.validate().map_err(|fault| vellum_pool::PoolError::contents(page, fault.to_string()))?;
-        todo.extend(view.children());
+        view.validate().map_err(|fault| problem(fault.to_string()))?;
+        let expected = level.is_none_or(|level| level == view.level());
+        if !expected || PageHeader::read(&bytes).kind != PageKind::TREE_NODE {
+            return Err(problem("a tree's node of another level should be here".into()).into());
+        }
+        todo.extend(view.children().map(|child| (child, view.level().checked_sub(1))));
         let mut result = Ok(());
         for index in 0..if view.is_leaf() { view.count() } else { 0 } {
             let at = view.value_location(index);

@@ -30,11 +30,12 @@ pub use write::Written;
 use crate::{
     AccessError,
     blob::{BlobReader, BlobReference},
+    error::damaged,
     node::{MAX_KEY_BYTES, NodeMut, NodeView, ValueAt, ValueKind},
     value::{Held, Value},
 };
 use vellum_base::{Bytes, PageId, PageKind};
-use vellum_pool::{AllocatedPage, ExclusivePage, Interrupt, OptimisticPage, Pager};
+use vellum_pool::{AllocatedPage, ExclusivePage, Interrupt, OptimisticPage, Pager, SharedPage};
 
 /// A B+tree from keys of up to 1024 bytes to values of up to 1 GiB, in the order of the keys' bytes.
 ///
@@ -212,6 +213,9 @@ impl<'p, P: Pager> Tree<'p, P> {
                 Some(at) => {
                     let reference = blob_reference::<P>(&leaf, at)?;
                     let guard = self.pager.shared(&leaf, reference.extent())?;
+                    if !reference.leads_to(guard.page()) {
+                        return Err(damaged(leaf.id(), NOT_ITS_VALUE));
+                    }
                     Ok(Found::Blob(reference, guard))
                 }
             }
@@ -227,9 +231,11 @@ pub(crate) fn blob_reference<'p, P: Pager + 'p>(
     let mut bytes = Vec::with_capacity(at.length);
     leaf.bytes().append_to(at.at, at.length, &mut bytes);
     leaf.validate()?;
-    BlobReference::decode(&bytes)
-        .ok_or_else(|| crate::error::damaged(leaf.id(), "a reference to a large value is damaged"))
+    BlobReference::decode(&bytes).ok_or_else(|| damaged(leaf.id(), "a reference to a large value is damaged"))
 }
+
+/// What is wrong with a reference that leads to an extent which is not its value.
+const NOT_ITS_VALUE: &str = "a reference to a large value leads to something else";
 
 #[inline]
 pub(crate) fn check_key(key: &[u8]) -> Result<(), AccessError> {

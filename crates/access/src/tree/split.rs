@@ -8,42 +8,60 @@ use super::{
 use crate::{
     AccessError,
     error::{damaged, refused},
-    node::{NODE_BYTES, NodeMut, NodeView},
+    node::{Find, NODE_BYTES, NodeMut, NodeView},
 };
 use vellum_base::{HEADER_BYTES, PageKind};
-use vellum_pool::{AllocatedPage, ExclusivePage, Interrupt, Pager};
+use vellum_pool::{AllocatedPage, ExclusivePage, Interrupt, OptimisticPage, Pager};
 
 enum Attempt {
     Done,
-    /// The parent has no room for another separator.
-    ParentFull,
+    /// The parent has no room for another separator of so many bytes.
+    ParentFull {
+        separator_bytes: usize,
+    },
 }
 
 impl<'p, P: Pager> Tree<'p, P> {
-    /// Splits the node at `level` on the way to `key`, which is full; its parent first if need be.
-    pub(super) fn split(&self, key: &[u8], level: u8) -> Result<(), AccessError> {
+    /// Splits the node at `level` on the way to `key` if it has no room; its parent first if need be.
+    ///
+    /// What must have room is, in a leaf, the key with a value of `bytes` bytes; in an inner node, a
+    /// separator of `bytes` bytes. Somebody else may have split the node since it was found full: splitting
+    /// it again would be a waste, and what is left of it may have nothing to be split.
+    pub(super) fn split(&self, key: &[u8], level: u8, bytes: usize) -> Result<(), AccessError> {
         loop {
-            match self.pager.run(|| self.try_split(key, level))? {
+            match self.pager.run(|| self.try_split(key, level, bytes))? {
                 Attempt::Done => return Ok(()),
-                Attempt::ParentFull => self.split(key, level + 1)?,
+                Attempt::ParentFull { separator_bytes } => self.split(key, level + 1, separator_bytes)?,
             }
         }
     }
 
-    fn try_split(&self, key: &[u8], level: u8) -> Result<Attempt, Interrupt> {
-        let Some(place) = self.node_at(Towards::Key(key), level)? else {
+    fn try_split(&self, key: &[u8], level: u8, bytes: usize) -> Result<Attempt, Interrupt> {
+        let Some(Place { parent, node }) = self.node_at(Towards::Key(key), level)? else {
             // The tree has become lower meanwhile, so what was full is not there any more.
             return Ok(Attempt::Done);
         };
-        match place {
-            Place { parent: None, node } => self.split_root(node, key),
-            Place { parent: Some((parent, _)), node } => self.split_below(parent, node, key),
+        let view = NodeView::new(node.bytes());
+        let find = if level == 0 { view.find(key) } else { Find { index: 0, found: false } };
+        let has_room = match level {
+            0 if find.found => view.has_room_to_replace(find.index, bytes),
+            0 => view.has_room(key.len(), bytes),
+            _ => view.has_room(bytes, 0),
+        };
+        if has_room {
+            node.validate()?;
+            return Ok(Attempt::Done);
+        }
+        match parent {
+            None => self.split_root(node, key),
+            Some((parent, place)) => self.split_below(parent, place, node, key),
         }
     }
 
     fn split_below(
         &self,
         parent: P::Optimistic<'p>,
+        place: usize,
         node: P::Optimistic<'p>,
         key: &[u8],
     ) -> Result<Attempt, Interrupt> {
@@ -52,20 +70,25 @@ impl<'p, P: Pager> Tree<'p, P> {
         let mut parent = latch::<P>(parent)?;
         let mut node = latch::<P>(node)?;
         let (parent_id, node_id) = (parent.id(), node.id());
-        let mut left = NodeMut::new(node.page_mut());
+        // The left half is made beside the node, so that nothing has changed if either node turns out to be
+        // damaged.
+        let mut page = [0; NODE_BYTES];
+        copy_node(node.page(), &mut page);
+        let mut left = NodeMut::new(&mut page);
         let split = left.choose_separator(Some(key)).map_err(|fault| damaged(node_id, fault))?;
         if !view_of(&parent).has_room(split.separator.len(), 0) {
-            return Ok(Attempt::ParentFull);
+            return Ok(Attempt::ParentFull { separator_bytes: split.separator.len() });
         }
-        // In this order nothing has changed if the node turns out to be damaged, and nothing can fail after
-        // it has: the parent has room, and its fences enclose the node's.
-        if !view_of(&parent).covers(&split.separator) || view_of(&parent).find(&split.separator).found {
+        let view = view_of(&parent);
+        let find = view.find(&split.separator);
+        if find.found || find.index != view.child_index(place) || !view.covers(&split.separator) {
             return Err(damaged(parent_id, "its separators do not enclose its children's"));
         }
         left.split_into(right.page_mut(), &split).map_err(|error| refused(node_id, error))?;
         NodeMut::new(parent.page_mut())
             .insert_separator(&split.separator, right.id())
             .map_err(|error| refused(parent_id, error))?;
+        copy_node(&page, node.page_mut());
         drop(right.keep());
         Ok(Attempt::Done)
     }

@@ -1,13 +1,17 @@
 //! Looking at a whole tree: how large it is, and whether everything in it is as it should be.
 
-use super::{Tree, blob_reference};
+use super::{Tree, descend::Towards};
 use crate::{
     AccessError,
-    blob::{BlobReference, CHUNK_BYTES, read_part},
-    node::{NodeView, ValueKind},
+    blob::{BlobCheck, BlobReference},
+    node::{NodeView, ValueAt, ValueKind},
 };
-use vellum_base::{Bytes, Extent, PageHeader, PageId, PageKind};
+use vellum_base::{Bytes, Extent, PAGE_SIZE, PageHeader, PageId, PageKind};
 use vellum_pool::{OptimisticPage, Pager, PoolError, SharedPage};
+use vellum_vm::AlignedBuffer;
+
+/// How much of a value that does not fit into the pool is read at a time, in pages.
+const PIECE_PAGES: u32 = 256;
 
 /// How large a tree is.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -29,6 +33,41 @@ pub struct TreeShape {
     pub large_value_pages: u64,
     /// Bytes of all keys and values.
     pub data_bytes: u64,
+}
+
+impl TreeShape {
+    fn add(&mut self, node: NodeView<&[u8]>) {
+        if !node.is_leaf() {
+            self.inner_nodes += 1;
+            return;
+        }
+        self.leaves += 1;
+        self.leaf_bytes_used += node.used_bytes() as u64;
+        let mut key = Vec::new();
+        for index in 0..node.count() {
+            key.clear();
+            node.append_key(index, &mut key);
+            let at = node.value_location(index);
+            let reference = (at.kind == ValueKind::Blob).then(|| reference_at(node, at)).flatten();
+            self.entries += 1;
+            self.data_bytes += key.len() as u64;
+            match reference {
+                Some(reference) => {
+                    self.large_values += 1;
+                    self.large_value_pages += reference.extent().pages as u64;
+                    self.data_bytes += reference.length;
+                }
+                None => self.data_bytes += at.length as u64,
+            }
+        }
+    }
+}
+
+/// The reference to a blob that stands at `at` of a leaf.
+fn reference_at(leaf: NodeView<&[u8]>, at: ValueAt) -> Option<BlobReference> {
+    let mut bytes = Vec::with_capacity(at.length);
+    leaf.bytes().append_to(at.at, at.length, &mut bytes);
+    BlobReference::decode(&bytes)
 }
 
 /// What [`Tree::verify`] found.
@@ -78,22 +117,34 @@ impl<P: Pager> Tree<'_, P> {
     /// # Errors
     /// If a page cannot be read or is damaged.
     pub fn shape(&self) -> Result<TreeShape, AccessError> {
-        let mut shape = TreeShape::default();
-        let mut cursor = self.range(std::ops::Bound::Unbounded, std::ops::Bound::Unbounded)?;
-        while let Some(entry) = cursor.next()? {
-            shape.entries += 1;
-            shape.data_bytes += entry.key().len() as u64 + entry.value_length();
-            if entry.inline_value().is_none() {
-                shape.large_values += 1;
-            }
-        }
-        let root = self.pager.run(|| {
+        let root_level = self.pager.run(|| {
             let root = self.pager.root(self.root)?;
             let level = self.level_of(&root, None)?;
             root.validate().map(|()| level)
         })?;
-        shape.height = root as u32 + 1;
+        let mut shape = TreeShape { height: root_level as u32 + 1, ..TreeShape::default() };
+        for level in 0..=root_level {
+            self.for_each_node(level, |node| shape.add(node))?;
+        }
         Ok(shape)
+    }
+
+    /// Shows copies of all nodes of a level to `visit`, in the order of their keys.
+    fn for_each_node(&self, level: u8, mut visit: impl FnMut(NodeView<&[u8]>)) -> Result<(), AccessError> {
+        let (mut copy, mut fence, mut towards_first) = (Vec::new(), Vec::new(), true);
+        loop {
+            let towards = if towards_first { Towards::First } else { Towards::Behind(&fence) };
+            if !self.copy_node(towards, level, &mut copy)? {
+                return Ok(());
+            }
+            let node = NodeView::new(&copy[..]);
+            visit(node);
+            fence.clear();
+            if !node.upper_fence(&mut fence) {
+                return Ok(());
+            }
+            towards_first = false;
+        }
     }
 
     fn verify_node(
@@ -122,14 +173,11 @@ impl<P: Pager> Tree<'_, P> {
         if lower != expected.lower || upper != expected.upper {
             return Err(problem("its fences are not the separators of its parent".into()));
         }
-        let shape = &mut report.shape;
-        shape.height = shape.height.max(view.level() as u32 + 1);
+        report.shape.height = report.shape.height.max(view.level() as u32 + 1);
+        report.shape.add(view);
         if view.is_leaf() {
-            shape.leaves += 1;
-            shape.leaf_bytes_used += view.used_bytes() as u64;
-            self.verify_records(view, report, visit);
+            self.verify_blobs(view, report, visit);
         } else {
-            shape.inner_nodes += 1;
             Self::push_children(view, lower, upper, todo);
         }
         Ok(())
@@ -155,74 +203,59 @@ impl<P: Pager> Tree<'_, P> {
         }
     }
 
-    fn verify_records(
+    fn verify_blobs(
         &self,
-        view: NodeView<&[u8]>,
+        leaf: NodeView<&[u8]>,
         report: &mut TreeReport,
         visit: &mut impl FnMut(Extent) -> bool,
     ) {
         let mut key = Vec::new();
-        for index in 0..view.count() {
-            key.clear();
-            view.append_key(index, &mut key);
-            let at = view.value_location(index);
-            report.shape.entries += 1;
-            report.shape.data_bytes += key.len() as u64;
+        for index in 0..leaf.count() {
+            let at = leaf.value_location(index);
             if at.kind == ValueKind::Inline {
-                report.shape.data_bytes += at.length as u64;
                 continue;
             }
-            report.shape.large_values += 1;
-            let mut reference = Vec::new();
-            view.bytes().append_to(at.at, at.length, &mut reference);
-            match BlobReference::decode(&reference) {
+            key.clear();
+            leaf.append_key(index, &mut key);
+            let verified = match reference_at(leaf, at) {
+                Some(reference) if visit(reference.extent()) => self.verify_blob(&key, reference),
+                Some(_) => Ok(()),
                 None => {
-                    let page = PageHeader::read(view.bytes()).extent.head;
-                    let problem = PoolError::contents(page, "a reference to a large value is damaged");
-                    report.problems.push(problem.into());
+                    let page = PageHeader::read(leaf.bytes()).extent.head;
+                    Err(PoolError::contents(page, "a reference to a large value is damaged").into())
                 }
-                Some(reference) => {
-                    report.shape.data_bytes += reference.length;
-                    report.shape.large_value_pages += reference.extent().pages as u64;
-                    if visit(reference.extent())
-                        && let Err(error) = self.verify_blob(&key, reference)
-                    {
-                        report.problems.push(error);
-                    }
-                }
-            }
+            };
+            report.problems.extend(verified.err());
         }
     }
 
-    /// Reads a large value chunk by chunk, and the whole extent's checksum if it fits into the pool.
+    /// Reads all of a large value and checks it.
     fn verify_blob(&self, key: &[u8], reference: BlobReference) -> Result<(), AccessError> {
-        if reference.extent().pages <= self.pager.comfortable_pages() {
-            let guard = self.pager.shared_certain(reference.extent())?;
-            if PageHeader::read(guard.page()).kind != PageKind::BLOB {
-                let what = "a large value should be here";
-                return Err(PoolError::contents(reference.head, what).into());
-            }
+        let extent = reference.extent();
+        let mut check = BlobCheck::new(reference);
+        let in_memory = extent.pages <= self.pager.comfortable_pages();
+        if in_memory {
+            check.update(self.pager.shared_certain(extent)?.page());
         }
-        let mut sums = None;
-        for index in 0..reference.length.div_ceil(CHUNK_BYTES) {
-            let read = self.pager.run(|| {
-                let leaf = self.leaf(key)?;
-                let view = NodeView::new(leaf.bytes());
-                let same = match view.get(key) {
-                    Some(at) if at.kind == ValueKind::Blob => blob_reference::<P>(&leaf, at)? == reference,
-                    _ => false,
-                };
+        let mut page = if in_memory { extent.pages } else { 0 };
+        while page < extent.pages {
+            let pages = PIECE_PAGES.min(extent.pages - page);
+            let mut piece = AlignedBuffer::new(pages as usize * PAGE_SIZE);
+            let found = self.with_blob(key, |pager, leaf, found| {
                 leaf.validate()?;
-                if !same {
-                    return Ok(None);
+                if found != Some(reference) {
+                    return Ok(false);
                 }
-                read_part(self.pager, &leaf, reference, &mut sums, index).map(Some)
+                pager.read_part(leaf, extent, page, &mut piece).map(|()| true)
             })?;
-            if read.is_none() {
+            if !found {
                 let what = "a key of the leaf that refers to it is not found from the root";
                 return Err(PoolError::contents(reference.head, what).into());
             }
+            check.update(&piece);
+            page += pages;
         }
-        Ok(())
+        // What fits was checked as a whole when it was read in, or has not been written yet.
+        Ok(check.finish(!in_memory)?)
     }
 }

@@ -9,7 +9,11 @@ use crate::{
 };
 use std::io::Read;
 use vellum_base::Bytes;
-use vellum_pool::{ExclusivePage, Interrupt, OptimisticPage, Pager};
+use vellum_pool::{ExclusivePage, Interrupt, OptimisticPage, Pager, PoolError};
+
+/// How often a record is tried in a leaf that is full and split, which takes a few times, or as many more as
+/// others fill it again at once. So it ends also in a damaged leaf whose free bytes are not there.
+const ATTEMPTS_MAX: u32 = 1 << 16;
 
 /// What a write found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -93,11 +97,11 @@ impl<'p, P: Pager> Tree<'p, P> {
         check_key(key)?;
         let removed = self.pager.run(|| self.try_remove(key))?;
         let Some((old, sparse)) = removed else { return Ok(false) };
-        if let Some(reference) = old {
-            self.pager.discard(reference.extent())?;
-        }
+        self.free_blob(old);
         if sparse {
-            self.merge(key, 0)?;
+            // The key is gone, whatever becomes of this. What is not merged now costs space until the next
+            // removal nearby; a page that cannot be read will be reported to whoever needs what is in it.
+            let _ = self.merge(key, 0);
         }
         Ok(true)
     }
@@ -130,24 +134,30 @@ impl<'p, P: Pager> Tree<'p, P> {
         let reference = write_blob(self.pager, length, source)?;
         let written = self.place(key, &reference.encode(), ValueKind::Blob, mode);
         if !matches!(written, Ok(Written::Inserted | Written::Replaced)) {
-            self.pager.discard(reference.extent())?;
+            self.free_blob(Some(reference));
         }
         written
     }
 
+    /// Frees a value to which no record refers any more, after the change that made it so.
+    fn free_blob(&self, reference: Option<BlobReference>) {
+        // That it was allocated has been checked under the leaf's latch. So this fails only if a damaged
+        // record elsewhere has led somebody to free it in between; the change has been made all the same.
+        let _ = reference.map(|reference| self.pager.discard(reference.extent()));
+    }
+
     /// Puts a record into its leaf, splitting what is full on the way, and frees the blob that it replaces.
     fn place(&self, key: &[u8], value: &[u8], kind: ValueKind, mode: Mode) -> Result<Written, AccessError> {
-        loop {
+        for _ in 0..ATTEMPTS_MAX {
             match self.pager.run(|| self.try_place(key, value, kind, mode))? {
                 Attempt::Done(written, old) => {
-                    if let Some(reference) = old {
-                        self.pager.discard(reference.extent())?;
-                    }
+                    self.free_blob(old);
                     return Ok(written);
                 }
-                Attempt::Full => self.split(key, 0)?,
+                Attempt::Full => self.split(key, 0, value.len())?,
             }
         }
+        Err(PoolError::contents(self.root, "splitting its leaves makes no room in them").into())
     }
 
     fn try_place(&self, key: &[u8], value: &[u8], kind: ValueKind, mode: Mode) -> Result<Attempt, Interrupt> {
@@ -163,7 +173,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         let mut guard = latch::<P>(leaf)?;
         let id = guard.id();
         let find = view_of(&guard).find(key);
-        let old = if find.found { old_blob(&guard, find.index)? } else { None };
+        let old = if find.found { self.old_blob(&guard, find.index)? } else { None };
         let mut node = NodeMut::new(guard.page_mut());
         let result = if find.found {
             node.replace(find.index, value, kind)
@@ -188,25 +198,27 @@ impl<'p, P: Pager> Tree<'p, P> {
         }
         let mut guard = latch::<P>(leaf)?;
         let id = guard.id();
-        let old = old_blob(&guard, find.index)?;
+        let old = self.old_blob(&guard, find.index)?;
         NodeMut::new(guard.page_mut()).remove(find.index).map_err(|fault| damaged(id, fault))?;
         Ok(Some((old, super::merge::is_sparse(view_of(&guard)))))
+    }
+
+    /// The blob that a record of a latched leaf refers to, which will be freed.
+    fn old_blob(&self, guard: &impl ExclusivePage, index: usize) -> Result<Option<BlobReference>, Interrupt> {
+        let at = view_of(guard).value_location(index);
+        if at.kind == ValueKind::Inline {
+            return Ok(None);
+        }
+        let mut bytes = Vec::with_capacity(at.length);
+        guard.page().append_to(at.at, at.length, &mut bytes);
+        match BlobReference::decode(&bytes) {
+            Some(reference) if self.pager.is_extent(reference.extent()) => Ok(Some(reference)),
+            _ => Err(damaged(guard.id(), "a reference to a large value is damaged")),
+        }
     }
 }
 
 /// Whether a value goes into the leaf.
 fn is_inline(key: &[u8], length: u64) -> bool {
     length <= MAX_INLINE_VALUE_BYTES as u64 && key.len() as u64 + length <= MAX_INLINE_RECORD_BYTES as u64
-}
-
-/// The blob that a record of a latched leaf refers to.
-fn old_blob(guard: &impl ExclusivePage, index: usize) -> Result<Option<BlobReference>, Interrupt> {
-    let at = view_of(guard).value_location(index);
-    if at.kind == ValueKind::Inline {
-        return Ok(None);
-    }
-    let mut bytes = Vec::with_capacity(at.length);
-    guard.page().append_to(at.at, at.length, &mut bytes);
-    let reference = BlobReference::decode(&bytes);
-    reference.map(Some).ok_or_else(|| damaged(guard.id(), "a reference to a large value is damaged"))
 }
