@@ -208,19 +208,33 @@ pub trait Pager: Send + Sync {
     /// What cannot be waited for.
     fn resolve(&self, interrupt: Interrupt) -> Result<(), PoolError>;
 
+    /// The error of an operation that needs more pages in memory at once than can be there.
+    fn no_room(&self) -> PoolError;
+
     /// Runs an operation until it ends, waiting for what it needs.
     ///
     /// # Errors
-    /// What the operation fails with.
+    /// What the operation fails with; and [`PoolError::PoolExhausted`] if what it needs was not in memory
+    /// thousands of times in a row: then each page that it reads in pushes another one out that it needs too,
+    /// because all others are latched.
     #[inline]
     fn run<T>(&self, mut operation: impl FnMut() -> Result<T, Interrupt>) -> Result<T, PoolError>
     where
         Self: Sized,
     {
+        /// About a second's worth of reads.
+        const MISSES_MAX: u32 = 10_000;
+        let mut misses = 0;
         loop {
             match operation() {
                 Ok(value) => return Ok(value),
-                Err(interrupt) => self.resolve(interrupt)?,
+                Err(interrupt) => {
+                    misses += u32::from(matches!(interrupt, Interrupt::Miss(_)));
+                    if misses > MISSES_MAX {
+                        return Err(self.no_room());
+                    }
+                    self.resolve(interrupt)?;
+                }
             }
         }
     }

@@ -451,6 +451,10 @@ impl Pager for Pool {
         Pool::is_extent(self, extent)
     }
 
+    fn no_room(&self) -> PoolError {
+        PoolError::PoolExhausted { pool_pages: self.core.budget.limit(), wanted_pages: 1 }
+    }
+
     fn comfortable_pages(&self) -> u32 {
         (self.core.budget.limit() / 8).min(EXTENT_PAGES_MAX as usize) as u32
     }
