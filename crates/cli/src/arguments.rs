@@ -1,7 +1,7 @@
 //! What may be written on the command line, as far as commands share it.
 
 use crate::{
-    commands::{delete, get, import, put, scan, stat, tables, verify},
+    commands::{delete, get, import, put, scan, stat, tables, tour, verify},
     size,
     text::Form,
 };
@@ -27,6 +27,7 @@ Exit codes:
   130  interrupted by Ctrl-C or a request to terminate
 
 Examples:
+  vellum tour                                     import /usr/share, compare it, and show figures
   vellum import data.vellum ./documents           store a directory tree
   vellum get data.vellum letters/1.txt            print a value
   vellum scan data.vellum --prefix letters/       list keys and values
@@ -59,6 +60,8 @@ pub struct General {
 /// The commands.
 #[derive(clap::Subcommand)]
 pub enum Command {
+    /// Import a directory into a new database, compare it, read it, and show figures
+    Tour(tour::Arguments),
     /// Store the regular files under a directory: relative path to contents
     Import(import::Arguments),
     /// Print the value of a key

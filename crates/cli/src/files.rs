@@ -188,7 +188,6 @@ impl Attributes {
     }
 
     /// From bytes that were stored.
-    #[cfg(test)]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (length, changed) = bytes.split_first_chunk()?;
         let changed = changed.try_into().ok()?;

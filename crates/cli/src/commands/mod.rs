@@ -7,6 +7,7 @@ pub mod put;
 pub mod scan;
 pub mod stat;
 pub mod tables;
+pub mod tour;
 pub mod verify;
 
 use crate::{
@@ -18,6 +19,7 @@ use crate::{
 pub fn run(arguments: &Arguments) -> Result {
     let general = &arguments.general;
     match &arguments.command {
+        Command::Tour(command) => tour::run(command, general),
         Command::Import(command) => import::run(command, general),
         Command::Get(command) => get::run(command, general),
         Command::Put(command) => put::run(command, general),

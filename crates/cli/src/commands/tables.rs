@@ -42,7 +42,6 @@ struct Shape {
     entries: u64,
     data_bytes: u64,
     large_values: u64,
-    pages: u64,
     height: u32,
 }
 
@@ -53,7 +52,6 @@ impl Row {
             entries: shape.entries,
             data_bytes: shape.data_bytes,
             large_values: shape.large_values,
-            pages: shape.inner_nodes + shape.leaves + shape.large_value_pages,
             height: shape.height,
         });
         Self { kind: "table", table: name.to_owned(), shape }
@@ -89,7 +87,7 @@ fn write_rows(rows: &[Row], json: bool) -> Result {
 
 /// Tables and their sizes, for people.
 pub fn text(rows: &[Row]) -> String {
-    let mut table = columns(&["table", "entries", "data", "large values", "pages", "height"], 1);
+    let mut table = columns(&["table", "entries", "data", "large values", "height"], 1);
     for row in rows {
         let Some(shape) = &row.shape else { continue };
         table.add_row([
@@ -97,7 +95,6 @@ pub fn text(rows: &[Row]) -> String {
             size::count(shape.entries),
             size::bytes(shape.data_bytes),
             size::count(shape.large_values),
-            size::count(shape.pages),
             shape.height.to_string(),
         ]);
     }

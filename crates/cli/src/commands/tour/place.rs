@@ -1,0 +1,116 @@
+//! Where the tour's database goes, without destroying anything that somebody may want to keep.
+
+use super::ATTRIBUTES_TABLE;
+use crate::{
+    failure::{Failure, Result},
+    store,
+};
+use std::{
+    fs::{File, Metadata},
+    io,
+    path::{Path, PathBuf},
+};
+use vellum::{Database, ErrorKind, Options, pool::POOL_BYTES_MIN};
+
+/// Where the database goes.
+pub struct Place {
+    /// Its path when it is complete.
+    pub path: PathBuf,
+    /// Its path until then.
+    pub partial: PathBuf,
+    /// Whether there is a database of an earlier tour.
+    pub replaces: bool,
+}
+
+impl Place {
+    /// Makes sure that a database may be made here, and removes what a tour that was killed left behind.
+    pub fn prepare(path: &Path, force: bool) -> Result<Self> {
+        let mut partial = path.as_os_str().to_owned();
+        partial.push(".partial");
+        let place = Self {
+            path: path.to_owned(),
+            partial: PathBuf::from(partial),
+            replaces: store::existing_file(path)?.is_some(),
+        };
+        if place.replaces && !force {
+            check_replaceable(path)?;
+        }
+        if store::existing_file(&place.partial)?.is_some() {
+            check_abandoned(&place.partial)?;
+            place.remove_partial()?;
+        }
+        Ok(place)
+    }
+
+    /// The directory in which it is.
+    pub fn directory(&self) -> &Path {
+        let parent = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        parent.unwrap_or(Path::new("."))
+    }
+
+    /// The files that are there, which are not to be imported.
+    pub fn files(&self) -> Result<Vec<Metadata>> {
+        let files = [store::existing_file(&self.path)?, store::existing_file(&self.partial)?];
+        Ok(files.into_iter().flatten().collect())
+    }
+
+    /// Gives the complete database its name.
+    pub fn finish(&self) -> Result {
+        let renamed = std::fs::rename(&self.partial, &self.path);
+        let durable = renamed.and_then(|()| File::open(self.directory())?.sync_all());
+        durable.map_err(|error| Failure::file("give the database its name,", &self.path, &error))
+    }
+
+    /// Removes the incomplete database, if there is one.
+    pub fn remove_partial(&self) -> Result {
+        match std::fs::remove_file(&self.partial) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(Failure::file("remove", &self.partial, &error))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Fails unless a file is the database of an earlier tour.
+fn check_replaceable(path: &Path) -> Result {
+    let options = Options::default().pool_bytes(POOL_BYTES_MIN).read_only(true);
+    let tables = Database::open(path, &options).and_then(|database| database.tables());
+    let why = match tables {
+        Ok(tables) => {
+            let has = |name: &str| tables.iter().any(|table| table.name == name);
+            if has(store::DEFAULT_TABLE) && has(ATTRIBUTES_TABLE) && tables.len() == 2 {
+                return Ok(());
+            }
+            "it is a database, but not of a tour".to_owned()
+        }
+        Err(error) if error.kind() == ErrorKind::Busy => return Err(error.into()),
+        Err(error) => error.to_string(),
+    };
+    Err(Failure::usage(format!(
+        "{} is there already and would be replaced: {why}. Name another file with --database, or give --force to \
+         replace it all the same",
+        path.display()
+    )))
+}
+
+/// Fails unless the file of an incomplete tour is one, and nobody is writing to it.
+fn check_abandoned(partial: &Path) -> Result {
+    match Database::open(partial, &Options::default().pool_bytes(POOL_BYTES_MIN)) {
+        Err(error) if error.kind() == ErrorKind::Busy => {
+            Err(Failure::from(error)
+                .and("Another tour is making it; wait for it, or choose another --database"))
+        }
+        Err(error) if error.kind() == ErrorKind::Incompatible && !is_empty(partial) => {
+            Err(Failure::usage(format!(
+                "{} is there already and is needed for a while: {error}. Move it away, or choose another --database",
+                partial.display()
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn is_empty(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|metadata| metadata.len() == 0)
+}

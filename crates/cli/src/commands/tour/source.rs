@@ -1,0 +1,117 @@
+//! Which directory the tour imports, and how much is in it.
+
+use super::place::Place;
+use crate::{
+    failure::{Code, Failure, Result},
+    files::{Found, Tree},
+    progress::Progress,
+    size,
+};
+use std::path::{Path, PathBuf};
+use vellum::{MAX_VALUE_BYTES, pool::PAGE_SIZE};
+
+/// A directory with less is tried only if there is none with more.
+const ENOUGH_BYTES: u64 = 64 << 20;
+/// Values up to this length lie in the tree, see [`vellum::Table`].
+const INLINE_BYTES: u64 = 1 << 10;
+
+/// What is imported.
+pub struct Source {
+    /// The directory.
+    pub root: PathBuf,
+    /// Regular files in it.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// What they will take in a database, about.
+    pub storage_bytes: u64,
+}
+
+impl Source {
+    /// The directory that was asked for, or one with much in it.
+    pub fn choose(wish: Option<&Path>, place: &Place, quiet: bool) -> Result<Self> {
+        if let Some(root) = wish {
+            Tree::check_root(root)?;
+            let source = Self::measure(root, place, quiet)?;
+            if source.files == 0 {
+                let message =
+                    format!("there are no regular files under {}; name another directory", root.display());
+                return Err(Failure::usage(message));
+            }
+            return Ok(source);
+        }
+        let mut best: Option<Self> = None;
+        for root in candidates() {
+            if Tree::check_root(&root).is_err() {
+                continue;
+            }
+            let source = Self::measure(&root, place, quiet)?;
+            if source.bytes >= ENOUGH_BYTES {
+                return Ok(source);
+            }
+            if source.files > 0 && best.as_ref().is_none_or(|best| best.bytes < source.bytes) {
+                best = Some(source);
+            }
+        }
+        best.ok_or_else(|| Failure::usage("no directory with files was found; name one: vellum tour DIR"))
+    }
+
+    fn measure(root: &Path, place: &Place, quiet: bool) -> Result<Self> {
+        let progress = Progress::steps(quiet, "looking at files", None);
+        let tree = Tree { root, one_file_system: false, except: place.files()? };
+        let mut source = Self { root: root.to_owned(), files: 0, bytes: 0, storage_bytes: 0 };
+        tree.walk(|found| {
+            if let Found::File(job) = found {
+                let length = std::fs::symlink_metadata(&job.path).map_or(0, |metadata| metadata.len());
+                if length <= MAX_VALUE_BYTES {
+                    source.add(job.key.len() as u64, length);
+                }
+                progress.advance(1);
+            }
+            true
+        });
+        Ok(source)
+    }
+
+    fn add(&mut self, key_length: u64, length: u64) {
+        self.files += 1;
+        self.bytes += length;
+        // Leaves are about two thirds full; attributes and slots come on top of keys and small values.
+        let in_tree = 64 + 2 * key_length + if length <= INLINE_BYTES { length } else { 0 };
+        let outside =
+            if length <= INLINE_BYTES { 0 } else { (length + 64).next_multiple_of(PAGE_SIZE as u64) };
+        self.storage_bytes += in_tree * 3 / 2 + outside + length / 8192;
+    }
+}
+
+/// Directories that have much in them on one machine or another.
+fn candidates() -> Vec<PathBuf> {
+    let mut candidates: Vec<PathBuf> =
+        ["/usr/share", "/usr/lib", "/usr/local", "/opt"].map(PathBuf::from).into();
+    if let Some(home) = std::env::home_dir() {
+        candidates.push(home.join(".cargo/registry"));
+        candidates.push(home);
+    }
+    candidates.push(PathBuf::from("."));
+    candidates
+}
+
+impl Place {
+    /// Makes sure that there is room for so many bytes.
+    pub fn check_room(&self, bytes: u64) -> Result {
+        let directory = self.directory();
+        // Where the system does not tell, trying it tells.
+        let Ok(about) = rustix::fs::statvfs(directory) else { return Ok(()) };
+        let free = about.f_bavail.saturating_mul(about.f_frsize);
+        if free >= bytes {
+            return Ok(());
+        }
+        let (needed, free) = (size::bytes(bytes), size::bytes(free));
+        let message = format!(
+            "the database needs about {needed}, and only {free} are free in {}; choose another place with \
+             --database, or a smaller directory: vellum tour DIR",
+            directory.display()
+        );
+        Err(Failure::new(Code::Full, message))
+    }
+}
