@@ -1,0 +1,105 @@
+//! Importing directory trees.
+
+mod common;
+
+use common::{Place, Run, noise, signal, wait_for_size, without_privileges};
+use std::{
+    ffi::OsStr,
+    fs::{File, Permissions},
+    os::unix::{ffi::OsStrExt as _, fs::PermissionsExt as _},
+    process::Stdio,
+};
+
+#[test]
+fn regular_files_are_stored_under_their_relative_paths() {
+    let place = Place::new();
+    let files = [("a", 0), ("b/c.txt", 10), ("b/d/e", 5000), ("b/large", 3_000_000)];
+    for (name, length) in files {
+        place.write(&format!("tree/{name}"), noise(length as u64 + 1, length));
+    }
+    let tree = place.path("tree");
+    std::fs::write(tree.join(OsStr::from_bytes(b"not \xff text\n")), "x").unwrap();
+    std::os::unix::fs::symlink("a", tree.join("link")).unwrap();
+    std::os::unix::fs::symlink("..", tree.join("b/circle")).unwrap();
+    assert!(place.shell("mkfifo tree/pipe").code == Some(0));
+
+    let summary = place.run(&["import", "d", "tree", "--pool", "1MiB", "--json"]).json().pop().unwrap();
+    assert_eq!((&summary["files"], &summary["bytes"]), (&5.into(), &3_005_011.into()));
+    assert_eq!((&summary["complete"], &summary["replaced"]), (&true.into(), &0.into()));
+    let keys = place.run(&["scan", "d", "--keys"]).ok();
+    assert_eq!(keys.lines().collect::<Vec<_>>(), ["a", "b/c.txt", "b/d/e", "b/large", r"not \xff text\n"]);
+    for (name, length) in files {
+        assert!(place.run(&["get", "d", name]).out == noise(length as u64 + 1, length), "{name}");
+    }
+    assert_eq!(place.run(&["get", "d", r"not \xff text\n"]).ok(), "x");
+
+    place.write("tree/a", "new");
+    let again = place.run(&["import", "d", "tree", "--threads", "1"]).ok();
+    assert!(again.contains("imported 5 files") && again.contains("5 replaced"), "{again}");
+    assert_eq!(place.run(&["get", "d", "a"]).ok(), "new");
+    place.run(&["import", "d", "tree/b", "--key-prefix", "p/", "--table", "t", "-q"]).ok();
+    assert_eq!(place.run(&["scan", "d", "--table", "t", "--keys"]).ok(), "p/c.txt\np/d/e\np/large\n");
+    place.run(&["verify", "d"]).ok();
+}
+
+#[test]
+fn what_cannot_be_stored_is_reported_and_the_rest_is_stored() {
+    let place = Place::new();
+    place.write("tree/good", "good");
+    place.write("tree/secret", "secret");
+    place.write("tree/closed/inside", "inside");
+    std::fs::set_permissions(place.path("tree/secret"), Permissions::from_mode(0)).unwrap();
+    std::fs::set_permissions(place.path("tree/closed"), Permissions::from_mode(0)).unwrap();
+    File::create(place.path("tree/huge")).unwrap().set_len((1 << 30) + 1).unwrap();
+    let deep = format!("tree/{}", "directory/".repeat(110));
+    place.write(&format!("{deep}file"), "too deep");
+    let run = |arguments: &[&str]| -> Run {
+        without_privileges(&mut place.command(arguments)).output().unwrap().into()
+    };
+
+    let text = run(&["import", "tree/d", "tree"]);
+    for words in ["unreadable: tree/secret: Permission denied", "unreadable: tree/closed: Permission denied"]
+    {
+        assert!(text.err.contains(words), "{}", text.err);
+    }
+    for words in
+        ["tree/huge: it is 1.0 GiB long", "its key has 1104 bytes", "tree/d: it is the database itself"]
+    {
+        assert!(text.err.contains(words), "{}", text.err);
+    }
+    let text = text.ok();
+    assert!(text.starts_with("imported 1 file (4 B)") && text.contains("2 unreadable; 3 skipped"), "{text}");
+    assert_eq!(place.run(&["scan", "tree/d"]).ok(), "good\tgood\n");
+
+    let objects = run(&["import", "tree/d", "tree", "--json"]).json();
+    let count = |kind: &str| objects.iter().filter(|object| object["kind"] == kind).count();
+    assert_eq!((count("unreadable"), count("skipped"), count("summary")), (2, 3, 1));
+
+    run(&["import", "strict", "tree", "--strict"])
+        .fails(6, &["Permission denied", "the database was closed"]);
+    place.run(&["verify", "strict"]).ok();
+    std::fs::set_permissions(place.path("tree/closed"), Permissions::from_mode(0o700)).unwrap();
+}
+
+#[test]
+fn a_signal_ends_an_import_and_closes_the_database() {
+    for name in ["INT", "TERM"] {
+        let place = Place::new();
+        place.write("before/small", "small");
+        place.run(&["import", "d", "before"]).ok();
+        let before = std::fs::metadata(place.path("d")).unwrap().len();
+        // Files that take long to import, and take no room until they are.
+        std::fs::create_dir(place.path("tree")).unwrap();
+        for number in 0..4 {
+            File::create(place.path(&format!("tree/{number}"))).unwrap().set_len(1 << 30).unwrap();
+        }
+        let mut command = place.command(&["import", "d", "tree", "--threads", "1"]);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        wait_for_size(&place.path("d"), before + (1 << 20));
+        signal(&child, name);
+        let run = Run::from(child.wait_with_output().unwrap());
+        run.fails(130, &["interrupted", "the database was closed", "run the same command again"]);
+        place.run(&["verify", "d"]).ok();
+        assert_eq!(place.run(&["get", "d", "small"]).ok(), "small");
+    }
+}

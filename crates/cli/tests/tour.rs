@@ -1,0 +1,157 @@
+//! The tour: its figures, its limit of memory, and what it leaves alone.
+
+mod common;
+
+use common::{Place, Run, noise, signal, wait_for_size};
+use serde_json::Value;
+use std::{fs::File, path::Path, process::Stdio};
+
+const POOL_BYTES: u64 = 8 << 20;
+
+/// 64 MiB in files of all sizes, one of them larger than the pool.
+fn make_tree(place: &Place) -> (u64, u64) {
+    let (mut files, mut bytes, mut seed) = (0, 0, 0);
+    let mut write = |name: String, length: usize| {
+        seed += 1;
+        place.write(&name, noise(seed, length));
+        files += 1;
+        bytes += length as u64;
+    };
+    write("tree/larger than the pool".into(), 20 << 20);
+    for number in 0..20 {
+        write(format!("tree/it's large/{number}"), (1 << 20) + number);
+    }
+    for number in 0..600 {
+        write(format!("tree/medium/{}/{number}", number % 7), 1000 + 97 * number % 60_000);
+    }
+    for number in 0..3000 {
+        write(format!("tree/small/{}/{number}.txt", number % 50), number % 1500);
+    }
+    place.write("tree/readme.txt", "A text.\n".repeat(40));
+    (files + 1, bytes + 320)
+}
+
+fn summary(run: Run) -> Value {
+    let summary = run.json().pop().unwrap();
+    assert_eq!(summary["kind"], "summary");
+    summary
+}
+
+#[test]
+fn a_tour_compares_everything_within_its_memory() {
+    let place = Place::new();
+    let (files, bytes) = make_tree(&place);
+    assert!((40 << 20..70 << 20).contains(&bytes), "{bytes}");
+    let objects = place.run(&["tour", "tree", "--json", "--pool", "8MiB"]).json();
+    let (summary, phases) = objects.split_last().unwrap();
+    assert_eq!((&summary["files"], &summary["bytes"]), (&files.into(), &bytes.into()));
+    assert_eq!((&summary["files_same"], &summary["files_compared"]), (&files.into(), &files.into()));
+    for nothing in ["files_different", "files_missing", "files_changed", "files_unreadable", "files_skipped"]
+    {
+        assert_eq!(summary[nothing], 0, "{nothing}");
+    }
+    assert_eq!(summary["random_reads"], 10_000);
+    assert_eq!((&summary["prefix"], &summary["prefix_entries"]), (&"small/".into(), &3000.into()));
+    let names: Vec<_> = phases.iter().map(|phase| phase["phase"].as_str().unwrap()).collect();
+    assert_eq!(names, ["import", "close", "open", "compare with disk", "random reads", "scan of a prefix"]);
+    assert!(phases[0]["pages_evicted"].as_u64().unwrap() > 1000, "the data is larger than the pool");
+    assert!(summary["misses"].as_u64().unwrap() > 1000);
+
+    let resident = summary["resident_bytes_max"].as_u64().unwrap();
+    let limit = POOL_BYTES + 16 * bytes.div_ceil(4096) + (64 << 20);
+    assert!(resident < limit, "{resident} bytes were resident, and the limit is {limit}");
+    assert!(place.path("tour.vellum").exists() && !place.path("tour.vellum.partial").exists());
+}
+
+#[test]
+fn the_commands_that_it_prints_work_as_they_are_printed() {
+    let place = Place::new();
+    place.write("tree/it's a text", "A text.\n".repeat(40));
+    place.write("tree/\u{e4}/\\backslash", [0, 1, 2, 255]);
+    let run = place.run(&["tour", "tree", "--database", "my tour.db"]);
+    let text = run.ok();
+    assert!(text.contains("2 files are byte for byte"), "{text}");
+    let commands: Vec<_> = text.lines().rev().take(3).collect();
+    for command in &commands {
+        let run = place.shell(command);
+        assert_eq!(run.code, Some(0), "{command}: {}", run.err);
+        assert!(!run.out.is_empty(), "{command}");
+    }
+    assert!(place.shell(commands[2]).out == "A text.\n".repeat(40).as_bytes(), "{}", commands[2]);
+    let words = ["process of", "misses", "evicted", "I/O through", "random reads", "scan"];
+    assert!(words[1..].iter().all(|word| text.contains(word)), "{text}");
+}
+
+#[test]
+fn an_earlier_tour_is_replaced_and_anything_else_left_alone() {
+    let place = Place::new();
+    place.write("tree/a", "one");
+    place.run(&["tour", "tree"]).ok();
+    place.write("tree/a", "two");
+    place.run(&["tour", "tree"]).ok();
+    assert_eq!(place.run(&["get", "tour.vellum", "a"]).ok(), "two");
+
+    place.write("notes", "mine");
+    place.run(&["put", "other", "k", "v"]).ok();
+    place.run(&["tour", "tree", "--database", "notes"]).fails(2, &["notes is there already", "--force"]);
+    place.run(&["tour", "tree", "--database", "other"]).fails(2, &["not of a tour", "--database"]);
+    place.run(&["tour", "tree", "--database", "tree"]).fails(2, &["is a directory"]);
+    assert_eq!(std::fs::read(place.path("notes")).unwrap(), b"mine");
+    place.run(&["tour", "tree", "--database", "other", "--force"]).ok();
+    assert_eq!(place.run(&["get", "other", "a"]).ok(), "two");
+
+    place.write("tour.vellum.partial", "mine, too");
+    place.run(&["tour", "tree"]).fails(2, &["tour.vellum.partial is there already"]);
+    place.write("tour.vellum.partial", "");
+    place.run(&["tour", "tree"]).ok();
+}
+
+#[test]
+fn a_tour_of_the_directory_in_which_its_database_is_leaves_that_out() {
+    let place = Place::new();
+    place.write("a", "one");
+    for _ in 0..2 {
+        let summary = summary(place.run(&["tour", ".", "--json"]));
+        assert_eq!((&summary["files"], &summary["files_same"]), (&1.into(), &1.into()));
+    }
+}
+
+#[test]
+fn a_tour_of_nothing_is_refused() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("empty")).unwrap();
+    place.run(&["tour", "empty"]).fails(2, &["no regular files under empty"]);
+    place.run(&["tour", "nothing"]).fails(6, &["cannot look at nothing"]);
+    place.run(&["tour", "empty", "--pool", "x"]).fails(2, &["64MiB"]);
+    assert!(!place.path("tour.vellum").exists() && !place.path("tour.vellum.partial").exists());
+}
+
+#[test]
+fn files_with_no_contents_make_a_tour() {
+    let place = Place::new();
+    place.write("tree/nothing", "");
+    let summary = summary(place.run(&["tour", "tree", "--json"]));
+    assert_eq!((&summary["files"], &summary["bytes"]), (&1.into(), &0.into()));
+    assert_eq!(summary["files_same"], 1);
+}
+
+#[test]
+fn an_interrupted_tour_leaves_the_earlier_one() {
+    let place = Place::new();
+    place.write("tree/a", "one");
+    place.run(&["tour", "tree"]).ok();
+    std::fs::create_dir(place.path("long")).unwrap();
+    for number in 0..4 {
+        File::create(place.path(&format!("long/{number}"))).unwrap().set_len(1 << 30).unwrap();
+    }
+    let mut command = place.command(&["tour", "long", "--pool", "1MiB", "--threads", "1"]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let partial = place.path("tour.vellum.partial");
+    wait_for_size(Path::new(&partial), 1 << 20);
+    place.run(&["tour", "tree"]).fails(4, &["Another tour is making it"]);
+    signal(&child, "INT");
+    let run = Run::from(child.wait_with_output().unwrap());
+    run.fails(130, &["interrupted", "The incomplete database was removed"]);
+    assert!(!partial.exists());
+    assert_eq!(place.run(&["get", "tour.vellum", "a"]).ok(), "one");
+}
