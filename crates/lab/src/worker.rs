@@ -3,6 +3,7 @@
 use crate::Result;
 use crate::contest::Measured;
 use crate::engines::lmdb::Lmdb;
+use crate::engines::raw::Raw;
 use crate::engines::vellum::Vellum;
 use crate::engines::{Engine, EngineName, EngineOptions};
 use crate::machine::{self, StorageBytes};
@@ -29,6 +30,7 @@ pub fn serve(mut input: impl BufRead, output: impl Write) -> Result<()> {
     let specification: Specification = serde_json::from_str(&line)?;
     match specification.engine {
         EngineName::Vellum => Session::<Vellum>::new(specification).serve(input, output),
+        EngineName::Raw => Session::<Raw>::new(specification).serve(input, output),
         EngineName::Lmdb => Session::<Lmdb>::new(specification).serve(input, output),
     }
 }
@@ -95,6 +97,7 @@ impl<E: Engine> Session<E> {
         E::create(&EngineOptions {
             directory,
             pool_bytes: specification.pool_bytes,
+            value_bytes: specification.value_bytes,
             payload_bytes: specification.tuples * (8 + specification.value_bytes as u64),
             threads_max: specification.threads_max,
             lmdb_write_map: specification.lmdb_write_map,

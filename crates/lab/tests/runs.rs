@@ -106,6 +106,18 @@ fn scans() {
 }
 
 #[test]
+fn one_read_for_each_lookup_is_a_contestant() {
+    let folder = tempfile::tempdir().unwrap();
+    for (workload, options) in [("lookup", "--load random"), ("lookup", ""), ("scan", ""), ("insert", "")] {
+        let line =
+            format!("{workload} --engines raw,vellum --tuples 20k --seconds 0.1 --rounds 2 --threads 1,2");
+        let objects = objects(folder.path(), &format!("{line} {options}"));
+        check_run(&objects, workload, &["raw", "vellum"], &[1, 2], 2);
+    }
+    assert_eq!(lab(folder.path(), "churn --engines raw --tuples 1k").status.code(), Some(1));
+}
+
+#[test]
 fn inserts() {
     let folder = tempfile::tempdir().unwrap();
     for order in ["sequential", "random"] {

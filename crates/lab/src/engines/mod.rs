@@ -6,6 +6,7 @@
 pub mod lmdb;
 #[cfg(test)]
 pub mod memory;
+pub mod raw;
 pub mod vellum;
 
 use crate::Result;
@@ -23,6 +24,8 @@ pub enum EngineName {
     Vellum,
     /// LMDB through the crate `heed`.
     Lmdb,
+    /// No engine: one blocking direct read of a page for each lookup, the place of which is computed.
+    Raw,
 }
 
 impl EngineName {
@@ -31,6 +34,7 @@ impl EngineName {
         match self {
             Self::Vellum => "vellum",
             Self::Lmdb => "lmdb",
+            Self::Raw => "raw",
         }
     }
 }
@@ -54,6 +58,8 @@ pub struct EngineOptions {
     pub directory: PathBuf,
     /// The limit of its buffer pool, in bytes, if it has one.
     pub pool_bytes: u64,
+    /// The size of each value, in bytes, where all have the same.
+    pub value_bytes: usize,
     /// How much data will be stored, in bytes of keys and values.
     pub payload_bytes: u64,
     /// How many threads will use it at once, at most.
