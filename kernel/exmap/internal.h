@@ -26,9 +26,10 @@
  *                    the area's VMA is looked up anew under it in each call;
  *   page-table lock  held by the kernel's walkers and for every removal;
  *                    an insertion is a compare-and-swap and needs none;
- *   (none)
- *   iface->lock, pool->parked_lock: leaves, never held together, never inside
- *                    a page-table lock.
+ *   iface->lock, pool->parked_lock
+ *                    inside mmap_lock or alone; never together, never inside a
+ *                    page-table lock, and nothing is taken inside them.
+ * SETUP takes mmap_lock for writing, to charge the pool, and holds nothing then.
  */
 #ifndef EXMAP_INTERNAL_H
 #define EXMAP_INTERNAL_H
@@ -154,6 +155,8 @@ unsigned long exmap_pool_nr_free(struct exmap_pool *pool);
 /* pages.c */
 int exmap_map_range(struct exmap_call *call, unsigned long addr,
 		    unsigned long nr);
+unsigned long exmap_count_mapped(struct exmap_call *call, unsigned long addr,
+				 unsigned long nr);
 unsigned long exmap_unmap_range(struct exmap_call *call, unsigned long addr,
 				unsigned long nr);
 void exmap_gather_finish(struct exmap_call *call);

@@ -71,6 +71,23 @@ static unsigned long seg_address(struct exmap_call *call,
 }
 
 /*
+ * With an empty pool an ALLOC may still pass over what is mapped; only a page
+ * that is not makes it fail.
+ */
+static int pass_mapped(struct exmap_call *call, unsigned long addr,
+		       unsigned long left)
+{
+	unsigned long nr = exmap_count_mapped(call, addr, left);
+
+	if (!nr)
+		return -ENOMEM;
+	if (call->stop_at_mapped)
+		nr = 1;
+	call->visited += nr;
+	return call->stop_at_mapped ? -EEXIST : 0;
+}
+
+/*
  * Maps pages from the segment's reach to its end. The hand is filled for what
  * the batch may still want, so that a batch of single pages takes its pages
  * from the list at once.
@@ -87,15 +104,15 @@ static int alloc_seg(struct exmap_call *call, struct exmap_seg *seg)
 	call->wanted -= min_t(u64, call->wanted, seg->count);
 	while (!err && call->visited < seg->count) {
 		unsigned long left = seg->count - call->visited;
+		unsigned long at = addr + (call->visited << PAGE_SHIFT);
 		u64 want = min_t(u64, left, EXMAP_GRAB) + call->wanted;
 
-		if (!call->nr_hand &&
-		    !exmap_pool_take(call, min_t(u64, want, EXMAP_GRAB))) {
-			err = -ENOMEM;
-			break;
-		}
-		err = exmap_map_range(call, addr + (call->visited << PAGE_SHIFT),
-				      min(left, call->nr_hand));
+		if (call->nr_hand ||
+		    exmap_pool_take(call, min_t(u64, want, EXMAP_GRAB)))
+			err = exmap_map_range(call, at,
+					      min(left, call->nr_hand));
+		else
+			err = pass_mapped(call, at, left);
 		cond_resched();
 	}
 	/* The page that stopped a READ was looked at, but is not dealt with. */

@@ -141,6 +141,21 @@ out:
 	return err;
 }
 
+/* How many pages from @addr on are mapped without a gap; at most @nr. */
+unsigned long exmap_count_mapped(struct exmap_call *call, unsigned long addr,
+				 unsigned long nr)
+{
+	unsigned long n;
+
+	for (n = 0; n < nr; n++, addr += PAGE_SIZE) {
+		pte_t *ptep = walk(call->mm, addr);
+
+		if (!ptep || pte_none(READ_ONCE(*ptep)))
+			break;
+	}
+	return n;
+}
+
 static int unmap_pte(pte_t *ptep, unsigned long addr, void *data)
 {
 	struct exmap_call *call = data;

@@ -179,6 +179,7 @@ static void exhausted(void)
 		EXPECT(from_disk(&m, p));
 	EXPECT_EQ(count_mapped(&m, 0, 200), 50);
 	EXPECT_ERRNO(pread(m.fd, m.base + 100 * PAGE, PAGE, 0), ENOMEM);
+	EXPECT_ERRNO(pread(m.fd, m.base, PAGE, 0), EEXIST);
 	EXPECT_EQ(batch_one(&m, 0, EXMAP_OP_FREE, 0, 10, NULL), 0);
 	EXPECT_EQ(batch_one(&m, 0, EXMAP_OP_READ, 100, 11, &done), -ENOMEM);
 	EXPECT_EQ(done, 10);
