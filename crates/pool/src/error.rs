@@ -52,10 +52,10 @@ pub enum PoolError {
         /// What is wrong with it.
         fault: Fault,
     },
-    /// Every page of the pool is in use.
+    /// Every page of the pool is in use, or what one operation needs never was in memory all at once.
     #[error(
-        "the pool of {pool_pages} pages has no room for {wanted_pages} more: all others are latched; hold fewer \
-         guards at once, or raise the pool's size"
+        "the pool of {pool_pages} pages has no room for {wanted_pages} more: all others are latched, or needed \
+         by the same operation; hold fewer guards at once, or raise the pool's size"
     )]
     PoolExhausted {
         /// The pool's limit.

@@ -30,7 +30,7 @@ impl OptimisticBytes<'_> {
         Self { base, pool: PhantomData }
     }
 
-    /// The eight bytes at `at`, which need no alignment; the caller has checked `at + 8 <= PAGE_SIZE`.
+    /// The eight bytes at `at` as a little-endian number; they need no alignment. The caller has checked `at + 8 <= PAGE_SIZE`.
     #[inline]
     fn word(self, at: usize) -> u64 {
         debug_assert!(at + 8 <= PAGE_SIZE);
@@ -95,8 +95,8 @@ impl OptimisticBytes<'_> {
         #[cfg(not(all(target_arch = "x86_64", not(miri))))]
         // SAFETY: as the caller promises.
         unsafe {
-            target.cast::<u64>().write_unaligned(self.word(at));
-            target.add(8).cast::<u64>().write_unaligned(self.word(at + 8));
+            target.cast::<u64>().write_unaligned(self.word(at).to_le());
+            target.add(8).cast::<u64>().write_unaligned(self.word(at + 8).to_le());
         }
     }
 
@@ -174,7 +174,7 @@ impl Bytes for OptimisticBytes<'_> {
 
     #[inline]
     fn be_word_at(self, at: usize) -> u64 {
-        if at <= PAGE_SIZE - 8 { u64::from_be(self.word(at)) } else { self.last_bytes(at) }
+        if at <= PAGE_SIZE - 8 { self.word(at).swap_bytes() } else { self.last_bytes(at) }
     }
 
     #[inline]

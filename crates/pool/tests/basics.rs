@@ -2,7 +2,7 @@
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use vellum_base::{Extent, PageId, PageKind};
-use vellum_pool::{Pool, PoolError, PoolOptions};
+use vellum_pool::{Pager, Pool, PoolError, PoolOptions};
 
 fn fill(extent: Extent, round: u64, bytes: &mut [u8]) {
     let mut rng = StdRng::seed_from_u64(extent.head.0 ^ round << 32);
@@ -98,4 +98,33 @@ fn a_pool_that_is_all_latched_says_so() {
     let refused = Pool::create(directory.path().join("tiny"), &tiny);
     assert!(matches!(refused, Err(PoolError::PoolTooSmall { .. })));
     assert!(!directory.path().join("tiny").exists());
+}
+
+/// A pool that is too small for what one operation looks at says so, and does not go round for ever.
+#[test]
+fn an_operation_that_does_not_fit_into_the_pool_says_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = PoolOptions::default().pool_bytes(16 * 4096).capacity_bytes(1 << 30);
+    let pool = Pool::create(directory.path().join("pool"), &options).unwrap();
+    // A list: each page refers to the one before it.
+    let mut first = PageId(0);
+    let mut pages = Vec::new();
+    for _ in 0..40 {
+        let mut guard = pool.allocate(1, PageKind::USER).unwrap();
+        guard.payload_mut()[..8].copy_from_slice(&first.0.to_le_bytes());
+        first = guard.keep().id();
+        pages.push(first);
+    }
+    let walk = |first: PageId, steps: usize| {
+        pool.run(|| {
+            let mut page = pool.root(first)?;
+            for _ in 0..steps {
+                page = pool.child(&page, 32)?;
+            }
+            Ok(page.id())
+        })
+    };
+    assert_eq!(walk(first, 8).unwrap(), pages[31]);
+    assert!(matches!(walk(first, 39), Err(PoolError::PoolExhausted { pool_pages: 16, .. })));
+    assert_eq!(walk(pages[20], 8).unwrap(), pages[12]);
 }
