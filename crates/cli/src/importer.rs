@@ -1,10 +1,12 @@
 //! Storing the files of a directory tree in a table, by several threads.
 //!
 //! A file that changes while it is read is read again; one that cannot be read is reported and passed over.
+//! That a file changes is seen by its length and the time of its last change; what changes twice within one
+//! tick of the file system's clock, and keeps its length, is not noticed.
 //! Anything that goes wrong with the database ends the import.
 
 use crate::{
-    failure::{Failure, Result},
+    failure::{Code, Failure, Result},
     files::{self, Attributes, Fault, Found, Job, Source, Tree},
     progress::Progress,
     signals, size, workers,
@@ -21,6 +23,8 @@ use vellum::{MAX_KEY_BYTES, MAX_VALUE_BYTES, Put, Table};
 
 /// How often a file is read that changes while it is read.
 const ATTEMPTS: usize = 3;
+/// What is said of a file that changes each time.
+const UNSTEADY: &str = "it changed each time while it was being read; import it again when it is at rest";
 
 /// A file that was not stored, and why.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -88,8 +92,8 @@ struct Shared<'i> {
 /// Why a file was not stored.
 enum Trouble {
     Omitted(Omission, String),
-    /// It changed while it was read: try again.
-    Changed,
+    /// It is not as long as it was said to be, or changed while it was read: try again.
+    Changed(&'static str),
     Fatal(Failure),
 }
 
@@ -154,7 +158,7 @@ impl Shared<'_> {
         counter.fetch_add(1, Ordering::Relaxed);
         if self.importer.strict && omission == Omission::Unreadable {
             let message = format!("cannot read {}: {reason}", path.display());
-            self.stop(Failure::new(crate::failure::Code::Io, message));
+            self.stop(Failure::new(Code::Io, message));
         } else {
             (self.importer.observer)(omission, path, reason);
         }
@@ -170,12 +174,13 @@ impl Shared<'_> {
             let reason = format!("its key has {} bytes, and the longest has {MAX_KEY_BYTES}", key.len());
             return self.omit(Omission::Skipped, &job.path, &reason);
         }
+        let mut change = "";
         for _ in 0..ATTEMPTS {
             match self.store(&key, &job.path) {
-                Ok(()) | Err(Trouble::Fatal(Failure { code: crate::failure::Code::Interrupted, .. })) => {
+                Ok(()) | Err(Trouble::Fatal(Failure { code: Code::Interrupted, .. })) => {
                     return;
                 }
-                Err(Trouble::Changed) => {}
+                Err(Trouble::Changed(how)) => change = how,
                 Err(Trouble::Omitted(omission, reason)) => return self.omit(omission, &job.path, &reason),
                 Err(Trouble::Fatal(failure)) => {
                     return self.stop(failure.after(format_args!("cannot store {}", job.path.display())));
@@ -184,11 +189,7 @@ impl Shared<'_> {
         }
         // What the last attempt may have stored is from more than one moment.
         match self.importer.table.remove(&key) {
-            Ok(_) => {
-                let reason =
-                    "it changed each time while it was being read; import it again when it is at rest";
-                self.omit(Omission::Unreadable, &job.path, reason);
-            }
+            Ok(_) => self.omit(Omission::Unreadable, &job.path, change),
             Err(error) => self.stop(error.into()),
         }
     }
@@ -212,13 +213,18 @@ impl Shared<'_> {
         let put = match source.fault.take() {
             None => stored.map_err(Trouble::Fatal)?,
             Some(Fault::Io(error)) => return Err(cannot_read(error)),
-            Some(Fault::Shrunk | Fault::Grown) => return Err(Trouble::Changed),
+            Some(Fault::Grown) if attributes.length == 0 => {
+                return Err(Trouble::Changed(
+                    "it is said to be empty and is not, as files of the kernel are",
+                ));
+            }
+            Some(Fault::Shrunk | Fault::Grown) => return Err(Trouble::Changed(UNSTEADY)),
             Some(Fault::Interrupted) => {
-                return Err(Trouble::Fatal(Failure::new(crate::failure::Code::Interrupted, "interrupted")));
+                return Err(Trouble::Fatal(Failure::new(Code::Interrupted, "interrupted")));
             }
         };
         if Attributes::of(&file.metadata().map_err(cannot_read)?) != attributes {
-            return Err(Trouble::Changed);
+            return Err(Trouble::Changed(UNSTEADY));
         }
         if let Some(table) = self.importer.attributes {
             table.put(key, attributes.encode()).map_err(|error| Trouble::Fatal(error.into()))?;

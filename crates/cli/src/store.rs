@@ -44,12 +44,33 @@ pub fn open_or_create(arguments: &StoreArguments) -> Result<(Database, bool)> {
 
 /// Opens a database; the file is known to be one.
 pub fn open(path: &Path, options: &Options) -> Result<Database> {
-    Database::open(path, options).map_err(|error| explain(error, path))
+    Database::open(path, options).map_err(|error| {
+        let refused = is_refused(&error);
+        let failure = Failure::from(error);
+        if !refused {
+            return failure;
+        }
+        failure.and(
+            "Ask whoever owns it for permission, or work on a copy (`get`, `scan`, `tables`, `stat` and \
+             `verify` need to read it only)",
+        )
+    })
 }
 
 /// Creates a database.
 pub fn create(path: &Path, options: &Options) -> Result<Database> {
-    Database::create(path, options).map_err(|error| explain(error, path))
+    Database::create(path, options).map_err(|error| {
+        let (refused, missing) = (is_refused(&error), error.kind() == ErrorKind::NotFound);
+        let failure = Failure::from(error);
+        let directory = directory(path).display();
+        match (refused, missing) {
+            (true, _) => failure.and(format_args!(
+                "You may not make files in {directory}; name the database in a directory of yours"
+            )),
+            (_, true) => failure.and(format_args!("Is there a directory {directory}?")),
+            _ => failure,
+        }
+    })
 }
 
 /// Closes a database that was changed. No table of it may be left.
@@ -126,24 +147,15 @@ fn missing(path: &Path) -> Failure {
     Failure::new(Code::Io, message)
 }
 
-/// The failure for an error at opening or creating, with what to do where the engine does not say it.
-fn explain(error: Error, path: &Path) -> Failure {
-    let kind = error.kind();
-    let source = std::error::Error::source(&error).and_then(|source| source.downcast_ref::<io::Error>());
-    let refused = source.map(io::Error::kind);
-    let failure = Failure::from(error);
-    match (kind, refused) {
-        (_, Some(io::ErrorKind::PermissionDenied)) => failure.and(
-            "Ask whoever owns it for permission, or work on a copy (`get`, `scan`, `tables`, `stat` and \
-             `verify` need to read it only)",
-        ),
-        (ErrorKind::NotFound, _) => {
-            let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-            let directory = directory.unwrap_or(Path::new("."));
-            failure.and(format_args!("Is there a directory {}?", directory.display()))
-        }
-        _ => failure,
-    }
+/// The directory of a file.
+pub fn directory(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Whether the system did not permit it.
+fn is_refused(error: &Error) -> bool {
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
+    source.is_some_and(|source| source.kind() == io::ErrorKind::PermissionDenied)
 }
 
 /// Reads a value in parts, the first `most` bytes of it.

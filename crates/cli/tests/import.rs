@@ -48,8 +48,8 @@ fn what_cannot_be_stored_is_reported_and_the_rest_is_stored() {
     place.write("tree/good", "good");
     place.write("tree/secret", "secret");
     place.write("tree/closed/inside", "inside");
-    std::fs::set_permissions(place.path("tree/secret"), Permissions::from_mode(0)).unwrap();
-    std::fs::set_permissions(place.path("tree/closed"), Permissions::from_mode(0)).unwrap();
+    std::fs::set_permissions(place.path("tree/secret"), Permissions::from_mode(0o000)).unwrap();
+    std::fs::set_permissions(place.path("tree/closed"), Permissions::from_mode(0o000)).unwrap();
     File::create(place.path("tree/huge")).unwrap().set_len((1 << 30) + 1).unwrap();
     let deep = format!("tree/{}", "directory/".repeat(110));
     place.write(&format!("{deep}file"), "too deep");
@@ -79,6 +79,39 @@ fn what_cannot_be_stored_is_reported_and_the_rest_is_stored() {
         .fails(6, &["Permission denied", "the database was closed"]);
     place.run(&["verify", "strict"]).ok();
     std::fs::set_permissions(place.path("tree/closed"), Permissions::from_mode(0o700)).unwrap();
+}
+
+#[test]
+fn files_that_are_not_as_long_as_they_say_are_not_stored() {
+    let place = Place::new();
+    let text = place.run(&["import", "d", "/proc/self/fdinfo"]);
+    assert!(text.err.contains("/proc/self/fdinfo/0: it is said to be empty and is not"), "{}", text.err);
+    assert!(text.ok().starts_with("imported 0 files"));
+    assert_eq!(place.run(&["scan", "d"]).ok(), "");
+}
+
+#[test]
+fn a_file_that_is_written_all_the_time_does_not_stop_an_import() {
+    let place = Place::new();
+    let (even, odd) = (vec![b'0'; 1 << 20], vec![b'1'; (1 << 20) + 1]);
+    let path = place.write("tree/unsteady", &even);
+    place.write("tree/steady", "steady");
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                std::fs::write(&path, &odd).unwrap();
+                std::fs::write(&path, &even).unwrap();
+            }
+        });
+        for _ in 0..5 {
+            let run = place.run(&["import", "d", "tree"]);
+            assert_eq!(run.code, Some(0), "{}", run.err);
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    assert_eq!(place.run(&["get", "d", "steady"]).ok(), "steady");
+    place.run(&["verify", "d"]).ok();
 }
 
 #[test]

@@ -275,7 +275,12 @@ fn equals(file: &mut impl Read, expected: &[u8]) -> io::Result<bool> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        super::{place::Place, source::Source},
+        *,
+    };
+    use crate::arguments::General;
+    use vellum::Options;
 
     #[test]
     fn one_wrong_byte_is_found_wherever_it_is() {
@@ -289,6 +294,55 @@ mod tests {
         assert!(equals(&mut &bytes[1..], &bytes).is_ok_and(|same| !same));
         let short = equals(&mut &bytes[..7], &bytes).unwrap_err();
         assert_eq!(short.kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn files_that_changed_are_told_from_values_that_are_wrong() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().join("tree");
+        std::fs::create_dir(&root).unwrap();
+        let place = Place::prepare(&directory.path().join("d"), false).unwrap();
+        let database = Database::create(&place.path, &Options::default()).unwrap();
+        let table = database.create_table(store::DEFAULT_TABLE).unwrap();
+        let attributes = database.create_table(ATTRIBUTES_TABLE).unwrap();
+        let large = vec![7; 100_000];
+        for (name, contents, stored) in [
+            ("same", &b"abc"[..], &b"abc"[..]),
+            ("same and large", &large, &large),
+            ("wrong", b"abc", b"abd"),
+            ("wrong and large", &large, &[&large[1..], b"x"].concat()),
+            ("wrong length", b"abc", b"ab"),
+            ("changed", b"abc", b"abd"),
+            ("removed", b"abc", b"abc"),
+        ] {
+            std::fs::write(root.join(name), contents).unwrap();
+            table.put(name, stored).unwrap();
+            let metadata = std::fs::metadata(root.join(name)).unwrap();
+            attributes.put(name, Attributes::of(&metadata).encode()).unwrap();
+        }
+        attributes.put("changed", Attributes { length: 3, changed_ns: 1 }.encode()).unwrap();
+        std::fs::remove_file(root.join("removed")).unwrap();
+        std::fs::create_dir(root.join("directory")).unwrap();
+        table.put("directory", "").unwrap();
+        let tour = Tour {
+            source: Source { root, files: 0, bytes: 0, storage_bytes: 0 },
+            place,
+            options: Options::default(),
+            // So that large values are compared in parts.
+            pool_bytes: 1 << 19,
+            threads: 2,
+            general: &General { json: false, quiet: true },
+        };
+        let mut found = Comparison::run(&tour, &database).unwrap();
+        found.different.first.sort();
+        found.changed.first.sort();
+        assert_eq!(found.different.first, ["wrong", "wrong and large", "wrong length"]);
+        assert_eq!(found.changed.first, ["changed", "removed"]);
+        assert_eq!((found.unreadable.count, found.same, found.entries), (1, 2, 8));
+        let mut samples: Vec<_> =
+            found.samples.iter().map(|sample| (&sample.key[..], sample.length)).collect();
+        samples.sort_unstable();
+        assert_eq!(samples, [(&b"same"[..], 3), (b"same and large", 100_000)]);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::ATTRIBUTES_TABLE;
 use crate::{
-    failure::{Failure, Result},
+    failure::{Code, Failure, Result},
     store,
 };
 use std::{
@@ -25,6 +25,11 @@ pub struct Place {
 impl Place {
     /// Makes sure that a database may be made here, and removes what a tour that was killed left behind.
     pub fn prepare(path: &Path, force: bool) -> Result<Self> {
+        let directory = store::directory(path);
+        if !directory.is_dir() {
+            let message = format!("there is no directory {} to make the database in", directory.display());
+            return Err(Failure::new(Code::Io, message));
+        }
         let mut partial = path.as_os_str().to_owned();
         partial.push(".partial");
         let place = Self {
@@ -44,8 +49,7 @@ impl Place {
 
     /// The directory in which it is.
     pub fn directory(&self) -> &Path {
-        let parent = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        parent.unwrap_or(Path::new("."))
+        store::directory(&self.path)
     }
 
     /// The files that are there, which are not to be imported.
