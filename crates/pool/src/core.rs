@@ -62,6 +62,8 @@ pub(crate) struct Core {
     pub(crate) marked_in_use: AtomicBool,
     /// A sync failed: nothing more can be promised about this file.
     pub(crate) poisoned: AtomicBool,
+    /// A thread panicked while it changed a page: what is in memory must not be declared sound.
+    pub(crate) panicked: AtomicBool,
     pub(crate) counters: Counters,
     /// Extents that nothing refers to any more, but somebody still reads: see `detached`.
     pub(crate) pending_frees: Mutex<Vec<Extent>>,
@@ -130,6 +132,7 @@ impl Core {
             superblock: Mutex::new(parts.superblock),
             marked_in_use: AtomicBool::new(parts.marked_in_use),
             poisoned: AtomicBool::new(false),
+            panicked: AtomicBool::new(false),
             counters: Counters::default(),
             pending_frees: Mutex::new(Vec::new()),
             file_pages: Mutex::new(parts.file_pages),
@@ -226,9 +229,7 @@ impl Core {
 
     /// Latches an extent exclusively, reading it in if need be.
     pub(crate) fn latch_exclusive(&self, extent: Extent) -> Result<(), PoolError> {
-        if self.read_only {
-            return Err(PoolError::ReadOnly);
-        }
+        self.mark_in_use()?;
         self.latch(extent, Want::Exclusive)
     }
 
@@ -480,6 +481,12 @@ impl Core {
             return if now.is_readable() || now.is_marked() { Ok(now) } else { Err(now) };
         }
         Err(now)
+    }
+
+    /// A thread panicked while it changed a page, which may be half changed.
+    #[cold]
+    pub(crate) fn note_panic(&self) {
+        self.panicked.store(true, Ordering::Release);
     }
 
     /// Whether a sync has failed.

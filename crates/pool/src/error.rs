@@ -34,6 +34,12 @@ pub enum PoolError {
          will not be marked as cleanly closed"
     )]
     Sync(#[source] io::Error),
+    /// A thread panicked in the middle of a change.
+    #[error(
+        "a thread panicked while it was changing a page, which may be half changed; the file will not be marked as \
+         cleanly closed: restore it from a backup or import its data again"
+    )]
+    Panicked,
     /// The file cannot grow.
     #[error(
         "cannot extend the file to {bytes} bytes: {source}; free space on the file system, or delete data"

@@ -68,9 +68,8 @@ impl<'p> OptimisticGuard<'p> {
     /// pool is open for reading only.
     #[inline]
     pub fn upgrade(self) -> Result<ExclusiveGuard<'p>, Interrupt> {
-        if self.core.read_only {
-            return Err(PoolError::ReadOnly.into());
-        }
+        // Before the first change of all the file is marked as in use; one that is open for reading only never is.
+        self.core.mark_in_use()?;
         if self.core.state(self.page).try_upgrade_optimistic(self.seen) {
             Ok(ExclusiveGuard { core: self.core, extent: Extent::page(self.page), changed: false })
         } else {
@@ -214,6 +213,9 @@ impl<'p> ExclusiveGuard<'p> {
 impl Drop for ExclusiveGuard<'_> {
     #[inline]
     fn drop(&mut self) {
+        if self.changed && std::thread::panicking() {
+            self.core.note_panic();
+        }
         let wake = self.core.state(self.extent.head).release_exclusive(self.changed);
         self.core.wake(self.extent.head, wake);
     }

@@ -254,9 +254,11 @@ impl Core {
     /// Writes everything, makes it durable and marks the file as cleanly closed. The caller sees to it that
     /// nobody else uses the pool. May be called again if it fails, and used on if it succeeds.
     pub(crate) fn checkpoint(&self) -> Result<(), PoolError> {
+        if self.panicked.load(Ordering::Acquire) {
+            return Err(PoolError::Panicked);
+        }
         let _pause = lock(&self.background);
         self.free_pending();
-        // Changes in memory alone do not mark the file as in use: that happens before the first is written.
         let closed = self.lock_superblock().closed;
         if closed && !self.space.is_changed() && self.changed_extents().is_empty() {
             return Ok(());

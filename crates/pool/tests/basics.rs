@@ -85,6 +85,39 @@ fn a_pool_that_was_changed_and_not_closed_is_refused() {
 }
 
 #[test]
+fn a_change_in_memory_alone_counts_as_a_change() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pool");
+    let options = PoolOptions::default().capacity_bytes(1 << 30);
+    let pool = Pool::create(&path, &options).unwrap();
+    let extent = pool.allocate(1, PageKind::USER).unwrap().keep().extent();
+    pool.close().unwrap();
+    let pool = Pool::open(&path, &options).unwrap();
+    pool.exclusive(extent).unwrap().payload_mut()[0] = 1;
+    drop(pool);
+    assert!(matches!(Pool::open(&path, &options), Err(PoolError::NotClosedCleanly { .. })));
+}
+
+#[test]
+fn a_panic_in_the_middle_of_a_change_is_not_declared_sound() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pool");
+    let options = PoolOptions::default().capacity_bytes(1 << 30);
+    let mut pool = Pool::create(&path, &options).unwrap();
+    let extent = pool.allocate(1, PageKind::USER).unwrap().keep().extent();
+    pool.checkpoint().unwrap();
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let mut guard = pool.exclusive(extent).unwrap();
+        guard.payload_mut()[0] = 1;
+        panic!("half way");
+    }));
+    assert!(result.is_err());
+    assert!(matches!(pool.checkpoint(), Err(PoolError::Panicked)));
+    drop(pool);
+    assert!(matches!(Pool::open(&path, &options), Err(PoolError::NotClosedCleanly { .. })));
+}
+
+#[test]
 fn a_pool_that_is_all_latched_says_so() {
     let directory = tempfile::tempdir().unwrap();
     let options = PoolOptions::default().pool_bytes(16 * 4096).capacity_bytes(1 << 30);

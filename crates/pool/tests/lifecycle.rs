@@ -81,7 +81,10 @@ fn an_unchanged_file_is_not_written() {
     for read_only in [false, true] {
         let options = options().read_only(read_only);
         let mut pool = Pool::open_on(Arc::new(file.clone()), &options).unwrap();
-        drop(pool.exclusive(single).ok());
+        // Asking to change a page counts as a change where it is possible, and is refused where it is not.
+        if read_only {
+            assert!(pool.exclusive(single).is_err());
+        }
         assert_eq!(pool.shared(triple).unwrap().payload()[0], 3);
         pool.checkpoint().unwrap();
         pool.close().unwrap();
@@ -230,7 +233,8 @@ fn a_free_too_many_is_counted_and_changes_nothing() {
     head.upgrade().unwrap().free();
     assert_eq!(refused(pool.statistics()), 2);
     assert!(pool.is_extent(triple));
-    assert_eq!(pool.statistics().pages_allocated, 2 + 1 + 3);
+    // The superblocks and the longer extent; the old map went when the file was marked as in use.
+    assert_eq!(pool.statistics().pages_allocated, 2 + 3);
     assert_eq!(pool.shared(triple).unwrap().payload()[0], 3);
     pool.close().unwrap();
     open(&file);
