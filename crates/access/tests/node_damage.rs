@@ -92,7 +92,7 @@ fn read_all<B: Bytes>(view: NodeView<B>) {
         let place = view.child_for(key);
         assert!(place.is_multiple_of(8) && place + 8 <= NODE_BYTES);
         assert!(view.child_index(place) <= MAX_INNER_COUNT);
-        let _ = (view.get(key), view.covers(key), view.has_room(key.len(), 100), view.child_at(place));
+        let _ = (view.get(key), view.covers(key), view.has_room_for(key, 100), view.child_at(place));
     }
     assert!(view.children().count() <= MAX_INNER_COUNT + 1);
     for index in [0, 1, count / 2, count, count + 1, usize::MAX / 64] {

@@ -53,8 +53,30 @@ fn longest(random: &mut StdRng) -> Vec<u8> {
     key
 }
 
-const SHAPES: [KeyMaker; 7] =
-    [small_integer, any_integer, zeroes, two_letters, long_prefix, any_length, longest];
+/// Long runs of integers in a few places far apart, so that the ends of the tree share prefixes that the next
+/// run breaks, on either side.
+fn runs(random: &mut StdRng) -> Vec<u8> {
+    let start = *[0, 0xff00, 0xff_ff00, 1 << 40, u64::MAX << 20].get(random.random_range(0..5)).unwrap();
+    (start + random.random_range(0..0x300u64)).to_be_bytes().to_vec()
+}
+
+/// Long keys whose prefixes end at many places: a key of another run leaves a node little or nothing of what
+/// it saved.
+fn long_runs(random: &mut StdRng) -> Vec<u8> {
+    let mut key = vec![b'p'; MAX_KEY_BYTES - random.random_range(0..40)];
+    if random.random_bool(0.2) {
+        let at = *[0, 3, 500, 900, 980].get(random.random_range(0..5)).unwrap();
+        key[at] = *b"oq".get(random.random_range(0..2)).unwrap();
+        key.truncate((at + random.random_range(1..100)).min(MAX_KEY_BYTES));
+    } else {
+        let at = key.len() - 2;
+        key[at..].copy_from_slice(&random.random::<u16>().to_be_bytes());
+    }
+    key
+}
+
+const SHAPES: [KeyMaker; 9] =
+    [small_integer, any_integer, zeroes, two_letters, long_prefix, any_length, longest, runs, long_runs];
 
 fn mixed(random: &mut StdRng) -> Vec<u8> {
     let shape = random.random_range(0..SHAPES.len());
@@ -140,6 +162,60 @@ fn any_lengths_agree_with_the_model() {
 #[test]
 fn longest_keys_agree_with_the_model() {
     run(7, longest);
+}
+
+#[test]
+fn runs_agree_with_the_model() {
+    run(21, runs);
+}
+
+#[test]
+fn long_runs_agree_with_the_model() {
+    run(22, long_runs);
+}
+
+/// Each run goes up or down and begins where it lacks the prefix of what is at that end of the tree.
+#[test]
+fn loading_runs_breaks_the_prefixes_of_the_spines() {
+    let length = if cfg!(miri) { 20 } else { 700u64 };
+    for (step, value_bytes) in [(1u64, 8), (1, 120), (255, 8), (1 << 20, 0)] {
+        for descending in [false, true] {
+            let mut tree = Tree::new();
+            for run in 0..6u64 {
+                for number in 0..length {
+                    let up = ((1u64 << (8 * run + 4)) - 1).wrapping_add(number.wrapping_mul(step));
+                    let number = if descending { u64::MAX - up } else { up };
+                    tree.put(&number.to_be_bytes(), &vec![7; value_bytes], false);
+                    let suffixed = [&number.to_be_bytes()[..], &[b's'; 300]].concat();
+                    if number % 50 == 0 {
+                        tree.put(&suffixed, &[], false);
+                    }
+                }
+                tree.check_all();
+            }
+            tree.compact_all();
+            tree.check_all();
+            let keys: Vec<_> = tree.model.keys().cloned().collect();
+            let from_below = keys.iter().take(keys.len() / 2);
+            for key in from_below.chain(keys.iter().skip(keys.len() / 2).rev()) {
+                tree.remove(key);
+            }
+            tree.check_all();
+        }
+    }
+}
+
+/// Other seeds than the ones of the other tests, as many as asked for: `VELLUM_SEEDS=100`.
+#[test]
+fn any_seed_agrees_with_the_model() {
+    let count = std::env::var("VELLUM_SEEDS").ok().and_then(|count| count.parse().ok()).unwrap_or(0);
+    for seed in 1000..1000 + count {
+        for (shape, &key) in SHAPES.iter().enumerate() {
+            println!("seed {seed}, shape {shape}");
+            run(seed, key);
+        }
+        run(seed, mixed);
+    }
 }
 
 #[test]

@@ -2,17 +2,11 @@
 
 use super::edit::{NodeMut, Shape, check_record, entry_bytes};
 use super::fault::{NodeError, NodeFault};
+use super::frame::Frame;
 use super::layout::*;
 use super::view::{NodeView, child_place};
 use std::ops::Range;
 use vellum_base::PageId;
-
-/// The fences of a node to build; absent is infinite.
-#[derive(Clone, Copy)]
-pub(super) struct Fences<'a> {
-    pub lower: Option<&'a [u8]>,
-    pub upper: Option<&'a [u8]>,
-}
 
 /// Fills an empty node with records in the order of their keys. Slots, records and children are written at
 /// once; header and hints only by [`Builder::finish`].
@@ -27,13 +21,12 @@ impl<'a> Builder<'a> {
     pub fn new(
         page: &'a mut [u8],
         level: u8,
-        fences: Fences<'a>,
+        frame: &'a Frame,
         last_child: PageId,
     ) -> Result<Self, NodeFault> {
-        let node = NodeMut::init(page, level, fences.lower, fences.upper, last_child)?;
+        let node = NodeMut::init_frame(page, level, frame, last_child)?;
         let shape = Shape::read(node.bytes)?;
-        let prefix = fences.lower.and_then(|lower| lower.get(..shape.word.prefix_length())).unwrap_or(&[]);
-        Ok(Self { node, shape, prefix })
+        Ok(Self { node, shape, prefix: &frame.prefix })
     }
 
     /// Appends a record, or a separator together with the child below it.
@@ -63,7 +56,7 @@ impl<'a> Builder<'a> {
     ///
     /// # Errors
     /// [`NodeError::Full`], or a fault if the other node is damaged or its keys cannot be in this one. Of the
-    /// keys, the first and the last are compared with the fences.
+    /// keys, the first and the last are compared with the fences and the prefix.
     pub fn append_range(&mut self, source: NodeView<&[u8]>, range: Range<usize>) -> Result<(), NodeError> {
         let shape = Shape::read(source.bytes)?;
         if range.is_empty() {
@@ -80,7 +73,7 @@ impl<'a> Builder<'a> {
         for index in [range.start, range.end - 1] {
             key.clear();
             source.append_key(index, &mut key);
-            if !self.node.view().admits(&key) {
+            if !key.starts_with(self.prefix) || !self.node.view().admits(&key) {
                 return Err(NodeFault::OutsideFences { index }.into());
             }
         }
@@ -109,7 +102,7 @@ impl<'a> Builder<'a> {
         self.node.put_u16(COUNT_AT, self.shape.count);
         self.node.put_u16(HEAP_START_AT, self.shape.heap_start);
         self.node.put_u16(HEAP_USED_AT, self.shape.heap_used);
-        self.node.write_hints();
+        self.node.write_hints(0);
     }
 
     /// Takes `record` bytes from the heap, with a slot's room left beside them, and says where.
@@ -139,20 +132,17 @@ impl<'a> Builder<'a> {
 }
 
 impl NodeMut<'_> {
-    /// Builds the node anew beside itself, with the same fences and last child, and takes over the result.
+    /// Builds the node anew beside itself, with the same last child and a frame of the same fences, and takes
+    /// over the result.
     pub(super) fn rebuild(
         &mut self,
+        frame: &Frame,
         fill: impl FnOnce(NodeView<&[u8]>, &mut Builder<'_>) -> Result<(), NodeError>,
     ) -> Result<(), NodeError> {
         let old = self.view();
-        let (mut lower, mut upper) = (Vec::new(), Vec::new());
-        let fences = Fences {
-            lower: old.lower_fence(&mut lower).then_some(&lower[..]),
-            upper: old.upper_fence(&mut upper).then_some(&upper[..]),
-        };
         let last = old.child_at(child_place(old.count()));
         let mut page = [0; NODE_BYTES];
-        let mut new = Builder::new(&mut page, old.level(), fences, last)?;
+        let mut new = Builder::new(&mut page, old.level(), frame, last)?;
         fill(old, &mut new)?;
         new.finish();
         self.take_over(&page);

@@ -1,6 +1,7 @@
 //! Changing a node in place: records go, come and grow.
 
 use super::fault::{NodeError, NodeFault};
+use super::frame::Frame;
 use super::layout::*;
 use super::view::{NodeView, ValueKind, Word, child_place};
 use vellum_base::{Bytes, HEADER_BYTES, PageId};
@@ -39,11 +40,14 @@ impl Shape {
             return Err(NodeFault::Count { count });
         }
         let (lower, upper) = (bytes.u16_at(LOWER_LENGTH_AT) as usize, bytes.u16_at(UPPER_LENGTH_AT) as usize);
-        if lower.max(upper) > MAX_KEY_BYTES {
-            return Err(NodeFault::Fences { flags: word.flags(), lower, upper });
+        let (flags, prefix_length) = (word.flags(), word.prefix_length());
+        if lower.max(upper) > MAX_KEY_BYTES || flags & FLAG_UPPER == 0 && upper != 0 {
+            return Err(NodeFault::Fences { flags, lower, upper });
         }
-        let prefix_length = word.prefix_length();
-        if prefix_length > lower.min(upper) {
+        if flags & FLAG_LOWER == 0 && lower != prefix_length {
+            return Err(NodeFault::Fences { flags, lower, upper });
+        }
+        if prefix_length > lower || flags & FLAG_UPPER != 0 && prefix_length > upper {
             return Err(NodeFault::Prefix { length: prefix_length });
         }
         let fences = fence_bytes(lower, upper, prefix_length);
@@ -58,6 +62,11 @@ impl Shape {
             return Err(NodeFault::HeapUsed { stored: heap_used, computed: NODE_BYTES - heap_start });
         }
         Ok(Self { word, count, slots_end, heap_start, heap_end, heap_used })
+    }
+
+    /// Whether there are both fences, so that the prefix follows from them.
+    pub fn is_closed(&self) -> bool {
+        self.word.is_closed()
     }
 
     /// The free bytes between slots and heap.
@@ -90,20 +99,36 @@ impl<'a> NodeMut<'a> {
         upper: Option<&[u8]>,
         upper_child: PageId,
     ) -> Result<Self, NodeFault> {
+        Self::init_frame(bytes, level, &Frame::plain(lower, upper), upper_child)
+    }
+
+    /// [`NodeMut::init`] with a prefix, which the fences begin with.
+    pub(super) fn init_frame(
+        bytes: &'a mut [u8],
+        level: u8,
+        frame: &Frame,
+        upper_child: PageId,
+    ) -> Result<Self, NodeFault> {
         if bytes.len() != NODE_BYTES {
             return Err(NodeFault::Size { bytes: bytes.len() });
         }
+        let (lower, upper) = (frame.lower.as_deref(), frame.upper.as_deref());
         let flags =
             if lower.is_some() { FLAG_LOWER } else { 0 } | if upper.is_some() { FLAG_UPPER } else { 0 };
-        let (low, high) = (lower.unwrap_or(&[]), upper.unwrap_or(&[]));
+        let prefix = &frame.prefix[..];
+        // Without a lower fence, the prefix alone stands in its place.
+        let (low, high) = (lower.unwrap_or(prefix), upper.unwrap_or(&[]));
         if low.len() > MAX_KEY_BYTES || high.len() > MAX_KEY_BYTES {
             return Err(NodeFault::Fences { flags, lower: low.len(), upper: high.len() });
         }
         if lower.is_some() && upper.is_some() && low >= high {
             return Err(NodeFault::FenceOrder);
         }
-        let prefix_length = common_prefix(lower, upper);
-        let (prefix, high_rest) = high.split_at_checked(prefix_length).unwrap_or((&[], high));
+        let prefix_length = prefix.len();
+        if !low.starts_with(prefix) || upper.is_some_and(|upper| !upper.starts_with(prefix)) {
+            return Err(NodeFault::Prefix { length: prefix_length });
+        }
+        let high_rest = high.get(prefix_length..).unwrap_or(&[]);
         let fences = fence_bytes(low.len(), high.len(), prefix_length);
         let mut node = Self { bytes };
         node.fill_zero();
@@ -120,7 +145,7 @@ impl<'a> NodeMut<'a> {
         if level > 0 {
             node.put_u64(child_place(0), upper_child.0);
         }
-        node.write_hints();
+        node.write_hints(0);
         Ok(node)
     }
 
@@ -137,21 +162,34 @@ impl<'a> NodeMut<'a> {
     /// so does a fault, which a key that is not between the fences is too.
     pub fn insert(&mut self, key: &[u8], value: &[u8], kind: ValueKind) -> Result<usize, NodeError> {
         let shape = self.shape(true)?;
-        let code = value_code(value, kind).ok_or(NodeError::TooLarge)?;
-        if key.len() > MAX_KEY_BYTES || key.len() + value.len() > MAX_INLINE_RECORD_BYTES {
-            return Err(NodeError::TooLarge);
-        }
+        let code = check_new(key, value, kind)?;
         let find = self.view().find(key);
         if find.found {
             return Err(NodeError::Exists);
         }
-        if !self.view().admits(key) {
-            return Err(NodeFault::OutsideFences { index: find.index }.into());
-        }
-        self.make_room(shape, key.len(), value.len())?;
-        self.place(find.index, key, code, value)?;
-        self.write_hints();
+        self.add(shape, find.index, key, code, value)?;
+        self.lengthen_prefix();
         Ok(find.index)
+    }
+
+    /// [`NodeMut::insert`] of a key that [`NodeView::find`] has not found, and for which it gave this index,
+    /// both since the node was last changed.
+    ///
+    /// # Errors
+    /// As [`NodeMut::insert`], but that the key is not in the node and belongs there is for the caller to know:
+    /// elsewhere it leaves the node out of order.
+    pub fn insert_at(
+        &mut self,
+        index: usize,
+        key: &[u8],
+        value: &[u8],
+        kind: ValueKind,
+    ) -> Result<(), NodeError> {
+        let shape = self.shape(true)?;
+        let code = check_new(key, value, kind)?;
+        self.add(shape, index, key, code, value)?;
+        self.lengthen_prefix();
+        Ok(())
     }
 
     /// Adds a separator to an inner node after a child was split: the child that covers `key` becomes the one
@@ -169,14 +207,10 @@ impl<'a> NodeMut<'a> {
         if find.found {
             return Err(NodeError::Exists);
         }
-        if !self.view().admits(key) {
-            return Err(NodeFault::OutsideFences { index: find.index }.into());
-        }
-        self.make_room(shape, key.len(), 0)?;
         // Opening a place copies the child along, so that it stands on both sides; the right one is replaced.
-        self.place(find.index, key, 0, &[])?;
+        self.add(shape, find.index, key, 0, &[])?;
         self.put_u64(child_place(find.index + 1), right.0);
-        self.write_hints();
+        self.lengthen_prefix();
         Ok(find.index)
     }
 
@@ -220,7 +254,8 @@ impl<'a> NodeMut<'a> {
         }
         // Rebuild the node without the old record, then the new one has room.
         let count = shape.count;
-        self.rebuild(|old, new| {
+        let frame = Frame::of(self.view());
+        self.rebuild(&frame, |old, new| {
             new.append_range(old, 0..index)?;
             new.append(&key, code, value, None)?;
             new.append_range(old, index + 1..count)
@@ -236,7 +271,7 @@ impl<'a> NodeMut<'a> {
         let slot = self.record(&shape, index)?;
         let place = SLOTS_AT + index * LEAF_STRIDE;
         self.shift(place + LEAF_STRIDE, shape.slots_end, place);
-        self.forget(&shape, slot);
+        self.forget(&shape, index, slot);
         Ok(())
     }
 
@@ -252,7 +287,7 @@ impl<'a> NodeMut<'a> {
         let place = SLOTS_AT + index * INNER_STRIDE;
         self.shift(place + INNER_STRIDE, shape.slots_end, place);
         self.put_u64(child_place(index), left.0);
-        self.forget(&shape, slot);
+        self.forget(&shape, index, slot);
         Ok(())
     }
 
@@ -269,13 +304,19 @@ impl<'a> NodeMut<'a> {
         Ok(())
     }
 
-    /// Moves all records together, so that all free bytes lie between slots and heap, and zeroes them.
+    /// Moves all records together, so that all free bytes lie between slots and heap, and zeroes them. In a
+    /// node that lacks a fence the prefix becomes what the keys have in common, if that takes no more bytes.
     ///
     /// # Errors
     /// A fault, if the node is damaged; it is then as it was.
     pub fn compact(&mut self) -> Result<(), NodeFault> {
         let shape = Shape::read(self.bytes)?;
-        let done = self.rebuild(|old, new| new.append_range(old, 0..shape.count));
+        let mut frame = Frame::of(self.view());
+        if shape.count == 0 && !frame.is_closed() {
+            frame.prefix.clear();
+        }
+        frame.lengthen_for(self.view(), 0..shape.count);
+        let done = self.rebuild(&frame, |old, new| new.append_range(old, 0..shape.count));
         done.map_err(|error| match error {
             NodeError::Fault(fault) => fault,
             _ => NodeFault::HeapUsed { stored: shape.heap_used, computed: NODE_BYTES - shape.heap_start },
@@ -299,23 +340,106 @@ impl<'a> NodeMut<'a> {
         Ok(slot)
     }
 
+    /// Adds a record whose key belongs at `index`.
+    fn add(
+        &mut self,
+        shape: Shape,
+        index: usize,
+        key: &[u8],
+        code: usize,
+        value: &[u8],
+    ) -> Result<(), NodeError> {
+        if index > shape.count {
+            return Err(NodeFault::Index { index }.into());
+        }
+        if !self.view().admits_at(index, key) {
+            return Err(NodeFault::OutsideFences { index }.into());
+        }
+        let unlike = !self.view().has_prefix_of(key);
+        let shape = if unlike || shape.count == 0 && !shape.is_closed() {
+            self.choose_prefix(&shape, index, key, value.len())?
+        } else {
+            self.make_room(shape, key.len(), value.len())?
+        };
+        self.place(&shape, index, key, code, value)
+    }
+
     /// Compacts the node if that is what it takes to have room for a new record.
-    fn make_room(&mut self, shape: Shape, key_length: usize, value_length: usize) -> Result<(), NodeError> {
+    fn make_room(
+        &mut self,
+        shape: Shape,
+        key_length: usize,
+        value_length: usize,
+    ) -> Result<Shape, NodeError> {
         let need = entry_bytes(&shape, key_length, value_length);
         if need <= shape.gap() {
-            return Ok(());
+            return Ok(shape);
         }
         if need > shape.free() {
             return Err(NodeError::Full);
         }
-        Ok(self.compact()?)
+        let frame = Frame::of(self.view());
+        self.rebuild(&frame, |old, new| new.append_range(old, 0..shape.count))?;
+        Ok(Shape::read(self.bytes)?)
+    }
+
+    /// Gives a node that lacks a fence a prefix that `key`, which is to be added, shares.
+    fn choose_prefix(
+        &mut self,
+        shape: &Shape,
+        index: usize,
+        key: &[u8],
+        value_length: usize,
+    ) -> Result<Shape, NodeError> {
+        let view = self.view();
+        let mut frame = Frame::of(view);
+        if frame.is_closed() {
+            return Err(NodeFault::OutsideFences { index }.into());
+        }
+        if shape.count == 0 {
+            frame.prefix.clear();
+            frame.lengthen(shape.word.level(), (key, key, 1), |_| 0);
+        } else {
+            frame.prefix.truncate(common_length(&frame.prefix, key));
+        }
+        if !view.has_room_for(key, value_length) {
+            return Err(NodeError::Full);
+        }
+        let same = shape.count == 0 && frame.prefix.len() == shape.word.prefix_length();
+        if !same || shape.heap_start != shape.heap_end {
+            self.rebuild(&frame, |old, new| new.append_range(old, 0..shape.count))?;
+        }
+        Ok(Shape::read(self.bytes)?)
+    }
+
+    /// Lengthens the prefix of a node that lacks a fence to what its keys have come to share. Looks only when
+    /// the number of keys has doubled, so that it costs little.
+    fn lengthen_prefix(&mut self) {
+        let view = self.view();
+        let (word, count) = (view.word(), view.count());
+        if word.is_closed() || count < 2 || !count.is_power_of_two() {
+            return;
+        }
+        let mut frame = Frame::of(view);
+        let before = frame.prefix.len();
+        frame.lengthen_for(view, 0..count);
+        if frame.prefix.len() > before {
+            // If the node is damaged, it stays as it is: nothing needs the longer prefix.
+            let _ = self.rebuild(&frame, |old, new| new.append_range(old, 0..count));
+        }
     }
 
     /// Places a record into the gap and opens a slot for it at `index`.
-    fn place(&mut self, index: usize, key: &[u8], code: usize, value: &[u8]) -> Result<(), NodeError> {
-        let shape = Shape::read(self.bytes)?;
+    fn place(
+        &mut self,
+        shape: &Shape,
+        index: usize,
+        key: &[u8],
+        code: usize,
+        value: &[u8],
+    ) -> Result<(), NodeError> {
         let rest = key.get(shape.word.prefix_length()..).unwrap_or(&[]);
-        let need = entry_bytes(&shape, key.len(), value.len());
+        let need = entry_bytes(shape, key.len(), value.len());
         if need > shape.gap() || index > shape.count || rest.len() > MAX_KEY_BYTES {
             return Err(NodeError::Full);
         }
@@ -330,6 +454,7 @@ impl<'a> NodeMut<'a> {
         self.put_u16(COUNT_AT, shape.count + 1);
         self.put_u16(HEAP_START_AT, start);
         self.put_u16(HEAP_USED_AT, shape.heap_used + record);
+        self.write_hints_of_change(index, shape.count);
         Ok(())
     }
 
@@ -342,8 +467,8 @@ impl<'a> NodeMut<'a> {
         }
     }
 
-    /// Accounts for a slot that has been closed.
-    fn forget(&mut self, shape: &Shape, slot: Slot) {
+    /// Accounts for a slot that has been closed at `index`.
+    fn forget(&mut self, shape: &Shape, index: usize, slot: Slot) {
         let record = slot.record_bytes();
         let start = if shape.count == 1 {
             shape.heap_end
@@ -356,20 +481,28 @@ impl<'a> NodeMut<'a> {
         self.put_u16(COUNT_AT, shape.count - 1);
         self.put_u16(HEAP_START_AT, start);
         self.put_u16(HEAP_USED_AT, shape.heap_used.saturating_sub(record).max(fences));
-        self.write_hints();
+        self.write_hints_of_change(index, shape.count);
     }
 
-    /// Sets all hints from the slots.
-    pub(super) fn write_hints(&mut self) {
+    /// Sets the hints that have changed since a slot was opened or closed at `index` of a node that had
+    /// `count_before` slots.
+    fn write_hints_of_change(&mut self, index: usize, count_before: usize) {
+        let shift = hint_shift(self.view().count());
+        self.write_hints(if shift == hint_shift(count_before) { index >> shift } else { 0 });
+    }
+
+    /// Sets the hints from number `first` on from the slots.
+    pub(super) fn write_hints(&mut self, first: usize) {
         let view = self.view();
         let (count, stride) = (view.count(), view.word().stride());
         let shift = hint_shift(count);
-        let mut hints = [0xff; HINT_COUNT * 4];
-        for (index, hint) in hints.chunks_exact_mut(4).take(count >> shift).enumerate() {
+        let mut hints = [u32::MAX.to_le_bytes(); HINT_COUNT];
+        let changed = hints.get_mut(first..).unwrap_or_default();
+        for (index, hint) in (first..count >> shift).zip(&mut *changed) {
             let slot = ((index + 1) << shift) - 1;
-            hint.copy_from_slice(&view.bytes.u32_at(SLOTS_AT + slot * stride + 4).to_le_bytes());
+            *hint = view.bytes.u32_at(SLOTS_AT + slot * stride + 4).to_le_bytes();
         }
-        self.put(HINTS_AT, &hints);
+        self.put(HINTS_AT + 4 * first, changed.as_flattened());
     }
 
     pub(super) fn put_record(&mut self, at: usize, value: &[u8], rest: &[u8]) {
@@ -410,6 +543,12 @@ impl<'a> NodeMut<'a> {
             body.fill(0);
         }
     }
+}
+
+/// Checks that a new record is not too large, and gives the code of its value.
+fn check_new(key: &[u8], value: &[u8], kind: ValueKind) -> Result<usize, NodeError> {
+    let fits = key.len() <= MAX_KEY_BYTES && key.len() + value.len() <= MAX_INLINE_RECORD_BYTES;
+    value_code(value, kind).filter(|_| fits).ok_or(NodeError::TooLarge)
 }
 
 /// The bytes that a new key with its value takes, slot included.

@@ -1,10 +1,10 @@
 //! Merging a node with its right neighbour.
 
-use super::build::{Builder, Fences};
+use super::build::Builder;
 use super::edit::{NodeMut, Shape};
 use super::fault::{NodeError, NodeFault};
+use super::frame::{Frame, records_bytes};
 use super::layout::*;
-use super::split::{frame_bytes, records_bytes};
 use super::view::{NodeView, child_place};
 use vellum_base::PageId;
 
@@ -27,8 +27,7 @@ impl<'a> NodeMut<'a> {
         let plan = Merge::plan(left, right, separator)?;
         let level = left.level();
         let mut page = [0; NODE_BYTES];
-        let fences = Fences { lower: plan.lower.as_deref(), upper: plan.upper.as_deref() };
-        let mut node = Builder::new(&mut page, level, fences, plan.last_child)?;
+        let mut node = Builder::new(&mut page, level, &plan.frame, plan.last_child)?;
         node.append_range(left, 0..left.count())?;
         if level > 0 {
             node.append(separator, 0, &[], Some(left.child_at(child_place(left.count()))))?;
@@ -42,8 +41,7 @@ impl<'a> NodeMut<'a> {
 
 /// What the merged node will be bounded by.
 struct Merge {
-    lower: Option<Vec<u8>>,
-    upper: Option<Vec<u8>>,
+    frame: Frame,
     last_child: PageId,
 }
 
@@ -62,18 +60,38 @@ impl Merge {
         let (mut lower, mut upper) = (Vec::new(), Vec::new());
         let lower = left.lower_fence(&mut lower).then_some(lower);
         let upper = right.upper_fence(&mut upper).then_some(upper);
-        let (low, high) = (lower.as_deref(), upper.as_deref());
-        let prefix_length = common_prefix(low, high);
-        let mut total = frame_bytes(level, low, high)
-            + records_bytes(left, &left_shape, 0..left_shape.count, prefix_length)
-            + records_bytes(right, &right_shape, 0..right_shape.count, prefix_length);
-        if level > 0 {
-            total += INNER_STRIDE + align(separator.len().saturating_sub(prefix_length + HEAD_BYTES));
+        let mut frame = Frame::plain(lower.as_deref(), upper.as_deref());
+        let records = |prefix_length: usize| {
+            let comes_down = if level == 0 {
+                0
+            } else {
+                INNER_STRIDE + align(separator.len().saturating_sub(prefix_length + HEAD_BYTES))
+            };
+            records_bytes(left, 0..left_shape.count, prefix_length)
+                + comes_down
+                + records_bytes(right, 0..right_shape.count, prefix_length)
+        };
+        let (left_keys, right_keys) = (end_keys(left), end_keys(right));
+        let separators = (level > 0).then(|| (separator.to_vec(), separator.to_vec()));
+        let mut parts = [left_keys, separators, right_keys].into_iter().flatten();
+        if let Some((first, last)) = parts.next() {
+            let last = parts.last().map_or(last, |(_, last)| last);
+            let count = left_shape.count + usize::from(level > 0) + right_shape.count;
+            frame.lengthen(level, (&first, &last, count), records);
         }
-        if total > BODY_BYTES {
+        if frame.bytes(level, frame.prefix.len()) + records(frame.prefix.len()) > BODY_BYTES {
             return Err(NodeError::Full);
         }
         let last_child = if level == 0 { PageId(0) } else { right.child_at(child_place(right_shape.count)) };
-        Ok(Self { lower, upper, last_child })
+        Ok(Self { frame, last_child })
     }
+}
+
+/// The first and the last key of a node that has any.
+fn end_keys(view: NodeView<&[u8]>) -> Option<(Vec<u8>, Vec<u8>)> {
+    let (mut first, mut last) = (Vec::new(), Vec::new());
+    let end = view.count().checked_sub(1)?;
+    view.append_key(0, &mut first);
+    view.append_key(end, &mut last);
+    Some((first, last))
 }

@@ -74,6 +74,7 @@
 mod build;
 mod edit;
 mod fault;
+mod frame;
 mod layout;
 mod merge;
 mod search;

@@ -1,8 +1,9 @@
 //! Splitting a full node.
 
-use super::build::{Builder, Fences};
+use super::build::Builder;
 use super::edit::{NodeMut, Shape};
 use super::fault::{NodeError, NodeFault};
+use super::frame::{Frame, records_bytes};
 use super::layout::*;
 use super::separator::{separator_length, shortest_separator};
 use super::view::{NodeView, child_place};
@@ -65,11 +66,15 @@ impl<'a> NodeMut<'a> {
         };
         let separator = Some(&split.separator[..]);
         let level = shape.word.level();
+        let (mut left_frame, mut right_frame) =
+            (Frame::plain(lower, separator), Frame::plain(separator, upper));
+        left_frame.lengthen_for(old, 0..split.index);
+        right_frame.lengthen_for(old, right_start..shape.count);
         let mut page = [0; NODE_BYTES];
-        let mut left = Builder::new(&mut page, level, Fences { lower, upper: separator }, left_last)?;
+        let mut left = Builder::new(&mut page, level, &left_frame, left_last)?;
         left.append_range(old, 0..split.index)?;
         left.finish();
-        let mut right = Builder::new(right, level, Fences { lower: separator, upper }, right_last)?;
+        let mut right = Builder::new(right, level, &right_frame, right_last)?;
         right.append_range(old, right_start..shape.count)?;
         right.finish();
         self.take_over(&page);
@@ -108,15 +113,21 @@ impl<'a> Planner<'a> {
             return Err(NodeFault::Split);
         };
         if let Some(key) = incoming {
-            let edge = if *key > *last {
-                Some(Split { index: count, separator: shortest_separator(&last, key) })
+            // A separator without the prefix would leave all keys without it, and maybe without room: then one
+            // that has it, if there is one.
+            let (index, separators) = if *key > *last {
+                (count, [Some(shortest_separator(&last, key)), Some(last)])
             } else if *key < *first {
-                Some(Split { index: 0, separator: shortest_separator(key, &first) })
+                let mut prefix = Vec::new();
+                self.view.append_prefix(&mut prefix);
+                let separates = *key <= *prefix && *prefix < *first;
+                (0, [Some(shortest_separator(key, &first)), separates.then_some(prefix)])
             } else {
-                None
+                (0, [None, None])
             };
-            if let Some(split) = edge.filter(|split| self.fits(split.index..split.index, &split.separator)) {
-                return Ok(split);
+            let fitting = |separator: &Vec<u8>| self.fits(index..index, separator);
+            if let Some(separator) = separators.into_iter().flatten().find(fitting) {
+                return Ok(Split { index, separator });
             }
         }
         let length = |index: usize| match (self.key(index - 1), self.key(index)) {
@@ -187,8 +198,10 @@ impl<'a> Planner<'a> {
     /// Whether both halves fit, if `taken` slots go up and the nodes are then bounded by `separator`.
     fn fits(&self, taken: Range<usize>, separator: &[u8]) -> bool {
         let fits = |range, lower: Option<&[u8]>, upper: Option<&[u8]>| {
-            let records = records_bytes(self.view, &self.shape, range, common_prefix(lower, upper));
-            records + frame_bytes(self.shape.word.level(), lower, upper) <= BODY_BYTES
+            let mut frame = Frame::plain(lower, upper);
+            frame.lengthen_for(self.view, Range::clone(&range));
+            let records = records_bytes(self.view, range, frame.prefix.len());
+            records + frame.bytes(self.shape.word.level(), frame.prefix.len()) <= BODY_BYTES
         };
         fits(0..taken.start, self.lower.as_deref(), Some(separator))
             && fits(taken.end..self.shape.count, Some(separator), self.upper.as_deref())
@@ -202,27 +215,4 @@ impl<'a> Planner<'a> {
         self.view.append_key(index, &mut key);
         Some(key)
     }
-}
-
-/// The bytes that some slots and records of a node take in one with another prefix.
-pub(super) fn records_bytes(
-    view: NodeView<&[u8]>,
-    shape: &Shape,
-    range: Range<usize>,
-    prefix_length: usize,
-) -> usize {
-    let size = |index| {
-        let slot = view.slot(index);
-        let key_length = shape.word.prefix_length() + slot.rest_length();
-        let tail = key_length.saturating_sub(prefix_length + HEAD_BYTES);
-        shape.word.stride() + align(tail + slot.value_length())
-    };
-    range.map(size).sum()
-}
-
-/// The bytes of an empty node with these fences, without its two headers and its hints.
-pub(super) fn frame_bytes(level: u8, lower: Option<&[u8]>, upper: Option<&[u8]>) -> usize {
-    let last = if level == 0 { 0 } else { INNER_STRIDE };
-    let (lower_length, upper_length) = (lower.map_or(0, <[u8]>::len), upper.map_or(0, <[u8]>::len));
-    last + fence_bytes(lower_length, upper_length, common_prefix(lower, upper))
 }

@@ -304,6 +304,162 @@ fn a_leaf_without_room_stays_as_it_was() {
     assert_eq!(page, before);
 }
 
+/// A leaf without one fence or both, of which all keys begin with "kab".
+fn open_leaf(lower: Option<&[u8]>, upper: Option<&[u8]>) -> Vec<u8> {
+    let mut page = vec![0; NODE_BYTES];
+    let mut node = NodeMut::init(&mut page, 0, lower, upper, PageId(0)).unwrap();
+    for number in 0..20u8 {
+        node.insert(&[b'k', b'a', b'b', number, 1, 2, 3], &[number; 30], ValueKind::Inline).unwrap();
+    }
+    node.view().validate().unwrap();
+    page
+}
+
+const OPEN_FENCES: [(Option<&[u8]>, Option<&[u8]>); 3] =
+    [(None, None), (Some(b"kab"), None), (None, Some(b"kabz"))];
+
+#[test]
+fn keys_share_a_prefix_without_both_fences() {
+    for (lower, upper) in OPEN_FENCES {
+        let mut page = open_leaf(lower, upper);
+        let mut node = NodeMut::new(&mut page);
+        assert_eq!(node.view().prefix_len(), 3);
+        let mut fence = Vec::new();
+        assert_eq!(node.view().lower_fence(&mut fence).then_some(&fence[..]), lower);
+        fence.clear();
+        assert_eq!(node.view().upper_fence(&mut fence).then_some(&fence[..]), upper);
+        // What lacks the prefix is before or behind everything, and covered nevertheless.
+        for (key, index) in [(&b"k"[..], 0), (b"ka", 0), (b"kaa", 0), (b"kac", 20), (b"l", 20), (b"", 0)] {
+            let view = node.view();
+            assert_eq!(view.find(key), Find { index, found: false });
+            let above = lower.is_none_or(|lower| lower < key);
+            assert_eq!(view.covers(key), above && upper.is_none_or(|upper| key <= upper), "{key:?}");
+        }
+        // A key in the prefix itself, then keys that share ever less of it.
+        for (key, left) in [(&b"kab"[..], 3), (b"kaa", 2), (b"kac", 2), (b"l", 0), (b"", 0)] {
+            if !node.view().covers(key) {
+                let refused = node.insert(key, b"", ValueKind::Inline);
+                assert!(matches!(refused, Err(NodeError::Fault(NodeFault::OutsideFences { .. }))));
+                continue;
+            }
+            assert!(node.view().has_room_for(key, 5));
+            let index = node.insert(key, b"value", ValueKind::Inline).unwrap();
+            assert_eq!(node.view().find(key), Find { index, found: true });
+            assert_eq!(node.view().prefix_len(), left);
+            node.view().validate().unwrap();
+        }
+        // With the keys that had broken it gone, compaction finds the prefix again.
+        for key in [&b"kab"[..], b"kaa", b"kac", b"l", b""] {
+            let find = node.view().find(key);
+            if find.found {
+                node.remove(find.index).unwrap();
+            }
+        }
+        node.compact().unwrap();
+        assert_eq!(node.view().prefix_len(), 3);
+        node.view().validate().unwrap();
+    }
+}
+
+#[test]
+fn a_key_without_the_prefix_has_room_or_changes_nothing() {
+    let (low, high) = ([b"kab", &[0; 90][..]].concat(), [b"kab", &[0; 88][..], &[0xff]].concat());
+    for (lower, upper) in [(None, None), (Some(&low[..]), None), (None, Some(&high[..]))] {
+        for value_bytes in 0..40 {
+            let mut page = vec![0; NODE_BYTES];
+            let mut node = NodeMut::init(&mut page, 0, lower, upper, PageId(0)).unwrap();
+            let mut number = 0u16;
+            let mut key = [b"kab", &[0; 90][..]].concat();
+            let mut next = || {
+                number += 1;
+                key[91..93].copy_from_slice(&number.to_be_bytes());
+                key.clone()
+            };
+            while node.insert(&next(), &vec![1; value_bytes], ValueKind::Inline).is_ok() {}
+            node.view().validate().unwrap();
+            assert!(node.view().count() > 70, "{}", node.view().count());
+            let alien: &[u8] = if lower.is_some() { b"l" } else { b"" };
+            assert!(!node.view().has_room_for(alien, 0));
+            let before = node.bytes.to_vec();
+            assert_eq!(node.insert(alien, b"", ValueKind::Inline), Err(NodeError::Full));
+            assert_eq!(node.bytes, before);
+            let split = node.choose_separator(Some(alien)).unwrap();
+            let mut right = vec![0; NODE_BYTES];
+            node.split_into(&mut right, &split).unwrap();
+            // Everything stays together, so that the key comes into a leaf that was made for it.
+            assert_eq!(node.view().count().min(NodeView::new(&right[..]).count()), 0);
+            node.view().validate().unwrap();
+            NodeView::new(&right[..]).validate().unwrap();
+            let mut right = NodeMut::new(&mut right);
+            let target = if node.view().covers(alien) { &mut node } else { &mut right };
+            assert_eq!(target.insert(alien, b"", ValueKind::Inline), Ok(0));
+            target.view().validate().unwrap();
+        }
+    }
+}
+
+#[test]
+fn wrong_prefixes_of_open_nodes_are_noticed() {
+    for (lower, upper) in OPEN_FENCES {
+        let page = open_leaf(lower, upper);
+        for length in [0, 1, 2, 4, 5, 900] {
+            let fault = after(page.clone(), |page| {
+                page[PREFIX_LENGTH_AT..][..2].copy_from_slice(&u16::to_le_bytes(length))
+            });
+            assert!(
+                matches!(fault, NodeFault::Prefix { .. } | NodeFault::Fences { .. }),
+                "{length}: {fault}"
+            );
+        }
+        assert_eq!(
+            after(page.clone(), |page| page[PREFIX_WORD_AT + 7] ^= 1),
+            NodeFault::Prefix { length: 3 }
+        );
+        // Its first byte, wherever it is.
+        let at = NodeView::new(&page[..]).lower_at();
+        assert_eq!(after(page.clone(), |page| page[at] ^= 1), NodeFault::Prefix { length: 3 });
+        let fault = after(page, |page| page[FLAGS_AT] ^= FLAG_UPPER);
+        assert!(matches!(fault, NodeFault::Fences { .. } | NodeFault::Prefix { .. }), "{fault}");
+    }
+    // Bytes of a lower fence beyond the prefix, and no lower fence.
+    let page = open_leaf(Some(b"kab\0"), None);
+    assert!(matches!(after(page, |page| page[FLAGS_AT] = 0), NodeFault::Fences { .. }));
+}
+
+#[test]
+fn ascending_and_descending_integers_are_told_apart_by_their_heads() {
+    // As roots and both spines see them: nothing goes beyond the head, as soon as there are a few.
+    for level in [0, 1] {
+        for descending in [false, true] {
+            for (lower, upper) in
+                [(None, None), (Some(&[0; 8][..]), None), (None, Some(&[0, 0, 0, 0, 1, 0, 0, 0][..]))]
+            {
+                let mut page = vec![0; NODE_BYTES];
+                let mut node = NodeMut::init(&mut page, level, lower, upper, PageId(0)).unwrap();
+                for number in 1..=100u64 {
+                    let number = if descending { 70_000 - number } else { 65_500 + number };
+                    let key = number.to_be_bytes();
+                    let added = if level == 0 {
+                        node.insert(&key, &[1; 9], ValueKind::Inline)
+                    } else {
+                        node.insert_separator(&key, PageId(number))
+                    };
+                    assert!(added.is_ok());
+                    node.view().validate().unwrap();
+                    let count = node.view().count();
+                    if count > 1 {
+                        assert!(
+                            node.view().prefix_len() >= 4,
+                            "{level} {descending} {lower:?} {upper:?} {count}"
+                        );
+                        assert!((0..count).all(|index| node.view().slot(index).tail_length() == 0));
+                    }
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn a_value_grows_into_holes() {
     let mut page = vec![0; NODE_BYTES];
@@ -366,7 +522,7 @@ fn splits_are_balanced_by_bytes_and_have_short_separators() {
     right.validate().unwrap();
     node.view().validate().unwrap();
     assert!(node.view().used_bytes().abs_diff(right.used_bytes()) < 600);
-    assert_eq!(right.prefix_len(), 0);
+    assert_eq!(right.prefix_len(), 2, "without an upper fence, what its keys share with the lower one");
     assert_eq!(node.view().count() + right.count(), 101);
 }
 

@@ -40,14 +40,15 @@ fn check_fences(view: NodeView<&[u8]>) -> Result<(), NodeFault> {
     let flags = view.word().flags();
     let lower_stored = view.bytes.u16_at(LOWER_LENGTH_AT) as usize;
     let upper_stored = view.bytes.u16_at(UPPER_LENGTH_AT) as usize;
-    let (mut lower, mut upper) = (Vec::new(), Vec::new());
+    let (mut lower, mut upper, mut prefix) = (Vec::new(), Vec::new(), Vec::new());
     let has_lower = view.lower_fence(&mut lower);
     let has_upper = view.upper_fence(&mut upper);
+    view.append_prefix(&mut prefix);
+    // That an absent fence has no bytes of its own, and that the prefix is not longer than a fence, has been
+    // checked with the shape of the node. What the prefix is to the keys follows from how they are stored.
     if flags & !(FLAG_LOWER | FLAG_UPPER) != 0
-        || lower.len() != lower_stored
+        || has_lower && lower.len() != lower_stored
         || upper.len() != upper_stored
-        || !has_lower && lower_stored != 0
-        || !has_upper && upper_stored != 0
     {
         return Err(NodeFault::Fences { flags, lower: lower_stored, upper: upper_stored });
     }
@@ -55,9 +56,8 @@ fn check_fences(view: NodeView<&[u8]>) -> Result<(), NodeFault> {
         return Err(NodeFault::FenceOrder);
     }
     let length = view.word().prefix_length();
-    let common = if has_lower && has_upper { common_length(&lower, &upper) } else { 0 };
-    let prefix = lower.get(..common).unwrap_or(&[]);
-    if length != common || view.bytes.u64_at(PREFIX_WORD_AT) != key_word(prefix) {
+    let follows = !has_lower || !has_upper || length == common_length(&lower, &upper);
+    if !follows || prefix.len() != length || view.bytes.u64_at(PREFIX_WORD_AT) != key_word(&prefix) {
         return Err(NodeFault::Prefix { length });
     }
     Ok(())

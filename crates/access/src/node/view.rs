@@ -1,5 +1,6 @@
 //! Reading a node, latched or not.
 
+use super::frame::records_bytes;
 use super::layout::*;
 use std::cmp::Ordering;
 use vellum_base::{Bytes, PageId};
@@ -57,6 +58,12 @@ impl Word {
     #[inline]
     pub fn flags(self) -> u8 {
         (self.0 >> 40) as u8
+    }
+
+    /// Whether there are both fences.
+    #[inline]
+    pub fn is_closed(self) -> bool {
+        self.flags() & (FLAG_LOWER | FLAG_UPPER) == FLAG_LOWER | FLAG_UPPER
     }
 
     #[inline]
@@ -179,7 +186,7 @@ impl<B: Bytes> NodeView<B> {
 
     /// Appends the key of slot `index`, prefix included, to `target`.
     pub fn append_key(self, index: usize, target: &mut Vec<u8>) {
-        self.bytes.append_to(self.lower_at(), self.prefix_len(), target);
+        self.append_prefix(target);
         let slot = self.slot(index);
         let head = slot.head().to_be_bytes();
         target.extend(head.iter().take(slot.rest_length()));
@@ -195,8 +202,16 @@ impl<B: Bytes> NodeView<B> {
 
     /// Appends the lower fence, which is exclusive, to `target`; false if there is none.
     pub fn lower_fence(self, target: &mut Vec<u8>) -> bool {
-        self.bytes.append_to(self.lower_at(), self.lower_length(), target);
-        self.word().flags() & FLAG_LOWER != 0
+        let exists = self.word().flags() & FLAG_LOWER != 0;
+        if exists {
+            self.bytes.append_to(self.lower_at(), self.lower_length(), target);
+        }
+        exists
+    }
+
+    /// Appends what all keys of the node begin with to `target`.
+    pub(super) fn append_prefix(self, target: &mut Vec<u8>) {
+        self.bytes.append_to(self.lower_at(), self.prefix_len(), target);
     }
 
     /// Appends the upper fence, which is inclusive, to `target`; false if there is none.
@@ -225,6 +240,24 @@ impl<B: Bytes> NodeView<B> {
         self.covers(key) && !at_end
     }
 
+    /// [`NodeView::admits`] for a key whose place is known to be at `index`: elsewhere than at the ends, its
+    /// neighbours are between the fences, and so is it.
+    pub(super) fn admits_at(self, index: usize, key: &[u8]) -> bool {
+        let word = self.word();
+        let above = index > 0
+            || word.flags() & FLAG_LOWER == 0
+            || self.bytes.compare(self.lower_at(), self.lower_length(), key) == Ordering::Less;
+        let below = index < word.count()
+            || word.flags() & FLAG_UPPER == 0
+            || match self.compare_upper_fence(key) {
+                Ordering::Less => false,
+                // A separator there would leave nothing to the last child.
+                Ordering::Equal => word.level() == 0,
+                Ordering::Greater => true,
+            };
+        above && below
+    }
+
     /// How the upper fence, which must exist, compares with `key`.
     fn compare_upper_fence(self, key: &[u8]) -> Ordering {
         let prefix_length = self.prefix_len();
@@ -235,13 +268,42 @@ impl<B: Bytes> NodeView<B> {
             .then_with(|| self.bytes.compare(self.lower_at().saturating_sub(rest_length), rest_length, rest))
     }
 
-    /// Whether a new key of `key_length` bytes with a value of `value_length` bytes has room, after
-    /// compaction if need be. In an inner node the length of the value is ignored.
-    pub fn has_room(self, key_length: usize, value_length: usize) -> bool {
+    /// Whether the new key `key`, between the fences, with a value of `value_length` bytes has room, after
+    /// compaction if need be, and after shortening the prefix to what `key` shares. Exact, not an estimate. In
+    /// an inner node the length of the value is ignored.
+    pub fn has_room_for(self, key: &[u8], value_length: usize) -> bool {
         let word = self.word();
-        let tail = key_length.saturating_sub(word.prefix_length() + HEAD_BYTES);
+        let mut prefix = Vec::new();
+        self.append_prefix(&mut prefix);
+        let common = common_length(&prefix, key);
+        let tail = key.len().saturating_sub(common + HEAD_BYTES);
         let value = if word.level() == 0 { value_length } else { 0 };
-        word.stride() + align(tail.saturating_add(value)) <= self.free_bytes()
+        let need = word.stride() + align(tail.saturating_add(value));
+        if common == prefix.len() {
+            need <= self.free_bytes()
+        } else {
+            need.saturating_add(self.bytes_with_prefix(common)) <= BODY_BYTES
+        }
+    }
+
+    /// The bytes that slots, records and fences would take with a shorter prefix.
+    pub(super) fn bytes_with_prefix(self, prefix_length: usize) -> usize {
+        let word = self.word();
+        let last = if word.level() == 0 { 0 } else { INNER_STRIDE };
+        let lower_length = if word.flags() & FLAG_LOWER == 0 { prefix_length } else { self.lower_length() };
+        last + fence_bytes(lower_length, self.upper_length(), prefix_length)
+            + records_bytes(self, 0..self.count(), prefix_length)
+    }
+
+    /// Whether `key` begins as all keys of the node do.
+    #[inline]
+    pub(super) fn has_prefix_of(self, key: &[u8]) -> bool {
+        let length = self.prefix_len();
+        if length <= 8 {
+            let unlike = key_word(key) ^ self.bytes.u64_at(PREFIX_WORD_AT);
+            return length <= key.len() && unlike.checked_shr(64 - 8 * length as u32).unwrap_or(0) == 0;
+        }
+        key.get(..length).is_some_and(|start| self.bytes.compare(self.lower_at(), length, start).is_eq())
     }
 
     /// Whether the value of slot `index` can be replaced by one of `value_length` bytes, after compaction if

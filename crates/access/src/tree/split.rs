@@ -15,38 +15,50 @@ use vellum_pool::{AllocatedPage, ExclusivePage, Interrupt, OptimisticPage, Pager
 
 enum Attempt {
     Done,
-    /// The parent has no room for another separator of so many bytes.
+    /// The parent has no room for this separator.
     ParentFull {
-        separator_bytes: usize,
+        separator: Vec<u8>,
     },
 }
 
 impl<'p, P: Pager> Tree<'p, P> {
     /// Splits the node at `level` on the way to `key` if it has no room; its parent first if need be.
     ///
-    /// What must have room is, in a leaf, the key with a value of `bytes` bytes; in an inner node, a
-    /// separator of `bytes` bytes. Somebody else may have split the node since it was found full: splitting
+    /// What must have room is `entry`: in a leaf, the key with a value of `value_bytes` bytes; in an inner node,
+    /// a separator. Somebody else may have split the node since it was found full: splitting
     /// it again would be a waste, and what is left of it may have nothing to be split.
-    pub(super) fn split(&self, key: &[u8], level: u8, bytes: usize) -> Result<(), AccessError> {
+    pub(super) fn split(
+        &self,
+        key: &[u8],
+        level: u8,
+        entry: &[u8],
+        value_bytes: usize,
+    ) -> Result<(), AccessError> {
         loop {
-            match self.pager.run(|| self.try_split(key, level, bytes))? {
+            match self.pager.run(|| self.try_split(key, level, entry, value_bytes))? {
                 Attempt::Done => return Ok(()),
-                Attempt::ParentFull { separator_bytes } => self.split(key, level + 1, separator_bytes)?,
+                Attempt::ParentFull { separator } => self.split(key, level + 1, &separator, 0)?,
             }
         }
     }
 
-    fn try_split(&self, key: &[u8], level: u8, bytes: usize) -> Result<Attempt, Interrupt> {
+    fn try_split(
+        &self,
+        key: &[u8],
+        level: u8,
+        entry: &[u8],
+        value_bytes: usize,
+    ) -> Result<Attempt, Interrupt> {
         let Some(Place { parent, node }) = self.node_at(Towards::Key(key), level)? else {
             // The tree has become lower meanwhile, so what was full is not there any more.
             return Ok(Attempt::Done);
         };
         let view = NodeView::new(node.bytes());
         let find = if level == 0 { view.find(key) } else { Find { index: 0, found: false } };
-        let has_room = match level {
-            0 if find.found => view.has_room_to_replace(find.index, bytes),
-            0 => view.has_room(key.len(), bytes),
-            _ => view.has_room(bytes, 0),
+        let has_room = if find.found {
+            view.has_room_to_replace(find.index, value_bytes)
+        } else {
+            view.has_room_for(entry, value_bytes)
         };
         if has_room {
             node.validate()?;
@@ -76,8 +88,8 @@ impl<'p, P: Pager> Tree<'p, P> {
         copy_node(node.page(), &mut page);
         let mut left = NodeMut::new(&mut page);
         let split = left.choose_separator(Some(key)).map_err(|fault| damaged(node_id, fault))?;
-        if !view_of(&parent).has_room(split.separator.len(), 0) {
-            return Ok(Attempt::ParentFull { separator_bytes: split.separator.len() });
+        if !view_of(&parent).has_room_for(&split.separator, 0) {
+            return Ok(Attempt::ParentFull { separator: split.separator });
         }
         let view = view_of(&parent);
         let find = view.find(&split.separator);

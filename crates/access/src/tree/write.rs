@@ -154,7 +154,7 @@ impl<'p, P: Pager> Tree<'p, P> {
                     self.free_blob(old);
                     return Ok(written);
                 }
-                Attempt::Full => self.split(key, 0, value.len())?,
+                Attempt::Full => self.split(key, 0, key, value.len())?,
             }
         }
         Err(PoolError::contents(self.root, "splitting its leaves makes no room in them").into())
@@ -162,23 +162,21 @@ impl<'p, P: Pager> Tree<'p, P> {
 
     fn try_place(&self, key: &[u8], value: &[u8], kind: ValueKind, mode: Mode) -> Result<Attempt, Interrupt> {
         let leaf = self.leaf(key)?;
-        if mode != Mode::Upsert {
+        let find = NodeView::new(leaf.bytes()).find(key);
+        if mode != Mode::Upsert && find.found == (mode == Mode::Insert) {
             // A write that will be refused latches nothing.
-            let found = NodeView::new(leaf.bytes()).find(key).found;
-            if found == (mode == Mode::Insert) {
-                leaf.validate()?;
-                return Ok(Attempt::Done(Written::Refused, None));
-            }
+            leaf.validate()?;
+            return Ok(Attempt::Done(Written::Refused, None));
         }
+        // Latching fails if the leaf has changed, so what was found before still holds.
         let mut guard = latch::<P>(leaf)?;
         let id = guard.id();
-        let find = view_of(&guard).find(key);
         let old = if find.found { self.old_blob(&guard, find.index)? } else { None };
         let mut node = NodeMut::new(guard.page_mut());
         let result = if find.found {
             node.replace(find.index, value, kind)
         } else {
-            node.insert(key, value, kind).map(|_| ())
+            node.insert_at(find.index, key, value, kind)
         };
         match result {
             Ok(()) if find.found => Ok(Attempt::Done(Written::Replaced, old)),

@@ -91,12 +91,12 @@ impl Tree {
         for _ in 0..64 {
             let leaf = self.leaf(key);
             let find = self.view(leaf).find(key);
-            let had_room = self.view(leaf).has_room(key.len(), value.len());
+            let had_room = self.view(leaf).has_room_for(key, value.len());
             let mut node = self.node(leaf);
             let result = if find.found {
                 node.replace(find.index, value, kind)
             } else {
-                node.insert(key, value, kind).map(|index| assert_eq!(index, find.index))
+                node.insert_at(find.index, key, value, kind)
             };
             if too_large {
                 assert_eq!(result, Err(NodeError::TooLarge));
@@ -127,7 +127,7 @@ impl Tree {
         let split = self.node(page).choose_separator(Some(key)).unwrap();
         let level = self.view(page).level();
         if let Some(&parent) = above.last() {
-            if !self.view(parent).has_room(split.separator.len(), 0) {
+            if !self.view(parent).has_room_for(&split.separator, 0) {
                 return self.split(above, &split.separator);
             }
         } else {
@@ -210,7 +210,7 @@ impl Tree {
         for page in 0..self.pages.len() {
             let free = self.view(page).free_bytes();
             self.node(page).compact().unwrap();
-            assert_eq!(self.view(page).free_bytes(), free);
+            assert!(self.view(page).free_bytes() >= free);
             self.check(page);
         }
     }

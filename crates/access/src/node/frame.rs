@@ -1,0 +1,100 @@
+//! What bounds a node and what its keys share, and how many bytes that takes.
+
+use super::layout::*;
+use super::view::NodeView;
+use std::ops::Range;
+use vellum_base::Bytes;
+
+/// The fences of a node (absent is infinite) and its prefix.
+///
+/// If there are both fences, the prefix is what they have in common. Else every key and fence of the node begins
+/// with it, but how long it is was chosen when the node was written.
+#[derive(Clone, Debug)]
+pub(super) struct Frame {
+    pub lower: Option<Vec<u8>>,
+    pub upper: Option<Vec<u8>>,
+    pub prefix: Vec<u8>,
+}
+
+impl Frame {
+    /// A frame whose prefix is what follows from the fences: nothing, unless there are both.
+    pub fn plain(lower: Option<&[u8]>, upper: Option<&[u8]>) -> Self {
+        let prefix = lower.and_then(|lower| lower.get(..common_prefix(Some(lower), upper)));
+        Self {
+            lower: lower.map(<[u8]>::to_vec),
+            upper: upper.map(<[u8]>::to_vec),
+            prefix: prefix.unwrap_or(&[]).to_vec(),
+        }
+    }
+
+    /// The frame that a node has.
+    pub fn of(view: NodeView<&[u8]>) -> Self {
+        let (mut lower, mut upper) = (Vec::new(), Vec::new());
+        let lower = view.lower_fence(&mut lower).then_some(&lower[..]);
+        let upper = view.upper_fence(&mut upper).then_some(&upper[..]);
+        let mut frame = Self::plain(lower, upper);
+        if !frame.is_closed() {
+            view.append_prefix(&mut frame.prefix);
+        }
+        frame
+    }
+
+    /// Whether there are both fences, so that the prefix follows from them.
+    pub fn is_closed(&self) -> bool {
+        self.lower.is_some() && self.upper.is_some()
+    }
+
+    /// The bytes of an empty node with these fences and a prefix of this length, without its two headers and
+    /// its hints.
+    pub fn bytes(&self, level: u8, prefix_length: usize) -> usize {
+        let last = if level == 0 { 0 } else { INNER_STRIDE };
+        let lower_length = self.lower.as_ref().map_or(prefix_length, Vec::len);
+        last + fence_bytes(lower_length, self.upper.as_ref().map_or(0, Vec::len), prefix_length)
+    }
+
+    /// Lengthens the prefix to what all of `count` keys from `first` to `last` have in common with each other
+    /// and with a fence, if the node then takes no more bytes. `records` gives the bytes of slots and records
+    /// for a prefix length. A single key without any fence says nothing about those to come.
+    pub fn lengthen(
+        &mut self,
+        level: u8,
+        (first, last, count): (&[u8], &[u8], usize),
+        records: impl Fn(usize) -> usize,
+    ) {
+        let open = self.lower.is_none() && self.upper.is_none();
+        if self.is_closed() || open && count < 2 {
+            return;
+        }
+        let fences = [&self.lower, &self.upper].into_iter().flatten();
+        let length =
+            fences.map(|fence| common_length(fence, first)).fold(common_length(first, last), usize::min);
+        let bytes = |length| self.bytes(level, length) + records(length);
+        if length > self.prefix.len() && bytes(length) <= bytes(self.prefix.len()) {
+            self.prefix = first.iter().take(length).copied().collect();
+        }
+    }
+
+    /// [`Frame::lengthen`] for a node that gets the slots `range` of `view` and nothing else.
+    pub fn lengthen_for(&mut self, view: NodeView<&[u8]>, range: Range<usize>) {
+        if range.is_empty() || self.is_closed() {
+            return;
+        }
+        let (mut first, mut last) = (Vec::new(), Vec::new());
+        view.append_key(range.start, &mut first);
+        view.append_key(range.end - 1, &mut last);
+        let keys = (&first[..], &last[..], range.len());
+        self.lengthen(view.level(), keys, |length| records_bytes(view, range.clone(), length));
+    }
+}
+
+/// The bytes that some slots and records of a node take in one with another prefix.
+pub(super) fn records_bytes<B: Bytes>(view: NodeView<B>, range: Range<usize>, prefix_length: usize) -> usize {
+    let word = view.word();
+    let size = |index| {
+        let slot = view.slot(index);
+        let key_length = word.prefix_length() + slot.rest_length();
+        let tail = key_length.saturating_sub(prefix_length + HEAD_BYTES);
+        word.stride() + align(tail + slot.value_length())
+    };
+    range.map(size).sum()
+}
