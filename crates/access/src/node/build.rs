@@ -17,14 +17,15 @@ pub(super) struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    /// Makes an empty node of `page`.
+    /// Makes an empty node of `page`, which is zero behind the page header.
     pub fn new(
         page: &'a mut [u8],
         level: u8,
         frame: &'a Frame,
         last_child: PageId,
     ) -> Result<Self, NodeFault> {
-        let node = NodeMut::init_frame(page, level, frame, last_child)?;
+        let mut node = NodeMut { bytes: page };
+        node.write_frame(level, frame, last_child)?;
         let shape = Shape::read(node.bytes)?;
         Ok(Self { node, shape, prefix: &frame.prefix })
     }

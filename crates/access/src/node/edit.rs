@@ -33,6 +33,8 @@ impl Shape {
         if bytes.len() != NODE_BYTES {
             return Err(NodeFault::Size { bytes: bytes.len() });
         }
+        // Of known length, which saves the checks below.
+        let bytes = bytes.first_chunk::<NODE_BYTES>().map_or(bytes, |bytes| bytes);
         let view = NodeView::new(bytes);
         let word = view.word();
         let count = word.count();
@@ -99,18 +101,22 @@ impl<'a> NodeMut<'a> {
         upper: Option<&[u8]>,
         upper_child: PageId,
     ) -> Result<Self, NodeFault> {
-        Self::init_frame(bytes, level, &Frame::plain(lower, upper), upper_child)
+        let mut node = Self { bytes };
+        node.fill_zero();
+        node.write_frame(level, &Frame::plain(lower, upper), upper_child)?;
+        Ok(node)
     }
 
-    /// [`NodeMut::init`] with a prefix, which the fences begin with.
-    pub(super) fn init_frame(
-        bytes: &'a mut [u8],
+    /// [`NodeMut::init`] with a prefix, which the fences begin with, for a page that is zero.
+    pub(super) fn write_frame(
+        &mut self,
         level: u8,
         frame: &Frame,
         upper_child: PageId,
-    ) -> Result<Self, NodeFault> {
-        if bytes.len() != NODE_BYTES {
-            return Err(NodeFault::Size { bytes: bytes.len() });
+    ) -> Result<(), NodeFault> {
+        let node = self;
+        if node.bytes.len() != NODE_BYTES {
+            return Err(NodeFault::Size { bytes: node.bytes.len() });
         }
         let (lower, upper) = (frame.lower.as_deref(), frame.upper.as_deref());
         let flags =
@@ -130,8 +136,6 @@ impl<'a> NodeMut<'a> {
         }
         let high_rest = high.get(prefix_length..).unwrap_or(&[]);
         let fences = fence_bytes(low.len(), high.len(), prefix_length);
-        let mut node = Self { bytes };
-        node.fill_zero();
         node.put_u16(PREFIX_LENGTH_AT, prefix_length);
         node.put(LEVEL_AT, &[level]);
         node.put(FLAGS_AT, &[flags]);
@@ -146,7 +150,7 @@ impl<'a> NodeMut<'a> {
             node.put_u64(child_place(0), upper_child.0);
         }
         node.write_hints(0);
-        Ok(node)
+        Ok(())
     }
 
     /// The node to read from.
@@ -538,7 +542,7 @@ impl<'a> NodeMut<'a> {
         }
     }
 
-    fn fill_zero(&mut self) {
+    pub(super) fn fill_zero(&mut self) {
         if let Some(body) = self.bytes.get_mut(HEADER_BYTES..) {
             body.fill(0);
         }

@@ -30,7 +30,7 @@ pub enum NodeFault {
         /// What its fences and records need; what the heap has at most, where that is exceeded.
         computed: usize,
     },
-    /// A fence is too long, or an absent one has a length, or flags are unknown.
+    /// A fence is too long, or an absent one has bytes (those of the prefix aside), or flags are unknown.
     #[error("its fences are malformed: flags {flags:#x}, lengths {lower} and {upper}")]
     Fences {
         /// The flags of the node.
@@ -43,8 +43,8 @@ pub enum NodeFault {
     /// The lower fence is not below the upper one.
     #[error("its lower fence is not below its upper fence")]
     FenceOrder,
-    /// The prefix is not what the fences have in common.
-    #[error("its prefix of {length} bytes is not the one that its fences have in common")]
+    /// The prefix is not what both fences have in common, or a fence does not begin with it.
+    #[error("its prefix of {length} bytes does not agree with its fences")]
     Prefix {
         /// The length of the prefix that the node gives.
         length: usize,

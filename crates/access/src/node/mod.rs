@@ -10,9 +10,14 @@
 //! # What a node is
 //!
 //! A node covers the keys in `(lower fence, upper fence]`: the lower fence is exclusive, the upper one
-//! inclusive, and either may be absent, which means infinite. Its *prefix* is what both fences have in
-//! common at their beginning; every key that the node may hold begins with it, so it is cut off and the
-//! *rest* of the key is stored. The first four bytes of the rest, zero-padded, are the *head*, kept in the
+//! inclusive, and either may be absent, which means infinite. Its *prefix* is cut off each key, and the *rest* of
+//! the key is stored. If there are both fences, the prefix is what they have in common at their beginning: every
+//! key that the node may hold begins with it. If one is absent, at the root and at the two ends of each level,
+//! the fences say nothing; there the prefix is something that all keys which the node *does* hold begin with, and
+//! the fence, if there is one, as well. Such a prefix grows when the node is built anew or has doubled its keys,
+//! if the node then takes no more bytes. A key that is covered and lacks it makes it shorter, for which all
+//! records are written anew; if that leaves no room, the node is full, and is split before or behind all its
+//! keys. The first four bytes of the rest, zero-padded, are the *head*, kept in the
 //! slot as a big-endian number; only what goes beyond the head, the *tail*, lies in the heap. So a key
 //! whose rest is at most four bytes is compared by its slot alone, as one 64-bit number: head, then length.
 //!
@@ -42,8 +47,8 @@
 //! | 37 | flags: bit 0 = there is a lower fence, bit 1 = there is an upper fence; others zero |
 //! | 38..40 | heap start: where the lowest record that was placed begins, a multiple of 4 |
 //! | 40..48 | prefix word: the first 8 bytes of the prefix as a big-endian number, zero-padded |
-//! | 48..50 | length of the lower fence, prefix included |
-//! | 50..52 | length of the upper fence, prefix included |
+//! | 48..50 | length of the lower fence, prefix included; of the prefix, if there is no lower fence |
+//! | 50..52 | length of the upper fence, prefix included; zero if there is none |
 //! | 52..54 | heap bytes in use: fences and live records, each rounded up to a multiple of 4 |
 //! | 54..64 | zero |
 //! | 64..128 | 16 hints of 4 bytes: hint `i` is the head of slot `(i + 1) * 2^k - 1`, or 0xffffffff where there is no such slot; `k` is the least number with `16 * 2^k >= count` |
@@ -52,7 +57,7 @@
 //! | heap start..fences | records, in any order, with holes |
 //! | fences | upper fence without the prefix, then lower fence, which ends at byte 4096; they begin at the next lower multiple of 4 |
 //!
-//! The prefix is the beginning of the lower fence. A slot is one number of 64 bits:
+//! The prefix is the beginning of the lower fence; if there is none, the prefix stands in its place. A slot is one number of 64 bits:
 //!
 //! | bits | field |
 //! |---|---|
@@ -68,7 +73,8 @@
 //!
 //! A key has up to [`MAX_KEY_BYTES`], an inline value up to [`MAX_INLINE_VALUE_BYTES`], both together up to
 //! [`MAX_INLINE_RECORD_BYTES`], which is chosen so that a leaf with two fences of maximal length holds one
-//! maximal record. Therefore splitting always makes progress.
+//! maximal record. Therefore splitting always makes progress: a node of several keys can be split between two of
+//! them, for the halves keep its prefix, and one of a single key can be split beside it, with any prefix.
 #![forbid(unsafe_code)]
 
 mod build;

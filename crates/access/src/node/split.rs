@@ -74,6 +74,7 @@ impl<'a> NodeMut<'a> {
         let mut left = Builder::new(&mut page, level, &left_frame, left_last)?;
         left.append_range(old, 0..split.index)?;
         left.finish();
+        NodeMut { bytes: right }.fill_zero();
         let mut right = Builder::new(right, level, &right_frame, right_last)?;
         right.append_range(old, right_start..shape.count)?;
         right.finish();

@@ -315,8 +315,9 @@ fn open_leaf(lower: Option<&[u8]>, upper: Option<&[u8]>) -> Vec<u8> {
     page
 }
 
-const OPEN_FENCES: [(Option<&[u8]>, Option<&[u8]>); 3] =
-    [(None, None), (Some(b"kab"), None), (None, Some(b"kabz"))];
+type Fence = Option<&'static [u8]>;
+
+const OPEN_FENCES: [(Fence, Fence); 3] = [(None, None), (Some(b"kab"), None), (None, Some(b"kabz"))];
 
 #[test]
 fn keys_share_a_prefix_without_both_fences() {
