@@ -9,7 +9,7 @@
 
 use crate::{
     core::Core,
-    error::{Interrupt, Miss, PoolError},
+    error::{Interrupt, Miss},
     state::Word,
     view::OptimisticBytes,
 };
