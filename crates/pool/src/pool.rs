@@ -160,6 +160,11 @@ impl Pool {
         Ok(Self { evictor, core, path, damaged_superblock: found.damaged })
     }
 
+    #[cfg(test)]
+    pub(crate) fn core(&self) -> &Core {
+        &self.core
+    }
+
     /// The file's path; empty for a file that has none.
     pub fn path(&self) -> &Path {
         &self.path
