@@ -16,8 +16,8 @@ impl Progress {
     /// A bar for work of unknown length, or of `total` steps.
     pub fn steps(quiet: bool, what: &'static str, total: Option<u64>) -> Self {
         let style = match total {
-            Some(_) => "{msg} {wide_bar} {human_pos}/{human_len} ({per_sec}, {eta} left)",
-            None => "{spinner} {msg}: {human_pos} ({per_sec})",
+            Some(_) => "{msg} {wide_bar} {human_pos}/{human_len} ({eta} left)",
+            None => "{spinner} {msg} ({elapsed})",
         };
         Self::new(quiet, what, total, style)
     }
@@ -57,7 +57,9 @@ impl Progress {
 
     /// So much is done, of so much.
     pub fn set(&self, done: u64, total: u64) {
-        self.bar.set_length(total);
+        if self.bar.length() != Some(total) {
+            self.bar.set_length(total);
+        }
         self.bar.set_position(done);
     }
 

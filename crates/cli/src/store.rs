@@ -45,8 +45,11 @@ pub fn open_or_create(arguments: &StoreArguments) -> Result<(Database, bool)> {
 /// Opens a database; the file is known to be one.
 pub fn open(path: &Path, options: &Options) -> Result<Database> {
     Database::open(path, options).map_err(|error| {
-        let refused = is_refused(&error);
+        let (refused, kind) = (is_refused(&error), error.kind());
         let failure = Failure::from(error);
+        if kind == ErrorKind::NotClosedCleanly {
+            return failure.and("It cannot be repaired: delete the file before its place is used again");
+        }
         if !refused {
             return failure;
         }
