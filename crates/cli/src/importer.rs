@@ -19,7 +19,7 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
-use vellum::{MAX_KEY_BYTES, MAX_VALUE_BYTES, Put, Table};
+use vellum::{ErrorKind, MAX_KEY_BYTES, MAX_VALUE_BYTES, Put, Table};
 
 /// How often a file is read that changes while it is read.
 const ATTEMPTS: usize = 3;
@@ -205,9 +205,7 @@ impl Shared<'_> {
         }
         let mut source = Source::new(&file, attributes.length);
         let stored = match source.check_end() {
-            Ok(()) => {
-                self.importer.table.put_from(key, attributes.length, &mut source).map_err(Failure::from)
-            }
+            Ok(()) => self.importer.table.put_from(key, attributes.length, &mut source).map_err(cannot_store),
             Err(error) => Err(Failure::io("read it", &error)),
         };
         let put = match source.fault.take() {
@@ -236,6 +234,12 @@ impl Shared<'_> {
         self.importer.progress.advance(attributes.length);
         Ok(())
     }
+}
+
+fn cannot_store(error: vellum::Error) -> Failure {
+    let is_crowded = error.kind() == ErrorKind::OutOfMemory;
+    let failure = Failure::from(error);
+    if is_crowded { failure.and("Use a larger --pool or fewer --threads") } else { failure }
 }
 
 fn cannot_read(error: io::Error) -> Trouble {
