@@ -197,9 +197,7 @@ impl Core {
 
     /// Frees an extent to which nothing refers any more, now or when its last reader has gone.
     pub(crate) fn discard(&self, extent: Extent) -> Result<(), PoolError> {
-        if self.read_only {
-            return Err(PoolError::ReadOnly);
-        }
+        self.mark_in_use()?;
         // The bounds are checked before the state is looked at.
         if !self.is_allocated(extent) {
             return Err(PoolError::Corruption { extent, fault: Fault::NotAllocated });

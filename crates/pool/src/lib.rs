@@ -55,7 +55,8 @@
 //! A thread that waits for a latch spins for a moment and then sleeps. The pool does not look for deadlocks:
 //! whoever holds several latches takes them in an order, from parent to child, say, and does not ask for a
 //! page that it holds itself. A guard that is leaked (`mem::forget`) keeps its page latched for ever; closing
-//! the file then fails. A panic while a guard is held releases it, and what was half-changed stays so.
+//! the file then fails. A panic while a page is being changed releases its latch and leaves it half-changed,
+//! so the file cannot be closed cleanly any more.
 //!
 //! # The restart protocol
 //! An optimistic guard takes no latch and writes nothing, so readers do not disturb each other, nor does a
@@ -165,7 +166,7 @@
 //! now, but never a part of something else.
 //!
 //! # The life of a file
-//! Before the first changed page is written, the file is marked as in use; [`Pool::checkpoint`] and
+//! Before anything is changed, be it in memory alone, the file is marked as in use; [`Pool::checkpoint`] and
 //! [`Pool::close`] write everything and mark it as closed. A file that was not closed is refused with
 //! [`PoolError::NotClosedCleanly`] and never shown half: this layer has no log. One that logs its changes
 //! gives the pool a [`LogBarrier`], which is asked before a page is written. Sixteen numbers

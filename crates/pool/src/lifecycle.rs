@@ -1,7 +1,7 @@
 //! A file's life: created, opened, marked as in use before its first change, closed cleanly.
 //!
-//! The superblocks say "in use" from before the first page is written until everything is written and the
-//! space map with it. A file that says so when it is opened was not closed: some of its pages are from one
+//! The superblocks say "in use" from before the first change until everything is written and the space map
+//! with it. A file that says so when it is opened was not closed: some of its pages are from one
 //! moment and some from another, and it is refused.
 //!
 //! Both superblocks are written at each change of state, one after the other with a sync between, so that
