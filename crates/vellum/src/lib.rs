@@ -41,6 +41,7 @@ mod cursor;
 mod database;
 mod error;
 mod options;
+pub mod pool;
 mod range;
 mod table;
 mod value;
@@ -59,14 +60,3 @@ pub use verify::{Problem, Progress, VerifyReport};
 
 /// A specialised result.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
-
-/// The pool by itself: pages as memory, for structures of your own.
-pub mod pool {
-    pub use vellum_base::{
-        Bytes, ChecksumStream, Extent, HEADER_BYTES, Lsn, PAGE_SIZE, PageHeader, PageId, PageKind, checksum,
-    };
-    pub use vellum_pool::*;
-    pub use vellum_vm::{
-        AlignedBuffer, File, FileDescription, IoEngine, ReleaseMethod, SimulatedFile, VmError,
-    };
-}
