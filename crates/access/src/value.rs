@@ -5,7 +5,8 @@ use vellum_pool::{Pager, SharedPage};
 
 /// A value, as one slice: a copy if it is small, the pages themselves if it is large.
 ///
-/// A large value stays latched, and in memory, as long as this lives: drop it soon.
+/// A large value stays latched, and in memory, as long as this lives: drop it soon. Whoever replaces or removes
+/// it meanwhile, be it the same thread, does not wait: its space is freed later.
 pub struct Value<'p, P: Pager + 'p>(pub(crate) Held<'p, P>);
 
 pub(crate) enum Held<'p, P: Pager + 'p> {

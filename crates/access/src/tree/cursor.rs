@@ -18,6 +18,28 @@ use vellum_pool::{Pager, PoolError};
 ///
 /// A cursor stands *between* two entries: [`next`](Self::next) returns the one behind and steps over it,
 /// [`previous`](Self::previous) the one before. A new cursor stands at the beginning of its range.
+///
+/// An entry that is in the range throughout is shown once in each pass, in order; one that comes or goes
+/// meanwhile may be shown or not. A step that fails leaves the cursor where it was, to be tried again.
+///
+/// ```
+/// use std::ops::Bound;
+/// use vellum_access::Tree;
+/// use vellum_pool::{Pool, PoolOptions};
+///
+/// let directory = tempfile::tempdir()?;
+/// let pool = Pool::create(directory.path().join("file"), &PoolOptions::default())?;
+/// let tree = Tree::create(&pool)?;
+/// for (name, number) in [(b"one", b"1"), (b"two", b"2"), (b"six", b"6")] {
+///     tree.insert(name, number)?;
+/// }
+/// let mut cursor = tree.range(Bound::Excluded(b"one"), Bound::Unbounded)?;
+/// let entry = cursor.next()?.expect("there is one behind `one`");
+/// assert_eq!((entry.key(), entry.inline_value()), (&b"six"[..], Some(&b"6"[..])));
+/// cursor.seek_to_end();
+/// assert_eq!(cursor.previous()?.map(|entry| entry.key().to_vec()), Some(b"two".to_vec()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Cursor<'p, P> {
     tree: Tree<'p, P>,
     lower: Bound<Vec<u8>>,

@@ -97,7 +97,25 @@ impl<P: Pager> Tree<'_, P> {
     /// Nobody may change the tree meanwhile: what is in between two states would be reported.
     ///
     /// # Errors
-    /// None of its own: what is wrong is in the report.
+    /// None of its own: what is wrong is in the report. Below a node that is damaged nothing is looked at.
+    ///
+    /// ```
+    /// use std::collections::HashSet;
+    /// use vellum_access::Tree;
+    /// use vellum_pool::{Pool, PoolOptions};
+    ///
+    /// let directory = tempfile::tempdir()?;
+    /// let pool = Pool::create(directory.path().join("file"), &PoolOptions::default())?;
+    /// let tree = Tree::create(&pool)?;
+    /// tree.upsert(b"key", &[7; 100_000])?;
+    ///
+    /// let mut owned: HashSet<_> = pool.own_extents().into_iter().collect();
+    /// let report = tree.verify(|extent| owned.insert(extent)); // false: it belongs to something else too
+    /// assert!(report.problems.is_empty());
+    /// assert_eq!((report.shape.entries, report.shape.large_values), (1, 1));
+    /// pool.for_each_extent(|extent| assert!(owned.contains(&extent), "{extent} is leaked"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn verify(&self, mut visit: impl FnMut(Extent) -> bool) -> TreeReport {
         let mut report = TreeReport::default();
         let mut todo = vec![Expected { page: self.root, level: None, lower: None, upper: None }];
