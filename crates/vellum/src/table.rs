@@ -152,6 +152,36 @@ impl Table {
         Ok(self.tree().update(key.as_ref(), value.as_ref())?)
     }
 
+    /// Lets `change` change the bytes of the value of `key`, whose length stays the same, and returns what it
+    /// returns; `None`, without calling it, if there is no value. Atomic: nobody reads or writes the value in
+    /// between.
+    ///
+    /// A value of up to 1 KiB is changed where it lies, without a copy, while nobody else can use its page: be
+    /// short, and do not use the database inside. For a larger value `change` works on a copy, and may be
+    /// called again if somebody else replaces the value meanwhile; what it returned last counts. If it panics, the
+    /// database cannot be closed cleanly any more.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let database = vellum::Database::create(directory.path().join("d"), &vellum::Options::default())?;
+    /// # let table = database.create_table("t")?;
+    /// table.put("next", 1u64.to_le_bytes())?;
+    /// let number = table.modify("next", |value| {
+    ///     let number = u64::from_le_bytes(value.try_into().unwrap_or_default());
+    ///     value.copy_from_slice(&(number + 1).to_le_bytes());
+    ///     number
+    /// })?;
+    /// assert_eq!(number, Some(1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get) and [`put`](Self::put). The value is then as it was.
+    #[inline]
+    pub fn modify<T>(&self, key: impl AsRef<[u8]>, change: impl FnMut(&mut [u8]) -> T) -> Result<Option<T>> {
+        Ok(self.tree().modify(key.as_ref(), change)?)
+    }
+
     /// Removes `key` and its value; returns whether it was there.
     ///
     /// # Errors

@@ -266,6 +266,16 @@ impl<'a> NodeMut<'a> {
         })
     }
 
+    /// The value of slot `index` of a leaf, to be changed without changing its length.
+    ///
+    /// # Errors
+    /// A fault, if there is no such slot or the node is damaged.
+    pub fn value_mut(&mut self, index: usize) -> Result<&mut [u8], NodeFault> {
+        let shape = self.shape(true)?;
+        let slot = self.record(&shape, index)?;
+        self.bytes.get_mut(slot.at()..slot.at() + slot.value_length()).ok_or(NodeFault::Record { index })
+    }
+
     /// Removes the record of slot `index` from a leaf.
     ///
     /// # Errors

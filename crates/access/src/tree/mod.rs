@@ -19,6 +19,7 @@ mod cursor;
 mod descend;
 mod destroy;
 mod merge;
+mod modify;
 mod split;
 mod walk;
 mod write;

@@ -28,10 +28,12 @@ pub enum Written {
 
 /// What a write may do.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Mode {
+pub(super) enum Mode {
     Insert,
     Update,
     Upsert,
+    /// Replace this large value, and no other.
+    Exchange(BlobReference),
 }
 
 /// How one attempt ended.
@@ -124,7 +126,7 @@ impl<'p, P: Pager> Tree<'p, P> {
     ) -> Result<Written, AccessError> {
         // Not to write a large value for nothing; whether the key is there is decided at the leaf.
         let hopeless = match mode {
-            Mode::Upsert => false,
+            Mode::Upsert | Mode::Exchange(_) => false,
             Mode::Insert => self.value_length(key)?.is_some(),
             Mode::Update => self.value_length(key)?.is_none(),
         };
@@ -132,6 +134,16 @@ impl<'p, P: Pager> Tree<'p, P> {
             return Ok(Written::Refused);
         }
         let reference = write_blob(self.pager, length, source)?;
+        self.place_blob(key, reference, mode)
+    }
+
+    /// Puts the reference to a large value that was just written into its leaf; frees the value if that is not done.
+    pub(super) fn place_blob(
+        &self,
+        key: &[u8],
+        reference: BlobReference,
+        mode: Mode,
+    ) -> Result<Written, AccessError> {
         let written = self.place(key, &reference.encode(), ValueKind::Blob, mode);
         if !matches!(written, Ok(Written::Inserted | Written::Replaced)) {
             self.free_blob(Some(reference));
@@ -172,6 +184,9 @@ impl<'p, P: Pager> Tree<'p, P> {
         let mut guard = latch::<P>(leaf)?;
         let id = guard.id();
         let old = if find.found { self.old_blob(&guard, find.index)? } else { None };
+        if matches!(mode, Mode::Exchange(expected) if old != Some(expected)) {
+            return Ok(Attempt::Done(Written::Refused, None));
+        }
         let mut node = NodeMut::new(guard.page_mut());
         let result = if find.found {
             node.replace(find.index, value, kind)

@@ -1,0 +1,103 @@
+//! Changing a value where it lies.
+
+use super::{Found, Tree, Written, check_key, latch, view_of, write::Mode};
+use crate::{
+    AccessError,
+    blob::write_blob,
+    error::damaged,
+    node::{NodeMut, NodeView, ValueKind},
+    value::{Held, Value},
+};
+use vellum_pool::{ExclusivePage, Interrupt, OptimisticPage, Pager};
+
+/// How one attempt ended.
+enum Attempt<T> {
+    Nothing,
+    Changed(T),
+    /// The value is a large one.
+    Large,
+}
+
+impl<P: Pager> Tree<'_, P> {
+    /// Lets `change` change the bytes of the value of `key`, whose length stays the same, and returns what it
+    /// returns; `None`, without calling it, if there is no value. Nobody reads or writes the value in between,
+    /// so that several threads may count in one value.
+    ///
+    /// A value in a leaf is changed where it lies, under the leaf's latch: `change` should be short, and must not
+    /// use the tree. A large value is copied, changed and stored anew, and if somebody else was faster, again:
+    /// `change` may then be called several times, each time with the value as it is then; what it returned
+    /// last counts. If it panics, the pool takes the page for half changed and is not closed cleanly any more.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get) and [`update`](Self::update). The value is then as it was.
+    ///
+    /// ```
+    /// # use vellum_access::Tree;
+    /// # use vellum_pool::{Pool, PoolOptions};
+    /// # let directory = tempfile::tempdir()?;
+    /// # let pool = Pool::create(directory.path().join("file"), &PoolOptions::default())?;
+    /// let tree = Tree::create(&pool)?;
+    /// tree.insert(b"visits", &[7, 0])?;
+    /// let before = tree.modify(b"visits", |value| {
+    ///     value[0] += 1;
+    ///     value[0] - 1
+    /// })?;
+    /// assert_eq!((before, tree.get(b"visits")?), (Some(7), Some(vec![8, 0])));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn modify<T>(
+        &self,
+        key: &[u8],
+        mut change: impl FnMut(&mut [u8]) -> T,
+    ) -> Result<Option<T>, AccessError> {
+        check_key(key)?;
+        loop {
+            match self.pager.run(|| self.try_modify(key, &mut change))? {
+                Attempt::Nothing => return Ok(None),
+                Attempt::Changed(result) => return Ok(Some(result)),
+                Attempt::Large => {
+                    if let Some(result) = self.exchange_blob(key, &mut change)? {
+                        return Ok(Some(result));
+                    }
+                }
+            }
+        }
+    }
+
+    fn try_modify<T>(
+        &self,
+        key: &[u8],
+        change: &mut impl FnMut(&mut [u8]) -> T,
+    ) -> Result<Attempt<T>, Interrupt> {
+        let leaf = self.leaf(key)?;
+        let find = NodeView::new(leaf.bytes()).find(key);
+        if !find.found {
+            leaf.validate()?;
+            return Ok(Attempt::Nothing);
+        }
+        // Latching fails if the leaf has changed, so what was found before still holds.
+        let mut guard = latch::<P>(leaf)?;
+        if view_of(&guard).value_location(find.index).kind == ValueKind::Blob {
+            return Ok(Attempt::Large);
+        }
+        let id = guard.id();
+        let mut node = NodeMut::new(guard.page_mut());
+        let value = node.value_mut(find.index).map_err(|fault| damaged(id, fault))?;
+        Ok(Attempt::Changed(change(value)))
+    }
+
+    /// Stores a changed copy of a large value, unless it is another one by then, or none any more.
+    fn exchange_blob<T>(
+        &self,
+        key: &[u8],
+        change: &mut impl FnMut(&mut [u8]) -> T,
+    ) -> Result<Option<T>, AccessError> {
+        let mut small = Vec::new();
+        let Found::Blob(old, guard) = self.look_up(key, &mut small)? else { return Ok(None) };
+        let mut value = Value::<P>(Held::Blob { guard, length: old.length as usize }).into_vec();
+        let result = change(&mut value);
+        let new = write_blob(self.pager, old.length, &mut &value[..])?;
+        let written = self.place_blob(key, new, Mode::Exchange(old))?;
+        Ok((written == Written::Replaced).then_some(result))
+    }
+}

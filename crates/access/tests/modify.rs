@@ -1,0 +1,100 @@
+//! Changing values where they lie: what is returned, what is left, and that several threads lose nothing.
+
+mod support;
+
+use std::thread;
+use support::{create_tree, options, verify};
+use vellum_access::{AccessError, Tree};
+use vellum_pool::Pool;
+
+const THREADS: u64 = 4;
+const KEYS: u64 = 40;
+const ROUNDS: u64 = 300;
+
+/// Adds one to the number at the beginning of a value; gives what was there.
+fn count(value: &mut [u8]) -> u64 {
+    let (number, rest) = value.split_first_chunk_mut::<8>().unwrap();
+    let before = u64::from_le_bytes(*number);
+    *number = (before + 1).to_le_bytes();
+    // The end of the value follows, so that a value that is half changed is noticed.
+    if let Some(last) = rest.last_mut() {
+        *last = number[0];
+    }
+    before
+}
+
+fn key(number: u64) -> Vec<u8> {
+    number.to_be_bytes().repeat(1 + number as usize % 5)
+}
+
+/// Numbers alone, small values, and values with an extent of their own.
+fn length(number: u64) -> usize {
+    [8, 300, 1024, 1025, 9000][number as usize % 5]
+}
+
+#[test]
+fn a_value_is_changed_and_nothing_else_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let pool = Pool::create(directory.path().join("file"), &options(256)).unwrap();
+    let tree = create_tree(&pool).unwrap();
+    for number in 0..KEYS {
+        tree.insert(&key(number), &vec![0; length(number)]).unwrap();
+    }
+    for number in (0..KEYS).step_by(3) {
+        assert_eq!(tree.modify(&key(number), count).unwrap(), Some(0));
+        assert_eq!(tree.modify(&key(number), count).unwrap(), Some(1));
+    }
+    for number in 0..KEYS {
+        let mut expected = vec![0; length(number)];
+        if number.is_multiple_of(3) {
+            *expected.last_mut().unwrap() = if length(number) > 8 { 2 } else { 0 };
+            expected[0] = 2;
+        }
+        assert_eq!(tree.get(&key(number)).unwrap(), Some(expected), "{number}");
+    }
+    verify(&pool, &tree);
+}
+
+#[test]
+fn without_a_value_nothing_is_called_or_changed() {
+    let directory = tempfile::tempdir().unwrap();
+    let pool = Pool::create(directory.path().join("file"), &options(256)).unwrap();
+    let tree = create_tree(&pool).unwrap();
+    tree.insert(b"empty", b"").unwrap();
+    assert_eq!(tree.modify(b"absent", |_| panic!("there is none")).unwrap(), None::<()>);
+    assert_eq!(tree.modify(b"empty", |value| value.len()).unwrap(), Some(0));
+    let long = vec![0; 1025];
+    assert!(matches!(tree.modify(&long, |_| ()), Err(AccessError::KeyTooLong { bytes: 1025 })));
+    assert_eq!(verify(&pool, &tree).shape.entries, 1);
+}
+
+fn count_at_random(tree: Tree<'_, Pool>, thread: u64) {
+    let mut state = thread + 1;
+    for _ in 0..ROUNDS * KEYS / 10 {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        let number = (state >> 33) % KEYS;
+        tree.modify(&key(number), count).unwrap().unwrap();
+        // Somebody else's records come and go beside it.
+        let other = [b"x".as_slice(), &key(number), &[thread as u8]].concat();
+        tree.upsert(&other, &vec![1; (state >> 50) as usize % 900]).unwrap();
+    }
+}
+
+#[test]
+fn several_threads_count_in_the_same_values() {
+    let directory = tempfile::tempdir().unwrap();
+    // So few pages that they are evicted all the time.
+    let pool = Pool::create(directory.path().join("file"), &options(64)).unwrap();
+    let tree = create_tree(&pool).unwrap();
+    for number in 0..KEYS {
+        tree.insert(&key(number), &vec![0; length(number)]).unwrap();
+    }
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            scope.spawn(move || count_at_random(tree, thread));
+        }
+    });
+    let total: u64 = (0..KEYS).map(|number| tree.modify(&key(number), count).unwrap().unwrap()).sum();
+    assert_eq!(total, THREADS * (ROUNDS * KEYS / 10));
+    verify(&pool, &tree);
+}
