@@ -85,7 +85,7 @@ const STEPS: &[Step] = &[
     },
     Step {
         name: "lab",
-        about: "a short run of the lab: a lookup workload in and beyond memory",
+        about: "short runs of the lab: lookups and TPC-C, in and beyond memory",
         cure: "run the command above by hand; `cargo lab --help` explains its options",
         action: lab,
     },
@@ -233,9 +233,14 @@ fn miri_command(arguments: &[&str]) -> Command {
 
 fn lab() -> Result<Outcome, String> {
     let lookup = ["lookup", "--engines", "vellum", "--tuples", "50k", "--seconds", "1", "--rounds", "1"];
+    let tpcc =
+        ["tpcc", "--warehouses", "1", "--threads", "1,2", "--seconds", "1", "--rounds", "1", "--check"];
     let start = ["run", "--release", "--quiet", "--package", "vellum-lab", "--bin", "lab", "--"];
     for pool in [["--pool", "64MiB"], ["--pool", "1MiB"]] {
         execute(cargo(&[&start[..], &lookup[..], &pool[..]].concat()))?;
+    }
+    for pool in [["--pool", "256MiB"], ["--pool", "16MiB"]] {
+        execute(cargo(&[&start[..], &tpcc[..], &pool[..]].concat()))?;
     }
     Ok(Outcome::Done)
 }

@@ -4,7 +4,7 @@
 //! - [`engines`]: the engines behind one interface; [`keys`]: the tuples and their orders;
 //! - [`workloads`]: what is done, by several threads for a time;
 //! - [`contest`]: rounds that alternate between contestants, medians and ratios; [`statistics`];
-//! - [`coordinator`], [`worker`], [`protocol`]: each engine in a process of its own, so that its memory and
+//! - [`coordinator`], [`worker`], [`record_worker`], [`protocol`]: each engine in a process of its own, so that its memory and
 //!   its I/O are its alone, but all in one run, in turn;
 //! - [`device`]: the runs without an engine;
 //! - [`machine`]: the manifest, resident sizes, bytes read and written; [`report`]: what is printed.
@@ -21,6 +21,7 @@ mod keys;
 mod machine;
 mod parse;
 mod protocol;
+mod record_worker;
 mod report;
 mod statistics;
 mod worker;
@@ -28,6 +29,7 @@ mod workloads;
 
 use clap::Parser;
 use cli::{Cli, Command};
+use coordinator::Job;
 use machine::Manifest;
 use protocol::Workload;
 use report::Reporter;
@@ -70,18 +72,24 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<()> {
     match command {
-        Command::Lookup { run, engines, load } => {
-            coordinator::run(&run, &engines, Workload::Lookup, load, &Reporter { json: run.json })
+        Command::Lookup { run, engines, table, load } => {
+            let job = Job::on_table(Workload::Lookup, table, load);
+            coordinator::run(&run, &engines, job, &Reporter { json: run.json })
         }
-        Command::Scan { run, engines, load, length } => {
-            let workload = Workload::Scan { length: length.unwrap_or(0) };
-            coordinator::run(&run, &engines, workload, load, &Reporter { json: run.json })
+        Command::Scan { run, engines, table, load, length } => {
+            let job = Job::on_table(Workload::Scan { length: length.unwrap_or(0) }, table, load);
+            coordinator::run(&run, &engines, job, &Reporter { json: run.json })
         }
-        Command::Insert { run, engines, order } => {
-            coordinator::run(&run, &engines, Workload::Insert, order, &Reporter { json: run.json })
+        Command::Insert { run, engines, table, order } => {
+            let job = Job::on_table(Workload::Insert, table, order);
+            coordinator::run(&run, &engines, job, &Reporter { json: run.json })
         }
-        Command::Churn { run, engines, load } => {
-            coordinator::run(&run, &engines, Workload::Churn, load, &Reporter { json: run.json })
+        Command::Churn { run, engines, table, load } => {
+            let job = Job::on_table(Workload::Churn, table, load);
+            coordinator::run(&run, &engines, job, &Reporter { json: run.json })
+        }
+        Command::Tpcc { run, engines, warehouses } => {
+            coordinator::run(&run, &engines, Job::tpcc(warehouses), &Reporter { json: run.json })
         }
         Command::Evict { run, evict } => device::evict(&run, &evict, &Reporter { json: run.json }),
         Command::Io { run, io } => device::io(&run, &io, &Reporter { json: run.json }),

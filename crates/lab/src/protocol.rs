@@ -26,9 +26,24 @@ pub enum Workload {
     Insert,
     /// Deletes and re-inserts of all tuples, with values of other sizes.
     Churn,
+    /// The transactions of TPC-C.
+    Tpcc {
+        /// How many warehouses there are.
+        warehouses: u32,
+    },
 }
 
 impl Workload {
+    /// Whether it uses records of several tables, and not one table of tuples.
+    pub fn has_records(self) -> bool {
+        matches!(self, Self::Tpcc { .. })
+    }
+
+    /// Whether what is stored is meant to grow after it was loaded.
+    pub fn grows(self) -> bool {
+        matches!(self, Self::Tpcc { .. })
+    }
+
     /// The name in reports.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -36,6 +51,7 @@ impl Workload {
             Self::Scan { .. } => "scan",
             Self::Insert => "insert",
             Self::Churn => "churn",
+            Self::Tpcc { .. } => "tpcc",
         }
     }
 }
@@ -47,9 +63,9 @@ pub struct Specification {
     pub engine: EngineName,
     /// What to do with it.
     pub workload: Workload,
-    /// Tuples in the table.
+    /// Tuples in the table; in all tables where there are several.
     pub tuples: u64,
-    /// The size of each value, in bytes.
+    /// The size of each value, in bytes; zero where they differ.
     pub value_bytes: usize,
     /// The limit of the engine's pool, in bytes.
     pub pool_bytes: u64,
@@ -107,6 +123,8 @@ pub enum Reply {
     Failed {
         /// Why.
         message: String,
+        /// Whether the engine worked, but what it stored is not what it should be.
+        check: bool,
     },
 }
 
@@ -119,6 +137,8 @@ pub struct Finished {
     pub data_bytes_loaded: u64,
     /// The largest resident size of the process through its whole life, in bytes.
     pub resident_bytes_max: u64,
-    /// What the engine counts about itself.
+    /// Remarks on what was done and what was checked.
+    pub notes: Vec<String>,
+    /// What the engine counts about itself, and the workload about what it did.
     pub statistics: serde_json::Value,
 }

@@ -1,20 +1,29 @@
 //! The process of one engine: does what its parent commands, until it is told to finish or the parent ends.
+//!
+//! Here are the workloads on one table of tuples; those on records of several tables are in
+//! [`record_worker`](crate::record_worker).
 
-use crate::Result;
 use crate::contest::Measured;
 use crate::engines::lmdb::Lmdb;
+use crate::engines::lmdb_store::LmdbStore;
 use crate::engines::raw::Raw;
+use crate::engines::store::Store;
 use crate::engines::vellum::Vellum;
+use crate::engines::vellum_store::VellumStore;
 use crate::engines::{Engine, EngineName, EngineOptions};
 use crate::machine::{self, StorageBytes};
 use crate::protocol::{Command, Finished, Reply, Specification, Workload};
+use crate::record_worker::RecordSession;
 use crate::statistics::Latencies;
+use crate::workloads::tpcc::Tpcc;
 use crate::workloads::{Pace, Pass, SAMPLE_EVERY, SLOW_OPERATION, Table, churn, insert, lookup, scan};
+use crate::{Failure, Result};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs::{self, File};
 use std::io::{BufRead, Write};
 use std::os::fd::AsRawFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Lookups that check a table after it was inserted.
@@ -29,10 +38,91 @@ pub fn serve(mut input: impl BufRead, output: impl Write) -> Result<()> {
     input.read_line(&mut line)?;
     let specification: Specification = serde_json::from_str(&line)?;
     match specification.engine {
-        EngineName::Vellum => Session::<Vellum>::new(specification).serve(input, output),
-        EngineName::Raw => Session::<Raw>::new(specification).serve(input, output),
-        EngineName::Lmdb => Session::<Lmdb>::new(specification).serve(input, output),
+        EngineName::Vellum => serve_engine::<Vellum, VellumStore>(specification, input, output),
+        EngineName::Lmdb => serve_engine::<Lmdb, LmdbStore>(specification, input, output),
+        EngineName::Raw if specification.workload.has_records() => {
+            Err("raw has no records: it computes where a tuple lies".into())
+        }
+        EngineName::Raw => converse(Session::<Raw>::new(specification), input, output),
     }
+}
+
+/// Serves with one engine, in the form that the workload uses.
+fn serve_engine<E: Engine, S: Store>(
+    specification: Specification,
+    input: impl BufRead,
+    output: impl Write,
+) -> Result<()> {
+    match specification.workload {
+        Workload::Tpcc { .. } => converse(RecordSession::<S, Tpcc>::new(specification)?, input, output),
+        _ => converse(Session::<E>::new(specification), input, output),
+    }
+}
+
+/// What does as it is told.
+pub trait Obey {
+    /// Obeys one command.
+    fn obey(&mut self, command: Command) -> Result<Reply>;
+}
+
+/// Obeys the commands of `input` until the last one, or one that fails.
+///
+/// # Errors
+/// If the parent cannot be understood or reached.
+pub fn converse(mut session: impl Obey, input: impl BufRead, mut output: impl Write) -> Result<()> {
+    for line in input.lines() {
+        let command: Command = serde_json::from_str(&line?)?;
+        let reply = session.obey(command).unwrap_or_else(|error| match error.downcast_ref() {
+            Some(Failure::Check(what)) => Reply::Failed { message: what.clone(), check: true },
+            None => Reply::Failed { message: error.to_string(), check: false },
+        });
+        serde_json::to_writer(&mut output, &reply)?;
+        output.write_all(b"\n")?;
+        output.flush()?;
+        if matches!(reply, Reply::Finished(_) | Reply::Failed { .. }) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// The latencies of all rounds, by the number of threads.
+#[derive(Default)]
+pub struct Meter(BTreeMap<usize, Latencies>);
+
+impl Meter {
+    /// What is reported of a round that was just run.
+    ///
+    /// # Errors
+    /// If latencies cannot be added up, which their equal bounds exclude.
+    pub fn measured(&mut self, threads: usize, pass: &Pass, storage: StorageBytes) -> Result<Measured> {
+        let latencies = match self.0.entry(threads) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => entry.insert(Latencies::new()?),
+        };
+        latencies.add(&pass.latencies)?;
+        Ok(Measured {
+            operations: pass.operations,
+            seconds: pass.elapsed.as_secs_f64(),
+            percentiles: latencies.percentiles(),
+            latency_samples: latencies.samples(),
+            storage,
+            resident_bytes_max: machine::resident_bytes_max(),
+        })
+    }
+}
+
+/// Waits until nothing of the file system that holds `directory` is left to be written.
+///
+/// # Errors
+/// If the folder cannot be opened, or something could not be written.
+pub fn settle(directory: &Path) -> Result<()> {
+    let directory = File::open(directory)?;
+    // SAFETY: the descriptor is open for the length of the call, which touches no memory.
+    if unsafe { libc::syncfs(directory.as_raw_fd()) } == 0 {
+        return Ok(());
+    }
+    Err(std::io::Error::last_os_error().into())
 }
 
 /// One engine in the course of a run.
@@ -40,7 +130,7 @@ struct Session<E> {
     specification: Specification,
     engine: Option<E>,
     sample_every: u64,
-    latencies: BTreeMap<usize, Latencies>,
+    meter: Meter,
     data_bytes: u64,
     data_bytes_loaded: u64,
     statistics: serde_json::Value,
@@ -52,33 +142,10 @@ impl<E: Engine> Session<E> {
             specification,
             engine: None,
             sample_every: SAMPLE_EVERY,
-            latencies: BTreeMap::new(),
+            meter: Meter::default(),
             data_bytes: 0,
             data_bytes_loaded: 0,
             statistics: serde_json::Value::Null,
-        }
-    }
-
-    fn serve(mut self, input: impl BufRead, mut output: impl Write) -> Result<()> {
-        for line in input.lines() {
-            let command: Command = serde_json::from_str(&line?)?;
-            let reply =
-                self.obey(command).unwrap_or_else(|error| Reply::Failed { message: error.to_string() });
-            serde_json::to_writer(&mut output, &reply)?;
-            output.write_all(b"\n")?;
-            output.flush()?;
-            if matches!(reply, Reply::Finished(_) | Reply::Failed { .. }) {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    fn obey(&mut self, command: Command) -> Result<Reply> {
-        match command {
-            Command::Prepare => self.prepare(),
-            Command::Round { threads, round } => self.round(threads, round).map(Reply::Round),
-            Command::Finish => self.finish().map(Reply::Finished),
         }
     }
 
@@ -122,7 +189,7 @@ impl<E: Engine> Session<E> {
         }
         let load_seconds = Some(begin.elapsed().as_secs_f64());
         // What was written must not go on being written during the rounds of another engine.
-        self.settle()?;
+        settle(&self.specification.directory)?;
         self.data_bytes = engine.data_bytes()?;
         self.data_bytes_loaded = self.data_bytes;
         if self.specification.workload == Workload::Churn {
@@ -160,6 +227,7 @@ impl<E: Engine> Session<E> {
                 let order = self.specification.order;
                 insert::load(engine, &self.table(), order, pace.threads, pace.sample_every)
             }
+            Workload::Tpcc { .. } => Err("a workload on records has a session of its own".into()),
         }
     }
 
@@ -176,19 +244,7 @@ impl<E: Engine> Session<E> {
             self.data_bytes = self.data_bytes.max(engine.data_bytes()?);
             (pass, storage)
         };
-        let latencies = match self.latencies.entry(threads) {
-            std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
-            std::collections::btree_map::Entry::Vacant(entry) => entry.insert(Latencies::new()?),
-        };
-        latencies.add(&pass.latencies)?;
-        Ok(Measured {
-            operations: pass.operations,
-            seconds: pass.elapsed.as_secs_f64(),
-            percentiles: latencies.percentiles(),
-            latency_samples: latencies.samples(),
-            storage,
-            resident_bytes_max: machine::resident_bytes_max(),
-        })
+        self.meter.measured(threads, &pass, storage)
     }
 
     /// A round that makes a new table, checks it, and removes it again.
@@ -206,7 +262,7 @@ impl<E: Engine> Session<E> {
         self.statistics = engine.statistics()?;
         engine.close()?;
         fs::remove_dir_all(directory)?;
-        self.settle()?;
+        settle(&self.specification.directory)?;
         Ok((pass, storage))
     }
 
@@ -222,18 +278,19 @@ impl<E: Engine> Session<E> {
             data_bytes: self.data_bytes,
             data_bytes_loaded: self.data_bytes_loaded,
             resident_bytes_max: machine::resident_bytes_max(),
+            notes: Vec::new(),
             statistics: std::mem::take(&mut self.statistics),
         })
     }
+}
 
-    /// Waits until nothing of the file system is left to be written.
-    fn settle(&self) -> Result<()> {
-        let directory = File::open(&self.specification.directory)?;
-        // SAFETY: the descriptor is open for the length of the call, which touches no memory.
-        if unsafe { libc::syncfs(directory.as_raw_fd()) } == 0 {
-            return Ok(());
+impl<E: Engine> Obey for Session<E> {
+    fn obey(&mut self, command: Command) -> Result<Reply> {
+        match command {
+            Command::Prepare => self.prepare(),
+            Command::Round { threads, round } => self.round(threads, round).map(Reply::Round),
+            Command::Finish => self.finish().map(Reply::Finished),
         }
-        Err(std::io::Error::last_os_error().into())
     }
 }
 
@@ -266,7 +323,7 @@ mod tests {
         let input: String =
             commands.iter().map(|command| serde_json::to_string(command).unwrap() + "\n").collect();
         let mut output = Vec::new();
-        Session::<E>::new(specification).serve(input.as_bytes(), &mut output).unwrap();
+        super::converse(Session::<E>::new(specification), input.as_bytes(), &mut output).unwrap();
         let output = String::from_utf8(output).unwrap();
         output.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }

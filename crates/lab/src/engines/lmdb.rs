@@ -22,13 +22,19 @@ use heed::{CommitOrAbort, Database, DatabaseStat, Env, EnvFlags, EnvOpenOptions,
 use serde_json::json;
 use std::ops::{Bound, ControlFlow};
 
-/// The unnamed database.
-type Tuples = Database<'static, Bytes, Bytes>;
+/// A database of keys and values of bytes.
+pub type Tuples = Database<'static, Bytes, Bytes>;
 
 /// An open environment and its unnamed database.
 pub struct Lmdb {
-    env: Env<WithoutTls>,
+    opened: Opened,
     database: Tuples,
+}
+
+/// An open environment, and how it was opened.
+pub struct Opened {
+    /// The environment.
+    pub env: Env<WithoutTls>,
     write_map: bool,
     read_ahead: bool,
     pool_bytes: u64,
@@ -53,9 +59,90 @@ pub struct LmdbWriter<'a> {
 /// tuples 0.68 against 0.66 M/s. Repeat it with `--lmdb-write-map yes` and `no`.
 const WRITE_MAP_IS_FASTER: bool = true;
 
+impl Opened {
+    /// Opens an environment in an empty folder, with room for so many named databases, as cheaply as it
+    /// allows; `locks` is `NO_LOCK` or nothing.
+    ///
+    /// # Errors
+    /// What LMDB says.
+    pub fn new(options: &EngineOptions, locks: EnvFlags, databases: u32) -> Result<Self> {
+        let write_map = match options.lmdb_write_map {
+            Choice::Auto => WRITE_MAP_IS_FASTER,
+            Choice::Yes => true,
+            Choice::No => false,
+        };
+        // Pages may be a little over half full after random inserts, and each tuple has a header of its own.
+        let map_bytes = (options.payload_bytes * 4 + (1 << 30)).next_multiple_of(1 << 20);
+        let estimate = options.payload_bytes + options.payload_bytes / 2;
+        let read_ahead = machine::available_bytes().is_none_or(|available| estimate < available);
+        let mut flags = EnvFlags::NO_SYNC | EnvFlags::NO_META_SYNC | EnvFlags::NO_MEM_INIT | locks;
+        flags.set(EnvFlags::WRITE_MAP, write_map);
+        flags.set(EnvFlags::NO_READ_AHEAD, !read_ahead);
+        let mut builder = EnvOpenOptions::new().read_txn_without_tls();
+        builder.map_size(usize::try_from(map_bytes)?);
+        builder.max_readers(u32::try_from(options.threads_max + 8)?);
+        builder.max_dbs(databases);
+        // SAFETY: the folder was made for this environment alone, so no other process opens or changes it.
+        // Without locks, writers and readers must be kept apart by the caller: there is a single thread, or the
+        // lab writes with a single one and begins to read after that transaction is committed. Durability is
+        // not wanted.
+        let env = unsafe {
+            builder.flags(flags);
+            builder.open(&options.directory)?
+        };
+        Ok(Self { env, write_map, read_ahead, pool_bytes: options.pool_bytes })
+    }
+
+    /// Creates a database, or the unnamed one.
+    ///
+    /// # Errors
+    /// What LMDB says.
+    pub fn create_database(&self, name: Option<&str>) -> Result<Tuples> {
+        let transaction = self.env.write_txn()?;
+        let committed = self.env.create_databases_and_commit(transaction, |opener, transaction| {
+            opener.create_database::<Bytes, Bytes>(transaction, name).map(CommitOrAbort::<_, ()>::Commit)
+        })?;
+        Ok(committed.unwrap_commit())
+    }
+
+    /// How it was opened, and what it cannot be held to; `locks` says how it locks.
+    pub fn notes(&self, locks: &str) -> Vec<String> {
+        vec![
+            format!(
+                "lmdb: no sync, no meta sync, {locks}, no initialised memory, {}, read-ahead {}",
+                if self.write_map { "writes through its map" } else { "writes into copied pages" },
+                if self.read_ahead { "on" } else { "off" }
+            ),
+            format!(
+                "lmdb: it has no pool, so nothing holds it to {}: the page cache of the whole machine serves \
+                 it, and its resident size counts the pages of its file that it has touched",
+                ByteSize(self.pool_bytes)
+            ),
+        ]
+    }
+
+    /// The size of all pages in use, in bytes.
+    pub fn data_bytes(&self, page_bytes: u32) -> u64 {
+        u64::from(page_bytes) * (self.env.info().last_page_number as u64 + 1)
+    }
+
+    /// What it counts about one database.
+    pub fn statistics(&self, stat: &DatabaseStat) -> serde_json::Value {
+        json!({
+            "depth": stat.depth,
+            "branch_pages": stat.branch_pages,
+            "leaf_pages": stat.leaf_pages,
+            "overflow_pages": stat.overflow_pages,
+            "entries": stat.entries,
+            "write_map": self.write_map,
+            "read_ahead": self.read_ahead,
+        })
+    }
+}
+
 impl Lmdb {
     fn stat(&self) -> Result<DatabaseStat> {
-        let transaction = self.env.read_txn()?;
+        let transaction = self.opened.env.read_txn()?;
         Ok(self.database.stat(&transaction)?)
     }
 }
@@ -67,66 +154,30 @@ impl Engine for Lmdb {
     const CONCURRENT_WRITERS: bool = false;
 
     fn create(options: &EngineOptions) -> Result<Self> {
-        let write_map = match options.lmdb_write_map {
-            Choice::Auto => WRITE_MAP_IS_FASTER,
-            Choice::Yes => true,
-            Choice::No => false,
-        };
-        // Pages may be a little over half full after random inserts, and each tuple has a header of its own.
-        let map_bytes = (options.payload_bytes * 4 + (1 << 30)).next_multiple_of(1 << 20);
-        let estimate = options.payload_bytes + options.payload_bytes / 2;
-        let read_ahead = machine::available_bytes().is_none_or(|available| estimate < available);
-        let mut flags =
-            EnvFlags::NO_SYNC | EnvFlags::NO_META_SYNC | EnvFlags::NO_LOCK | EnvFlags::NO_MEM_INIT;
-        flags.set(EnvFlags::WRITE_MAP, write_map);
-        flags.set(EnvFlags::NO_READ_AHEAD, !read_ahead);
-        let mut builder = EnvOpenOptions::new().read_txn_without_tls();
-        builder.map_size(usize::try_from(map_bytes)?);
-        builder.max_readers(u32::try_from(options.threads_max + 8)?);
-        // SAFETY: the folder was made for this environment alone, so no other process opens or changes it.
-        // Without locks, writers and readers must be kept apart by the caller: the lab writes with a single
-        // thread and begins to read after that transaction is committed. Durability is not wanted.
-        let env = unsafe {
-            builder.flags(flags);
-            builder.open(&options.directory)?
-        };
-        let transaction = env.write_txn()?;
-        let database = env
-            .create_databases_and_commit(transaction, |opener, transaction| {
-                opener.create_database::<Bytes, Bytes>(transaction, None).map(CommitOrAbort::<_, ()>::Commit)
-            })?
-            .unwrap_commit();
-        Ok(Self { env, database, write_map, read_ahead, pool_bytes: options.pool_bytes })
+        let opened = Opened::new(options, EnvFlags::NO_LOCK, 0)?;
+        let database = opened.create_database(None)?;
+        Ok(Self { opened, database })
     }
 
     fn notes(&self) -> Vec<String> {
-        vec![
-            format!(
-                "lmdb: no sync, no meta sync, no lock file, no initialised memory, {}, read-ahead {}",
-                if self.write_map { "writes through its map" } else { "writes into copied pages" },
-                if self.read_ahead { "on" } else { "off" }
-            ),
-            format!(
-                "lmdb: it has no pool, so nothing holds it to {}: the page cache of the whole machine serves \
-                 it, and its resident size counts the pages of its file that it has touched",
-                ByteSize(self.pool_bytes)
-            ),
+        let mut notes = self.opened.notes("no lock file");
+        notes.push(
             "lmdb: one writer at a time; a workload that writes uses one thread for it, whatever was asked"
                 .to_owned(),
-        ]
+        );
+        notes
     }
 
     fn reader(&self) -> Result<LmdbReader<'_>> {
-        Ok(LmdbReader { transaction: self.env.read_txn()?, database: self.database })
+        Ok(LmdbReader { transaction: self.opened.env.read_txn()?, database: self.database })
     }
 
     fn writer(&self) -> Result<LmdbWriter<'_>> {
-        Ok(LmdbWriter { transaction: self.env.write_txn()?, database: self.database })
+        Ok(LmdbWriter { transaction: self.opened.env.write_txn()?, database: self.database })
     }
 
     fn data_bytes(&self) -> Result<u64> {
-        let page_bytes = self.stat()?.page_size;
-        Ok(u64::from(page_bytes) * (self.env.info().last_page_number as u64 + 1))
+        Ok(self.opened.data_bytes(self.stat()?.page_size))
     }
 
     fn cache_bytes_max(&self) -> u64 {
@@ -134,20 +185,11 @@ impl Engine for Lmdb {
     }
 
     fn statistics(&self) -> Result<serde_json::Value> {
-        let stat = self.stat()?;
-        Ok(json!({
-            "depth": stat.depth,
-            "branch_pages": stat.branch_pages,
-            "leaf_pages": stat.leaf_pages,
-            "overflow_pages": stat.overflow_pages,
-            "entries": stat.entries,
-            "write_map": self.write_map,
-            "read_ahead": self.read_ahead,
-        }))
+        Ok(self.opened.statistics(&self.stat()?))
     }
 
     fn close(self) -> Result<()> {
-        self.env.prepare_for_closing().wait();
+        self.opened.env.prepare_for_closing().wait();
         Ok(())
     }
 }

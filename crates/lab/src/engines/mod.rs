@@ -2,12 +2,20 @@
 //!
 //! Each engine is used as its own documentation recommends for speed, and does the same work as the others:
 //! a lookup copies the value into a buffer of the caller, a scan shows every key and value.
+//!
+//! [`Engine`] is one table of tuples with keys of 8 bytes; [`store::Store`] is several tables with keys and values
+//! of any size, and transactions where the engine has them.
 
 pub mod lmdb;
+pub mod lmdb_store;
 #[cfg(test)]
 pub mod memory;
+#[cfg(test)]
+pub mod memory_store;
 pub mod raw;
+pub mod store;
 pub mod vellum;
+pub mod vellum_store;
 
 use crate::Result;
 use crate::keys::KEY_BYTES;

@@ -39,13 +39,7 @@ impl Engine for Vellum {
     }
 
     fn notes(&self) -> Vec<String> {
-        let statistics = self.database.statistics();
-        vec![format!(
-            "vellum: a pool of {}, memory given back by {}, {}",
-            ByteSize(self.pool_bytes),
-            statistics.release_method,
-            statistics.file
-        )]
+        vec![note(&self.database, self.pool_bytes)]
     }
 
     fn reader(&self) -> Result<VellumReader<'_>> {
@@ -65,28 +59,44 @@ impl Engine for Vellum {
     }
 
     fn statistics(&self) -> Result<serde_json::Value> {
-        let statistics = self.database.statistics();
-        Ok(json!({
-            "misses": statistics.misses,
-            "pages_read": statistics.pages_read,
-            "pages_written": statistics.pages_written,
-            "pages_evicted": statistics.pages_evicted,
-            "eviction_batches": statistics.eviction_batches,
-            "waits": statistics.waits,
-            "restarts": statistics.restarts,
-            "write_errors": statistics.write_errors,
-            "pages_resident": statistics.pages_resident,
-            "pages_limit": statistics.pages_limit,
-            "pages_allocated": statistics.pages_allocated,
-            "pages_in_file": statistics.pages_in_file,
-            "release_method": statistics.release_method.to_string(),
-        }))
+        Ok(statistics(&self.database))
     }
 
     fn close(self) -> Result<()> {
         drop(self.table);
         Ok(self.database.close()?)
     }
+}
+
+/// How a database is run.
+pub fn note(database: &Database, pool_bytes: u64) -> String {
+    let statistics = database.statistics();
+    format!(
+        "vellum: a pool of {}, memory given back by {}, {}",
+        ByteSize(pool_bytes),
+        statistics.release_method,
+        statistics.file
+    )
+}
+
+/// What a database counts about itself.
+pub fn statistics(database: &Database) -> serde_json::Value {
+    let statistics = database.statistics();
+    json!({
+        "misses": statistics.misses,
+        "pages_read": statistics.pages_read,
+        "pages_written": statistics.pages_written,
+        "pages_evicted": statistics.pages_evicted,
+        "eviction_batches": statistics.eviction_batches,
+        "waits": statistics.waits,
+        "restarts": statistics.restarts,
+        "write_errors": statistics.write_errors,
+        "pages_resident": statistics.pages_resident,
+        "pages_limit": statistics.pages_limit,
+        "pages_allocated": statistics.pages_allocated,
+        "pages_in_file": statistics.pages_in_file,
+        "release_method": statistics.release_method.to_string(),
+    })
 }
 
 impl Reader for VellumReader<'_> {

@@ -7,6 +7,7 @@ pub mod insert;
 pub mod io;
 pub mod lookup;
 pub mod scan;
+pub mod tpcc;
 
 use crate::Result;
 use crate::statistics::Latencies;

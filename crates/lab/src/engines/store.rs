@@ -1,0 +1,93 @@
+//! Engines as stores of records: several tables, keys and values of any size, read and changed in place where
+//! the engine allows it.
+//!
+//! A workload works in transactions. What they give differs: LMDB and SQLite run one after the other, each whole
+//! or not at all; Vellum and RocksDB, as they are used here, have none, and each operation is atomic by
+//! itself. So a workload must be correct if only [`Transaction::modify`] and the other single operations are
+//! atomic, and must find out whether it wants to go through with a transaction before its first change.
+
+use super::EngineOptions;
+use crate::Result;
+use std::ops::ControlFlow;
+
+/// What a transaction will do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// Read only.
+    Read,
+    /// Read and change.
+    Write,
+}
+
+/// Several tables, shared by threads. Tables are known by their number.
+pub trait Store: Sized + Sync {
+    /// What one thread uses.
+    type Session<'a>: Session
+    where
+        Self: 'a;
+
+    /// Creates empty tables of these names.
+    fn create(options: &EngineOptions, tables: &[&str]) -> Result<Self>;
+
+    /// What a reader of the figures should know about how this engine is run.
+    fn notes(&self) -> Vec<String>;
+
+    /// A session for the calling thread.
+    fn session(&self) -> Result<Self::Session<'_>>;
+
+    /// The size of what is stored, in bytes, as it lies on storage.
+    fn data_bytes(&self) -> Result<u64>;
+
+    /// The most data that it can hold in memory, in bytes, as far as is known.
+    fn cache_bytes_max(&self) -> u64;
+
+    /// Whatever the engine counts about itself.
+    fn statistics(&self) -> Result<serde_json::Value>;
+
+    /// Closes the store. Its files may be removed afterwards.
+    fn close(self) -> Result<()>;
+}
+
+/// What one thread uses.
+pub trait Session {
+    /// A transaction.
+    type Transaction<'t>: Transaction
+    where
+        Self: 't;
+
+    /// Begins a transaction. Where the engine has one writer at a time, this waits for it.
+    fn begin(&mut self, access: Access) -> Result<Self::Transaction<'_>>;
+}
+
+/// A transaction, or, where the engine has none, a series of operations.
+pub trait Transaction {
+    /// Shows the value of `key` to `read`; `None` if there is none.
+    fn get<T>(&mut self, table: usize, key: &[u8], read: impl FnOnce(&[u8]) -> T) -> Result<Option<T>>;
+
+    /// Stores a record whose key is new.
+    fn insert(&mut self, table: usize, key: &[u8], value: &[u8]) -> Result<()>;
+
+    /// Changes the value of `key` without changing its length; nobody else reads or writes it in between. `None`
+    /// if there is none. `change` may be called again, with the value as it is then.
+    fn modify<T>(
+        &mut self,
+        table: usize,
+        key: &[u8],
+        change: impl FnMut(&mut [u8]) -> T,
+    ) -> Result<Option<T>>;
+
+    /// Removes a record; `false` if there is none with this key. Of several threads that remove the same one, one
+    /// is told `true`.
+    fn remove(&mut self, table: usize, key: &[u8]) -> Result<bool>;
+
+    /// Shows all records from `first` on, in the order of their keys, until `visit` breaks off.
+    fn scan(
+        &mut self,
+        table: usize,
+        first: &[u8],
+        visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<()>;
+
+    /// Ends the transaction. Its changes need not be durable.
+    fn commit(self) -> Result<()>;
+}

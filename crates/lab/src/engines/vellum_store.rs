@@ -1,0 +1,142 @@
+//! Vellum as a store of records, through its published crate.
+//!
+//! There are no transactions yet: each operation is atomic by itself, and changes are made in the leaf where
+//! the value lies. Nothing is synced before the database is closed.
+
+use super::EngineOptions;
+use super::store::{Access, Session, Store, Transaction};
+use super::vellum::{note, statistics};
+use crate::Result;
+use std::ops::ControlFlow;
+use vellum::{Cursor, Database, Options, Table};
+
+/// An open database and its tables.
+pub struct VellumStore {
+    database: Database,
+    tables: Vec<Table>,
+    pool_bytes: u64,
+}
+
+/// The tables, and what one thread keeps in order not to allocate in each operation.
+pub struct VellumSession<'a> {
+    tables: &'a [Table],
+    cursors: Vec<Cursor<'a>>,
+    value: Vec<u8>,
+}
+
+impl Store for VellumStore {
+    type Session<'a> = VellumSession<'a>;
+
+    fn create(options: &EngineOptions, tables: &[&str]) -> Result<Self> {
+        let settings = Options::default().pool_bytes(options.pool_bytes);
+        let database = Database::create(options.directory.join("tables.vellum"), &settings)?;
+        let tables =
+            tables.iter().map(|name| database.create_table(name)).collect::<std::result::Result<_, _>>()?;
+        Ok(Self { database, tables, pool_bytes: options.pool_bytes })
+    }
+
+    fn notes(&self) -> Vec<String> {
+        vec![
+            note(&self.database, self.pool_bytes),
+            "vellum: transactions are series of atomic operations; those that are to be rolled back find it out \
+             before their first change"
+                .to_owned(),
+        ]
+    }
+
+    fn session(&self) -> Result<VellumSession<'_>> {
+        let cursors =
+            self.tables.iter().map(|table| table.range(..)).collect::<std::result::Result<_, _>>()?;
+        Ok(VellumSession { tables: &self.tables, cursors, value: Vec::new() })
+    }
+
+    fn data_bytes(&self) -> Result<u64> {
+        Ok(self.database.statistics().pages_in_file * vellum_base::PAGE_SIZE as u64)
+    }
+
+    fn cache_bytes_max(&self) -> u64 {
+        self.pool_bytes
+    }
+
+    fn statistics(&self) -> Result<serde_json::Value> {
+        Ok(statistics(&self.database))
+    }
+
+    fn close(self) -> Result<()> {
+        drop(self.tables);
+        Ok(self.database.close()?)
+    }
+}
+
+impl<'a> Session for VellumSession<'a> {
+    type Transaction<'t>
+        = &'t mut Self
+    where
+        Self: 't;
+
+    #[inline]
+    fn begin(&mut self, _: Access) -> Result<&mut Self> {
+        Ok(self)
+    }
+}
+
+impl Transaction for &mut VellumSession<'_> {
+    #[inline]
+    fn get<T>(&mut self, table: usize, key: &[u8], read: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
+        let found = self.tables[table].get_into(key, &mut self.value)?;
+        Ok(found.then(|| read(&self.value)))
+    }
+
+    #[inline]
+    fn insert(&mut self, table: usize, key: &[u8], value: &[u8]) -> Result<()> {
+        if self.tables[table].insert(key, value)? {
+            return Ok(());
+        }
+        Err(format!("the key {key:02x?} of table {table} was to be new, and is there").into())
+    }
+
+    #[inline]
+    fn modify<T>(
+        &mut self,
+        table: usize,
+        key: &[u8],
+        change: impl FnMut(&mut [u8]) -> T,
+    ) -> Result<Option<T>> {
+        Ok(self.tables[table].modify(key, change)?)
+    }
+
+    #[inline]
+    fn remove(&mut self, table: usize, key: &[u8]) -> Result<bool> {
+        Ok(self.tables[table].remove(key)?)
+    }
+
+    #[inline]
+    fn scan(
+        &mut self,
+        table: usize,
+        first: &[u8],
+        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let cursor = &mut self.cursors[table];
+        cursor.seek(first)?;
+        while let Some(entry) = cursor.next()? {
+            let flow = match entry.inline_value() {
+                Some(value) => visit(entry.key(), value),
+                // Of a large value, what the key has now; if it was removed meanwhile, it is not there.
+                None => match entry.value()? {
+                    Some(value) => visit(entry.key(), &value),
+                    None => ControlFlow::Continue(()),
+                },
+            };
+            if flow.is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn commit(self) -> Result<()> {
+        Ok(())
+    }
+}

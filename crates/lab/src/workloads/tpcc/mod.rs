@@ -1,0 +1,178 @@
+//! TPC-C, after revision 5.11 of its specification: nine tables and two secondary indexes, five transactions in
+//! their mix, and the consistency conditions.
+//!
+//! - [`load`]: the population of the tables; [`rows`], [`keys`]: what they are as bytes; [`random`];
+//! - [`new_order`], [`payment`], [`reports`] (order-status and stock-level), [`delivery`]: the transactions;
+//! - [`terminal`]: what one thread does; [`check`]: the conditions of clause 3.3.2.
+//!
+//! What differs from the specification, as in published measurements of storage engines: nobody thinks or
+//! types between transactions, so that few threads do the work of all terminals of their warehouses; deliveries
+//! are carried out at once; nothing is durable. So the figures are no results in the sense of the TPC.
+//!
+//! # Without transactions
+//! Some engines have atomic operations only. So the order of operations is such that all conditions hold when
+//! nobody is at work, whatever the number of threads:
+//! - a new-order that is to be rolled back finds its unused item before it has changed anything;
+//! - numbers of orders are handed out by one atomic change of the district, and all sums are kept by atomic
+//!   changes;
+//! - an order's lines come first, then the order and its index entry, and last its entry among the new orders,
+//!   so that whoever delivers it finds it whole;
+//! - who delivers an order is who removed that entry. Where several threads work for one warehouse, an order is
+//!   delivered only after the one before it, so that conditions 2 and 3 hold.
+
+mod check;
+mod delivery;
+mod keys;
+mod load;
+mod new_order;
+mod payment;
+mod random;
+mod reports;
+mod rows;
+mod terminal;
+#[cfg(test)]
+mod tests;
+
+use crate::Result;
+use crate::engines::store::Store;
+use crate::keys::Generator;
+use crate::protocol::{Specification, Workload};
+use crate::record_worker::{Findings, RecordWorkload};
+use crate::workloads::{Pace, Pass, Work, run_threads};
+use random::{Constants, Random};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{SystemTime, UNIX_EPOCH};
+use terminal::{Counts, Plan, Terminal};
+
+/// Items.
+pub const ITEMS: u32 = 100_000;
+/// Districts of a warehouse.
+pub const DISTRICTS: u8 = 10;
+/// Customers of a district, and orders with which it is loaded.
+pub const CUSTOMERS: u32 = 3000;
+/// Orders of a district that are delivered when it is loaded.
+pub const DELIVERED: u32 = 2100;
+
+/// What the data of some items and stock contains.
+const ORIGINAL: &[u8; 8] = b"ORIGINAL";
+
+/// Rows of all tables after loading, index entries not counted, ten lines an order.
+pub fn tuples(warehouses: u32) -> u64 {
+    let district = 1 + u64::from(CUSTOMERS) * (3 + 10) + u64::from(CUSTOMERS - DELIVERED);
+    let warehouse = 1 + u64::from(ITEMS) + u64::from(DISTRICTS) * district;
+    u64::from(ITEMS) + u64::from(warehouses) * warehouse
+}
+
+/// Whether data contains `ORIGINAL`.
+fn is_original(data: &[u8]) -> bool {
+    data.windows(ORIGINAL.len()).any(|window| window == ORIGINAL)
+}
+
+/// The time, in microseconds since 1970.
+fn now() -> i64 {
+    let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(elapsed.as_micros()).unwrap_or(i64::MAX)
+}
+
+/// The workload.
+pub struct Tpcc {
+    warehouses: u32,
+    seed: u64,
+    constants: Constants,
+    /// What all threads did in all rounds.
+    totals: Mutex<Totals>,
+}
+
+/// What outlives a round.
+#[derive(Default)]
+struct Totals {
+    counts: Option<Counts>,
+    /// How many payments each thread has made.
+    payments: Vec<u64>,
+}
+
+impl Tpcc {
+    fn totals(&self) -> Result<MutexGuard<'_, Totals>> {
+        self.totals.lock().map_err(|_| "a thread panicked while it counted".into())
+    }
+
+    fn payments(&self, thread: usize) -> Result<u64> {
+        Ok(self.totals()?.payments.get(thread).copied().unwrap_or(0))
+    }
+
+    /// Keeps what a thread did in a round.
+    fn keep(&self, thread: usize, counts: Counts, payments: u64) -> Result<()> {
+        let mut totals = self.totals()?;
+        if totals.payments.len() <= thread {
+            totals.payments.resize(thread + 1, 0);
+        }
+        totals.payments[thread] = payments;
+        match &mut totals.counts {
+            Some(all) => all.add(&counts),
+            none => {
+                *none = Some(counts);
+                Ok(())
+            }
+        }
+    }
+}
+
+impl RecordWorkload for Tpcc {
+    const TIMES_ALL: bool = true;
+
+    fn new(specification: &Specification) -> Result<Self> {
+        let Workload::Tpcc { warehouses } = specification.workload else {
+            return Err("the specification is not of TPC-C".into());
+        };
+        Ok(Self {
+            warehouses,
+            seed: specification.seed,
+            constants: Constants::new(specification.seed),
+            totals: Mutex::default(),
+        })
+    }
+
+    fn tables(&self) -> &'static [&'static str] {
+        keys::TABLES
+    }
+
+    fn payload_bytes(&self) -> u64 {
+        // A warehouse has some 75 MB of rows; what is ordered in some minutes comes on top.
+        u64::from(self.warehouses) * (80 << 20) + (2 << 30)
+    }
+
+    fn load<S: Store>(&self, store: &S) -> Result<()> {
+        load::load(store, 1..=self.warehouses, &self.constants, self.seed)
+    }
+
+    fn pass<S: Store>(&self, store: &S, pace: &Pace) -> Result<Pass> {
+        let prepare = |thread: usize| {
+            let plan = Plan {
+                thread,
+                threads: pace.threads,
+                warehouses: self.warehouses,
+                constants: self.constants,
+                random: Random::new(Generator::new(self.seed, thread as u64, pace.round)),
+            };
+            Ok((thread, Terminal::new(plan, store.session()?, self.payments(thread)?)?))
+        };
+        run_threads(pace.threads, prepare, |(thread, mut terminal), start| {
+            terminal.work(start, start + pace.duration)?;
+            let (counts, payments) = terminal.finish();
+            let work = Work { operations: counts.operations(), latencies: counts.all()? };
+            self.keep(thread, counts, payments)?;
+            Ok(work)
+        })
+    }
+
+    fn check<S: Store>(&self, store: &S) -> Result<Findings> {
+        let fresh = self.totals()?.counts.is_none();
+        check::check(store, self.warehouses, fresh)
+    }
+
+    fn summary(&self) -> Result<(serde_json::Value, Vec<String>)> {
+        let totals = self.totals()?;
+        let counts = totals.counts.as_ref().ok_or("no transaction was run")?;
+        Ok((counts.to_json(), vec![counts.remark()]))
+    }
+}

@@ -1,0 +1,313 @@
+//! What one thread does: the terminals of its home warehouses.
+
+use super::keys;
+use super::random::{Constants, Random};
+use super::{delivery, new_order, now, payment, reports};
+use crate::Result;
+use crate::engines::store::{Access, Session, Transaction};
+use crate::statistics::Latencies;
+use serde_json::json;
+use std::time::Instant;
+
+/// The transactions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Clause 2.4.
+    NewOrder,
+    /// Clause 2.5.
+    Payment,
+    /// Clause 2.6.
+    OrderStatus,
+    /// Clause 2.7.
+    Delivery,
+    /// Clause 2.8.
+    StockLevel,
+}
+
+/// All of them, and how often each is in a deck of a hundred cards: clause 5.2.3.
+const MIX: [(Kind, usize); 5] = [
+    (Kind::NewOrder, 45),
+    (Kind::Payment, 43),
+    (Kind::OrderStatus, 4),
+    (Kind::Delivery, 4),
+    (Kind::StockLevel, 4),
+];
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::NewOrder => "new_order",
+            Self::Payment => "payment",
+            Self::OrderStatus => "order_status",
+            Self::Delivery => "delivery",
+            Self::StockLevel => "stock_level",
+        }
+    }
+}
+
+/// How a transaction ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// It went through.
+    Done,
+    /// It was to be rolled back, and changed nothing.
+    RolledBack,
+    /// A delivery that found nothing to deliver in so many districts.
+    Skipped(u32),
+}
+
+/// What must be there.
+///
+/// # Errors
+/// That it is not.
+#[inline]
+pub fn must<T>(found: Option<T>, what: &str, key: &[u8]) -> Result<T> {
+    found.ok_or_else(|| missing(what, key))
+}
+
+#[cold]
+fn missing(what: &str, key: &[u8]) -> crate::Error {
+    format!("there is no {what} with the key {key:02x?}").into()
+}
+
+/// What was done, by kind.
+pub struct Counts {
+    latencies: Vec<Latencies>,
+    rolled_back: u64,
+    skipped: u64,
+}
+
+impl Counts {
+    /// Nothing yet.
+    ///
+    /// # Errors
+    /// If histograms cannot be made, which their fixed bounds exclude.
+    pub fn new() -> Result<Self> {
+        let latencies = MIX.iter().map(|_| Latencies::new()).collect::<Result<_>>()?;
+        Ok(Self { latencies, rolled_back: 0, skipped: 0 })
+    }
+
+    /// Transactions.
+    pub fn operations(&self) -> u64 {
+        self.latencies.iter().map(Latencies::samples).sum()
+    }
+
+    /// The latencies of all kinds together.
+    ///
+    /// # Errors
+    /// If they cannot be added up, which their equal bounds exclude.
+    pub fn all(&self) -> Result<Latencies> {
+        let mut all = Latencies::new()?;
+        self.latencies.iter().try_for_each(|latencies| all.add(latencies))?;
+        Ok(all)
+    }
+
+    /// Adds what another thread or round did.
+    ///
+    /// # Errors
+    /// As for [`all`](Self::all).
+    pub fn add(&mut self, other: &Self) -> Result<()> {
+        self.rolled_back += other.rolled_back;
+        self.skipped += other.skipped;
+        self.latencies.iter_mut().zip(&other.latencies).try_for_each(|(to, from)| to.add(from))
+    }
+
+    /// The share of one in the other, in percent.
+    fn percent(part: u64, whole: u64) -> f64 {
+        100.0 * part as f64 / whole.max(1) as f64
+    }
+
+    /// How often each was run, and how long it took.
+    pub fn to_json(&self) -> serde_json::Value {
+        let mut all = serde_json::Map::new();
+        for ((kind, _), latencies) in MIX.iter().zip(&self.latencies) {
+            let percentiles = latencies.percentiles();
+            let mut one = json!({
+                "count": latencies.samples(),
+                "percent": Self::percent(latencies.samples(), self.operations()),
+                "p50_ns": percentiles.p50_ns,
+                "p99_ns": percentiles.p99_ns,
+                "p999_ns": percentiles.p999_ns,
+            });
+            match kind {
+                Kind::NewOrder => one["rolled_back"] = self.rolled_back.into(),
+                Kind::Delivery => one["districts_skipped"] = self.skipped.into(),
+                _ => {}
+            }
+            all.insert(kind.name().to_owned(), one);
+        }
+        all.into()
+    }
+
+    /// The same in words.
+    pub fn remark(&self) -> String {
+        let total = self.operations();
+        let mut text = format!("{total} transactions:");
+        for ((kind, _), latencies) in MIX.iter().zip(&self.latencies) {
+            let percent = Self::percent(latencies.samples(), total);
+            let median_us = latencies.percentiles().p50_ns as f64 / 1000.0;
+            text += &format!(" {} {percent:.1} % (median {median_us:.1} us),", kind.name());
+        }
+        let new_orders = self.latencies.first().map_or(0, Latencies::samples);
+        let rolled_back = Self::percent(self.rolled_back, new_orders);
+        text + &format!(
+            " of the new orders {rolled_back:.1} % rolled back, {} districts without a delivery",
+            self.skipped
+        )
+    }
+}
+
+/// Which part of the work a thread has.
+#[derive(Debug)]
+pub struct Plan {
+    /// The thread, from zero.
+    pub thread: usize,
+    /// How many there are.
+    pub threads: usize,
+    /// How many warehouses there are.
+    pub warehouses: u32,
+    /// The constants of the run.
+    pub constants: Constants,
+    /// What it draws from.
+    pub random: Random,
+}
+
+impl Plan {
+    /// The home warehouses: threads are spread over warehouses, or warehouses over threads.
+    fn homes(&self) -> Vec<u32> {
+        let (thread, threads) = (self.thread as u32, self.threads as u32);
+        if threads <= self.warehouses {
+            (1..=self.warehouses).filter(|warehouse| (warehouse - 1) % threads == thread).collect()
+        } else {
+            vec![thread % self.warehouses + 1]
+        }
+    }
+}
+
+/// A warehouse other than `home`, or `home` if there is no other.
+fn other_warehouse(random: &mut Random, home: u32, warehouses: u32) -> u32 {
+    if warehouses == 1 {
+        return home;
+    }
+    let other = random.within(1, warehouses - 1);
+    if other < home { other } else { other + 1 }
+}
+
+/// One thread's work.
+pub struct Terminal<S> {
+    session: S,
+    plan: Plan,
+    homes: Vec<u32>,
+    /// What is left of a deck of a hundred cards, each the place of a kind in the mix.
+    deck: Vec<usize>,
+    /// The number of the next payment.
+    payment: u64,
+    counts: Counts,
+    items: Vec<u32>,
+}
+
+impl<S: Session> Terminal<S> {
+    /// The work of one thread that has made so many payments before.
+    ///
+    /// # Errors
+    /// As for [`Counts::new`].
+    pub fn new(plan: Plan, session: S, payments: u64) -> Result<Self> {
+        let homes = plan.homes();
+        Ok(Self {
+            session,
+            homes,
+            plan,
+            deck: Vec::with_capacity(100),
+            payment: payments,
+            counts: Counts::new()?,
+            items: Vec::with_capacity(400),
+        })
+    }
+
+    /// Runs transactions until the time is over, timing each.
+    ///
+    /// # Errors
+    /// What the engine says, or that a row is missing.
+    pub fn work(&mut self, start: Instant, deadline: Instant) -> Result<()> {
+        let mut begin = start;
+        loop {
+            let card = self.draw();
+            let (kind, _) = MIX[card];
+            match self.one(kind)? {
+                Outcome::Done => {}
+                Outcome::RolledBack => self.counts.rolled_back += 1,
+                Outcome::Skipped(districts) => self.counts.skipped += u64::from(districts),
+            }
+            let end = Instant::now();
+            self.counts.latencies[card].record(end - begin);
+            if end >= deadline {
+                return Ok(());
+            }
+            begin = end;
+        }
+    }
+
+    /// What was done, and how many payments the thread has made so far.
+    pub fn finish(self) -> (Counts, u64) {
+        (self.counts, self.payment)
+    }
+
+    /// The next card of a shuffled deck: clause 5.2.4.2.
+    fn draw(&mut self) -> usize {
+        if self.deck.is_empty() {
+            let cards =
+                MIX.iter().enumerate().flat_map(|(place, (_, count))| std::iter::repeat_n(place, *count));
+            self.deck.extend(cards);
+            self.plan.random.shuffle(&mut self.deck);
+        }
+        self.deck.pop().unwrap_or(0)
+    }
+
+    fn one(&mut self, kind: Kind) -> Result<Outcome> {
+        let random = &mut self.plan.random;
+        let constants = &self.plan.constants;
+        let home = self.homes[random.within(0, self.homes.len() as u32 - 1) as usize];
+        let warehouses = self.plan.warehouses;
+        let other = |random: &mut Random| other_warehouse(random, home, warehouses);
+        let access = match kind {
+            Kind::OrderStatus | Kind::StockLevel => Access::Read,
+            _ => Access::Write,
+        };
+        let (mut transaction, outcome);
+        match kind {
+            Kind::NewOrder => {
+                let input = new_order::Input::draw(random, constants, home, other, now());
+                transaction = self.session.begin(access)?;
+                outcome = new_order::run(&mut transaction, &input)?;
+            }
+            Kind::Payment => {
+                let input = payment::Input::draw(random, constants, home, other, now());
+                let key = keys::history(self.plan.thread as u32 + 1, self.payment);
+                self.payment += 1;
+                transaction = self.session.begin(access)?;
+                outcome = payment::run(&mut transaction, &input, &key)?;
+            }
+            Kind::OrderStatus => {
+                let input = reports::StatusInput::draw(random, constants, home);
+                transaction = self.session.begin(access)?;
+                outcome = reports::order_status(&mut transaction, &input)?;
+            }
+            Kind::Delivery => {
+                let shared = self.plan.threads as u32 > warehouses;
+                let input = delivery::Input::draw(random, home, shared, now());
+                transaction = self.session.begin(access)?;
+                outcome = delivery::run(&mut transaction, &input)?;
+            }
+            Kind::StockLevel => {
+                let input = reports::LevelInput::draw(random, home);
+                transaction = self.session.begin(access)?;
+                outcome = reports::stock_level(&mut transaction, &input, &mut self.items)?;
+            }
+        }
+        // A transaction that is dropped has changed nothing.
+        if outcome != Outcome::RolledBack {
+            transaction.commit()?;
+        }
+        Ok(outcome)
+    }
+}
