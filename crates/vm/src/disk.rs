@@ -7,8 +7,9 @@
 //! next call, so a [`DiskFile`] repeats the failure for as long as it is open.
 
 use crate::file::{CreateMode, File, FileDescription, FileOptions, IoEngine, Operation, Request};
+use crate::plain::{Plain, file_offset};
+use crate::queue::{DiskQueue, Queue};
 use crate::ring::RingPool;
-use crate::transfer::{Transfer, transfer_all};
 use crate::{AlignedBuffer, VmError};
 use std::fs::TryLockError;
 use std::io;
@@ -24,12 +25,10 @@ use vellum_base::PAGE_SIZE;
 /// Dropping it gives the lock back.
 #[derive(Debug)]
 pub struct DiskFile {
-    file: std::fs::File,
+    plain: Plain,
     path: PathBuf,
-    direct: bool,
     /// Present if and only if the engine is io_uring.
     rings: Option<RingPool>,
-    read_only: bool,
     /// Whether the size changed since the last sync.
     resized: AtomicBool,
     /// The error number of the first sync that failed; 0 as long as none has.
@@ -55,36 +54,12 @@ impl DiskFile {
         let direct = choose_direct(&file, path, options.direct)?;
         let rings = choose_engine(path, options)?;
         Ok(Self {
-            file,
+            plain: Plain { file, direct, read_only: options.read_only },
             path: path.to_owned(),
-            direct,
             rings,
-            read_only: options.read_only,
             resized: AtomicBool::new(false),
             sync_failure: AtomicI32::new(0),
         })
-    }
-
-    /// Runs a request without a ring.
-    ///
-    /// # Safety
-    /// As for [`File::run`].
-    unsafe fn run_one(&self, request: &mut Request) {
-        // SAFETY: passed on from the caller.
-        request.result = unsafe {
-            match request.operation {
-                Operation::Read => self.read(request.offset, request.address, request.bytes),
-                Operation::Write => self.write(request.offset, request.address, request.bytes),
-            }
-        };
-    }
-
-    /// Refuses a change of a file that was opened to be read.
-    fn check_writable(&self) -> io::Result<()> {
-        if self.read_only {
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the file was opened read-only"));
-        }
-        Ok(())
     }
 
     /// The size and whatever else the file system knows changed.
@@ -96,41 +71,36 @@ impl DiskFile {
 
 impl File for DiskFile {
     unsafe fn read(&self, offset: u64, address: *mut u8, bytes: usize) -> io::Result<()> {
-        let descriptor = self.file.as_raw_fd();
-        transfer_all(Transfer::new(bytes, false, self.direct), |done, length| {
-            let at = file_offset(offset, done)?;
-            // SAFETY: the caller vouches for `bytes` bytes at `address`, and `done + length` is within them.
-            moved(unsafe { libc::pread(descriptor, address.add(done).cast(), length, at) })
-        })
+        // SAFETY: passed on from the caller.
+        unsafe { self.plain.read(offset, address, bytes) }
     }
 
     unsafe fn write(&self, offset: u64, address: *const u8, bytes: usize) -> io::Result<()> {
-        self.check_writable()?;
-        let descriptor = self.file.as_raw_fd();
-        transfer_all(Transfer::new(bytes, true, self.direct), |done, length| {
-            let at = file_offset(offset, done)?;
-            // SAFETY: as for `read`.
-            moved(unsafe { libc::pwrite(descriptor, address.add(done).cast(), length, at) })
-        })
+        // SAFETY: as above.
+        unsafe { self.plain.write(offset, address, bytes) }
     }
 
     unsafe fn run(&self, requests: &mut [Request]) {
         let writes = || requests.iter().any(|request| request.operation == Operation::Write);
-        let ringless = requests.len() < 2 || (self.read_only && writes());
+        let ringless = requests.len() < 2 || (self.plain.read_only && writes());
         match &self.rings {
             Some(rings) if !ringless => {
                 // SAFETY: passed on from the caller.
-                let undone = unsafe { rings.run(self.file.as_raw_fd(), self.direct, requests) };
+                let undone = unsafe { rings.run(self.plain.file.as_raw_fd(), self.plain.direct, requests) };
                 for index in undone {
                     if let Some(request) = requests.get_mut(index) {
                         // SAFETY: as above.
-                        unsafe { self.run_one(request) };
+                        request.result = unsafe { self.plain.run(request) };
                     }
                 }
             }
             // SAFETY: as above.
-            _ => requests.iter_mut().for_each(|request| unsafe { self.run_one(request) }),
+            _ => requests.iter_mut().for_each(|request| request.result = unsafe { self.plain.run(request) }),
         }
+    }
+
+    fn queue(&self, depth: u32) -> io::Result<Box<dyn Queue>> {
+        Ok(Box::new(DiskQueue::new(self.plain.try_clone()?, depth, self.rings.is_some())))
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -140,7 +110,7 @@ impl File for DiskFile {
             return Err(io::Error::from_raw_os_error(failure));
         }
         let resized = self.resized.swap(false, Ordering::AcqRel);
-        let outcome = if resized { self.file.sync_all() } else { self.file.sync_data() };
+        let outcome = if resized { self.plain.file.sync_all() } else { self.plain.file.sync_data() };
         if let Err(error) = &outcome {
             let number = error.raw_os_error().unwrap_or(libc::EIO);
             self.sync_failure.store(number, Ordering::Release);
@@ -149,22 +119,22 @@ impl File for DiskFile {
     }
 
     fn size(&self) -> io::Result<u64> {
-        Ok(self.file.metadata()?.len())
+        Ok(self.plain.file.metadata()?.len())
     }
 
     fn grow(&self, to: u64) -> io::Result<()> {
-        self.check_writable()?;
+        self.plain.check_writable()?;
         let from = self.size()?;
         if to <= from {
             return Ok(());
         }
         check_size_limit(to)?;
         self.note_resized();
-        match allocate(self.file.as_raw_fd(), from, to) {
-            Err(error) if lacks_allocation(&error) => self.file.set_len(to),
+        match allocate(self.plain.file.as_raw_fd(), from, to) {
+            Err(error) if lacks_allocation(&error) => self.plain.file.set_len(to),
             Err(error) => {
                 // The file system may have got part of the way. Best effort: larger does no harm.
-                let _ = self.file.set_len(from);
+                let _ = self.plain.file.set_len(from);
                 Err(error)
             }
             Ok(()) => Ok(()),
@@ -172,24 +142,24 @@ impl File for DiskFile {
     }
 
     fn truncate(&self, to: u64) -> io::Result<()> {
-        self.check_writable()?;
+        self.plain.check_writable()?;
         if to < self.size()? {
             self.note_resized();
-            self.file.set_len(to)?;
+            self.plain.file.set_len(to)?;
         }
         Ok(())
     }
 
     fn description(&self) -> FileDescription {
         let engine = if self.rings.is_some() { IoEngine::IoUring } else { IoEngine::Pread };
-        FileDescription { direct: self.direct, engine, path: Some(self.path.clone()) }
+        FileDescription { direct: self.plain.direct, engine, path: Some(self.path.clone()) }
     }
 }
 
 impl Drop for DiskFile {
     fn drop(&mut self) {
         // Closing would do, but a child made by `fork` may hold another descriptor of the same open file.
-        let _ = self.file.unlock();
+        let _ = self.plain.file.unlock();
     }
 }
 
@@ -401,16 +371,4 @@ fn check_size_limit(to: u64) -> io::Result<()> {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
     }
     Ok(())
-}
-
-/// The place `done` bytes after `offset`, as the kernel counts.
-fn file_offset(offset: u64, done: usize) -> io::Result<libc::off_t> {
-    offset.checked_add(done as u64).and_then(|at| libc::off_t::try_from(at).ok()).ok_or_else(|| {
-        io::Error::new(io::ErrorKind::InvalidInput, format!("no file reaches to offset {offset}"))
-    })
-}
-
-/// What `pread` or `pwrite` returned.
-fn moved(outcome: libc::ssize_t) -> io::Result<usize> {
-    usize::try_from(outcome).map_err(|_| io::Error::last_os_error())
 }

@@ -4,13 +4,14 @@
 //! I/O wants that. Buffers are raw addresses, because they are pages of the pool, into which optimistic
 //! readers may look while the kernel fills them.
 
-use crate::VmError;
+use crate::{Queue, VmError};
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// A file of pages. Shared by threads; all methods block until they are done.
+/// A file of pages. Shared by threads; all methods block until they are done. Reads and writes that do not block
+/// go through a [`queue`](Self::queue).
 pub trait File: Send + Sync + fmt::Debug {
     /// Reads exactly `bytes` bytes at `offset`, however many short reads it takes.
     ///
@@ -39,6 +40,13 @@ pub trait File: Send + Sync + fmt::Debug {
     /// What [`read`](Self::read) or [`write`](Self::write) asks for holds for each request, and no two
     /// requests overlap in memory or in the file, unless both only read what they share.
     unsafe fn run(&self, requests: &mut [Request]);
+
+    /// A queue of requests to this file, of which up to `depth` (at least 1) overlap with each other and with
+    /// what the caller does meanwhile. It may outlive the file.
+    ///
+    /// # Errors
+    /// If the process can have no more file descriptors.
+    fn queue(&self, depth: u32) -> io::Result<Box<dyn Queue>>;
 
     /// Makes all completed writes and the size durable.
     ///

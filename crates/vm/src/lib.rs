@@ -5,6 +5,7 @@
 //! - [`Releaser`]: gives the memory of batches of pages back (eviction);
 //! - [`File`]: direct, overlapped reads and writes of pages, by [`DiskFile`] (io_uring, or
 //!   `pread`/`pwrite` where that is refused), and [`Directory`], where files are;
+//! - [`Queue`]: requests to a file that are submitted now and reaped later;
 //! - [`SimulatedFile`] and [`SimulatedDisk`]: the same in memory, failing in every way that real ones do;
 //! - [`VmError`]: says what was being done, on what, and what to do about it.
 //!
@@ -16,6 +17,8 @@ mod disk;
 mod error;
 mod file;
 mod memory;
+mod plain;
+mod queue;
 mod release;
 mod ring;
 mod sim;
@@ -27,5 +30,6 @@ pub use disk::{DiskFile, sync_directory};
 pub use error::VmError;
 pub use file::{CreateMode, File, FileDescription, FileOptions, IoEngine, Operation, Request};
 pub use memory::{Mapping, resident_bytes, resident_bytes_peak};
+pub use queue::{Completion, Queue, Wait};
 pub use release::{PageRange, ReleaseMethod, Releaser};
 pub use sim::{CrashModel, Faults, FileOperation, Image, OperationCounts, SimulatedDisk, SimulatedFile};

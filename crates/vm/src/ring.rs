@@ -98,13 +98,7 @@ struct Ring {
 
 impl Ring {
     fn new(depth: u32) -> io::Result<Self> {
-        // Without the flag, completions interrupt the thread; kernels before 5.19 know no better.
-        let uring = IoUring::builder().dontfork().setup_coop_taskrun().build(depth).or_else(|error| {
-            match error.raw_os_error() {
-                Some(libc::EINVAL) => IoUring::builder().dontfork().build(depth),
-                _ => Err(error),
-            }
-        })?;
+        let uring = build_ring(depth)?;
         Ok(Self { uring, depth: depth as usize, transfers: Vec::new(), again: Vec::new() })
     }
 
@@ -128,6 +122,17 @@ impl Ring {
             other => Err(io::Error::other(format!("an empty operation ended with {other:?}"))),
         }
     }
+}
+
+/// A ring without interrupts of the thread that uses it, where the kernel can do so.
+pub(crate) fn build_ring(depth: u32) -> io::Result<IoUring> {
+    let mut quiet = IoUring::builder();
+    // Without the first flag, completions interrupt the thread; kernels before 5.19 know no better.
+    quiet.dontfork().setup_coop_taskrun().setup_taskrun_flag();
+    quiet.build(depth).or_else(|error| match error.raw_os_error() {
+        Some(libc::EINVAL) => IoUring::builder().dontfork().build(depth),
+        _ => Err(error),
+    })
 }
 
 /// A batch on its way through a ring.
@@ -264,7 +269,7 @@ impl<'a> Batch<'a> {
 }
 
 /// What a completion means.
-enum Outcome {
+pub(crate) enum Outcome {
     /// The request has its result.
     Complete(io::Result<()>),
     /// It must be submitted again for the rest.
@@ -273,7 +278,7 @@ enum Outcome {
     Undone,
 }
 
-fn outcome(result: i32, transfer: &mut Transfer) -> Outcome {
+pub(crate) fn outcome(result: i32, transfer: &mut Transfer) -> Outcome {
     match usize::try_from(result) {
         Ok(moved) => match transfer.advance(moved) {
             Ok(()) if transfer.is_complete() => Outcome::Complete(Ok(())),

@@ -2,8 +2,10 @@
 
 use super::faults::{CrashModel, Faults, FileOperation, OperationCounts};
 use super::image::Image;
+use super::queue::SimulatedQueue;
 use super::state::{Change, Disk};
 use crate::file::{File, FileDescription, IoEngine, Operation, Request};
+use crate::queue::Queue;
 use crate::transfer::{Transfer, transfer_all};
 use std::fmt;
 use std::io;
@@ -163,6 +165,11 @@ impl SimulatedFile {
         state(&self.disk)
     }
 
+    /// A random number below `end`.
+    pub(super) fn draw(&self, end: u64) -> u64 {
+        self.state().random.below(end)
+    }
+
     /// Counts an operation, and fails or waits if it is to.
     fn begin(&self, operation: FileOperation, offset: u64, bytes: usize) -> io::Result<()> {
         if operation != FileOperation::Read && self.lock.as_ref().is_some_and(|lock| !lock.exclusive) {
@@ -199,7 +206,7 @@ impl SimulatedFile {
     ///
     /// # Safety
     /// As for [`File::read`].
-    unsafe fn scribble(&self, address: *mut u8, bytes: usize) {
+    pub(super) unsafe fn scribble(&self, address: *mut u8, bytes: usize) {
         let mut state = self.state();
         let spoilt = state.random.below(bytes as u64 + 1) as usize;
         // SAFETY: passed on from the caller; the part is not longer than the whole.
@@ -240,7 +247,7 @@ impl File for SimulatedFile {
     }
 
     unsafe fn run(&self, requests: &mut [Request]) {
-        assert_disjoint(requests);
+        assert_disjoint(requests.iter());
         let mut order: Vec<_> = (0..requests.len()).collect();
         for end in (1..order.len()).rev() {
             let other = self.state().random.below(end as u64 + 1) as usize;
@@ -256,6 +263,10 @@ impl File for SimulatedFile {
                 }
             };
         }
+    }
+
+    fn queue(&self, depth: u32) -> io::Result<Box<dyn Queue>> {
+        Ok(Box::new(SimulatedQueue::new(self.clone(), depth)))
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -339,7 +350,7 @@ pub(super) fn history(disk: &Disk, only: Option<usize>) -> String {
     text
 }
 
-fn assert_aligned(offset: u64, address: *const u8, bytes: usize) {
+pub(super) fn assert_aligned(offset: u64, address: *const u8, bytes: usize) {
     let page = PAGE_SIZE as u64;
     assert!(
         offset.is_multiple_of(page)
@@ -350,9 +361,9 @@ fn assert_aligned(offset: u64, address: *const u8, bytes: usize) {
 }
 
 /// Requests of one batch happen at the same time, so what one writes no other may touch.
-fn assert_disjoint(requests: &[Request]) {
+pub(super) fn assert_disjoint<'a>(requests: impl Iterator<Item = &'a Request> + Clone) {
     let check = |place: fn(&Request) -> u64, writing: Operation| {
-        let mut sorted: Vec<_> = requests.iter().filter(|request| request.bytes > 0).collect();
+        let mut sorted: Vec<_> = requests.clone().filter(|request| request.bytes > 0).collect();
         sorted.sort_by_key(|request| place(request));
         // How far anything before reaches, and how far what writes does.
         let (mut reached, mut written) = (0, 0);

@@ -19,6 +19,7 @@ mod faults;
 mod file;
 mod history;
 mod image;
+mod queue;
 mod random;
 mod state;
 

@@ -1,0 +1,83 @@
+//! Reading and writing by `pread` and `pwrite`: one request at a time, which works everywhere.
+
+use crate::file::{Operation, Request};
+use crate::transfer::{Transfer, transfer_all};
+use std::io;
+use std::os::fd::AsRawFd;
+
+/// A file on a file system, and what may be done with it.
+#[derive(Debug)]
+pub(crate) struct Plain {
+    pub file: std::fs::File,
+    pub direct: bool,
+    pub read_only: bool,
+}
+
+impl Plain {
+    /// The same open file once more.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self { file: self.file.try_clone()?, direct: self.direct, read_only: self.read_only })
+    }
+
+    /// Refuses a change of a file that was opened to be read.
+    pub fn check_writable(&self) -> io::Result<()> {
+        if self.read_only {
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the file was opened read-only"));
+        }
+        Ok(())
+    }
+
+    /// Whether the request is a change of a file that was opened to be read.
+    pub fn refuses(&self, request: &Request) -> bool {
+        self.read_only && request.operation == Operation::Write
+    }
+
+    /// # Safety
+    /// As for [`File::read`](crate::File::read).
+    pub unsafe fn read(&self, offset: u64, address: *mut u8, bytes: usize) -> io::Result<()> {
+        let descriptor = self.file.as_raw_fd();
+        transfer_all(Transfer::new(bytes, false, self.direct), |done, length| {
+            let at = file_offset(offset, done)?;
+            // SAFETY: the caller vouches for `bytes` bytes at `address`, and `done + length` is within them.
+            moved(unsafe { libc::pread(descriptor, address.add(done).cast(), length, at) })
+        })
+    }
+
+    /// # Safety
+    /// As for [`File::write`](crate::File::write).
+    pub unsafe fn write(&self, offset: u64, address: *const u8, bytes: usize) -> io::Result<()> {
+        self.check_writable()?;
+        let descriptor = self.file.as_raw_fd();
+        transfer_all(Transfer::new(bytes, true, self.direct), |done, length| {
+            let at = file_offset(offset, done)?;
+            // SAFETY: as for `read`.
+            moved(unsafe { libc::pwrite(descriptor, address.add(done).cast(), length, at) })
+        })
+    }
+
+    /// Runs a request from its beginning.
+    ///
+    /// # Safety
+    /// As for `read` or `write`, whichever it is.
+    pub unsafe fn run(&self, request: &Request) -> io::Result<()> {
+        // SAFETY: passed on from the caller.
+        unsafe {
+            match request.operation {
+                Operation::Read => self.read(request.offset, request.address, request.bytes),
+                Operation::Write => self.write(request.offset, request.address, request.bytes),
+            }
+        }
+    }
+}
+
+/// Where a transfer that has come so far goes on.
+pub(crate) fn file_offset(offset: u64, done: usize) -> io::Result<libc::off_t> {
+    offset.checked_add(done as u64).and_then(|at| libc::off_t::try_from(at).ok()).ok_or_else(|| {
+        io::Error::new(io::ErrorKind::InvalidInput, format!("no file reaches to offset {offset}"))
+    })
+}
+
+/// What `pread` or `pwrite` returned.
+fn moved(outcome: libc::ssize_t) -> io::Result<usize> {
+    usize::try_from(outcome).map_err(|_| io::Error::last_os_error())
+}

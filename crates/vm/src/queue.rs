@@ -1,0 +1,379 @@
+//! Requests that are submitted now and looked after later: the interface, and the queue of a file on disk.
+//!
+//! A [`Queue`] belongs to one loop at a time, which submits, goes on with something else, and reaps. The memory
+//! of a request is the kernel's from [`submit`](Queue::submit) until its completion has been reaped.
+//!
+//! Invariants:
+//! - dropping a queue waits until the kernel has given every buffer back;
+//! - each request that was submitted is reaped exactly once, whatever fails;
+//! - never more requests are with the kernel than the ring has entries, so that its queues cannot overflow. What
+//!   is submitted beyond that waits here for its turn.
+//!
+//! A ring that fails is drained and not used again; what it did not do, and all that comes later, is done by
+//! `pread` and `pwrite` at the moment of submission. So it is where there is no io_uring from the beginning.
+
+use crate::file::{Operation, Request};
+use crate::plain::Plain;
+use crate::ring::{Outcome, build_ring, outcome};
+use crate::transfer::{CALL_BYTES_MAX, Transfer};
+use io_uring::{IoUring, opcode, squeue, types};
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+/// How often a call that the kernel has no resources for is repeated before the ring counts as failed.
+const ATTEMPTS_MAX: u32 = 100;
+
+/// A request that is done.
+#[derive(Debug)]
+pub struct Completion {
+    /// What was given with the request.
+    pub tag: u64,
+    /// What came of it.
+    pub result: io::Result<()>,
+}
+
+/// Whether to wait when nothing is done yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wait {
+    /// Return at once.
+    No,
+    /// Wait until a request is done, unless none is under way.
+    ForOne,
+}
+
+/// Reads and writes of one file that overlap with whatever their owner does meanwhile. Made by
+/// [`File::queue`](crate::File::queue).
+pub trait Queue: Send + fmt::Debug {
+    /// How many requests overlap. More may be submitted; they wait for their turn.
+    fn depth(&self) -> usize;
+
+    /// How many requests were submitted and have not been reaped.
+    fn under_way(&self) -> usize;
+
+    /// Accepts a request. It may not begin before [`flush`](Self::flush) or [`reap`](Self::reap).
+    ///
+    /// # Safety
+    /// What [`File::read`](crate::File::read) or [`File::write`](crate::File::write) asks for holds from now
+    /// until the request's completion has been reaped or the queue is dropped.
+    unsafe fn submit(&mut self, request: Request, tag: u64);
+
+    /// Begins what was submitted, as far as it can overlap.
+    fn flush(&mut self);
+
+    /// Begins what was submitted, and appends what is done to `done`, in no particular order.
+    fn reap(&mut self, wait: Wait, done: &mut Vec<Completion>);
+}
+
+/// A request with the kernel, or on its way there.
+#[derive(Debug)]
+struct Entry {
+    request: Request,
+    tag: u64,
+    transfer: Transfer,
+}
+
+/// The queue of a file on disk.
+pub(crate) struct DiskQueue {
+    /// None where io_uring is refused or has failed.
+    ring: Option<Ring>,
+    depth: usize,
+    plain: Plain,
+    done: Vec<Completion>,
+}
+
+struct Ring {
+    uring: IoUring,
+    /// The file is registered with the ring as number 0.
+    registered: bool,
+    entries: Vec<Option<Entry>>,
+    free: Vec<usize>,
+    /// Entries that the kernel has yet to be told of.
+    todo: VecDeque<usize>,
+    /// How many are in the submission queue or with the kernel.
+    in_kernel: usize,
+}
+
+impl DiskQueue {
+    pub fn new(plain: Plain, depth: u32, with_ring: bool) -> Self {
+        let depth = depth.clamp(1, 4096);
+        let ring = if with_ring { Ring::new(depth, &plain).ok() } else { None };
+        Self { ring, depth: depth as usize, plain, done: Vec::new() }
+    }
+
+    /// Gives the ring up, and does what it left undone.
+    #[cold]
+    fn fail(&mut self) {
+        let Some(mut ring) = self.ring.take() else { return };
+        ring.drain(&self.plain, &mut self.done);
+        // Nothing of what is left is with the kernel: the ring is dropped with what it never submitted.
+        let left: Vec<_> = ring.entries.iter_mut().filter_map(Option::take).collect();
+        drop(ring);
+        for Entry { request, tag, .. } in left {
+            // SAFETY: as was promised when it was submitted.
+            let result = unsafe { self.plain.run(&request) };
+            self.done.push(Completion { tag, result });
+        }
+    }
+
+    /// Gives the kernel what it has room for, and lets it work; false if the ring has failed.
+    fn enter(&mut self, wait: bool) -> bool {
+        let Some(ring) = &mut self.ring else { return true };
+        let mut attempts = 0;
+        loop {
+            ring.push(&self.plain, &mut self.done);
+            let idle = ring.uring.submission().is_empty() && !ring.uring.submission().taskrun();
+            let wanted = usize::from(wait && self.done.is_empty() && ring.in_kernel > 0);
+            if idle && (wanted == 0 || ring.has_completions()) {
+                return true;
+            }
+            match ring.uring.submit_and_wait(wanted) {
+                Ok(_) => return true,
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EINTR) if wait => {}
+                    Some(libc::EINTR) => return true,
+                    // The kernel lacks memory, or wants completions to be taken first.
+                    Some(libc::EAGAIN | libc::EBUSY) if attempts < ATTEMPTS_MAX => {
+                        attempts += 1;
+                        if ring.collect(&self.plain, &mut self.done) > 0 {
+                            return true;
+                        }
+                        std::thread::yield_now();
+                    }
+                    _ => return false,
+                },
+            }
+        }
+    }
+}
+
+impl Queue for DiskQueue {
+    fn depth(&self) -> usize {
+        self.depth
+    }
+
+    fn under_way(&self) -> usize {
+        let ring = self.ring.as_ref().map_or(0, |ring| ring.entries.len() - ring.free.len());
+        ring + self.done.len()
+    }
+
+    unsafe fn submit(&mut self, request: Request, tag: u64) {
+        match &mut self.ring {
+            Some(ring) if i64::try_from(request.offset).is_ok() && !self.plain.refuses(&request) => {
+                ring.add(request, tag, self.plain.direct);
+            }
+            _ => {
+                // SAFETY: passed on from the caller.
+                let result = unsafe { self.plain.run(&request) };
+                self.done.push(Completion { tag, result });
+            }
+        }
+    }
+
+    fn flush(&mut self) {
+        if !self.enter(false) {
+            self.fail();
+        }
+    }
+
+    fn reap(&mut self, wait: Wait, done: &mut Vec<Completion>) {
+        loop {
+            if !self.enter(wait == Wait::ForOne) {
+                self.fail();
+            }
+            if let Some(ring) = &mut self.ring {
+                ring.collect(&self.plain, &mut self.done);
+            }
+            // A request that was cut short is no completion yet.
+            if wait == Wait::No || !self.done.is_empty() || self.under_way() == 0 {
+                done.append(&mut self.done);
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for DiskQueue {
+    fn drop(&mut self) {
+        if let Some(ring) = &mut self.ring {
+            ring.drain(&self.plain, &mut self.done);
+        }
+    }
+}
+
+impl fmt::Debug for DiskQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let engine = if self.ring.is_some() { "io_uring" } else { "pread" };
+        write!(f, "DiskQueue({engine}, depth {}, {} under way)", self.depth, self.under_way())
+    }
+}
+
+impl Ring {
+    fn new(depth: u32, plain: &Plain) -> io::Result<Self> {
+        let uring = build_ring(depth)?;
+        let registered = uring.submitter().register_files(&[plain.file.as_raw_fd()]).is_ok();
+        Ok(Self {
+            uring,
+            registered,
+            entries: Vec::new(),
+            free: Vec::new(),
+            todo: VecDeque::new(),
+            in_kernel: 0,
+        })
+    }
+
+    fn add(&mut self, request: Request, tag: u64, direct: bool) {
+        let transfer = Transfer::new(request.bytes, request.operation == Operation::Write, direct);
+        let entry = Some(Entry { request, tag, transfer });
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None => {
+                self.entries.push(None);
+                self.entries.len() - 1
+            }
+        };
+        if let Some(slot) = self.entries.get_mut(index) {
+            *slot = entry;
+        }
+        self.todo.push_back(index);
+    }
+
+    /// Fills the submission queue.
+    fn push(&mut self, plain: &Plain, done: &mut Vec<Completion>) {
+        if self.todo.is_empty() {
+            return;
+        }
+        let depth = self.uring.params().sq_entries() as usize;
+        while self.in_kernel < depth {
+            let Some(index) = self.todo.pop_front() else { return };
+            let Some(Some(entry)) = self.entries.get(index) else { continue };
+            if entry.transfer.is_complete() {
+                self.finish(index, Ok(()), done);
+                continue;
+            }
+            let built = build(entry, self.registered, plain).user_data(index as u64);
+            // SAFETY: whoever submitted the request vouches for its memory until it is reaped, and neither the
+            // ring nor this queue is left before that.
+            match unsafe { self.uring.submission().push(&built) } {
+                Ok(()) => self.in_kernel += 1,
+                // Cannot happen while no more are in flight than there are entries.
+                Err(_) => return self.todo.push_front(index),
+            }
+        }
+    }
+
+    fn has_completions(&mut self) -> bool {
+        !self.uring.completion().is_empty()
+    }
+
+    /// Takes what is complete off the completion queue; gives how many there were.
+    fn collect(&mut self, plain: &Plain, done: &mut Vec<Completion>) -> usize {
+        let mut count = 0;
+        while let Some(completion) = { self.uring.completion().next() } {
+            count += 1;
+            self.in_kernel = self.in_kernel.saturating_sub(1);
+            let index = completion.user_data() as usize;
+            let Some(Some(entry)) = self.entries.get_mut(index) else { continue };
+            match outcome(completion.result(), &mut entry.transfer) {
+                Outcome::Complete(result) => self.finish(index, result, done),
+                Outcome::CutShort => self.todo.push_back(index),
+                Outcome::Undone => {
+                    // SAFETY: the kernel has given the memory back, and its owner has not yet.
+                    let result = unsafe { plain.run(&entry.request) };
+                    self.finish(index, result, done);
+                }
+            }
+        }
+        count
+    }
+
+    fn finish(&mut self, index: usize, result: io::Result<()>, done: &mut Vec<Completion>) {
+        if let Some(entry) = self.entries.get_mut(index).and_then(Option::take) {
+            self.free.push(index);
+            done.push(Completion { tag: entry.tag, result });
+        }
+    }
+
+    /// Waits, whether or not the ring still works, until the kernel has given back all that it accepted.
+    fn drain(&mut self, plain: &Plain, done: &mut Vec<Completion>) {
+        let unaccepted = self.uring.submission().len();
+        while self.in_kernel > unaccepted {
+            // In an ordinary life this waits in the kernel; in a broken ring any way through the kernel lets it
+            // post completions.
+            let waited = unaccepted == 0 && self.uring.submit_and_wait(1).is_ok();
+            if self.collect(plain, done) == 0 && !waited {
+                std::thread::sleep(Duration::from_micros(50));
+            }
+        }
+    }
+}
+
+/// The form in which the kernel takes what is left of a request.
+fn build(entry: &Entry, registered: bool, plain: &Plain) -> squeue::Entry {
+    let Entry { request, transfer, .. } = entry;
+    let address = request.address.wrapping_add(transfer.done);
+    let bytes = transfer.next_bytes(CALL_BYTES_MAX) as u32; // at most CALL_BYTES_MAX
+    // Cannot overflow: an offset is at most i64::MAX, and memory is smaller than that.
+    let offset = request.offset + transfer.done as u64;
+    let plain = types::Fd(plain.file.as_raw_fd());
+    match (request.operation, registered) {
+        (Operation::Read, true) => {
+            opcode::Read::new(types::Fixed(0), address, bytes).offset(offset).build()
+        }
+        (Operation::Read, false) => opcode::Read::new(plain, address, bytes).offset(offset).build(),
+        (Operation::Write, true) => {
+            opcode::Write::new(types::Fixed(0), address, bytes).offset(offset).build()
+        }
+        (Operation::Write, false) => opcode::Write::new(plain, address, bytes).offset(offset).build(),
+    }
+}
+
+#[cfg(test)]
+#[path = "../tests/common/refuse.rs"]
+mod refuse;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{AlignedBuffer, CreateMode, DiskFile, File, FileOptions};
+    use vellum_base::PAGE_SIZE;
+
+    /// A ring that fails with requests under way gives every buffer back, and every request its result.
+    #[test]
+    fn a_ring_that_fails_half_way_is_done_without() {
+        let directory = tempfile::tempdir().unwrap();
+        let options = FileOptions { create: CreateMode::CreateNew, ..FileOptions::default() };
+        let file = DiskFile::open(&directory.path().join("file"), &options).unwrap();
+        let mut pages = AlignedBuffer::new(40 * PAGE_SIZE);
+        pages.chunks_mut(PAGE_SIZE).enumerate().for_each(|(page, bytes)| bytes.fill(page as u8 + 1));
+        // SAFETY: the buffer is borrowed for the call.
+        unsafe { file.write(0, pages.as_ptr(), pages.len()) }.unwrap();
+        let alone = std::thread::spawn(move || {
+            let mut queue = file.queue(8).unwrap();
+            let mut read = AlignedBuffer::new(40 * PAGE_SIZE);
+            let address = read.as_mut_ptr();
+            let mut done = Vec::new();
+            for page in 0..40 {
+                let at = page * PAGE_SIZE;
+                let request = Request::read(at as u64, address.wrapping_add(at), PAGE_SIZE);
+                // SAFETY: the buffer outlives the queue's requests, which are all reaped below.
+                unsafe { queue.submit(request, page as u64) };
+                if page == 20 {
+                    queue.flush();
+                    refuse::refuse(libc::SYS_io_uring_enter, libc::EPERM);
+                }
+            }
+            while queue.under_way() > 0 {
+                queue.reap(Wait::ForOne, &mut done);
+            }
+            let mut tags: Vec<_> = done.iter().map(|completion| completion.tag).collect();
+            tags.sort_unstable();
+            assert_eq!(tags, (0..40).collect::<Vec<_>>());
+            assert!(done.iter().all(|completion| completion.result.is_ok()), "{done:?}");
+            assert!(*read == *pages);
+        });
+        alone.join().unwrap();
+    }
+}
