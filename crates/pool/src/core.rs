@@ -16,6 +16,8 @@
 use crate::{
     budget::Budget,
     error::{Fault, Miss, PoolError},
+    helping::{Look, Queues},
+    inflight::Reads,
     lifecycle::space_map_pages,
     options::LogBarrier,
     parking::ParkingLot,
@@ -29,14 +31,19 @@ use crate::{
 };
 use std::sync::{
     Arc, Mutex, MutexGuard,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
 };
+use std::time::Duration;
 use vellum_base::{Extent, Lsn, PAGE_SIZE, PageHeader, PageId, PageKind, verify_header};
-use vellum_vm::{File, Mapping, PageRange, Releaser};
+use vellum_vm::{File, Mapping, PageRange, Releaser, Wait};
 
 /// How often a latch is looked at before the thread goes to sleep: about as long as a short critical
 /// section takes.
 const SPINS: u32 = 100;
+
+/// How long an operation that failed because of shared holders waits for them to go before it tries again: about
+/// as long as a write of the page takes.
+const READERS_WAIT_MAX: Duration = Duration::from_micros(200);
 
 pub(crate) struct Core {
     // What a hit needs comes first, in one cache line, and never changes.
@@ -69,6 +76,10 @@ pub(crate) struct Core {
     pub(crate) pending_frees: Mutex<Vec<Extent>>,
     /// The file's size as far as it has been grown, in pages.
     pub(crate) file_pages: Mutex<u64>,
+    /// All queues of asynchronous reads; those that nobody uses at the moment; how many pages they read.
+    pub(crate) queues: Queues<Reads>,
+    pub(crate) reads_idle: Mutex<Vec<Arc<Mutex<Reads>>>>,
+    pub(crate) reading_pages: AtomicUsize,
     // Last, so that they outlive everything that points into them.
     _pages: Mapping,
     _states: Mapping,
@@ -136,6 +147,9 @@ impl Core {
             counters: Counters::default(),
             pending_frees: Mutex::new(Vec::new()),
             file_pages: Mutex::new(parts.file_pages),
+            queues: Queues::new(),
+            reads_idle: Mutex::new(Vec::new()),
+            reading_pages: AtomicUsize::new(0),
             _pages: parts.pages,
             _states: parts.states,
         }
@@ -194,7 +208,8 @@ impl Core {
         self.parking.wake(page, wake);
     }
 
-    /// Waits until `want` may be possible: spins a little, then sleeps.
+    /// Waits until `want` may be possible: spins a little, then sleeps. If the page is being read by a queue whose
+    /// owner is elsewhere, this thread ends the read (see `helping`).
     pub(crate) fn wait(&self, page: PageId, want: Want) {
         let state = self.state(page);
         for _ in 0..SPINS {
@@ -203,9 +218,14 @@ impl Core {
             }
             spin_loop();
         }
-        if self.parking.park(page, state, want) {
+        if self.parking.park(page, state, want, None, || self.help(page)) {
             self.counters.waits.add(1);
         }
+    }
+
+    /// Looks for the queue that reads `page`, and ends reads of it.
+    fn help(&self, page: PageId) -> Look {
+        self.queues.look(|reads| reads.holds(page), |reads| reads.finish(self, Wait::ForOne))
     }
 
     /// Waits a little after an optimistic read of `page` has failed, or could not be upgraded.
@@ -214,9 +234,12 @@ impl Core {
         if now.is_exclusive() {
             self.wait(page, Want::Read);
         } else if now.shared_holders() > 0 {
-            // Readers may be what an upgrade failed for. They may also stay for long and have nothing to do
-            // with it, so this does not wait until they have gone.
-            std::thread::yield_now();
+            // Readers, or who writes the page to storage, may be what an upgrade failed for. They may also stay
+            // for long and have nothing to do with it, so this does not wait until they have gone.
+            let state = self.state(page);
+            if self.parking.park(page, state, Want::Exclusive, Some(READERS_WAIT_MAX), || Look::Elsewhere) {
+                self.counters.waits.add(1);
+            }
         } else {
             spin_loop();
         }
@@ -265,7 +288,7 @@ impl Core {
     }
 
     /// Refuses what cannot be an extent of this file, so that its state may be looked at.
-    fn check_bounds(&self, extent: Extent) -> Result<(), PoolError> {
+    pub(crate) fn check_bounds(&self, extent: Extent) -> Result<(), PoolError> {
         if extent.pages == 0 || extent.head.0.saturating_add(extent.pages as u64) > self.capacity_pages {
             return Err(PoolError::Corruption { extent, fault: Fault::NotAllocated });
         }
@@ -299,44 +322,37 @@ impl Core {
             return Ok(());
         }
         let result = self.read_in(miss.extent);
-        let wake = match result {
-            Ok(()) => state.release_exclusive(false),
-            Err(_) => state.release_exclusive_evicted(),
-        };
-        self.wake(head, wake);
+        self.end_read(head, result.is_ok());
         match result {
             Err(PoolError::Corruption { .. } | PoolError::Read { .. }) if !self.still_refers(&miss) => Ok(()),
             other => other,
         }
     }
 
-    fn still_refers(&self, miss: &Miss) -> bool {
+    /// Whether what led to a miss still stands.
+    pub(crate) fn still_refers(&self, miss: &Miss) -> bool {
         miss.referrer.is_none_or(|(page, seen)| self.state(page).validate(seen))
+    }
+
+    /// The error of a reference to what is not allocated.
+    pub(crate) fn not_allocated(&self, extent: Extent) -> PoolError {
+        PoolError::Corruption { extent, fault: Fault::NotAllocated }
     }
 
     /// Reads an extent whose head the caller has latched exclusively; undoes everything on failure.
     fn read_in(&self, extent: Extent) -> Result<(), PoolError> {
         if !self.is_allocated(extent) {
-            return Err(PoolError::Corruption { extent, fault: Fault::NotAllocated });
+            return Err(self.not_allocated(extent));
         }
         self.reserve(extent)?;
         self.counters.misses.add(1);
-        let result = self.read_and_verify(extent);
-        match result {
-            Ok(()) => self.resident.insert(extent),
-            Err(_) => {
-                self.drop_memory(extent);
-                self.budget.give_back(extent.pages as usize);
-            }
-        }
-        result
-    }
-
-    fn read_and_verify(&self, extent: Extent) -> Result<(), PoolError> {
         // SAFETY: the extent lies in the mapping and in no other, and its latch is held exclusively.
         let read = unsafe { self.file.read(extent.head.offset(), self.address(extent.head), extent.bytes()) };
-        read.map_err(|source| PoolError::Read { extent, source })?;
-        self.counters.pages_read.add(extent.pages as u64);
+        self.admit(extent, read)
+    }
+
+    /// Checks an extent that has just been read, whose latch is held exclusively.
+    pub(crate) fn verify(&self, extent: Extent) -> Result<(), PoolError> {
         // SAFETY: the latch is held exclusively.
         let bytes = unsafe { self.bytes(extent) };
         verify_header(bytes, extent)

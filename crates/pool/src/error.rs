@@ -175,6 +175,9 @@ pub enum PoolError {
         /// The file's size.
         bytes: u64,
     },
+    /// The system would not let reads be queued.
+    #[error("cannot make a queue of reads: {0}; raise the limit on open files (`ulimit -n`, RLIMIT_NOFILE)")]
+    Queue(#[source] io::Error),
     /// The log could not be made durable up to the changes that were to be written.
     #[error("cannot write pages before the log that covers them: {0}")]
     Log(#[source] io::Error),

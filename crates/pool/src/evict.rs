@@ -20,6 +20,8 @@ use vellum_vm::{Operation, PageRange, Request};
 const BATCH_PAGES_MAX: usize = 512;
 /// The longest write that neighbours are joined into, in bytes.
 const WRITE_BYTES_MAX: usize = 1 << 20;
+/// How many slots of the resident set are looked at by who must not wait.
+const SLOTS_AT_ONCE_MAX: usize = 8192;
 /// How often a thread tries to make room without getting anywhere before it gives up; it sleeps a
 /// millisecond after the first few.
 const FRUITLESS_TRIES_MAX: u32 = 1000;
@@ -58,6 +60,34 @@ impl Core {
         Ok(())
     }
 
+    /// Speaks for so many pages without waiting for anything: if there is no room, clean pages are evicted, and
+    /// changed ones are left to the background evictor.
+    pub(crate) fn reserve_at_once(&self, pages: usize) -> bool {
+        if self.budget.try_reserve(pages) {
+            return true;
+        }
+        let found = self.gather_within(self.batch_pages(), SLOTS_AT_ONCE_MAX);
+        self.evict_clean(found) > 0 && self.budget.try_reserve(pages)
+    }
+
+    /// Evicts those of the extents that are still there, unused, unchanged and can be latched at once.
+    pub(crate) fn evict_clean(&self, candidates: Vec<Extent>) -> usize {
+        let victims = candidates.into_iter().filter(|extent| self.latch_clean(*extent)).collect();
+        let evicted = self.drop_all(victims);
+        if evicted > 0 {
+            self.counters.eviction_batches.add(1);
+        }
+        evicted
+    }
+
+    /// Latches an extent exclusively that nobody used since the clock marked it, and that equals its image on
+    /// storage.
+    fn latch_clean(&self, extent: Extent) -> bool {
+        let state = self.state(extent.head);
+        let now = state.load();
+        now.is_marked() && !now.is_dirty() && state.try_exclusive(now) && self.is_still_resident(extent)
+    }
+
     /// Evicts about `target` pages and returns how many it did. An error means that some could not be
     /// written; others may have been evicted all the same, and then their number is returned.
     pub(crate) fn evict(&self, target: usize) -> Result<usize, PoolError> {
@@ -80,11 +110,7 @@ impl Core {
                 false
             }
         });
-        victims.extend(clean.into_iter().filter(|extent| {
-            let state = self.state(extent.head);
-            let now = state.load();
-            now.is_marked() && !now.is_dirty() && state.try_exclusive(now) && self.is_still_resident(*extent)
-        }));
+        victims.extend(clean.into_iter().filter(|extent| self.latch_clean(*extent)));
         let evicted = self.drop_all(victims);
         if evicted > 0 {
             self.counters.eviction_batches.add(1);
@@ -97,11 +123,16 @@ impl Core {
 
     /// Moves the clock until enough pages are found that nobody used since it came by last.
     fn gather(&self, target: usize) -> Vec<Extent> {
+        // Two rounds suffice: the first marks, the second finds the marks.
+        self.gather_within(target, 2 * self.resident.slots())
+    }
+
+    /// The same, over about so many slots at most.
+    fn gather_within(&self, target: usize, slots_max: usize) -> Vec<Extent> {
         const STEP: usize = 64;
         let mut candidates = Vec::new();
         let (mut pages, mut passed) = (0, 0);
-        // Two rounds suffice: the first marks, the second finds the marks.
-        while pages < target && passed < 2 * self.resident.slots() + STEP {
+        while pages < target && passed < slots_max + STEP {
             self.resident.advance(STEP.min(self.resident.slots()), |extent| {
                 let state = self.state(extent.head);
                 let now = state.load();

@@ -10,11 +10,12 @@
 use crate::{
     core::Core,
     error::{Interrupt, Miss},
+    pool::prefetch_range,
     state::Word,
     view::OptimisticBytes,
 };
 use std::mem::ManuallyDrop;
-use vellum_base::{Extent, HEADER_BYTES, Lsn, PageId};
+use vellum_base::{Extent, HEADER_BYTES, Lsn, PAGE_SIZE, PageId};
 
 /// A look at a page that holds nothing: what was read is valid if [`validate`](Self::validate) says so.
 #[must_use = "what was read means nothing until it is validated"]
@@ -36,10 +37,23 @@ impl<'p> OptimisticGuard<'p> {
         Ok(Self { core, page, seen })
     }
 
+    /// As [`begin`](Self::begin), but the clock's mark stays: the page is as likely to go as before.
+    pub(crate) fn begin_in_passing(core: &'p Core, page: PageId) -> Result<Self, Word> {
+        let seen = core.state(page).load();
+        if seen.is_marked() { Ok(Self { core, page, seen }) } else { Self::begin(core, page) }
+    }
+
     /// Which page it is.
     #[inline]
     pub fn id(&self) -> PageId {
         self.page
+    }
+
+    /// Fetches bytes that will be read soon into the processor's cache.
+    #[inline]
+    pub fn prefetch(&self, at: usize, length: usize) {
+        let (at, length) = (at.min(PAGE_SIZE), length.min(PAGE_SIZE));
+        prefetch_range(self.core.address(self.page).wrapping_add(at), length);
     }
 
     /// Its bytes, as they are at the moment of each read.

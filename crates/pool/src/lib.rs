@@ -8,6 +8,7 @@
 #![cfg_attr(loom, allow(dead_code))]
 
 mod budget;
+mod helping;
 #[cfg(all(test, loom))]
 mod models;
 mod parking;
@@ -25,6 +26,8 @@ mod error;
 mod evict;
 #[cfg(not(loom))]
 mod guard;
+#[cfg(not(loom))]
+mod inflight;
 #[cfg(not(loom))]
 mod lifecycle;
 #[cfg(not(loom))]
@@ -47,8 +50,9 @@ pub use {
     detached::ExtentStream,
     error::{Fault, Interrupt, Miss, PoolError},
     guard::{AllocatedGuard, ExclusiveGuard, OptimisticGuard, SharedGuard},
+    inflight::{Begun, FinishedRead, MissQueue},
     options::{LogBarrier, POOL_BYTES_MIN, PoolOptions},
-    pager::{AllocatedPage, ExclusivePage, ExtentWriter, OptimisticPage, Pager, SharedPage},
+    pager::{AllocatedPage, ExclusivePage, ExtentWriter, Misses, OptimisticPage, Pager, SharedPage},
     pool::Pool,
     resident::{EXTENT_PAGES_MAX, PAGE_ID_MAX},
     state::SHARED_HOLDERS_MAX,

@@ -9,6 +9,7 @@
 
 use crate::{
     budget::Budget,
+    helping::{Look, Queues},
     parking::ParkingLot,
     primitive::{Bug, plant, planted},
     resident::ResidentSet,
@@ -17,7 +18,7 @@ use crate::{
 use loom::{
     cell::UnsafeCell,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
     thread,
@@ -241,7 +242,7 @@ fn latch(lot: &ParkingLot, state: &PageState, want: Want) {
         if taken {
             return;
         }
-        lot.park(PageId(1), state, want);
+        lot.park(PageId(1), state, want, None, || Look::Elsewhere);
     }
 }
 
@@ -296,7 +297,7 @@ model!(a_downgrade_wakes_readers, [WakeWithoutLock, SleepWithoutLook], || {
         let shared = shared.clone();
         thread::spawn(move || {
             while shared.1.load().is_exclusive() {
-                shared.0.park(PageId(1), &shared.1, Want::Read);
+                shared.0.park(PageId(1), &shared.1, Want::Read, None, || Look::Elsewhere);
             }
         })
     };
@@ -431,4 +432,64 @@ model!(
     a_stale_reader_never_touches_a_page_that_changed_hands,
     [FreedBehindTheLatch, NoVisit],
     a_page_changes_hands
+);
+
+/// Somebody gives a page up, an event loop begins to read it and turns to something else for good, and another
+/// wants it. It gets it, because it ends the read itself.
+fn somebody_else_ends_the_read() {
+    struct Shared {
+        lot: ParkingLot,
+        state: PageState,
+        queues: Queues<Option<PageId>>,
+    }
+    const PAGE: PageId = PageId(1);
+    let shared =
+        Arc::new(Shared { lot: ParkingLot::new(), state: PageState::evicted(), queues: Queues::new() });
+    let queue = std::sync::Arc::new(Mutex::new(None));
+    shared.queues.add(queue.clone());
+    assert!(shared.state.try_exclusive(shared.state.load()));
+    let owner = {
+        let shared = shared.clone();
+        thread::spawn(move || {
+            // As `MissQueue::begin` does it. Nobody will ever reap.
+            let begin = |reading: &mut Option<PageId>| *reading = Some(PAGE);
+            let early = planted(Bug::LatchBeforeLock) && take(&shared.state);
+            let mut reading = queue.lock().unwrap();
+            if early || take(&shared.state) {
+                begin(&mut reading);
+            }
+        })
+    };
+    let waiter = {
+        let shared = shared.clone();
+        thread::spawn(move || {
+            // As `Core::wait` and `Core::help` do it.
+            while shared.state.load().is_exclusive() {
+                shared.lot.park(PAGE, &shared.state, Want::Read, None, || {
+                    shared.queues.look(
+                        |reading| *reading == Some(PAGE),
+                        |reading| {
+                            *reading = None;
+                            shared.lot.wake(PAGE, shared.state.release_exclusive(false));
+                        },
+                    )
+                });
+            }
+        })
+    };
+    shared.lot.wake(PAGE, shared.state.release_exclusive_evicted());
+    waiter.join().unwrap();
+    owner.join().unwrap();
+}
+
+/// Latches an evicted page to be read.
+fn take(state: &PageState) -> bool {
+    let now = state.load();
+    now.is_evicted() && state.try_exclusive(now)
+}
+
+model!(
+    nobody_waits_for_an_event_loop_that_looks_elsewhere,
+    [LookBeforeAnnouncing, LatchBeforeLock],
+    somebody_else_ends_the_read
 );

@@ -12,9 +12,11 @@
 //! - [`Interrupt::Miss`]: what it needs is not in memory;
 //! - [`Interrupt::Fatal`]: it cannot be done.
 //!
-//! [`Pager::run`] is the blocking way of running one: it resolves the interrupt and tries again.
+//! [`Pager::run`] is the blocking way of running one: it resolves the interrupt and tries again. Who has many
+//! operations to run gives their misses to a [`Misses`], and goes on with those that need not wait.
 
-use crate::error::{Interrupt, PoolError};
+use crate::error::{Interrupt, Miss, PoolError};
+use crate::inflight::{Begun, FinishedRead};
 use vellum_base::{Bytes, Extent, PageId, PageKind};
 use vellum_vm::AlignedBuffer;
 
@@ -36,6 +38,9 @@ pub trait OptimisticPage: Sized {
     /// # Errors
     /// [`Interrupt::Conflict`] if not.
     fn validate(&self) -> Result<(), Interrupt>;
+
+    /// Fetches bytes that will be read soon into the processor's cache. Does nothing that a program can see.
+    fn prefetch(&self, at: usize, length: usize);
 
     /// Latches the page exclusively, if it still is what was read.
     ///
@@ -96,6 +101,33 @@ pub trait ExtentWriter {
     fn finish(self) -> Result<PageId, PoolError>;
 }
 
+/// Reads of what is missing, under way while their owner does something else: see
+/// [`MissQueue`](crate::MissQueue).
+pub trait Misses {
+    /// How many reads were begun and not given back by [`reap`](Self::reap) yet.
+    fn under_way(&self) -> usize;
+
+    /// Begins to read what is missing, if that can be done without waiting.
+    ///
+    /// # Errors
+    /// If it is not allocated, or larger than the pool.
+    fn begin(&mut self, miss: &Miss) -> Result<Begun, PoolError>;
+
+    /// Begins to read single pages that will be wanted soon, neighbours by one request, and returns how many
+    /// requests there are: so many will be among what [`reap`](Self::reap) gives.
+    fn begin_ahead(&mut self, pages: &[PageId]) -> usize;
+
+    /// Lets the device begin.
+    fn flush(&mut self);
+
+    /// Appends the reads that are over to `finished`; waits for one if asked to, unless none is under way.
+    fn reap(&mut self, wait: bool, finished: &mut Vec<FinishedRead>);
+
+    /// The error that a finished read means for an operation that waited for it: none if the reference by which
+    /// the operation came there does not stand any more, in which case it is to be tried again.
+    fn verdict(&self, miss: &Miss, error: &PoolError) -> Option<PoolError>;
+}
+
 /// What brings pages into memory and keeps them there while they are used.
 pub trait Pager: Send + Sync {
     /// The guard for optimistic reading.
@@ -112,6 +144,11 @@ pub trait Pager: Send + Sync {
         Self: 'p;
     /// The guard on a new extent.
     type Allocated<'p>: AllocatedPage<Exclusive = Self::Exclusive<'p>>
+    where
+        Self: 'p;
+
+    /// The reads of what is missing that do not stop their owner.
+    type Misses<'p>: Misses
     where
         Self: 'p;
 
@@ -132,6 +169,30 @@ pub trait Pager: Send + Sync {
     /// # Errors
     /// The interrupts of the restart protocol; a reference that leads nowhere is [`PoolError::Corruption`].
     fn child<'p>(
+        &'p self,
+        parent: &Self::Optimistic<'p>,
+        place: usize,
+    ) -> Result<Self::Optimistic<'p>, Interrupt>;
+
+    /// Fetches what a look at the child will need first into the processor's cache, and waits for none of it.
+    fn prefetch(&self, parent: &Self::Optimistic<'_>, place: usize);
+
+    /// [`child`](Self::child), after a [`prefetch`](Self::prefetch) of it some time ago.
+    ///
+    /// # Errors
+    /// As for `child`.
+    fn child_fetched<'p>(
+        &'p self,
+        parent: &Self::Optimistic<'p>,
+        place: usize,
+    ) -> Result<Self::Optimistic<'p>, Interrupt>;
+
+    /// [`child`](Self::child) for who comes by once and will not come again: the look does not keep the child in
+    /// memory.
+    ///
+    /// # Errors
+    /// As for `child`.
+    fn child_in_passing<'p>(
         &'p self,
         parent: &Self::Optimistic<'p>,
         place: usize,
@@ -201,6 +262,15 @@ pub trait Pager: Send + Sync {
     /// # Errors
     /// If it cannot be read in.
     fn shared_certain(&self, extent: Extent) -> Result<Self::Shared<'_>, PoolError>;
+
+    /// Reads that do not stop their owner, of which up to `depth` are under way at once.
+    ///
+    /// # Errors
+    /// If the system refuses what that takes.
+    fn misses(&self, depth: usize) -> Result<Self::Misses<'_>, PoolError>;
+
+    /// Whether somebody holds a page exclusively at this moment, so that looking at it fails.
+    fn is_latched(&self, page: PageId) -> bool;
 
     /// Waits for what an operation was interrupted for.
     ///

@@ -9,10 +9,15 @@
 //! wait; if it did not, it does not sleep.
 
 use crate::{
-    primitive::{Bug, Condvar, Mutex, planted},
+    helping::Look,
+    primitive::{Bug, Condvar, Mutex, MutexGuard, planted},
     state::{PageState, Wake, Want},
 };
+use std::time::Duration;
 use vellum_base::PageId;
+
+/// How long a thread sleeps that does not know whether somebody will wake it.
+const UNSURE_MAX: Duration = Duration::from_millis(1);
 
 #[cfg(not(loom))]
 const BUCKETS: usize = 256;
@@ -38,19 +43,33 @@ impl ParkingLot {
         Self { buckets: (0..BUCKETS).map(bucket).collect() }
     }
 
-    /// Sleeps until `want` may be possible on `page`; may return early. Returns whether it slept.
-    pub fn park(&self, page: PageId, state: &PageState, want: Want) -> bool {
+    /// Sleeps until `want` may be possible on `page`, and no longer than `most`; may return early. Returns whether
+    /// it slept. `look` is asked beforehand whether whoever holds the page will give it up by itself (see `helping`).
+    pub fn park(
+        &self,
+        page: PageId,
+        state: &PageState,
+        want: Want,
+        most: Option<Duration>,
+        look: impl Fn() -> Look,
+    ) -> bool {
+        let early = planted(Bug::LookBeforeAnnouncing).then(&look);
         if !state.announce_waiting(want) {
             return false;
         }
+        let most = match early.unwrap_or_else(look) {
+            Look::Helped => return false,
+            Look::Unsure => Some(most.unwrap_or(UNSURE_MAX).min(UNSURE_MAX)),
+            Look::Elsewhere => most,
+        };
         let bucket = self.bucket(page);
         // A poisoned mutex guards nothing here: `()` cannot be broken.
         let guard = bucket.mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if state.must_sleep(want) || planted(Bug::SleepWithoutLook) {
-            drop(bucket.condition.wait(guard).unwrap_or_else(|poisoned| poisoned.into_inner()));
-            return true;
+        if !state.must_sleep(want) && !planted(Bug::SleepWithoutLook) {
+            return false;
         }
-        false
+        bucket.sleep(guard, most);
+        true
     }
 
     /// Wakes those who wait for `page`, if its release said so.
@@ -73,6 +92,24 @@ impl ParkingLot {
     fn bucket(&self, page: PageId) -> &Bucket {
         let hash = page.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         &self.buckets[hash as usize % BUCKETS]
+    }
+}
+
+impl Bucket {
+    fn sleep(&self, guard: MutexGuard<'_, ()>, most: Option<Duration>) {
+        match most {
+            None => drop(self.condition.wait(guard).unwrap_or_else(|poisoned| poisoned.into_inner())),
+            #[cfg(not(loom))]
+            Some(most) => {
+                drop(self.condition.wait_timeout(guard, most).map_err(|poisoned| poisoned.into_inner()))
+            }
+            // No time passes in a model: any sleep may be over at once.
+            #[cfg(loom)]
+            Some(_) => {
+                drop(guard);
+                loom::thread::yield_now();
+            }
+        }
     }
 }
 

@@ -6,9 +6,10 @@ use crate::{
     error::{Fault, Interrupt, Miss, PoolError},
     evict::Evictor,
     guard::{AllocatedGuard, ExclusiveGuard, OptimisticGuard, SharedGuard},
+    inflight::{Begun, FinishedRead, MissQueue},
     lifecycle,
     options::{POOL_BYTES_MIN, PoolOptions},
-    pager::{AllocatedPage, ExclusivePage, OptimisticPage, Pager, SharedPage},
+    pager::{AllocatedPage, ExclusivePage, Misses, OptimisticPage, Pager, SharedPage},
     resident::{EXTENT_PAGES_MAX, PAGE_ID_MAX},
     space::SpaceMap,
     state::Word,
@@ -26,6 +27,8 @@ use vellum_vm::{AlignedBuffer, CreateMode, DiskFile, File, FileOptions, Mapping,
 /// How many cache lines of a page are fetched ahead when a reference to it is followed: the header and the
 /// first slots of a tree's node.
 const PREFETCH_LINES: usize = 6;
+/// A line of the processor's cache, in bytes.
+const LINE_BYTES: usize = 64;
 
 /// A file of pages, of which as many are in memory as the limit allows. See the [crate](crate).
 ///
@@ -308,21 +311,59 @@ impl Pool {
         PoolError::Corruption { extent: Extent::page(referrer), fault: Fault::Reference(page.0) }.into()
     }
 
-    /// Fetches what a look at a page will need first, all at once: its state and its first lines.
+    /// Fetches the first lines of a page, which a look at it will need, all at once.
     #[inline]
-    fn prefetch(&self, page: PageId) {
-        #[cfg(target_arch = "x86_64")]
-        {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let address = self.core.address(page).cast::<i8>().cast_const();
-            for line in 0..PREFETCH_LINES {
-                // SAFETY: a prefetch has no effect on what the program does, whatever the address.
-                unsafe { _mm_prefetch::<_MM_HINT_T0>(address.wrapping_add(64 * line)) };
+    fn prefetch_lines(&self, page: PageId) {
+        prefetch_range(self.core.address(page), PREFETCH_LINES * LINE_BYTES);
+    }
+
+    /// What a look at `page`, to which the parent refers, comes to.
+    #[inline]
+    fn follow<'p>(
+        &'p self,
+        parent: &OptimisticGuard<'p>,
+        page: PageId,
+        look: Result<OptimisticGuard<'p>, Word>,
+    ) -> Result<OptimisticGuard<'p>, Interrupt> {
+        match look {
+            Ok(child) => {
+                parent.validate()?;
+                Ok(child)
+            }
+            Err(now) => {
+                let miss = parent.miss(Extent::page(page))?;
+                Err(self.look_failed(page, now, miss))
             }
         }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = (page, PREFETCH_LINES);
     }
+
+    /// The page to which the parent refers at `place`.
+    #[inline]
+    fn referred(&self, parent: &OptimisticGuard<'_>, place: usize) -> Result<PageId, Interrupt> {
+        let page = PageId(parent.bytes().u64_at(place));
+        if self.within(page) {
+            return Ok(page);
+        }
+        parent.validate()?;
+        Err(Self::dangling(parent.id(), page))
+    }
+}
+
+/// Fetches memory that will be read soon into the processor's cache.
+#[inline]
+pub(crate) fn prefetch_range(start: *const u8, bytes: usize) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        let start = start.cast::<i8>();
+        let first = start.addr() & !(LINE_BYTES - 1);
+        for line in (first..start.addr() + bytes).step_by(LINE_BYTES) {
+            // SAFETY: a prefetch has no effect on what the program does, whatever the address.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(start.with_addr(line)) };
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (start, bytes);
 }
 
 impl Drop for Pool {
@@ -348,6 +389,7 @@ impl Pager for Pool {
     type Shared<'p> = SharedGuard<'p>;
     type Exclusive<'p> = ExclusiveGuard<'p>;
     type Allocated<'p> = AllocatedGuard<'p>;
+    type Misses<'p> = MissQueue<'p>;
     type Stream<'p> = ExtentStream<'p>;
 
     #[inline]
@@ -365,22 +407,38 @@ impl Pager for Pool {
         parent: &OptimisticGuard<'p>,
         place: usize,
     ) -> Result<OptimisticGuard<'p>, Interrupt> {
+        let page = self.referred(parent, place)?;
+        self.prefetch_lines(page);
+        self.follow(parent, page, OptimisticGuard::begin(&self.core, page))
+    }
+
+    #[inline]
+    fn prefetch(&self, parent: &OptimisticGuard<'_>, place: usize) {
         let page = PageId(parent.bytes().u64_at(place));
-        if !self.within(page) {
-            parent.validate()?;
-            return Err(Self::dangling(parent.id(), page));
+        if self.within(page) {
+            prefetch_range(std::ptr::from_ref(self.core.state(page)).cast(), 1);
+            self.prefetch_lines(page);
         }
-        self.prefetch(page);
-        match OptimisticGuard::begin(&self.core, page) {
-            Ok(child) => {
-                parent.validate()?;
-                Ok(child)
-            }
-            Err(now) => {
-                let miss = parent.miss(Extent::page(page))?;
-                Err(self.look_failed(page, now, miss))
-            }
-        }
+    }
+
+    #[inline]
+    fn child_fetched<'p>(
+        &'p self,
+        parent: &OptimisticGuard<'p>,
+        place: usize,
+    ) -> Result<OptimisticGuard<'p>, Interrupt> {
+        let page = self.referred(parent, place)?;
+        self.follow(parent, page, OptimisticGuard::begin(&self.core, page))
+    }
+
+    fn child_in_passing<'p>(
+        &'p self,
+        parent: &OptimisticGuard<'p>,
+        place: usize,
+    ) -> Result<OptimisticGuard<'p>, Interrupt> {
+        let page = self.referred(parent, place)?;
+        self.prefetch_lines(page);
+        self.follow(parent, page, OptimisticGuard::begin_in_passing(&self.core, page))
     }
 
     fn child_of_latched<'p>(
@@ -468,6 +526,14 @@ impl Pager for Pool {
         Pool::shared(self, extent)
     }
 
+    fn misses(&self, depth: usize) -> Result<MissQueue<'_>, PoolError> {
+        MissQueue::new(&self.core, depth)
+    }
+
+    fn is_latched(&self, page: PageId) -> bool {
+        self.within(page) && self.core.state(page).load().is_exclusive()
+    }
+
     #[cold]
     fn resolve(&self, interrupt: Interrupt) -> Result<(), PoolError> {
         match interrupt {
@@ -507,8 +573,40 @@ impl<'p> OptimisticPage for OptimisticGuard<'p> {
     }
 
     #[inline]
+    fn prefetch(&self, at: usize, length: usize) {
+        OptimisticGuard::prefetch(self, at, length);
+    }
+
+    #[inline]
     fn upgrade(self) -> Result<ExclusiveGuard<'p>, Interrupt> {
         OptimisticGuard::upgrade(self)
+    }
+}
+
+impl Misses for MissQueue<'_> {
+    #[inline]
+    fn under_way(&self) -> usize {
+        MissQueue::under_way(self)
+    }
+
+    fn begin(&mut self, miss: &Miss) -> Result<Begun, PoolError> {
+        MissQueue::begin(self, miss)
+    }
+
+    fn begin_ahead(&mut self, pages: &[PageId]) -> usize {
+        MissQueue::begin_ahead(self, pages)
+    }
+
+    fn flush(&mut self) {
+        MissQueue::flush(self);
+    }
+
+    fn reap(&mut self, wait: bool, finished: &mut Vec<FinishedRead>) {
+        MissQueue::reap(self, wait, finished);
+    }
+
+    fn verdict(&self, miss: &Miss, error: &PoolError) -> Option<PoolError> {
+        MissQueue::verdict(self, miss, error)
     }
 }
 

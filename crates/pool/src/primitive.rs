@@ -40,6 +40,10 @@ pub(crate) enum Bug {
     WakeWithoutLock,
     /// A sleeper does not look again once it has the bucket's lock.
     SleepWithoutLook,
+    /// A sleeper looks at the queues before it announces that it waits.
+    LookBeforeAnnouncing,
+    /// A page is latched for a queue before the queue is locked. Only the model of `inflight` has it.
+    LatchBeforeLock,
     /// Two may insert into the same slot.
     InsertWithoutExchange,
     /// A search ends at the first empty slot, as if nothing were ever removed.

@@ -319,9 +319,7 @@ fn build(entry: &Entry, registered: bool, plain: &Plain) -> squeue::Entry {
     let offset = request.offset + transfer.done as u64;
     let plain = types::Fd(plain.file.as_raw_fd());
     match (request.operation, registered) {
-        (Operation::Read, true) => {
-            opcode::Read::new(types::Fixed(0), address, bytes).offset(offset).build()
-        }
+        (Operation::Read, true) => opcode::Read::new(types::Fixed(0), address, bytes).offset(offset).build(),
         (Operation::Read, false) => opcode::Read::new(plain, address, bytes).offset(offset).build(),
         (Operation::Write, true) => {
             opcode::Write::new(types::Fixed(0), address, bytes).offset(offset).build()
