@@ -10,9 +10,9 @@
 use crate::{
     core::Core,
     error::{Interrupt, Miss},
-    pool::prefetch_range,
+    pager::{AllocatedPage, ExclusivePage, OptimisticPage, SharedPage},
     state::Word,
-    view::OptimisticBytes,
+    view::{OptimisticBytes, prefetch},
 };
 use std::mem::ManuallyDrop;
 use vellum_base::{Extent, HEADER_BYTES, Lsn, PAGE_SIZE, PageId};
@@ -53,7 +53,7 @@ impl<'p> OptimisticGuard<'p> {
     #[inline]
     pub fn prefetch(&self, at: usize, length: usize) {
         let (at, length) = (at.min(PAGE_SIZE), length.min(PAGE_SIZE));
-        prefetch_range(self.core.address(self.page).wrapping_add(at), length);
+        prefetch(self.core.address(self.page).wrapping_add(at), length);
     }
 
     /// Its bytes, as they are at the moment of each read.
@@ -280,5 +280,77 @@ impl Drop for AllocatedGuard<'_> {
     fn drop(&mut self) {
         // SAFETY: the guard is not used after this.
         unsafe { ManuallyDrop::take(&mut self.guard) }.free();
+    }
+}
+
+impl<'p> OptimisticPage for OptimisticGuard<'p> {
+    type View = OptimisticBytes<'p>;
+    type Exclusive = ExclusiveGuard<'p>;
+
+    #[inline]
+    fn id(&self) -> PageId {
+        OptimisticGuard::id(self)
+    }
+
+    #[inline]
+    fn bytes(&self) -> OptimisticBytes<'p> {
+        OptimisticGuard::bytes(self)
+    }
+
+    #[inline]
+    fn validate(&self) -> Result<(), Interrupt> {
+        OptimisticGuard::validate(self)
+    }
+
+    #[inline]
+    fn prefetch(&self, at: usize, length: usize) {
+        OptimisticGuard::prefetch(self, at, length);
+    }
+
+    #[inline]
+    fn upgrade(self) -> Result<ExclusiveGuard<'p>, Interrupt> {
+        OptimisticGuard::upgrade(self)
+    }
+}
+
+impl SharedPage for SharedGuard<'_> {
+    fn page(&self) -> &[u8] {
+        SharedGuard::page(self)
+    }
+}
+
+impl ExclusivePage for ExclusiveGuard<'_> {
+    fn id(&self) -> PageId {
+        ExclusiveGuard::id(self)
+    }
+
+    #[inline]
+    fn page(&self) -> &[u8] {
+        ExclusiveGuard::page(self)
+    }
+
+    #[inline]
+    fn page_mut(&mut self) -> &mut [u8] {
+        ExclusiveGuard::page_mut(self)
+    }
+
+    fn free(self) {
+        ExclusiveGuard::free(self);
+    }
+}
+
+impl<'p> AllocatedPage for AllocatedGuard<'p> {
+    type Exclusive = ExclusiveGuard<'p>;
+
+    fn id(&self) -> PageId {
+        AllocatedGuard::id(self)
+    }
+
+    fn page_mut(&mut self) -> &mut [u8] {
+        AllocatedGuard::page_mut(self)
+    }
+
+    fn keep(self) -> ExclusiveGuard<'p> {
+        AllocatedGuard::keep(self)
     }
 }

@@ -18,6 +18,7 @@
 use crate::{
     core::{Core, lock},
     error::{Miss, PoolError},
+    pager::Misses,
     state::Wake,
 };
 use std::sync::{Arc, Mutex, atomic::Ordering};
@@ -398,6 +399,33 @@ impl Core {
         let wake: Wake =
             if is_resident { state.release_exclusive(false) } else { state.release_exclusive_evicted() };
         self.wake(head, wake);
+    }
+}
+
+impl Misses for MissQueue<'_> {
+    #[inline]
+    fn under_way(&self) -> usize {
+        MissQueue::under_way(self)
+    }
+
+    fn begin(&mut self, miss: &Miss) -> Result<Begun, PoolError> {
+        MissQueue::begin(self, miss)
+    }
+
+    fn begin_ahead(&mut self, pages: &[PageId]) -> usize {
+        MissQueue::begin_ahead(self, pages)
+    }
+
+    fn flush(&mut self) {
+        MissQueue::flush(self);
+    }
+
+    fn reap(&mut self, wait: bool, finished: &mut Vec<FinishedRead>) {
+        MissQueue::reap(self, wait, finished);
+    }
+
+    fn verdict(&self, miss: &Miss, error: &PoolError) -> Option<PoolError> {
+        MissQueue::verdict(self, miss, error)
     }
 }
 

@@ -6,16 +6,16 @@ use crate::{
     error::{Fault, Interrupt, Miss, PoolError},
     evict::Evictor,
     guard::{AllocatedGuard, ExclusiveGuard, OptimisticGuard, SharedGuard},
-    inflight::{Begun, FinishedRead, MissQueue},
+    inflight::MissQueue,
     lifecycle,
     options::{POOL_BYTES_MIN, PoolOptions},
-    pager::{AllocatedPage, ExclusivePage, Misses, OptimisticPage, Pager, SharedPage},
+    pager::Pager,
     resident::{EXTENT_PAGES_MAX, PAGE_ID_MAX},
     space::SpaceMap,
     state::Word,
     statistics::PoolStatistics,
     superblock::{APPLICATION_BYTES, ROOTS, SUPERBLOCKS},
-    view::OptimisticBytes,
+    view::{LINE_BYTES, prefetch},
 };
 use std::{
     path::{Path, PathBuf},
@@ -27,8 +27,6 @@ use vellum_vm::{AlignedBuffer, CreateMode, DiskFile, File, FileOptions, Mapping,
 /// How many cache lines of a page are fetched ahead when a reference to it is followed: the header and the
 /// first slots of a tree's node.
 const PREFETCH_LINES: usize = 6;
-/// A line of the processor's cache, in bytes.
-const LINE_BYTES: usize = 64;
 
 /// A file of pages, of which as many are in memory as the limit allows. See the [crate](crate).
 ///
@@ -314,7 +312,7 @@ impl Pool {
     /// Fetches the first lines of a page, which a look at it will need, all at once.
     #[inline]
     fn prefetch_lines(&self, page: PageId) {
-        prefetch_range(self.core.address(page), PREFETCH_LINES * LINE_BYTES);
+        prefetch(self.core.address(page), PREFETCH_LINES * LINE_BYTES);
     }
 
     /// What a look at `page`, to which the parent refers, comes to.
@@ -347,23 +345,6 @@ impl Pool {
         parent.validate()?;
         Err(Self::dangling(parent.id(), page))
     }
-}
-
-/// Fetches memory that will be read soon into the processor's cache.
-#[inline]
-pub(crate) fn prefetch_range(start: *const u8, bytes: usize) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        let start = start.cast::<i8>();
-        let first = start.addr() & !(LINE_BYTES - 1);
-        for line in (first..start.addr() + bytes).step_by(LINE_BYTES) {
-            // SAFETY: a prefetch has no effect on what the program does, whatever the address.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(start.with_addr(line)) };
-        }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = (start, bytes);
 }
 
 impl Drop for Pool {
@@ -416,7 +397,7 @@ impl Pager for Pool {
     fn prefetch(&self, parent: &OptimisticGuard<'_>, place: usize) {
         let page = PageId(parent.bytes().u64_at(place));
         if self.within(page) {
-            prefetch_range(std::ptr::from_ref(self.core.state(page)).cast(), 1);
+            prefetch(std::ptr::from_ref(self.core.state(page)).cast(), 1);
             self.prefetch_lines(page);
         }
     }
@@ -550,104 +531,5 @@ impl Pager for Pool {
             }
             Interrupt::Fatal(error) => Err(*error),
         }
-    }
-}
-
-impl<'p> OptimisticPage for OptimisticGuard<'p> {
-    type View = OptimisticBytes<'p>;
-    type Exclusive = ExclusiveGuard<'p>;
-
-    #[inline]
-    fn id(&self) -> PageId {
-        OptimisticGuard::id(self)
-    }
-
-    #[inline]
-    fn bytes(&self) -> OptimisticBytes<'p> {
-        OptimisticGuard::bytes(self)
-    }
-
-    #[inline]
-    fn validate(&self) -> Result<(), Interrupt> {
-        OptimisticGuard::validate(self)
-    }
-
-    #[inline]
-    fn prefetch(&self, at: usize, length: usize) {
-        OptimisticGuard::prefetch(self, at, length);
-    }
-
-    #[inline]
-    fn upgrade(self) -> Result<ExclusiveGuard<'p>, Interrupt> {
-        OptimisticGuard::upgrade(self)
-    }
-}
-
-impl Misses for MissQueue<'_> {
-    #[inline]
-    fn under_way(&self) -> usize {
-        MissQueue::under_way(self)
-    }
-
-    fn begin(&mut self, miss: &Miss) -> Result<Begun, PoolError> {
-        MissQueue::begin(self, miss)
-    }
-
-    fn begin_ahead(&mut self, pages: &[PageId]) -> usize {
-        MissQueue::begin_ahead(self, pages)
-    }
-
-    fn flush(&mut self) {
-        MissQueue::flush(self);
-    }
-
-    fn reap(&mut self, wait: bool, finished: &mut Vec<FinishedRead>) {
-        MissQueue::reap(self, wait, finished);
-    }
-
-    fn verdict(&self, miss: &Miss, error: &PoolError) -> Option<PoolError> {
-        MissQueue::verdict(self, miss, error)
-    }
-}
-
-impl SharedPage for SharedGuard<'_> {
-    fn page(&self) -> &[u8] {
-        SharedGuard::page(self)
-    }
-}
-
-impl ExclusivePage for ExclusiveGuard<'_> {
-    fn id(&self) -> PageId {
-        ExclusiveGuard::id(self)
-    }
-
-    #[inline]
-    fn page(&self) -> &[u8] {
-        ExclusiveGuard::page(self)
-    }
-
-    #[inline]
-    fn page_mut(&mut self) -> &mut [u8] {
-        ExclusiveGuard::page_mut(self)
-    }
-
-    fn free(self) {
-        ExclusiveGuard::free(self);
-    }
-}
-
-impl<'p> AllocatedPage for AllocatedGuard<'p> {
-    type Exclusive = ExclusiveGuard<'p>;
-
-    fn id(&self) -> PageId {
-        AllocatedGuard::id(self)
-    }
-
-    fn page_mut(&mut self) -> &mut [u8] {
-        AllocatedGuard::page_mut(self)
-    }
-
-    fn keep(self) -> ExclusiveGuard<'p> {
-        AllocatedGuard::keep(self)
     }
 }

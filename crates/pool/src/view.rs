@@ -13,6 +13,9 @@ use std::{
 };
 use vellum_base::{Bytes, PAGE_SIZE};
 
+/// A line of the processor's cache, in bytes.
+pub(crate) const LINE_BYTES: usize = 64;
+
 /// The bytes of a page under an optimistic guard: each read may see another moment, or zeroes.
 ///
 /// What is computed from them means nothing until the guard is validated. No read leaves the page.
@@ -208,6 +211,23 @@ impl Bytes for OptimisticBytes<'_> {
             target.set_len(target.len() + length);
         }
     }
+}
+
+/// Fetches memory that will be read soon into the processor's cache.
+#[inline]
+pub(crate) fn prefetch(start: *const u8, bytes: usize) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        let start = start.cast::<i8>();
+        let first = start.addr() & !(LINE_BYTES - 1);
+        for line in (first..start.addr() + bytes).step_by(LINE_BYTES) {
+            // SAFETY: a prefetch has no effect on what the program does, whatever the address.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(start.with_addr(line)) };
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (start, bytes);
 }
 
 #[cfg(all(test, not(loom)))]

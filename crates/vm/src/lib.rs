@@ -19,6 +19,9 @@ mod file;
 mod memory;
 mod plain;
 mod queue;
+#[cfg(test)]
+#[path = "../tests/common/refuse.rs"]
+mod refuse;
 mod release;
 mod ring;
 mod sim;

@@ -329,12 +329,9 @@ fn build(entry: &Entry, registered: bool, plain: &Plain) -> squeue::Entry {
 }
 
 #[cfg(test)]
-#[path = "../tests/common/refuse.rs"]
-mod refuse;
-
-#[cfg(test)]
 mod tests {
     use super::*;
+    use crate::refuse;
     use crate::{AlignedBuffer, CreateMode, DiskFile, File, FileOptions};
     use vellum_base::PAGE_SIZE;
 

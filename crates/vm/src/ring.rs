@@ -311,13 +311,10 @@ fn entry(
 }
 
 #[cfg(test)]
-#[path = "../tests/common/refuse.rs"]
-mod refuse;
-
-#[cfg(test)]
 mod tests {
     use super::*;
     use crate::AlignedBuffer;
+    use crate::refuse;
     use std::os::fd::AsRawFd;
     use vellum_base::PAGE_SIZE;
 

@@ -10,10 +10,12 @@ use vellum_vm::{
 
 const PAGES: usize = 200;
 
+type NamedFile = (String, Box<dyn File>);
+
 /// Every kind of file, each with a name; the folder that some of them lie in comes along.
-fn files() -> (tempfile::TempDir, Vec<(String, Box<dyn File>)>) {
+fn files() -> (tempfile::TempDir, Vec<NamedFile>) {
     let directory = tempfile::tempdir().unwrap();
-    let mut files: Vec<(String, Box<dyn File>)> = Vec::new();
+    let mut files: Vec<NamedFile> = Vec::new();
     for engine in [IoEngine::Pread, IoEngine::IoUring] {
         for direct in [false, true] {
             let name = format!("{engine} {direct}");
