@@ -1,6 +1,7 @@
 //! Internal to Vellum (use the crate `vellum`): what is made of pages.
 //!
 //! - [`Tree`]: the B+tree, from keys to values, with cursors in both directions;
+//! - [`Batch`]: many operations on trees at once, by one thread, whose cache misses and reads overlap;
 //! - [`BlobReader`] and what is behind it: values too large for a leaf, each in an extent of its own;
 //! - [`node`]: the layout of the tree's nodes.
 //!
@@ -15,5 +16,5 @@ mod value;
 
 pub use blob::{BlobReader, BlobReference};
 pub use error::{AccessError, MAX_VALUE_BYTES};
-pub use tree::{Cursor, Entry, Tree, TreeReport, TreeShape, Written};
+pub use tree::{Answer, Batch, Cursor, Entry, Task, Tree, TreeReport, TreeShape, Written};
 pub use value::Value;

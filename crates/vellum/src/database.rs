@@ -30,6 +30,8 @@ pub struct Database {
 /// What all handles share.
 pub(crate) struct Inner {
     pub(crate) pool: Pool,
+    /// How many reads of one batch may be under way at once.
+    pub(crate) read_depth: usize,
     /// The tables that have handles. Locked while tables are created, opened and dropped, never during an
     /// operation on one.
     open: Mutex<HashMap<String, Weak<OpenTable>>>,
@@ -58,7 +60,7 @@ impl Database {
     /// If it exists or cannot be written, or the system refuses memory.
     pub fn create(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let path = path.as_ref();
-        Self::initialise(Pool::create(path, &options.pool)?).inspect_err(|_| {
+        Self::initialise(Pool::create(path, &options.pool)?, options).inspect_err(|_| {
             // It was created a moment ago and holds nothing yet.
             let _ = std::fs::remove_file(path);
         })
@@ -70,7 +72,7 @@ impl Database {
     /// If there is no such file, it is not a database of Vellum, is of a later version, damaged, truncated,
     /// in use by another process, or was not closed cleanly; or the system refuses memory.
     pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
-        Ok(Self::with(Pool::open(path, &options.pool)?))
+        Ok(Self::with(Pool::open(path, &options.pool)?, options))
     }
 
     /// Opens a database, or creates it if there is no file.
@@ -89,7 +91,7 @@ impl Database {
     /// # Errors
     /// As for `create`.
     pub fn create_on(file: Arc<dyn File>, options: &Options) -> Result<Self> {
-        Self::initialise(Pool::create_on(file, &options.pool)?)
+        Self::initialise(Pool::create_on(file, &options.pool)?, options)
     }
 
     /// As [`open`](Self::open), on any file.
@@ -97,16 +99,17 @@ impl Database {
     /// # Errors
     /// As for `open`.
     pub fn open_on(file: Arc<dyn File>, options: &Options) -> Result<Self> {
-        Ok(Self::with(Pool::open_on(file, &options.pool)?))
+        Ok(Self::with(Pool::open_on(file, &options.pool)?, options))
     }
 
-    fn initialise(pool: Pool) -> Result<Self> {
+    fn initialise(pool: Pool, options: &Options) -> Result<Self> {
         catalog::create(&pool)?;
-        Ok(Self::with(pool))
+        Ok(Self::with(pool, options))
     }
 
-    fn with(pool: Pool) -> Self {
-        Self { inner: Arc::new(Inner { pool, open: Mutex::new(HashMap::new()) }) }
+    fn with(pool: Pool, options: &Options) -> Self {
+        let read_depth = options.read_depth;
+        Self { inner: Arc::new(Inner { pool, read_depth, open: Mutex::new(HashMap::new()) }) }
     }
 
     /// Creates a table; its name has 1 to 255 bytes.

@@ -36,6 +36,7 @@
 //! - [`pool`]: the pool by itself, for structures of your own on pages.
 #![forbid(unsafe_code)]
 
+mod batch;
 mod catalog;
 mod cursor;
 mod database;
@@ -54,7 +55,7 @@ pub use options::Options;
 pub use range::KeyRange;
 pub use table::{Put, Table};
 pub use value::{Value, ValueReader};
-pub use vellum_access::{MAX_VALUE_BYTES, TreeShape, node::MAX_KEY_BYTES};
+pub use vellum_access::{Answer, MAX_VALUE_BYTES, Task, TreeShape, Written, node::MAX_KEY_BYTES};
 pub use vellum_vm::{FileDescription, IoEngine, ReleaseMethod, resident_bytes, resident_bytes_peak};
 pub use verify::{Problem, Progress, VerifyReport};
 

@@ -14,11 +14,12 @@ const APPLICATION: &str = "vellum database";
 #[derive(Clone)]
 pub struct Options {
     pub(crate) pool: PoolOptions,
+    pub(crate) read_depth: usize,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { pool: PoolOptions::default().application(APPLICATION) }
+        Self { pool: PoolOptions::default().application(APPLICATION), read_depth: 128 }
     }
 }
 
@@ -58,6 +59,14 @@ impl Options {
     #[must_use]
     pub fn direct_io(mut self, direct: bool) -> Self {
         self.pool = self.pool.direct_io(direct);
+        self
+    }
+
+    /// How many reads of one batch (see [`Table::multi_get`](crate::Table::multi_get)) may be under way at once; 1
+    /// to 4096, default 128. More keep a fast device busier and let a single read take longer.
+    #[must_use]
+    pub fn read_depth(mut self, depth: usize) -> Self {
+        self.read_depth = depth.clamp(1, 4096);
         self
     }
 

@@ -47,8 +47,17 @@ impl Table {
     }
 
     #[inline]
-    fn tree(&self) -> Tree<'_, Pool> {
+    pub(crate) fn tree(&self) -> Tree<'_, Pool> {
         Tree::open(&self.inner.pool, self.root)
+    }
+
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.inner.pool
+    }
+
+    /// How many reads of one batch may be under way at once.
+    pub(crate) fn read_depth(&self) -> usize {
+        self.inner.read_depth
     }
 
     /// The table's name.

@@ -15,6 +15,7 @@
 //!   the next leaf by going down to the fence of the last one.
 //! - A node may be empty; merging is a matter of space, not of correctness.
 
+mod batch;
 mod cursor;
 mod descend;
 mod destroy;
@@ -24,6 +25,7 @@ mod split;
 mod walk;
 mod write;
 
+pub use batch::{Answer, Batch, Task};
 pub use cursor::{Cursor, Entry};
 pub use walk::{TreeReport, TreeShape};
 pub use write::Written;

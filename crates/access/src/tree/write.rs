@@ -108,7 +108,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         Ok(true)
     }
 
-    fn write(&self, key: &[u8], value: &[u8], mode: Mode) -> Result<Written, AccessError> {
+    pub(super) fn write(&self, key: &[u8], value: &[u8], mode: Mode) -> Result<Written, AccessError> {
         check_key(key)?;
         if is_inline(key, value.len() as u64) {
             self.place(key, value, ValueKind::Inline, mode)
@@ -172,8 +172,39 @@ impl<'p, P: Pager> Tree<'p, P> {
         Err(PoolError::contents(self.root, "splitting its leaves makes no room in them").into())
     }
 
+    /// Puts a small value into the leaf that covers its key. Nothing if the leaf is full or the value is no small
+    /// one: then [`write`](Self::write) does it, and may wait.
+    pub(super) fn write_in_leaf(
+        &self,
+        leaf: P::Optimistic<'p>,
+        key: &[u8],
+        value: &[u8],
+        mode: Mode,
+    ) -> Result<Option<Written>, Interrupt> {
+        if !is_inline(key, value.len() as u64) {
+            return Ok(None);
+        }
+        Ok(match self.place_in_leaf(leaf, key, value, ValueKind::Inline, mode)? {
+            Attempt::Done(written, old) => {
+                self.free_blob(old);
+                Some(written)
+            }
+            Attempt::Full => None,
+        })
+    }
+
     fn try_place(&self, key: &[u8], value: &[u8], kind: ValueKind, mode: Mode) -> Result<Attempt, Interrupt> {
-        let leaf = self.leaf(key)?;
+        self.place_in_leaf(self.leaf(key)?, key, value, kind, mode)
+    }
+
+    fn place_in_leaf(
+        &self,
+        leaf: P::Optimistic<'p>,
+        key: &[u8],
+        value: &[u8],
+        kind: ValueKind,
+        mode: Mode,
+    ) -> Result<Attempt, Interrupt> {
         let find = NodeView::new(leaf.bytes()).find(key);
         if mode != Mode::Upsert && find.found == (mode == Mode::Insert) {
             // A write that will be refused latches nothing.

@@ -1,0 +1,573 @@
+//! Many operations at once, by one thread, which waits for none of them alone.
+//!
+//! Each operation is a small machine that goes down its tree one node a step. At the end of a step it says what it
+//! will touch next: the processor fetches those cache lines while the other operations take their steps, so that
+//! cache misses overlap. An operation whose page is not in memory has it read, and takes its next step when the
+//! page is there; meanwhile the others go on, and their reads overlap too.
+//!
+//! - Operations that miss the same page wait for the same read.
+//! - An operation keeps its guard on the parent of what it waits for. If the parent has not changed when the page is
+//!   there, it goes on from there; if it has, the operation begins anew.
+//! - A page that somebody else holds is looked at again later. Only when no operation can take a step and no read is
+//!   under way does the thread wait for somebody else.
+//! - A change is made in one step at the end, under the leaf's latch, as by the call for one key. What needs more than
+//!   the leaf (a split, a large value) is done by that very call, which may wait.
+//!
+//! No latch is held between two steps.
+
+use super::{NOT_ITS_VALUE, Tree, blob_reference, check_key, write::Mode};
+use crate::{
+    AccessError, Written,
+    error::damaged,
+    node::{NodeView, ValueAt, ValueKind},
+};
+use std::collections::VecDeque;
+use vellum_base::{Bytes, HEADER_BYTES, PageId};
+use vellum_pool::{Begun, FinishedRead, Interrupt, Miss, Misses, OptimisticPage, Pager, SharedPage};
+
+/// How many operations take steps in turn. Enough that what one of them fetches has come when its next turn does;
+/// few enough that it has not been pushed out of the innermost cache again.
+const WIDTH: usize = 32;
+
+/// How often an operation may miss before it gives up: see [`Pager::run`].
+const MISSES_MAX: u32 = 10_000;
+
+/// What to do with a key.
+#[derive(Clone, Copy, Debug)]
+pub enum Task<V> {
+    /// Read its value.
+    Get,
+    /// Store a value, if the key is new.
+    Insert(V),
+    /// Replace its value, if it has one.
+    Update(V),
+    /// Store a value, whether or not it has one.
+    Upsert(V),
+    /// Remove it.
+    Remove,
+}
+
+/// What came of a [`Task`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Answer<'b> {
+    /// The value that was read, if there is one.
+    Value(Option<&'b [u8]>),
+    /// What a write found.
+    Written(Written),
+    /// Whether what was to be removed was there.
+    Removed(bool),
+}
+
+/// How far an operation has come.
+enum Stage<'p, P: Pager + 'p> {
+    /// It begins at the root.
+    Start,
+    /// The child that `node` refers to at `place` is being fetched.
+    Child { node: P::Optimistic<'p>, level: u8, place: usize },
+    /// The leaf has been reached, and what it refers to was not there.
+    Leaf { leaf: P::Optimistic<'p> },
+    /// The value in the leaf is being fetched.
+    Value { leaf: P::Optimistic<'p>, at: ValueAt },
+    /// It is over.
+    Over(Result<Outcome, AccessError>),
+}
+
+#[derive(Clone, Copy)]
+enum Outcome {
+    Absent,
+    /// It is in the operation's buffer.
+    Found,
+    Written(Written),
+    Removed(bool),
+}
+
+/// Whether an operation has to take more steps.
+enum Step {
+    More,
+    Last(Outcome),
+    Failed(AccessError),
+}
+
+/// One operation.
+struct Job<'p, P: Pager + 'p, K, V> {
+    tree: Tree<'p, P>,
+    /// None if this is nobody's.
+    request: Option<(K, Task<V>)>,
+    tag: u64,
+    stage: Stage<'p, P>,
+    value: Vec<u8>,
+    misses: u32,
+}
+
+/// Operations on trees that one thread runs at once.
+///
+/// What is begun makes progress in [`advance`](Self::advance), and is taken out by [`take`](Self::take) when it is
+/// done. Buffers are used again, so a batch is best kept.
+///
+/// Operations on the same key may happen in any order. Dropping a batch gives up what is not done, after waiting for
+/// its reads.
+///
+/// ```
+/// use vellum_access::{Answer, Batch, Task, Tree};
+/// use vellum_pool::{Pool, PoolOptions};
+///
+/// let directory = tempfile::tempdir()?;
+/// let pool = Pool::create(directory.path().join("file"), &PoolOptions::default())?;
+/// let tree = Tree::create(&pool)?;
+/// let mut batch = Batch::new(&pool, 128);
+/// for number in 0..100u64 {
+///     batch.begin(tree, number.to_be_bytes(), Task::Upsert("value"), number);
+/// }
+/// let mut done = 0;
+/// while !batch.is_empty() {
+///     batch.advance(true);
+///     while let Some((_number, answer)) = batch.take(|tag, _key, answer| (tag, answer.is_ok())) {
+///         assert!(answer);
+///         done += 1;
+///     }
+/// }
+/// assert_eq!(done, 100);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Batch<'p, P: Pager + 'p, K, V> {
+    pager: &'p P,
+    depth: usize,
+    jobs: Vec<Job<'p, P, K, V>>,
+    free: Vec<usize>,
+    /// Those that can take a step.
+    ready: VecDeque<usize>,
+    /// Those that wait for reads of this batch.
+    parked: Vec<(usize, Miss)>,
+    /// Those that want a read for which there was no room, oldest first.
+    starved: VecDeque<(usize, Miss)>,
+    /// Those that met a page that somebody else held or changed.
+    disturbed: Vec<(usize, PageId)>,
+    /// Those that are done and have not been taken.
+    over: VecDeque<usize>,
+    /// There is none before the first miss.
+    reads: Option<P::Misses<'p>>,
+    finished: Vec<FinishedRead>,
+}
+
+impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
+    /// An empty batch, of which up to `depth` reads are under way at once.
+    pub fn new(pager: &'p P, depth: usize) -> Self {
+        Self {
+            pager,
+            depth: depth.max(1),
+            jobs: Vec::new(),
+            free: Vec::new(),
+            ready: VecDeque::new(),
+            parked: Vec::new(),
+            starved: VecDeque::new(),
+            disturbed: Vec::new(),
+            over: VecDeque::new(),
+            reads: None,
+            finished: Vec::new(),
+        }
+    }
+
+    /// How many operations were begun and not taken yet.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.jobs.len() - self.free.len()
+    }
+
+    /// Whether nothing was begun that has not been taken.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether it pays to begin more: as long as fewer operations than can be overlapped take steps, and fewer
+    /// wait than reads may be under way.
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        self.ready.len() < WIDTH && self.len() - self.ready.len() < 2 * self.depth
+    }
+
+    /// Begins an operation. The tree must belong to the pager of this batch. Returns the operation's place, which
+    /// is its own until it is taken.
+    #[inline]
+    pub fn begin(&mut self, tree: Tree<'p, P>, key: K, task: Task<V>, tag: u64) -> usize {
+        let stage = match check_key(key.as_ref()) {
+            Ok(()) => Stage::Start,
+            Err(error) => Stage::Over(Err(error)),
+        };
+        let over = matches!(stage, Stage::Over(_));
+        let request = Some((key, task));
+        let index = match self.free.pop() {
+            Some(index) => {
+                let job = &mut self.jobs[index];
+                (job.tree, job.request, job.tag, job.stage, job.misses) = (tree, request, tag, stage, 0);
+                index
+            }
+            None => {
+                self.jobs.push(Job { tree, request, tag, stage, value: Vec::new(), misses: 0 });
+                self.jobs.len() - 1
+            }
+        };
+        if over {
+            self.over.push_back(index);
+        } else {
+            self.ready.push_back(index);
+        }
+        index
+    }
+
+    /// Lets each operation that can take a step take one; if none can, looks what has been read, and waits for it
+    /// if asked to. Without waiting it returns at once, but for splits and large values.
+    pub fn advance(&mut self, wait: bool) {
+        if self.ready.is_empty() {
+            self.refill(wait);
+        } else if self.reads.as_ref().is_some_and(|reads| reads.under_way() > 0) {
+            self.reap(false);
+        }
+        for _ in 0..self.ready.len() {
+            let Some(index) = self.ready.pop_front() else { break };
+            let Some(job) = self.jobs.get_mut(index) else { continue };
+            match job.step(self.pager) {
+                Ok(Step::More) => self.ready.push_back(index),
+                Ok(Step::Last(outcome)) => {
+                    job.stage = Stage::Over(Ok(outcome));
+                    self.over.push_back(index);
+                }
+                Ok(Step::Failed(error)) => self.fail(index, error),
+                Err(interrupt) => self.interrupted(index, interrupt),
+            }
+        }
+        if !self.disturbed.is_empty() {
+            self.look_again();
+        }
+    }
+
+    /// Takes out an operation that is done, and shows its tag, key and answer to `visit`.
+    pub fn take<T>(
+        &mut self,
+        visit: impl FnOnce(u64, &K, Result<Answer<'_>, AccessError>) -> T,
+    ) -> Option<T> {
+        let index = self.over.pop_front()?;
+        self.take_from(index, visit)
+    }
+
+    /// Whether the operation at a place is done. Whoever asks takes all operations by place.
+    #[inline]
+    fn is_over(&self, index: usize) -> bool {
+        self.jobs.get(index).is_some_and(|job| matches!(job.stage, Stage::Over(_)))
+    }
+
+    fn take_from<T>(
+        &mut self,
+        index: usize,
+        visit: impl FnOnce(u64, &K, Result<Answer<'_>, AccessError>) -> T,
+    ) -> Option<T> {
+        let job = self.jobs.get_mut(index)?;
+        let stage = std::mem::replace(&mut job.stage, Stage::Start);
+        let Stage::Over(result) = stage else {
+            job.stage = stage;
+            return None;
+        };
+        let (key, _) = job.request.take()?;
+        self.free.push(index);
+        let answer = result.map(|outcome| match outcome {
+            Outcome::Absent => Answer::Value(None),
+            Outcome::Found => Answer::Value(Some(&job.value)),
+            Outcome::Written(written) => Answer::Written(written),
+            Outcome::Removed(removed) => Answer::Removed(removed),
+        });
+        Some(visit(job.tag, &key, answer))
+    }
+
+    /// Begins all operations, in order and as many at once as pays, and shows their answers to `visit` in the same
+    /// order, each with its number. The batch must be empty.
+    pub fn run(
+        &mut self,
+        tree: Tree<'p, P>,
+        tasks: impl IntoIterator<Item = (K, Task<V>)>,
+        mut visit: impl FnMut(usize, Result<Answer<'_>, AccessError>),
+    ) {
+        debug_assert!(self.is_empty(), "answers would be given to the wrong caller");
+        let mut tasks = tasks.into_iter().fuse();
+        let mut order = VecDeque::with_capacity(2 * WIDTH);
+        let (mut begun, mut shown) = (0, 0);
+        loop {
+            while self.has_room() {
+                let Some((key, task)) = tasks.next() else { break };
+                order.push_back(self.begin(tree, key, task, begun));
+                begun += 1;
+            }
+            if order.is_empty() {
+                return;
+            }
+            self.advance(true);
+            self.over.clear();
+            while let Some(index) = order.pop_front_if(|index| self.is_over(*index)) {
+                self.take_from(index, |_, _, answer| visit(shown, answer));
+                shown += 1;
+            }
+        }
+    }
+
+    /// Nothing can take a step: looks what has changed, and waits for it if asked to.
+    #[cold]
+    fn refill(&mut self, wait: bool) {
+        if self.reads.as_ref().is_some_and(|reads| reads.under_way() > 0) {
+            return self.reap(wait);
+        }
+        self.begin_starved();
+        if !self.ready.is_empty() || !wait || self.reads.as_ref().is_some_and(|r| r.under_way() > 0) {
+            return;
+        }
+        // Nothing is under way: somebody else must do something, or this thread must make room.
+        let (index, interrupt) = match (self.starved.pop_front(), self.disturbed.pop()) {
+            (Some((index, miss)), disturbed) => {
+                self.disturbed.extend(disturbed);
+                (index, Interrupt::Miss(miss))
+            }
+            (None, Some((index, page))) => (index, Interrupt::Conflict(page)),
+            (None, None) => return,
+        };
+        match self.pager.resolve(interrupt) {
+            Ok(()) => self.ready.push_back(index),
+            Err(error) => self.fail(index, error.into()),
+        }
+    }
+
+    #[cold]
+    fn interrupted(&mut self, index: usize, interrupt: Interrupt) {
+        match interrupt {
+            Interrupt::Miss(miss) => self.miss(index, miss),
+            Interrupt::Conflict(page) => {
+                if let Some(job) = self.jobs.get_mut(index) {
+                    job.stage = Stage::Start;
+                }
+                self.disturbed.push((index, page));
+            }
+            Interrupt::Fatal(error) => self.fail(index, (*error).into()),
+        }
+    }
+
+    /// Those that were disturbed by a page which nobody holds any more begin anew.
+    fn look_again(&mut self) {
+        let mut kept = 0;
+        for at in 0..self.disturbed.len() {
+            let Some(&(index, page)) = self.disturbed.get(at) else { break };
+            if self.pager.is_latched(page) {
+                self.disturbed.swap(kept, at);
+                kept += 1;
+            } else {
+                self.ready.push_back(index);
+            }
+        }
+        self.disturbed.truncate(kept);
+    }
+
+    /// An operation needs an extent that is not in memory.
+    fn miss(&mut self, index: usize, miss: Miss) {
+        let Some(job) = self.jobs.get_mut(index) else { return };
+        job.misses += 1;
+        if job.misses > MISSES_MAX {
+            return self.fail(index, self.pager.no_room().into());
+        }
+        if self.parked.iter().any(|(_, other)| other.extent == miss.extent) {
+            return self.parked.push((index, miss));
+        }
+        self.begin_read(index, miss);
+    }
+
+    /// Begins the read that an operation needs; false if there is no room for it.
+    fn begin_read(&mut self, index: usize, miss: Miss) -> bool {
+        if self.reads.is_none() {
+            match self.pager.misses(self.depth) {
+                Ok(reads) => self.reads = Some(reads),
+                Err(error) => {
+                    self.fail(index, error.into());
+                    return true;
+                }
+            }
+        }
+        let Some(reads) = &mut self.reads else { return true };
+        match reads.begin(&miss) {
+            Ok(Begun::Reading) => self.parked.push((index, miss)),
+            Ok(Begun::Ready) => self.ready.push_back(index),
+            Ok(Begun::Latched) => self.disturbed.push((index, miss.extent.head)),
+            Ok(Begun::NoRoom) => {
+                self.starved.push_back((index, miss));
+                return false;
+            }
+            Err(error) => self.fail(index, error.into()),
+        }
+        true
+    }
+
+    /// Begins reads for which there was no room, as far as there is now.
+    fn begin_starved(&mut self) {
+        for _ in 0..self.starved.len() {
+            let Some((index, miss)) = self.starved.pop_front() else { return };
+            if self.parked.iter().any(|(_, other)| other.extent == miss.extent) {
+                self.parked.push((index, miss));
+            } else if !self.begin_read(index, miss) {
+                // It went to the end of the queue, and belongs at its beginning.
+                self.starved.rotate_right(1);
+                return;
+            }
+        }
+    }
+
+    /// Takes what has been read, and lets go on who waited for it.
+    fn reap(&mut self, wait: bool) {
+        let Some(reads) = &mut self.reads else { return };
+        reads.reap(wait, &mut self.finished);
+        if self.finished.is_empty() {
+            return;
+        }
+        let mut finished = std::mem::take(&mut self.finished);
+        for FinishedRead { page, result } in finished.drain(..) {
+            let mut at = 0;
+            while let Some(&(index, miss)) = self.parked.get(at) {
+                if miss.extent.head != page {
+                    at += 1;
+                    continue;
+                }
+                self.parked.swap_remove(at);
+                let error = result.as_ref().err();
+                let verdict = error.and_then(|error| self.reads.as_ref()?.verdict(&miss, error));
+                match verdict {
+                    Some(error) => self.fail(index, error.into()),
+                    None => self.ready.push_back(index),
+                }
+            }
+        }
+        self.finished = finished;
+        if !self.starved.is_empty() {
+            self.begin_starved();
+        }
+    }
+
+    fn fail(&mut self, index: usize, error: AccessError) {
+        if let Some(job) = self.jobs.get_mut(index) {
+            job.stage = Stage::Over(Err(error));
+            self.over.push_back(index);
+        }
+    }
+}
+
+impl<P: Pager> Tree<'_, P> {
+    /// Looks all keys up, with up to `depth` reads under way at once, and shows what was found to `visit`, in the
+    /// order of the keys and each with its number.
+    pub fn multi_get<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        depth: usize,
+        mut visit: impl FnMut(usize, Result<Option<&[u8]>, AccessError>),
+    ) {
+        let tasks = keys.iter().map(|key| (key, Task::<&[u8]>::Get));
+        Batch::new(self.pager, depth).run(*self, tasks, |index, answer| match answer {
+            Ok(Answer::Value(value)) => visit(index, Ok(value)),
+            Ok(Answer::Written(_) | Answer::Removed(_)) => visit(index, Ok(None)),
+            Err(error) => visit(index, Err(error)),
+        });
+    }
+}
+
+impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Job<'p, P, K, V> {
+    /// Takes the next step. After a miss the same step is to be taken again; after a conflict the first.
+    #[inline]
+    fn step(&mut self, pager: &'p P) -> Result<Step, Interrupt> {
+        match &self.stage {
+            Stage::Start => {
+                let node = pager.root(self.tree.root)?;
+                let level = self.tree.level_of(&node, None)?;
+                self.arrive(pager, node, level)
+            }
+            Stage::Child { node, level, place } => {
+                let child = pager.child_fetched(node, *place)?;
+                let level = self.tree.level_of(&child, Some(*level))?;
+                self.arrive(pager, child, level)
+            }
+            Stage::Value { leaf, at } => {
+                self.value.clear();
+                leaf.bytes().append_to(at.at, at.length, &mut self.value);
+                leaf.validate()?;
+                Ok(Step::Last(Outcome::Found))
+            }
+            Stage::Leaf { .. } => {
+                let Stage::Leaf { leaf } = std::mem::replace(&mut self.stage, Stage::Start) else {
+                    return Ok(Step::More);
+                };
+                self.arrive(pager, leaf, 0)
+            }
+            Stage::Over(_) => Ok(Step::More),
+        }
+    }
+
+    /// Looks at a node that has been reached, and has fetched what it leads to.
+    #[inline]
+    fn arrive(&mut self, pager: &'p P, node: P::Optimistic<'p>, level: u8) -> Result<Step, Interrupt> {
+        let Some((key, task)) = &self.request else { return Ok(Step::Last(Outcome::Absent)) };
+        let view = NodeView::new(node.bytes());
+        if level > 0 {
+            let place = view.child_for(key.as_ref());
+            pager.prefetch(&node, place);
+            self.stage = Stage::Child { node, level, place };
+            return Ok(Step::More);
+        }
+        if !matches!(task, Task::Get) {
+            return self.change(node);
+        }
+        match view.get(key.as_ref()) {
+            None => {
+                node.validate()?;
+                Ok(Step::Last(Outcome::Absent))
+            }
+            Some(at) if at.kind == ValueKind::Inline => {
+                node.prefetch(at.at, at.length);
+                self.stage = Stage::Value { leaf: node, at };
+                Ok(Step::More)
+            }
+            Some(at) => self.read_blob(pager, node, at),
+        }
+    }
+
+    /// Copies a large value.
+    #[cold]
+    fn read_blob(&mut self, pager: &'p P, leaf: P::Optimistic<'p>, at: ValueAt) -> Result<Step, Interrupt> {
+        let reference = blob_reference::<P>(&leaf, at)?;
+        match pager.shared(&leaf, reference.extent()) {
+            Ok(guard) => {
+                if !reference.leads_to(guard.page()) {
+                    return Err(damaged(leaf.id(), NOT_ITS_VALUE));
+                }
+                let value = guard.page().get(HEADER_BYTES..HEADER_BYTES + reference.length as usize);
+                self.value.clear();
+                self.value.extend_from_slice(value.unwrap_or_default());
+                Ok(Step::Last(Outcome::Found))
+            }
+            Err(interrupt) => {
+                self.stage = Stage::Leaf { leaf };
+                Err(interrupt)
+            }
+        }
+    }
+
+    /// Changes the leaf.
+    fn change(&self, leaf: P::Optimistic<'p>) -> Result<Step, Interrupt> {
+        let Some((key, task)) = &self.request else { return Ok(Step::Last(Outcome::Absent)) };
+        let (key, tree) = (key.as_ref(), &self.tree);
+        let (value, mode) = match task {
+            Task::Insert(value) => (value.as_ref(), Mode::Insert),
+            Task::Update(value) => (value.as_ref(), Mode::Update),
+            Task::Upsert(value) => (value.as_ref(), Mode::Upsert),
+            Task::Get | Task::Remove => {
+                return Ok(tree
+                    .remove(key)
+                    .map_or_else(Step::Failed, |was| Step::Last(Outcome::Removed(was))));
+            }
+        };
+        let written = match tree.write_in_leaf(leaf, key, value, mode)? {
+            Some(written) => Ok(written),
+            None => tree.write(key, value, mode),
+        };
+        Ok(written.map_or_else(Step::Failed, |written| Step::Last(Outcome::Written(written))))
+    }
+}

@@ -1,0 +1,110 @@
+//! Many keys in one call, by one thread: cache misses and reads overlap.
+
+use crate::{Put, Result, Table};
+use vellum_access::{Answer, Batch, Task, Written};
+use vellum_pool::Pool;
+
+impl Table {
+    /// The values of many keys, in their order.
+    ///
+    /// The lookups overlap: while one waits for a cache line or for the device, the others go on. The more keys
+    /// there are in a call the better; from a few dozen on it is several times as fast as [`get`](Self::get) in
+    /// memory, and beyond memory it keeps up to [`Options::read_depth`](crate::Options::read_depth) reads under way.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let database = vellum::Database::create(directory.path().join("d"), &vellum::Options::default())?;
+    /// # let table = database.create_table("t")?;
+    /// table.multi_put(&[("apple", "red"), ("lime", "green")]).into_iter().try_for_each(|put| put.map(drop))?;
+    /// let found: Vec<_> = table.multi_get(&["lime", "pear"]).into_iter().collect::<Result<_, _>>()?;
+    /// assert_eq!(found, [Some(b"green".to_vec()), None]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Each lookup has its own: as for [`get`](Self::get).
+    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<Option<Vec<u8>>>> {
+        let mut values = Vec::with_capacity(keys.len());
+        self.multi_get_with(keys, |_, value| values.push(value.map(|value| value.map(<[u8]>::to_vec))));
+        values
+    }
+
+    /// As [`multi_get`](Self::multi_get), but shows each value to `visit`, in the order of the keys and with the
+    /// key's place among them, instead of collecting them.
+    ///
+    /// `visit` may use the table; reads of the batch are under way meanwhile.
+    pub fn multi_get_with<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        mut visit: impl FnMut(usize, Result<Option<&[u8]>>),
+    ) {
+        self.tree()
+            .multi_get(keys, self.read_depth(), |index, value| visit(index, value.map_err(Into::into)));
+    }
+
+    /// Stores many values, each under its key, and says of each what [`put`](Self::put) would.
+    ///
+    /// Each is atomic by itself, and they may happen in any order: if a key occurs twice, either of its values may
+    /// be the one that stays.
+    ///
+    /// # Errors
+    /// Each has its own: as for [`put`](Self::put).
+    pub fn multi_put<K: AsRef<[u8]>, V: AsRef<[u8]>>(&self, entries: &[(K, V)]) -> Vec<Result<Put>> {
+        self.multi_write(entries.iter().map(|(key, value)| (key, Task::Upsert(value))), Put::from)
+    }
+
+    /// Replaces the values of many keys, of those that have one, and says of each whether it had.
+    ///
+    /// As for [`multi_put`](Self::multi_put), the order is not determined.
+    ///
+    /// # Errors
+    /// Each has its own: as for [`update`](Self::update).
+    pub fn multi_update<K: AsRef<[u8]>, V: AsRef<[u8]>>(&self, entries: &[(K, V)]) -> Vec<Result<bool>> {
+        let tasks = entries.iter().map(|(key, value)| (key, Task::Update(value)));
+        self.multi_write(tasks, |written| written == Written::Replaced)
+    }
+
+    /// Runs many operations of any kind, and shows what came of each to `visit`, in the order in which they were
+    /// given and with their numbers.
+    ///
+    /// Each is atomic by itself, and those on the same key may happen in any order.
+    ///
+    /// ```
+    /// use vellum::{Answer, Task};
+    /// # let directory = tempfile::tempdir()?;
+    /// # let database = vellum::Database::create(directory.path().join("d"), &vellum::Options::default())?;
+    /// # let table = database.create_table("t")?;
+    /// # table.put("lime", "green")?;
+    /// let tasks = [("lime", Task::Get), ("pear", Task::Upsert("green")), ("fig", Task::Remove)];
+    /// table.multi_run(tasks, |number, answer| match answer {
+    ///     Ok(Answer::Value(value)) => assert_eq!((number, value), (0, Some(&b"green"[..]))),
+    ///     Ok(other) => println!("{other:?}"),
+    ///     Err(error) => eprintln!("{error}"),
+    /// });
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn multi_run<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+        &self,
+        tasks: impl IntoIterator<Item = (K, Task<V>)>,
+        mut visit: impl FnMut(usize, Result<Answer<'_>>),
+    ) {
+        let mut batch: Batch<'_, Pool, K, V> = Batch::new(self.pool(), self.read_depth());
+        batch.run(self.tree(), tasks, |number, answer| visit(number, answer.map_err(Into::into)));
+    }
+
+    fn multi_write<K: AsRef<[u8]>, V: AsRef<[u8]>, T>(
+        &self,
+        tasks: impl Iterator<Item = (K, Task<V>)>,
+        outcome: impl Fn(Written) -> T,
+    ) -> Vec<Result<T>> {
+        let mut outcomes = Vec::with_capacity(tasks.size_hint().0);
+        self.multi_run(tasks, |_, answer| {
+            outcomes.push(answer.map(|answer| match answer {
+                Answer::Written(written) => outcome(written),
+                // Only writes were asked for.
+                Answer::Value(_) | Answer::Removed(_) => outcome(Written::Refused),
+            }));
+        });
+        outcomes
+    }
+}
