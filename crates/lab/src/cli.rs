@@ -3,6 +3,7 @@
 use crate::engines::{Choice, EngineName};
 use crate::keys::Order;
 use crate::parse;
+use crate::protocol::Workload;
 use crate::workloads::io::Method;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -29,7 +30,9 @@ pub struct Cli {
 pub enum Command {
     /// Point lookups of uniformly random keys
     #[command(after_help = "Examples:\n  lab lookup --engines vellum,lmdb --tuples 10M --threads 1,2\n  \
-                            lab lookup --engines vellum --tuples 10M --pool 200MiB --check")]
+                            lab lookup --engines vellum --tuples 10M --pool 200MiB --check\n  \
+                            lab lookup --engines vellum,lmdb --tuples 10M --batch 64\n  \
+                            lab lookup --engines vellum --tuples 10M --pool 176MiB --batch 256 --updates 20")]
     Lookup {
         /// What all runs have.
         #[command(flatten)]
@@ -40,6 +43,9 @@ pub enum Command {
         /// The table.
         #[command(flatten)]
         table: TableArguments,
+        /// What runs in batches have.
+        #[command(flatten)]
+        batch: BatchArguments,
         /// The order in which the table is loaded
         #[arg(long, value_enum, default_value = "sequential")]
         load: Order,
@@ -217,6 +223,31 @@ pub struct TableArguments {
     pub value_bytes: usize,
 }
 
+/// What runs in batches have.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct BatchArguments {
+    /// Operations in one call; without it each is a call of its own. An engine that has no batches runs them one
+    /// after the other
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    pub batch: Option<u64>,
+    /// How many of a hundred operations of a batch are updates (vellum only)
+    #[arg(long, default_value = "0", requires = "batch", value_parser = clap::value_parser!(u64).range(0..=100))]
+    pub updates: u64,
+    /// How many reads of a batch may be under way at once
+    #[arg(long, default_value = "128", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=4096))]
+    pub depth: usize,
+}
+
+impl BatchArguments {
+    /// What they ask for.
+    pub fn workload(&self) -> Workload {
+        match self.batch {
+            None => Workload::Lookup,
+            Some(size) => Workload::Batch { size, updates_percent: self.updates, depth: self.depth },
+        }
+    }
+}
+
 /// What `lab evict` has.
 #[derive(Clone, Debug, Args)]
 pub struct EvictArguments {
@@ -307,7 +338,7 @@ mod tests {
     fn lists_and_units_are_understood() {
         let line = "lab lookup --json --engines lmdb,vellum --tuples 20k --pool 64MiB --threads 1,2 \
                     --seconds 0.2";
-        let Command::Lookup { run, engines, table, load } =
+        let Command::Lookup { run, engines, table, load, batch } =
             Cli::try_parse_from(line.split(' ').filter(|w| !w.is_empty())).unwrap().command
         else {
             panic!("not a lookup");
@@ -317,6 +348,7 @@ mod tests {
         assert_eq!(engines.engines, [EngineName::Lmdb, EngineName::Vellum]);
         assert_eq!((table.tuples, engines.pool, table.value_bytes), (20_000, 64 << 20, 120));
         assert_eq!(load, Order::Sequential);
+        assert_eq!(batch.workload(), Workload::Lookup);
     }
 
     #[test]
@@ -326,6 +358,8 @@ mod tests {
             "lab lookup --threads 0",
             "lab lookup --tuples many",
             "lab lookup --value-bytes 7",
+            "lab lookup --updates 20",
+            "lab lookup --batch 0",
             "lab insert --order sideways",
             "lab evict --methods forget",
             "lab io --depth 0",

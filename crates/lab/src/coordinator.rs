@@ -161,6 +161,7 @@ fn prepare(
 fn latency_of(workload: Workload) -> &'static str {
     match workload {
         Workload::Lookup => "one lookup",
+        Workload::Batch { .. } => "one batch of operations",
         Workload::Insert => "one insert",
         Workload::Churn => "one delete and one insert",
         Workload::Scan { length: 0 } => "1024 consecutive tuples",

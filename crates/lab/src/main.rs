@@ -72,8 +72,8 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<()> {
     match command {
-        Command::Lookup { run, engines, table, load } => {
-            let job = Job::on_table(Workload::Lookup, table, load);
+        Command::Lookup { run, engines, table, batch, load } => {
+            let job = Job::on_table(batch.workload(), table, load);
             coordinator::run(&run, &engines, job, &Reporter { json: run.json })
         }
         Command::Scan { run, engines, table, load, length } => {

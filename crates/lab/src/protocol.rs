@@ -17,6 +17,15 @@ use std::time::Duration;
 pub enum Workload {
     /// Point lookups.
     Lookup,
+    /// Point lookups, and updates among them, so many in one call.
+    Batch {
+        /// Operations in one call.
+        size: u64,
+        /// How many of a hundred are updates.
+        updates_percent: u64,
+        /// How many reads may be under way at once.
+        depth: usize,
+    },
     /// Scans of so many tuples; of the whole table if zero.
     Scan {
         /// Tuples a scan.
@@ -34,6 +43,14 @@ pub enum Workload {
 }
 
 impl Workload {
+    /// How many reads of one batch may be under way at once.
+    pub fn read_depth(self) -> usize {
+        match self {
+            Self::Batch { depth, .. } => depth,
+            _ => 128,
+        }
+    }
+
     /// Whether it uses records of several tables, and not one table of tuples.
     pub fn has_records(self) -> bool {
         matches!(self, Self::Tpcc { .. })
@@ -47,7 +64,7 @@ impl Workload {
     /// The name in reports.
     pub fn as_str(self) -> &'static str {
         match self {
-            Self::Lookup => "lookup",
+            Self::Lookup | Self::Batch { .. } => "lookup",
             Self::Scan { .. } => "scan",
             Self::Insert => "insert",
             Self::Churn => "churn",

@@ -16,7 +16,7 @@ use crate::protocol::{Command, Finished, Reply, Specification, Workload};
 use crate::record_worker::RecordSession;
 use crate::statistics::Latencies;
 use crate::workloads::tpcc::Tpcc;
-use crate::workloads::{Pace, Pass, SAMPLE_EVERY, SLOW_OPERATION, Table, churn, insert, lookup, scan};
+use crate::workloads::{Pace, Pass, SAMPLE_EVERY, SLOW_OPERATION, Table, batch, churn, insert, lookup, scan};
 use crate::{Failure, Result};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -168,6 +168,7 @@ impl<E: Engine> Session<E> {
             payload_bytes: specification.tuples * (8 + specification.value_bytes as u64),
             threads_max: specification.threads_max,
             lmdb_write_map: specification.lmdb_write_map,
+            read_depth: specification.workload.read_depth(),
         })
     }
 
@@ -221,6 +222,9 @@ impl<E: Engine> Session<E> {
     fn pass(&self, engine: &E, pace: &Pace) -> Result<Pass> {
         match self.specification.workload {
             Workload::Lookup => lookup::pass(engine, &self.table(), pace),
+            Workload::Batch { size, updates_percent, .. } => {
+                batch::pass(engine, &self.table(), pace, size, updates_percent)
+            }
             Workload::Scan { length } => scan::pass(engine, &self.table(), pace, length),
             Workload::Churn => churn::pass(engine, &self.table(), pace),
             Workload::Insert => {
@@ -330,7 +334,8 @@ mod tests {
 
     #[test]
     fn a_session_prepares_runs_rounds_and_finishes() {
-        let all = [Workload::Lookup, Workload::Scan { length: 0 }, Workload::Scan { length: 5 }];
+        let batch = Workload::Batch { size: 16, updates_percent: 0, depth: 8 };
+        let all = [Workload::Lookup, batch, Workload::Scan { length: 0 }, Workload::Scan { length: 5 }];
         for workload in all.into_iter().chain([Workload::Insert]) {
             let folder = tempfile::tempdir().unwrap();
             let round = |threads, round| Command::Round { threads, round };

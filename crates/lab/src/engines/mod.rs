@@ -74,6 +74,8 @@ pub struct EngineOptions {
     pub threads_max: usize,
     /// Whether LMDB writes through its map.
     pub lmdb_write_map: Choice,
+    /// How many reads one batch of lookups may have under way.
+    pub read_depth: usize,
 }
 
 /// A store of tuples, shared by threads.
@@ -115,10 +117,30 @@ pub trait Engine: Sized + Sync {
     fn close(self) -> Result<()>;
 }
 
+/// One of a batch: a key, and its new value if it is to be updated.
+pub type Operation = ([u8; KEY_BYTES], Option<Vec<u8>>);
+
 /// Reads tuples.
 pub trait Reader {
     /// Copies the value of `key` into `value`, whose contents are replaced; `false` if there is none.
     fn lookup(&mut self, key: &[u8; KEY_BYTES], value: &mut Vec<u8>) -> Result<bool>;
+
+    /// Runs many operations and shows each key with its value to `visit`; an update, which is of a tuple that
+    /// exists, without one. By default one after the other, and lookups only.
+    fn batch<F>(&mut self, operations: &[Operation], mut visit: F) -> Result<()>
+    where
+        F: FnMut(&[u8; KEY_BYTES], Option<&[u8]>) -> Result<()>,
+    {
+        let mut value = Vec::new();
+        for (key, update) in operations {
+            if update.is_some() {
+                return Err("only vellum updates in batches".into());
+            }
+            let found = self.lookup(key, &mut value)?;
+            visit(key, found.then_some(&value[..]))?;
+        }
+        Ok(())
+    }
 
     /// Shows all tuples from `first` on, in the order of their keys, until `visit` breaks off.
     fn scan<F>(&mut self, first: &[u8; KEY_BYTES], visit: F) -> Result<()>

@@ -4,13 +4,13 @@
 //! Each operation is atomic by itself; there is no transaction around a load. What was written is in the
 //! pool or, when it does not fit, in the file; nothing is synced before the database is closed.
 
-use super::{Engine, EngineOptions, Reader, Writer};
+use super::{Engine, EngineOptions, Operation, Reader, Writer};
 use crate::Result;
 use crate::keys::KEY_BYTES;
 use bytesize::ByteSize;
 use serde_json::json;
 use std::ops::{Bound, ControlFlow};
-use vellum::{Database, Options, Table};
+use vellum::{Answer, Database, Options, Table, Task, Written};
 
 /// An open database and its table.
 pub struct Vellum {
@@ -32,7 +32,7 @@ impl Engine for Vellum {
     const CONCURRENT_WRITERS: bool = true;
 
     fn create(options: &EngineOptions) -> Result<Self> {
-        let settings = Options::default().pool_bytes(options.pool_bytes);
+        let settings = Options::default().pool_bytes(options.pool_bytes).read_depth(options.read_depth);
         let database = Database::create(options.directory.join("table.vellum"), &settings)?;
         let table = database.create_table("tuples")?;
         Ok(Self { database, table, pool_bytes: options.pool_bytes })
@@ -103,6 +103,28 @@ impl Reader for VellumReader<'_> {
     #[inline]
     fn lookup(&mut self, key: &[u8; KEY_BYTES], value: &mut Vec<u8>) -> Result<bool> {
         Ok(self.0.get_into(key, value)?)
+    }
+
+    fn batch<F>(&mut self, operations: &[Operation], mut visit: F) -> Result<()>
+    where
+        F: FnMut(&[u8; KEY_BYTES], Option<&[u8]>) -> Result<()>,
+    {
+        let tasks = operations.iter().map(|(key, update)| {
+            (key, update.as_ref().map_or(Task::Get, |value| Task::Update(value.as_slice())))
+        });
+        let mut outcome = Ok(());
+        self.0.multi_run(tasks, |index, answer| {
+            let seen = match answer {
+                Ok(Answer::Value(value)) => visit(&operations[index].0, value),
+                Ok(Answer::Written(Written::Replaced)) => Ok(()),
+                Ok(_) => Err("a tuple that was to be updated is missing".into()),
+                Err(error) => Err(error.into()),
+            };
+            if outcome.is_ok() {
+                outcome = seen;
+            }
+        });
+        outcome
     }
 
     #[inline]

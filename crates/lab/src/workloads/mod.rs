@@ -1,6 +1,7 @@
 //! The workloads: what is done with an engine (`lookup`, `scan`, `insert`, `churn`) or with the kernel (`evict`,
 //! `io`), by several threads at once, for a time or until it is done.
 
+pub mod batch;
 pub mod churn;
 pub mod evict;
 pub mod insert;
