@@ -85,7 +85,7 @@ const STEPS: &[Step] = &[
     },
     Step {
         name: "lab",
-        about: "short runs of the lab: lookups and TPC-C, in and beyond memory",
+        about: "short runs of the lab: lookups, TPC-C and YCSB, in and beyond memory",
         cure: "run the command above by hand; `cargo lab --help` explains its options",
         action: lab,
     },
@@ -239,8 +239,12 @@ fn lab() -> Result<Outcome, String> {
     for pool in [["--pool", "64MiB"], ["--pool", "1MiB"]] {
         execute(cargo(&[&start[..], &lookup[..], &pool[..]].concat()))?;
     }
+    let ycsb = ["ycsb", "--records", "20k", "--threads", "2", "--seconds", "0.5", "--rounds", "1", "--check"];
     for pool in [["--pool", "256MiB"], ["--pool", "16MiB"]] {
         execute(cargo(&[&start[..], &tpcc[..], &pool[..]].concat()))?;
+        for workload in [["--workload", "a"], ["--workload", "e"]] {
+            execute(cargo(&[&start[..], &ycsb[..], &workload[..], &pool[..]].concat()))?;
+        }
     }
     Ok(Outcome::Done)
 }

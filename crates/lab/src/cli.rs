@@ -5,6 +5,7 @@ use crate::keys::Order;
 use crate::parse;
 use crate::protocol::Workload;
 use crate::workloads::io::Method;
+use crate::workloads::ycsb::{Distribution, Mix};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -121,6 +122,21 @@ pub enum Command {
         /// Warehouses, of about 100 MB each
         #[arg(long, default_value = "4", value_parser = clap::value_parser!(u32).range(1..=10_000))]
         warehouses: u32,
+    },
+    /// The workloads A to F of YCSB on records of several fields
+    #[command(after_help = "Examples:\n  lab ycsb --workload a --records 1M --threads 1,2\n  \
+                            lab ycsb --workload e --distribution uniform --engines vellum,lmdb --scan-max 100\n\n\
+                            All records are checked after loading and at the end, with exit code 3 if one is wrong.")]
+    Ycsb {
+        /// What all runs have.
+        #[command(flatten)]
+        run: RunArguments,
+        /// What runs with engines have.
+        #[command(flatten)]
+        engines: EngineArguments,
+        /// What this run has.
+        #[command(flatten)]
+        ycsb: YcsbArguments,
     },
     /// Pages made resident and released again, by each method; operations are pages
     #[command(after_help = "Example:\n  lab evict --threads 1,2")]
@@ -248,6 +264,29 @@ impl BatchArguments {
     }
 }
 
+/// What `lab ycsb` has.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct YcsbArguments {
+    /// The workload
+    #[arg(long, value_enum, ignore_case = true)]
+    pub workload: Mix,
+    /// Which records are used how often; by default the latest in D, zipfian otherwise
+    #[arg(long, value_enum)]
+    pub distribution: Option<Distribution>,
+    /// Records that are loaded
+    #[arg(long, default_value = "1M", value_parser = parse::count)]
+    pub records: u64,
+    /// Fields of a record
+    #[arg(long, default_value = "10", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1000))]
+    pub fields: usize,
+    /// The size of each field
+    #[arg(long, default_value = "100", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(8..=1 << 20))]
+    pub field_bytes: usize,
+    /// The longest scan of E, in records
+    #[arg(long, default_value = "100", value_parser = clap::value_parser!(u64).range(1..))]
+    pub scan_max: u64,
+}
+
 /// What `lab evict` has.
 #[derive(Clone, Debug, Args)]
 pub struct EvictArguments {
@@ -363,6 +402,10 @@ mod tests {
             "lab insert --order sideways",
             "lab evict --methods forget",
             "lab io --depth 0",
+            "lab tpcc --warehouses 0",
+            "lab ycsb",
+            "lab ycsb --workload g",
+            "lab ycsb --workload a --field-bytes 7",
         ] {
             assert!(Cli::try_parse_from(line.split(' ')).is_err(), "{line}");
         }

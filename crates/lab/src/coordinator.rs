@@ -1,6 +1,6 @@
 //! The parent of a run: starts a process for each engine, gives them their turns, and reports.
 
-use crate::cli::{EngineArguments, RunArguments, TableArguments};
+use crate::cli::{EngineArguments, RunArguments, TableArguments, YcsbArguments};
 use crate::contest::{Contest, Setup};
 use crate::engines::EngineName;
 use crate::keys::Order;
@@ -47,6 +47,19 @@ impl Job {
     pub fn tpcc(warehouses: u32) -> Self {
         let tuples = tpcc::tuples(warehouses);
         Self { workload: Workload::Tpcc { warehouses }, order: Order::Sequential, tuples, value_bytes: 0 }
+    }
+
+    /// A workload of YCSB.
+    pub fn ycsb(arguments: &YcsbArguments) -> Self {
+        let mix = arguments.workload;
+        let distribution = arguments.distribution.unwrap_or(mix.distribution());
+        let (fields, scan_max) = (arguments.fields, arguments.scan_max);
+        Self {
+            workload: Workload::Ycsb { mix, distribution, fields, scan_max },
+            order: Order::Random,
+            tuples: arguments.records,
+            value_bytes: fields * arguments.field_bytes,
+        }
     }
 }
 
@@ -167,6 +180,7 @@ fn latency_of(workload: Workload) -> &'static str {
         Workload::Scan { length: 0 } => "1024 consecutive tuples",
         Workload::Scan { .. } => "one scan",
         Workload::Tpcc { .. } => "one transaction",
+        Workload::Ycsb { .. } => "one operation",
     }
 }
 

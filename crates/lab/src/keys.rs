@@ -59,6 +59,12 @@ impl Generator {
         Self(mix(seed ^ mix(thread.wrapping_add(1) ^ mix(round.wrapping_add(1)))))
     }
 
+    /// A number without visible structure, another one for each number.
+    #[inline]
+    pub fn hash(number: u64) -> u64 {
+        mix(number.wrapping_add(0x9e37_79b9_7f4a_7c15))
+    }
+
     /// The next 64 random bits.
     #[inline]
     pub fn next(&mut self) -> u64 {

@@ -91,6 +91,9 @@ fn run(command: Command) -> Result<()> {
         Command::Tpcc { run, engines, warehouses } => {
             coordinator::run(&run, &engines, Job::tpcc(warehouses), &Reporter { json: run.json })
         }
+        Command::Ycsb { run, engines, ycsb } => {
+            coordinator::run(&run, &engines, Job::ycsb(&ycsb), &Reporter { json: run.json })
+        }
         Command::Evict { run, evict } => device::evict(&run, &evict, &Reporter { json: run.json }),
         Command::Io { run, io } => device::io(&run, &io, &Reporter { json: run.json }),
         Command::Manifest { dir } => {

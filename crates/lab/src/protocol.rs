@@ -7,6 +7,7 @@
 use crate::contest::Measured;
 use crate::engines::{Choice, EngineName};
 use crate::keys::Order;
+use crate::workloads::ycsb::{Distribution, Mix};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -40,6 +41,17 @@ pub enum Workload {
         /// How many warehouses there are.
         warehouses: u32,
     },
+    /// A workload of YCSB.
+    Ycsb {
+        /// Which one.
+        mix: Mix,
+        /// Which records are used how often.
+        distribution: Distribution,
+        /// Fields of a record.
+        fields: usize,
+        /// The longest scan, in records.
+        scan_max: u64,
+    },
 }
 
 impl Workload {
@@ -53,12 +65,12 @@ impl Workload {
 
     /// Whether it uses records of several tables, and not one table of tuples.
     pub fn has_records(self) -> bool {
-        matches!(self, Self::Tpcc { .. })
+        matches!(self, Self::Tpcc { .. } | Self::Ycsb { .. })
     }
 
     /// Whether what is stored is meant to grow after it was loaded.
     pub fn grows(self) -> bool {
-        matches!(self, Self::Tpcc { .. })
+        matches!(self, Self::Tpcc { .. }) || matches!(self, Self::Ycsb { mix, .. } if mix.inserts())
     }
 
     /// The name in reports.
@@ -69,6 +81,7 @@ impl Workload {
             Self::Insert => "insert",
             Self::Churn => "churn",
             Self::Tpcc { .. } => "tpcc",
+            Self::Ycsb { mix, .. } => mix.as_str(),
         }
     }
 }

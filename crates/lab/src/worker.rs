@@ -16,6 +16,7 @@ use crate::protocol::{Command, Finished, Reply, Specification, Workload};
 use crate::record_worker::RecordSession;
 use crate::statistics::Latencies;
 use crate::workloads::tpcc::Tpcc;
+use crate::workloads::ycsb::Ycsb;
 use crate::workloads::{Pace, Pass, SAMPLE_EVERY, SLOW_OPERATION, Table, batch, churn, insert, lookup, scan};
 use crate::{Failure, Result};
 use std::collections::BTreeMap;
@@ -55,6 +56,7 @@ fn serve_engine<E: Engine, S: Store>(
 ) -> Result<()> {
     match specification.workload {
         Workload::Tpcc { .. } => converse(RecordSession::<S, Tpcc>::new(specification)?, input, output),
+        Workload::Ycsb { .. } => converse(RecordSession::<S, Ycsb>::new(specification)?, input, output),
         _ => converse(Session::<E>::new(specification), input, output),
     }
 }
@@ -231,7 +233,9 @@ impl<E: Engine> Session<E> {
                 let order = self.specification.order;
                 insert::load(engine, &self.table(), order, pace.threads, pace.sample_every)
             }
-            Workload::Tpcc { .. } => Err("a workload on records has a session of its own".into()),
+            Workload::Tpcc { .. } | Workload::Ycsb { .. } => {
+                Err("a workload on records has a session of its own".into())
+            }
         }
     }
 

@@ -219,6 +219,23 @@ fn tpcc_with_much_more_data_than_memory_stays_consistent_and_within_the_limit() 
 }
 
 #[test]
+fn ycsb() {
+    let folder = tempfile::tempdir().unwrap();
+    for workload in ["a", "b", "c", "d", "e", "f"] {
+        for options in ["", "--distribution uniform --fields 4 --field-bytes 500"] {
+            let line = format!(
+                "ycsb --workload {workload} --engines {ENGINES} --records 2k --seconds 0.05 --rounds 1 \
+                 --threads 1,2 {options}"
+            );
+            let objects = objects(folder.path(), &line);
+            check_run(&objects, &format!("ycsb_{workload}"), &ENGINE_LIST, &[1, 2], 1);
+        }
+    }
+    let (_, pages_evicted) = checked("ycsb --workload a --records 20k --threads 2 --pool 1MiB");
+    assert!(pages_evicted > 1000, "{pages_evicted}");
+}
+
+#[test]
 fn evictions() {
     let folder = tempfile::tempdir().unwrap();
     let line = "evict --methods madvise --pool 64MiB --seconds 0.2 --rounds 2 --threads 1,2";

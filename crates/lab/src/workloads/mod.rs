@@ -9,6 +9,7 @@ pub mod io;
 pub mod lookup;
 pub mod scan;
 pub mod tpcc;
+pub mod ycsb;
 
 use crate::Result;
 use crate::statistics::Latencies;
