@@ -28,6 +28,13 @@ pub trait Bytes: Copy {
     /// as the bytes do. Bytes beyond the end are zero.
     fn be_word_at(self, at: usize) -> u64;
 
+    /// How many of the sixteen 32-bit numbers from `at` on are less than `bound`, up to the first that is not;
+    /// numbers beyond the end are zero. `at` is a multiple of 4.
+    #[inline]
+    fn less_of_16(self, at: usize, bound: u32) -> usize {
+        (0..16).take_while(|index| self.u32_at(at.saturating_add(4 * index)) < bound).count()
+    }
+
     /// Compares `length` bytes from `at` with `other`, as [`Ord`] compares slices. A range that would
     /// cross the end is cut there.
     fn compare(self, at: usize, length: usize, other: &[u8]) -> Ordering;
@@ -66,6 +73,19 @@ impl Bytes for &[u8] {
     fn be_word_at(self, at: usize) -> u64 {
         let rest = self.get(at..).unwrap_or_default();
         rest.first_chunk().map_or_else(|| padded(rest), |chunk| u64::from_be_bytes(*chunk))
+    }
+
+    #[inline]
+    fn less_of_16(self, at: usize, bound: u32) -> usize {
+        let Some(numbers) = self.get(at..).and_then(|rest| rest.first_chunk::<64>()) else {
+            return (0..16).take_while(|index| self.u32_at(at.saturating_add(4 * index)) < bound).count();
+        };
+        // One bit a number, without a jump, so that the compiler can compare several at once.
+        let numbers = numbers.as_chunks().0.iter().enumerate();
+        let less = numbers.fold(0u32, |less, (index, number)| {
+            less | u32::from(u32::from_le_bytes(*number) < bound) << index
+        });
+        less.trailing_ones() as usize
     }
 
     #[inline]
@@ -112,6 +132,8 @@ mod tests {
         assert_eq!(bytes.be_word_at(7), 0x0809_0000_0000_0000);
         assert_eq!(bytes.be_word_at(usize::MAX), 0);
         assert_eq!(bytes.u8_at(9), 0);
+        assert_eq!(bytes.less_of_16(usize::MAX & !3, 1), 16);
+        assert_eq!(bytes.less_of_16(0, 0x0403_0202), 1);
         assert_eq!(bytes.compare(7, 100, &[8, 9]), Ordering::Equal);
         assert_eq!(bytes.compare(usize::MAX, usize::MAX, &[]), Ordering::Equal);
         let mut out = Vec::new();

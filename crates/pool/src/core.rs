@@ -50,6 +50,8 @@ pub(crate) struct Core {
     base: *mut u8,
     states: *const PageState,
     pub(crate) capacity_pages: u64,
+    /// The capacity again; or 0 if hits are counted, so that looks at pages take the way on which they are.
+    pub(crate) pages_uncounted: u64,
     pub(crate) count_hits: bool,
     pub(crate) read_only: bool,
 
@@ -129,6 +131,7 @@ impl Core {
             base: parts.pages.base().as_ptr(),
             states: parts.states.base().as_ptr().cast(),
             capacity_pages: parts.capacity_pages,
+            pages_uncounted: if parts.count_hits { 0 } else { parts.capacity_pages },
             count_hits: parts.count_hits,
             read_only: parts.read_only,
             file: parts.file,
@@ -162,6 +165,17 @@ impl Core {
     #[inline]
     pub(crate) fn state(&self, page: PageId) -> &PageState {
         assert!(page.0 < self.capacity_pages, "{page} is beyond the capacity");
+        // SAFETY: it is not.
+        unsafe { self.state_within(page) }
+    }
+
+    /// The state of a page that is known to lie within the capacity.
+    ///
+    /// # Safety
+    /// It does.
+    #[inline]
+    pub(crate) unsafe fn state_within(&self, page: PageId) -> &PageState {
+        debug_assert!(page.0 < self.capacity_pages);
         // SAFETY: the mapping of states has one zeroed word for each page of the capacity and lives as long
         // as `self`.
         unsafe { &*self.states.add(page.0 as usize) }
@@ -173,6 +187,12 @@ impl Core {
         debug_assert!(page.0 < self.capacity_pages);
         // SAFETY: the mapping of pages is as long as the capacity.
         unsafe { self.base.add(page.offset() as usize) }
+    }
+
+    /// Where a page would live, whether or not it exists.
+    #[inline]
+    pub(crate) fn address_of_any(&self, page: PageId) -> *const u8 {
+        self.base.wrapping_add(page.0.wrapping_mul(PAGE_SIZE as u64) as usize)
     }
 
     /// The bytes of a page, for whoever validates what it reads.

@@ -11,7 +11,7 @@ use crate::{
     core::Core,
     error::{Interrupt, Miss},
     pager::{AllocatedPage, ExclusivePage, OptimisticPage, SharedPage},
-    state::Word,
+    state::{PageState, Word},
     view::{OptimisticBytes, prefetch},
 };
 use std::mem::ManuallyDrop;
@@ -27,8 +27,24 @@ pub struct OptimisticGuard<'p> {
 }
 
 impl<'p> OptimisticGuard<'p> {
-    /// Begins to look at `page`, which the caller has checked to lie within the capacity.
-    #[inline]
+    /// Begins to look at `page`, if it lies within the capacity and can be read as it is: neither evicted nor
+    /// latched exclusively, and not marked by the clock.
+    ///
+    /// That is nearly always so, and every operation does it at every level. So it says no more than that, and
+    /// whoever is refused finds out why by [`begin`](Self::begin).
+    #[inline(always)]
+    pub(crate) fn look(core: &'p Core, page: PageId) -> Option<Self> {
+        // None lies there if hits are counted, which is done when looking closely.
+        if page.0 >= core.pages_uncounted {
+            return None;
+        }
+        // SAFETY: it lies within the capacity.
+        let seen = unsafe { core.state_within(page) }.load();
+        seen.is_readable().then_some(Self { core, page, seen })
+    }
+
+    /// Begins to look at `page`, which the caller has checked to lie within the capacity, taking the clock's mark
+    /// off it; else gives its state.
     pub(crate) fn begin(core: &'p Core, page: PageId) -> Result<Self, Word> {
         let seen = core.readable(core.state(page))?;
         if core.count_hits {
@@ -41,6 +57,13 @@ impl<'p> OptimisticGuard<'p> {
     pub(crate) fn begin_in_passing(core: &'p Core, page: PageId) -> Result<Self, Word> {
         let seen = core.state(page).load();
         if seen.is_marked() { Ok(Self { core, page, seen }) } else { Self::begin(core, page) }
+    }
+
+    /// The state of the page.
+    #[inline]
+    fn state(&self) -> &'p PageState {
+        // SAFETY: a guard begins with a page that lies within the capacity.
+        unsafe { self.core.state_within(self.page) }
     }
 
     /// Which page it is.
@@ -68,11 +91,13 @@ impl<'p> OptimisticGuard<'p> {
     /// [`Interrupt::Conflict`] if not: throw away what was computed, and begin anew.
     #[inline]
     pub fn validate(&self) -> Result<(), Interrupt> {
-        if self.core.state(self.page).validate(self.seen) {
-            Ok(())
-        } else {
-            Err(Interrupt::Conflict(self.page))
-        }
+        if self.is_valid() { Ok(()) } else { Err(Interrupt::Conflict(self.page)) }
+    }
+
+    /// Whether [`validate`](Self::validate) succeeds.
+    #[inline]
+    pub(crate) fn is_valid(&self) -> bool {
+        self.state().validate(self.seen)
     }
 
     /// Latches the page exclusively, if it still is what was read.
@@ -84,7 +109,7 @@ impl<'p> OptimisticGuard<'p> {
     pub fn upgrade(self) -> Result<ExclusiveGuard<'p>, Interrupt> {
         // Before the first change of all the file is marked as in use; one that is open for reading only never is.
         self.core.mark_in_use()?;
-        if self.core.state(self.page).try_upgrade_optimistic(self.seen) {
+        if self.state().try_upgrade_optimistic(self.seen) {
             Ok(ExclusiveGuard { core: self.core, extent: Extent::page(self.page), changed: false })
         } else {
             Err(Interrupt::Conflict(self.page))
@@ -96,7 +121,7 @@ impl<'p> OptimisticGuard<'p> {
     /// # Errors
     /// [`Interrupt::Conflict`] if it has changed.
     pub fn share(self) -> Result<SharedGuard<'p>, Interrupt> {
-        if self.core.state(self.page).try_share_optimistic(self.seen) {
+        if self.state().try_share_optimistic(self.seen) {
             Ok(SharedGuard { core: self.core, extent: Extent::page(self.page) })
         } else {
             Err(Interrupt::Conflict(self.page))

@@ -21,7 +21,7 @@ use vellum_base::{Bytes, Extent, PageId, PageKind};
 use vellum_vm::AlignedBuffer;
 
 /// A guard that holds nothing: see [`OptimisticGuard`](crate::OptimisticGuard).
-pub trait OptimisticPage: Sized {
+pub trait OptimisticPage: Copy {
     /// Its bytes.
     type View: Bytes;
     /// What it becomes by [`upgrade`](Self::upgrade).

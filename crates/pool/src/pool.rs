@@ -15,7 +15,7 @@ use crate::{
     state::Word,
     statistics::PoolStatistics,
     superblock::{APPLICATION_BYTES, ROOTS, SUPERBLOCKS},
-    view::{LINE_BYTES, prefetch},
+    view::{LINE_BYTES, prefetch, prefetch_line},
 };
 use std::{
     path::{Path, PathBuf},
@@ -309,10 +309,40 @@ impl Pool {
         PoolError::Corruption { extent: Extent::page(referrer), fault: Fault::Reference(page.0) }.into()
     }
 
-    /// Fetches the first lines of a page, which a look at it will need, all at once.
-    #[inline]
+    /// Fetches the first lines of a page, which a look at it will need, all at once. The page need not even exist.
+    #[inline(always)]
     fn prefetch_lines(&self, page: PageId) {
-        prefetch(self.core.address(page), PREFETCH_LINES * LINE_BYTES);
+        let start = self.core.address_of_any(page);
+        for line in 0..PREFETCH_LINES {
+            prefetch_line(start.wrapping_add(line * LINE_BYTES));
+        }
+    }
+
+    /// [`Pager::root`] if the page cannot simply be read.
+    #[cold]
+    #[inline(never)]
+    fn root_closely(&self, page: PageId) -> Result<OptimisticGuard<'_>, Interrupt> {
+        if !self.within(page) {
+            return Err(Self::dangling(page, page));
+        }
+        OptimisticGuard::begin(&self.core, page)
+            .map_err(|now| self.look_failed(page, now, Miss::certain(Extent::page(page))))
+    }
+
+    /// [`Pager::child`] if `page`, to which the parent refers, cannot simply be read.
+    // The guard is taken by value, so that it need not lie in memory while all is well.
+    #[cold]
+    #[inline(never)]
+    fn child_closely<'p>(
+        &'p self,
+        parent: OptimisticGuard<'p>,
+        page: PageId,
+    ) -> Result<OptimisticGuard<'p>, Interrupt> {
+        if !self.within(page) {
+            parent.validate()?;
+            return Err(Self::dangling(parent.id(), page));
+        }
+        self.follow(&parent, page, OptimisticGuard::begin(&self.core, page))
     }
 
     /// What a look at `page`, to which the parent refers, comes to.
@@ -373,24 +403,22 @@ impl Pager for Pool {
     type Misses<'p> = MissQueue<'p>;
     type Stream<'p> = ExtentStream<'p>;
 
-    #[inline]
+    #[inline(always)]
     fn root(&self, page: PageId) -> Result<OptimisticGuard<'_>, Interrupt> {
-        if !self.within(page) {
-            return Err(Self::dangling(page, page));
+        match OptimisticGuard::look(&self.core, page) {
+            Some(root) => Ok(root),
+            None => self.root_closely(page),
         }
-        OptimisticGuard::begin(&self.core, page)
-            .map_err(|now| self.look_failed(page, now, Miss::certain(Extent::page(page))))
     }
 
-    #[inline]
+    #[inline(always)]
     fn child<'p>(
         &'p self,
         parent: &OptimisticGuard<'p>,
         place: usize,
     ) -> Result<OptimisticGuard<'p>, Interrupt> {
-        let page = self.referred(parent, place)?;
-        self.prefetch_lines(page);
-        self.follow(parent, page, OptimisticGuard::begin(&self.core, page))
+        self.prefetch_lines(PageId(parent.bytes().u64_at(place)));
+        self.child_fetched(parent, place)
     }
 
     #[inline]
@@ -402,14 +430,17 @@ impl Pager for Pool {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn child_fetched<'p>(
         &'p self,
         parent: &OptimisticGuard<'p>,
         place: usize,
     ) -> Result<OptimisticGuard<'p>, Interrupt> {
-        let page = self.referred(parent, place)?;
-        self.follow(parent, page, OptimisticGuard::begin(&self.core, page))
+        let page = PageId(parent.bytes().u64_at(place));
+        match OptimisticGuard::look(&self.core, page) {
+            Some(child) if parent.is_valid() => Ok(child),
+            _ => self.child_closely(*parent, page),
+        }
     }
 
     fn child_in_passing<'p>(

@@ -103,6 +103,42 @@ impl OptimisticBytes<'_> {
         }
     }
 
+    /// One bit for each of the sixteen 32-bit numbers at `at`, all within the page: whether it is less.
+    #[inline]
+    fn less_mask(self, at: usize, bound: u32) -> u32 {
+        debug_assert!(at + 64 <= PAGE_SIZE);
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        {
+            use std::arch::x86_64::*;
+            let (first, second, third, fourth): (__m128i, __m128i, __m128i, __m128i);
+            // SAFETY: the 64 bytes lie in the page, which is readable (see `new`); the loads have no other
+            // effect. A racing write gives a mixture, as in `word`. Every x86-64 processor knows SSE2.
+            unsafe {
+                std::arch::asm!(
+                    "movdqu {first}, xmmword ptr [{from}]",
+                    "movdqu {second}, xmmword ptr [{from} + 16]",
+                    "movdqu {third}, xmmword ptr [{from} + 32]",
+                    "movdqu {fourth}, xmmword ptr [{from} + 48]",
+                    from = in(reg) self.base.add(at),
+                    first = out(xmm_reg) first,
+                    second = out(xmm_reg) second,
+                    third = out(xmm_reg) third,
+                    fourth = out(xmm_reg) fourth,
+                    options(pure, readonly, nostack, preserves_flags)
+                );
+                // The processor compares signed numbers: turn the sign of both sides.
+                let sign = _mm_set1_epi32(i32::MIN);
+                let bound = _mm_set1_epi32((bound ^ 0x8000_0000).cast_signed());
+                let less = |numbers| _mm_cmpgt_epi32(bound, _mm_xor_si128(numbers, sign));
+                let low = _mm_packs_epi32(less(first), less(second));
+                let high = _mm_packs_epi32(less(third), less(fourth));
+                _mm_movemask_epi8(_mm_packs_epi16(low, high)).cast_unsigned()
+            }
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        (0..16).fold(0, |less, index| less | u32::from(self.u32_at(at + 4 * index) < bound) << index)
+    }
+
     /// Copies `length` bytes, all within the page.
     ///
     /// # Safety
@@ -117,10 +153,17 @@ impl OptimisticBytes<'_> {
             return;
         }
         let mut done = 0;
-        while done + 16 < length {
-            // SAFETY: `done + 16` is less than `length`, for which there is room.
+        while done + 32 <= length {
+            // SAFETY: `done + 32` is at most `length`, for which there is room.
+            unsafe {
+                self.copy_16(at + done, target.add(done));
+                self.copy_16(at + done + 16, target.add(done + 16));
+            }
+            done += 32;
+        }
+        if done + 16 < length {
+            // SAFETY: `done + 16` is less than `length`.
             unsafe { self.copy_16(at + done, target.add(done)) };
-            done += 16;
         }
         // SAFETY: the last sixteen overlap what was copied before, if need be.
         unsafe { self.copy_16(at + length - 16, target.add(length - 16)) };
@@ -181,6 +224,15 @@ impl Bytes for OptimisticBytes<'_> {
     }
 
     #[inline]
+    fn less_of_16(self, at: usize, bound: u32) -> usize {
+        let at = at & !3;
+        if at > PAGE_SIZE - 64 {
+            return (0..16).take_while(|index| self.u32_at(at.saturating_add(4 * index)) < bound).count();
+        }
+        self.less_mask(at, bound).trailing_ones() as usize
+    }
+
+    #[inline]
     fn compare(self, at: usize, length: usize, other: &[u8]) -> Comparison {
         let (at, length) = Self::cut(at, length);
         let common = length.min(other.len());
@@ -216,18 +268,23 @@ impl Bytes for OptimisticBytes<'_> {
 /// Fetches memory that will be read soon into the processor's cache.
 #[inline]
 pub(crate) fn prefetch(start: *const u8, bytes: usize) {
+    let first = start.addr() & !(LINE_BYTES - 1);
+    for line in (first..start.addr() + bytes).step_by(LINE_BYTES) {
+        prefetch_line(start.with_addr(line));
+    }
+}
+
+/// Fetches the cache line in which `address` lies, if anything is there.
+#[inline(always)]
+pub(crate) fn prefetch_line(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        let start = start.cast::<i8>();
-        let first = start.addr() & !(LINE_BYTES - 1);
-        for line in (first..start.addr() + bytes).step_by(LINE_BYTES) {
-            // SAFETY: a prefetch has no effect on what the program does, whatever the address.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(start.with_addr(line)) };
-        }
+        // SAFETY: a prefetch has no effect on what the program does, whatever the address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = (start, bytes);
+    let _ = address;
 }
 
 #[cfg(all(test, not(loom)))]
@@ -253,6 +310,9 @@ mod tests {
             assert_eq!(view.u32_at(at & !3), slice.u32_at(at & !3));
             assert_eq!(view.u64_at(at & !7), slice.u64_at(at & !7));
             assert_eq!(view.be_word_at(at), slice.be_word_at(at));
+            for bound in [0, 1, 0x1f1f_1f1f, 0x7fff_ffff, 0x8000_0000, u32::MAX] {
+                assert_eq!(view.less_of_16(at & !3, bound), slice.less_of_16(at & !3, bound));
+            }
             for length in [0, 1, 7, 8, 9, 16, 120, 5000, usize::MAX] {
                 let (mut ours, mut theirs) = (vec![1], vec![1]);
                 view.append_to(at, length, &mut ours);

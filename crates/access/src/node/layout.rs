@@ -84,14 +84,20 @@ impl Slot {
     ///
     /// Slots of shorter keys with the same head are less, whatever their records.
     #[inline]
-    pub fn probe(head: u32, rest_length: usize) -> u64 {
-        (head as u64) << 32 | (rest_length.min(HEAD_BYTES + 1) as u64) << REST_SHIFT
+    pub fn probe(head: u32, rest_length: usize) -> Self {
+        Self((head as u64) << 32 | (rest_length.min(HEAD_BYTES + 1) as u64) << REST_SHIFT)
+    }
+
+    /// Whether the head of a probe, or of a slot, is all that its key has behind the prefix.
+    #[inline]
+    pub fn is_whole(self) -> bool {
+        self.rest_length() <= HEAD_BYTES
     }
 
     /// Whether head and length are those that `probe` was made of.
     #[inline]
-    pub fn agrees(self, probe: u64) -> bool {
-        self.0 >> REST_SHIFT == probe >> REST_SHIFT
+    pub fn agrees(self, probe: Self) -> bool {
+        self.0 >> REST_SHIFT == probe.0 >> REST_SHIFT
     }
 
     #[inline]
@@ -222,7 +228,9 @@ pub(super) fn key_word(key: &[u8]) -> u64 {
 #[inline]
 pub(super) fn head_behind(key: &[u8], word: u64, prefix_length: usize) -> u32 {
     if prefix_length <= 4 || key.len() <= 8 {
-        return (word.checked_shl(8 * prefix_length.min(8) as u32).unwrap_or(0) >> 32) as u32;
+        // In two shifts, as one by 64 bits would be none.
+        let half = 4 * prefix_length as u32;
+        return (word.wrapping_shl(half).wrapping_shl(half) >> 32) as u32;
     }
     let rest = key.get(prefix_length..).unwrap_or(&[]);
     match (rest.first_chunk(), key.last_chunk()) {

@@ -1,17 +1,34 @@
 //! Searching a node: the innermost loop of everything.
 //!
-//! Hints say in one cache line in which range of 2^k slots the key must be. Hints and range alike are cut to a
-//! quarter by three comparisons at a time, which do not depend on each other and do not jump.
+//! Hints say in one cache line in which range of 2^k slots the key must be; all sixteen are compared at once.
+//! The range is cut to a quarter by three comparisons at a time, which do not depend on each other and do not jump.
 //! Key bytes in the heap are touched only if the head agrees and the key goes beyond it.
 
 use super::layout::*;
-use super::view::{Find, NodeView, ValueAt, child_place};
+use super::view::{Find, NodeView, ValueAt};
 use std::cmp::Ordering;
 use vellum_base::Bytes;
 
-/// What [`NodeView::search`] gives instead of the slot of a key that is not there: no slot has such lengths.
+/// What a search gives instead of the slot of a key that is not there: no slot has such lengths.
 /// (A pair of numbers is returned in registers; an `Option` would go through memory.)
 const ABSENT: Slot = Slot(u64::MAX);
+
+/// A multiple of 8 within the page. It does nothing to the place of a slot, but lets the compiler see that it is one.
+#[inline]
+fn within_page(at: usize) -> usize {
+    at & (NODE_BYTES - 8)
+}
+
+/// How far the heads lead: to the first slot that is not less than what the head and the length say of a key.
+#[derive(Clone, Copy)]
+struct Seek {
+    /// The byte where that slot stands, or [`Seek::end`].
+    at: usize,
+    /// The byte behind the last slot.
+    end: usize,
+    /// What was searched for; [`ABSENT`] if no key of the node has the prefix of the one searched for.
+    probe: Slot,
+}
 
 impl<B: Bytes> NodeView<B> {
     /// Finds the first slot whose key is not less than `key`, which may have any length and need not lie
@@ -25,53 +42,74 @@ impl<B: Bytes> NodeView<B> {
 
     /// Where the value of `key` lies, if the leaf has it. The same as [`NodeView::find`] followed by
     /// [`NodeView::value_location`], but only for leaves, and a little faster.
-    #[inline]
+    #[inline(always)]
     pub fn get(self, key: &[u8]) -> Option<ValueAt> {
-        let (_, slot) = self.search::<LEAF_STRIDE>(key);
+        let seek = self.seek::<LEAF_STRIDE>(key);
+        let slot = self.slot_at(seek.at);
+        let slot = if seek.probe.is_whole() {
+            // Head and length are the whole key.
+            if seek.at < seek.end && slot.agrees(seek.probe) { slot } else { ABSENT }
+        } else if seek.at < seek.end && slot.head() == seek.probe.head() {
+            self.search_tails::<LEAF_STRIDE>(seek.at, seek.end, key).1
+        } else {
+            ABSENT
+        };
         (slot != ABSENT).then(|| ValueAt { at: slot.at(), length: slot.value_length(), kind: slot.kind() })
     }
 
     /// The byte in the page where the id of the child stands that covers `key`: that of the first separator
     /// not less than `key`, or else the last child. Only for inner nodes. Always a place within the page,
     /// and one that [`NodeView::child_place`] gives.
-    #[inline]
+    ///
+    /// `key` lies between the fences, if the node has both: then it has the prefix too, and that is not compared.
+    /// If it does not, some child is given.
+    #[inline(always)]
     pub fn child_for(self, key: &[u8]) -> usize {
-        child_place(self.search::<INNER_STRIDE>(key).0)
+        let word = self.word();
+        let count = word.count().min(MAX_INNER_COUNT);
+        let end = SLOTS_AT + count * INNER_STRIDE;
+        let key_word = key_word(key);
+        if !word.is_closed() {
+            match self.prefix_order(word.prefix_length(), key, key_word) {
+                Ordering::Less => return within_page(end + 8),
+                Ordering::Greater => return SLOTS_AT + 8,
+                Ordering::Equal => {}
+            }
+        }
+        let head = head_behind(key, key_word, word.prefix_length());
+        let (mut at, mut step) = self.range_of::<INNER_STRIDE>(count, head);
+        let less = |at: usize| usize::from(self.slot_at(at).0 < (head as u64) << 32);
+        while step > 4 * INNER_STRIDE {
+            step /= 4;
+            let last = at + step - INNER_STRIDE;
+            at += step * (less(last) + less(last + step) + less(last + 2 * step));
+        }
+        let pair = |at| less(at) + less(at + INNER_STRIDE);
+        let before = match step / INNER_STRIDE {
+            1 => less(at),
+            2 => pair(at),
+            _ => pair(at) + pair(at + 2 * INNER_STRIDE),
+        };
+        at = (at + INNER_STRIDE * before).min(end);
+        if at < end && self.slot_at(at).head() == head {
+            at = self.search_tails::<INNER_STRIDE>(at, end, key).0;
+        }
+        within_page(at + 8)
     }
 
     /// The first slot whose key is not less than `key`, and it itself if the key is equal, else [`ABSENT`].
     #[inline]
     fn search<const STRIDE: usize>(self, key: &[u8]) -> (usize, Slot) {
-        let word = self.word();
-        let count =
-            word.count().min(const { if STRIDE == LEAF_STRIDE { MAX_LEAF_COUNT } else { MAX_INNER_COUNT } });
-        let prefix_length = word.prefix_length();
-        let key_word = key_word(key);
-        let prefix_bits = 8 * prefix_length.min(8) as u32;
-        let unlike =
-            (key_word ^ self.bytes.u64_at(PREFIX_WORD_AT)).checked_shr(64 - prefix_bits).unwrap_or(0);
-        if unlike != 0 || prefix_length > key.len().min(8) {
-            match self.compare_prefix(prefix_length, key) {
-                Ordering::Less => return (count, ABSENT),
-                Ordering::Greater => return (0, ABSENT),
-                Ordering::Equal => {}
-            }
-        }
-        let head = head_behind(key, key_word, prefix_length);
-        let rest_length = key.len().saturating_sub(prefix_length);
-        let probe = Slot::probe(head, rest_length);
-        let index = self.count_less::<STRIDE>(count, probe);
-        if index >= count {
-            return (count, ABSENT);
-        }
-        let slot = self.slot_at::<STRIDE>(index);
-        if slot.head() != head {
-            return (index, ABSENT);
-        }
-        if rest_length <= HEAD_BYTES {
-            return (index, if slot.agrees(probe) { slot } else { ABSENT });
-        }
-        self.search_tails::<STRIDE>(index, count, head, key.get(prefix_length..).unwrap_or(&[]))
+        let seek = self.seek::<STRIDE>(key);
+        let slot = self.slot_at(seek.at);
+        let (at, slot) = if seek.at >= seek.end || slot.head() != seek.probe.head() {
+            (seek.at, ABSENT)
+        } else if seek.probe.is_whole() {
+            (seek.at, if slot.agrees(seek.probe) { slot } else { ABSENT })
+        } else {
+            self.search_tails::<STRIDE>(seek.at, seek.end, key)
+        };
+        ((at - SLOTS_AT) / STRIDE, slot)
     }
 
     /// What hint `index` must be in a node with `count` slots.
@@ -80,54 +118,85 @@ impl<B: Bytes> NodeView<B> {
         if slot < count { self.slot(slot).head() } else { u32::MAX }
     }
 
-    /// How many slots are less than `probe`.
-    #[inline]
-    fn count_less<const STRIDE: usize>(self, count: usize, probe: u64) -> usize {
-        let shift = hint_shift(count);
-        let head = (probe >> 32) as u32;
-        let before = |index: usize| usize::from(self.bytes.u32_at(HINTS_AT + 4 * index) < head);
-        let quarter = 4 * (before(3) + before(7) + before(11));
-        let range =
-            quarter + before(quarter) + before(quarter + 1) + before(quarter + 2) + before(quarter + 3);
-        // All slots before the range are less, and its last one, whose head is the hint, is not. The loads of
-        // a round do not depend on each other, so that the processor fetches their cache lines at once.
-        let less = |index: usize| (index < count) & (self.slot_at::<STRIDE>(index).0 < probe);
-        let mut index = range << shift;
-        let mut size = 1 << shift;
-        while size > 4 {
-            size /= 4;
-            let ends = [index + size, index + 2 * size, index + 3 * size];
-            index += size * ends.into_iter().map(|end| usize::from(less(end - 1))).sum::<usize>();
+    /// Goes as far as the heads lead.
+    ///
+    /// This is most of what the engine executes, so it counts in bytes and not in slots, and jumps only where the
+    /// processor can guess whether.
+    #[inline(always)]
+    fn seek<const STRIDE: usize>(self, key: &[u8]) -> Seek {
+        let word = self.word();
+        let count =
+            word.count().min(const { if STRIDE == LEAF_STRIDE { MAX_LEAF_COUNT } else { MAX_INNER_COUNT } });
+        let end = SLOTS_AT + count * STRIDE;
+        let prefix_length = word.prefix_length();
+        let key_word = key_word(key);
+        match self.prefix_order(prefix_length, key, key_word) {
+            Ordering::Less => return Seek { at: end, end, probe: ABSENT },
+            Ordering::Greater => return Seek { at: SLOTS_AT, end, probe: ABSENT },
+            Ordering::Equal => {}
+        }
+        let head = head_behind(key, key_word, prefix_length);
+        let probe = Slot::probe(head, key.len().wrapping_sub(prefix_length));
+        let (mut at, mut step) = self.range_of::<STRIDE>(count, head);
+        // The loads of a round do not depend on each other, so that the processor fetches their cache lines at once.
+        let less = |at: usize| usize::from(self.slot_at(at).0 < probe.0);
+        while step > 4 * STRIDE {
+            step /= 4;
+            let last = at + step - STRIDE;
+            at += step * (less(last) + less(last + step) + less(last + 2 * step));
         }
         // Of 1, 2 or 4 slots, all but the last.
-        if size > 2 {
-            index += usize::from(less(index)) + usize::from(less(index + 1)) + usize::from(less(index + 2));
-        } else if size > 1 {
-            index += usize::from(less(index));
+        if step > 2 * STRIDE {
+            at += STRIDE * (less(at) + less(at + STRIDE) + less(at + 2 * STRIDE));
+        } else if step > STRIDE {
+            at += STRIDE * less(at);
         }
-        // Only keys with the same head, but shorter ones, can make this go on.
-        while less(index) {
-            index += 1;
+        // Only keys with the same head, but shorter ones, can make this go on; or that all slots are less.
+        while at < end && less(at) == 1 {
+            at += STRIDE;
         }
-        index.min(count)
+        Seek { at: at.min(end), end, probe }
     }
 
-    /// Goes on among the slots from `index` on, whose heads are `head` or greater, by what follows the head.
+    /// Where the first slot is that is not less than `head`, by the hints: the byte at which a range of slots begins,
+    /// and its bytes. All slots before the range are less, and its last one, whose head is the hint, is not;
+    /// unless all are.
+    #[inline(always)]
+    fn range_of<const STRIDE: usize>(self, count: usize, head: u32) -> (usize, usize) {
+        let shift = hint_shift(count);
+        let range = self.bytes.less_of_16(HINTS_AT, head) << shift;
+        // Near the end of the node the range is moved back until it ends with the last slot: it then begins with
+        // some that are less.
+        let start = range.min(count.saturating_sub(1 << shift));
+        (SLOTS_AT + start * STRIDE, STRIDE << shift)
+    }
+
+    /// How the prefix compares with the beginning of `key`, whose first bytes are `key_word`.
+    #[inline(always)]
+    fn prefix_order(self, prefix_length: usize, key: &[u8], key_word: u64) -> Ordering {
+        // Up to seven bytes are compared as a number, which two shifts free of the rest.
+        let unlike = (key_word ^ self.bytes.u64_at(PREFIX_WORD_AT)) >> 1;
+        if prefix_length <= key.len().min(7) && unlike.wrapping_shr(63 - 8 * prefix_length as u32) == 0 {
+            Ordering::Equal
+        } else {
+            self.compare_prefix(prefix_length, key)
+        }
+    }
+
+    /// Goes on among the slots from byte `from` on, whose heads are that of `key` or greater, by what follows the
+    /// head: gives the byte where the first one stands that is not less, and it itself if it is equal.
     #[inline(never)]
-    fn search_tails<const STRIDE: usize>(
-        self,
-        index: usize,
-        count: usize,
-        head: u32,
-        rest: &[u8],
-    ) -> (usize, Slot) {
+    fn search_tails<const STRIDE: usize>(self, from: usize, end: usize, key: &[u8]) -> (usize, Slot) {
+        let rest = key.get(self.word().prefix_length()..).unwrap_or(&[]);
+        let head = head_of(rest);
         let tail = rest.get(HEAD_BYTES..).unwrap_or(&[]);
         let (tail_word, long) = (key_word(tail), tail.len() > 8);
-        let (mut low, mut high) = (index, count);
+        let (mut low, mut high) = (0, end.saturating_sub(from) / STRIDE);
         // Mostly the first one is it: heads rarely tie.
-        let mut middle = index;
+        let mut middle = low;
         while low < high {
-            let slot = self.slot_at::<STRIDE>(middle);
+            let at = from + middle * STRIDE;
+            let slot = self.slot_at(at);
             // Up to eight bytes of the tail as a number, read so that they end where the bytes end, and do not
             // leave the page; what is beyond is looked at only if they are the same.
             let length = slot.tail_length().min(8);
@@ -141,12 +210,12 @@ impl<B: Bytes> NodeView<B> {
             };
             match order {
                 Ordering::Less => low = middle + 1,
-                Ordering::Equal => return (middle, slot),
+                Ordering::Equal => return (at, slot),
                 Ordering::Greater => high = middle,
             }
             middle = low + (high - low) / 2;
         }
-        (low, ABSENT)
+        (from + low * STRIDE, ABSENT)
     }
 
     /// How the prefix compares with the beginning of `key`.
@@ -155,8 +224,9 @@ impl<B: Bytes> NodeView<B> {
         self.bytes.compare(self.lower_at(), prefix_length, key.get(..prefix_length).unwrap_or(key))
     }
 
-    #[inline]
-    fn slot_at<const STRIDE: usize>(self, index: usize) -> Slot {
-        Slot(self.bytes.u64_at(SLOTS_AT + index * STRIDE))
+    /// The slot at byte `at`, which is one where a slot stands.
+    #[inline(always)]
+    fn slot_at(self, at: usize) -> Slot {
+        Slot(self.bytes.u64_at(within_page(at)))
     }
 }

@@ -34,15 +34,17 @@ pub(super) enum Towards<'k> {
 
 impl<'p, P: Pager> Tree<'p, P> {
     /// The leaf that covers `key`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn leaf(&self, key: &[u8]) -> Result<P::Optimistic<'p>, Interrupt> {
         let mut node = self.pager.root(self.root)?;
-        let mut level = self.level_of(&node, None)?;
+        let mut level = NodeView::new(node.bytes()).level();
+        self.check_node(&node, level, None)?;
         while level > 0 {
             let place = NodeView::new(node.bytes()).child_for(key);
             let child = self.pager.child(&node, place)?;
-            level = self.level_of(&child, Some(level))?;
-            node = child;
+            let below = NodeView::new(child.bytes()).level();
+            self.check_node(&child, below, Some(level))?;
+            (node, level) = (child, below);
         }
         Ok(node)
     }
@@ -96,32 +98,48 @@ impl<'p, P: Pager> Tree<'p, P> {
     }
 
     /// The level of a node, which must be one below its parent's, so that a way down always ends.
-    #[inline]
+    #[inline(always)]
     pub(super) fn level_of(
         &self,
         node: &P::Optimistic<'p>,
         parent_level: Option<u8>,
     ) -> Result<u8, Interrupt> {
-        let bytes = node.bytes();
-        let level = NodeView::new(bytes).level();
+        let level = NodeView::new(node.bytes()).level();
+        self.check_node(node, level, parent_level).map(|()| level)
+    }
+
+    /// Makes sure that a node is one, and that the level that was read in it is one below its parent's.
+    // The level is no part of the result: a byte in one arm of a `Result` makes the compiler move the others in
+    // bytes too, and the processor stalls when it reads the whole of what was stored so.
+    #[inline(always)]
+    fn check_node(
+        &self,
+        node: &P::Optimistic<'p>,
+        level: u8,
+        parent_level: Option<u8>,
+    ) -> Result<(), Interrupt> {
         let expected = parent_level.is_none_or(|parent| level as u32 + 1 == parent as u32);
-        if expected && bytes.u32_at(28) == KIND_WORD {
-            Ok(level)
+        if expected && node.bytes().u32_at(28) == KIND_WORD {
+            Ok(())
         } else {
-            self.not_a_node(node, parent_level)
+            Err(self.not_a_node(*node, parent_level))
         }
     }
 
+    // The guard is taken by value, so that it need not lie in memory while all is well.
     #[cold]
-    fn not_a_node(&self, node: &P::Optimistic<'p>, parent_level: Option<u8>) -> Result<u8, Interrupt> {
-        node.validate()?;
-        Err(match parent_level {
+    #[inline(never)]
+    fn not_a_node(&self, node: P::Optimistic<'p>, parent_level: Option<u8>) -> Interrupt {
+        if let Err(interrupt) = node.validate() {
+            return interrupt;
+        }
+        match parent_level {
             None => damaged(node.id(), "the root of a tree should be here"),
             Some(parent) => {
                 let level = parent.saturating_sub(1);
                 damaged(node.id(), format!("a tree's node of level {level} should be here"))
             }
-        })
+        }
     }
 }
 
