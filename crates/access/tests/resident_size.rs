@@ -58,6 +58,7 @@ fn it_stays_below_the_pool_and_a_little() {
     assert_eq!(count, KEYS);
     check(&pool, "scanning");
     let limit = limit(&pool);
+    drop(cursor);
     pool.close().unwrap();
     let highest = resident().1;
     assert!(highest <= limit, "at most {highest} bytes were resident, and the limit is {limit}");

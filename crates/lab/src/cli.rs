@@ -316,7 +316,7 @@ pub struct IoArguments {
         alias = "engines",
         value_enum,
         value_delimiter = ',',
-        default_value = "blocking,uring_fixed,uring_pool"
+        default_value = "blocking,uring_fixed,uring_pool,sequential"
     )]
     pub methods: Vec<Method>,
     /// The size of the file; with --dir it stays there and is used again

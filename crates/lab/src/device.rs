@@ -108,6 +108,7 @@ pub fn io(run: &RunArguments, arguments: &IoArguments, reporter: &Reporter) -> R
             Method::Blocking => threads,
             Method::UringFixed => threads * arguments.depth as usize,
             Method::UringPool => resident_pages_max,
+            Method::Sequential => threads * 8 * 128,
         };
         Setup { tuples: pages, pool_bytes: (buffers * PAGE_SIZE) as u64, load_seconds: Some(load_seconds) }
     };

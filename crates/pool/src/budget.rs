@@ -74,6 +74,12 @@ impl Budget {
         self.free() < self.high_water
     }
 
+    /// How many pages are missing until so many more can be had without the background evictor being needed.
+    #[cfg(not(loom))]
+    pub fn shortage(&self, wanted: usize) -> usize {
+        (self.high_water + wanted).saturating_sub(self.free())
+    }
+
     fn wake_evictor(&self) {
         // SeqCst: orders the count before the flag; see the module's first lines.
         if !planted(Bug::ReserverFence) {

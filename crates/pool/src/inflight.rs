@@ -21,12 +21,19 @@ use crate::{
     pager::Misses,
     state::Wake,
 };
-use std::sync::{Arc, Mutex, atomic::Ordering};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, atomic::Ordering},
+};
 use vellum_base::{Extent, PAGE_SIZE, PageId};
 use vellum_vm::{Completion, Queue, Request, Wait};
 
 /// How many queues are kept for later when nobody uses them; each has a ring, which costs some locked memory.
 const IDLE_MAX: usize = 16;
+
+/// How many pages that were read ahead and used are remembered, to be given up first when memory is short. Those
+/// beyond are left to the clock.
+const PASSED_MAX: usize = 4096;
 
 /// What became of the wish to read an extent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -269,6 +276,17 @@ impl<'p> MissQueue<'p> {
         requests
     }
 
+    /// If memory is short, evicts pages of `passed`, from its beginning and until about `wanted` are free beyond what
+    /// should be, and takes them out: single pages that were read ahead and have been used. What somebody else has
+    /// come to use meanwhile, or has changed, stays in memory.
+    pub fn give_up(&mut self, passed: &mut VecDeque<PageId>, wanted: usize) {
+        let count = self.core.budget.shortage(wanted).min(passed.len());
+        if count > 0 {
+            self.core.evict_clean(passed.drain(..count).map(Extent::page).collect());
+        }
+        passed.truncate(PASSED_MAX.max(wanted));
+    }
+
     /// Lets the device begin.
     pub fn flush(&mut self) {
         lock(&self.reads).queue.flush();
@@ -414,6 +432,10 @@ impl Misses for MissQueue<'_> {
 
     fn begin_ahead(&mut self, pages: &[PageId]) -> usize {
         MissQueue::begin_ahead(self, pages)
+    }
+
+    fn give_up(&mut self, passed: &mut VecDeque<PageId>, wanted: usize) {
+        MissQueue::give_up(self, passed, wanted);
     }
 
     fn flush(&mut self) {

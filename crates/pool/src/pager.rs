@@ -17,6 +17,7 @@
 
 use crate::error::{Interrupt, Miss, PoolError};
 use crate::inflight::{Begun, FinishedRead};
+use std::collections::VecDeque;
 use vellum_base::{Bytes, Extent, PageId, PageKind};
 use vellum_vm::AlignedBuffer;
 
@@ -117,6 +118,11 @@ pub trait Misses {
     /// requests there are: so many will be among what [`reap`](Self::reap) gives.
     fn begin_ahead(&mut self, pages: &[PageId]) -> usize;
 
+    /// If memory is short, evicts pages of `passed`, from its beginning and until about `wanted` are free beyond what
+    /// should be, and takes them out: single pages that were read ahead and have been used. What somebody else has
+    /// come to use meanwhile stays in memory.
+    fn give_up(&mut self, passed: &mut VecDeque<PageId>, wanted: usize);
+
     /// Lets the device begin.
     fn flush(&mut self);
 
@@ -174,8 +180,9 @@ pub trait Pager: Send + Sync {
         place: usize,
     ) -> Result<Self::Optimistic<'p>, Interrupt>;
 
-    /// Fetches what a look at the child will need first into the processor's cache, and waits for none of it.
-    fn prefetch(&self, parent: &Self::Optimistic<'_>, place: usize);
+    /// Fetches what a look at the child will need first, and the first `bytes` bytes of it, into the processor's
+    /// cache, and waits for none of it.
+    fn prefetch(&self, parent: &Self::Optimistic<'_>, place: usize, bytes: usize);
 
     /// [`child`](Self::child), after a [`prefetch`](Self::prefetch) of it some time ago.
     ///
@@ -271,6 +278,9 @@ pub trait Pager: Send + Sync {
 
     /// Whether somebody holds a page exclusively at this moment, so that looking at it fails.
     fn is_latched(&self, page: PageId) -> bool;
+
+    /// Whether a page is not in memory at this moment.
+    fn is_evicted(&self, page: PageId) -> bool;
 
     /// Waits for what an operation was interrupted for.
     ///

@@ -422,11 +422,11 @@ impl Pager for Pool {
     }
 
     #[inline]
-    fn prefetch(&self, parent: &OptimisticGuard<'_>, place: usize) {
+    fn prefetch(&self, parent: &OptimisticGuard<'_>, place: usize, bytes: usize) {
         let page = PageId(parent.bytes().u64_at(place));
         if self.within(page) {
             prefetch(std::ptr::from_ref(self.core.state(page)).cast(), 1);
-            self.prefetch_lines(page);
+            prefetch(self.core.address(page), bytes);
         }
     }
 
@@ -544,6 +544,10 @@ impl Pager for Pool {
 
     fn is_latched(&self, page: PageId) -> bool {
         self.within(page) && self.core.state(page).load().is_exclusive()
+    }
+
+    fn is_evicted(&self, page: PageId) -> bool {
+        self.within(page) && self.core.state(page).load().is_evicted()
     }
 
     #[cold]

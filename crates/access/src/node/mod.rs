@@ -77,6 +77,7 @@
 //! them, for the halves keep its prefix, and one of a single key can be split beside it, with any prefix.
 #![forbid(unsafe_code)]
 
+mod ahead;
 mod build;
 mod edit;
 mod fault;

@@ -29,6 +29,9 @@ use vellum_pool::{Begun, FinishedRead, Interrupt, Miss, Misses, OptimisticPage, 
 /// few enough that it has not been pushed out of the innermost cache again.
 const WIDTH: usize = 32;
 
+/// What is fetched of a node at first.
+const GUIDE_BYTES: usize = NodeView::<&[u8]>::GUIDE_BYTES;
+
 /// How often an operation may miss before it gives up: see [`Pager::run`].
 const MISSES_MAX: u32 = 10_000;
 
@@ -64,8 +67,8 @@ enum Stage<'p, P: Pager + 'p> {
     Start,
     /// The child that `node` refers to at `place` is being fetched.
     Child { node: P::Optimistic<'p>, level: u8, place: usize },
-    /// The leaf has been reached, and what it refers to was not there.
-    Leaf { leaf: P::Optimistic<'p> },
+    /// The slots of `node` are being fetched among which the search will look.
+    Search { node: P::Optimistic<'p>, level: u8 },
     /// The value in the leaf is being fetched.
     Value { leaf: P::Optimistic<'p>, at: ValueAt },
     /// It is over.
@@ -475,15 +478,14 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Job<'p, P, K, V> {
     #[inline]
     fn step(&mut self, pager: &'p P) -> Result<Step, Interrupt> {
         match &self.stage {
-            Stage::Start => {
-                let node = pager.root(self.tree.root)?;
-                let level = self.tree.level_of(&node, None)?;
-                self.arrive(pager, node, level)
-            }
+            Stage::Start => self.start(pager),
             Stage::Child { node, level, place } => {
                 let child = pager.child_fetched(node, *place)?;
                 let level = self.tree.level_of(&child, Some(*level))?;
-                self.arrive(pager, child, level)
+                let (at, length) = NodeView::new(child.bytes()).search_range(self.key());
+                child.prefetch(at, length);
+                self.stage = Stage::Search { node: child, level };
+                Ok(Step::More)
             }
             Stage::Value { leaf, at } => {
                 self.value.clear();
@@ -491,24 +493,43 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Job<'p, P, K, V> {
                 leaf.validate()?;
                 Ok(Step::Last(Outcome::Found))
             }
-            Stage::Leaf { .. } => {
-                let Stage::Leaf { leaf } = std::mem::replace(&mut self.stage, Stage::Start) else {
+            Stage::Search { level, .. } => {
+                let level = *level;
+                let Stage::Search { node, .. } = std::mem::replace(&mut self.stage, Stage::Start) else {
                     return Ok(Step::More);
                 };
-                self.arrive(pager, leaf, 0)
+                self.search(pager, node, level)
             }
             Stage::Over(_) => Ok(Step::More),
         }
     }
 
-    /// Looks at a node that has been reached, and has fetched what it leads to.
+    fn key(&self) -> &[u8] {
+        self.request.as_ref().map_or(&[], |(key, _)| key.as_ref())
+    }
+
+    /// Looks at the root and, if it is no leaf, at the node below: both are in the cache anyway, because every
+    /// operation comes by.
+    fn start(&mut self, pager: &'p P) -> Result<Step, Interrupt> {
+        let root = pager.root(self.tree.root)?;
+        let level = self.tree.level_of(&root, None)?;
+        if level < 2 {
+            return self.search(pager, root, level);
+        }
+        let place = NodeView::new(root.bytes()).child_for(self.key());
+        let child = pager.child(&root, place)?;
+        let level = self.tree.level_of(&child, Some(level))?;
+        self.search(pager, child, level)
+    }
+
+    /// Searches a node, and has what it leads to fetched.
     #[inline]
-    fn arrive(&mut self, pager: &'p P, node: P::Optimistic<'p>, level: u8) -> Result<Step, Interrupt> {
+    fn search(&mut self, pager: &'p P, node: P::Optimistic<'p>, level: u8) -> Result<Step, Interrupt> {
         let Some((key, task)) = &self.request else { return Ok(Step::Last(Outcome::Absent)) };
         let view = NodeView::new(node.bytes());
         if level > 0 {
             let place = view.child_for(key.as_ref());
-            pager.prefetch(&node, place);
+            pager.prefetch(&node, place, GUIDE_BYTES);
             self.stage = Stage::Child { node, level, place };
             return Ok(Step::More);
         }
@@ -544,7 +565,7 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Job<'p, P, K, V> {
                 Ok(Step::Last(Outcome::Found))
             }
             Err(interrupt) => {
-                self.stage = Stage::Leaf { leaf };
+                self.stage = Stage::Search { node: leaf, level: 0 };
                 Err(interrupt)
             }
         }

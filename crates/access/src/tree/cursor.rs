@@ -4,7 +4,11 @@
 //! the tree anew, to the leaf beyond the fence. So it holds no latch between two calls, whatever others do
 //! meanwhile; what it shows of one leaf belongs to one moment, and different leaves to different ones.
 
-use super::{Tree, check_key, descend::Towards};
+use super::{
+    Tree, check_key,
+    descend::Towards,
+    readahead::{Direction, ReadAhead},
+};
 use crate::{
     AccessError,
     blob::BlobReference,
@@ -40,7 +44,7 @@ use vellum_pool::{Pager, PoolError};
 /// assert_eq!(cursor.previous()?.map(|entry| entry.key().to_vec()), Some(b"two".to_vec()));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Cursor<'p, P> {
+pub struct Cursor<'p, P: Pager> {
     tree: Tree<'p, P>,
     lower: Bound<Vec<u8>>,
     upper: Bound<Vec<u8>>,
@@ -53,6 +57,7 @@ pub struct Cursor<'p, P> {
     /// Where a cursor without a leaf stands.
     start: Start,
     key: Vec<u8>,
+    ahead: ReadAhead<'p, P>,
 }
 
 #[derive(Clone)]
@@ -130,6 +135,7 @@ impl<'p, P: Pager> Tree<'p, P> {
             index: 0,
             start: Start::Lower,
             key: Vec::new(),
+            ahead: ReadAhead::new(),
         })
     }
 }
@@ -177,7 +183,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
             if !self.view().upper_fence(&mut fence) || self.ends_at(&fence) {
                 return Ok(None);
             }
-            self.go_on(Towards::Behind(&fence), &fence)?;
+            self.go_on(Direction::Forward, &fence)?;
         }
         self.load_key(self.index);
         if self.is_behind_range(&self.key) {
@@ -199,7 +205,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
             if !self.view().lower_fence(&mut fence) || self.is_before_range(&fence) {
                 return Ok(None);
             }
-            self.go_on(Towards::Key(&fence), &fence)?;
+            self.go_on(Direction::Backward, &fence)?;
         }
         self.load_key(self.index - 1);
         if self.is_before_range(&self.key) {
@@ -214,6 +220,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
         if !self.leaf.is_empty() {
             return Ok(());
         }
+        self.ahead.reset(Direction::Forward);
         let (key, behind) = match (&self.start, &self.lower, &self.upper) {
             (Start::At(key), _, _) => (Some(key.clone()), false),
             (Start::Lower, Bound::Included(key), _) => (Some(key.clone()), false),
@@ -241,7 +248,16 @@ impl<'p, P: Pager> Cursor<'p, P> {
     }
 
     /// Goes from a leaf's fence to the leaf on its other side, which lies in the direction given.
-    fn go_on(&mut self, towards: Towards<'_>, fence: &[u8]) -> Result<(), AccessError> {
+    fn go_on(&mut self, direction: Direction, fence: &[u8]) -> Result<(), AccessError> {
+        let (towards, bound) = match direction {
+            Direction::Forward => (Towards::Behind(fence), &self.upper),
+            Direction::Backward => (Towards::Key(fence), &self.lower),
+        };
+        let bound = match bound {
+            Bound::Included(key) | Bound::Excluded(key) => Some(&key[..]),
+            Bound::Unbounded => None,
+        };
+        self.ahead.advance(&self.tree, direction, fence, bound);
         self.copy_leaf(towards)?;
         // Meanwhile the leaf may have been merged with the one that the cursor comes from.
         let find = self.view().find(fence);
@@ -251,7 +267,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
 
     /// Copies a leaf. If that fails, the cursor stays where it is.
     fn copy_leaf(&mut self, towards: Towards<'_>) -> Result<(), AccessError> {
-        self.tree.copy_node(towards, 0, &mut self.spare)?;
+        self.tree.copy_node(towards, 0, self.ahead.is_scan(), &mut self.spare)?;
         std::mem::swap(&mut self.leaf, &mut self.spare);
         Ok(())
     }

@@ -51,6 +51,16 @@ impl<'p, P: Pager> Tree<'p, P> {
 
     /// The node at `level` in the given direction, with its parent. Nothing if the tree is not that high.
     pub(super) fn node_at(&self, towards: Towards<'_>, level: u8) -> Result<Option<Place<'p, P>>, Interrupt> {
+        self.node_at_by(towards, level, false)
+    }
+
+    /// The same; `in_passing` says that the look does not keep the node itself in memory.
+    fn node_at_by(
+        &self,
+        towards: Towards<'_>,
+        level: u8,
+        in_passing: bool,
+    ) -> Result<Option<Place<'p, P>>, Interrupt> {
         let mut place: Place<'p, P> = Place { parent: None, node: self.pager.root(self.root)? };
         let mut at = self.level_of(&place.node, None)?;
         if at < level {
@@ -68,7 +78,11 @@ impl<'p, P: Pager> Tree<'p, P> {
                 Towards::First => view.child_place(0),
                 Towards::Last => view.child_place(view.count()),
             };
-            let child = self.pager.child(&place.node, child_place)?;
+            let child = if in_passing && at == level + 1 {
+                self.pager.child_in_passing(&place.node, child_place)?
+            } else {
+                self.pager.child(&place.node, child_place)?
+            };
             at = self.level_of(&child, Some(at))?;
             place = Place { parent: Some((place.node, child_place)), node: child };
         }
@@ -76,16 +90,19 @@ impl<'p, P: Pager> Tree<'p, P> {
     }
 
     /// Copies the node at `level` in the given direction, as it is at one moment. False if the tree is not that
-    /// high.
+    /// high. `in_passing` says that the look does not keep the node in memory.
     pub(super) fn copy_node(
         &self,
         towards: Towards<'_>,
         level: u8,
+        in_passing: bool,
         copy: &mut Vec<u8>,
     ) -> Result<bool, AccessError> {
         let page = self.pager.run(|| {
             copy.clear();
-            let Some(Place { node, .. }) = self.node_at(towards, level)? else { return Ok(None) };
+            let Some(Place { node, .. }) = self.node_at_by(towards, level, in_passing)? else {
+                return Ok(None);
+            };
             node.bytes().append_to(0, NODE_BYTES, copy);
             node.validate().map(|()| Some(node.id()))
         })?;

@@ -21,6 +21,7 @@ mod descend;
 mod destroy;
 mod merge;
 mod modify;
+mod readahead;
 mod split;
 mod walk;
 mod write;

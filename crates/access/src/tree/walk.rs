@@ -152,7 +152,7 @@ impl<P: Pager> Tree<'_, P> {
         let (mut copy, mut fence, mut towards_first) = (Vec::new(), Vec::new(), true);
         loop {
             let towards = if towards_first { Towards::First } else { Towards::Behind(&fence) };
-            if !self.copy_node(towards, level, &mut copy)? {
+            if !self.copy_node(towards, level, level == 0, &mut copy)? {
                 return Ok(());
             }
             let node = NodeView::new(&copy[..]);

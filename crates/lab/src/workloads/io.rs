@@ -4,7 +4,9 @@
 //! - `blocking`: one `pread` at a time a thread;
 //! - `uring_fixed`: an io_uring a thread, into buffers registered with it;
 //! - `uring_pool`: the same into pages of a mapping as large as the file (page `p` of the file into page `p`
-//!   of the mapping), which are released again, oldest first, in batches.
+//!   of the mapping), which are released again, oldest first, in batches;
+//! - `sequential`: half a mebibyte at a time, in the order of the file, through a queue of the engine's own; the sum is
+//!   in pages as well.
 //!
 //! Each thread reads in a part of the file of its own. Every page begins with its own number, which is
 //! checked. An operation is one page; a latency lasts from submission until the completion is seen.
@@ -22,7 +24,9 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Instant;
 use vellum_base::PAGE_SIZE;
-use vellum_vm::{AlignedBuffer, Mapping, PageRange, Releaser};
+use vellum_vm::{
+    AlignedBuffer, DiskFile, File as PagesFile, FileOptions, Mapping, PageRange, Releaser, Request, Wait,
+};
 
 /// How pages are read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
@@ -34,6 +38,8 @@ pub enum Method {
     UringFixed,
     /// io_uring into pages of a mapping, which are evicted in batches.
     UringPool,
+    /// Large reads in the order of the file.
+    Sequential,
 }
 
 impl Method {
@@ -43,6 +49,7 @@ impl Method {
             Self::Blocking => "blocking",
             Self::UringFixed => "uring_fixed",
             Self::UringPool => "uring_pool",
+            Self::Sequential => "sequential",
         }
     }
 }
@@ -50,6 +57,8 @@ impl Method {
 /// A file of numbered pages.
 pub struct PageFile {
     file: File,
+    /// The same as the engine opens it.
+    pages_file: DiskFile,
     /// How many pages it has.
     pub pages: u64,
     /// Whether reads go past the page cache.
@@ -95,7 +104,9 @@ impl PageFile {
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => (File::open(path)?, false),
             Err(error) => return Err(error),
         };
-        Ok(Self { file, pages, direct })
+        let options = FileOptions { read_only: true, ..FileOptions::default() };
+        let pages_file = DiskFile::open(path, &options).map_err(std::io::Error::other)?;
+        Ok(Self { file, pages_file, pages, direct })
     }
 
     /// Whether the length and a few pages are as written.
@@ -174,6 +185,7 @@ pub fn pass(file: &PageFile, method: Method, setting: &Setting<'_>, pace: &Pace)
     };
     run_threads(pace.threads, prepare, |mut pages, start| match method {
         Method::Blocking => blocking(file, &mut pages, start, pace),
+        Method::Sequential => sequential(file, &pages, start, pace),
         Method::UringFixed => {
             let buffers = Buffers::Fixed(AlignedBuffer::new(setting.depth as usize * PAGE_SIZE));
             overlapped(file, setting, pages, buffers, start, pace)
@@ -212,6 +224,54 @@ fn blocking(file: &PageFile, pages: &mut Pages, start: Instant, pace: &Pace) -> 
         begin = end;
         if end >= deadline {
             return Ok(Work { operations, latencies });
+        }
+    }
+}
+
+/// Reads a part of the file from its beginning to its end, again and again, several large requests at a time.
+fn sequential(file: &PageFile, pages: &Pages, start: Instant, pace: &Pace) -> Result<Work> {
+    const REQUEST_PAGES: u64 = 128;
+    const REQUESTS: u64 = 8;
+    let request_bytes = REQUEST_PAGES as usize * PAGE_SIZE;
+    let mut buffers = AlignedBuffer::new(REQUESTS as usize * request_bytes);
+    let address = buffers.as_mut_ptr();
+    // Declared after the buffers, so that it is dropped, and waits for its requests, before they are.
+    let mut queue = file.pages_file.queue(REQUESTS as u32)?;
+    let mut begun = [(0, start); REQUESTS as usize];
+    let mut free: Vec<u64> = (0..REQUESTS).collect();
+    let (mut next, mut operations) = (0, 0);
+    let mut latencies = Latencies::new()?;
+    let mut done = Vec::new();
+    let mut now = start;
+    loop {
+        while now < start + pace.duration
+            && let Some(slot) = free.pop()
+        {
+            let first = pages.first + next;
+            next = if next + 2 * REQUEST_PAGES > pages.count { 0 } else { next + REQUEST_PAGES };
+            let target = address.wrapping_add(slot as usize * request_bytes);
+            let request = Request::read(first * PAGE_SIZE as u64, target, request_bytes);
+            // SAFETY: each slot has a buffer of its own, which outlives the queue.
+            unsafe { queue.submit(request, slot) };
+            begun[slot as usize] = (first, now);
+        }
+        if queue.under_way() == 0 {
+            return Ok(Work { operations, latencies });
+        }
+        queue.reap(Wait::ForOne, &mut done);
+        now = Instant::now();
+        for completion in done.drain(..) {
+            completion.result?;
+            let (first, begin) = begun[completion.tag as usize];
+            for page in 0..REQUEST_PAGES {
+                let at = completion.tag as usize * request_bytes + page as usize * PAGE_SIZE;
+                // SAFETY: the request is complete, so the kernel no longer writes there. Volatile, because it did.
+                let found = unsafe { address.wrapping_add(at).cast::<u64>().read_volatile() };
+                verify(first + page, u64::from_le(found))?;
+            }
+            operations += REQUEST_PAGES;
+            latencies.record(now - begin);
+            free.push(completion.tag);
         }
     }
 }
@@ -425,7 +485,8 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    const METHODS: [Method; 3] = [Method::Blocking, Method::UringFixed, Method::UringPool];
+    const METHODS: [Method; 4] =
+        [Method::Blocking, Method::UringFixed, Method::UringPool, Method::Sequential];
 
     fn run(file: &PageFile, method: Method, threads: usize) -> Result<Pass> {
         let mapping = Mapping::reserve(file.pages as usize * PAGE_SIZE, "a test")?.for_pages()?;
@@ -446,7 +507,8 @@ mod tests {
             for threads in [1, 2] {
                 let pass = run(&file, method, threads).unwrap();
                 assert!(pass.operations >= 2, "{method:?}");
-                assert_eq!(pass.latencies.samples(), pass.operations);
+                let pages = if method == Method::Sequential { 128 } else { 1 };
+                assert_eq!(pass.latencies.samples() * pages, pass.operations);
             }
         }
         assert!(!PageFile::open_or_create(&path, 1500).unwrap().1, "it is used again");

@@ -1,0 +1,254 @@
+//! Scans with read-ahead: what they show, what they read, and what they leave in memory.
+
+mod support;
+
+use std::{ops::Bound, sync::Arc, time::Duration};
+use support::{create_tree, open_tree, options, sealed, unseal};
+use vellum_access::{AccessError, Cursor, Tree};
+use vellum_pool::{Pool, PoolError};
+use vellum_vm::{Faults, FileOperation, SimulatedFile};
+
+const UNBOUNDED: Bound<&[u8]> = Bound::Unbounded;
+
+fn big_endian(number: u64) -> [u8; 8] {
+    number.to_be_bytes()
+}
+
+/// A closed file with a tree of so many sealed values of 100 bytes.
+fn filled(file: &SimulatedFile, count: u64) {
+    let mut pool = Pool::create_on(Arc::new(file.clone()), &options(1024)).unwrap();
+    let tree = create_tree(&pool).unwrap();
+    for number in 0..count {
+        tree.insert(&big_endian(number), &sealed(number, 1, 100)).unwrap();
+    }
+    pool.checkpoint().unwrap();
+}
+
+fn number(entry: &vellum_access::Entry<'_, '_, Pool>) -> u64 {
+    let number = u64::from_be_bytes(entry.key().try_into().unwrap());
+    assert_eq!(unseal(number, entry.inline_value().unwrap()), 1);
+    number
+}
+
+/// How many of the entries from `next` on the cursor shows, forward or backward, until its range ends.
+fn walk(cursor: &mut Cursor<'_, Pool>, mut next: u64, forward: bool) -> Result<u64, AccessError> {
+    let mut count = 0;
+    while let Some(entry) = if forward { cursor.next()? } else { cursor.previous()? } {
+        assert_eq!(number(&entry), next);
+        count += 1;
+        next = if forward { next + 1 } else { next.wrapping_sub(1) };
+    }
+    Ok(count)
+}
+
+/// All of it, both ways and turning round in between, on a device that reorders, delays and cuts short.
+#[test]
+fn a_scan_of_eight_times_the_pool_shows_everything_in_both_directions() {
+    const COUNT: u64 = 20_000;
+    let file = SimulatedFile::new(1);
+    filled(&file, COUNT);
+    let faults = Faults { short: 0.1, delay_max: Duration::from_micros(3), ..Faults::default() };
+    file.set_faults(faults);
+    for background in [true, false] {
+        let options = options(64).background_eviction(background);
+        let pool = Pool::open_on(Arc::new(file.clone()), &options).unwrap();
+        let tree = open_tree(&pool);
+        assert!(pool.statistics().pages_in_file > 8 * 64);
+        let mut cursor = tree.range(UNBOUNDED, UNBOUNDED).unwrap();
+        assert_eq!(walk(&mut cursor, 0, true).unwrap(), COUNT);
+        assert_eq!(walk(&mut cursor, COUNT - 1, false).unwrap(), COUNT);
+        // Back and forth.
+        let mut at = 0;
+        for step in 0..40u64 {
+            let forward = step % 3 != 2;
+            for _ in 0..step * 23 {
+                let entry = if forward { cursor.next() } else { cursor.previous() }.unwrap();
+                let Some(entry) = entry else { break };
+                let expected = if forward { at } else { at - 1 };
+                assert_eq!(number(&entry), expected);
+                at = if forward { at + 1 } else { at - 1 };
+            }
+        }
+    }
+}
+
+#[test]
+fn neighbours_are_read_together() {
+    let file = SimulatedFile::new(2);
+    filled(&file, 20_000);
+    for forward in [true, false] {
+        let pool = Pool::open_on(Arc::new(file.clone()), &options(512)).unwrap();
+        let before = file.counts().of(FileOperation::Read);
+        let tree = open_tree(&pool);
+        let mut cursor = tree.range(UNBOUNDED, UNBOUNDED).unwrap();
+        if !forward {
+            cursor.seek_to_end();
+        }
+        let first = if forward { 0 } else { 19_999 };
+        assert_eq!(walk(&mut cursor, first, forward).unwrap(), 20_000);
+        let (requests, pages) =
+            (file.counts().of(FileOperation::Read) - before, pool.statistics().pages_read);
+        assert!(pages > 500, "{pages}");
+        assert!(requests * 10 < pages, "{requests} requests for {pages} pages");
+    }
+}
+
+#[test]
+fn short_ranges_and_single_leaves_read_nothing_ahead() {
+    let file = SimulatedFile::new(3);
+    filled(&file, 20_000);
+    let pool = Pool::open_on(Arc::new(file.clone()), &options(1024)).unwrap();
+    let tree = open_tree(&pool);
+    tree.get(&big_endian(0)).unwrap();
+    for first in (1000..19_000).step_by(1000) {
+        let before = pool.statistics().pages_read;
+        let (lower, upper) = (big_endian(first), big_endian(first + 30));
+        let mut cursor = tree.range(Bound::Included(&lower), Bound::Excluded(&upper)).unwrap();
+        assert_eq!(walk(&mut cursor, first, true).unwrap(), 30);
+        let read = pool.statistics().pages_read - before;
+        assert!(read <= 4, "{read} pages for a range of two leaves");
+    }
+    // Nor does a longer one read beyond its end, in either direction.
+    let leaves = |entries: u64| entries / 25 + 6;
+    for forward in [true, false] {
+        let pool = Pool::open_on(Arc::new(file.clone()), &options(1024)).unwrap();
+        let tree = open_tree(&pool);
+        let (lower, upper) = (big_endian(5000), big_endian(9000));
+        let mut cursor = tree.range(Bound::Included(&lower), Bound::Excluded(&upper)).unwrap();
+        if !forward {
+            cursor.seek_to_end();
+        }
+        assert_eq!(walk(&mut cursor, if forward { 5000 } else { 8999 }, forward).unwrap(), 4000);
+        assert!(pool.statistics().pages_read <= leaves(4000), "{}", pool.statistics().pages_read);
+    }
+}
+
+#[test]
+fn nothing_more_is_read_once_the_cursor_is_gone() {
+    let file = SimulatedFile::new(4);
+    filled(&file, 20_000);
+    let pool = Pool::open_on(Arc::new(file.clone()), &options(1024)).unwrap();
+    let tree = open_tree(&pool);
+    for entries in [1, 100, 400, 3000] {
+        let mut cursor = tree.range(UNBOUNDED, UNBOUNDED).unwrap();
+        for expected in 0..entries {
+            assert_eq!(number(&cursor.next().unwrap().unwrap()), expected);
+        }
+        drop(cursor);
+        let read = file.counts().of(FileOperation::Read);
+        let pages = pool.statistics().pages_read;
+        assert!(pages <= 4 * (entries / 30) + 30, "{pages} pages for {entries} entries");
+        std::thread::sleep(Duration::from_millis(5));
+        assert_eq!(file.counts().of(FileOperation::Read), read);
+        // And nothing is left latched.
+        for key in 0..entries {
+            assert!(tree.get(&big_endian(key)).unwrap().is_some());
+        }
+    }
+}
+
+/// A small table that is used all the time stays in memory while one of eight times the pool is scanned.
+#[test]
+fn a_scan_does_not_push_out_what_others_use() {
+    const HOT: u64 = 3000;
+    const COLD: u64 = 80_000;
+    let file = SimulatedFile::new(5);
+    let roots = {
+        let mut pool = Pool::create_on(Arc::new(file.clone()), &options(4096)).unwrap();
+        let trees = [Tree::create(&pool).unwrap(), Tree::create(&pool).unwrap()];
+        for (tree, count) in trees.iter().zip([HOT, COLD]) {
+            for number in 0..count {
+                tree.insert(&big_endian(number), &sealed(number, 1, 100)).unwrap();
+            }
+        }
+        let roots = trees.map(|tree| tree.root());
+        pool.checkpoint().unwrap();
+        roots
+    };
+    for background in [true, false] {
+        let options = options(256).background_eviction(background);
+        let pool = Pool::open_on(Arc::new(file.clone()), &options).unwrap();
+        let [hot, cold] = roots.map(|root| Tree::open(&pool, root));
+        let touch =
+            || (0..HOT).step_by(10).for_each(|key| assert!(hot.get(&big_endian(key)).unwrap().is_some()));
+        touch();
+        let mut cursor = cold.range(UNBOUNDED, UNBOUNDED).unwrap();
+        let mut hot_misses = 0;
+        for expected in 0..COLD {
+            assert_eq!(number(&cursor.next().unwrap().unwrap()), expected);
+            if expected % 1000 == 999 {
+                let before = pool.statistics().misses;
+                touch();
+                hot_misses += pool.statistics().misses - before;
+            }
+        }
+        assert!(pool.statistics().pages_read > 8 * 256, "{}", pool.statistics().pages_read);
+        // Of about 90 hot pages, looked at 80 times.
+        assert!(hot_misses <= 5, "{hot_misses} misses of hot pages, background eviction: {background}");
+    }
+}
+
+/// A page on the way is damaged: the scan shows what lies before, names the page, and stays where it was.
+#[test]
+fn a_damaged_page_stops_a_scan_where_it_is_reached() {
+    let file = SimulatedFile::new(6);
+    filled(&file, 5000);
+    for page in [50, 90, 130] {
+        file.flip_bit(page * 4096 * 8 + 9999);
+        let pool = Pool::open_on(Arc::new(file.clone()), &options(512).read_only(true)).unwrap();
+        let tree = open_tree(&pool);
+        let mut cursor = tree.range(UNBOUNDED, UNBOUNDED).unwrap();
+        let mut shown = 0;
+        let error = loop {
+            match cursor.next() {
+                Ok(Some(entry)) => {
+                    assert_eq!(number(&entry), shown);
+                    shown += 1;
+                }
+                Ok(None) => panic!("the damage went unnoticed"),
+                Err(error) => break error,
+            }
+        };
+        let named = |error: &AccessError| matches!(error, AccessError::Pool(PoolError::Corruption { extent, .. }) if extent.head.0 == page);
+        assert!(named(&error), "{error}");
+        assert!(tree.get(&big_endian(shown)).is_err(), "exactly what cannot be read is missing");
+        assert!(named(&cursor.next().err().unwrap()));
+        assert_eq!(number(&cursor.previous().unwrap().unwrap()), shown - 1);
+        file.flip_bit(page * 4096 * 8 + 9999);
+    }
+}
+
+/// The n-th read fails, for every n: the scan says so and can go on, or never needed that read.
+#[test]
+fn each_read_of_a_scan_that_fails_is_survived() {
+    let file = SimulatedFile::new(7);
+    filled(&file, 4000);
+    let mut reported = 0;
+    for n in 1.. {
+        let pool = Pool::open_on(Arc::new(file.clone()), &options(64).read_only(true)).unwrap();
+        let tree = open_tree(&pool);
+        let before = file.counts().scheduled_failures;
+        file.fail_nth_of(FileOperation::Read, n);
+        let mut cursor = tree.range(UNBOUNDED, UNBOUNDED).unwrap();
+        let mut expected = 0;
+        loop {
+            match cursor.next() {
+                Ok(Some(entry)) => {
+                    assert_eq!(number(&entry), expected);
+                    expected += 1;
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    assert!(matches!(error, AccessError::Pool(PoolError::Read { .. })), "{error}");
+                    reported += 1;
+                }
+            }
+        }
+        assert_eq!(expected, 4000);
+        file.heal();
+        if file.counts().scheduled_failures == before {
+            break;
+        }
+    }
+    assert!(reported > 0);
+}
