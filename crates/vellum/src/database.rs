@@ -2,13 +2,14 @@
 
 use crate::{
     Error, Options, Result, Table, VerifyReport,
+    asynchronous::Driver,
     catalog::{self, NAME_BYTES_MAX},
     verify::{self, Progress},
 };
 use std::{
     collections::HashMap,
     path::Path,
-    sync::{Arc, Mutex, MutexGuard, Weak},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, Weak},
 };
 use vellum_access::Tree;
 use vellum_base::PageId;
@@ -29,6 +30,8 @@ pub struct Database {
 
 /// What all handles share.
 pub(crate) struct Inner {
+    /// The thread behind asynchronous calls, once there was one that had to wait. Ends before the pool goes.
+    pub(crate) driver: OnceLock<Option<Driver>>,
     pub(crate) pool: Pool,
     /// How many reads of one batch may be under way at once.
     pub(crate) read_depth: usize,
@@ -109,7 +112,14 @@ impl Database {
 
     fn with(pool: Pool, options: &Options) -> Self {
         let read_depth = options.read_depth;
-        Self { inner: Arc::new(Inner { pool, read_depth, open: Mutex::new(HashMap::new()) }) }
+        Self {
+            inner: Arc::new(Inner {
+                driver: OnceLock::new(),
+                pool,
+                read_depth,
+                open: Mutex::new(HashMap::new()),
+            }),
+        }
     }
 
     /// Creates a table; its name has 1 to 255 bytes.

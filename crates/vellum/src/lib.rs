@@ -33,9 +33,12 @@
 //!
 //! # Parts
 //! - [`Database`], [`Table`], [`Cursor`], [`Value`], [`ValueReader`]: the key-value store;
+//! - [`Table::multi_get`] and its like: many keys in one call, whose cache misses and reads overlap;
+//! - [`Table::get_async`] and its like: futures for any runtime; [`Submissions`]: for an event loop of one's own;
 //! - [`pool`]: the pool by itself, for structures of your own on pages.
 #![forbid(unsafe_code)]
 
+mod asynchronous;
 mod batch;
 mod catalog;
 mod cursor;
@@ -44,15 +47,18 @@ mod error;
 mod options;
 pub mod pool;
 mod range;
+mod submissions;
 mod table;
 mod value;
 mod verify;
 
+pub use asynchronous::TableFuture;
 pub use cursor::{Cursor, Entry};
 pub use database::{Database, Statistics, TableInformation};
 pub use error::{Error, ErrorKind};
 pub use options::Options;
 pub use range::KeyRange;
+pub use submissions::Submissions;
 pub use table::{Put, Table};
 pub use value::{Value, ValueReader};
 pub use vellum_access::{Answer, MAX_VALUE_BYTES, Task, TreeShape, Written, node::MAX_KEY_BYTES};

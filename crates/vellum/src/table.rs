@@ -55,6 +55,11 @@ impl Table {
         &self.inner.pool
     }
 
+    /// What keeps the database open, and the table from being dropped.
+    pub(crate) fn handles(&self) -> (&Arc<Inner>, &Arc<OpenTable>) {
+        (&self.inner, &self.open)
+    }
+
     /// How many reads of one batch may be under way at once.
     pub(crate) fn read_depth(&self) -> usize {
         self.inner.read_depth

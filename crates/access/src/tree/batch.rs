@@ -15,92 +15,21 @@
 //!
 //! No latch is held between two steps.
 
-use super::{NOT_ITS_VALUE, Tree, blob_reference, check_key, write::Mode};
-use crate::{
-    AccessError, Written,
-    error::damaged,
-    node::{NodeView, ValueAt, ValueKind},
+use super::{
+    Tree, check_key,
+    job::{Answer, Job, Stage, Step, Task},
 };
+use crate::AccessError;
 use std::collections::VecDeque;
-use vellum_base::{Bytes, HEADER_BYTES, PageId};
-use vellum_pool::{Begun, FinishedRead, Interrupt, Miss, Misses, OptimisticPage, Pager, SharedPage};
+use vellum_base::PageId;
+use vellum_pool::{Begun, FinishedRead, Interrupt, Miss, Misses, Pager};
 
 /// How many operations take steps in turn. Enough that what one of them fetches has come when its next turn does;
 /// few enough that it has not been pushed out of the innermost cache again.
 const WIDTH: usize = 32;
 
-/// What is fetched of a node at first.
-const GUIDE_BYTES: usize = NodeView::<&[u8]>::GUIDE_BYTES;
-
 /// How often an operation may miss before it gives up: see [`Pager::run`].
 const MISSES_MAX: u32 = 10_000;
-
-/// What to do with a key.
-#[derive(Clone, Copy, Debug)]
-pub enum Task<V> {
-    /// Read its value.
-    Get,
-    /// Store a value, if the key is new.
-    Insert(V),
-    /// Replace its value, if it has one.
-    Update(V),
-    /// Store a value, whether or not it has one.
-    Upsert(V),
-    /// Remove it.
-    Remove,
-}
-
-/// What came of a [`Task`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Answer<'b> {
-    /// The value that was read, if there is one.
-    Value(Option<&'b [u8]>),
-    /// What a write found.
-    Written(Written),
-    /// Whether what was to be removed was there.
-    Removed(bool),
-}
-
-/// How far an operation has come.
-enum Stage<'p, P: Pager + 'p> {
-    /// It begins at the root.
-    Start,
-    /// The child that `node` refers to at `place` is being fetched.
-    Child { node: P::Optimistic<'p>, level: u8, place: usize },
-    /// The slots of `node` are being fetched among which the search will look.
-    Search { node: P::Optimistic<'p>, level: u8 },
-    /// The value in the leaf is being fetched.
-    Value { leaf: P::Optimistic<'p>, at: ValueAt },
-    /// It is over.
-    Over(Result<Outcome, AccessError>),
-}
-
-#[derive(Clone, Copy)]
-enum Outcome {
-    Absent,
-    /// It is in the operation's buffer.
-    Found,
-    Written(Written),
-    Removed(bool),
-}
-
-/// Whether an operation has to take more steps.
-enum Step {
-    More,
-    Last(Outcome),
-    Failed(AccessError),
-}
-
-/// One operation.
-struct Job<'p, P: Pager + 'p, K, V> {
-    tree: Tree<'p, P>,
-    /// None if this is nobody's.
-    request: Option<(K, Task<V>)>,
-    tag: u64,
-    stage: Stage<'p, P>,
-    value: Vec<u8>,
-    misses: u32,
-}
 
 /// Operations on trees that one thread runs at once.
 ///
@@ -206,7 +135,15 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
                 index
             }
             None => {
-                self.jobs.push(Job { tree, request, tag, stage, value: Vec::new(), misses: 0 });
+                self.jobs.push(Job {
+                    tree,
+                    request,
+                    tag,
+                    stage,
+                    value: Vec::new(),
+                    misses: 0,
+                    patient: true,
+                });
                 self.jobs.len() - 1
             }
         };
@@ -236,6 +173,8 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
                     self.over.push_back(index);
                 }
                 Ok(Step::Failed(error)) => self.fail(index, error),
+                // Jobs of a batch are patient.
+                Ok(Step::WouldWait) => self.fail(index, self.pager.no_room().into()),
                 Err(interrupt) => self.interrupted(index, interrupt),
             }
         }
@@ -272,12 +211,7 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
         };
         let (key, _) = job.request.take()?;
         self.free.push(index);
-        let answer = result.map(|outcome| match outcome {
-            Outcome::Absent => Answer::Value(None),
-            Outcome::Found => Answer::Value(Some(&job.value)),
-            Outcome::Written(written) => Answer::Written(written),
-            Outcome::Removed(removed) => Answer::Removed(removed),
-        });
+        let answer = result.map(|outcome| outcome.with(&job.value));
         Some(visit(job.tag, &key, answer))
     }
 
@@ -470,125 +404,5 @@ impl<P: Pager> Tree<'_, P> {
             Ok(Answer::Written(_) | Answer::Removed(_)) => visit(index, Ok(None)),
             Err(error) => visit(index, Err(error)),
         });
-    }
-}
-
-impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Job<'p, P, K, V> {
-    /// Takes the next step. After a miss the same step is to be taken again; after a conflict the first.
-    #[inline]
-    fn step(&mut self, pager: &'p P) -> Result<Step, Interrupt> {
-        match &self.stage {
-            Stage::Start => self.start(pager),
-            Stage::Child { node, level, place } => {
-                let child = pager.child_fetched(node, *place)?;
-                let level = self.tree.level_of(&child, Some(*level))?;
-                let (at, length) = NodeView::new(child.bytes()).search_range(self.key());
-                child.prefetch(at, length);
-                self.stage = Stage::Search { node: child, level };
-                Ok(Step::More)
-            }
-            Stage::Value { leaf, at } => {
-                self.value.clear();
-                leaf.bytes().append_to(at.at, at.length, &mut self.value);
-                leaf.validate()?;
-                Ok(Step::Last(Outcome::Found))
-            }
-            Stage::Search { level, .. } => {
-                let level = *level;
-                let Stage::Search { node, .. } = std::mem::replace(&mut self.stage, Stage::Start) else {
-                    return Ok(Step::More);
-                };
-                self.search(pager, node, level)
-            }
-            Stage::Over(_) => Ok(Step::More),
-        }
-    }
-
-    fn key(&self) -> &[u8] {
-        self.request.as_ref().map_or(&[], |(key, _)| key.as_ref())
-    }
-
-    /// Looks at the root and, if it is no leaf, at the node below: both are in the cache anyway, because every
-    /// operation comes by.
-    fn start(&mut self, pager: &'p P) -> Result<Step, Interrupt> {
-        let root = pager.root(self.tree.root)?;
-        let level = self.tree.level_of(&root, None)?;
-        if level < 2 {
-            return self.search(pager, root, level);
-        }
-        let place = NodeView::new(root.bytes()).child_for(self.key());
-        let child = pager.child(&root, place)?;
-        let level = self.tree.level_of(&child, Some(level))?;
-        self.search(pager, child, level)
-    }
-
-    /// Searches a node, and has what it leads to fetched.
-    #[inline]
-    fn search(&mut self, pager: &'p P, node: P::Optimistic<'p>, level: u8) -> Result<Step, Interrupt> {
-        let Some((key, task)) = &self.request else { return Ok(Step::Last(Outcome::Absent)) };
-        let view = NodeView::new(node.bytes());
-        if level > 0 {
-            let place = view.child_for(key.as_ref());
-            pager.prefetch(&node, place, GUIDE_BYTES);
-            self.stage = Stage::Child { node, level, place };
-            return Ok(Step::More);
-        }
-        if !matches!(task, Task::Get) {
-            return self.change(node);
-        }
-        match view.get(key.as_ref()) {
-            None => {
-                node.validate()?;
-                Ok(Step::Last(Outcome::Absent))
-            }
-            Some(at) if at.kind == ValueKind::Inline => {
-                node.prefetch(at.at, at.length);
-                self.stage = Stage::Value { leaf: node, at };
-                Ok(Step::More)
-            }
-            Some(at) => self.read_blob(pager, node, at),
-        }
-    }
-
-    /// Copies a large value.
-    #[cold]
-    fn read_blob(&mut self, pager: &'p P, leaf: P::Optimistic<'p>, at: ValueAt) -> Result<Step, Interrupt> {
-        let reference = blob_reference::<P>(&leaf, at)?;
-        match pager.shared(&leaf, reference.extent()) {
-            Ok(guard) => {
-                if !reference.leads_to(guard.page()) {
-                    return Err(damaged(leaf.id(), NOT_ITS_VALUE));
-                }
-                let value = guard.page().get(HEADER_BYTES..HEADER_BYTES + reference.length as usize);
-                self.value.clear();
-                self.value.extend_from_slice(value.unwrap_or_default());
-                Ok(Step::Last(Outcome::Found))
-            }
-            Err(interrupt) => {
-                self.stage = Stage::Search { node: leaf, level: 0 };
-                Err(interrupt)
-            }
-        }
-    }
-
-    /// Changes the leaf.
-    fn change(&self, leaf: P::Optimistic<'p>) -> Result<Step, Interrupt> {
-        let Some((key, task)) = &self.request else { return Ok(Step::Last(Outcome::Absent)) };
-        let (key, tree) = (key.as_ref(), &self.tree);
-        let (value, mode) = match task {
-            Task::Insert(value) => (value.as_ref(), Mode::Insert),
-            Task::Update(value) => (value.as_ref(), Mode::Update),
-            Task::Upsert(value) => (value.as_ref(), Mode::Upsert),
-            Task::Get | Task::Remove => {
-                return Ok(tree
-                    .remove(key)
-                    .map_or_else(Step::Failed, |was| Step::Last(Outcome::Removed(was))));
-            }
-        };
-        let written = match tree.write_in_leaf(leaf, key, value, mode)? {
-            Some(written) => Ok(written),
-            None => tree.write(key, value, mode),
-        };
-        Ok(written.map_or_else(Step::Failed, |written| Step::Last(Outcome::Written(written))))
     }
 }

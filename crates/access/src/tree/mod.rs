@@ -19,6 +19,7 @@ mod batch;
 mod cursor;
 mod descend;
 mod destroy;
+mod job;
 mod merge;
 mod modify;
 mod readahead;
@@ -26,8 +27,9 @@ mod split;
 mod walk;
 mod write;
 
-pub use batch::{Answer, Batch, Task};
+pub use batch::Batch;
 pub use cursor::{Cursor, Entry};
+pub use job::{Answer, Task};
 pub use walk::{TreeReport, TreeShape};
 pub use write::Written;
 

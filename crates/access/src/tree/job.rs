@@ -1,0 +1,258 @@
+//! One operation as a machine that goes down its tree one node a step.
+//!
+//! A step touches only what an earlier one has had fetched into the processor's cache. It changes nothing but the leaf
+//! at the end, and holds no latch when it returns.
+
+use super::{NOT_ITS_VALUE, Tree, blob_reference, check_key, write::Mode};
+use crate::{
+    AccessError, Written,
+    error::damaged,
+    node::{NodeView, ValueAt, ValueKind},
+};
+use vellum_base::{Bytes, HEADER_BYTES};
+use vellum_pool::{Interrupt, OptimisticPage, Pager, SharedPage};
+
+/// What is fetched of a node at first.
+const GUIDE_BYTES: usize = NodeView::<&[u8]>::GUIDE_BYTES;
+
+/// How often an operation that must not wait begins anew.
+const CONFLICTS_MAX: u32 = 8;
+
+/// What to do with a key.
+#[derive(Clone, Copy, Debug)]
+pub enum Task<V> {
+    /// Read its value.
+    Get,
+    /// Store a value, if the key is new.
+    Insert(V),
+    /// Replace its value, if it has one.
+    Update(V),
+    /// Store a value, whether or not it has one.
+    Upsert(V),
+    /// Remove it.
+    Remove,
+}
+
+/// What came of a [`Task`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Answer<'b> {
+    /// The value that was read, if there is one.
+    Value(Option<&'b [u8]>),
+    /// What a write found.
+    Written(Written),
+    /// Whether what was to be removed was there.
+    Removed(bool),
+}
+
+/// How far an operation has come.
+pub(super) enum Stage<'p, P: Pager + 'p> {
+    /// It begins at the root.
+    Start,
+    /// The child that `node` refers to at `place` is being fetched.
+    Child { node: P::Optimistic<'p>, level: u8, place: usize },
+    /// The slots of `node` are being fetched among which the search will look.
+    Search { node: P::Optimistic<'p>, level: u8 },
+    /// The value in the leaf is being fetched.
+    Value { leaf: P::Optimistic<'p>, at: ValueAt },
+    /// It is over.
+    Over(Result<Outcome, AccessError>),
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum Outcome {
+    Absent,
+    /// It is in the operation's buffer.
+    Found,
+    Written(Written),
+    Removed(bool),
+}
+
+impl Outcome {
+    /// What it comes to, with the value that has been read.
+    pub(super) fn with(self, value: &[u8]) -> Answer<'_> {
+        match self {
+            Self::Absent => Answer::Value(None),
+            Self::Found => Answer::Value(Some(value)),
+            Self::Written(written) => Answer::Written(written),
+            Self::Removed(removed) => Answer::Removed(removed),
+        }
+    }
+}
+
+/// Whether an operation has to take more steps.
+pub(super) enum Step {
+    More,
+    Last(Outcome),
+    Failed(AccessError),
+    /// What is left to be done may wait, which it must not.
+    WouldWait,
+}
+
+/// One operation.
+pub(super) struct Job<'p, P: Pager + 'p, K, V> {
+    pub(super) tree: Tree<'p, P>,
+    /// None if this is nobody's.
+    pub(super) request: Option<(K, Task<V>)>,
+    pub(super) tag: u64,
+    pub(super) stage: Stage<'p, P>,
+    pub(super) value: Vec<u8>,
+    pub(super) misses: u32,
+    /// Whether it may do what waits.
+    pub(super) patient: bool,
+}
+
+impl<P: Pager> Tree<'_, P> {
+    /// Runs an operation if that takes no waiting at all, and shows its answer to `visit`; nothing if what it needs is
+    /// not in memory, is held by others, or can only be had by waiting.
+    ///
+    /// # Errors
+    /// As for the call for one key.
+    pub fn try_now<K: AsRef<[u8]>, V: AsRef<[u8]>, T>(
+        &self,
+        key: K,
+        task: Task<V>,
+        visit: impl FnOnce(Answer<'_>) -> T,
+    ) -> Result<Option<T>, AccessError> {
+        check_key(key.as_ref())?;
+        let (stage, value) = (Stage::Start, Vec::new());
+        let request = Some((key, task));
+        let mut job = Job { tree: *self, request, tag: 0, stage, value, misses: 0, patient: false };
+        let mut conflicts = 0;
+        loop {
+            match job.step(self.pager) {
+                Ok(Step::More) => {}
+                Ok(Step::Last(outcome)) => return Ok(Some(visit(outcome.with(&job.value)))),
+                Ok(Step::Failed(error)) => return Err(error),
+                Ok(Step::WouldWait) | Err(Interrupt::Miss(_)) => return Ok(None),
+                Err(Interrupt::Conflict(_)) if conflicts < CONFLICTS_MAX => {
+                    job.stage = Stage::Start;
+                    conflicts += 1;
+                }
+                Err(Interrupt::Conflict(_)) => return Ok(None),
+                Err(Interrupt::Fatal(error)) => return Err((*error).into()),
+            }
+        }
+    }
+}
+
+impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Job<'p, P, K, V> {
+    /// Takes the next step. After a miss the same step is to be taken again; after a conflict the first.
+    #[inline]
+    pub(super) fn step(&mut self, pager: &'p P) -> Result<Step, Interrupt> {
+        match &self.stage {
+            Stage::Start => self.start(pager),
+            Stage::Child { node, level, place } => {
+                let child = pager.child_fetched(node, *place)?;
+                let level = self.tree.level_of(&child, Some(*level))?;
+                let (at, length) = NodeView::new(child.bytes()).search_range(self.key());
+                child.prefetch(at, length);
+                self.stage = Stage::Search { node: child, level };
+                Ok(Step::More)
+            }
+            Stage::Value { leaf, at } => {
+                self.value.clear();
+                leaf.bytes().append_to(at.at, at.length, &mut self.value);
+                leaf.validate()?;
+                Ok(Step::Last(Outcome::Found))
+            }
+            Stage::Search { level, .. } => {
+                let level = *level;
+                let Stage::Search { node, .. } = std::mem::replace(&mut self.stage, Stage::Start) else {
+                    return Ok(Step::More);
+                };
+                self.search(pager, node, level)
+            }
+            Stage::Over(_) => Ok(Step::More),
+        }
+    }
+
+    fn key(&self) -> &[u8] {
+        self.request.as_ref().map_or(&[], |(key, _)| key.as_ref())
+    }
+
+    /// Looks at the root and, if it is no leaf, at the node below: both are in the cache anyway, because every
+    /// operation comes by.
+    fn start(&mut self, pager: &'p P) -> Result<Step, Interrupt> {
+        let root = pager.root(self.tree.root)?;
+        let level = self.tree.level_of(&root, None)?;
+        if level < 2 {
+            return self.search(pager, root, level);
+        }
+        let place = NodeView::new(root.bytes()).child_for(self.key());
+        let child = pager.child(&root, place)?;
+        let level = self.tree.level_of(&child, Some(level))?;
+        self.search(pager, child, level)
+    }
+
+    /// Searches a node, and has what it leads to fetched.
+    #[inline]
+    fn search(&mut self, pager: &'p P, node: P::Optimistic<'p>, level: u8) -> Result<Step, Interrupt> {
+        let Some((key, task)) = &self.request else { return Ok(Step::Last(Outcome::Absent)) };
+        let view = NodeView::new(node.bytes());
+        if level > 0 {
+            let place = view.child_for(key.as_ref());
+            pager.prefetch(&node, place, GUIDE_BYTES);
+            self.stage = Stage::Child { node, level, place };
+            return Ok(Step::More);
+        }
+        if !matches!(task, Task::Get) {
+            return self.change(node);
+        }
+        match view.get(key.as_ref()) {
+            None => {
+                node.validate()?;
+                Ok(Step::Last(Outcome::Absent))
+            }
+            Some(at) if at.kind == ValueKind::Inline => {
+                node.prefetch(at.at, at.length);
+                self.stage = Stage::Value { leaf: node, at };
+                Ok(Step::More)
+            }
+            Some(at) => self.read_blob(pager, node, at),
+        }
+    }
+
+    /// Copies a large value.
+    #[cold]
+    fn read_blob(&mut self, pager: &'p P, leaf: P::Optimistic<'p>, at: ValueAt) -> Result<Step, Interrupt> {
+        let reference = blob_reference::<P>(&leaf, at)?;
+        match pager.shared(&leaf, reference.extent()) {
+            Ok(guard) => {
+                if !reference.leads_to(guard.page()) {
+                    return Err(damaged(leaf.id(), NOT_ITS_VALUE));
+                }
+                let value = guard.page().get(HEADER_BYTES..HEADER_BYTES + reference.length as usize);
+                self.value.clear();
+                self.value.extend_from_slice(value.unwrap_or_default());
+                Ok(Step::Last(Outcome::Found))
+            }
+            Err(interrupt) => {
+                self.stage = Stage::Search { node: leaf, level: 0 };
+                Err(interrupt)
+            }
+        }
+    }
+
+    /// Changes the leaf.
+    fn change(&self, leaf: P::Optimistic<'p>) -> Result<Step, Interrupt> {
+        let Some((key, task)) = &self.request else { return Ok(Step::Last(Outcome::Absent)) };
+        let (key, tree) = (key.as_ref(), &self.tree);
+        let (value, mode) = match task {
+            Task::Insert(value) => (value.as_ref(), Mode::Insert),
+            Task::Update(value) => (value.as_ref(), Mode::Update),
+            Task::Upsert(value) => (value.as_ref(), Mode::Upsert),
+            Task::Get | Task::Remove if !self.patient => return Ok(Step::WouldWait),
+            Task::Get | Task::Remove => {
+                return Ok(tree
+                    .remove(key)
+                    .map_or_else(Step::Failed, |was| Step::Last(Outcome::Removed(was))));
+            }
+        };
+        let written = match tree.write_in_leaf(leaf, key, value, mode)? {
+            Some(written) => Ok(written),
+            None if !self.patient => return Ok(Step::WouldWait),
+            None => tree.write(key, value, mode),
+        };
+        Ok(written.map_or_else(Step::Failed, |written| Step::Last(Outcome::Written(written))))
+    }
+}

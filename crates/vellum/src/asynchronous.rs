@@ -1,0 +1,319 @@
+//! Calls that return futures, for any runtime.
+//!
+//! A future tries its operation when it is polled first: what needs no waiting is done there and then. What has to
+//! wait, for the device mostly, is handed to one thread of the database, the *driver*, which is started when it is
+//! needed first. It runs all such operations as one batch, so that their reads overlap, and wakes who waits for each.
+//!
+//! The driver holds handles on the database only while it has operations; it gives them up before it says that the
+//! last of them is done, so that whoever has awaited everything can close the database at once.
+//!
+//! Lock order: the inbox; a future's state. Neither is held while an operation runs or a waker is called.
+
+use crate::{
+    Answer, Put, Result, Table, Task, Written,
+    database::{Inner, OpenTable},
+};
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{Arc, Condvar, Mutex, MutexGuard},
+    task::{Context, Poll, Waker},
+    thread,
+};
+use vellum_access::{Batch, Tree};
+use vellum_base::PageId;
+use vellum_pool::Pool;
+
+/// An [`Answer`] that owns its value.
+enum Owned {
+    Value(Option<Vec<u8>>),
+    Written(Written),
+    Removed(bool),
+}
+
+impl From<Answer<'_>> for Owned {
+    fn from(answer: Answer<'_>) -> Self {
+        match answer {
+            Answer::Value(value) => Self::Value(value.map(<[u8]>::to_vec)),
+            Answer::Written(written) => Self::Written(written),
+            Answer::Removed(removed) => Self::Removed(removed),
+        }
+    }
+}
+
+/// What a future and the driver share.
+#[derive(Default)]
+struct Slot {
+    state: Mutex<SlotState>,
+}
+
+#[derive(Default)]
+struct SlotState {
+    result: Option<Result<Owned>>,
+    waker: Option<Waker>,
+}
+
+impl Slot {
+    fn fill(&self, result: Result<Owned>) {
+        let mut state = lock(&self.state);
+        state.result = Some(result);
+        let waker = state.waker.take();
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// An operation on a table that is under way, or will be when it is polled.
+///
+/// Nothing happens before the first poll. A future that is dropped after that may leave a write done or not done.
+#[must_use = "nothing happens unless it is awaited"]
+pub struct TableFuture<T> {
+    /// The handles keep the table, and the database open, until the end.
+    table: Option<Table>,
+    request: Option<(Vec<u8>, Task<Vec<u8>>)>,
+    slot: Option<Arc<Slot>>,
+    convert: fn(Owned) -> T,
+}
+
+impl<T> TableFuture<T> {
+    /// Tries the operation without waiting, and hands it to the driver if that is not enough.
+    fn begin(&mut self, waker: &Waker) -> Poll<Result<Owned>> {
+        let (Some(table), Some((key, task))) = (&self.table, self.request.take()) else {
+            return Poll::Pending;
+        };
+        let borrowed = match &task {
+            Task::Get => Task::Get,
+            Task::Insert(value) => Task::Insert(&value[..]),
+            Task::Update(value) => Task::Update(&value[..]),
+            Task::Upsert(value) => Task::Upsert(&value[..]),
+            Task::Remove => Task::Remove,
+        };
+        match table.tree().try_now(&key, borrowed, |answer| Owned::from(answer)) {
+            Ok(Some(answer)) => return Poll::Ready(Ok(answer)),
+            Ok(None) => {}
+            Err(error) => return Poll::Ready(Err(error.into())),
+        }
+        let slot = Arc::new(Slot::default());
+        lock(&slot.state).waker = Some(waker.clone());
+        let (inner, open) = table.handles();
+        let order = Order { inner: inner.clone(), open: open.clone(), key, task, slot: slot.clone() };
+        match inner.driver.get_or_init(Driver::start) {
+            Some(driver) => driver.inbox.put(order),
+            // The system has no room for a thread: then the operation is done here, and waits.
+            None => run_orders(vec![order], Vec::new),
+        }
+        self.slot = Some(slot);
+        Poll::Pending
+    }
+}
+
+impl<T> Future for TableFuture<T> {
+    type Output = Result<T>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
+        let this = self.get_mut();
+        let mut ready = Poll::Pending;
+        if this.request.is_some() {
+            ready = this.begin(context.waker());
+        }
+        if let Some(slot) = &this.slot {
+            let mut state = lock(&slot.state);
+            match state.result.take() {
+                Some(result) => ready = Poll::Ready(result),
+                None => state.waker = Some(context.waker().clone()),
+            }
+        }
+        if ready.is_ready() {
+            this.table = None;
+        }
+        ready.map(|result| result.map(this.convert))
+    }
+}
+
+impl Table {
+    /// [`get`](Self::get) as a future, for any runtime. A value that is in memory is there at the first poll;
+    /// reads of many such futures overlap.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let database = vellum::Database::create(directory.path().join("d"), &vellum::Options::default())?;
+    /// # let table = database.create_table("t")?;
+    /// # tokio::runtime::Runtime::new()?.block_on(async {
+    /// table.put_async("lime", "green").await?;
+    /// assert_eq!(table.get_async("lime").await?, Some(b"green".to_vec()));
+    /// # Ok::<(), vellum::Error>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn get_async(&self, key: impl AsRef<[u8]>) -> TableFuture<Option<Vec<u8>>> {
+        self.future(key, Task::Get, |answer| match answer {
+            Owned::Value(value) => value,
+            Owned::Written(_) | Owned::Removed(_) => None,
+        })
+    }
+
+    /// [`put`](Self::put) as a future.
+    pub fn put_async(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> TableFuture<Put> {
+        self.future(key, Task::Upsert(value.as_ref().to_vec()), |answer| written(&answer).into())
+    }
+
+    /// [`insert`](Self::insert) as a future.
+    pub fn insert_async(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> TableFuture<bool> {
+        let task = Task::Insert(value.as_ref().to_vec());
+        self.future(key, task, |answer| written(&answer) == Written::Inserted)
+    }
+
+    /// [`update`](Self::update) as a future.
+    pub fn update_async(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> TableFuture<bool> {
+        let task = Task::Update(value.as_ref().to_vec());
+        self.future(key, task, |answer| written(&answer) == Written::Replaced)
+    }
+
+    /// [`remove`](Self::remove) as a future.
+    pub fn remove_async(&self, key: impl AsRef<[u8]>) -> TableFuture<bool> {
+        self.future(key, Task::Remove, |answer| matches!(answer, Owned::Removed(true)))
+    }
+
+    fn future<T>(
+        &self,
+        key: impl AsRef<[u8]>,
+        task: Task<Vec<u8>>,
+        convert: fn(Owned) -> T,
+    ) -> TableFuture<T> {
+        let request = Some((key.as_ref().to_vec(), task));
+        TableFuture { table: Some(self.clone()), request, slot: None, convert }
+    }
+}
+
+/// What a write found; that of anything else means nothing.
+fn written(answer: &Owned) -> Written {
+    match answer {
+        Owned::Written(written) => *written,
+        Owned::Value(_) | Owned::Removed(_) => Written::Refused,
+    }
+}
+
+/// An operation for the driver.
+struct Order {
+    inner: Arc<Inner>,
+    open: Arc<OpenTable>,
+    key: Vec<u8>,
+    task: Task<Vec<u8>>,
+    slot: Arc<Slot>,
+}
+
+/// Where orders wait for the driver.
+#[derive(Default)]
+struct Inbox {
+    state: Mutex<InboxState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct InboxState {
+    orders: Vec<Order>,
+    stop: bool,
+}
+
+impl Inbox {
+    fn put(&self, order: Order) {
+        lock(&self.state).orders.push(order);
+        self.changed.notify_one();
+    }
+
+    /// What has come meanwhile.
+    fn take(&self) -> Vec<Order> {
+        std::mem::take(&mut lock(&self.state).orders)
+    }
+
+    /// Waits for orders; none when the database is closed.
+    fn wait(&self) -> Option<Vec<Order>> {
+        let state = lock(&self.state);
+        let waited = self.changed.wait_while(state, |state| state.orders.is_empty() && !state.stop);
+        let mut state = waited.unwrap_or_else(|poisoned| poisoned.into_inner());
+        if state.orders.is_empty() { None } else { Some(std::mem::take(&mut state.orders)) }
+    }
+}
+
+/// The thread that runs what has to wait.
+pub(crate) struct Driver {
+    inbox: Arc<Inbox>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Driver {
+    fn start() -> Option<Self> {
+        let inbox = Arc::new(Inbox::default());
+        let shared = inbox.clone();
+        let run = move || {
+            while let Some(orders) = shared.wait() {
+                run_orders(orders, || shared.take());
+            }
+        };
+        let thread = thread::Builder::new().name("vellum-driver".into()).spawn(run).ok()?;
+        Some(Self { inbox, thread: Some(thread) })
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        lock(&self.inbox.state).stop = true;
+        self.inbox.changed.notify_all();
+        // The driver itself may be the one that drops the last handle of the database.
+        if let Some(thread) =
+            self.thread.take().filter(|thread| thread.thread().id() != thread::current().id())
+        {
+            // A panic in it has been reported where it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Runs orders of one database, and those that `more` gives in between, until all are done.
+fn run_orders(mut orders: Vec<Order>, more: impl Fn() -> Vec<Order>) {
+    let Some(inner) = orders.first().map(|order| order.inner.clone()) else { return };
+    let mut under_way: Vec<Option<(Arc<Slot>, Arc<OpenTable>)>> = Vec::new();
+    let mut free: Vec<usize> = Vec::new();
+    let mut done: Vec<(Arc<Slot>, Result<Owned>)> = Vec::new();
+    let mut batch: Batch<'_, Pool, Vec<u8>, Vec<u8>> = Batch::new(&inner.pool, inner.read_depth);
+    loop {
+        for Order { inner: _, open, key, task, slot } in orders.drain(..) {
+            let tree = Tree::open(&inner.pool, root_of(&open));
+            let tag = free.pop().unwrap_or_else(|| {
+                under_way.push(None);
+                under_way.len() - 1
+            });
+            if let Some(place) = under_way.get_mut(tag) {
+                *place = Some((slot, open));
+            }
+            batch.begin(tree, key, task, tag as u64);
+        }
+        batch.advance(true);
+        while let Some((tag, result)) = batch.take(|tag, _, answer| (tag, answer.map(Owned::from))) {
+            if let Some((slot, _)) = under_way.get_mut(tag as usize).and_then(Option::take) {
+                free.push(tag as usize);
+                done.push((slot, result.map_err(Into::into)));
+            }
+        }
+        orders = more();
+        if orders.is_empty() && batch.is_empty() {
+            break;
+        }
+        done.drain(..).for_each(|(slot, result)| slot.fill(result));
+    }
+    // Whoever has awaited the last of them may close the database at once.
+    drop(batch);
+    drop(inner);
+    done.drain(..).for_each(|(slot, result)| slot.fill(result));
+}
+
+fn root_of(open: &OpenTable) -> PageId {
+    open.root
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing panics while it is held.
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}

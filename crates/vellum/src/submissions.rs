@@ -1,0 +1,81 @@
+//! Operations for an event loop of one's own: submit, poll, reap.
+
+use crate::{Answer, Result, Table, Task};
+use vellum_access::Batch;
+use vellum_pool::Pool;
+
+/// Operations on a table that are under way while their owner does something else. Made by
+/// [`Table::submissions`].
+///
+/// It belongs to one thread at a time. Nothing happens between two calls but reads of the device; [`poll`](Self::poll)
+/// takes up what they brought. Others who want a page that is being read for this loop are not kept waiting by a loop
+/// that does not poll: they take it up themselves.
+///
+/// ```
+/// use vellum::Task;
+/// # let directory = tempfile::tempdir()?;
+/// # let database = vellum::Database::create(directory.path().join("d"), &vellum::Options::default())?;
+/// # let table = database.create_table("t")?;
+/// let mut submissions = table.submissions();
+/// submissions.submit("lime", Task::Upsert("green".into()), 7);
+/// submissions.submit_get("pear", 8);
+/// while !submissions.is_empty() {
+///     submissions.poll(); // and then whatever else the loop has to do
+///     submissions.reap(|tag, _key, answer| println!("{tag}: {answer:?}"));
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Submissions<'t> {
+    table: &'t Table,
+    batch: Batch<'t, Pool, Vec<u8>, Vec<u8>>,
+}
+
+impl Table {
+    /// Operations on this table for an event loop of one's own.
+    pub fn submissions(&self) -> Submissions<'_> {
+        Submissions { table: self, batch: Batch::new(self.pool(), self.read_depth()) }
+    }
+}
+
+impl Submissions<'_> {
+    /// Accepts a lookup. `tag` comes back with the answer.
+    pub fn submit_get(&mut self, key: impl AsRef<[u8]>, tag: u64) {
+        self.submit(key, Task::Get, tag);
+    }
+
+    /// Accepts any operation. Those on the same key may happen in any order.
+    pub fn submit(&mut self, key: impl AsRef<[u8]>, task: Task<Vec<u8>>, tag: u64) {
+        self.batch.begin(self.table.tree(), key.as_ref().to_vec(), task, tag);
+    }
+
+    /// How many operations were submitted and have not been reaped.
+    pub fn len(&self) -> usize {
+        self.batch.len()
+    }
+
+    /// Whether everything that was submitted has been reaped.
+    pub fn is_empty(&self) -> bool {
+        self.batch.is_empty()
+    }
+
+    /// Lets each operation take a step that can, and begins the reads that they need. It does not wait, unless a
+    /// write has to split a leaf or store a large value.
+    pub fn poll(&mut self) {
+        self.batch.advance(false);
+    }
+
+    /// As [`poll`](Self::poll), but if nothing can take a step, it waits until something can.
+    pub fn wait(&mut self) {
+        self.batch.advance(true);
+    }
+
+    /// Shows the tag, the key and the answer of each operation that is done to `visit`, and returns how many there
+    /// were.
+    pub fn reap(&mut self, mut visit: impl FnMut(u64, &[u8], Result<Answer<'_>>)) -> usize {
+        let mut count = 0;
+        while self.batch.take(|tag, key, answer| visit(tag, key, answer.map_err(Into::into))).is_some() {
+            count += 1;
+        }
+        count
+    }
+}

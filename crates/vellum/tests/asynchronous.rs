@@ -1,0 +1,241 @@
+//! Futures and submissions: answers, errors, closing, and others who want the same pages.
+
+use std::{
+    collections::HashMap,
+    future::Future,
+    pin::{Pin, pin},
+    sync::{Arc, Mutex, mpsc},
+    task::{Context, Poll, Wake, Waker},
+    thread,
+    time::Duration,
+};
+use vellum::{Answer, Database, Error, ErrorKind, Options, Put, Table, Task, Written};
+use vellum_vm::{Faults, SimulatedFile};
+
+const KEYS: u64 = 5000;
+
+fn value(key: u64, version: u64) -> Vec<u8> {
+    let length = if key.is_multiple_of(101) { 5000 } else { 100 };
+    let mut value = vec![key as u8; length];
+    value[..8].copy_from_slice(&(key * 1000 + version).to_be_bytes());
+    value
+}
+
+/// A database of eight times its pool, closed and opened again, so that nothing is in memory.
+fn cold(file: &SimulatedFile) -> (Database, Table) {
+    let options = Options::default().pool_bytes(64 * 4096).capacity_bytes(1 << 30);
+    let database = Database::create_on(Arc::new(file.clone()), &options).unwrap();
+    let table = database.create_table("t").unwrap();
+    let entries: Vec<_> = (0..KEYS).map(|key| (key.to_be_bytes(), value(key, 1))).collect();
+    assert!(table.multi_put(&entries).into_iter().all(|put| put.unwrap() == Put::Inserted));
+    drop(table);
+    database.close().unwrap();
+    let database = Database::open_on(Arc::new(file.clone()), &options).unwrap();
+    let table = database.table("t").unwrap();
+    (database, table)
+}
+
+/// The simplest runtime there is: a thread that sleeps until it is woken.
+struct Unpark(thread::Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return output;
+        }
+        thread::park();
+    }
+}
+
+/// Awaits all futures, of which many are under way at once.
+fn join_all<F: Future + Unpin>(futures: Vec<F>) -> Vec<F::Output> {
+    let mut futures: Vec<_> = futures.into_iter().map(Some).collect();
+    let mut outputs: Vec<_> = futures.iter().map(|_| None).collect();
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    while outputs.iter().any(Option::is_none) {
+        for (slot, output) in futures.iter_mut().zip(&mut outputs) {
+            let Some(future) = slot else { continue };
+            if let Poll::Ready(ready) = Pin::new(future).poll(&mut Context::from_waker(&waker)) {
+                (*output, *slot) = (Some(ready), None);
+            }
+        }
+        if outputs.iter().any(Option::is_none) {
+            thread::park();
+        }
+    }
+    outputs.into_iter().flatten().collect()
+}
+
+#[test]
+fn futures_answer_as_the_calls_do_and_the_database_can_be_closed_behind_them() {
+    for round in 0..20 {
+        let file = SimulatedFile::new(round);
+        let (database, table) = cold(&file);
+        file.set_faults(Faults { delay_max: Duration::from_micros(20), ..Faults::default() });
+        let keys: Vec<u64> = (0..KEYS + 10).step_by(97 + round as usize).collect();
+        let found = join_all(keys.iter().map(|key| table.get_async(key.to_be_bytes())).collect());
+        for (key, found) in keys.iter().zip(found) {
+            assert_eq!(found.unwrap(), (*key < KEYS).then(|| value(*key, 1)));
+        }
+        let updates: Vec<_> =
+            (0..KEYS).step_by(61).map(|key| table.update_async(key.to_be_bytes(), value(key, 2))).collect();
+        assert!(join_all(updates).into_iter().all(|updated| updated.unwrap()));
+        assert_eq!(block_on(table.put_async([9; 9], "new")).unwrap(), Put::Inserted);
+        assert!(!block_on(table.insert_async([9; 9], "again")).unwrap());
+        assert!(block_on(table.remove_async(0u64.to_be_bytes())).unwrap());
+        assert!(!block_on(table.remove_async(0u64.to_be_bytes())).unwrap());
+        drop(table);
+        // Everything was awaited: nothing uses the database any more.
+        database.close().unwrap();
+    }
+}
+
+#[test]
+fn what_is_in_memory_is_there_at_the_first_poll() {
+    let file = SimulatedFile::new(30);
+    let (_database, table) = cold(&file);
+    let key = 77u64.to_be_bytes();
+    table.get(key).unwrap();
+    let mut context = Context::from_waker(Waker::noop());
+    let mut future = pin!(table.get_async(key));
+    let Poll::Ready(found) = future.as_mut().poll(&mut context) else { panic!("it had to wait") };
+    assert_eq!(found.unwrap(), Some(value(77, 1)));
+    // What is not has to wait, once.
+    file.set_faults(Faults { delay_max: Duration::from_millis(100), ..Faults::default() });
+    let mut future = pin!(table.get_async(4000u64.to_be_bytes()));
+    assert!(future.as_mut().poll(&mut context).is_pending());
+    assert_eq!(block_on(future).unwrap(), Some(value(4000, 1)));
+}
+
+#[test]
+fn futures_that_are_dropped_harm_nobody() {
+    let file = SimulatedFile::new(31);
+    let (database, table) = cold(&file);
+    let mut context = Context::from_waker(Waker::noop());
+    for key in (0..KEYS).step_by(13) {
+        let mut future = table.get_async(key.to_be_bytes());
+        let _ = Pin::new(&mut future).poll(&mut context);
+    }
+    drop(table.get_async("never polled"));
+    assert_eq!(block_on(table.get_async(4999u64.to_be_bytes())).unwrap(), Some(value(4999, 1)));
+    drop(table);
+    // The driver may still be at work on what nobody awaits.
+    let mut database = database;
+    while let Err(error) = database.checkpoint() {
+        assert!(matches!(error, Error::StillInUse { .. }), "{error}");
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert!(database.verify(|_| {}).is_clean());
+}
+
+#[test]
+fn errors_reach_who_awaits() {
+    let file = SimulatedFile::new(32);
+    let (database, table) = cold(&file);
+    let too_long = block_on(table.get_async([7; 2000])).unwrap_err();
+    assert_eq!(too_long.kind(), ErrorKind::InvalidInput);
+    file.set_faults(Faults { read_error: 1.0, ..Faults::default() });
+    let failed = join_all((0..KEYS).step_by(500).map(|key| table.get_async(key.to_be_bytes())).collect());
+    assert!(failed.into_iter().all(|found| found.unwrap_err().kind() == ErrorKind::Io));
+    file.heal();
+    assert!(block_on(table.get_async(1u64.to_be_bytes())).unwrap().is_some());
+    drop(table);
+    database.close().unwrap();
+}
+
+/// The last handles go in the driver's own thread.
+#[test]
+fn the_driver_may_be_the_last_to_leave() {
+    struct Send(Mutex<Option<Table>>, mpsc::Sender<()>);
+    impl Wake for Send {
+        fn wake(self: Arc<Self>) {
+            // Runs in the driver's thread.
+            drop(self.0.lock().unwrap().take());
+            self.1.send(()).unwrap();
+        }
+    }
+    let file = SimulatedFile::new(33);
+    let (database, table) = cold(&file);
+    // Each of three reads takes so long at most that they cannot all be over before the poll is.
+    file.set_faults(Faults { delay_max: Duration::from_millis(100), ..Faults::default() });
+    let (sender, receiver) = mpsc::channel();
+    let waker = Waker::from(Arc::new(Send(Mutex::new(Some(table.clone())), sender)));
+    let mut future = table.get_async(3000u64.to_be_bytes());
+    drop((table, database));
+    assert!(Pin::new(&mut future).poll(&mut Context::from_waker(&waker)).is_pending());
+    drop(future);
+    receiver.recv_timeout(Duration::from_secs(10)).expect("it is woken all the same");
+}
+
+#[test]
+fn an_event_loop_submits_polls_and_reaps() {
+    let file = SimulatedFile::new(40);
+    let (database, table) = cold(&file);
+    let mut submissions = table.submissions();
+    let mut expected: HashMap<u64, Option<Vec<u8>>> = HashMap::new();
+    for key in (0..KEYS + 50).step_by(7) {
+        submissions.submit_get(key.to_be_bytes(), key);
+        expected.insert(key, (key < KEYS).then(|| value(key, 1)));
+    }
+    submissions.submit("new", Task::Upsert("value".into()), u64::MAX);
+    assert_eq!(submissions.len(), expected.len() + 1);
+    let mut turns = 0;
+    while !submissions.is_empty() {
+        submissions.poll();
+        turns += 1;
+        // Somebody else wants pages that may be under way.
+        let key = turns % KEYS;
+        assert_eq!(table.get(key.to_be_bytes()).unwrap(), Some(value(key, 1)));
+        submissions.reap(|tag, key, answer| match answer.unwrap() {
+            Answer::Written(written) => {
+                assert_eq!((tag, key, written), (u64::MAX, &b"new"[..], Written::Inserted))
+            }
+            Answer::Value(value) => {
+                assert_eq!(key, tag.to_be_bytes());
+                assert_eq!(expected.remove(&tag).unwrap().as_deref(), value);
+            }
+            Answer::Removed(_) => panic!("nothing was to be removed"),
+        });
+    }
+    assert!(expected.is_empty());
+    drop(submissions);
+    drop(table);
+    database.close().unwrap();
+}
+
+/// Two loops, each of which waits for what the other has under way and never polls.
+#[test]
+fn loops_that_do_not_poll_keep_nobody_waiting() {
+    let file = SimulatedFile::new(41);
+    let (_database, table) = cold(&file);
+    table.get(0u64.to_be_bytes()).unwrap();
+    let (mut first, mut second) = (table.submissions(), table.submissions());
+    for step in 0..8u64 {
+        first.submit_get((step * 600).to_be_bytes(), step);
+        second.submit_get((step * 600 + 300).to_be_bytes(), step);
+    }
+    (0..6).for_each(|_| (first.poll(), second.poll()).0);
+    for step in 0..8u64 {
+        for key in [step * 600, step * 600 + 300] {
+            assert_eq!(table.get(key.to_be_bytes()).unwrap(), Some(value(key, 1)));
+        }
+        second.submit_get((step * 600).to_be_bytes(), 100 + step);
+    }
+    for submissions in [&mut second, &mut first] {
+        while !submissions.is_empty() {
+            submissions.wait();
+            submissions.reap(|_, key, answer| {
+                let key = u64::from_be_bytes(key.try_into().unwrap());
+                assert_eq!(answer.unwrap(), Answer::Value(Some(&value(key, 1))));
+            });
+        }
+    }
+}
