@@ -19,6 +19,17 @@ pub struct Budget {
     wake: Condvar,
 }
 
+/// Why the evictor woke up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Woken {
+    /// Little room is left.
+    Low,
+    /// It slept as long as it had patience.
+    Idle,
+    /// It must end.
+    Stopped,
+}
+
 impl Budget {
     pub fn new(limit: usize) -> Self {
         // A sixteenth of a small pool, at most 16 MiB of a large one: enough for what a few thousand misses
@@ -69,6 +80,11 @@ impl Budget {
         self.free() < self.low_water
     }
 
+    /// Whether so much is free that nothing will have to be evicted soon.
+    pub fn is_ample(&self) -> bool {
+        self.free() >= self.high_water + self.limit / 16
+    }
+
     /// Whether the background evictor should go on.
     pub fn wants_more(&self) -> bool {
         self.free() < self.high_water
@@ -94,12 +110,13 @@ impl Budget {
         }
     }
 
-    /// The evictor sleeps until it is needed. Returns false when it must end.
-    pub fn sleep_until_low(&self) -> bool {
+    /// The evictor sleeps until it is needed, or for about as long as `patience`.
+    pub fn sleep_until_low(&self, patience: Option<std::time::Duration>) -> Woken {
         let mut stop = self.lock();
+        let mut waited = false;
         loop {
             if *stop {
-                return false;
+                return Woken::Stopped;
             }
             self.evictor_asleep.store(true, Ordering::Relaxed);
             // SeqCst: orders the flag before the count; see the module's first lines.
@@ -108,9 +125,20 @@ impl Budget {
             }
             if self.is_low() {
                 self.evictor_asleep.store(false, Ordering::Relaxed);
-                return true;
+                return Woken::Low;
             }
-            stop = self.wake.wait(stop).unwrap_or_else(|poisoned| poisoned.into_inner());
+            match patience {
+                Some(_) if waited => {
+                    self.evictor_asleep.store(false, Ordering::Relaxed);
+                    return Woken::Idle;
+                }
+                Some(patience) => {
+                    let woken = self.wake.wait_timeout(stop, patience);
+                    stop = woken.unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+                    waited = true;
+                }
+                None => stop = self.wake.wait(stop).unwrap_or_else(|poisoned| poisoned.into_inner()),
+            }
         }
     }
 

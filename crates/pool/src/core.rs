@@ -17,6 +17,7 @@ use crate::{
     budget::Budget,
     error::{Fault, Miss, PoolError},
     helping::{Look, Queues},
+    huge::HugeRuns,
     inflight::Reads,
     lifecycle::space_map_pages,
     options::LogBarrier,
@@ -83,7 +84,9 @@ pub(crate) struct Core {
     pub(crate) reads_idle: Mutex<Vec<Arc<Mutex<Reads>>>>,
     pub(crate) reading_pages: AtomicUsize,
     // Last, so that they outlive everything that points into them.
-    _pages: Mapping,
+    pub(crate) huge: HugeRuns,
+    /// The memory of the pages.
+    pub(crate) pages: Mapping,
     _states: Mapping,
 }
 
@@ -106,6 +109,7 @@ pub(crate) struct Parts {
     pub(crate) capacity_pages: u64,
     pub(crate) pool_pages: usize,
     pub(crate) count_hits: bool,
+    pub(crate) huge_pages: bool,
     pub(crate) read_only: bool,
     pub(crate) file: Arc<dyn File>,
     pub(crate) releaser: Releaser,
@@ -153,7 +157,8 @@ impl Core {
             queues: Queues::new(),
             reads_idle: Mutex::new(Vec::new()),
             reading_pages: AtomicUsize::new(0),
-            _pages: parts.pages,
+            huge: HugeRuns::new(&parts.pages, parts.huge_pages),
+            pages: parts.pages,
             _states: parts.states,
         }
     }
@@ -382,6 +387,7 @@ impl Core {
 
     /// Gives the memory of an exclusively latched extent back at once.
     pub(crate) fn drop_memory(&self, extent: Extent) {
+        self.split_huge_pages(&[extent]);
         let range = PageRange { address: self.address(extent.head), bytes: extent.bytes() };
         // SAFETY: the caller holds the latch exclusively and keeps no reference.
         if unsafe { self.releaser.release(&[range]) }.is_err() {

@@ -9,8 +9,10 @@
 //! Source: *Virtual-Memory Assisted Buffer Management*, section 3.3; the clock with an explicit mark.
 
 use crate::{
+    budget::Woken,
     core::{Core, lock},
     error::PoolError,
+    huge::Leisure,
 };
 use std::{sync::Arc, thread, time::Duration};
 use vellum_base::{Extent, Lsn, PageHeader, stamp_checksum};
@@ -264,6 +266,7 @@ impl Core {
             return 0;
         }
         victims.sort_unstable();
+        self.split_huge_pages(&victims);
         let mut ranges: Vec<PageRange> = Vec::with_capacity(victims.len());
         for extent in &victims {
             let address = self.address(extent.head);
@@ -336,21 +339,33 @@ impl Evictor {
     }
 
     fn run(core: &Core) {
-        let mut pause = Duration::from_millis(1);
-        while core.budget.sleep_until_low() {
-            while core.budget.wants_more() && !core.budget.is_stopped() {
-                let outcome = {
-                    let _working = lock(&core.background);
-                    core.evict(core.batch_pages())
-                };
-                // An error is counted, and found again by whoever needs the page's room.
-                if matches!(outcome, Ok(1..)) {
-                    pause = Duration::from_millis(1);
-                } else if core.budget.pause(pause) {
-                    pause = (pause * 2).min(PAUSE_MAX);
-                } else {
-                    return;
+        let mut leisure = Leisure::new(core);
+        loop {
+            match core.budget.sleep_until_low(leisure.patience(core)) {
+                Woken::Stopped => return,
+                Woken::Idle => leisure.use_it(core),
+                Woken::Low => {
+                    leisure.disturbed();
+                    Self::make_room(core);
                 }
+            }
+        }
+    }
+
+    fn make_room(core: &Core) {
+        let mut pause = Duration::from_millis(1);
+        while core.budget.wants_more() && !core.budget.is_stopped() {
+            let outcome = {
+                let _working = lock(&core.background);
+                core.evict(core.batch_pages())
+            };
+            // An error is counted, and found again by whoever needs the page's room.
+            if matches!(outcome, Ok(1..)) {
+                pause = Duration::from_millis(1);
+            } else if core.budget.pause(pause) {
+                pause = (pause * 2).min(PAUSE_MAX);
+            } else {
+                return;
             }
         }
     }

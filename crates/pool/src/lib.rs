@@ -27,6 +27,8 @@ mod evict;
 #[cfg(not(loom))]
 mod guard;
 #[cfg(not(loom))]
+mod huge;
+#[cfg(not(loom))]
 mod inflight;
 #[cfg(not(loom))]
 mod lifecycle;

@@ -8,7 +8,7 @@
 //! What a page holds is two cells that are read and written with relaxed atomics, as the bytes of a page are.
 
 use crate::{
-    budget::Budget,
+    budget::{Budget, Woken},
     helping::{Look, Queues},
     parking::ParkingLot,
     primitive::{Bug, plant, planted},
@@ -337,7 +337,7 @@ model!(the_evictor_is_woken_when_memory_runs_low, [EvictorFence, ReserverFence],
     let evictor = {
         let budget = budget.clone();
         thread::spawn(move || {
-            assert!(budget.sleep_until_low());
+            assert_eq!(budget.sleep_until_low(None), Woken::Low);
             budget.give_back(8);
         })
     };
@@ -351,7 +351,7 @@ model!(the_evictor_ends_when_it_is_told, [], || {
     let budget = Arc::new(Budget::new(16));
     let evictor = {
         let budget = budget.clone();
-        thread::spawn(move || while budget.sleep_until_low() {})
+        thread::spawn(move || while budget.sleep_until_low(None) == Woken::Low {})
     };
     budget.stop();
     evictor.join().unwrap();

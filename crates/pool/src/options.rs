@@ -40,6 +40,7 @@ pub struct PoolOptions {
     pub(crate) read_only: bool,
     pub(crate) count_hits: bool,
     pub(crate) background_eviction: bool,
+    pub(crate) huge_pages: bool,
     pub(crate) log: Arc<dyn LogBarrier>,
 }
 
@@ -55,6 +56,7 @@ impl Default for PoolOptions {
             read_only: false,
             count_hits: false,
             background_eviction: true,
+            huge_pages: true,
             log: Arc::new(NoLog),
         }
     }
@@ -127,6 +129,15 @@ impl PoolOptions {
     #[must_use]
     pub fn background_eviction(mut self, background: bool) -> Self {
         self.background_eviction = background;
+        self
+    }
+
+    /// Whether runs of pages that stay in memory are moved into huge pages, by the thread of
+    /// [`background_eviction`](Self::background_eviction) while nothing else happens. Default true; see
+    /// [`PoolStatistics::pages_huge`](crate::PoolStatistics::pages_huge).
+    #[must_use]
+    pub fn huge_pages(mut self, huge_pages: bool) -> Self {
+        self.huge_pages = huge_pages;
         self
     }
 

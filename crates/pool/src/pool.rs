@@ -144,6 +144,7 @@ impl Pool {
             capacity_pages: found.capacity_pages,
             pool_pages: (options.pool_bytes / PAGE_SIZE as u64) as usize,
             count_hits: options.count_hits,
+            huge_pages: options.huge_pages,
             read_only: options.read_only,
             releaser: Releaser::new(options.release)?,
             log: options.log.clone(),

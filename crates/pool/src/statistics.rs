@@ -28,7 +28,7 @@ impl Counter {
         self.0.fetch_add(count, Ordering::Relaxed);
     }
 
-    fn get(&self) -> u64 {
+    pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
@@ -66,6 +66,8 @@ pub struct PoolStatistics {
     pub pages_resident: u64,
     /// The most pages that may be in memory.
     pub pages_limit: u64,
+    /// Pages in memory now that huge pages back.
+    pub pages_huge: u64,
     /// Pages allocated in the file, the pool's own included.
     pub pages_allocated: u64,
     /// Pages of the file up to the last that was ever allocated: those allocated, and the free ones among them.
@@ -91,6 +93,7 @@ impl Counters {
             frees_refused: self.frees_refused.get(),
             pages_resident: core.budget.used() as u64,
             pages_limit: core.budget.limit() as u64,
+            pages_huge: core.huge.pages(),
             pages_allocated: core.space.allocated_pages(),
             pages_in_file: core.space.end(),
             release_method: core.releaser.method(),

@@ -84,6 +84,15 @@ impl Options {
         self
     }
 
+    /// Whether runs of pages that stay in memory are moved into huge pages while nothing else happens, which makes
+    /// lookups in a large pool faster. Default true; needs [`background_eviction`](Self::background_eviction) and
+    /// Linux 6.1.
+    #[must_use]
+    pub fn huge_pages(mut self, huge_pages: bool) -> Self {
+        self.pool = self.pool.huge_pages(huge_pages);
+        self
+    }
+
     /// Whether a thread keeps free pages ready. Default true.
     #[must_use]
     pub fn background_eviction(mut self, background: bool) -> Self {

@@ -93,6 +93,7 @@ pub fn statistics(database: &Database) -> serde_json::Value {
         "write_errors": statistics.write_errors,
         "pages_resident": statistics.pages_resident,
         "pages_limit": statistics.pages_limit,
+        "pages_huge": statistics.pages_huge,
         "pages_allocated": statistics.pages_allocated,
         "pages_in_file": statistics.pages_in_file,
         "release_method": statistics.release_method.to_string(),

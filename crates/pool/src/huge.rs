@@ -1,0 +1,341 @@
+//! Huge pages under what stays in memory.
+//!
+//! A lookup in a large pool spends much of its time in walks of the page table. Where all pages of an aligned run
+//! (2 MiB on x86-64) are in memory and nothing will have to be evicted soon, the background thread has the kernel
+//! copy the run into one huge page. When one of its pages must go after all, the huge page is split first, so
+//! that the page's memory is free at once.
+//!
+//! It is done only while nothing is read, written, allocated or evicted, because it takes milliseconds a run and
+//! whoever touches the run meanwhile waits. Runs that hold extents of several pages are left alone.
+//!
+//! # Invariant
+//! A run that a huge page backs is flagged, or a thread is about to flag it, or to find that one of its pages is
+//! gone and split it. So whoever releases a page of it splits it first, or somebody does so behind it. It takes
+//! two parties that each write and then read: who releases latches the page and then looks at the flag; who
+//! collapses sets the flag and then looks at the latches; both across a sequentially consistent fence.
+
+use crate::core::Core;
+use std::{
+    sync::atomic::{AtomicBool, AtomicU64, Ordering, fence},
+    time::{Duration, Instant},
+};
+use vellum_base::{Extent, PAGE_SIZE, PageId};
+use vellum_vm::{Collapse, Mapping, huge_page_bytes};
+
+/// How long nothing must have happened before the first run is collapsed.
+const QUIET: Duration = Duration::from_millis(500);
+/// For how long runs are collapsed at a stretch, and for how long the processor is then left to others.
+const STRETCH: Duration = Duration::from_millis(50);
+const REST: Duration = Duration::from_millis(5);
+/// How long to wait when all is done, or the system has no huge page to give.
+const IDLE: Duration = Duration::from_secs(30);
+
+/// The runs of a mapping, and which of them a huge page backs.
+pub(crate) struct HugeRuns {
+    /// The first page of the first run.
+    first_page: u64,
+    /// The pages of a run; 0 if the system has no huge pages or none are wanted.
+    run_pages: u64,
+    flags: Box<[AtomicU64]>,
+    count: AtomicU64,
+    /// The kernel does not know how.
+    refused: AtomicBool,
+}
+
+impl HugeRuns {
+    pub fn new(pages: &Mapping, wanted: bool) -> Self {
+        let bytes = huge_page_bytes().filter(|_| wanted);
+        let Some((bytes, first)) = bytes.map(|bytes| (bytes, pages.first_huge_page(bytes))) else {
+            return Self::none();
+        };
+        let runs = pages.len().saturating_sub(first) / bytes;
+        Self {
+            first_page: (first / PAGE_SIZE) as u64,
+            run_pages: if runs > 0 { (bytes / PAGE_SIZE) as u64 } else { 0 },
+            flags: (0..runs.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+            ..Self::none()
+        }
+    }
+
+    fn none() -> Self {
+        Self {
+            first_page: 0,
+            run_pages: 0,
+            flags: Box::default(),
+            count: AtomicU64::new(0),
+            refused: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether runs are ever collapsed.
+    pub fn is_enabled(&self) -> bool {
+        self.run_pages > 0 && !self.refused.load(Ordering::Relaxed)
+    }
+
+    /// How many pages huge pages back.
+    pub fn pages(&self) -> u64 {
+        self.count.load(Ordering::Relaxed) * self.run_pages
+    }
+
+    fn first_page_of(&self, run: u64) -> u64 {
+        self.first_page + run * self.run_pages
+    }
+
+    fn is_flagged(&self, run: u64) -> bool {
+        let word = self.flags.get((run / 64) as usize);
+        // Relaxed: the fences of those who depend on the order are beside their calls.
+        word.is_some_and(|word| word.load(Ordering::Relaxed) >> (run % 64) & 1 == 1)
+    }
+
+    fn flag(&self, run: u64) {
+        if let Some(word) = self.flags.get((run / 64) as usize)
+            && word.fetch_or(1 << (run % 64), Ordering::Relaxed) >> (run % 64) & 1 == 0
+        {
+            self.count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn unflag(&self, run: u64) -> bool {
+        let Some(word) = self.flags.get((run / 64) as usize) else { return false };
+        let was = word.fetch_and(!(1 << (run % 64)), Ordering::Relaxed) >> (run % 64) & 1 == 1;
+        if was {
+            self.count.fetch_sub(1, Ordering::Relaxed);
+        }
+        was
+    }
+}
+
+impl Core {
+    /// Splits the huge pages that back parts of extents whose memory is about to be released. The caller has
+    /// latched them exclusively.
+    pub(crate) fn split_huge_pages(&self, extents: &[Extent]) {
+        let huge = &self.huge;
+        if huge.run_pages == 0 {
+            return;
+        }
+        // SeqCst: orders the latches before the flags; see the module's invariant.
+        fence(Ordering::SeqCst);
+        if huge.count.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        for extent in extents {
+            let mut page = extent.head.0.max(huge.first_page);
+            while page < extent.end().0 {
+                let run = (page - huge.first_page) / huge.run_pages;
+                if huge.is_flagged(run) && huge.unflag(run) {
+                    self.pages.split(PageId(page).offset() as usize);
+                }
+                page = huge.first_page_of(run + 1);
+            }
+        }
+    }
+
+    /// Whether every page of a run is in memory, an extent of its own, and not being changed.
+    fn is_whole(&self, run: u64) -> bool {
+        let first = self.huge.first_page_of(run);
+        (first..first + self.huge.run_pages).all(|page| {
+            let now = self.state(PageId(page)).load();
+            !now.is_evicted() && !now.is_exclusive()
+        })
+    }
+
+    /// Backs a run with a huge page.
+    fn collapse(&self, run: u64) -> Collapse {
+        let first = PageId(self.huge.first_page_of(run));
+        let bytes = self.huge.run_pages as usize * PAGE_SIZE;
+        let outcome = self.pages.collapse(first.offset() as usize, bytes);
+        if outcome != Collapse::Done {
+            return outcome;
+        }
+        self.huge.flag(run);
+        // SeqCst: orders the flag before the latches; see the module's invariant.
+        fence(Ordering::SeqCst);
+        if self.is_whole(run) {
+            return Collapse::Done;
+        }
+        // A page went away meanwhile, and the kernel has put zeroes in its place, for which nobody has spoken.
+        self.huge.unflag(run);
+        self.pages.split(first.offset() as usize);
+        for page in first.0..first.0 + self.huge.run_pages {
+            let state = self.state(PageId(page));
+            let now = state.load();
+            if now.is_evicted() && state.try_exclusive(now) {
+                self.drop_memory(Extent::page(PageId(page)));
+                self.wake(PageId(page), state.release_exclusive_evicted());
+            }
+        }
+        Collapse::Busy
+    }
+
+    /// What changes when something is read, evicted, written or allocated.
+    fn activity(&self) -> [u64; 4] {
+        let counters = &self.counters;
+        let numbers = [&counters.misses, &counters.pages_evicted, &counters.pages_written];
+        let [misses, evicted, written] = numbers.map(crate::statistics::Counter::get);
+        [misses, evicted, written, self.space.allocated_pages()]
+    }
+}
+
+/// What the background thread does when it is not needed otherwise.
+pub(crate) struct Leisure {
+    /// How long to sleep until the next look.
+    patience: Duration,
+    activity: [u64; 4],
+    /// The next run to look at.
+    run: u64,
+}
+
+impl Leisure {
+    pub fn new(core: &Core) -> Self {
+        Self { patience: QUIET, activity: core.activity(), run: 0 }
+    }
+
+    /// How long the thread should sleep; for ever if nothing will ever be to do.
+    pub fn patience(&self, core: &Core) -> Option<Duration> {
+        core.huge.is_enabled().then_some(self.patience)
+    }
+
+    /// Memory ran low, so it will be a while.
+    pub fn disturbed(&mut self) {
+        self.patience = QUIET;
+    }
+
+    /// Collapses some runs, if nothing has happened since the last look.
+    pub fn use_it(&mut self, core: &Core) {
+        let activity = core.activity();
+        if activity != self.activity || !core.budget.is_ample() {
+            (self.activity, self.patience, self.run) = (activity, QUIET, 0);
+            return;
+        }
+        let begun = Instant::now();
+        let end = core.space.end().min(core.capacity_pages);
+        while core.huge.first_page_of(self.run + 1) <= end {
+            let run = self.run;
+            self.run += 1;
+            if core.huge.is_flagged(run) || !core.is_whole(run) {
+                continue;
+            }
+            match core.collapse(run) {
+                Collapse::Done | Collapse::Busy => {}
+                Collapse::NoMemory => break,
+                Collapse::Refused => {
+                    core.huge.refused.store(true, Ordering::Relaxed);
+                    break;
+                }
+            }
+            if begun.elapsed() >= STRETCH {
+                self.patience = REST;
+                return;
+            }
+        }
+        (self.patience, self.run) = (IDLE, 0);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::{Pool, PoolOptions};
+    use std::sync::Arc;
+    use vellum_base::PageKind;
+    use vellum_vm::SimulatedFile;
+
+    const PAGES: u64 = 4096;
+
+    /// A pool of 32 MiB and `pages` pages in it, each filled with its number; collapsed as far as possible.
+    fn collapsed(pages: u64) -> Option<Pool> {
+        let options = PoolOptions::default()
+            .pool_bytes(2 * PAGES * PAGE_SIZE as u64)
+            .capacity_bytes(1 << 28)
+            .background_eviction(false);
+        let pool = Pool::create_on(Arc::new(SimulatedFile::new(1)), &options).unwrap();
+        for _ in 0..pages {
+            let mut guard = pool.allocate(1, PageKind::USER).unwrap();
+            let number = guard.id().0 as u8;
+            guard.payload_mut().fill(number);
+            drop(guard.keep());
+        }
+        let mut leisure = Leisure::new(pool.core());
+        while leisure.patience != IDLE {
+            leisure.use_it(pool.core());
+        }
+        if pool.statistics().pages_huge == 0 {
+            eprintln!("the system gives no huge pages");
+            return None;
+        }
+        Some(pool)
+    }
+
+    fn assert_contents(pool: &Pool, pages: impl Iterator<Item = u64>) {
+        for page in pages {
+            let guard = pool.shared(Extent::page(PageId(page))).unwrap();
+            assert!(guard.payload().iter().all(|byte| *byte == page as u8), "page {page}");
+        }
+    }
+
+    #[test]
+    fn whole_runs_are_collapsed_and_keep_their_contents() {
+        let Some(pool) = collapsed(PAGES) else { return };
+        let huge = pool.statistics().pages_huge;
+        assert!(huge >= PAGES - 3 * pool.core().huge.run_pages, "{huge} of {PAGES} pages");
+        assert_contents(&pool, 2..PAGES);
+    }
+
+    /// Takes the memory of a page away, as eviction does.
+    fn drop_page(core: &Core, page: PageId) {
+        let state = core.state(page);
+        assert!(state.try_exclusive(state.load()));
+        assert!(core.resident.remove(page).is_some());
+        core.drop_memory(Extent::page(page));
+        core.budget.give_back(1);
+        core.wake(page, state.release_exclusive_evicted());
+    }
+
+    #[test]
+    fn evicted_pages_are_split_off_their_runs_and_read_in_again() {
+        let Some(mut pool) = collapsed(PAGES) else { return };
+        pool.checkpoint().unwrap();
+        let huge = pool.statistics().pages_huge;
+        let evicted: usize = (0..4).map(|_| pool.core().evict(512).unwrap()).sum();
+        assert!(evicted > 0);
+        assert!(pool.statistics().pages_huge < huge);
+        assert_contents(&pool, 2..PAGES);
+    }
+
+    #[test]
+    fn a_page_that_goes_splits_its_run_only() {
+        let Some(pool) = collapsed(PAGES) else { return };
+        let huge = pool.statistics().pages_huge;
+        drop_page(pool.core(), PageId(PAGES / 2));
+        assert_eq!(pool.statistics().pages_huge, huge - pool.core().huge.run_pages);
+        assert_contents(&pool, (2..PAGES).filter(|page| *page != PAGES / 2));
+    }
+
+    #[test]
+    fn a_page_that_goes_while_its_run_is_collapsed_is_empty_all_the_same() {
+        let Some(pool) = collapsed(PAGES) else { return };
+        let core = pool.core();
+        let page = PageId(PAGES / 2);
+        drop_page(core, page);
+        // As if it had gone behind the look at its state.
+        let run = (page.0 - core.huge.first_page) / core.huge.run_pages;
+        assert_eq!(core.collapse(run), Collapse::Busy);
+        assert!(!core.huge.is_flagged(run));
+        // SAFETY: the mapping is readable, and nobody writes to the page.
+        let bytes = unsafe { std::slice::from_raw_parts(core.address(page), PAGE_SIZE) };
+        assert!(bytes.iter().all(|byte| *byte == 0));
+        assert!(core.state(page).load().is_evicted());
+    }
+
+    #[test]
+    fn nothing_is_collapsed_in_a_full_pool_or_while_something_happens() {
+        let Some(pool) = collapsed(PAGES) else { return };
+        let huge = pool.statistics().pages_huge;
+        for _ in PAGES..2 * PAGES - 64 {
+            drop(pool.allocate(1, PageKind::USER).unwrap().keep());
+        }
+        let mut leisure = Leisure::new(pool.core());
+        leisure.use_it(pool.core());
+        assert_eq!((pool.statistics().pages_huge, leisure.patience), (huge, QUIET));
+    }
+}

@@ -1,0 +1,145 @@
+//! Huge pages for parts of a mapping of small ones.
+//!
+//! The pages of a database come and go one by one, so their mapping is kept free of huge pages. But where a whole
+//! aligned run of them (2 MiB on x86-64) is in memory and likely to stay, one huge page serves it with one entry
+//! of the TLB instead of 512, and one level less to walk on a miss. [`Mapping::collapse`] makes the kernel copy
+//! such a run into one, and [`Mapping::split`] turns it back into small pages, of which single ones can be
+//! released. Neither changes what the memory holds, and both may run while others use it.
+//!
+//! Needs `MADV_COLLAPSE`, of Linux 6.1.
+
+use crate::memory::Mapping;
+use std::{io, sync::OnceLock};
+use vellum_base::PAGE_SIZE;
+
+/// What the C library's interface has no name for yet in every version.
+const MADV_COLD: libc::c_int = 20;
+const MADV_COLLAPSE: libc::c_int = 25;
+
+/// The bytes of a huge page that the page table maps at once; nothing if the system has none.
+pub fn huge_page_bytes() -> Option<usize> {
+    static BYTES: OnceLock<Option<usize>> = OnceLock::new();
+    *BYTES.get_or_init(|| {
+        let text = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size").ok()?;
+        let bytes: usize = text.trim().parse().ok()?;
+        (bytes.is_power_of_two() && bytes > PAGE_SIZE).then_some(bytes)
+    })
+}
+
+/// What became of an attempt to back a run with a huge page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Collapse {
+    /// It is backed by one.
+    Done,
+    /// Not just now: a device reads or writes some of its pages, say.
+    Busy,
+    /// The system has no huge page to give.
+    NoMemory,
+    /// The kernel does not know how, or the range is none that could be.
+    Refused,
+}
+
+impl Mapping {
+    /// The offset of the first byte at which a huge page may begin.
+    pub fn first_huge_page(&self, huge_page_bytes: usize) -> usize {
+        self.base().as_ptr().align_offset(huge_page_bytes)
+    }
+
+    /// Backs the `bytes` bytes at `offset`, which is where a huge page may begin, with one huge page. Memory that
+    /// was not there is filled with zeroes.
+    ///
+    /// It takes some milliseconds, most of them to copy; whoever touches the memory meanwhile waits for it.
+    pub fn collapse(&self, offset: usize, bytes: usize) -> Collapse {
+        // The kernel collapses only where huge pages are not ruled out. Ruling them out again joins the part with
+        // the rest of the mapping.
+        let allowed = self.advise_part(offset, bytes, libc::MADV_HUGEPAGE);
+        let collapsed = allowed.and_then(|()| self.advise_part(offset, bytes, MADV_COLLAPSE));
+        // Cannot fail where the contrary did not; if it does, the mapping stays in parts, which is only slower.
+        let _ = self.advise_part(offset, bytes, libc::MADV_NOHUGEPAGE);
+        match collapsed.map_err(|error| error.raw_os_error()) {
+            Ok(()) => Collapse::Done,
+            Err(Some(libc::EAGAIN | libc::EBUSY | libc::EINTR)) => Collapse::Busy,
+            Err(Some(libc::ENOMEM)) => Collapse::NoMemory,
+            Err(_) => Collapse::Refused,
+        }
+    }
+
+    /// Makes sure that no huge page spans the page at `offset`: releasing it then frees its memory at once, and
+    /// not only when the whole huge page goes.
+    pub fn split(&self, offset: usize) {
+        // Advice about a part of a huge page makes the kernel split it. That the part is used rarely is true: it
+        // is about to be released. If the kernel refuses, the memory is freed a little later, that is all.
+        let _ = self.advise_part(offset, PAGE_SIZE, MADV_COLD);
+    }
+
+    /// Gives advice that does not change what the memory holds.
+    fn advise_part(&self, offset: usize, bytes: usize, advice: libc::c_int) -> io::Result<()> {
+        if offset.checked_add(bytes).is_none_or(|end| end > self.len()) {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        // SAFETY: the range lies in the mapping, and none of the advice given here changes what it holds.
+        let outcome =
+            unsafe { libc::madvise(self.base().as_ptr().wrapping_add(offset).cast(), bytes, advice) };
+        if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{PageRange, Releaser, resident_bytes};
+
+    /// The bytes of a range of this process that huge pages back, as the kernel tells.
+    fn huge_bytes(address: usize) -> u64 {
+        let text = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let mut inside = false;
+        for line in text.lines() {
+            let range = line.split_whitespace().next().and_then(|word| word.split_once('-'));
+            if let Some((start, end)) = range
+                && let (Ok(start), Ok(end)) =
+                    (usize::from_str_radix(start, 16), usize::from_str_radix(end, 16))
+            {
+                inside = (start..end).contains(&address);
+            } else if inside && let Some(rest) = line.strip_prefix("AnonHugePages:") {
+                return rest.split_whitespace().next().unwrap().parse::<u64>().unwrap() * 1024;
+            }
+        }
+        0
+    }
+
+    #[test]
+    fn a_run_is_collapsed_and_split_and_keeps_its_contents() {
+        let Some(bytes) = huge_page_bytes() else { return };
+        let mapping = Mapping::reserve(4 * bytes, "test").unwrap().for_pages().unwrap();
+        let offset = mapping.first_huge_page(bytes);
+        let start = mapping.base().as_ptr().wrapping_add(offset);
+        // SAFETY: the run lies in the mapping, and nobody else knows of it.
+        let run = unsafe { std::slice::from_raw_parts_mut(start, bytes) };
+        for (index, page) in run.chunks_mut(PAGE_SIZE).enumerate() {
+            page.fill(index as u8 | 1);
+        }
+        match mapping.collapse(offset, bytes) {
+            Collapse::Done => assert_eq!(huge_bytes(start.addr()), bytes as u64),
+            // A system may have no huge page free, or not know how.
+            other => return eprintln!("not collapsed: {other:?}"),
+        }
+        assert!(run.chunks(PAGE_SIZE).enumerate().all(|(index, page)| page[0] == index as u8 | 1));
+        let before = resident_bytes().unwrap();
+        mapping.split(offset + 5 * PAGE_SIZE);
+        assert_eq!(huge_bytes(start.addr()), 0);
+        let page = PageRange { address: start.wrapping_add(5 * PAGE_SIZE), bytes: PAGE_SIZE };
+        // SAFETY: nobody looks at the page meanwhile.
+        unsafe { Releaser::new(None).unwrap().release(&[page]).unwrap() };
+        assert!(resident_bytes().unwrap() <= before);
+        for (index, page) in run.chunks(PAGE_SIZE).enumerate() {
+            assert_eq!(page[0], if index == 5 { 0 } else { index as u8 | 1 });
+        }
+    }
+
+    #[test]
+    fn what_lies_beyond_the_mapping_is_refused() {
+        let mapping = Mapping::reserve(4 << 20, "test").unwrap();
+        assert_eq!(mapping.collapse(4 << 20, 2 << 20), Collapse::Refused);
+        mapping.split(usize::MAX);
+    }
+}
