@@ -44,6 +44,16 @@ pub fn serve(mut input: impl BufRead, output: impl Write) -> Result<()> {
         EngineName::Raw if specification.workload.has_records() => {
             Err("raw has no records: it computes where a tuple lies".into())
         }
+        #[cfg(feature = "rocksdb")]
+        EngineName::Rocksdb => {
+            use crate::engines::rocksdb::RocksDb;
+            serve_engine::<RocksDb, RocksDb>(specification, input, output)
+        }
+        #[cfg(feature = "sqlite")]
+        EngineName::Sqlite => {
+            use crate::engines::sqlite::Sqlite;
+            serve_engine::<Sqlite, Sqlite>(specification, input, output)
+        }
         EngineName::Raw => converse(Session::<Raw>::new(specification), input, output),
     }
 }

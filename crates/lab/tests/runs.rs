@@ -235,6 +235,39 @@ fn ycsb() {
     assert!(pages_evicted > 1000, "{pages_evicted}");
 }
 
+/// Engines behind features do the same work as the others.
+#[cfg(any(feature = "sqlite", feature = "rocksdb"))]
+#[test]
+fn engines_behind_features() {
+    let built = [
+        #[cfg(feature = "sqlite")]
+        "sqlite",
+        #[cfg(feature = "rocksdb")]
+        "rocksdb",
+    ];
+    for engine in built {
+        let folder = tempfile::tempdir().unwrap();
+        let rest = format!("--engines {engine} --seconds 0.3 --rounds 1 --threads 1,2");
+        for (workload, options) in [
+            ("tpcc", "--warehouses 1"),
+            ("ycsb_a", "--workload a --records 2k"),
+            ("ycsb_d", "--workload d --records 2k"),
+            ("ycsb_e", "--workload e --records 2k"),
+            ("lookup", "--tuples 20k"),
+            ("scan", "--tuples 20k"),
+            ("insert", "--tuples 20k"),
+            ("churn", "--tuples 20k"),
+        ] {
+            let command = workload.split('_').next().unwrap();
+            let objects = objects(folder.path(), &format!("{command} {options} {rest}"));
+            check_run(&objects, workload, &[engine], &[1, 2], 1);
+        }
+        // With a single thread SQLite holds its locks.
+        let line = format!("tpcc --engines {engine} --warehouses 1 --seconds 0.3 --rounds 1");
+        check_run(&objects(folder.path(), &line), "tpcc", &[engine], &[1], 1);
+    }
+}
+
 #[test]
 fn evictions() {
     let folder = tempfile::tempdir().unwrap();

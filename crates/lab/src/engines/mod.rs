@@ -13,6 +13,10 @@ pub mod memory;
 #[cfg(test)]
 pub mod memory_store;
 pub mod raw;
+#[cfg(feature = "rocksdb")]
+pub mod rocksdb;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
 pub mod store;
 pub mod vellum;
 pub mod vellum_store;
@@ -34,6 +38,12 @@ pub enum EngineName {
     Lmdb,
     /// No engine: one blocking direct read of a page for each lookup, the place of which is computed.
     Raw,
+    /// RocksDB through the crate `rocksdb`.
+    #[cfg(feature = "rocksdb")]
+    Rocksdb,
+    /// SQLite through the crate `rusqlite`.
+    #[cfg(feature = "sqlite")]
+    Sqlite,
 }
 
 impl EngineName {
@@ -43,6 +53,10 @@ impl EngineName {
             Self::Vellum => "vellum",
             Self::Lmdb => "lmdb",
             Self::Raw => "raw",
+            #[cfg(feature = "rocksdb")]
+            Self::Rocksdb => "rocksdb",
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite => "sqlite",
         }
     }
 }

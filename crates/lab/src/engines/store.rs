@@ -64,6 +64,28 @@ pub trait Transaction {
     /// Shows the value of `key` to `read`; `None` if there is none.
     fn get<T>(&mut self, table: usize, key: &[u8], read: impl FnOnce(&[u8]) -> T) -> Result<Option<T>>;
 
+    /// Shows the values of several keys, in their order and with their places, and whether there is one. An engine
+    /// that can looks for all of them at once.
+    fn get_all<K: AsRef<[u8]>>(
+        &mut self,
+        table: usize,
+        keys: &[K],
+        mut visit: impl FnMut(usize, Option<&[u8]>),
+    ) -> Result<()> {
+        for (place, key) in keys.iter().enumerate() {
+            if self.get(table, key.as_ref(), |value| visit(place, Some(value)))?.is_none() {
+                visit(place, None);
+            }
+        }
+        Ok(())
+    }
+
+    /// Says that the values of these keys, which exist, will be changed soon: an engine that gains by it fetches all
+    /// of them at once.
+    fn fetch<K: AsRef<[u8]>>(&mut self, _table: usize, _keys: &[K]) -> Result<()> {
+        Ok(())
+    }
+
     /// Stores a record whose key is new.
     fn insert(&mut self, table: usize, key: &[u8], value: &[u8]) -> Result<()>;
 

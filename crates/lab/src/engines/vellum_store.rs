@@ -28,7 +28,7 @@ impl Store for VellumStore {
     type Session<'a> = VellumSession<'a>;
 
     fn create(options: &EngineOptions, tables: &[&str]) -> Result<Self> {
-        let settings = Options::default().pool_bytes(options.pool_bytes);
+        let settings = Options::default().pool_bytes(options.pool_bytes).read_depth(options.read_depth);
         let database = Database::create(options.directory.join("tables.vellum"), &settings)?;
         let tables =
             tables.iter().map(|name| database.create_table(name)).collect::<std::result::Result<_, _>>()?;
@@ -85,6 +85,24 @@ impl Transaction for &mut VellumSession<'_> {
     fn get<T>(&mut self, table: usize, key: &[u8], read: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
         let found = self.tables[table].get_into(key, &mut self.value)?;
         Ok(found.then(|| read(&self.value)))
+    }
+
+    fn get_all<K: AsRef<[u8]>>(
+        &mut self,
+        table: usize,
+        keys: &[K],
+        mut visit: impl FnMut(usize, Option<&[u8]>),
+    ) -> Result<()> {
+        let mut failed = None;
+        self.tables[table].multi_get_with(keys, |place, value| match value {
+            Ok(value) => visit(place, value),
+            Err(error) => failed = Some(error),
+        });
+        failed.map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    fn fetch<K: AsRef<[u8]>>(&mut self, table: usize, keys: &[K]) -> Result<()> {
+        self.get_all(table, keys, |_, _| ())
     }
 
     #[inline]

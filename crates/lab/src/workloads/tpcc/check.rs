@@ -163,7 +163,7 @@ impl<T: Transaction> Check<T> {
     fn warehouse(&mut self, number: u32, payments: &Payments, totals: &mut Totals) -> Result<()> {
         let found = self
             .transaction
-            .get(keys::WAREHOUSE, &keys::number(number), |row| warehouse::YEAR_TO_DATE.get(row))?;
+            .get(keys::WAREHOUSE, &keys::warehouse(number), |row| warehouse::YEAR_TO_DATE.get(row))?;
         let Some(warehouse_sum) = found else {
             self.findings.add(format!("warehouse {number} is missing"));
             return Ok(());
@@ -224,7 +224,7 @@ impl<T: Transaction> Check<T> {
         let mut customers = Vec::with_capacity(CUSTOMERS as usize);
         let mut in_order = true;
         self.each(keys::CUSTOMER, &keys::district(place), |key, row| {
-            in_order &= keys::number_at(key, 5) as usize == customers.len() + 1;
+            in_order &= keys::customer_of(key) as usize == customers.len() + 1;
             customers.push(Customer {
                 last: *customer::LAST.get(row),
                 first: *customer::FIRST.get(row),
@@ -243,7 +243,7 @@ impl<T: Transaction> Check<T> {
         let mut orders = Vec::new();
         self.each(keys::ORDER, &keys::district(place), |key, row| {
             orders.push(Order {
-                number: keys::number_at(key, 5),
+                number: keys::order_of(key),
                 customer: order::CUSTOMER.get(row),
                 carrier: order::CARRIER.get(row),
                 lines: order::LINES.get(row),
@@ -257,7 +257,7 @@ impl<T: Transaction> Check<T> {
     /// Conditions 2 (its second half), 3 and 11; marks the orders that are new.
     fn new_orders(&mut self, place: District, next_order: u32, orders: &mut [Order]) -> Result<()> {
         let mut numbers = Vec::new();
-        self.each(keys::NEW_ORDER, &keys::district(place), |key, _| numbers.push(keys::number_at(key, 5)))?;
+        self.each(keys::NEW_ORDER, &keys::district(place), |key, _| numbers.push(keys::order_of(key)))?;
         let count = numbers.len();
         if let (Some(first), Some(last)) = (numbers.first(), numbers.last()) {
             self.demand(*last == next_order.wrapping_sub(1), || {
@@ -295,7 +295,7 @@ impl<T: Transaction> Check<T> {
         let mut ordered = std::mem::take(&mut self.ordered);
         self.each(keys::ORDER_LINE, &keys::district(place), |key, row| {
             count += 1;
-            let number = keys::number_at(key, 5);
+            let number = keys::order_of(key);
             while orders.get(at).is_some_and(|order| order.number < number) {
                 at += 1;
             }
@@ -386,7 +386,7 @@ impl<T: Transaction> Check<T> {
     fn customer_index(&mut self, place: District, customers: &[Customer]) -> Result<()> {
         let (mut right, mut wrong) = (0, 0);
         self.each(keys::CUSTOMER_BY_NAME, &keys::district(place), |key, _| {
-            let number = keys::number_at(key, 37);
+            let number = keys::customer_of_name(key);
             let expected = customers
                 .get(number.wrapping_sub(1) as usize)
                 .map(|customer| keys::customer_by_name(place, &customer.last, &customer.first, number));
@@ -405,7 +405,7 @@ impl<T: Transaction> Check<T> {
     fn order_index(&mut self, place: District, orders: &[Order]) -> Result<()> {
         let (mut right, mut wrong) = (0, 0);
         self.each(keys::ORDER_BY_CUSTOMER, &keys::district(place), |key, _| {
-            let (customer, number) = (keys::number_at(key, 5), !keys::number_at(key, 9));
+            let (customer, number) = (keys::customer_of(key), keys::order_of_customer(key));
             let found = orders.binary_search_by_key(&number, |order| order.number);
             if found.is_ok_and(|at| orders[at].customer == customer) { right += 1 } else { wrong += 1 }
         })?;

@@ -48,14 +48,14 @@ fn claim<T: Transaction>(transaction: &mut T, place: District, shared: bool) -> 
     loop {
         let mut oldest = None;
         transaction.scan(keys::NEW_ORDER, &prefix, |key, _| {
-            oldest = key.starts_with(&prefix).then(|| keys::number_at(key, prefix.len()));
+            oldest = key.starts_with(&prefix).then(|| keys::order_of(key));
             ControlFlow::Break(())
         })?;
         let Some(order) = oldest else { return Ok(None) };
         if shared && !is_delivered(transaction, place, order - 1)? {
             return Ok(None);
         }
-        if transaction.remove(keys::NEW_ORDER, &keys::in_district(place, order))? {
+        if transaction.remove(keys::NEW_ORDER, &keys::order(place, order))? {
             return Ok(Some(order));
         }
         // Another thread was faster.
@@ -64,14 +64,14 @@ fn claim<T: Transaction>(transaction: &mut T, place: District, shared: bool) -> 
 
 /// Whether an order has been delivered; an older one than the first has.
 fn is_delivered<T: Transaction>(transaction: &mut T, place: District, order: u32) -> Result<bool> {
-    let key = keys::in_district(place, order);
+    let key = keys::order(place, order);
     let carrier = transaction.get(keys::ORDER, &key, |row| order::CARRIER.get(row))?;
     Ok(order == 0 || carrier.is_some_and(|carrier| carrier != 0))
 }
 
 fn deliver<T: Transaction>(transaction: &mut T, place: District, order: u32, input: &Input) -> Result<()> {
     let mut total = 0;
-    let key = keys::in_district(place, order);
+    let key = keys::order(place, order);
     let found =
         transaction.get(keys::ORDER, &key, |row| (order::CUSTOMER.get(row), order::LINES.get(row)))?;
     let (customer, lines) = must(found, "order", &key)?;
@@ -83,14 +83,14 @@ fn deliver<T: Transaction>(transaction: &mut T, place: District, order: u32, inp
         })?;
         total += must(amount, "order line", &key)?;
     }
-    let key = keys::in_district(place, customer);
+    let key = keys::customer(place, customer);
     let found = transaction.modify(keys::CUSTOMER, &key, |row| {
         customer::BALANCE.add(row, total);
         customer::DELIVERIES.add(row, 1);
     })?;
     must(found, "customer", &key)?;
     // Last, so that the next order is delivered only after this one.
-    let key = keys::in_district(place, order);
+    let key = keys::order(place, order);
     let found = transaction.modify(keys::ORDER, &key, |row| order::CARRIER.set(row, input.carrier))?;
     must(found, "order", &key)
 }

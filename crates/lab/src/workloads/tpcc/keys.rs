@@ -1,4 +1,5 @@
-//! The tables and their keys: big-endian, so that they are ordered as the numbers and texts of which they consist.
+//! The tables and their keys: big-endian, so that they are ordered as the numbers and texts of which they consist,
+//! and of as many bytes as the numbers need.
 
 use super::random::LastName;
 
@@ -40,6 +41,9 @@ pub const TABLES: &[&str] = &[
     "stock",
 ];
 
+/// The largest number of an order that a key can hold; the specification wants ten million.
+pub const ORDER_MAX: u32 = (1 << 24) - 1;
+
 /// A district of a warehouse.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct District {
@@ -64,58 +68,77 @@ macro_rules! join {
     }};
 }
 
-/// A warehouse or an item.
+/// A warehouse, in 2 bytes.
 #[inline]
-pub fn number(number: u32) -> [u8; 4] {
-    number.to_be_bytes()
+pub fn warehouse(number: u32) -> [u8; 2] {
+    (number as u16).to_be_bytes()
+}
+
+/// An item or an order, in 3 bytes.
+#[inline]
+fn three(number: u32) -> [u8; 3] {
+    let [_, high, middle, low] = number.to_be_bytes();
+    [high, middle, low]
+}
+
+/// An item.
+#[inline]
+pub fn item(number: u32) -> [u8; 3] {
+    three(number)
 }
 
 /// A district; every key of something in it begins with this.
 #[inline]
-pub fn district(district: District) -> [u8; 5] {
-    join!(5; district.warehouse.to_be_bytes(), [district.number])
+pub fn district(district: District) -> [u8; 3] {
+    join!(3; warehouse(district.warehouse), [district.number])
 }
 
-/// A customer of a district, or an order of it: also of the table of new orders.
+/// A customer of a district.
 #[inline]
-pub fn in_district(place: District, number: u32) -> [u8; 9] {
-    join!(9; district(place), number.to_be_bytes())
+pub fn customer(place: District, number: u32) -> [u8; 5] {
+    join!(5; district(place), (number as u16).to_be_bytes())
+}
+
+/// An order of a district, also a new one.
+#[inline]
+pub fn order(place: District, number: u32) -> [u8; 6] {
+    join!(6; district(place), three(number))
 }
 
 /// A customer of a district by name.
 #[inline]
-pub fn customer_by_name(place: District, last: &LastName, first: &[u8; 16], customer: u32) -> [u8; 41] {
-    join!(41; district(place), *last, *first, customer.to_be_bytes())
+pub fn customer_by_name(place: District, last: &LastName, first: &[u8; 16], customer: u32) -> [u8; 37] {
+    join!(37; district(place), *last, *first, (customer as u16).to_be_bytes())
 }
 
 /// What the keys of all customers of one last name begin with.
 #[inline]
-pub fn customers_by_name(place: District, last: &LastName) -> [u8; 21] {
-    join!(21; district(place), *last)
+pub fn customers_by_name(place: District, last: &LastName) -> [u8; 19] {
+    join!(19; district(place), *last)
 }
 
 /// An order of a customer; the last one comes first.
 #[inline]
-pub fn order_by_customer(place: District, customer: u32, order: u32) -> [u8; 13] {
-    join!(13; district(place), customer.to_be_bytes(), (!order).to_be_bytes())
+pub fn order_by_customer(place: District, number: u32, order: u32) -> [u8; 8] {
+    join!(8; customer(place, number), three(!order))
 }
 
 /// What the keys of all orders of a customer begin with.
 #[inline]
-pub fn orders_by_customer(place: District, customer: u32) -> [u8; 9] {
-    in_district(place, customer)
+pub fn orders_by_customer(place: District, number: u32) -> [u8; 5] {
+    customer(place, number)
 }
 
 /// A line of an order.
 #[inline]
-pub fn order_line(place: District, order: u32, number: u8) -> [u8; 10] {
-    join!(10; in_district(place, order), [number])
+pub fn order_line(place: District, number: u32, line: u8) -> [u8; 7] {
+    join!(7; order(place, number), [line])
 }
 
 /// The stock of an item in a warehouse.
 #[inline]
-pub fn stock(warehouse: u32, item: u32) -> [u8; 8] {
-    join!(8; warehouse.to_be_bytes(), item.to_be_bytes())
+pub fn stock(number: u32, item: u32) -> [u8; 5] {
+    join!(5; warehouse(number), three(item))
 }
 
 /// A payment.
@@ -124,16 +147,40 @@ pub fn history(thread: u32, number: u64) -> [u8; 12] {
     join!(12; thread.to_be_bytes(), number.to_be_bytes())
 }
 
-/// The number that begins at byte `at` of a key.
+/// The number of up to 4 bytes that stands in a key.
 #[inline]
-pub fn number_at(key: &[u8], at: usize) -> u32 {
-    key.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_be_bytes)
+fn number(key: &[u8], place: std::ops::Range<usize>) -> u32 {
+    key.get(place).unwrap_or_default().iter().fold(0, |number, byte| number << 8 | u32::from(*byte))
+}
+
+/// The customer in a key of the tables of customers and of orders by customer.
+#[inline]
+pub fn customer_of(key: &[u8]) -> u32 {
+    number(key, 3..5)
+}
+
+/// The order in a key of the tables of orders, new orders and lines.
+#[inline]
+pub fn order_of(key: &[u8]) -> u32 {
+    number(key, 3..6)
+}
+
+/// The customer at the end of a key of the index of names.
+#[inline]
+pub fn customer_of_name(key: &[u8]) -> u32 {
+    number(key, 35..37)
+}
+
+/// The order at the end of a key of the index of customers.
+#[inline]
+pub fn order_of_customer(key: &[u8]) -> u32 {
+    !number(key, 5..8) & ORDER_MAX
 }
 
 /// The district with which a key begins.
 #[cfg(test)]
 pub fn district_of(key: &[u8]) -> District {
-    District { warehouse: number_at(key, 0), number: key.get(4).copied().unwrap_or(0) }
+    District { warehouse: number(key, 0..2), number: key.get(2).copied().unwrap_or(0) }
 }
 
 #[cfg(test)]
@@ -145,20 +192,25 @@ mod tests {
     fn keys_are_ordered_as_their_parts() {
         let place = |warehouse, number| District { warehouse, number };
         let parts = [(1, 1, 1), (1, 1, 256), (1, 2, 1), (1, 10, 3000), (2, 1, 1), (256, 1, 1)];
-        let keys: Vec<_> = parts.iter().map(|(w, d, n)| in_district(place(*w, *d), *n)).collect();
-        assert!(keys.is_sorted());
-        for (key, (w, d, n)) in keys.iter().zip(parts) {
-            assert_eq!((district_of(key), number_at(key, 5)), (place(w, d), n));
+        let orders: Vec<_> = parts.iter().map(|(w, d, n)| order(place(*w, *d), *n)).collect();
+        let customers: Vec<_> = parts.iter().map(|(w, d, n)| customer(place(*w, *d), *n)).collect();
+        assert!(orders.is_sorted() && customers.is_sorted());
+        for (at, (w, d, n)) in parts.into_iter().enumerate() {
+            assert_eq!((district_of(&orders[at]), order_of(&orders[at])), (place(w, d), n));
+            assert_eq!((district_of(&customers[at]), customer_of(&customers[at])), (place(w, d), n));
         }
+        assert_eq!(order_of(&order(place(1, 1), ORDER_MAX)), ORDER_MAX);
         // The last order of a customer comes first.
         assert!(order_by_customer(place(1, 1), 7, 9) < order_by_customer(place(1, 1), 7, 8));
         assert!(order_by_customer(place(1, 1), 7, 1) < order_by_customer(place(1, 1), 8, 900));
         assert!(order_by_customer(place(1, 1), 7, 9).starts_with(&orders_by_customer(place(1, 1), 7)));
+        assert_eq!(order_of_customer(&order_by_customer(place(1, 1), 7, 70_000)), 70_000);
         let (first, other) = (*b"Ann\0\0\0\0\0\0\0\0\0\0\0\0\0", *b"Anna\0\0\0\0\0\0\0\0\0\0\0\0");
         let name = last_name(5);
         let key = customer_by_name(place(1, 1), &name, &first, 9);
         assert!(key < customer_by_name(place(1, 1), &name, &other, 1));
         assert!(key.starts_with(&customers_by_name(place(1, 1), &name)));
+        assert_eq!(customer_of_name(&key), 9);
         assert_eq!(TABLES.len(), STOCK + 1);
     }
 }

@@ -57,7 +57,7 @@ fn items<T: Transaction>(transaction: &mut T, random: &mut Random) -> Result<()>
         random.text(item::NAME.get_mut(&mut row), 14, 24);
         item::PRICE.set(&mut row, random.within(100, 10_000));
         random.data(item::DATA.get_mut(&mut row));
-        transaction.insert(keys::ITEM, &keys::number(number), &row)?;
+        transaction.insert(keys::ITEM, &keys::item(number), &row)?;
     }
     Ok(())
 }
@@ -88,7 +88,7 @@ impl<T: Transaction> Loader<'_, T> {
         self.address(warehouse::ADDRESS.get_mut(&mut row));
         warehouse::TAX.set(&mut row, self.random.within(0, 2000) as u16);
         warehouse::YEAR_TO_DATE.set(&mut row, 300_000 * DOLLAR);
-        self.transaction.insert(keys::WAREHOUSE, &keys::number(number), &row)
+        self.transaction.insert(keys::WAREHOUSE, &keys::warehouse(number), &row)
     }
 
     fn stock(&mut self, warehouse: u32) -> Result<()> {
@@ -134,7 +134,7 @@ impl<T: Transaction> Loader<'_, T> {
             customer::PAID.set(&mut row, 10 * DOLLAR);
             customer::PAYMENTS.set(&mut row, 1);
             self.random.text(customer::DATA.get_mut(&mut row), 300, 500);
-            self.transaction.insert(keys::CUSTOMER, &keys::in_district(place, number), &row)?;
+            self.transaction.insert(keys::CUSTOMER, &keys::customer(place, number), &row)?;
             let by_name = keys::customer_by_name(place, &last, customer::FIRST.get(&row), number);
             self.transaction.insert(keys::CUSTOMER_BY_NAME, &by_name, &[])?;
             self.payment(place, number)?;
@@ -171,14 +171,14 @@ impl<T: Transaction> Loader<'_, T> {
             order::CARRIER.set(&mut row, if delivered { self.random.within(1, 10) as u8 } else { 0 });
             order::LINES.set(&mut row, lines);
             order::ALL_LOCAL.set(&mut row, 1);
-            self.transaction.insert(keys::ORDER, &keys::in_district(place, number), &row)?;
+            self.transaction.insert(keys::ORDER, &keys::order(place, number), &row)?;
             let by_customer = keys::order_by_customer(place, customer, number);
             self.transaction.insert(keys::ORDER_BY_CUSTOMER, &by_customer, &[])?;
             for line in 1..=lines {
                 self.order_line(place, number, line, delivered)?;
             }
             if !delivered {
-                self.transaction.insert(keys::NEW_ORDER, &keys::in_district(place, number), &[])?;
+                self.transaction.insert(keys::NEW_ORDER, &keys::order(place, number), &[])?;
             }
         }
         Ok(())

@@ -74,26 +74,18 @@ impl Input {
 /// What the engine says, or that a row is missing.
 pub fn run<T: Transaction>(transaction: &mut T, input: &Input) -> Result<Outcome> {
     let place = input.place;
-    let key = keys::number(place.warehouse);
+    let key = keys::warehouse(place.warehouse);
     let warehouse_tax = transaction.get(keys::WAREHOUSE, &key, |row| warehouse::TAX.get(row))?;
     let warehouse_tax = must(warehouse_tax, "warehouse", &key)?;
-    let key = keys::in_district(place, input.customer);
+    let key = keys::customer(place, input.customer);
     let customer = transaction.get(keys::CUSTOMER, &key, |row| {
         (customer::DISCOUNT.get(row), *customer::LAST.get(row), *customer::CREDIT.get(row))
     })?;
     let (discount, last, credit) = must(customer, "customer", &key)?;
-    let mut items = [Item::default(); LINES_MAX];
-    for (item, line) in items.iter_mut().zip(input.lines()) {
-        let found = transaction.get(keys::ITEM, &keys::number(line.item), |row| Item {
-            price: i64::from(item::PRICE.get(row)),
-            name: *item::NAME.get(row),
-            original: is_original(item::DATA.get(row)),
-        })?;
-        match found {
-            Some(found) => *item = found,
-            None => return Ok(Outcome::RolledBack),
-        }
-    }
+    let Some(items) = find_items(transaction, input)? else { return Ok(Outcome::RolledBack) };
+    let mut stocks = [[0; 5]; LINES_MAX];
+    stocks.iter_mut().zip(input.lines()).for_each(|(key, line)| *key = keys::stock(line.supplier, line.item));
+    transaction.fetch(keys::STOCK, &stocks[..input.count])?;
     // From here on it changes something, and goes through.
     let key = keys::district(place);
     let next = transaction.modify(keys::DISTRICT, &key, |row| {
@@ -102,6 +94,9 @@ pub fn run<T: Transaction>(transaction: &mut T, input: &Input) -> Result<Outcome
         (order, district::TAX.get(row))
     })?;
     let (order, district_tax) = must(next, "district", &key)?;
+    if order > keys::ORDER_MAX {
+        return Err(format!("there is no room for more than {} orders of a district", keys::ORDER_MAX).into());
+    }
     let mut total = 0;
     for (number, (line, item)) in (1..).zip(input.lines().iter().zip(&items)) {
         total += order_line(transaction, place, order, number, line, item)?;
@@ -111,6 +106,24 @@ pub fn run<T: Transaction>(transaction: &mut T, input: &Input) -> Result<Outcome
     let taxed = i128::from(10_000 + i64::from(warehouse_tax) + i64::from(district_tax));
     black_box((i128::from(total) * rest * taxed / 100_000_000, last, credit, order));
     Ok(Outcome::Done)
+}
+
+/// What is ordered; `None` if one of the items does not exist.
+fn find_items<T: Transaction>(transaction: &mut T, input: &Input) -> Result<Option<[Item; LINES_MAX]>> {
+    let mut keys = [[0; 3]; LINES_MAX];
+    keys.iter_mut().zip(input.lines()).for_each(|(key, line)| *key = keys::item(line.item));
+    let mut items = [Item::default(); LINES_MAX];
+    let mut found = 0;
+    transaction.get_all(keys::ITEM, &keys[..input.count], |place, row| {
+        let (Some(row), Some(item)) = (row, items.get_mut(place)) else { return };
+        found += 1;
+        *item = Item {
+            price: i64::from(item::PRICE.get(row)),
+            name: *item::NAME.get(row),
+            original: is_original(item::DATA.get(row)),
+        };
+    })?;
+    Ok((found == input.count).then_some(items))
 }
 
 /// Takes an item from its stock and writes the line; gives its amount.
@@ -159,7 +172,7 @@ fn insert_order<T: Transaction>(transaction: &mut T, input: &Input, order: u32) 
     order::ENTRY_DATE.set(&mut row, input.date);
     order::LINES.set(&mut row, input.count as u8);
     order::ALL_LOCAL.set(&mut row, u8::from(all_local));
-    let key = keys::in_district(place, order);
+    let key = keys::order(place, order);
     transaction.insert(keys::ORDER, &key, &row)?;
     let by_customer = keys::order_by_customer(place, input.customer, order);
     transaction.insert(keys::ORDER_BY_CUSTOMER, &by_customer, &[])?;

@@ -45,7 +45,7 @@ impl Who {
             if !key.starts_with(&prefix) {
                 return ControlFlow::Break(());
             }
-            all.push(keys::number_at(key, prefix.len() + 16));
+            all.push(keys::customer_of_name(key));
             ControlFlow::Continue(())
         })?;
         // The n/2-th, rounded up, counted from one.
@@ -92,7 +92,7 @@ pub fn run<T: Transaction>(transaction: &mut T, input: &Input, payment: &[u8; 12
     let place = input.place;
     let found = input.who.find(transaction, input.customer_place)?;
     let customer = must(found, "customer of that name", &keys::district(input.customer_place))?;
-    let key = keys::number(place.warehouse);
+    let key = keys::warehouse(place.warehouse);
     let found = transaction.modify(keys::WAREHOUSE, &key, |row| {
         warehouse::YEAR_TO_DATE.add(row, input.amount);
         (*warehouse::NAME.get(row), *warehouse::ADDRESS.get(row))
@@ -106,7 +106,7 @@ pub fn run<T: Transaction>(transaction: &mut T, input: &Input, payment: &[u8; 12
     let (district_name, district_address) = must(found, "district", &key)?;
     let mut data = [0; 64];
     let data = describe(&mut data, customer, input)?;
-    let key = keys::in_district(input.customer_place, customer);
+    let key = keys::customer(input.customer_place, customer);
     let found = transaction.modify(keys::CUSTOMER, &key, |row| {
         customer::BALANCE.add(row, -input.amount);
         customer::PAID.add(row, input.amount);

@@ -37,7 +37,7 @@ pub fn order_status<T: Transaction>(transaction: &mut T, input: &StatusInput) ->
     let place = input.place;
     let found = input.who.find(transaction, place)?;
     let customer = must(found, "customer of that name", &keys::district(place))?;
-    let key = keys::in_district(place, customer);
+    let key = keys::customer(place, customer);
     let found = transaction.get(keys::CUSTOMER, &key, |row| {
         (
             *customer::FIRST.get(row),
@@ -50,12 +50,12 @@ pub fn order_status<T: Transaction>(transaction: &mut T, input: &StatusInput) ->
     let prefix = keys::orders_by_customer(place, customer);
     let mut last = None;
     transaction.scan(keys::ORDER_BY_CUSTOMER, &prefix, |key, _| {
-        last = key.starts_with(&prefix).then(|| !keys::number_at(key, prefix.len()));
+        last = key.starts_with(&prefix).then(|| keys::order_of_customer(key));
         ControlFlow::Break(())
     })?;
     // Each customer has had one order since the tables were loaded.
     let last = must(last, "order of customer", &prefix)?;
-    let key = keys::in_district(place, last);
+    let key = keys::order(place, last);
     let found =
         transaction.get(keys::ORDER, &key, |row| (order::ENTRY_DATE.get(row), order::CARRIER.get(row)))?;
     black_box(must(found, "order", &key)?);
@@ -105,7 +105,7 @@ pub fn stock_level<T: Transaction>(
     let next = must(found, "district", &key)?;
     items.clear();
     let first = keys::order_line(place, next.saturating_sub(RECENT_ORDERS), 0);
-    let end = keys::in_district(place, next);
+    let end = keys::order(place, next);
     transaction.scan(keys::ORDER_LINE, &first, |key, row| {
         if key >= &end[..] {
             return ControlFlow::Break(());
@@ -115,11 +115,14 @@ pub fn stock_level<T: Transaction>(
     })?;
     items.sort_unstable();
     items.dedup();
-    let mut low = 0;
-    for item in &*items {
-        let key = keys::stock(place.warehouse, *item);
-        let quantity = transaction.get(keys::STOCK, &key, |row| stock::QUANTITY.get(row))?;
-        low += u32::from(must(quantity, "stock", &key)? < input.threshold);
+    let keys: Vec<_> = items.iter().map(|item| keys::stock(place.warehouse, *item)).collect();
+    let (mut low, mut missing) = (0, None);
+    transaction.get_all(keys::STOCK, &keys, |number, row| match row {
+        Some(row) => low += u32::from(stock::QUANTITY.get(row) < input.threshold),
+        None => missing = keys.get(number),
+    })?;
+    if let Some(key) = missing {
+        must(None, "stock", key)?;
     }
     black_box(low);
     Ok(Outcome::Done)

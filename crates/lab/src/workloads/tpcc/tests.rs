@@ -135,7 +135,7 @@ fn each_transaction_changes_what_it_should() {
 fn an_order_is_not_delivered_before_the_one_before_it() {
     let (_, store) = loaded(1);
     // The oldest new order is on its way: its number is handed out, and nothing of it is there.
-    let oldest = keys::in_district(PLACE, DELIVERED + 1);
+    let oldest = keys::order(PLACE, DELIVERED + 1);
     store.table(keys::NEW_ORDER).remove(&oldest[..]);
     store.table(keys::ORDER).remove(&oldest[..]);
     let mut session = store.session().unwrap();
@@ -143,7 +143,7 @@ fn an_order_is_not_delivered_before_the_one_before_it() {
     let input = delivery::Input::draw(&mut random, 1, true, 1);
     let outcome = delivery::run(&mut session.begin(Access::Write).unwrap(), &input).unwrap();
     assert_eq!(outcome, terminal::Outcome::Skipped(1));
-    assert!(store.table(keys::NEW_ORDER).contains_key(&keys::in_district(PLACE, DELIVERED + 2)[..]));
+    assert!(store.table(keys::NEW_ORDER).contains_key(&keys::order(PLACE, DELIVERED + 2)[..]));
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn the_customer_in_the_middle_is_found_by_name() {
     let mut all: Vec<([u8; 16], u32)> = Vec::new();
     for (key, row) in store.table(keys::CUSTOMER).iter() {
         if keys::district_of(key) == PLACE && *customer::LAST.get(row) == name {
-            all.push((*customer::FIRST.get(row), keys::number_at(key, 5)));
+            all.push((*customer::FIRST.get(row), keys::customer_of(key)));
         }
     }
     all.sort_unstable();
@@ -200,15 +200,15 @@ fn every_condition_finds_what_is_planted_for_it() {
     };
     // What a planting leaves as it is, is removed.
     let removed: &dyn Fn(&mut Vec<u8>) = &|_| {};
-    let order_key = |number| keys::in_district(PLACE, number);
+    let order_key = |number| keys::order(PLACE, number);
 
     plant(
         keys::WAREHOUSE,
-        &keys::number(1),
+        &keys::warehouse(1),
         &|row| warehouse::YEAR_TO_DATE.add(row, 1),
         &["condition 1: ", "condition 8: "],
     );
-    plant(keys::WAREHOUSE, &keys::number(1), removed, &["warehouse 1 is missing"]);
+    plant(keys::WAREHOUSE, &keys::warehouse(1), removed, &["warehouse 1 is missing"]);
     let district_key = keys::district(PLACE);
     plant(
         keys::DISTRICT,
@@ -253,7 +253,7 @@ fn every_condition_finds_what_is_planted_for_it() {
         &|row| row.resize(order_line::BYTES, 0),
         &["condition 6: ", "condition 4: "],
     );
-    let customer_key = keys::in_district(PLACE, 5);
+    let customer_key = keys::customer(PLACE, 5);
     plant(
         keys::CUSTOMER,
         &customer_key,
@@ -273,7 +273,7 @@ fn every_condition_finds_what_is_planted_for_it() {
     );
     plant(
         keys::CUSTOMER_BY_NAME,
-        &[&district_key[..], &[b'x'; 36]].concat(),
+        &[&district_key[..], &[b'x'; 34]].concat(),
         &|row| row.push(0),
         &["index of names"],
     );

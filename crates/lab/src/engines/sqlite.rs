@@ -1,0 +1,371 @@
+//! SQLite, without durability: tables of keys and values, clustered by the key (`WITHOUT ROWID`).
+//!
+//! - A write-ahead log that is never synced, which its documentation calls faster than a rollback journal in most
+//!   cases, and which lets readers go on beside the one writer.
+//! - Where the run has one thread, the file is locked once and for all (`locking_mode=EXCLUSIVE`), which spares
+//!   system calls. With several, each has a connection, and writers wait for each other in the lab: SQLite's own
+//!   waiting sleeps.
+//! - The page cache of the pool's size is divided among the connections, which live as long as the store.
+
+use super::store::{Access, Session, Store, Transaction};
+use super::{Engine, EngineOptions, Reader, Writer};
+use crate::Result;
+use crate::keys::KEY_BYTES;
+use bytesize::ByteSize;
+use rusqlite::{Connection, params};
+use serde_json::json;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard};
+
+/// A database, and connections that nobody uses at the moment.
+pub struct Sqlite {
+    path: PathBuf,
+    tables: Vec<Statements>,
+    idle: Mutex<Vec<Connection>>,
+    writer: Mutex<()>,
+    cache_bytes: u64,
+    connections: u64,
+}
+
+/// The texts of the statements on one table, by which a connection finds what it has prepared.
+struct Statements {
+    create: String,
+    get: String,
+    insert: String,
+    update: String,
+    remove: String,
+    scan: String,
+}
+
+impl Statements {
+    fn new(table: &str) -> Self {
+        Self {
+            create: format!(
+                "CREATE TABLE \"{table}\" (k BLOB PRIMARY KEY NOT NULL, v BLOB NOT NULL) WITHOUT ROWID"
+            ),
+            get: format!("SELECT v FROM \"{table}\" WHERE k = ?1"),
+            insert: format!("INSERT INTO \"{table}\" (k, v) VALUES (?1, ?2)"),
+            update: format!("UPDATE \"{table}\" SET v = ?2 WHERE k = ?1"),
+            remove: format!("DELETE FROM \"{table}\" WHERE k = ?1"),
+            scan: format!("SELECT k, v FROM \"{table}\" WHERE k >= ?1 ORDER BY k"),
+        }
+    }
+}
+
+/// A connection, for as long as somebody uses it.
+pub struct SqliteSession<'a> {
+    store: &'a Sqlite,
+    connection: Option<Connection>,
+    value: Vec<u8>,
+}
+
+/// A transaction of a connection, rolled back unless it is committed.
+pub struct SqliteTransaction<'t, 'a> {
+    session: &'t mut SqliteSession<'a>,
+    _writer: Option<MutexGuard<'a, ()>>,
+    open: bool,
+}
+
+impl Sqlite {
+    fn lock<T>(mutex: &Mutex<T>) -> Result<MutexGuard<'_, T>> {
+        mutex.lock().map_err(|_| "another thread that used SQLite panicked".into())
+    }
+
+    fn connect(&self) -> Result<Connection> {
+        let connection = Connection::open(&self.path)?;
+        connection.pragma_update(None, "journal_mode", "WAL")?;
+        connection.pragma_update(None, "synchronous", "OFF")?;
+        let cache_kib = i64::try_from(self.cache_bytes / self.connections / 1024)?;
+        connection.pragma_update(None, "cache_size", -cache_kib.max(64))?;
+        let locking = if self.connections == 1 { "EXCLUSIVE" } else { "NORMAL" };
+        connection.pragma_update(None, "locking_mode", locking)?;
+        connection.busy_timeout(std::time::Duration::from_secs(10))?;
+        connection.set_prepared_statement_cache_capacity(8 * self.tables.len() + 8);
+        Ok(connection)
+    }
+
+    fn take(&self) -> Result<SqliteSession<'_>> {
+        let idle = Self::lock(&self.idle)?.pop();
+        let connection = idle.map_or_else(|| self.connect(), Ok)?;
+        Ok(SqliteSession { store: self, connection: Some(connection), value: Vec::new() })
+    }
+
+    fn number(&self, pragma: &str) -> Result<u64> {
+        let session = self.take()?;
+        let number: i64 = session.connection()?.pragma_query_value(None, pragma, |row| row.get(0))?;
+        Ok(u64::try_from(number)?)
+    }
+}
+
+impl Store for Sqlite {
+    type Session<'a> = SqliteSession<'a>;
+
+    fn create(options: &EngineOptions, tables: &[&str]) -> Result<Self> {
+        let store = Self {
+            path: options.directory.join("tables.sqlite"),
+            tables: tables.iter().map(|name| Statements::new(name)).collect(),
+            idle: Mutex::default(),
+            writer: Mutex::new(()),
+            cache_bytes: options.pool_bytes,
+            connections: options.threads_max as u64,
+        };
+        let session = store.take()?;
+        for table in &store.tables {
+            session.connection()?.execute(&table.create, [])?;
+        }
+        drop(session);
+        Ok(store)
+    }
+
+    fn notes(&self) -> Vec<String> {
+        vec![format!(
+            "sqlite: {}, a write-ahead log without sync, {} of cache for {} connection(s), locks {}, tables without rowids",
+            rusqlite::version(),
+            ByteSize(self.cache_bytes),
+            self.connections,
+            if self.connections == 1 { "held throughout" } else { "taken by each transaction" },
+        )]
+    }
+
+    fn session(&self) -> Result<SqliteSession<'_>> {
+        self.take()
+    }
+
+    fn data_bytes(&self) -> Result<u64> {
+        Ok(self.number("page_count")? * self.number("page_size")?)
+    }
+
+    fn cache_bytes_max(&self) -> u64 {
+        self.cache_bytes / self.connections
+    }
+
+    fn statistics(&self) -> Result<serde_json::Value> {
+        Ok(
+            json!({ "page_count": self.number("page_count")?, "freelist_count": self.number("freelist_count")? }),
+        )
+    }
+
+    fn close(self) -> Result<()> {
+        let idle = self.idle.into_inner().map_err(|_| "another thread that used SQLite panicked")?;
+        idle.into_iter().try_for_each(|connection| connection.close().map_err(|(_, error)| error.into()))
+    }
+}
+
+impl SqliteSession<'_> {
+    fn connection(&self) -> Result<&Connection> {
+        self.connection.as_ref().ok_or_else(|| "a session without its connection".into())
+    }
+
+    fn run(&self, statement: &str) -> Result<()> {
+        self.connection()?.prepare_cached(statement)?.execute([])?;
+        Ok(())
+    }
+
+    fn get<T>(&self, table: usize, key: &[u8], read: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
+        let mut statement = self.connection()?.prepare_cached(&self.store.tables[table].get)?;
+        let mut rows = statement.query(params![key])?;
+        match rows.next()? {
+            Some(row) => Ok(Some(read(row.get_ref(0)?.as_blob()?))),
+            None => Ok(None),
+        }
+    }
+
+    fn change(&self, statement: &str, key: &[u8], value: &[u8]) -> Result<usize> {
+        Ok(self.connection()?.prepare_cached(statement)?.execute(params![key, value])?)
+    }
+
+    fn remove(&self, table: usize, key: &[u8]) -> Result<bool> {
+        let statement = &self.store.tables[table].remove;
+        Ok(self.connection()?.prepare_cached(statement)?.execute(params![key])? > 0)
+    }
+
+    fn scan(
+        &self,
+        table: usize,
+        first: &[u8],
+        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let mut statement = self.connection()?.prepare_cached(&self.store.tables[table].scan)?;
+        let mut rows = statement.query(params![first])?;
+        while let Some(row) = rows.next()? {
+            if visit(row.get_ref(0)?.as_blob()?, row.get_ref(1)?.as_blob()?).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for SqliteSession<'_> {
+    fn drop(&mut self) {
+        if let (Some(connection), Ok(mut idle)) = (self.connection.take(), self.store.idle.lock())
+            && connection.is_autocommit()
+        {
+            idle.push(connection);
+        }
+    }
+}
+
+impl<'a> Session for SqliteSession<'a> {
+    type Transaction<'t>
+        = SqliteTransaction<'t, 'a>
+    where
+        Self: 't;
+
+    fn begin(&mut self, access: Access) -> Result<SqliteTransaction<'_, 'a>> {
+        let store = self.store;
+        let writer = match access {
+            Access::Read => None,
+            Access::Write => Some(Sqlite::lock(&store.writer)?),
+        };
+        self.run(if writer.is_some() { "BEGIN IMMEDIATE" } else { "BEGIN" })?;
+        Ok(SqliteTransaction { session: self, _writer: writer, open: true })
+    }
+}
+
+impl Transaction for SqliteTransaction<'_, '_> {
+    fn get<T>(&mut self, table: usize, key: &[u8], read: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
+        self.session.get(table, key, read)
+    }
+
+    fn insert(&mut self, table: usize, key: &[u8], value: &[u8]) -> Result<()> {
+        self.session.change(&self.session.store.tables[table].insert, key, value).map(|_| ())
+    }
+
+    fn modify<T>(
+        &mut self,
+        table: usize,
+        key: &[u8],
+        mut change: impl FnMut(&mut [u8]) -> T,
+    ) -> Result<Option<T>> {
+        let mut value = std::mem::take(&mut self.session.value);
+        value.clear();
+        let found = self.session.get(table, key, |found| value.extend_from_slice(found))?;
+        let result = found.map(|()| change(&mut value));
+        if result.is_some() {
+            self.session.change(&self.session.store.tables[table].update, key, &value)?;
+        }
+        self.session.value = value;
+        Ok(result)
+    }
+
+    fn remove(&mut self, table: usize, key: &[u8]) -> Result<bool> {
+        self.session.remove(table, key)
+    }
+
+    fn scan(
+        &mut self,
+        table: usize,
+        first: &[u8],
+        visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.session.scan(table, first, visit)
+    }
+
+    fn commit(mut self) -> Result<()> {
+        self.session.run("COMMIT")?;
+        self.open = false;
+        Ok(())
+    }
+}
+
+impl Drop for SqliteTransaction<'_, '_> {
+    fn drop(&mut self) {
+        if self.open {
+            // If this fails too, the connection is not used again.
+            let _ = self.session.run("ROLLBACK");
+        }
+    }
+}
+
+/// One transaction on the only table, which reads for as long as it lives.
+pub struct SqliteReader<'a>(SqliteSession<'a>);
+
+/// One transaction on the only table, committed at the end.
+pub struct SqliteWriter<'a> {
+    session: SqliteSession<'a>,
+    _writer: MutexGuard<'a, ()>,
+}
+
+impl Engine for Sqlite {
+    type Reader<'a> = SqliteReader<'a>;
+    type Writer<'a> = SqliteWriter<'a>;
+
+    const CONCURRENT_WRITERS: bool = false;
+
+    fn create(options: &EngineOptions) -> Result<Self> {
+        <Self as Store>::create(options, &["tuples"])
+    }
+
+    fn notes(&self) -> Vec<String> {
+        Store::notes(self)
+    }
+
+    fn reader(&self) -> Result<SqliteReader<'_>> {
+        let session = self.take()?;
+        session.run("BEGIN")?;
+        Ok(SqliteReader(session))
+    }
+
+    fn writer(&self) -> Result<SqliteWriter<'_>> {
+        let writer = Self::lock(&self.writer)?;
+        let session = self.take()?;
+        session.run("BEGIN IMMEDIATE")?;
+        Ok(SqliteWriter { session, _writer: writer })
+    }
+
+    fn data_bytes(&self) -> Result<u64> {
+        Store::data_bytes(self)
+    }
+
+    fn cache_bytes_max(&self) -> u64 {
+        Store::cache_bytes_max(self)
+    }
+
+    fn statistics(&self) -> Result<serde_json::Value> {
+        Store::statistics(self)
+    }
+
+    fn close(self) -> Result<()> {
+        Store::close(self)
+    }
+}
+
+impl Drop for SqliteReader<'_> {
+    fn drop(&mut self) {
+        // It has changed nothing; if this fails, the connection is not used again.
+        let _ = self.0.run("COMMIT");
+    }
+}
+
+impl Reader for SqliteReader<'_> {
+    fn lookup(&mut self, key: &[u8; KEY_BYTES], value: &mut Vec<u8>) -> Result<bool> {
+        let found = self.0.get(0, key, |found| {
+            value.clear();
+            value.extend_from_slice(found);
+        })?;
+        Ok(found.is_some())
+    }
+
+    fn scan<F>(&mut self, first: &[u8; KEY_BYTES], visit: F) -> Result<()>
+    where
+        F: FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    {
+        self.0.scan(0, first, visit)
+    }
+}
+
+impl Writer for SqliteWriter<'_> {
+    fn insert(&mut self, key: &[u8; KEY_BYTES], value: &[u8]) -> Result<()> {
+        self.session.change(&self.session.store.tables[0].insert, key, value).map(|_| ())
+    }
+
+    fn remove(&mut self, key: &[u8; KEY_BYTES]) -> Result<bool> {
+        self.session.remove(0, key)
+    }
+
+    fn finish(self) -> Result<()> {
+        self.session.run("COMMIT")
+    }
+}
