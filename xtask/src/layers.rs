@@ -10,7 +10,7 @@ use std::path::Path;
 const LAYERS: &[&[&str]] = &[
     &["vellum-base"],
     &["vellum-vm"],
-    &["vellum-pool"],
+    &["vellum-pool", "vellum-pmem"],
     &["vellum-access"],
     &["vellum"],
     &["vellum-cli", "vellum-lab"],

@@ -12,6 +12,8 @@ use std::collections::BTreeSet;
 const FORMAT_FILES: &[&str] = &[
     "crates/base/src/header.rs",
     "crates/base/src/lib.rs",
+    "crates/pmem/src/layout.rs",
+    "crates/pmem/src/superblock.rs",
     "crates/pool/src/superblock.rs",
     "crates/access/src/node/layout.rs",
     "crates/access/src/blob/mod.rs",

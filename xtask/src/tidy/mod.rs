@@ -35,7 +35,7 @@ const MARKERS: &[(&str, &str)] = &[
 ];
 
 /// The crates that may use `unsafe`; all others forbid it.
-const UNSAFE_CRATES: &[&str] = &["vellum-vm", "vellum-pool", "vellum-lab"];
+const UNSAFE_CRATES: &[&str] = &["vellum-vm", "vellum-pool", "vellum-pmem", "vellum-lab"];
 
 /// A file of the workspace and its text.
 pub struct Source {

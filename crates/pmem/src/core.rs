@@ -1,0 +1,621 @@
+//! What all handles of a store share, and the operations themselves.
+//!
+//! # The order of things
+//!
+//! A put writes the record where nothing leads to it and makes it durable; makes it valid by one word, durably; lets the
+//! index lead to it; makes the record that it replaces invalid, durably; and only then is it acknowledged. The last
+//! two steps happen under the lock of the key. So there are at most two valid records of a key after a crash, of which
+//! the one with the higher sequence number is the later: sequence numbers are drawn above that of the record that is
+//! replaced. A delete makes the record invalid, durably, before the index forgets it, so that nobody is told that
+//! a key is gone which might come back.
+//!
+//! # Reading
+//!
+//! A reader takes no lock: index, page version, record, and then all three again. It accepts what it copied if the page
+//! was not locked or changed, the sequence number stayed the same, and the index still leads there. So what it returns
+//! was durable, and current at some moment of the call. It waits only while a record in the same page is being changed
+//! in place, because what it would read might yet be lost.
+//!
+//! Lock order: stripes of keys, then a page or the lists of blocks or a segment of the index, none of which is held while
+//! another of these is taken, except that the lists are locked while the recorded end is made durable.
+
+use crate::{
+    error::{Damage, PmemError, Result},
+    format::{Format, Next, Record, large},
+    index::{Index, Look},
+    layout::{Geometry, KEY_BYTES_MAX, Place, VALUE_BYTES_MAX, mix, record_sum},
+    lock,
+    medium::{Lane, Medium, Site},
+    options::ReclaimOptions,
+    space::{Purpose, Space},
+    stripes::Stripes,
+    superblock::{Shape, Superblock},
+};
+use std::{
+    collections::BTreeSet,
+    hash::{BuildHasher as _, RandomState},
+    marker::PhantomData,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// How many bits of a sequence number name the client that drew it.
+pub const CLIENT_BITS: u32 = 16;
+
+/// What a put did.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Put {
+    /// The key was new.
+    Inserted,
+    /// The key had a value, which is gone.
+    Replaced,
+}
+
+/// What all handles share.
+#[derive(Debug)]
+pub struct Core<L, M> {
+    pub medium: M,
+    pub geometry: Geometry,
+    pub superblock: Superblock,
+    pub index: Index,
+    pub space: Space,
+    pub stripes: Stripes,
+    pub read_only: bool,
+    pub reclaim: ReclaimOptions,
+    /// The highest clock of any client that ended, and of any record found.
+    pub clock: AtomicU64,
+    /// Counts records that became invalid, so that reclaiming knows whether to look.
+    pub retractions: AtomicU64,
+    /// Blocks that were compacted so far.
+    pub compacted: AtomicU64,
+    poisoned: AtomicBool,
+    clients: Mutex<BTreeSet<u16>>,
+    hash_seed: u64,
+    layout: PhantomData<fn() -> L>,
+}
+
+/// What a client that writes has of its own.
+#[derive(Debug)]
+pub struct Writer<L: Format> {
+    pub lane: Lane,
+    cursor: Option<L::Cursor>,
+    clock: u64,
+    id: u16,
+    purpose: Purpose,
+}
+
+/// The sites of the two steps by which records come into being.
+#[derive(Clone, Copy)]
+pub struct Sites {
+    pub record: Site,
+    pub publish: Site,
+}
+
+const ONE: Sites = Sites { record: Site::Record, publish: Site::Publish };
+
+impl<L: Format, M: Medium> Core<L, M> {
+    /// Puts the parts together. Nothing is known of what the store holds yet.
+    pub fn new(
+        medium: M,
+        superblock: Superblock,
+        (index, space): (Index, Space),
+        read_only: bool,
+        reclaim: ReclaimOptions,
+    ) -> Self {
+        Self {
+            medium,
+            geometry: Geometry::new(superblock.pages_per_block),
+            superblock,
+            index,
+            space,
+            stripes: Stripes::new(),
+            read_only,
+            reclaim,
+            clock: AtomicU64::new(0),
+            retractions: AtomicU64::new(0),
+            compacted: AtomicU64::new(0),
+            poisoned: AtomicBool::new(false),
+            clients: Mutex::default(),
+            // Differs from one opening to the next, so that nobody can prepare keys that collide.
+            hash_seed: RandomState::new().hash_one(0),
+            layout: PhantomData,
+        }
+    }
+
+    /// The hash of a key. For a key of eight bytes it is the key itself, in another order: equal hashes mean equal keys.
+    #[inline]
+    pub fn hash(&self, key: &[u8]) -> u64 {
+        match key.as_array::<8>() {
+            Some(key) => mix(u64::from_le_bytes(*key) ^ self.hash_seed),
+            None => xxh3_64_with_seed(key, self.hash_seed),
+        }
+    }
+
+    /// Hands out a writer.
+    ///
+    /// # Errors
+    /// [`PmemError::ReadOnly`], or [`PmemError::Clients`] if there are 65 536 already.
+    pub fn writer(&self, purpose: Purpose) -> Result<Writer<L>> {
+        if self.read_only {
+            return Err(PmemError::ReadOnly);
+        }
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let id = (0..=u16::MAX).find(|id| !clients.contains(id)).ok_or(PmemError::Clients)?;
+        clients.insert(id);
+        // Relaxed: the lock orders it after the end of the client that had the number before.
+        let clock = self.clock.load(Ordering::Relaxed);
+        let lane = Lane { number: u64::from(id), ..Lane::default() };
+        Ok(Writer { lane, cursor: None, clock, id, purpose })
+    }
+
+    /// Takes back a writer, with its block.
+    pub fn end_writer(&self, writer: &mut Writer<L>) {
+        self.give_back(writer);
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        self.clock.fetch_max(writer.clock, Ordering::Relaxed);
+        clients.remove(&writer.id);
+    }
+
+    /// Gives back the block of a writer.
+    pub fn give_back(&self, writer: &mut Writer<L>) {
+        let Some(cursor) = writer.cursor.take() else { return };
+        match L::suspend(&cursor) {
+            (block, Some(spare)) => self.space.give_back_partial(crate::space::Partial { block, spare }),
+            (block, None) => self.space.close(block),
+        }
+    }
+
+    /// Fails if changes are not accepted.
+    fn check_writable(&self) -> Result<()> {
+        if self.poisoned.load(Ordering::Relaxed) { Err(PmemError::Poisoned) } else { Ok(()) }
+    }
+
+    /// Waits until what the writer flushed is durable. If that fails, nothing is accepted any more.
+    pub fn fence(&self, writer: &mut Writer<L>, site: Site) -> Result<()> {
+        self.watch(self.medium.fence(&mut writer.lane, site))
+    }
+
+    /// Notices failures after which it is not known what is durable.
+    pub fn watch<T>(&self, outcome: Result<T>) -> Result<T> {
+        if matches!(outcome, Err(PmemError::Persist(_))) {
+            self.poisoned.store(true, Ordering::Relaxed);
+        }
+        outcome
+    }
+
+    fn check_lengths(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        let check = |what, bytes: usize, most: usize| {
+            if bytes > most { Err(PmemError::TooLong { what, bytes, most }) } else { Ok(()) }
+        };
+        match L::shape() {
+            Shape::Variable => {
+                check("key", key.len(), KEY_BYTES_MAX)?;
+                check("value", value.len(), VALUE_BYTES_MAX)
+            }
+            Shape::Fixed { value_bytes, .. } if value.len() != value_bytes as usize => {
+                Err(PmemError::Shape {
+                    found: L::shape().to_string(),
+                    wanted: format!("{} bytes", value.len()),
+                })
+            }
+            Shape::Fixed { .. } => Ok(()),
+        }
+    }
+
+    /// Reads the record of a key: `take` copies what it wants, perhaps several times; its last result counts.
+    #[inline]
+    pub fn read<T>(&self, hash: u64, key: &[u8], mut take: impl FnMut(&Record) -> T) -> Result<Option<T>> {
+        let matching = |record: &Record| record.has_key(&self.medium, key).then(|| take(record));
+        self.read_matching(hash, matching)
+    }
+
+    /// Reads the record with this hash that `take` accepts.
+    #[inline]
+    pub fn read_matching<T>(
+        &self,
+        hash: u64,
+        mut take: impl FnMut(&Record) -> Option<T>,
+    ) -> Result<Option<T>> {
+        let found = self.index.find(hash, |entry| {
+            let place = Place(entry.at);
+            let head = self.medium.memory().word(self.geometry.page_at_of(place));
+            let seen = match lock::begin_read(head) {
+                Some(seen) => seen,
+                // A crash left the lock behind, and who may not write cannot take it away. Nobody changes anything.
+                None if self.read_only => head.load(Ordering::Relaxed),
+                None => {
+                    std::thread::yield_now();
+                    return Look::Again;
+                }
+            };
+            let Some(record) = L::locate(&self.medium, self.geometry, place) else {
+                if !entry.still_holds() {
+                    return Look::Again;
+                }
+                let at = self.geometry.page_at_of(place);
+                return Look::Found(Err(PmemError::Damaged(Damage::Word { at })));
+            };
+            let sequence = record.sequence(&self.medium);
+            let taken = take(&record);
+            let stayed = lock::end_read(head, seen)
+                && record.sequence(&self.medium) == sequence
+                && entry.still_holds();
+            match taken {
+                _ if !stayed => Look::Again,
+                Some(taken) => Look::Found(Ok(taken)),
+                None => Look::Pass,
+            }
+        });
+        found.transpose()
+    }
+
+    /// The record of a key whose stripe the caller holds.
+    fn find_locked(&self, hash: u64, key: &[u8]) -> Option<(Place, Record)> {
+        self.index.find(hash, |entry| {
+            let place = Place(entry.at);
+            match L::locate(&self.medium, self.geometry, place) {
+                Some(record) if record.has_key(&self.medium, key) => Look::Found((place, record)),
+                _ => Look::Pass,
+            }
+        })
+    }
+
+    /// Writes a record that nothing leads to; flushed, not fenced.
+    pub fn append(
+        &self,
+        writer: &mut Writer<L>,
+        site: Site,
+        (sequence, sums): (u64, u64),
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<(Place, Record)> {
+        let (place, record, behind) = self.watch(self.reserve(writer, key.len(), value.len()))?;
+        let lane = &mut writer.lane;
+        record.write(&self.medium, lane, site, sums, sequence, key, value, behind);
+        Ok((place, record))
+    }
+
+    fn reserve(
+        &self,
+        writer: &mut Writer<L>,
+        key_bytes: usize,
+        value_bytes: usize,
+    ) -> Result<(Place, Record, usize)> {
+        let (medium, geometry) = (&self.medium, self.geometry);
+        loop {
+            if writer.cursor.is_none() {
+                writer.cursor = Some(self.open_block(writer)?);
+            }
+            let Some(cursor) = &mut writer.cursor else { continue };
+            match L::next(medium, geometry, &mut writer.lane, cursor, key_bytes, value_bytes)? {
+                Next::At(place, record, behind) => {
+                    self.space.block(geometry.block_of(place)).published();
+                    return Ok((place, record, behind));
+                }
+                Next::BlockFull => {
+                    self.space.close(L::suspend(cursor).0);
+                    writer.cursor = None;
+                }
+                Next::Large(blocks) => {
+                    let first = self.space.take_run(medium, &mut writer.lane, blocks, writer.purpose)?;
+                    let lengths = (key_bytes, value_bytes);
+                    let (place, record) =
+                        large::begin(medium, geometry, &mut writer.lane, first, blocks, lengths)?;
+                    (first..first + blocks)
+                        .for_each(|block| self.space.block(block).set(crate::blocks::State::Large, 1, 0));
+                    return Ok((place, record, 0));
+                }
+            }
+        }
+    }
+
+    fn open_block(&self, writer: &mut Writer<L>) -> Result<L::Cursor> {
+        let unfinished = if writer.purpose == Purpose::Write { self.space.take_partial() } else { None };
+        if let Some(partial) = unfinished {
+            return Ok(L::resume(self.geometry, partial.block, &partial.spare));
+        }
+        let block = self.space.take(&self.medium, &mut writer.lane, writer.purpose)?;
+        L::format(&self.medium, self.geometry, &mut writer.lane, block)?;
+        // Clients begin in different pages, so that they are spread over the modules of memory.
+        let page = (u64::from(writer.id) + block) % u64::from(self.geometry.pages);
+        Ok(L::begin(self.geometry, block, page as u32))
+    }
+
+    /// A record that is invalid, durably, and that the index does not lead to any more: its space may be used.
+    pub fn freed(&self, writer: &mut Writer<L>, place: Place, record: &Record) -> Result<()> {
+        let block = self.geometry.block_of(place);
+        self.retractions.fetch_add(1, Ordering::Relaxed);
+        if self.space.block(block).load().0 == crate::blocks::State::Large {
+            let blocks = large::blocks_for(self.geometry, record.key_bytes, record.value_bytes);
+            let outcome = large::dismantle(&self.medium, self.geometry, &mut writer.lane, block, blocks);
+            self.watch(outcome)?;
+            self.space.release_run(block, blocks);
+        } else {
+            self.space.retracted(block, L::units(record));
+        }
+        Ok(())
+    }
+
+    /// A sequence number above this one and above all that the writer drew before.
+    fn draw(writer: &mut Writer<L>, above: u64) -> u64 {
+        writer.clock = writer.clock.max(above >> CLIENT_BITS) + 1;
+        (writer.clock << CLIENT_BITS) | u64::from(writer.id)
+    }
+
+    /// The checksums of a new record: both the same, or zero if there are to be none.
+    fn sums(&self, sequence: u64, key: &[u8], value: &[u8]) -> u64 {
+        if !self.superblock.checksums {
+            return 0;
+        }
+        let sum = u64::from(record_sum(sequence, key, value));
+        sum | sum << 32
+    }
+
+    /// Writes a new record of a key, above whatever it has now.
+    fn append_new(
+        &self,
+        writer: &mut Writer<L>,
+        site: Site,
+        hash: u64,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<(Place, Record, u64)> {
+        let above = self.read(hash, key, |record| record.sequence(&self.medium))?.unwrap_or(0);
+        let sequence = Self::draw(writer, above);
+        let sums = self.sums(sequence, key, value);
+        let (place, record) = self.append(writer, site, (sequence, sums), key, value)?;
+        Ok((place, record, sequence))
+    }
+
+    /// Stores a value.
+    pub fn put(&self, writer: &mut Writer<L>, key: &[u8], value: &[u8]) -> Result<Put> {
+        self.check_writable()?;
+        self.check_lengths(key, value)?;
+        let hash = self.hash(key);
+        let (place, record, sequence) = self.append_new(writer, ONE.record, hash, key, value)?;
+        self.fence(writer, ONE.record)?;
+        L::publish(&self.medium, self.geometry, &mut writer.lane, ONE.publish, place, &record);
+        self.fence(writer, ONE.publish)?;
+        self.settle(writer, hash, key, (place, record, sequence))
+    }
+
+    /// Lets the index lead to a new record that is valid and durable, and frees the one it replaces.
+    fn settle(
+        &self,
+        writer: &mut Writer<L>,
+        hash: u64,
+        key: &[u8],
+        (place, record, sequence): (Place, Record, u64),
+    ) -> Result<Put> {
+        let held = self.stripes.lock(hash);
+        let Some((old, old_record)) = self.find_locked(hash, key) else {
+            self.index.insert(hash, place.0);
+            return Ok(Put::Inserted);
+        };
+        // Somebody else may have put a later one since this put drew its number: then this one came just before it.
+        let (gone, gone_record) = if old_record.sequence(&self.medium) > sequence {
+            (place, record)
+        } else {
+            self.index.replace(hash, old.0, place.0);
+            (old, old_record)
+        };
+        L::retract(&self.medium, self.geometry, &mut writer.lane, Site::Retract, gone, &gone_record);
+        self.fence(writer, Site::Retract)?;
+        drop(held);
+        self.freed(writer, gone, &gone_record)?;
+        Ok(Put::Replaced)
+    }
+
+    /// Stores several values, each as [`put`](Self::put) would, with fewer fences.
+    pub fn put_batch<'b>(
+        &self,
+        writer: &mut Writer<L>,
+        entries: impl Iterator<Item = (&'b [u8], &'b [u8])>,
+    ) -> Result<()> {
+        const GROUP: usize = 64;
+        self.check_writable()?;
+        let mut entries = entries.peekable();
+        let mut group = Vec::with_capacity(GROUP);
+        while entries.peek().is_some() {
+            group.clear();
+            let mut failure = Ok(());
+            for (key, value) in entries.by_ref().take(GROUP) {
+                let hash = self.hash(key);
+                let appended = self
+                    .check_lengths(key, value)
+                    .and_then(|()| self.append_new(writer, Site::BatchRecord, hash, key, value));
+                match appended {
+                    Ok(record) => group.push((hash, key, record)),
+                    Err(error) => {
+                        failure = Err(error);
+                        break;
+                    }
+                }
+            }
+            // What was written is finished even if the next could not be: a log ends at a record that is not valid.
+            self.fence(writer, Site::BatchRecord)?;
+            for (_, _, (place, record, _)) in &group {
+                let lane = &mut writer.lane;
+                L::publish(&self.medium, self.geometry, lane, Site::BatchPublish, *place, record);
+            }
+            self.fence(writer, Site::BatchPublish)?;
+            for (hash, key, record) in &group {
+                self.settle(writer, *hash, key, *record)?;
+            }
+            failure?;
+        }
+        Ok(())
+    }
+
+    /// Removes a key; whether it was there.
+    pub fn delete(&self, writer: &mut Writer<L>, key: &[u8]) -> Result<bool> {
+        self.check_writable()?;
+        let hash = self.hash(key);
+        let held = self.stripes.lock(hash);
+        let Some((place, record)) = self.find_locked(hash, key) else { return Ok(false) };
+        L::retract(&self.medium, self.geometry, &mut writer.lane, Site::Delete, place, &record);
+        self.fence(writer, Site::Delete)?;
+        self.index.remove(hash, place.0);
+        drop(held);
+        self.freed(writer, place, &record)?;
+        Ok(true)
+    }
+
+    /// Removes several keys with fewer fences; how many were there.
+    pub fn delete_batch<'b>(
+        &self,
+        writer: &mut Writer<L>,
+        keys: impl Iterator<Item = &'b [u8]>,
+    ) -> Result<u64> {
+        const GROUP: usize = 64;
+        self.check_writable()?;
+        let mut keys = keys.map(|key| (self.hash(key), key)).peekable();
+        let mut removed = 0;
+        while keys.peek().is_some() {
+            let group: Vec<(u64, &[u8])> = keys.by_ref().take(GROUP).collect();
+            let held = self.stripes.lock_all(group.iter().map(|(hash, _)| *hash));
+            let mut seen = BTreeSet::new();
+            let found: Vec<(u64, Place, Record)> = group
+                .iter()
+                .filter_map(|(hash, key)| {
+                    let (place, record) = self.find_locked(*hash, key)?;
+                    seen.insert(place).then_some((*hash, place, record))
+                })
+                .collect();
+            for (_, place, record) in &found {
+                L::retract(&self.medium, self.geometry, &mut writer.lane, Site::BatchDelete, *place, record);
+            }
+            self.fence(writer, Site::BatchDelete)?;
+            found.iter().for_each(|(hash, place, _)| self.index.remove(*hash, place.0));
+            drop(held);
+            for (_, place, record) in &found {
+                self.freed(writer, *place, record)?;
+            }
+            removed += found.len() as u64;
+        }
+        Ok(removed)
+    }
+
+    /// Changes the value of a key by a function of it; whether the key was there.
+    pub fn update(
+        &self,
+        writer: &mut Writer<L>,
+        key: &[u8],
+        change: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<bool> {
+        self.check_writable()?;
+        let hash = self.hash(key);
+        let held = self.stripes.lock(hash);
+        let Some((place, record)) = self.find_locked(hash, key) else { return Ok(false) };
+        let mut old = Vec::new();
+        record.load_value(&self.medium, &mut old);
+        // A damaged value must not be given checksums that are right.
+        if self.superblock.checksums && !record.is_sound(&self.medium, key, &old) {
+            return Err(PmemError::Damaged(Damage::Record { at: record.at }));
+        }
+        let mut new = old.clone();
+        change(&mut new);
+        self.check_lengths(key, &new)?;
+        match difference(&old, &new) {
+            Difference::None => Ok(true),
+            Difference::Word(word) => {
+                self.update_word(writer, (place, &record), key, (&old, &new), word).map(|()| true)
+            }
+            Difference::Many => {
+                let sequence = Self::draw(writer, record.sequence(&self.medium));
+                let sums = self.sums(sequence, key, &new);
+                let (moved, copy) = self.append(writer, ONE.record, (sequence, sums), key, &new)?;
+                self.fence(writer, ONE.record)?;
+                L::publish(&self.medium, self.geometry, &mut writer.lane, ONE.publish, moved, &copy);
+                self.fence(writer, ONE.publish)?;
+                self.index.replace(hash, place.0, moved.0);
+                L::retract(&self.medium, self.geometry, &mut writer.lane, Site::Retract, place, &record);
+                self.fence(writer, Site::Retract)?;
+                drop(held);
+                self.freed(writer, place, &record)?;
+                Ok(true)
+            }
+        }
+    }
+
+    /// Changes one word of a value where it lies. Before that the checksums of both values are made durable, so that
+    /// the record is right whether the word makes it or not.
+    fn update_word(
+        &self,
+        writer: &mut Writer<L>,
+        (place, record): (Place, &Record),
+        key: &[u8],
+        (old, new): (&[u8], &[u8]),
+        word: usize,
+    ) -> Result<()> {
+        let memory = self.medium.memory();
+        let head_at = self.geometry.page_at_of(place);
+        // Held until the change is durable: nobody reads what might be lost.
+        let held = lock::lock(memory.word(head_at));
+        self.medium.touched(head_at, 8);
+        if self.superblock.checksums {
+            let sequence = record.sequence(&self.medium);
+            let sums =
+                u64::from(record_sum(sequence, key, old)) | u64::from(record_sum(sequence, key, new)) << 32;
+            memory.word(record.sums_at()).store(sums, Ordering::Relaxed);
+            self.medium.touched(record.sums_at(), 8);
+            self.medium.flush(&mut writer.lane, Site::UpdateSums, record.sums_at(), 8);
+            self.fence(writer, Site::UpdateSums)?;
+        }
+        let at = record.value_at() + word as u64 * 8;
+        let bytes = &new[word * 8..new.len().min(word * 8 + 8)];
+        crate::memory::store_bytes(memory.words(at, 1), bytes);
+        self.medium.touched(at, 8);
+        self.medium.flush(&mut writer.lane, Site::UpdateValue, at, 8);
+        self.fence(writer, Site::UpdateValue)?;
+        drop(held);
+        self.medium.touched(head_at, 8);
+        Ok(())
+    }
+}
+
+/// How two values differ.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Difference {
+    /// Not at all.
+    None,
+    /// In one word.
+    Word(usize),
+    /// In their lengths, or in more than one word.
+    Many,
+}
+
+fn difference(old: &[u8], new: &[u8]) -> Difference {
+    if old.len() != new.len() {
+        return Difference::Many;
+    }
+    let mut words = old.chunks(8).zip(new.chunks(8)).enumerate().filter(|(_, (old, new))| old != new);
+    match (words.next(), words.next()) {
+        (None, _) => Difference::None,
+        (Some((word, _)), None) => Difference::Word(word),
+        _ => Difference::Many,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_changed_is_found() {
+        let old: Vec<u8> = (0..20).collect();
+        let with = |changes: &[usize]| {
+            let mut new = old.clone();
+            changes.iter().for_each(|at| new[*at] ^= 1);
+            difference(&old, &new)
+        };
+        assert_eq!(with(&[]), Difference::None);
+        assert_eq!(with(&[0, 7]), Difference::Word(0));
+        assert_eq!(with(&[19]), Difference::Word(2));
+        assert_eq!(with(&[7, 8]), Difference::Many);
+        assert_eq!(difference(&old, &old[..19]), Difference::Many);
+    }
+}

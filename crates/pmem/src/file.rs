@@ -1,0 +1,422 @@
+//! A file as the medium of a store: an ordinary one, one on a file system mounted with DAX, or a character device
+//! that is persistent memory (devdax).
+//!
+//! Address space for the largest size is reserved once, and the file is mapped into it chunk by chunk, in order, so
+//! that a place in the store is an address that never changes. A mapping with `MAP_SYNC` succeeds only where the
+//! system guarantees that flushed stores survive, which is how persistent memory is told from other files.
+//!
+//! What is cut off the end is first covered with anonymous memory: somebody may still be reading a record there
+//! that has moved, and finds zeroes instead of a signal.
+
+use crate::{
+    cpu::{self, Flush},
+    error::{PmemError, Result},
+    medium::{Lane, Medium, Site},
+    memory::Memory,
+    options::{Options, Persistence},
+};
+use std::{
+    fs::{File, OpenOptions, TryLockError},
+    io,
+    os::{
+        fd::AsRawFd as _,
+        unix::fs::{FileTypeExt as _, MetadataExt as _},
+    },
+    path::{Path, PathBuf},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+use vellum_base::PAGE_SIZE;
+use vellum_vm::Mapping;
+
+/// Runs of bytes of at least this length go past the caches: shorter ones are read again soon, by whoever publishes
+/// the record.
+const STREAM_BYTES: usize = 1024;
+
+/// A file, mapped.
+#[derive(Debug)]
+pub struct FileMedium {
+    memory: Memory,
+    // Behind `memory`, which lies in it.
+    mapping: Mapping,
+    file: File,
+    path: PathBuf,
+    persistence: Persistence,
+    /// Whether the system confirmed it.
+    confirmed: bool,
+    flush: Flush,
+    read_only: bool,
+    is_device: bool,
+    chunk_bytes: u64,
+    growth_bytes: u64,
+    capacity: AtomicU64,
+    /// Up to where the file is mapped; also the lock of growing and shrinking.
+    mapped: Mutex<u64>,
+}
+
+/// How a file is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Opening {
+    /// It must not exist, unless it is a device.
+    Create,
+    /// It must exist.
+    Existing,
+}
+
+impl FileMedium {
+    /// Opens a file or device, locks it, and finds out how stores to it become durable.
+    ///
+    /// # Errors
+    /// [`PmemError::File`], [`PmemError::Locked`], [`PmemError::NotPersistent`], [`PmemError::Vm`].
+    pub fn open(path: &Path, opening: Opening, options: &Options) -> Result<Self> {
+        let failed = |action| move |source| PmemError::File { path: path.to_owned(), action, source };
+        let read_only = options.read_only;
+        let is_there_as_device = path.metadata().is_ok_and(|found| found.file_type().is_char_device());
+        let mut how = OpenOptions::new();
+        how.read(true).write(!read_only).create_new(opening == Opening::Create && !is_there_as_device);
+        let file = how.open(path).map_err(failed(match opening {
+            Opening::Create => "create",
+            Opening::Existing => "open",
+        }))?;
+        lock(&file, path, read_only)?;
+        let metadata = file.metadata().map_err(failed("look at"))?;
+        let is_device = metadata.file_type().is_char_device();
+        if !is_device && !metadata.is_file() {
+            let source = io::Error::other("it is neither a regular file nor a device of persistent memory");
+            return Err(failed("open")(source));
+        }
+        let size =
+            if is_device { device_bytes(&metadata).map_err(failed("measure"))? } else { metadata.len() };
+        let wanted = options.capacity_bytes.max(size).next_multiple_of(options.chunk_bytes);
+        let least = size.next_multiple_of(options.chunk_bytes).max(options.chunk_bytes);
+        let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX / PAGE_SIZE * PAGE_SIZE);
+        let mapping = Mapping::reserve_up_to(bytes(wanted), bytes(least), "a store of persistent memory")?;
+        // SAFETY: the mapping is reserved until the medium is dropped, and only this memory gives access to it.
+        let memory = unsafe { Memory::new(mapping.base(), mapping.len() as u64) };
+        let mut medium = Self {
+            memory,
+            mapping,
+            file,
+            path: path.to_owned(),
+            persistence: Persistence::Msync,
+            confirmed: true,
+            flush: Flush::detect().unwrap_or(Flush::Clflush),
+            read_only,
+            is_device,
+            chunk_bytes: options.chunk_bytes,
+            growth_bytes: options.growth_bytes,
+            capacity: AtomicU64::new(size),
+            mapped: Mutex::new(0),
+        };
+        medium.choose(options, &metadata)?;
+        medium.map_up_to(size.max(1), &mut medium.lock_mapped())?;
+        Ok(medium)
+    }
+
+    /// How stores become durable.
+    pub fn persistence(&self) -> Persistence {
+        self.persistence
+    }
+
+    /// Whether the system, and not the user, says so.
+    pub fn is_confirmed(&self) -> bool {
+        self.confirmed
+    }
+
+    /// The instruction that writes cache lines back, where that is what is done.
+    pub fn instruction(&self) -> Option<&'static str> {
+        (self.persistence == Persistence::Dax).then(|| self.flush.name())
+    }
+
+    /// Where the file is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn lock_mapped(&self) -> MutexGuard<'_, u64> {
+        // A panic elsewhere leaves the number as right as it was.
+        self.mapped.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Settles [`Persistence`]: what is wanted, if it can be had; else what the system confirms.
+    fn choose(&mut self, options: &Options, metadata: &std::fs::Metadata) -> Result<()> {
+        let synchronous = self.is_device || self.maps_synchronously();
+        let has_flush = Flush::detect().is_some();
+        let found = match (synchronous && has_flush, caches_persist(metadata)) {
+            (false, _) => Persistence::Msync,
+            (true, false) => Persistence::Dax,
+            (true, true) => Persistence::Flushless,
+        };
+        let wanted = options.persistence.unwrap_or(found);
+        let strength = |persistence| match persistence {
+            Persistence::Msync => 0,
+            Persistence::Dax => 1,
+            Persistence::Flushless => 2,
+        };
+        let refused =
+            |reason: &str| PmemError::NotPersistent { path: self.path.clone(), reason: reason.into() };
+        if wanted == Persistence::Dax && !has_flush {
+            return Err(refused("this processor has no instruction that writes cache lines back"));
+        }
+        if wanted == Persistence::Msync && self.is_device {
+            return Err(refused("a device of persistent memory has no pages that msync could write"));
+        }
+        self.confirmed = strength(wanted) <= strength(found);
+        if !self.confirmed && !options.vouch_for_memory && !self.read_only {
+            return Err(refused(match wanted {
+                Persistence::Flushless => "nothing says that this machine's caches survive a loss of power",
+                _ => "the file is not mapped from persistent memory (MAP_SYNC is refused)",
+            }));
+        }
+        self.persistence = wanted;
+        Ok(())
+    }
+
+    /// Whether a mapping with `MAP_SYNC` is granted. It need not reach into the file.
+    fn maps_synchronously(&self) -> bool {
+        let flags = libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC;
+        let protection = self.protection();
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        let address = unsafe {
+            libc::mmap(std::ptr::null_mut(), PAGE_SIZE, protection, flags, self.file.as_raw_fd(), 0)
+        };
+        if address == libc::MAP_FAILED {
+            return false;
+        }
+        // SAFETY: it was just mapped and nobody knows of it.
+        unsafe { libc::munmap(address, PAGE_SIZE) };
+        true
+    }
+
+    fn protection(&self) -> libc::c_int {
+        if self.read_only { libc::PROT_READ } else { libc::PROT_READ | libc::PROT_WRITE }
+    }
+
+    /// Maps the file, whole chunks at a time, at least up to byte `to`.
+    fn map_up_to(&self, to: u64, mapped: &mut u64) -> Result<()> {
+        let to = to.next_multiple_of(self.chunk_bytes);
+        // What lies behind the end of a device cannot be mapped.
+        let to = if self.is_device { to.min(self.capacity.load(Ordering::Relaxed)) } else { to };
+        if to <= *mapped {
+            return Ok(());
+        }
+        if to > self.mapping.len() as u64 {
+            let reason = format!("the capacity of {} bytes is used up", self.mapping.len());
+            return Err(PmemError::Full { reason });
+        }
+        let mut flags = libc::MAP_SHARED | libc::MAP_FIXED;
+        if self.persistence != Persistence::Msync && self.confirmed && !self.is_device {
+            flags = libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC | libc::MAP_FIXED;
+        }
+        self.map_range(*mapped, to, flags, self.file.as_raw_fd())?;
+        *mapped = to;
+        Ok(())
+    }
+
+    fn map_range(&self, from: u64, to: u64, flags: libc::c_int, file: libc::c_int) -> Result<()> {
+        let address = self.mapping.base().as_ptr().wrapping_add(from as usize);
+        let bytes = (to - from) as usize;
+        let offset = if file < 0 { 0 } else { from as libc::off_t };
+        // SAFETY: the range lies in the address space that this medium reserved, and of which nobody holds references
+        // but to atomic words, which stay readable.
+        let outcome = unsafe { libc::mmap(address.cast(), bytes, self.protection(), flags, file, offset) };
+        if outcome == libc::MAP_FAILED { Err(self.failed("map")(io::Error::last_os_error())) } else { Ok(()) }
+    }
+
+    fn failed(&self, action: &'static str) -> impl Fn(io::Error) -> PmemError {
+        let path = self.path.clone();
+        move |source| {
+            let no_room = matches!(
+                source.kind(),
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
+            );
+            if no_room {
+                return PmemError::Full { reason: format!("cannot {action} {}: {source}", path.display()) };
+            }
+            PmemError::File { path: path.clone(), action, source }
+        }
+    }
+
+    /// Puts storage behind the bytes from `from` to `to`: a store to a hole could otherwise end in a signal.
+    fn allocate(&self, from: u64, to: u64) -> io::Result<()> {
+        let (from, bytes) = (from as libc::off_t, (to - from) as libc::off_t);
+        loop {
+            // SAFETY: the descriptor is open; no memory is involved.
+            if unsafe { libc::fallocate(self.file.as_raw_fd(), 0, from, bytes) } == 0 {
+                return Ok(());
+            }
+            let error = io::Error::last_os_error();
+            match error.raw_os_error() {
+                Some(libc::EINTR) => {}
+                Some(libc::EOPNOTSUPP) => return self.write_zeroes(from as u64, to),
+                _ => return Err(error),
+            }
+        }
+    }
+
+    /// What [`allocate`](Self::allocate) does on file systems that cannot.
+    fn write_zeroes(&self, from: u64, to: u64) -> io::Result<()> {
+        use std::os::unix::fs::FileExt as _;
+        let zeroes = vec![0; 1 << 16];
+        let mut at = from;
+        while at < to {
+            let bytes = (to - at).min(zeroes.len() as u64) as usize;
+            self.file.write_all_at(&zeroes[..bytes], at)?;
+            at += bytes as u64;
+        }
+        Ok(())
+    }
+
+    /// Writes back the pages of all pending ranges, neighbours in one call.
+    fn sync_pending(&self, pending: &mut Vec<(u64, u64)>) -> io::Result<()> {
+        let page = PAGE_SIZE as u64;
+        pending
+            .iter_mut()
+            .for_each(|(from, to)| (*from, *to) = (*from / page * page, to.next_multiple_of(page)));
+        pending.sort_unstable();
+        let mut ranges = pending.drain(..);
+        let Some(mut now) = ranges.next() else { return Ok(()) };
+        for next in ranges {
+            if next.0 <= now.1 {
+                now.1 = now.1.max(next.1);
+            } else {
+                self.sync_range(now)?;
+                now = next;
+            }
+        }
+        self.sync_range(now)
+    }
+
+    fn sync_range(&self, (from, to): (u64, u64)) -> io::Result<()> {
+        let address = self.memory.address(from).cast_mut();
+        // SAFETY: the range is mapped, as it was stored to; syncing changes nothing in it.
+        let outcome = unsafe { libc::msync(address.cast(), (to - from) as usize, libc::MS_SYNC) };
+        if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+}
+
+impl Medium for FileMedium {
+    #[inline]
+    fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    #[inline]
+    fn flush(&self, lane: &mut Lane, _: Site, at: u64, bytes: usize) {
+        match self.persistence {
+            Persistence::Dax => self.flush.lines(self.memory.address(at), bytes),
+            Persistence::Flushless => {}
+            Persistence::Msync => lane.pending.push((at, at + bytes as u64)),
+        }
+    }
+
+    #[inline]
+    fn stream(&self, _: &mut Lane, _: Site, at: u64, bytes: &[u8]) -> bool {
+        if self.persistence != Persistence::Dax || bytes.len() < STREAM_BYTES {
+            return false;
+        }
+        let words = self.memory.words(at, bytes.len().div_ceil(8));
+        // SAFETY: these words are atomic and lie in the memory; the stores are of whole words.
+        unsafe { cpu::stream(words.as_ptr().cast_mut().cast(), bytes) };
+        true
+    }
+
+    #[inline]
+    fn fence(&self, lane: &mut Lane, _: Site) -> Result<()> {
+        if self.persistence == Persistence::Msync {
+            return self.sync_pending(&mut lane.pending).map_err(PmemError::Persist);
+        }
+        cpu::fence();
+        Ok(())
+    }
+
+    fn capacity(&self) -> u64 {
+        // Acquire: what was mapped before it was said to be there is mapped.
+        self.capacity.load(Ordering::Acquire)
+    }
+
+    fn grow(&self, to: u64) -> Result<()> {
+        let mut mapped = self.lock_mapped();
+        let from = self.capacity();
+        if to <= from {
+            return Ok(());
+        }
+        if self.is_device {
+            return Err(PmemError::Full { reason: format!("all {from} bytes of the device are used") });
+        }
+        // As a rule in steps; less if the last step does not fit.
+        let step = to.next_multiple_of(self.growth_bytes).min(self.mapping.len() as u64).max(to);
+        let reached = match self.allocate(from, step) {
+            Ok(()) => step,
+            Err(_) if step > to => {
+                // What the failed call allocated is given back before less is asked for.
+                let _ = self.file.set_len(from);
+                self.allocate(from, to).map_err(self.failed("extend")).inspect_err(|_| {
+                    let _ = self.file.set_len(from);
+                })?;
+                to
+            }
+            Err(error) => {
+                let _ = self.file.set_len(from);
+                return Err(self.failed("extend")(error));
+            }
+        };
+        // The new size must be durable before anything behind the old one is.
+        self.file.sync_all().map_err(self.failed("sync"))?;
+        self.map_up_to(reached, &mut mapped)?;
+        // Release: see `capacity`.
+        self.capacity.store(reached, Ordering::Release);
+        Ok(())
+    }
+
+    fn shrink(&self, to: u64) -> Result<()> {
+        let mut mapped = self.lock_mapped();
+        let to = to.next_multiple_of(self.growth_bytes);
+        if self.is_device || to >= self.capacity() {
+            return Ok(());
+        }
+        let cover = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
+        self.map_range(to, *mapped, cover, -1)?;
+        *mapped = to;
+        self.capacity.store(to, Ordering::Release);
+        self.file.set_len(to).map_err(self.failed("shorten"))?;
+        self.file.sync_all().map_err(self.failed("sync"))
+    }
+}
+
+/// Locks the file for this process, or for all that only read.
+fn lock(file: &File, path: &Path, read_only: bool) -> Result<()> {
+    let outcome = if read_only { file.try_lock_shared() } else { file.try_lock() };
+    match outcome {
+        Ok(()) => Ok(()),
+        Err(TryLockError::WouldBlock) => Err(PmemError::Locked {
+            path: path.to_owned(),
+            hint: "one process may change a store, or several may read it; close the other one first",
+        }),
+        Err(TryLockError::Error(source)) => {
+            Err(PmemError::File { path: path.to_owned(), action: "lock", source })
+        }
+    }
+}
+
+/// The size of a device of persistent memory.
+fn device_bytes(metadata: &std::fs::Metadata) -> io::Result<u64> {
+    let (major, minor) = (libc::major(metadata.rdev()), libc::minor(metadata.rdev()));
+    let text = std::fs::read_to_string(format!("/sys/dev/char/{major}:{minor}/size"))?;
+    text.trim().parse().map_err(|_| io::Error::other("the device does not tell its size"))
+}
+
+/// Whether the region of persistent memory that a file or device lies on says that caches are saved as well.
+fn caches_persist(metadata: &std::fs::Metadata) -> bool {
+    let (kind, number) = match metadata.file_type().is_char_device() {
+        true => ("char", metadata.rdev()),
+        false => ("block", metadata.dev()),
+    };
+    let link = format!("/sys/dev/{kind}/{}:{}", libc::major(number), libc::minor(number));
+    let Ok(device) = std::fs::canonicalize(link) else { return false };
+    let mut above = device.ancestors().take_while(|folder| folder.starts_with("/sys/devices"));
+    let domain = above.find_map(|folder| std::fs::read_to_string(folder.join("persistence_domain")).ok());
+    domain.is_some_and(|domain| domain.trim() == "cpu_cache")
+}

@@ -1,0 +1,307 @@
+//! Records of one size: pages of slots, an occupancy bit each.
+//!
+//! The first word of a page is its head; then come the words of occupancy bits, 48 slots each, then the slots. How many
+//! there are is worked out when the program is compiled.
+
+use super::{Extent, ExtentKind, Format, Next, Record, Walked};
+use crate::{
+    error::{Damage, Result},
+    layout::{
+        Geometry, KIND_FIXED, OCCUPANCY_AT, OCCUPANCY_BITS, PageWord, Place, RECORD_HEAD_BYTES,
+        occupancy_word, page_word, read_occupancy, read_page_word,
+    },
+    lock,
+    medium::{Lane, Medium, Site},
+    memory::padded,
+    superblock::Shape,
+};
+use std::sync::atomic::Ordering;
+use vellum_base::PAGE_SIZE;
+
+/// The layout of records with keys of `K` bytes and values of `V` bytes.
+#[derive(Debug)]
+pub struct Fixed<const K: usize, const V: usize>;
+
+/// How many slots of so many bytes a page has.
+const fn slots(slot_bytes: usize) -> usize {
+    let room = PAGE_SIZE - OCCUPANCY_AT as usize;
+    let mut slots = room / slot_bytes;
+    while slots > 0 && slots * slot_bytes + slots.div_ceil(OCCUPANCY_BITS as usize) * 8 > room {
+        slots -= 1;
+    }
+    slots
+}
+
+impl<const K: usize, const V: usize> Fixed<K, V> {
+    /// Bytes of a slot.
+    pub const SLOT_BYTES: usize = RECORD_HEAD_BYTES + padded(K) + padded(V);
+    /// Slots of a page. Keys and values so large that there would be none do not compile.
+    pub const SLOTS: usize = {
+        let slots = slots(Self::SLOT_BYTES);
+        assert!(K > 0 && slots > 0, "a record must have a key and fit into a page");
+        slots
+    };
+    /// Words of occupancy bits of a page.
+    const WORDS: usize = Self::SLOTS.div_ceil(OCCUPANCY_BITS as usize);
+    const SLOTS_AT: u64 = OCCUPANCY_AT + Self::WORDS as u64 * 8;
+
+    fn record_at(page_at: u64, slot: usize) -> Record {
+        Record {
+            at: page_at + Self::SLOTS_AT + (slot * Self::SLOT_BYTES) as u64,
+            key_bytes: K,
+            value_bytes: V,
+        }
+    }
+
+    /// The bits of an occupancy word that stand for slots.
+    fn all_bits(word: usize) -> u64 {
+        let slots = (Self::SLOTS - word * OCCUPANCY_BITS as usize).min(OCCUPANCY_BITS as usize);
+        (1 << slots) - 1
+    }
+
+    fn occupancy_at(page_at: u64, word: usize) -> u64 {
+        page_at + OCCUPANCY_AT + word as u64 * 8
+    }
+
+    /// Sets or clears the bit of a place.
+    fn set_bit<M: Medium>(
+        medium: &M,
+        geometry: Geometry,
+        lane: &mut Lane,
+        site: Site,
+        place: Place,
+        on: bool,
+    ) {
+        let slot = geometry.record_of(place);
+        let at = Self::occupancy_at(geometry.page_at_of(place), (slot / OCCUPANCY_BITS) as usize);
+        let bit = 1u64 << (slot % OCCUPANCY_BITS);
+        let word = medium.memory().word(at);
+        let mask = (1 << OCCUPANCY_BITS) - 1;
+        let mut now = word.load(Ordering::Relaxed);
+        loop {
+            let bits = if on { now & mask | bit } else { now & mask & !bit };
+            // Release: the record was written before it is valid.
+            match word.compare_exchange_weak(
+                now,
+                occupancy_word(at, bits),
+                Ordering::Release,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => break,
+                Err(other) => now = other,
+            }
+        }
+        medium.touched(at, 8);
+        medium.flush(lane, site, at, 8);
+    }
+}
+
+/// A client's position: what of each page is unused, and which page is next.
+#[derive(Debug)]
+pub struct FixedCursor {
+    block: u64,
+    /// The page that is being filled.
+    page: u32,
+    /// How many pages were begun.
+    begun: u32,
+    /// For each word of occupancy bits of each page, the slots that may be used.
+    spare: Box<[u64]>,
+}
+
+impl<const K: usize, const V: usize> Format for Fixed<K, V> {
+    type Cursor = FixedCursor;
+
+    const HAS_LARGE: bool = false;
+
+    fn shape() -> Shape {
+        Shape::Fixed { key_bytes: K as u32, value_bytes: V as u32 }
+    }
+
+    fn units_of_block(geometry: Geometry) -> u32 {
+        geometry.pages * Self::SLOTS as u32
+    }
+
+    fn units(_: &Record) -> u32 {
+        1
+    }
+
+    fn format<M: Medium>(medium: &M, geometry: Geometry, lane: &mut Lane, block: u64) -> Result<()> {
+        let memory = medium.memory();
+        let first_at = geometry.block_at(block);
+        if read_page_word(memory.word(first_at).load(Ordering::Relaxed), block, 0) != PageWord::Unformatted {
+            // All its bits are clear, durably. Whoever still reads a record of its former life must notice.
+            for page in 0..geometry.pages {
+                drop(lock::seize(memory.word(geometry.page_at(block, page))));
+                medium.touched(geometry.page_at(block, page), 8);
+            }
+            return Ok(());
+        }
+        for page in (0..geometry.pages).rev() {
+            let at = geometry.page_at(block, page);
+            for word in 0..Self::WORDS {
+                memory.word(Self::occupancy_at(at, word)).store(0, Ordering::Relaxed);
+            }
+            medium.touched(at + OCCUPANCY_AT, Self::WORDS * 8);
+            if page > 0 {
+                memory.word(at).store(page_word(block, page, KIND_FIXED, 1), Ordering::Relaxed);
+                medium.touched(at, 8);
+            }
+            medium.flush(lane, Site::PageHeads, at, OCCUPANCY_AT as usize + Self::WORDS * 8);
+        }
+        medium.fence(lane, Site::PageHeads)?;
+        memory.word(first_at).store(page_word(block, 0, KIND_FIXED, 1), Ordering::Relaxed);
+        medium.touched(first_at, 8);
+        medium.flush(lane, Site::BlockHead, first_at, 8);
+        Ok(())
+    }
+
+    fn begin(geometry: Geometry, block: u64, page: u32) -> FixedCursor {
+        let words = (0..geometry.pages).flat_map(|_| (0..Self::WORDS).map(Self::all_bits));
+        FixedCursor { block, page, begun: 1, spare: words.collect() }
+    }
+
+    fn resume(_: Geometry, block: u64, spare: &[u64]) -> FixedCursor {
+        FixedCursor { block, page: 0, begun: 1, spare: spare.into() }
+    }
+
+    fn suspend(cursor: &FixedCursor) -> (u64, Option<Box<[u64]>>) {
+        let has_room = cursor.spare.iter().any(|word| *word != 0);
+        (cursor.block, has_room.then(|| cursor.spare.clone()))
+    }
+
+    fn next<M: Medium>(
+        _: &M,
+        geometry: Geometry,
+        _: &mut Lane,
+        cursor: &mut FixedCursor,
+        _: usize,
+        _: usize,
+    ) -> Result<Next> {
+        loop {
+            let first = cursor.page as usize * Self::WORDS;
+            let words = cursor.spare.iter_mut().skip(first).take(Self::WORDS);
+            if let Some((number, word)) = words.enumerate().find(|(_, word)| **word != 0) {
+                let slot = number * OCCUPANCY_BITS as usize + word.trailing_zeros() as usize;
+                *word &= *word - 1;
+                let place = geometry.place(cursor.block, cursor.page, slot as u32);
+                let record = Self::record_at(geometry.page_at(cursor.block, cursor.page), slot);
+                return Ok(Next::At(place, record, 0));
+            }
+            if cursor.begun >= geometry.pages {
+                return Ok(Next::BlockFull);
+            }
+            cursor.begun += 1;
+            cursor.page = (cursor.page + 1) % geometry.pages;
+        }
+    }
+
+    #[inline]
+    fn locate<M: Medium>(_: &M, geometry: Geometry, place: Place) -> Option<Record> {
+        let slot = geometry.record_of(place) as usize;
+        (slot < Self::SLOTS).then(|| Self::record_at(geometry.page_at_of(place), slot))
+    }
+
+    #[inline]
+    fn publish<M: Medium>(
+        medium: &M,
+        geometry: Geometry,
+        lane: &mut Lane,
+        site: Site,
+        place: Place,
+        _: &Record,
+    ) {
+        Self::set_bit(medium, geometry, lane, site, place, true);
+    }
+
+    #[inline]
+    fn retract<M: Medium>(
+        medium: &M,
+        geometry: Geometry,
+        lane: &mut Lane,
+        site: Site,
+        place: Place,
+        _: &Record,
+    ) {
+        Self::set_bit(medium, geometry, lane, site, place, false);
+    }
+
+    fn is_valid<M: Medium>(medium: &M, geometry: Geometry, place: Place) -> bool {
+        let slot = geometry.record_of(place);
+        let at = Self::occupancy_at(geometry.page_at_of(place), (slot / OCCUPANCY_BITS) as usize);
+        medium.memory().word(at).load(Ordering::Relaxed) & 1 << (slot % OCCUPANCY_BITS) != 0
+    }
+
+    fn walk<M: Medium>(
+        medium: &M,
+        geometry: Geometry,
+        block: u64,
+        _: u64,
+        visit: &mut dyn FnMut(Walked),
+    ) -> Extent {
+        let memory = medium.memory();
+        for page in 0..geometry.pages {
+            let page_at = geometry.page_at(block, page);
+            match read_page_word(memory.word(page_at).load(Ordering::Relaxed), block, page) {
+                PageWord::Unformatted if page == 0 => return Extent::one(ExtentKind::Unformatted),
+                PageWord::Formatted { kind: KIND_FIXED, span: 1 } => {}
+                _ => {
+                    visit(Walked::Damage(Damage::Page { block, page }));
+                    continue;
+                }
+            }
+            for word in 0..Self::WORDS {
+                let at = Self::occupancy_at(page_at, word);
+                let bits = read_occupancy(at, memory.word(at).load(Ordering::Relaxed));
+                let Some(mut bits) = bits.filter(|bits| bits & !Self::all_bits(word) == 0) else {
+                    visit(Walked::Damage(Damage::Word { at }));
+                    continue;
+                };
+                while bits != 0 {
+                    let slot = word * OCCUPANCY_BITS as usize + bits.trailing_zeros() as usize;
+                    bits &= bits - 1;
+                    let place = geometry.place(block, page, slot as u32);
+                    visit(Walked::Record(place, Self::record_at(page_at, slot)));
+                }
+            }
+        }
+        Extent::one(ExtentKind::Pages)
+    }
+
+    fn spare<M: Medium>(medium: &M, geometry: Geometry, block: u64) -> Option<Box<[u64]>> {
+        let mut spare = Vec::with_capacity(geometry.pages as usize * Self::WORDS);
+        for page in 0..geometry.pages {
+            let page_at = geometry.page_at(block, page);
+            if lock::reset(medium.memory().word(page_at)) {
+                medium.touched(page_at, 8);
+            }
+            for word in 0..Self::WORDS {
+                let at = Self::occupancy_at(page_at, word);
+                let bits = read_occupancy(at, medium.memory().word(at).load(Ordering::Relaxed))?;
+                spare.push(!bits & Self::all_bits(word));
+            }
+        }
+        spare.iter().any(|word| *word != 0).then(|| spare.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_and_bits_fill_a_page_and_do_not_leave_it() {
+        fn check<const K: usize, const V: usize>() {
+            let slots = Fixed::<K, V>::SLOTS;
+            let end = Fixed::<K, V>::record_at(0, slots - 1).at as usize + Fixed::<K, V>::SLOT_BYTES;
+            assert!(end <= PAGE_SIZE && end + Fixed::<K, V>::SLOT_BYTES + 8 > PAGE_SIZE, "{K} {V}: {end}");
+            let bits: u32 =
+                (0..Fixed::<K, V>::WORDS).map(|word| Fixed::<K, V>::all_bits(word).count_ones()).sum();
+            assert_eq!(bits as usize, slots);
+        }
+        check::<8, 8>();
+        check::<16, 200>();
+        check::<1, 0>();
+        check::<1, 4040>();
+        assert_eq!((Fixed::<8, 8>::SLOTS, Fixed::<16, 200>::SLOTS), (127, 17));
+    }
+}

@@ -1,0 +1,142 @@
+//! Records that do not fit into a block: they take consecutive blocks of their own.
+//!
+//! The first page begins with its head, then the number of blocks, then, as in a log, the size word and the record, which
+//! runs on through all blocks. So the heads of the blocks behind the first mean nothing while the first says that it is
+//! that of a large record: that is made durable before anything is written there; and when such blocks are given back, they
+//! are made to say "unformatted" before the first is.
+
+use super::{Extent, ExtentKind, Record, Walked};
+use crate::{
+    error::{Damage, Result},
+    layout::{
+        Geometry, KIND_LARGE, LARGE_BLOCKS_AT, LOG_AT, PageWord, Place, RECORD_HEAD_BYTES, SIZE_WORD_BYTES,
+        SizeWord, checked_number, page_word, read_checked_number, read_page_word, read_size_word,
+    },
+    lock,
+    medium::{Lane, Medium, Site},
+    memory::padded,
+};
+use std::sync::atomic::Ordering;
+
+/// Bytes of a large record with what is before it.
+fn bytes_for(key_bytes: usize, value_bytes: usize) -> u64 {
+    LOG_AT + (SIZE_WORD_BYTES + RECORD_HEAD_BYTES + padded(key_bytes) + padded(value_bytes)) as u64
+}
+
+/// How many blocks a record takes.
+pub fn blocks_for(geometry: Geometry, key_bytes: usize, value_bytes: usize) -> u64 {
+    bytes_for(key_bytes, value_bytes).div_ceil(geometry.block_bytes())
+}
+
+/// Prepares so many blocks, handed out to nobody else, for a large record, and says where it goes.
+///
+/// # Errors
+/// If that cannot be made durable.
+pub fn begin<M: Medium>(
+    medium: &M,
+    geometry: Geometry,
+    lane: &mut Lane,
+    block: u64,
+    blocks: u64,
+    (key_bytes, value_bytes): (usize, usize),
+) -> Result<(Place, Record)> {
+    let memory = medium.memory();
+    let at = geometry.block_at(block);
+    let first = memory.word(at);
+    let held = lock::seize(first);
+    let version = first.load(Ordering::Relaxed) & lock::LOCK_MASK;
+    // Should it be the head of a log, that is empty from here on.
+    let count_at = at + LARGE_BLOCKS_AT;
+    memory.word(count_at).store(checked_number(count_at, blocks), Ordering::Relaxed);
+    memory.word(at + LOG_AT).store(0, Ordering::Relaxed);
+    medium.touched(count_at, (LOG_AT + 8 - LARGE_BLOCKS_AT) as usize);
+    medium.flush(lane, Site::PageHeads, count_at, (LOG_AT + 8 - LARGE_BLOCKS_AT) as usize);
+    medium.fence(lane, Site::PageHeads)?;
+    first.store(page_word(block, 0, KIND_LARGE, 1) | version, Ordering::Relaxed);
+    medium.touched(at, 8);
+    medium.flush(lane, Site::LargeHead, at, 8);
+    medium.fence(lane, Site::LargeHead)?;
+    drop(held);
+    medium.touched(at, 8);
+    let place = geometry.place(block, 0, (LOG_AT / 8) as u32);
+    let record = Record { at: at + LOG_AT + SIZE_WORD_BYTES as u64, key_bytes, value_bytes };
+    Ok((place, record))
+}
+
+/// Makes blocks of a large record that is not valid any more, durably, into unformatted ones.
+///
+/// # Errors
+/// If that cannot be made durable.
+pub fn dismantle<M: Medium>(
+    medium: &M,
+    geometry: Geometry,
+    lane: &mut Lane,
+    block: u64,
+    blocks: u64,
+) -> Result<()> {
+    let memory = medium.memory();
+    for inner in block + 1..block + blocks {
+        let at = geometry.block_at(inner);
+        let old = memory.word(at).load(Ordering::Relaxed);
+        memory.word(at).store(lock::next_version(old), Ordering::Relaxed);
+        medium.touched(at, 8);
+        medium.flush(lane, Site::InnerBlocks, at, 8);
+    }
+    medium.fence(lane, Site::InnerBlocks)?;
+    let at = geometry.block_at(block);
+    let first = memory.word(at);
+    let held = lock::seize(first);
+    first.store(first.load(Ordering::Relaxed) & lock::LOCK_MASK, Ordering::Relaxed);
+    medium.touched(at, 8);
+    medium.flush(lane, Site::LargeGone, at, 8);
+    medium.fence(lane, Site::LargeGone)?;
+    drop(held);
+    medium.touched(at, 8);
+    Ok(())
+}
+
+/// How many blocks belong together from this one on: 1 unless it is the first of a large record.
+pub fn blocks_at<M: Medium>(medium: &M, geometry: Geometry, block: u64, end: u64) -> u64 {
+    let memory = medium.memory();
+    let at = geometry.block_at(block);
+    match read_page_word(memory.word(at).load(Ordering::Relaxed), block, 0) {
+        PageWord::Formatted { kind: KIND_LARGE, span: 1 } => {
+            walk(medium, geometry, block, end, &mut |_| {}).blocks
+        }
+        _ => 1,
+    }
+}
+
+/// Shows the record of blocks whose first says that they hold a large one.
+pub fn walk<M: Medium>(
+    medium: &M,
+    geometry: Geometry,
+    block: u64,
+    end: u64,
+    visit: &mut dyn FnMut(Walked),
+) -> Extent {
+    let memory = medium.memory();
+    let at = geometry.block_at(block);
+    let count_at = at + LARGE_BLOCKS_AT;
+    let count = read_checked_number(count_at, memory.word(count_at).load(Ordering::Relaxed));
+    let Some(blocks) = count.filter(|count| *count > 1 && *count <= end - block) else {
+        visit(Walked::Damage(Damage::Word { at: count_at }));
+        // What is behind it cannot be told from records.
+        return Extent { blocks: end - block, kind: ExtentKind::Large };
+    };
+    let size_at = at + LOG_AT;
+    match read_size_word(size_at, memory.word(size_at).load(Ordering::Relaxed)) {
+        SizeWord::Record { key_bytes, value_bytes, live: true }
+            if blocks_for(geometry, key_bytes, value_bytes) == blocks =>
+        {
+            let record = Record { at: size_at + SIZE_WORD_BYTES as u64, key_bytes, value_bytes };
+            visit(Walked::Record(geometry.place(block, 0, (LOG_AT / 8) as u32), record));
+            Extent { blocks, kind: ExtentKind::Large }
+        }
+        SizeWord::End | SizeWord::Record { live: false, .. } => Extent { blocks, kind: ExtentKind::Remains },
+        _ => {
+            visit(Walked::Damage(Damage::Word { at: size_at }));
+            Extent { blocks, kind: ExtentKind::Large }
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! How records lie in blocks: of one size ([`Fixed`](fixed::Fixed)) or of any ([`Variable`](variable::Variable)).
+//!
+//! Both share the record itself: a sequence number, two checksums, the key, the value, each padded to whole words. They
+//! differ in what makes a record valid, an occupancy bit or a size word, and in how space in a block is used up. A block
+//! is written once, from its start page round to the page before it; places are not used again before the block is
+//! free as a whole, except for what recovery finds unused.
+
+pub mod fixed;
+pub mod large;
+pub mod variable;
+
+use crate::{
+    error::{Damage, Result},
+    layout::{Geometry, Place, RECORD_HEAD_BYTES, record_sum},
+    medium::{Lane, Medium, Site},
+    memory::{equal_bytes, load_bytes, padded, store_bytes, words_of},
+    superblock::Shape,
+};
+use std::sync::atomic::Ordering;
+
+/// A record in the memory of a store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Record {
+    /// Where its sequence number lies.
+    pub at: u64,
+    /// The length of its key.
+    pub key_bytes: usize,
+    /// The length of its value.
+    pub value_bytes: usize,
+}
+
+impl Record {
+    /// The length with its head, in bytes.
+    #[inline]
+    pub fn bytes(&self) -> usize {
+        RECORD_HEAD_BYTES + padded(self.key_bytes) + padded(self.value_bytes)
+    }
+
+    /// Where its checksums lie.
+    #[inline]
+    pub fn sums_at(&self) -> u64 {
+        self.at + 8
+    }
+
+    /// Where its value lies.
+    #[inline]
+    pub fn value_at(&self) -> u64 {
+        self.at + (RECORD_HEAD_BYTES + padded(self.key_bytes)) as u64
+    }
+
+    /// Its sequence number.
+    #[inline]
+    pub fn sequence<M: Medium>(&self, medium: &M) -> u64 {
+        // Acquire: not older than the entry that led here; what is read after it is validated.
+        medium.memory().word(self.at).load(Ordering::Acquire)
+    }
+
+    /// Whether it is that of a key.
+    #[inline]
+    pub fn has_key<M: Medium>(&self, medium: &M, key: &[u8]) -> bool {
+        let at = self.at + RECORD_HEAD_BYTES as u64;
+        self.key_bytes == key.len() && equal_bytes(medium.memory().words(at, words_of(self.key_bytes)), key)
+    }
+
+    /// Copies its key.
+    pub fn load_key<M: Medium>(&self, medium: &M, key: &mut Vec<u8>) {
+        key.resize(self.key_bytes, 0);
+        let at = self.at + RECORD_HEAD_BYTES as u64;
+        load_bytes(medium.memory().words(at, words_of(self.key_bytes)), key);
+    }
+
+    /// Copies its value.
+    #[inline]
+    pub fn load_value<M: Medium>(&self, medium: &M, value: &mut Vec<u8>) {
+        value.resize(self.value_bytes, 0);
+        load_bytes(medium.memory().words(self.value_at(), words_of(self.value_bytes)), value);
+    }
+
+    /// Whether one of its checksums is right for what was read of it.
+    pub fn is_sound<M: Medium>(&self, medium: &M, key: &[u8], value: &[u8]) -> bool {
+        let memory = medium.memory();
+        let sum = record_sum(memory.word(self.at).load(Ordering::Relaxed), key, value);
+        let sums = memory.word(self.sums_at()).load(Ordering::Relaxed);
+        sums as u32 == sum || (sums >> 32) as u32 == sum
+    }
+
+    /// Writes it to a place that nothing leads to, and flushes it. `behind` bytes of zeroes are to follow, 0 or 8.
+    #[expect(clippy::too_many_arguments, reason = "these are the parts of a record")]
+    pub fn write<M: Medium>(
+        &self,
+        medium: &M,
+        lane: &mut Lane,
+        site: Site,
+        sums: u64,
+        sequence: u64,
+        key: &[u8],
+        value: &[u8],
+        behind: usize,
+    ) {
+        let memory = medium.memory();
+        // Relaxed throughout: the record is published after a fence, by a release.
+        let head = memory.words(self.at, 2 + words_of(key.len()));
+        if let [first, second, rest @ ..] = head {
+            first.store(sequence, Ordering::Relaxed);
+            second.store(sums, Ordering::Relaxed);
+            store_bytes(rest, key);
+        }
+        let value_at = self.value_at();
+        let value_words = words_of(value.len());
+        let end = value_at + (value_words * 8) as u64;
+        if behind > 0 {
+            memory.word(end).store(0, Ordering::Relaxed);
+        }
+        if medium.stream(lane, site, value_at, value) {
+            medium.flush(lane, site, self.at, (value_at - self.at) as usize);
+            if behind > 0 {
+                medium.flush(lane, site, end, behind);
+            }
+            return;
+        }
+        store_bytes(memory.words(value_at, value_words), value);
+        let bytes = (end - self.at) as usize + behind;
+        medium.touched(self.at, bytes);
+        medium.flush(lane, site, self.at, bytes);
+    }
+}
+
+/// What a block holds, found by walking it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Walked {
+    /// A record that is valid.
+    Record(Place, Record),
+    /// A record that was retracted, of so many units.
+    Retracted(u32),
+    /// Something is damaged; what follows it in its page cannot be told.
+    Damage(Damage),
+}
+
+/// Where the next record goes.
+pub enum Next {
+    /// Here.
+    At(Place, Record, usize),
+    /// The block is used up.
+    BlockFull,
+    /// It takes so many blocks of its own.
+    Large(u64),
+}
+
+/// How records lie in blocks. All functions take the medium and the geometry, and keep nothing.
+pub trait Format: Sized + Send + Sync + 'static {
+    /// A client's position in its block.
+    type Cursor: Send + std::fmt::Debug;
+
+    /// What records are like.
+    fn shape() -> Shape;
+
+    /// Units of a block, by which its dead share is measured.
+    fn units_of_block(geometry: Geometry) -> u32;
+
+    /// Units of a record.
+    fn units(record: &Record) -> u32;
+
+    /// Prepares a block that was handed out, whatever it was before.
+    ///
+    /// # Errors
+    /// If it cannot be made durable.
+    fn format<M: Medium>(medium: &M, geometry: Geometry, lane: &mut Lane, block: u64) -> Result<()>;
+
+    /// The position in a formatted block, from a page on.
+    fn begin(geometry: Geometry, block: u64, page: u32) -> Self::Cursor;
+
+    /// The position in a block that somebody gave back.
+    fn resume(geometry: Geometry, block: u64, spare: &[u64]) -> Self::Cursor;
+
+    /// The block of a position, and what is unused in it; nothing if it is used up.
+    fn suspend(cursor: &Self::Cursor) -> (u64, Option<Box<[u64]>>);
+
+    /// Uses up the place for a record of these lengths.
+    ///
+    /// # Errors
+    /// If a page cannot be prepared durably.
+    fn next<M: Medium>(
+        medium: &M,
+        geometry: Geometry,
+        lane: &mut Lane,
+        cursor: &mut Self::Cursor,
+        key_bytes: usize,
+        value_bytes: usize,
+    ) -> Result<Next>;
+
+    /// Where the record of a place is, whether it is still valid or not; nothing if no record can be there, because the
+    /// place was used otherwise since. The record lies within the store, whatever the memory holds.
+    fn locate<M: Medium>(medium: &M, geometry: Geometry, place: Place) -> Option<Record>;
+
+    /// Makes a durable record valid, by one word, and flushes that.
+    fn publish<M: Medium>(
+        medium: &M,
+        geometry: Geometry,
+        lane: &mut Lane,
+        site: Site,
+        place: Place,
+        record: &Record,
+    );
+
+    /// Makes a record invalid, by one word, and flushes that.
+    fn retract<M: Medium>(
+        medium: &M,
+        geometry: Geometry,
+        lane: &mut Lane,
+        site: Site,
+        place: Place,
+        record: &Record,
+    );
+
+    /// Whether the record of a place is valid.
+    fn is_valid<M: Medium>(medium: &M, geometry: Geometry, place: Place) -> bool;
+
+    /// Shows everything in a block; `end` is the end of the used blocks. Changes nothing. How many blocks it takes: 1 but for large
+    /// records; and whether they are to be dismantled, because the record there is not valid.
+    fn walk<M: Medium>(
+        medium: &M,
+        geometry: Geometry,
+        block: u64,
+        end: u64,
+        visit: &mut dyn FnMut(Walked),
+    ) -> Extent;
+
+    /// What is unused in a block, when nobody uses the store yet. Takes away the locks that a crash left on pages that will be
+    /// written to.
+    fn spare<M: Medium>(medium: &M, geometry: Geometry, block: u64) -> Option<Box<[u64]>>;
+
+    /// Whether blocks may hold large records, so that one must know the blocks before to know what a block is.
+    const HAS_LARGE: bool;
+}
+
+/// What a block turned out to be the beginning of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Extent {
+    /// How many blocks belong together.
+    pub blocks: u64,
+    /// What they are.
+    pub kind: ExtentKind,
+}
+
+/// See [`Extent`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ExtentKind {
+    /// An unformatted block.
+    Unformatted,
+    /// A block of pages.
+    Pages,
+    /// A large record.
+    Large,
+    /// What is left of a large record.
+    Remains,
+}
+
+impl Extent {
+    /// One block.
+    pub const fn one(kind: ExtentKind) -> Self {
+        Self { blocks: 1, kind }
+    }
+}

@@ -1,0 +1,317 @@
+//! Records of any size: each page is a log, a size word before each record, zero where the log ends.
+//!
+//! A record that does not fit into what is left of a page begins the next one; one larger than a page begins a page
+//! that takes in as many behind it as it needs, and the log goes on there. What does not fit into a block takes blocks
+//! of its own: see `large.rs`. A record always lies in consecutive bytes.
+
+use super::{Extent, ExtentKind, Format, Next, Record, Walked, large};
+use crate::{
+    error::{Damage, Result},
+    layout::{
+        Geometry, KIND_LARGE, KIND_LOG, LOG_AT, PageWord, Place, RECORD_HEAD_BYTES, SIZE_RETRACTED,
+        SIZE_VALID, SIZE_WORD_BYTES, SizeWord, page_word, read_page_word, read_size_word, size_word,
+    },
+    lock,
+    medium::{Lane, Medium, Site},
+    memory::padded,
+    superblock::Shape,
+};
+use std::sync::atomic::{Ordering, fence};
+use vellum_base::PAGE_SIZE;
+
+/// The layout of records whose keys and values have any length.
+#[derive(Debug)]
+pub struct Variable;
+
+/// A client's position: which pages are unused, and the log that is being written.
+#[derive(Debug)]
+pub struct VariableCursor {
+    block: u64,
+    /// Pages that were formatted and not begun, a bit each.
+    pages: u64,
+    /// Where to look for the next page first.
+    start: u32,
+    /// The page in which the log begins that is being written.
+    page: u32,
+    /// Where the next size word goes, in bytes from the beginning of that page.
+    at: u64,
+    /// Where the log must end.
+    end: u64,
+}
+
+/// What a record of these lengths takes in a log, in bytes.
+fn entry_bytes(key_bytes: usize, value_bytes: usize) -> u64 {
+    (SIZE_WORD_BYTES + RECORD_HEAD_BYTES + padded(key_bytes) + padded(value_bytes)) as u64
+}
+
+/// Where the size word of a place lies.
+#[inline]
+fn size_at(geometry: Geometry, place: Place) -> u64 {
+    geometry.page_at_of(place) + u64::from(geometry.record_of(place)) * 8
+}
+
+impl VariableCursor {
+    /// Begins a log of so many pages, if there are as many unused ones in a row; its first page.
+    fn begin_log(&mut self, geometry: Geometry, count: u32) -> Option<u32> {
+        let fits = |page: u32| {
+            let run = (u64::MAX >> (64 - count)) << page;
+            page + count <= geometry.pages && self.pages & run == run
+        };
+        let page = (self.start..geometry.pages).chain(0..self.start).find(|page| fits(*page))?;
+        self.pages &= !((u64::MAX >> (64 - count)) << page);
+        (self.page, self.start) = (page, (page + count) % geometry.pages);
+        (self.at, self.end) = (LOG_AT, u64::from(count) * PAGE_SIZE as u64);
+        Some(page)
+    }
+}
+
+impl Variable {
+    /// Prepares pages 1 and up, and the log of page 0, of a block whose first word says that it is unformatted.
+    fn format_pages<M: Medium>(medium: &M, geometry: Geometry, lane: &mut Lane, block: u64) {
+        let memory = medium.memory();
+        for page in 0..geometry.pages {
+            let at = geometry.page_at(block, page);
+            memory.word(at + LOG_AT).store(0, Ordering::Relaxed);
+            medium.touched(at + LOG_AT, 8);
+            if page > 0 {
+                // The version goes on from whatever lies there: it may have been the middle of a record.
+                let old = memory.word(at).load(Ordering::Relaxed);
+                let new = page_word(block, page, KIND_LOG, 1) | lock::next_version(old);
+                memory.word(at).store(new, Ordering::Relaxed);
+                medium.touched(at, 8);
+            }
+            medium.flush(lane, Site::PageHeads, at, LOG_AT as usize + 8);
+        }
+    }
+
+    /// Shows the records of one log; where it ends is where the walk goes on.
+    fn walk_log<M: Medium>(
+        medium: &M,
+        geometry: Geometry,
+        block: u64,
+        page: u32,
+        span: u32,
+        visit: &mut dyn FnMut(Walked),
+    ) {
+        let page_at = geometry.page_at(block, page);
+        let end = u64::from(span) * PAGE_SIZE as u64;
+        let mut at = LOG_AT;
+        while at + SIZE_WORD_BYTES as u64 <= end {
+            let word = medium.memory().word(page_at + at).load(Ordering::Relaxed);
+            match read_size_word(page_at + at, word) {
+                SizeWord::End => return,
+                SizeWord::Record { key_bytes, value_bytes, live }
+                    if entry_bytes(key_bytes, value_bytes) <= end - at =>
+                {
+                    let record = Record { at: page_at + at + SIZE_WORD_BYTES as u64, key_bytes, value_bytes };
+                    visit(if live {
+                        Walked::Record(geometry.place(block, page, (at / 8) as u32), record)
+                    } else {
+                        Walked::Retracted(Self::units(&record))
+                    });
+                    at += entry_bytes(key_bytes, value_bytes);
+                }
+                _ => return visit(Walked::Damage(Damage::Word { at: page_at + at })),
+            }
+        }
+    }
+}
+
+impl Format for Variable {
+    type Cursor = VariableCursor;
+
+    const HAS_LARGE: bool = true;
+
+    fn shape() -> Shape {
+        Shape::Variable
+    }
+
+    fn units_of_block(geometry: Geometry) -> u32 {
+        (geometry.block_bytes() / 8) as u32
+    }
+
+    fn units(record: &Record) -> u32 {
+        ((SIZE_WORD_BYTES + record.bytes()) / 8) as u32
+    }
+
+    fn format<M: Medium>(medium: &M, geometry: Geometry, lane: &mut Lane, block: u64) -> Result<()> {
+        let first = medium.memory().word(geometry.block_at(block));
+        let first_at = geometry.block_at(block);
+        let held = lock::seize(first);
+        let now = first.load(Ordering::Relaxed);
+        if read_page_word(now, block, 0) != PageWord::Unformatted {
+            // The other pages may hold anything: logs go over page boundaries. So first of all they mean nothing.
+            first.store(now & lock::LOCK_MASK, Ordering::Relaxed);
+            medium.touched(first_at, 8);
+            medium.flush(lane, Site::Unformat, first_at, 8);
+            medium.fence(lane, Site::Unformat)?;
+        }
+        Self::format_pages(medium, geometry, lane, block);
+        medium.fence(lane, Site::PageHeads)?;
+        // Who reads a record that is written here after this sees the new versions of the pages.
+        fence(Ordering::Release);
+        let locked = first.load(Ordering::Relaxed) & lock::LOCK_MASK;
+        first.store(page_word(block, 0, KIND_LOG, 1) | locked, Ordering::Relaxed);
+        medium.touched(first_at, 8);
+        medium.flush(lane, Site::BlockHead, first_at, 8);
+        drop(held);
+        medium.touched(first_at, 8);
+        Ok(())
+    }
+
+    fn begin(geometry: Geometry, block: u64, page: u32) -> VariableCursor {
+        VariableCursor {
+            block,
+            pages: u64::MAX >> (64 - geometry.pages),
+            start: page,
+            page: 0,
+            at: 0,
+            end: 0,
+        }
+    }
+
+    fn resume(_: Geometry, block: u64, spare: &[u64]) -> VariableCursor {
+        let word = |index: usize| spare.get(index).copied().unwrap_or(0);
+        VariableCursor { block, pages: word(0), start: 0, page: word(1) as u32, at: word(2), end: word(3) }
+    }
+
+    fn suspend(cursor: &VariableCursor) -> (u64, Option<Box<[u64]>>) {
+        // Less than this is not worth coming back to.
+        const WORTH_BYTES: u64 = 256;
+        let has_room = cursor.pages != 0 || cursor.at + WORTH_BYTES <= cursor.end;
+        let spare = || [cursor.pages, u64::from(cursor.page), cursor.at, cursor.end].into();
+        (cursor.block, has_room.then(spare))
+    }
+
+    fn next<M: Medium>(
+        medium: &M,
+        geometry: Geometry,
+        lane: &mut Lane,
+        cursor: &mut VariableCursor,
+        key_bytes: usize,
+        value_bytes: usize,
+    ) -> Result<Next> {
+        let bytes = entry_bytes(key_bytes, value_bytes);
+        if LOG_AT + bytes > geometry.block_bytes() {
+            return Ok(Next::Large(large::blocks_for(geometry, key_bytes, value_bytes)));
+        }
+        if cursor.at + bytes > cursor.end {
+            let count = (LOG_AT + bytes).div_ceil(PAGE_SIZE as u64) as u32;
+            let Some(page) = cursor.begin_log(geometry, count) else { return Ok(Next::BlockFull) };
+            if count > 1 {
+                let at = geometry.page_at(cursor.block, page);
+                let word = medium.memory().word(at);
+                let version = word.load(Ordering::Relaxed) & lock::LOCK_MASK;
+                word.store(page_word(cursor.block, page, KIND_LOG, count) | version, Ordering::Relaxed);
+                medium.touched(at, 8);
+                medium.flush(lane, Site::SpanHead, at, 8);
+                medium.fence(lane, Site::SpanHead)?;
+            }
+        }
+        let place = geometry.place(cursor.block, cursor.page, (cursor.at / 8) as u32);
+        let at = geometry.page_at(cursor.block, cursor.page) + cursor.at + SIZE_WORD_BYTES as u64;
+        cursor.at += bytes;
+        let behind = if cursor.at + SIZE_WORD_BYTES as u64 <= cursor.end { SIZE_WORD_BYTES } else { 0 };
+        Ok(Next::At(place, Record { at, key_bytes, value_bytes }, behind))
+    }
+
+    #[inline]
+    fn locate<M: Medium>(medium: &M, geometry: Geometry, place: Place) -> Option<Record> {
+        let at = size_at(geometry, place);
+        // Acquire: the record was written before it became valid.
+        let word = medium.memory().word(at).load(Ordering::Acquire);
+        let SizeWord::Record { key_bytes, value_bytes, .. } = read_size_word(at, word) else { return None };
+        let bytes = entry_bytes(key_bytes, value_bytes);
+        let block_end = geometry.block_at(geometry.block_of(place) + 1);
+        // A large record reaches beyond its first block; whatever the word says, it does not leave the store.
+        let fits = at + bytes <= block_end
+            || (LOG_AT + bytes > geometry.block_bytes() && at + bytes <= medium.capacity());
+        fits.then_some(Record { at: at + SIZE_WORD_BYTES as u64, key_bytes, value_bytes })
+    }
+
+    fn publish<M: Medium>(
+        medium: &M,
+        geometry: Geometry,
+        lane: &mut Lane,
+        site: Site,
+        place: Place,
+        record: &Record,
+    ) {
+        let at = size_at(geometry, place);
+        let word = size_word(at, record.key_bytes, record.value_bytes, SIZE_VALID);
+        // Release: the record was written before it is valid.
+        medium.memory().word(at).store(word, Ordering::Release);
+        medium.touched(at, 8);
+        medium.flush(lane, site, at, 8);
+    }
+
+    fn retract<M: Medium>(
+        medium: &M,
+        geometry: Geometry,
+        lane: &mut Lane,
+        site: Site,
+        place: Place,
+        record: &Record,
+    ) {
+        let at = size_at(geometry, place);
+        let word = size_word(at, record.key_bytes, record.value_bytes, SIZE_VALID | SIZE_RETRACTED);
+        medium.memory().word(at).store(word, Ordering::Release);
+        medium.touched(at, 8);
+        medium.flush(lane, site, at, 8);
+    }
+
+    fn is_valid<M: Medium>(medium: &M, geometry: Geometry, place: Place) -> bool {
+        let at = size_at(geometry, place);
+        let word = medium.memory().word(at).load(Ordering::Relaxed);
+        matches!(read_size_word(at, word), SizeWord::Record { live: true, .. })
+    }
+
+    fn walk<M: Medium>(
+        medium: &M,
+        geometry: Geometry,
+        block: u64,
+        end: u64,
+        visit: &mut dyn FnMut(Walked),
+    ) -> Extent {
+        let mut page = 0;
+        while page < geometry.pages {
+            let word = medium.memory().word(geometry.page_at(block, page)).load(Ordering::Relaxed);
+            match read_page_word(word, block, page) {
+                PageWord::Unformatted if page == 0 => return Extent::one(ExtentKind::Unformatted),
+                PageWord::Formatted { kind: KIND_LARGE, span: 1 } if page == 0 => {
+                    return large::walk(medium, geometry, block, end, visit);
+                }
+                PageWord::Formatted { kind: KIND_LOG, span } if span <= geometry.pages - page => {
+                    Self::walk_log(medium, geometry, block, page, span, visit);
+                    page += span;
+                }
+                _ => {
+                    visit(Walked::Damage(Damage::Page { block, page }));
+                    page += 1;
+                }
+            }
+        }
+        Extent::one(ExtentKind::Pages)
+    }
+
+    fn spare<M: Medium>(medium: &M, geometry: Geometry, block: u64) -> Option<Box<[u64]>> {
+        let mut pages = 0u64;
+        let mut page = 0;
+        while page < geometry.pages {
+            let at = geometry.page_at(block, page);
+            match read_page_word(medium.memory().word(at).load(Ordering::Relaxed), block, page) {
+                PageWord::Formatted { kind: KIND_LOG, span } if span <= geometry.pages - page => {
+                    if span == 1 && medium.memory().word(at + LOG_AT).load(Ordering::Relaxed) == 0 {
+                        pages |= 1 << page;
+                        if lock::reset(medium.memory().word(at)) {
+                            medium.touched(at, 8);
+                        }
+                    }
+                    page += span;
+                }
+                _ => return None,
+            }
+        }
+        (pages != 0).then(|| [pages, 0, 0, 0].into())
+    }
+}

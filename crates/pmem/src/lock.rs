@@ -1,0 +1,186 @@
+//! The version lock: the lowest byte of the first word of a page.
+//!
+//! Bit 0 says that the page is being changed in a way that readers must not see half done; the seven bits
+//! above count such changes. A reader remembers the word, copies, and looks again: the same word without the
+//! lock bit means that no such change began or ended meanwhile. Seven bits come round after 128 changes, so
+//! readers do not rely on them alone: see `read.rs`.
+//!
+//! What needs the lock: a change in place, from before its first store until it is durable, so that nobody
+//! reads what may yet be lost; and formatting a block again, so that whoever still reads a record of its
+//! former life notices. What does not: writing a record to a place that nothing leads to, publishing it,
+//! and retracting it, which are single words. Whoever holds one version lock waits for no other lock, so there is
+//! no order of version locks to violate.
+
+use std::sync::atomic::Ordering;
+
+/// The bit that says "locked".
+const LOCKED: u64 = 1;
+/// What one more version adds.
+const VERSION_STEP: u64 = 2;
+/// The byte of the lock in the word.
+pub const LOCK_MASK: u64 = 0xff;
+
+/// A word that threads share: the standard library's, or loom's in the models.
+pub trait SharedWord {
+    /// Atomic load.
+    fn load(&self, ordering: Ordering) -> u64;
+    /// Atomic exchange if it is as expected; may fail for no reason.
+    fn exchange(&self, current: u64, new: u64, success: Ordering, failure: Ordering) -> Result<u64, u64>;
+    /// Lets others go on.
+    fn pause();
+    /// An acquire fence.
+    fn acquire_fence();
+    /// A release fence.
+    fn release_fence();
+}
+
+impl SharedWord for std::sync::atomic::AtomicU64 {
+    #[inline]
+    fn load(&self, ordering: Ordering) -> u64 {
+        std::sync::atomic::AtomicU64::load(self, ordering)
+    }
+
+    #[inline]
+    fn exchange(&self, current: u64, new: u64, success: Ordering, failure: Ordering) -> Result<u64, u64> {
+        self.compare_exchange_weak(current, new, success, failure)
+    }
+
+    #[inline]
+    fn pause() {
+        std::thread::yield_now();
+    }
+
+    #[inline]
+    fn acquire_fence() {
+        std::sync::atomic::fence(Ordering::Acquire);
+    }
+
+    #[inline]
+    fn release_fence() {
+        std::sync::atomic::fence(Ordering::Release);
+    }
+}
+
+/// The lock byte that a page begins its next life with, given the word that it had.
+#[inline]
+pub const fn next_version(word: u64) -> u64 {
+    (word & LOCK_MASK & !LOCKED).wrapping_add(VERSION_STEP) & LOCK_MASK
+}
+
+/// What a reader remembers, or nothing while the page is locked.
+#[inline]
+pub fn begin_read<W: SharedWord>(word: &W) -> Option<u64> {
+    // Acquire: what is read after this is not older than the change that the version counts.
+    let seen = word.load(Ordering::Acquire);
+    (seen & LOCKED == 0).then_some(seen)
+}
+
+/// Whether nothing changed since `seen` that would have needed the lock.
+#[inline]
+pub fn end_read<W: SharedWord>(word: &W, seen: u64) -> bool {
+    // The fence keeps the loads of the record before this one; a writer's stores come after its fence in
+    // `lock`, so whoever saw one of them sees at least the lock bit here.
+    W::acquire_fence();
+    word.load(Ordering::Relaxed) == seen
+}
+
+/// A locked page; unlocked, with the next version, when dropped.
+#[must_use]
+pub struct PageLock<'a, W: SharedWord>(&'a W);
+
+/// Locks a page that belongs to the caller alone, such as one of a block that was just handed out: nobody else may hold the
+/// lock, so if its bit is set, that was left behind by a crash.
+pub fn seize<W: SharedWord>(word: &W) -> PageLock<'_, W> {
+    let mut seen = word.load(Ordering::Relaxed);
+    while let Err(now) = word.exchange(seen, seen | LOCKED, Ordering::Acquire, Ordering::Relaxed) {
+        seen = now;
+    }
+    W::release_fence();
+    PageLock(word)
+}
+
+/// Takes away a lock bit that was left behind by a crash, when nobody uses the store yet; whether there was one.
+pub fn reset<W: SharedWord>(word: &W) -> bool {
+    let mut seen = word.load(Ordering::Relaxed);
+    while seen & LOCKED != 0 {
+        match word.exchange(seen, seen & !LOCKED, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => return true,
+            Err(now) => seen = now,
+        }
+    }
+    false
+}
+
+/// Locks a page, waiting for whoever has it.
+pub fn lock<W: SharedWord>(word: &W) -> PageLock<'_, W> {
+    let mut tries = 0u32;
+    loop {
+        let seen = word.load(Ordering::Relaxed);
+        // Acquire: what the last holder did has happened.
+        if seen & LOCKED == 0
+            && word.exchange(seen, seen | LOCKED, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        {
+            // Release fence: the stores that follow are not seen before the lock bit is.
+            W::release_fence();
+            return PageLock(word);
+        }
+        tries += 1;
+        if tries.is_multiple_of(64) || cfg!(loom) {
+            W::pause();
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+}
+
+impl<W: SharedWord> Drop for PageLock<'_, W> {
+    fn drop(&mut self) {
+        let mut seen = self.0.load(Ordering::Relaxed);
+        loop {
+            let new = (seen & !LOCK_MASK) | next_version(seen);
+            // Release: what was done under the lock comes before its end. The rest of the word may change under the
+            // lock, by its holder, so this is an exchange.
+            match self.0.exchange(seen, new, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => seen = now,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU64;
+
+    #[test]
+    fn readers_notice_a_lock_and_what_happened_under_one() {
+        let word = AtomicU64::new(0xabcd_ef00_0000_00fe);
+        let seen = begin_read(&word).unwrap();
+        assert!(end_read(&word, seen));
+        let held = lock(&word);
+        assert!(begin_read(&word).is_none() && !end_read(&word, seen));
+        drop(held);
+        assert!(!end_read(&word, seen));
+        assert_eq!(word.load(Ordering::Relaxed), 0xabcd_ef00_0000_0000, "the version came round, alone");
+    }
+
+    #[test]
+    fn only_one_holds_it() {
+        let word = AtomicU64::new(0);
+        let inside = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..1000 {
+                        let held = lock(&word);
+                        assert_eq!(inside.fetch_add(1, Ordering::Relaxed), 0);
+                        inside.fetch_sub(1, Ordering::Relaxed);
+                        drop(held);
+                    }
+                });
+            }
+        });
+        assert_eq!(word.load(Ordering::Relaxed), 4000 * VERSION_STEP & LOCK_MASK);
+    }
+}

@@ -1,0 +1,110 @@
+//! What a store lies on: memory, and the three steps by which a store to it becomes durable.
+//!
+//! A change is durable when its cache lines were flushed and the thread that flushed them has passed a fence.
+//! Every flush and every fence of the store goes through this trait and names its [`Site`]; so the same code
+//! runs on a file ([`FileMedium`](crate::file::FileMedium)) and on the shadow of the tests, which keeps the books
+//! about what a crash would leave, and which can leave out any single one of them.
+
+use crate::{error::Result, memory::Memory};
+
+/// The places in the code that flush or fence. Each has a flush and a fence, and a test that notices when either
+/// is left out.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum Site {
+    /// The superblocks of a new store.
+    Superblock,
+    /// How many blocks have ever been handed out.
+    BlocksEnd,
+    /// A block that was formatted before is about to be formatted anew.
+    Unformat,
+    /// Everything of a formatted block but the word that says that it is formatted.
+    PageHeads,
+    /// The word that says that a block is formatted. It has no fence of its own: that of the first record comes before
+    /// anything depends on it.
+    BlockHead,
+    /// The word that says that blocks belong to a large record.
+    LargeHead,
+    /// The same word, when they do not any more.
+    LargeGone,
+    /// A page that takes in the pages behind it.
+    SpanHead,
+    /// The blocks behind the first of a large record, before they become blocks of their own again.
+    InnerBlocks,
+    /// A new record that nothing leads to yet.
+    Record,
+    /// The word that makes a record valid.
+    Publish,
+    /// The word that makes a record invalid, after another took its place.
+    Retract,
+    /// The word that makes a deleted record invalid.
+    Delete,
+    /// Both checksums of a record that is about to be changed in place.
+    UpdateSums,
+    /// The word that is changed in place.
+    UpdateValue,
+    /// The records of a batch.
+    BatchRecord,
+    /// The words that make the records of a batch valid.
+    BatchPublish,
+    /// The words that make the deleted records of a batch invalid.
+    BatchDelete,
+    /// Copies of records of a block that is compacted.
+    CopyRecord,
+    /// The words that make the copies valid.
+    CopyPublish,
+    /// The words that make the originals invalid.
+    CopyRetract,
+    /// A record that recovery found to be older than another of the same key.
+    RecoveryRetract,
+}
+
+/// What one thread has flushed and not fenced yet, as far as the medium must remember it.
+#[derive(Debug, Default)]
+pub struct Lane {
+    /// Ranges of bytes, in the order of their flushes.
+    pub pending: Vec<(u64, u64)>,
+    /// Which thread this is, for the shadow.
+    pub number: u64,
+}
+
+/// What a store lies on.
+pub trait Medium: Send + Sync + Sized + 'static {
+    /// The memory. What is behind [`capacity`](Self::capacity) is not accessed.
+    fn memory(&self) -> &Memory;
+
+    /// These bytes were just stored to. Nothing happens, except in the shadow.
+    #[inline]
+    fn touched(&self, _at: u64, _bytes: usize) {}
+
+    /// Begins to write these bytes back.
+    fn flush(&self, lane: &mut Lane, site: Site, at: u64, bytes: usize);
+
+    /// Stores many bytes past the caches, so that only a fence is needed; `false` if the medium does not do that,
+    /// and then nothing happened. `at` is a multiple of eight; zeroes follow the bytes up to the next such multiple.
+    #[inline]
+    fn stream(&self, _lane: &mut Lane, _site: Site, _at: u64, _bytes: &[u8]) -> bool {
+        false
+    }
+
+    /// Waits until everything that the lane flushed is durable.
+    ///
+    /// # Errors
+    /// [`Persist`](crate::PmemError::Persist) from a medium that asks the system to do it. What was flushed may then be lost
+    /// although it can be read, and a later success does not mean otherwise.
+    fn fence(&self, lane: &mut Lane, site: Site) -> Result<()>;
+
+    /// How many bytes there are.
+    fn capacity(&self) -> u64;
+
+    /// Makes it at least `to` bytes large, if it is smaller; what is new reads as zeroes.
+    ///
+    /// # Errors
+    /// [`Full`](crate::PmemError::Full) and the like; it is then as it was.
+    fn grow(&self, to: u64) -> Result<()>;
+
+    /// Gives back what is behind byte `to`, if that is possible. Whoever still reads there reads zeroes.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn shrink(&self, to: u64) -> Result<()>;
+}

@@ -1,0 +1,229 @@
+//! Reclaiming space: compacting blocks of which much is dead, and giving the end of the file back.
+//!
+//! The live records of a block are copied to another, some at a time, under the locks of their keys: the copies are made
+//! durable, then valid, the index leads to them, and the originals are made invalid, durably. Readers and writers of
+//! other keys go on meanwhile. A copy has the sequence number of its original, because it is no new value.
+//!
+//! When much is free, but the last block is not, its records are moved towards the beginning too, so that the file can be
+//! cut.
+
+use crate::{
+    blocks::State,
+    core::{Core, Writer},
+    error::{PmemError, Result},
+    format::{Format, Record, Walked},
+    index::Look,
+    layout::Place,
+    medium::{Medium, Site},
+};
+use std::{
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
+
+/// How many records are moved under one set of locks.
+const GROUP: usize = 32;
+/// The last blocks are moved if at least this part of all is free: one in so many.
+const EVACUATE_SHARE: u64 = 5;
+
+/// What reclaiming did.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[non_exhaustive]
+pub struct Reclaimed {
+    /// Blocks that were compacted.
+    pub blocks_compacted: u64,
+    /// Records that were moved.
+    pub records_moved: u64,
+    /// Blocks that were given back to the file system.
+    pub blocks_returned: u64,
+}
+
+/// Sees to it that reclaiming leaves time to others, and ends when it is told to.
+pub struct Pace<'a> {
+    busy_share: f64,
+    since: Instant,
+    stop: &'a dyn Fn(Duration) -> bool,
+}
+
+impl<'a> Pace<'a> {
+    /// Works this share of the time; `stop` sleeps and says whether to end.
+    pub fn new(busy_share: f64, stop: &'a dyn Fn(Duration) -> bool) -> Self {
+        Self { busy_share, since: Instant::now(), stop }
+    }
+
+    /// Sleeps if it is time to; whether to end.
+    fn rest(&mut self) -> bool {
+        let worked = self.since.elapsed();
+        if self.busy_share >= 1.0 || worked < Duration::from_micros(500) {
+            return (self.stop)(Duration::ZERO);
+        }
+        let stop = (self.stop)(worked.mul_f64(1.0 / self.busy_share - 1.0));
+        self.since = Instant::now();
+        stop
+    }
+}
+
+/// Reclaims what there is to reclaim.
+///
+/// # Errors
+/// What making changes durable says. Lack of room is none: less is reclaimed then.
+pub fn pass<L: Format, M: Medium>(
+    core: &Core<L, M>,
+    writer: &mut Writer<L>,
+    pace: &mut Pace<'_>,
+) -> Result<Reclaimed> {
+    let mut done = Reclaimed::default();
+    let units = f64::from(L::units_of_block(core.geometry));
+    let is_worth_it = |block: u64| {
+        let dead = f64::from(core.space.block(block).load().2);
+        dead > 0.0 && dead >= units * core.reclaim.free_share
+    };
+    core.space.close_partial(is_worth_it);
+    let mut outcome = Ok(());
+    for block in core.geometry.first_block()..core.space.end() {
+        if core.space.block(block).load().0 == State::Closed && is_worth_it(block) {
+            outcome = compact(core, writer, block, pace, &mut done);
+            if outcome.is_err() || pace.rest() {
+                break;
+            }
+        }
+    }
+    if outcome.is_ok() {
+        outcome = evacuate(core, writer, pace, &mut done);
+    }
+    core.give_back(writer);
+    match outcome {
+        Ok(()) | Err(PmemError::Full { .. }) => {}
+        Err(error) => return Err(error),
+    }
+    // What is cut today may be needed tomorrow: an eighth of what is used stays.
+    let counts = core.space.counts();
+    let slack = (counts.blocks - counts.free.min(counts.blocks)) / 8;
+    done.blocks_returned = core.watch(core.space.cut(&core.medium, &mut writer.lane, slack))?;
+    Ok(done)
+}
+
+/// Moves the last blocks to free ones before them.
+fn evacuate<L: Format, M: Medium>(
+    core: &Core<L, M>,
+    writer: &mut Writer<L>,
+    pace: &mut Pace<'_>,
+    done: &mut Reclaimed,
+) -> Result<()> {
+    core.give_back(writer);
+    loop {
+        let counts = core.space.counts();
+        if counts.free < counts.blocks.div_ceil(EVACUATE_SHARE) {
+            return Ok(());
+        }
+        let Some((last, free_before)) = core.space.last_used() else { return Ok(()) };
+        // Two, because the copies of one block may begin in the middle of another.
+        if free_before < 2 || pace.rest() {
+            return Ok(());
+        }
+        let is_partial = core.space.close_partial_at(last);
+        if !is_partial && core.space.block(last).load().0 != State::Closed {
+            return Ok(());
+        }
+        let moved = done.records_moved;
+        compact(core, writer, last, pace, done)?;
+        if done.records_moved == moved {
+            return Ok(());
+        }
+    }
+}
+
+/// Moves all live records of a block elsewhere.
+fn compact<L: Format, M: Medium>(
+    core: &Core<L, M>,
+    writer: &mut Writer<L>,
+    block: u64,
+    pace: &mut Pace<'_>,
+    done: &mut Reclaimed,
+) -> Result<()> {
+    if !core.space.block(block).begin_compaction() {
+        return Ok(());
+    }
+    let mut records = Vec::new();
+    L::walk(&core.medium, core.geometry, block, block + 1, &mut |found| {
+        if let Walked::Record(place, record) = found {
+            records.push((place, record));
+        }
+    });
+    let mut outcome = Ok(());
+    for group in records.chunks(GROUP) {
+        outcome = move_group(core, writer, group).map(|moved| done.records_moved += moved);
+        if outcome.is_err() || pace.rest() {
+            break;
+        }
+    }
+    if matches!(outcome, Err(PmemError::Damaged(_))) {
+        // Left alone from here on; verification names what is damaged.
+        let (_, live, dead) = core.space.block(block).load();
+        core.space.block(block).set(State::Damaged, live, dead);
+        return Ok(());
+    }
+    core.space.close(block);
+    done.blocks_compacted += 1;
+    core.compacted.fetch_add(1, Ordering::Relaxed);
+    outcome
+}
+
+/// Moves some records of one block; how many were still live.
+fn move_group<L: Format, M: Medium>(
+    core: &Core<L, M>,
+    writer: &mut Writer<L>,
+    group: &[(Place, Record)],
+) -> Result<u64> {
+    let (medium, geometry) = (&core.medium, core.geometry);
+    let keys: Vec<(u64, Vec<u8>)> = group
+        .iter()
+        .map(|(_, record)| {
+            let mut key = Vec::new();
+            record.load_key(medium, &mut key);
+            (core.hash(&key), key)
+        })
+        .collect();
+    let held = core.stripes.lock_all(keys.iter().map(|(hash, _)| *hash));
+    let mut value = Vec::new();
+    let mut moved = Vec::with_capacity(group.len());
+    let mut failure = Ok(());
+    for ((place, record), (hash, key)) in group.iter().zip(&keys) {
+        let is_current = |at: u64| if at == place.0 { Look::Found(()) } else { Look::Pass };
+        if core.index.find(*hash, |entry| is_current(entry.at)).is_none() {
+            continue;
+        }
+        record.load_value(medium, &mut value);
+        if core.superblock.checksums && !record.is_sound(medium, key, &value) {
+            failure = Err(PmemError::Damaged(crate::Damage::Record { at: record.at }));
+            break;
+        }
+        let sums = medium.memory().word(record.sums_at()).load(Ordering::Relaxed);
+        let head = (record.sequence(medium), sums);
+        match core.append(writer, Site::CopyRecord, head, key, &value) {
+            Ok((copy, copied)) => moved.push((*hash, *place, record, copy, copied)),
+            Err(error) => {
+                failure = Err(error);
+                break;
+            }
+        }
+    }
+    // What was copied is finished whatever failed: a log ends at a record that is not valid.
+    core.fence(writer, Site::CopyRecord)?;
+    for (_, _, _, copy, copied) in &moved {
+        L::publish(medium, geometry, &mut writer.lane, Site::CopyPublish, *copy, copied);
+    }
+    core.fence(writer, Site::CopyPublish)?;
+    for (hash, place, _, copy, _) in &moved {
+        core.index.replace(*hash, place.0, copy.0);
+    }
+    for (_, place, record, _, _) in &moved {
+        L::retract(medium, geometry, &mut writer.lane, Site::CopyRetract, *place, record);
+    }
+    core.fence(writer, Site::CopyRetract)?;
+    drop(held);
+    for (_, place, record, _, _) in &moved {
+        core.freed(writer, *place, record)?;
+    }
+    failure.map(|()| moved.len() as u64)
+}

@@ -1,0 +1,315 @@
+//! Rebuilding what is not persistent: the index, the free blocks, the clock. The same after a clean end and after a crash.
+//!
+//! Threads take blocks in turn and put what they find into the index. Of two records with the same key the one with the
+//! higher sequence number is the later; the other is made invalid, durably, before the store is used: were it left, it
+//! would return when the later one is deleted. Copies that compaction had not finished with have the same number and the
+//! same contents; the one at the lower place stays. Blocks of large records without a valid record become free blocks.
+//! Lock bits that a crash left behind are taken away.
+//!
+//! All changes that recovery makes may be made again, in any order, by the next one, if a crash interrupts it.
+
+use crate::{
+    blocks::State,
+    core::{CLIENT_BITS, Core, Writer},
+    error::{Damage, PmemError, Result},
+    format::{ExtentKind, Format, Record, Walked, large},
+    index::Look,
+    layout::{BLOCKS_END_AT, Place, read_checked_number},
+    lock,
+    medium::{Medium, Site},
+    options::Options,
+    space::{Partial, Purpose},
+};
+use std::{
+    num::NonZeroUsize,
+    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
+};
+
+/// What recovery found.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Recovery {
+    /// Valid records, one for each key.
+    pub records: u64,
+    /// Records that were older than another of the same key.
+    pub superseded: u64,
+    /// Large records of which only blocks were left.
+    pub remains: u64,
+    /// Blocks that were looked at.
+    pub blocks: u64,
+    /// What is damaged, the first thousand.
+    pub damage: Vec<Damage>,
+    /// How much is damaged in all.
+    pub damage_count: u64,
+}
+
+/// How many of [`Recovery::damage`] are kept.
+const DAMAGE_KEPT: usize = 1000;
+/// How many blocks a thread takes at a time.
+const BLOCKS_AT_ONCE: usize = 32;
+/// A block is refilled after recovery if this share of it is unused; otherwise compaction sees to it.
+const REFILL_SHARE: u32 = 4;
+
+/// What one thread found.
+#[derive(Default)]
+struct Share {
+    superseded: Vec<(u64, Place, Record)>,
+    remains: Vec<(u64, u64)>,
+    damage: Vec<Damage>,
+    damage_count: u64,
+    clock: u64,
+}
+
+impl Share {
+    fn damaged(&mut self, damage: Damage) {
+        self.damage_count += 1;
+        if self.damage.len() < DAMAGE_KEPT {
+            self.damage.push(damage);
+        }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.superseded.extend(other.superseded);
+        self.remains.extend(other.remains);
+        self.damage_count += other.damage_count;
+        self.damage.extend(other.damage);
+        self.damage.truncate(DAMAGE_KEPT);
+        self.clock = self.clock.max(other.clock);
+    }
+}
+
+/// Rebuilds everything. `progress` is told how many blocks are done, of how many.
+///
+/// # Errors
+/// [`PmemError::Damaged`], unless damage is tolerated, or what making changes durable says.
+pub fn recover<L: Format, M: Medium>(
+    core: &Core<L, M>,
+    options: &Options,
+    progress: &(dyn Fn(u64, u64) + Sync),
+) -> Result<Recovery> {
+    let mut all = Share::default();
+    let end = used_end(core, options, &mut all)?;
+    let first = core.geometry.first_block();
+    let starts = starts(core, first, end);
+    let threads = options
+        .recovery_threads
+        .or_else(|| std::thread::available_parallelism().ok())
+        .map_or(1, NonZeroUsize::get)
+        .min(starts.len().div_ceil(BLOCKS_AT_ONCE))
+        .max(1);
+    let next = AtomicUsize::new(0);
+    let done = AtomicU64::new(0);
+    let work = || {
+        let mut share = Share::default();
+        loop {
+            let from = next.fetch_add(BLOCKS_AT_ONCE, Ordering::Relaxed);
+            let Some(part) = starts.get(from..).filter(|part| !part.is_empty()) else { return share };
+            let part = part.get(..BLOCKS_AT_ONCE).unwrap_or(part);
+            for block in part {
+                scan(core, *block, end, &mut share);
+            }
+            let done = done.fetch_add(part.len() as u64, Ordering::Relaxed) + part.len() as u64;
+            progress(done, starts.len() as u64);
+        }
+    };
+    if threads == 1 {
+        all.add(work());
+    } else {
+        let shares: Vec<_> = std::thread::scope(|scope| {
+            let handles: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+            handles.into_iter().map(std::thread::ScopedJoinHandle::join).collect()
+        });
+        for share in shares {
+            match share {
+                Ok(share) => all.add(share),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+    }
+    if let (false, Some(damage)) = (options.tolerate_damage, all.damage.first()) {
+        return Err(PmemError::Damaged(*damage));
+    }
+    // Relaxed: nobody else has the store yet.
+    core.clock.store(all.clock, Ordering::Relaxed);
+    if !core.read_only {
+        let mut writer = core.writer(Purpose::Reclaim)?;
+        clean(core, &mut writer, &all)?;
+        core.end_writer(&mut writer);
+    }
+    let (free, partial) = classify(core, first, end);
+    core.space.restore(end, free, partial);
+    Ok(Recovery {
+        records: core.index.len(),
+        superseded: all.superseded.len() as u64,
+        remains: all.remains.len() as u64,
+        blocks: end - first,
+        damage: all.damage,
+        damage_count: all.damage_count,
+    })
+}
+
+/// The block after the last that may be in use.
+fn used_end<L: Format, M: Medium>(core: &Core<L, M>, options: &Options, all: &mut Share) -> Result<u64> {
+    let geometry = core.geometry;
+    let first = geometry.first_block();
+    let most = geometry.blocks_in(core.medium.capacity()).max(first);
+    let word = core.medium.memory().word(BLOCKS_END_AT).load(Ordering::Relaxed);
+    let damage = match read_checked_number(BLOCKS_END_AT, word).filter(|end| *end >= first) {
+        None => Damage::BlocksEnd { word },
+        Some(end) if end > most => {
+            Damage::Truncated { needed: geometry.block_at(end), found: core.medium.capacity() }
+        }
+        Some(end) => return Ok(end),
+    };
+    if !options.tolerate_damage {
+        return Err(PmemError::Damaged(damage));
+    }
+    all.damaged(damage);
+    Ok(most)
+}
+
+/// The blocks that are not inside of large records.
+fn starts<L: Format, M: Medium>(core: &Core<L, M>, first: u64, end: u64) -> Vec<u64> {
+    if !L::HAS_LARGE {
+        return (first..end).collect();
+    }
+    let mut starts = Vec::with_capacity((end - first) as usize);
+    let mut block = first;
+    while block < end {
+        starts.push(block);
+        block += large::blocks_at(&core.medium, core.geometry, block, end);
+    }
+    starts
+}
+
+/// Takes in what a block holds.
+fn scan<L: Format, M: Medium>(core: &Core<L, M>, block: u64, end: u64, share: &mut Share) {
+    let (mut live, mut dead, mut is_damaged) = (0u32, 0u32, false);
+    let (mut key, mut value) = (Vec::new(), Vec::new());
+    let extent = L::walk(&core.medium, core.geometry, block, end, &mut |found| match found {
+        Walked::Record(place, record) => {
+            record.load_key(&core.medium, &mut key);
+            if core.superblock.checksums {
+                record.load_value(&core.medium, &mut value);
+                if !record.is_sound(&core.medium, &key, &value) {
+                    is_damaged = true;
+                    return share.damaged(Damage::Record { at: record.at });
+                }
+            }
+            live += 1;
+            take_in(core, &key, place, record, share);
+        }
+        Walked::Retracted(units) => dead += units,
+        Walked::Damage(damage) => {
+            is_damaged = true;
+            share.damaged(damage);
+        }
+    });
+    let state = match extent.kind {
+        _ if is_damaged => State::Damaged,
+        ExtentKind::Unformatted => State::Free,
+        ExtentKind::Pages => State::Open,
+        ExtentKind::Large => State::Large,
+        ExtentKind::Remains => {
+            share.remains.push((block, extent.blocks));
+            State::Large
+        }
+    };
+    // Slots that were never used and slots of retracted records look the same.
+    if !L::HAS_LARGE && state == State::Open {
+        dead = L::units_of_block(core.geometry).saturating_sub(live);
+    }
+    for block in block..block + extent.blocks {
+        core.space.block(block).set(state, live, dead);
+    }
+}
+
+/// Puts a record into the index, unless there is a later one of its key.
+fn take_in<L: Format, M: Medium>(
+    core: &Core<L, M>,
+    key: &[u8],
+    place: Place,
+    record: Record,
+    share: &mut Share,
+) {
+    let (medium, geometry) = (&core.medium, core.geometry);
+    if !core.read_only && lock::reset(medium.memory().word(geometry.page_at_of(place))) {
+        medium.touched(geometry.page_at_of(place), 8);
+    }
+    let sequence = record.sequence(medium);
+    share.clock = share.clock.max(sequence >> CLIENT_BITS);
+    let hash = core.hash(key);
+    let _held = core.stripes.lock(hash);
+    let other = core.index.find(hash, |entry| {
+        let place = Place(entry.at);
+        match L::locate(medium, geometry, place) {
+            Some(record) if record.has_key(medium, key) => Look::Found((place, record)),
+            _ => Look::Pass,
+        }
+    });
+    let Some((other, other_record)) = other else { return core.index.insert(hash, place.0) };
+    let rank = |sequence: u64, place: Place| (sequence, std::cmp::Reverse(place));
+    if rank(sequence, place) > rank(other_record.sequence(medium), other) {
+        core.index.replace(hash, other.0, place.0);
+        share.superseded.push((hash, other, other_record));
+    } else {
+        share.superseded.push((hash, place, record));
+    }
+}
+
+/// Makes superseded records invalid and blocks of incomplete large records free, durably.
+fn clean<L: Format, M: Medium>(core: &Core<L, M>, writer: &mut Writer<L>, all: &Share) -> Result<()> {
+    let (medium, geometry) = (&core.medium, core.geometry);
+    for (_, place, record) in &all.superseded {
+        L::retract(medium, geometry, &mut writer.lane, Site::RecoveryRetract, *place, record);
+    }
+    core.fence(writer, Site::RecoveryRetract)?;
+    for (_, place, record) in &all.superseded {
+        let block = geometry.block_of(*place);
+        let word = core.space.block(block);
+        if word.load().0 == State::Large {
+            let blocks = large::blocks_for(geometry, record.key_bytes, record.value_bytes);
+            dismantle(core, writer, block, blocks)?;
+        } else {
+            let is_free = word.retracted(L::units(record));
+            debug_assert!(!is_free, "it is open, and stays so until it is classified");
+        }
+    }
+    all.remains.iter().try_for_each(|(block, blocks)| dismantle(core, writer, *block, *blocks))
+}
+
+fn dismantle<L: Format, M: Medium>(
+    core: &Core<L, M>,
+    writer: &mut Writer<L>,
+    block: u64,
+    blocks: u64,
+) -> Result<()> {
+    core.watch(large::dismantle(&core.medium, core.geometry, &mut writer.lane, block, blocks))?;
+    (block..block + blocks).for_each(|block| core.space.block(block).set(State::Free, 0, 0));
+    Ok(())
+}
+
+/// Divides the blocks into free ones, ones to be refilled, and the rest.
+fn classify<L: Format, M: Medium>(core: &Core<L, M>, first: u64, end: u64) -> (Vec<u64>, Vec<Partial>) {
+    let (mut free, mut partial) = (Vec::new(), Vec::new());
+    for block in first..end {
+        let word = core.space.block(block);
+        let (state, _, dead) = word.load();
+        if state == State::Free {
+            free.push(block);
+        } else if state == State::Open && word.close() {
+            free.push(block);
+        } else if state == State::Open && !core.read_only {
+            let is_sparse = L::HAS_LARGE || dead >= L::units_of_block(core.geometry) / REFILL_SHARE;
+            let spare = if is_sparse { L::spare(&core.medium, core.geometry, block) } else { None };
+            if let Some(spare) = spare {
+                let (_, live, dead) = word.load();
+                word.set(State::Open, live, dead);
+                partial.push(Partial { block, spare });
+            }
+        }
+    }
+    // Those at the beginning of the file are taken first.
+    partial.reverse();
+    (free, partial)
+}

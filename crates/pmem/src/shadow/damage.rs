@@ -1,0 +1,141 @@
+//! Damaged stores: an error, or less than everything if damage is tolerated; never a panic, never something else.
+
+use super::{
+    Shadow,
+    model::{Entries, Runner, Setting, Testable, contents},
+    scenarios::{key, value},
+};
+use crate::{Fixed, Options, PmemError, Store, Variable, layout::mix};
+use std::path::Path;
+
+/// A store with a few records, some deleted, as it lies in memory, and what it holds.
+fn sample<L: Testable>(setting: &Setting, sizes: &[usize]) -> (Vec<u64>, Entries) {
+    let quiet = Setting { states: 1, ..setting.clone() };
+    let runner = Runner::<L>::new(&quiet);
+    let mut client = runner.store.client().unwrap();
+    for number in 0..24u64 {
+        let bytes = sizes[number as usize % sizes.len()];
+        client.put(L::key(&key(number)), L::value(&value(number, bytes))).unwrap();
+    }
+    for number in (0..24).step_by(5) {
+        assert!(client.delete(L::key(&key(number))).unwrap());
+    }
+    drop(client);
+    let held = contents(&runner.store);
+    let mut image = Vec::new();
+    runner.store.core().medium.crash_states().for_each(1, 1, |state| {
+        // The first is the one in which nothing is lost.
+        if !image.is_empty() {
+            return;
+        }
+        image = (0..state.capacity_words()).map(|word| state.word(word)).collect();
+    });
+    (image, held)
+}
+
+fn open<L: Testable>(
+    image: &[u64],
+    setting: &Setting,
+    tolerate_damage: bool,
+) -> Result<Store<L, Shadow>, PmemError> {
+    let options = Options { tolerate_damage, ..setting.options() };
+    let shadow = Shadow::with(image.to_vec(), setting.bytes);
+    Store::open_on(shadow, Path::new("shadow"), &options, (4, 2), &|_, _| {})
+}
+
+/// Opens a changed image both ways; whether the change was noticed.
+fn check<L: Testable>(image: &[u64], held: &Entries, setting: &Setting, what: &str) -> bool {
+    let noticed = match open::<L>(image, setting, false) {
+        // What means nothing may change, and so may the locks.
+        Ok(store) => {
+            assert_eq!(&contents(&store), held, "{what}");
+            false
+        }
+        Err(PmemError::Damaged(_) | PmemError::NotAStore { .. } | PmemError::Version { .. }) => true,
+        Err(error) => panic!("{what}: {error}"),
+    };
+    match open::<L>(image, setting, true) {
+        Ok(store) => {
+            let found = contents(&store);
+            assert!(found.iter().all(|(key, value)| held.get(key) == Some(value)), "{what}");
+            assert!(noticed || &found == held, "{what}");
+            assert_eq!(noticed, store.recovery().damage_count > 0, "{what}");
+            // What is left can be used, and nothing that is damaged is overwritten by that.
+            let mut client = store.client().unwrap();
+            let (new_key, new_value) = (key(1000), held.values().next().unwrap());
+            client.put(L::key(&new_key), L::value(new_value)).unwrap();
+            assert_eq!(client.get(L::key(&new_key)).unwrap().as_ref(), Some(new_value), "{what}");
+        }
+        Err(PmemError::Damaged(_) | PmemError::NotAStore { .. } | PmemError::Version { .. }) => {
+            assert!(noticed)
+        }
+        Err(error) => panic!("{what}: {error}"),
+    }
+    noticed
+}
+
+fn damage<L: Testable>(setting: &Setting, sizes: &[usize]) {
+    let (image, held) = sample::<L>(setting, sizes);
+    assert!(!check::<L>(&image, &held, setting, "unchanged"));
+    let (mut tried, mut noticed) = (0, 0);
+    // One word in so many, each with another bit; the first words of pages, where heads are, with many.
+    for word in 0..image.len() {
+        let any = (word as u64 * 7) % 64;
+        let bits = match word % 512 {
+            0..4 => (word as u64 % 3..64).step_by(3),
+            _ if word % 13 == 0 => (any..any + 1).step_by(1),
+            _ => continue,
+        };
+        for bit in bits {
+            let mut changed = image.clone();
+            changed[word] ^= 1 << bit;
+            tried += 1;
+            noticed += u64::from(check::<L>(&changed, &held, setting, &format!("word {word} bit {bit}")));
+        }
+    }
+    // Whole pages of noise, and pages that are gone.
+    for page in 0..image.len() / 512 {
+        for noise in [true, false] {
+            let mut changed = image.clone();
+            for (at, word) in changed.iter_mut().enumerate().skip(page * 512).take(512) {
+                *word = if noise { mix(at as u64) } else { 0 };
+            }
+            tried += 1;
+            noticed += u64::from(check_any::<L>(&changed, &held, setting));
+        }
+    }
+    // A file that was cut.
+    for end in (0..image.len()).step_by(512) {
+        tried += 1;
+        noticed += u64::from(check_any::<L>(&image[..end], &held, setting));
+    }
+    println!("{tried} damaged stores, {noticed} noticed");
+    assert!(noticed * 4 > tried, "{noticed} of {tried}");
+}
+
+/// Whether larger damage is noticed. A block that reads as zeroes is one that was never used.
+fn check_any<L: Testable>(image: &[u64], held: &Entries, setting: &Setting) -> bool {
+    for tolerate in [false, true] {
+        match open::<L>(image, setting, tolerate) {
+            Ok(store) => {
+                let found = contents(&store);
+                assert!(found.iter().all(|(key, value)| held.get(key) == Some(value)));
+            }
+            Err(PmemError::Damaged(_) | PmemError::NotAStore { .. } | PmemError::Version { .. }) => {
+                return true;
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    false
+}
+
+#[test]
+fn damaged_stores_of_records_of_one_size() {
+    damage::<Fixed<8, 1000>>(&Setting::default(), &[1000]);
+}
+
+#[test]
+fn damaged_stores_of_records_of_any_size() {
+    damage::<Variable>(&Setting { pages_per_block: 3, ..Setting::default() }, &[10, 300, 5000, 20, 15_000]);
+}

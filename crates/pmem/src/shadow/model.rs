@@ -1,0 +1,412 @@
+//! What a store must hold after a crash, and running histories against it.
+
+use super::{CrashStates, Shadow, Switch};
+use crate::{
+    Client, Layout, Options, PmemError, Put, ReclaimOptions, Recovery, Store, Variable,
+    blocks::State,
+    format::fixed::Fixed,
+    medium::{Lane, Medium},
+    space::Purpose,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::ControlFlow,
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+pub type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// Layouts whose keys and values tests make of any bytes.
+pub trait Testable: Layout {
+    fn key(bytes: &[u8]) -> &Self::Key;
+    fn value(bytes: &[u8]) -> &Self::Value;
+}
+
+impl<const K: usize, const V: usize> Testable for Fixed<K, V> {
+    fn key(bytes: &[u8]) -> &[u8; K] {
+        bytes.try_into().unwrap()
+    }
+
+    fn value(bytes: &[u8]) -> &[u8; V] {
+        bytes.try_into().unwrap()
+    }
+}
+
+impl Testable for Variable {
+    fn key(bytes: &[u8]) -> &[u8] {
+        bytes
+    }
+
+    fn value(bytes: &[u8]) -> &[u8] {
+        bytes
+    }
+}
+
+/// What was acknowledged, and what is under way.
+#[derive(Clone, Default, Debug)]
+pub struct Expected {
+    pub acknowledged: Entries,
+    pub under_way: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+}
+
+impl Expected {
+    /// Whether a store may hold this.
+    pub fn check(&self, found: &Entries) -> Result<(), String> {
+        let under_way = self.under_way.iter().map(|(key, _)| key);
+        let keys: BTreeSet<&Vec<u8>> =
+            self.acknowledged.keys().chain(found.keys()).chain(under_way).collect();
+        for key in keys {
+            let value = found.get(key);
+            let was = self.acknowledged.get(key);
+            let may = self.under_way.iter().any(|(other, new)| other == key && new.as_ref() == value);
+            if value != was && !may {
+                let shown = |value: Option<&Vec<u8>>| {
+                    value.map(|v| (v.len(), v.iter().take(8).copied().collect::<Vec<_>>()))
+                };
+                return Err(format!(
+                    "key {key:x?} has {:?}, acknowledged was {:?}",
+                    shown(value),
+                    shown(was)
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How a history is run and its states are looked at.
+#[derive(Clone)]
+pub struct Setting {
+    pub pages_per_block: u32,
+    pub checksums: bool,
+    /// The most bytes the store may have.
+    pub bytes: u64,
+    /// How many states are looked at for each fence.
+    pub states: u64,
+    /// Look also at the crashes of recoveries, so many deep.
+    pub depth: u32,
+    pub omitted: Option<Switch>,
+    pub seed: u64,
+}
+
+impl Default for Setting {
+    fn default() -> Self {
+        Self {
+            pages_per_block: 2,
+            checksums: true,
+            bytes: 256 << 10,
+            states: 64,
+            depth: 0,
+            omitted: None,
+            seed: 1,
+        }
+    }
+}
+
+impl Setting {
+    pub fn options(&self) -> Options {
+        Options {
+            pages_per_block: self.pages_per_block,
+            checksums: self.checksums,
+            recovery_threads: std::num::NonZeroUsize::new(1),
+            reclaim: ReclaimOptions { background: false, ..ReclaimOptions::default() },
+            ..Options::default()
+        }
+    }
+
+    pub fn open<L: Layout>(&self, shadow: Shadow) -> Result<Store<L, Shadow>, PmemError> {
+        Store::open_on(shadow, Path::new("shadow"), &self.options(), (4, 2), &|_, _| {})
+    }
+}
+
+/// What is known while a history runs.
+#[derive(Default)]
+pub struct Ledger {
+    pub expected: Expected,
+    /// Whether the store was made.
+    pub created: bool,
+    /// The first thing that was wrong.
+    pub violation: Option<String>,
+    /// States that were looked at.
+    pub states: u64,
+    /// Moments of which all states were looked at, and others since the store was made.
+    pub moments: (u64, u64),
+    fences: u64,
+}
+
+/// One thing that a client does. The first number is the client.
+#[derive(Clone, Debug)]
+pub enum Op {
+    Put(usize, Vec<u8>, Vec<u8>),
+    Update(usize, Vec<u8>, Vec<u8>),
+    Delete(usize, Vec<u8>),
+    PutBatch(usize, Vec<(Vec<u8>, Vec<u8>)>),
+    DeleteBatch(usize, Vec<Vec<u8>>),
+    Reclaim,
+    /// Takes a block as a client does that then sleeps for ever.
+    Stall,
+    /// Ends a client and makes another.
+    Renew(usize),
+}
+
+/// Runs histories.
+pub struct Runner<L: Testable> {
+    pub store: Store<L, Shadow>,
+    clients: BTreeMap<usize, Client<L, Shadow>>,
+    pub ledger: Arc<Mutex<Ledger>>,
+    setting: Setting,
+}
+
+pub fn lock(ledger: &Mutex<Ledger>) -> MutexGuard<'_, Ledger> {
+    ledger.lock().unwrap()
+}
+
+impl<L: Testable> Runner<L> {
+    /// Makes a store whose crash states are looked at from the first fence on.
+    pub fn new(setting: &Setting) -> Self {
+        let ledger = Arc::<Mutex<Ledger>>::default();
+        let (own, how) = (ledger.clone(), setting.clone());
+        let observer = Box::new(move |states: &CrashStates| look::<L>(states, &how, &own));
+        let shadow = Shadow::new(setting.bytes).omit(setting.omitted).observe(observer);
+        let store = Store::create_on(shadow, &setting.options(), 4, 2).unwrap();
+        lock(&ledger).created = true;
+        Self { store, clients: BTreeMap::new(), ledger, setting: setting.clone() }
+    }
+
+    fn client(&mut self, number: usize) -> &mut Client<L, Shadow> {
+        let store = &self.store;
+        self.clients.entry(number).or_insert_with(|| store.client().unwrap())
+    }
+
+    fn begin(&self, changes: Vec<(Vec<u8>, Option<Vec<u8>>)>) {
+        lock(&self.ledger).expected.under_way = changes;
+    }
+
+    fn acknowledge(&self) {
+        let mut ledger = lock(&self.ledger);
+        for (key, value) in std::mem::take(&mut ledger.expected.under_way) {
+            match value {
+                Some(value) => ledger.expected.acknowledged.insert(key, value),
+                None => ledger.expected.acknowledged.remove(&key),
+            };
+        }
+    }
+
+    pub fn run(&mut self, op: &Op) {
+        let had = |key: &[u8]| lock(&self.ledger).expected.acknowledged.contains_key(key);
+        match op {
+            Op::Put(client, key, value) => {
+                let expected = if had(key) { Put::Replaced } else { Put::Inserted };
+                self.begin(vec![(key.clone(), Some(value.clone()))]);
+                assert_eq!(self.client(*client).put(L::key(key), L::value(value)).unwrap(), expected);
+            }
+            Op::Update(client, key, value) => {
+                assert!(had(key), "a history updates what is there");
+                self.begin(vec![(key.clone(), Some(value.clone()))]);
+                let new = value.clone();
+                assert!(self.client(*client).update(L::key(key), |old| *old = new.clone()).unwrap());
+            }
+            Op::Delete(client, key) => {
+                let expected = had(key);
+                self.begin(vec![(key.clone(), None)]);
+                assert_eq!(self.client(*client).delete(L::key(key)).unwrap(), expected);
+            }
+            Op::PutBatch(client, entries) => {
+                self.begin(entries.iter().map(|(key, value)| (key.clone(), Some(value.clone()))).collect());
+                let entries: Vec<_> =
+                    entries.iter().map(|(key, value)| (L::key(key), L::value(value))).collect();
+                self.client(*client).put_batch(entries).unwrap();
+            }
+            Op::DeleteBatch(client, keys) => {
+                self.begin(keys.iter().map(|key| (key.clone(), None)).collect());
+                self.client(*client).delete_batch(keys.iter().map(|key| L::key(key))).unwrap();
+            }
+            Op::Reclaim => {
+                self.store.reclaim().unwrap();
+            }
+            Op::Stall => {
+                let core = self.store.core();
+                let mut lane = Lane { number: u64::MAX, ..Lane::default() };
+                core.space.take(&core.medium, &mut lane, Purpose::Write).unwrap();
+            }
+            Op::Renew(client) => {
+                self.clients.remove(client);
+            }
+        }
+        self.acknowledge();
+    }
+
+    /// Runs a history to its end or the first violation; what was wrong, if anything.
+    pub fn run_all(mut self, history: &[Op]) -> (Option<String>, Ledger, BTreeSet<Switch>) {
+        for (number, op) in history.iter().enumerate() {
+            self.run(op);
+            let violation = lock(&self.ledger).violation.clone();
+            if let Some(violation) = violation {
+                let what = format!("{op:?}");
+                return self
+                    .end(Some(format!("{violation} (step {number}: {})", &what[..what.len().min(80)])));
+            }
+        }
+        // The states after the last operation.
+        look::<L>(&self.store.core().medium.crash_states(), &self.setting, &self.ledger);
+        if let Err(problem) = audit(&self.store) {
+            return self.end(Some(problem));
+        }
+        assert_eq!(contents(&self.store), lock(&self.ledger).expected.acknowledged);
+        self.end(None)
+    }
+
+    fn end(&self, problem: Option<String>) -> (Option<String>, Ledger, BTreeSet<Switch>) {
+        let ledger = std::mem::take(&mut *lock(&self.ledger));
+        let problem = problem.or(ledger.violation.clone());
+        (problem, ledger, self.store.core().medium.seen())
+    }
+}
+
+/// Looks at the states of one moment.
+pub fn look<L: Testable>(states: &CrashStates, setting: &Setting, ledger: &Mutex<Ledger>) {
+    let (expected, created, fence) = {
+        let mut ledger = lock(ledger);
+        if ledger.violation.is_some() {
+            return;
+        }
+        ledger.fences += 1;
+        (ledger.expected.clone(), ledger.created, ledger.fences)
+    };
+    let (mut count, mut violation) = (0, None);
+    // Of the many states in which the store is not there yet, some will do.
+    let most = if created { setting.states } else { setting.states.min(100) };
+    let all = states.for_each(most, setting.seed ^ fence << 20, |shadow| {
+        if violation.is_none() {
+            count += 1;
+            violation = check_state::<L>(shadow, setting, &expected, created).err();
+        }
+    });
+    let mut ledger = lock(ledger);
+    ledger.states += count;
+    if all {
+        ledger.moments.0 += 1;
+    } else if created {
+        ledger.moments.1 += 1;
+    }
+    ledger.violation = violation.map(|problem| format!("at fence {fence}: {problem}"));
+}
+
+/// Opens what a crash left, and looks whether it is right; and whether it stays so through what comes after.
+fn check_state<L: Testable>(
+    shadow: Shadow,
+    setting: &Setting,
+    expected: &Expected,
+    created: bool,
+) -> Result<(), String> {
+    let inner = Arc::<Mutex<Ledger>>::default();
+    let shadow = shadow.omit(setting.omitted);
+    let shadow = if setting.depth > 0 {
+        *lock(&inner) = Ledger { expected: expected.clone(), created, ..Ledger::default() };
+        let (own, how) = (inner.clone(), Setting { depth: setting.depth - 1, ..setting.clone() });
+        shadow.observe(Box::new(move |states: &CrashStates| look::<L>(states, &how, &own)))
+    } else {
+        shadow
+    };
+    let store = match setting.open::<L>(shadow) {
+        Ok(store) => store,
+        Err(PmemError::NotAStore { .. } | PmemError::Damaged(crate::Damage::Superblocks)) if !created => {
+            return Ok(());
+        }
+        Err(error) => return Err(format!("it cannot be opened: {error}")),
+    };
+    if let Some(violation) = lock(&inner).violation.take() {
+        return Err(format!("after a crash in recovery: {violation}"));
+    }
+    let found = contents(&store);
+    expected.check(&found)?;
+    audit(&store)?;
+    let Recovery { superseded, remains, .. } = *store.recovery();
+    if let (0, Some(value)) = (superseded + remains, found.values().next()) {
+        // It can be used: pages that are written to are not locked for ever.
+        let mut client = store.client().map_err(|error| error.to_string())?;
+        let put = client.put(L::key(b"whatever"), L::value(value)).map_err(|error| error.to_string());
+        if put.is_ok() && client.get(L::key(b"whatever")).ok().flatten().as_ref() != Some(value) {
+            return Err("what was put is not there".into());
+        }
+    }
+    if superseded + remains > 0 {
+        // What recovery settled stays settled, and what is deleted then does not come back.
+        let how = Setting { states: setting.states.min(16), depth: 0, ..setting.clone() };
+        let settled = Expected { acknowledged: found.clone(), under_way: vec![] };
+        check_all(&store, &how, &settled).map_err(|problem| format!("a second recovery: {problem}"))?;
+        // Not the first client: its fences would stand in for those of recovery, which has the same lane.
+        let first = store.client().map_err(|error| error.to_string())?;
+        let mut client = store.client().map_err(|error| error.to_string())?;
+        for key in found.keys() {
+            client.delete(L::key(key)).map_err(|error| error.to_string())?;
+        }
+        check_all(&store, &how, &Expected::default())
+            .map_err(|problem| format!("after deletes: {problem}"))?;
+        drop((client, first));
+        store.reclaim().map_err(|error| error.to_string())?;
+        let counts = store.core().space.counts();
+        if counts.free + counts.partial != counts.blocks {
+            return Err(format!("blocks are lost: {counts:?}"));
+        }
+    }
+    Ok(())
+}
+
+fn check_all<L: Testable>(
+    store: &Store<L, Shadow>,
+    setting: &Setting,
+    expected: &Expected,
+) -> Result<(), String> {
+    let mut outcome = Ok(());
+    store.core().medium.crash_states().for_each(setting.states, setting.seed, |shadow| {
+        if outcome.is_ok() {
+            outcome = match setting.open::<L>(shadow) {
+                Ok(store) => expected.check(&contents(&store)),
+                Err(error) => Err(format!("it cannot be opened: {error}")),
+            };
+        }
+    });
+    outcome
+}
+
+/// Everything in a store, by iteration and by lookups.
+pub fn contents<L: Testable>(store: &Store<L, Shadow>) -> Entries {
+    let mut found = Entries::new();
+    let reader = store.reader();
+    let visit = |key: &[u8], value: &[u8]| {
+        assert!(found.insert(key.to_vec(), value.to_vec()).is_none(), "a key was shown twice");
+        ControlFlow::Continue(())
+    };
+    reader.for_each(visit).unwrap();
+    assert_eq!(store.len(), found.len() as u64);
+    for (key, value) in &found {
+        assert_eq!(reader.get(L::key(key)).unwrap().as_ref(), Some(value));
+    }
+    found
+}
+
+/// Whether every block is accounted for: free, waiting, or with live records; and whether these are as many as there are
+/// records.
+pub fn audit<L: Testable, M: Medium>(store: &Store<L, M>) -> Result<(), String> {
+    let core = store.core();
+    let (mut live, mut free) = (0, 0);
+    for block in core.geometry.first_block()..core.space.end() {
+        match core.space.block(block).load() {
+            (State::Free, 0, 0) => free += 1,
+            (State::Open, records, _) => live += u64::from(records),
+            (State::Closed, records, _) if records > 0 => live += u64::from(records),
+            (State::Large, _, _) => {}
+            other => return Err(format!("block {block} is {other:?}")),
+        }
+    }
+    let counts = core.space.counts();
+    if counts.free != free {
+        return Err(format!("{free} blocks are free, but {counts:?}"));
+    }
+    if live > store.len() {
+        return Err(format!("{live} records are live, but there are {}", store.len()));
+    }
+    Ok(())
+}

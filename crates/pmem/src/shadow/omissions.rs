@@ -1,0 +1,64 @@
+//! Every flush and every fence is needed: left out, one at a time, each is noticed.
+
+use super::{
+    Switch,
+    model::{Ledger, Setting},
+    scenarios::{all, run},
+};
+use std::collections::BTreeSet;
+
+/// What came of a history: what was wrong, the books, the steps that were taken.
+pub type Outcome = (Option<String>, Ledger, BTreeSet<Switch>);
+
+#[test]
+fn every_history_survives_every_crash_and_goes_through_every_step() {
+    let mut seen = BTreeSet::new();
+    for (name, setting, kind, history) in all() {
+        for checksums in [true, false] {
+            let (problem, ledger, steps) = run(kind, &Setting { checksums, ..setting.clone() }, &history);
+            println!("{name}, checksums {checksums}: {} states", ledger.states);
+            assert_eq!(problem, None, "{name}, checksums {checksums}");
+            seen.extend(steps);
+        }
+    }
+    // What only recoveries do is seen by `every_step_that_is_left_out_is_noticed`, which plants it.
+    let sites: BTreeSet<_> = seen.iter().map(|(site, _)| *site).collect();
+    let missing: Vec<_> = super::history::SITES.iter().filter(|site| !sites.contains(site)).collect();
+    assert_eq!(missing, [&crate::medium::Site::RecoveryRetract]);
+}
+
+#[test]
+fn every_step_that_is_left_out_is_noticed() {
+    let switches = super::history::switches();
+    let histories = all();
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let missed: Vec<Switch> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads)
+            .map(|worker| {
+                let (switches, histories) = (&switches, &histories);
+                scope.spawn(move || {
+                    let mine = switches.iter().skip(worker).step_by(threads);
+                    mine.filter(|switch| !is_noticed(**switch, histories)).copied().collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
+    });
+    println!("{} steps left out, {} noticed", switches.len(), switches.len() - missed.len());
+    assert_eq!(missed, []);
+}
+
+/// Whether some history notices that a step is left out.
+fn is_noticed(
+    switch: Switch,
+    histories: &[(&str, Setting, super::scenarios::Kind, Vec<super::model::Op>)],
+) -> bool {
+    histories.iter().any(|(name, setting, kind, history)| {
+        let setting = Setting { omitted: Some(switch), ..setting.clone() };
+        let (problem, _, _) = run(*kind, &setting, history);
+        if let Some(problem) = &problem {
+            println!("{switch:?}: noticed by {name}: {problem}");
+        }
+        problem.is_some()
+    })
+}

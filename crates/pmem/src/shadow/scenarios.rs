@@ -1,0 +1,141 @@
+//! Histories that go through every step of the store, made so that each step matters at some moment.
+
+use super::model::{Op, Setting, Testable};
+
+/// A key of eight bytes.
+pub fn key(number: u64) -> Vec<u8> {
+    (number + 1).to_le_bytes().to_vec()
+}
+
+/// A value without zero bytes, different for each number.
+pub fn value(number: u64, bytes: usize) -> Vec<u8> {
+    (0..bytes as u64)
+        .map(|at| (crate::layout::mix(number * 4096 + at / 8) >> (at % 8 * 8)) as u8 | 1)
+        .collect()
+}
+
+/// The value with one word changed.
+fn word_changed(mut value: Vec<u8>, word: usize) -> Vec<u8> {
+    value[word * 8] ^= 0xfe;
+    value
+}
+
+fn put(client: usize, k: u64, v: u64, bytes: usize) -> Op {
+    Op::Put(client, key(k), value(v, bytes))
+}
+
+/// Everything that stores of both layouts do; values of `bytes` bytes, of which few fit into a block.
+pub fn everyday(bytes: usize) -> Vec<Op> {
+    let mut history = vec![put(0, 0, 0, bytes)];
+    // The next version of key 0 lies elsewhere, and somebody who has a block does nothing with it.
+    history.extend((1..8).map(|k| put(0, k, k, bytes)));
+    history.push(Op::Stall);
+    history.push(put(1, 0, 100, bytes));
+    history.push(put(1, 20, 120, bytes));
+    history.push(Op::Delete(1, key(0)));
+    let old = value(1, bytes);
+    let new = word_changed(old.clone(), 0);
+    history.push(Op::Update(0, key(1), new.clone()));
+    history.push(Op::Update(1, key(1), word_changed(new, 0)));
+    history.push(Op::Update(0, key(2), value(102, bytes)));
+    history.push(Op::Delete(1, key(2)));
+    history
+        .push(Op::PutBatch(0, (3..6).chain([30, 31, 3]).map(|k| (key(k), value(k + 200, bytes))).collect()));
+    history.push(Op::DeleteBatch(1, [3, 30, 30, 77].map(key).to_vec()));
+    history.push(Op::Delete(0, key(4)));
+    history.push(put(1, 40, 40, bytes));
+    history
+}
+
+/// Blocks half of which is dead are compacted, the end of the file is cut, and what was moved is deleted.
+pub fn reclaiming(bytes: usize, records: u64) -> Vec<Op> {
+    let mut history: Vec<Op> = (0..records).map(|k| put(0, k, k, bytes)).collect();
+    history.extend((0..records).filter(|k| k % 3 != 0).map(|k| Op::Delete(1, key(k))));
+    history.push(Op::Renew(0));
+    history.push(Op::Reclaim);
+    history.push(put(1, 1000, 1, bytes));
+    history.extend((0..records).step_by(3).map(|k| Op::Delete(1, key(k))));
+    history.push(Op::Reclaim);
+    history.extend((0..records / 2).map(|k| put(2, k, k + 500, bytes)));
+    history
+}
+
+/// Blocks are compacted while the last one is in use, so that nothing is cut, and another client deletes what was moved.
+pub fn moving(bytes: usize) -> Vec<Op> {
+    let mut history: Vec<Op> = (0..60).map(|k| put(0, k, k, bytes)).collect();
+    history.push(put(1, 100, 100, bytes));
+    history.extend((0..12).filter(|k| k % 3 != 0).map(|k| Op::Delete(1, key(k))));
+    history.push(Op::Reclaim);
+    history.extend((0..12).step_by(3).map(|k| Op::Delete(1, key(k))));
+    history
+}
+
+/// Records that take in several pages, and blocks that are formatted again after them.
+pub fn spanning(pages: u32) -> Vec<Op> {
+    let two_pages = 5000;
+    let mut history = Vec::new();
+    for round in 0..3 {
+        let records = u64::from(pages);
+        history.extend((0..records).map(|k| put(0, k, k + round * 50, two_pages)));
+        history.extend((0..records).map(|k| put(1, k + 100, k + round * 50, 700)));
+        history.extend((0..records).map(|k| Op::Delete(0, key(k))));
+        history.extend((0..records).map(|k| Op::Delete(0, key(k + 100))));
+        history.push(Op::Renew((round % 2) as usize));
+    }
+    history
+}
+
+/// Records that take blocks of their own, and the blocks afterwards.
+pub fn large(block_bytes: usize) -> Vec<Op> {
+    let bytes = block_bytes * 2 + 100;
+    vec![
+        put(0, 9, 9, bytes),
+        Op::Delete(0, key(9)),
+        // The first block of those that were freed goes to somebody who does nothing with it, the next to another.
+        Op::Stall,
+        put(1, 8, 8, 50),
+        put(0, 0, 0, bytes),
+        put(0, 1, 1, 50),
+        put(0, 0, 2, bytes),
+        Op::Update(0, key(0), word_changed(value(2, bytes), 9)),
+        Op::Delete(0, key(0)),
+        put(1, 2, 2, 50),
+        put(1, 3, 3, block_bytes - 100),
+        put(1, 4, 4, bytes),
+        Op::Delete(1, key(4)),
+        put(2, 5, 5, bytes),
+        put(2, 5, 6, 60),
+    ]
+}
+
+/// All of them, each with the setting it is made for.
+pub fn all() -> Vec<(&'static str, Setting, Kind, Vec<Op>)> {
+    let setting = |pages_per_block| Setting { pages_per_block, ..Setting::default() };
+    vec![
+        ("everyday, one size", setting(2), Kind::Fixed, everyday(1000)),
+        ("everyday, any size", setting(2), Kind::Variable, everyday(900)),
+        ("reclaiming, one size", setting(2), Kind::Fixed, reclaiming(1000, 18)),
+        ("reclaiming, any size", setting(2), Kind::Variable, reclaiming(900, 18)),
+        ("moving", setting(2), Kind::Fixed, moving(1000)),
+        ("spanning", setting(4), Kind::Variable, spanning(4)),
+        ("large", setting(2), Kind::Variable, large(8192)),
+    ]
+}
+
+/// Which layout a history is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    Fixed,
+    Variable,
+}
+
+/// Runs a history on a new store; what was wrong, what was seen.
+pub fn run(kind: Kind, setting: &Setting, history: &[Op]) -> super::omissions::Outcome {
+    fn on<L: Testable>(setting: &Setting, history: &[Op]) -> super::omissions::Outcome {
+        super::model::Runner::<L>::new(setting).run_all(history)
+    }
+    match kind {
+        Kind::Fixed => on::<crate::Fixed<8, 1000>>(setting, history),
+        Kind::Variable => on::<crate::Variable>(setting, history),
+    }
+}

@@ -1,0 +1,349 @@
+//! Which blocks are free, handing them out, and giving the last ones back to the file system.
+//!
+//! Nothing of this is persistent but one word: how many blocks have ever been handed out, so that recovery need not
+//! look at the rest of the file. It is raised, durably, before a block beyond it is used, several blocks at a time.
+//! Everything else follows from what the blocks hold.
+//!
+//! Lock order: `growing`, then `inner`; never the other way.
+
+use crate::{
+    blocks::{BlockWord, State},
+    error::Result,
+    layout::{BLOCKS_END_AT, Geometry, checked_number},
+    medium::{Lane, Medium, Site},
+};
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+use vellum_base::PAGE_SIZE;
+use vellum_vm::Mapping;
+
+/// A block that a client gave back before it was full.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Partial {
+    /// The block. It stays open while it waits for another client.
+    pub block: u64,
+    /// What the format remembers of what is unused in it.
+    pub spare: Box<[u64]>,
+}
+
+/// Who asks for a block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Purpose {
+    /// A client, for new records.
+    Write,
+    /// Reclaiming, which gives back more than it takes, and for which the last block is kept.
+    Reclaim,
+}
+
+/// The blocks of a store.
+#[derive(Debug)]
+pub struct Space {
+    table: Mapping,
+    geometry: Geometry,
+    /// The number recorded on the medium is raised by so many blocks at a time.
+    step: u64,
+    growing: Mutex<()>,
+    inner: Mutex<Inner>,
+    /// Blocks that were given back to the file system.
+    returned: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    free: BTreeSet<u64>,
+    partial: Vec<Partial>,
+    /// The block after the last that was handed out.
+    end: u64,
+    /// What is recorded of it.
+    recorded: u64,
+}
+
+/// What is free.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SpaceCounts {
+    /// Blocks handed out and not given back to the file system.
+    pub blocks: u64,
+    /// Of these, those that nobody uses.
+    pub free: u64,
+    /// Blocks that clients gave back unfinished.
+    pub partial: u64,
+    /// Blocks that were given back to the file system so far.
+    pub returned: u64,
+}
+
+impl Space {
+    /// For a store of at most so many bytes, of which nothing is known yet.
+    ///
+    /// # Errors
+    /// If there is not enough address space.
+    pub fn new(geometry: Geometry, bytes_max: u64, step: u64) -> Result<Self> {
+        let words = geometry.blocks_in(bytes_max) + 1;
+        let bytes = usize::try_from(words * 8).unwrap_or(usize::MAX / 2).next_multiple_of(PAGE_SIZE);
+        Ok(Self {
+            table: Mapping::reserve(bytes, "the table of blocks")?,
+            geometry,
+            step,
+            growing: Mutex::new(()),
+            inner: Mutex::default(),
+            returned: AtomicU64::new(0),
+        })
+    }
+
+    /// The word of a block.
+    #[inline]
+    pub fn block(&self, block: u64) -> BlockWord<'_, AtomicU64> {
+        assert!((block as usize) < self.table.len() / 8, "a block beyond the store");
+        // SAFETY: the word lies in the mapping, is aligned, reads as zero until it is written, lives as long as this, and is
+        // only ever accessed atomically.
+        BlockWord(unsafe { &*self.table.base().as_ptr().cast::<AtomicU64>().add(block as usize) })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // Changes of the lists are single operations: a panic elsewhere leaves them right, or a block unused.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_growing(&self) -> MutexGuard<'_, ()> {
+        self.growing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes over what recovery found.
+    pub fn restore(&self, end: u64, free: impl IntoIterator<Item = u64>, partial: Vec<Partial>) {
+        let mut inner = self.lock();
+        inner.end = end;
+        inner.recorded = end;
+        inner.free = free.into_iter().collect();
+        inner.partial = partial;
+    }
+
+    /// The block after the last that was handed out.
+    pub fn end(&self) -> u64 {
+        self.lock().end
+    }
+
+    /// What is free.
+    pub fn counts(&self) -> SpaceCounts {
+        let inner = self.lock();
+        SpaceCounts {
+            blocks: inner.end.saturating_sub(self.geometry.first_block()),
+            free: inner.free.len() as u64,
+            partial: inner.partial.len() as u64,
+            returned: self.returned.load(Ordering::Relaxed),
+        }
+    }
+
+    /// A block that somebody gave back unfinished.
+    pub fn take_partial(&self) -> Option<Partial> {
+        self.lock().partial.pop()
+    }
+
+    /// Closes unfinished blocks that are worth compacting, so that they are.
+    pub fn close_partial(&self, is_worth_it: impl Fn(u64) -> bool) {
+        let mut inner = self.lock();
+        let (close, keep) =
+            std::mem::take(&mut inner.partial).into_iter().partition(|p| is_worth_it(p.block));
+        inner.partial = keep;
+        drop(inner);
+        let close: Vec<Partial> = close;
+        close.iter().for_each(|partial| self.close(partial.block));
+    }
+
+    /// Closes a block if it waits for another client; whether it did.
+    pub fn close_partial_at(&self, block: u64) -> bool {
+        let mut inner = self.lock();
+        let before = inner.partial.len();
+        inner.partial.retain(|partial| partial.block != block);
+        let found = inner.partial.len() < before;
+        drop(inner);
+        if found {
+            self.close(block);
+        }
+        found
+    }
+
+    /// The last block that is not free, and how many free ones there are before it.
+    pub fn last_used(&self) -> Option<(u64, u64)> {
+        let inner = self.lock();
+        let trailing = inner.trailing();
+        let last =
+            (inner.end - trailing).checked_sub(1).filter(|last| *last >= self.geometry.first_block())?;
+        Some((last, inner.free.len() as u64 - trailing))
+    }
+
+    /// Gives back a block that is not full.
+    pub fn give_back_partial(&self, partial: Partial) {
+        self.lock().partial.push(partial);
+    }
+
+    /// Hands out a free block; it is open now.
+    ///
+    /// # Errors
+    /// [`PmemError::Full`](crate::PmemError::Full), or what making the end durable says.
+    pub fn take<M: Medium>(&self, medium: &M, lane: &mut Lane, purpose: Purpose) -> Result<u64> {
+        let block = self.take_run(medium, lane, 1, purpose)?;
+        self.block(block).set(State::Open, 0, 0);
+        Ok(block)
+    }
+
+    /// Hands out so many consecutive blocks, still called free.
+    ///
+    /// # Errors
+    /// As [`take`](Self::take).
+    pub fn take_run<M: Medium>(
+        &self,
+        medium: &M,
+        lane: &mut Lane,
+        count: u64,
+        purpose: Purpose,
+    ) -> Result<u64> {
+        // Writers leave one block, without which reclaiming could not begin when there is no more room.
+        let left = u64::from(purpose == Purpose::Write);
+        loop {
+            let mut inner = self.lock();
+            let room = self.geometry.blocks_in(medium.capacity()).saturating_sub(inner.end);
+            if inner.free.len() as u64 + room >= count + left {
+                if let Some(first) = inner.take_free(count) {
+                    return Ok(first);
+                }
+                let trailing = inner.trailing();
+                let start = inner.end - trailing;
+                if trailing + room >= count && inner.free.len() as u64 + room >= count + left {
+                    let end = inner.end;
+                    inner.remove_run(start, end);
+                    inner.end = start + count;
+                    return self.record_end(&mut inner, medium, lane).map(|()| start);
+                }
+            }
+            let needed = self.geometry.block_at(inner.end - inner.trailing() + count + left);
+            let needed = needed.max(medium.capacity() + 1);
+            drop(inner);
+            let _growing = self.lock_growing();
+            medium.grow(needed)?;
+        }
+    }
+
+    /// Raises the recorded end if blocks beyond it are handed out. Called with the lists locked, so that nobody uses a
+    /// block before this is durable.
+    fn record_end<M: Medium>(&self, inner: &mut Inner, medium: &M, lane: &mut Lane) -> Result<()> {
+        if inner.end <= inner.recorded {
+            return Ok(());
+        }
+        let most = self.geometry.blocks_in(medium.capacity());
+        let recorded = (inner.end + self.step - 1).min(most).max(inner.end);
+        self.store_end(medium, lane, recorded)?;
+        inner.recorded = recorded;
+        Ok(())
+    }
+
+    fn store_end<M: Medium>(&self, medium: &M, lane: &mut Lane, end: u64) -> Result<()> {
+        let word = checked_number(BLOCKS_END_AT, end);
+        medium.memory().word(BLOCKS_END_AT).store(word, Ordering::Relaxed);
+        medium.touched(BLOCKS_END_AT, 8);
+        medium.flush(lane, Site::BlocksEnd, BLOCKS_END_AT, 8);
+        medium.fence(lane, Site::BlocksEnd)
+    }
+
+    /// Takes back a block that [`BlockWord`] called free.
+    pub fn release(&self, block: u64) {
+        self.lock().free.insert(block);
+    }
+
+    /// Takes back consecutive blocks.
+    pub fn release_run(&self, first: u64, count: u64) {
+        let mut inner = self.lock();
+        for block in first..first + count {
+            self.block(block).set(State::Free, 0, 0);
+            inner.free.insert(block);
+        }
+    }
+
+    /// Gives the free blocks at the end of the file back to the file system; how many.
+    ///
+    /// # Errors
+    /// What recording the new end, or the file system, says.
+    pub fn cut<M: Medium>(&self, medium: &M, lane: &mut Lane, slack: u64) -> Result<u64> {
+        let _growing = self.lock_growing();
+        let mut inner = self.lock();
+        let end = inner.end - inner.trailing();
+        let before = medium.capacity();
+        if inner.end > end {
+            let before = inner.end;
+            inner.remove_run(end, before);
+            inner.end = end;
+        }
+        let keep = self.geometry.block_at(end + slack);
+        if keep >= before {
+            return Ok(0);
+        }
+        // The recorded end first: a file that is shorter than it says is damaged.
+        if inner.recorded > end {
+            self.store_end(medium, lane, end)?;
+            inner.recorded = end;
+        }
+        medium.shrink(keep)?;
+        let returned = self.geometry.blocks_in(before - medium.capacity());
+        self.returned.fetch_add(returned, Ordering::Relaxed);
+        Ok(returned)
+    }
+
+    /// Closes a block; it is free if nothing in it is live.
+    pub fn close(&self, block: u64) {
+        if self.block(block).close() {
+            self.release(block);
+        }
+    }
+
+    /// A record of so many units was retracted; its block is free if that was the last and nobody writes to it.
+    pub fn retracted(&self, block: u64, units: u32) {
+        if self.block(block).retracted(units) {
+            self.release(block);
+        }
+    }
+}
+
+impl Inner {
+    /// So many consecutive free blocks, the lowest there are.
+    fn take_free(&mut self, count: u64) -> Option<u64> {
+        if count == 1 {
+            return self.free.pop_first();
+        }
+        let (mut first, mut length) = (0, 0);
+        for block in &self.free {
+            if length > 0 && *block == first + length {
+                length += 1;
+            } else {
+                (first, length) = (*block, 1);
+            }
+            if length == count {
+                break;
+            }
+        }
+        (length == count).then(|| {
+            self.remove_run(first, first + count);
+            first
+        })
+    }
+
+    fn remove_run(&mut self, from: u64, to: u64) {
+        (from..to).for_each(|block| {
+            self.free.remove(&block);
+        });
+    }
+
+    /// How many of the last blocks are free.
+    fn trailing(&self) -> u64 {
+        let mut from = self.end;
+        for block in self.free.iter().rev() {
+            if *block + 1 != from {
+                break;
+            }
+            from = *block;
+        }
+        self.end - from
+    }
+}

@@ -1,0 +1,612 @@
+//! A store and its handles: [`Store`], [`Reader`], [`Client`].
+
+use crate::{
+    core::{Core, Put, Writer},
+    error::{PmemError, Result},
+    file::{FileMedium, Opening},
+    format::{Format, Record, fixed::Fixed, variable::Variable},
+    index::Index,
+    layout::Geometry,
+    medium::{Lane, Medium},
+    options::{Options, Persistence},
+    reclaim::{self, Pace, Reclaimed},
+    recover::{self, Recovery},
+    space::{Purpose, Space},
+    superblock::{Shape, Superblock},
+};
+use std::{
+    path::Path,
+    sync::{Arc, Condvar, Mutex, PoisonError, atomic::Ordering},
+    thread::JoinHandle,
+    time::Duration,
+};
+
+/// What records are like: [`Fixed`] or [`Variable`].
+pub trait Layout: Format {
+    /// A key.
+    type Key: ?Sized + AsRef<[u8]>;
+    /// A value.
+    type Value: ?Sized + AsRef<[u8]>;
+}
+
+impl<const K: usize, const V: usize> Layout for Fixed<K, V> {
+    type Key = [u8; K];
+    type Value = [u8; V];
+}
+
+impl Layout for Variable {
+    type Key = [u8];
+    type Value = [u8];
+}
+
+/// The number of segments that an index may grow to: some 3 billion entries.
+const SEGMENTS_MAX: u32 = 1 << 21;
+/// The recorded number of used blocks is raised by so many at a time.
+const END_STEP: u64 = 256;
+
+/// A store in a file. Dropped, it ends its background thread; the file is closed when the last handle is dropped.
+///
+/// # Examples
+/// ```
+/// use vellum_pmem::{Options, Put, Store, Variable};
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("store");
+/// # let options = Options { chunk_bytes: 1 << 20, growth_bytes: 1 << 20, ..Options::default() };
+/// let store = Store::<Variable>::create(&path, &options)?;
+/// let mut client = store.client()?;
+/// assert_eq!(client.put(b"key", b"value")?, Put::Inserted);
+/// assert_eq!(client.get(b"key")?.as_deref(), Some(&b"value"[..]));
+/// drop((client, store));
+///
+/// let store = Store::<Variable>::open(&path, &options)?;
+/// assert_eq!(store.len(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Store<L: Layout, M: Medium = FileMedium> {
+    core: Arc<Core<L, M>>,
+    recovery: Recovery,
+    background: Option<Background>,
+}
+
+/// The thread that reclaims space.
+#[derive(Debug)]
+struct Background {
+    thread: Option<JoinHandle<()>>,
+    signal: Arc<Signal>,
+}
+
+#[derive(Debug, Default)]
+struct Signal {
+    stop: Mutex<bool>,
+    wake: Condvar,
+    failure: Mutex<Option<String>>,
+}
+
+/// Figures of a store.
+#[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
+pub struct Statistics {
+    /// What its records are like.
+    pub shape: Shape,
+    /// Records in it.
+    pub records: u64,
+    /// Bytes of a block.
+    pub block_bytes: u64,
+    /// Blocks in use, those that are free among them included.
+    pub blocks: u64,
+    /// Blocks that are free.
+    pub blocks_free: u64,
+    /// Blocks that clients gave back unfinished.
+    pub blocks_unfinished: u64,
+    /// Blocks that were compacted since it was opened.
+    pub blocks_compacted: u64,
+    /// Blocks given back to the file system since it was opened.
+    pub blocks_returned: u64,
+    /// The size of the file in bytes.
+    pub file_bytes: u64,
+    /// Memory of the index in bytes.
+    pub index_bytes: u64,
+    /// Whether records carry checksums.
+    pub checksums: bool,
+    /// The last failure of reclaiming in the background, if any.
+    pub reclaim_failure: Option<String>,
+}
+
+impl<L: Layout> Store<L> {
+    /// Makes a new store in a file that does not exist, or on a device of persistent memory.
+    ///
+    /// # Errors
+    /// If the file exists or cannot be made, options make no sense, or stores to it cannot be made durable as asked.
+    pub fn create(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
+        let path = path.as_ref();
+        options.check().map_err(PmemError::Options)?;
+        if options.read_only {
+            return Err(PmemError::Options("a store that is made cannot be opened only to be read"));
+        }
+        let medium = FileMedium::open(path, Opening::Create, options)?;
+        let is_device = medium.capacity() > 0;
+        Self::create_on(medium, options, SEGMENTS_MAX, END_STEP).inspect_err(|_| {
+            if !is_device {
+                // It holds nothing, and is no store.
+                let _ = std::fs::remove_file(path);
+            }
+        })
+    }
+
+    /// Opens a store, rebuilding its index.
+    ///
+    /// # Errors
+    /// If the file is missing, in use, no store, of a later version or another layout, or damaged.
+    pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
+        Self::open_with_progress(path, options, &|_, _| {})
+    }
+
+    /// Opens a store; `progress` is told from time to time how many blocks have been looked at, of how many.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_with_progress(
+        path: impl AsRef<Path>,
+        options: &Options,
+        progress: &(dyn Fn(u64, u64) + Sync),
+    ) -> Result<Self> {
+        let path = path.as_ref();
+        let superblock = describe(path)?;
+        // What the store was made with counts.
+        let capacity_bytes = options.capacity_bytes.max(superblock.chunk_bytes);
+        let growth_bytes = options.growth_bytes.min(superblock.chunk_bytes);
+        let options = Options {
+            pages_per_block: superblock.pages_per_block,
+            chunk_bytes: superblock.chunk_bytes,
+            checksums: superblock.checksums,
+            capacity_bytes,
+            growth_bytes,
+            ..options.clone()
+        };
+        options.check().map_err(PmemError::Options)?;
+        let medium = FileMedium::open(path, Opening::Existing, &options)?;
+        Self::open_on(medium, path, &options, (SEGMENTS_MAX, END_STEP), progress)
+    }
+
+    /// How changes become durable.
+    pub fn persistence(&self) -> Persistence {
+        self.core.medium.persistence()
+    }
+
+    /// Whether the system confirms that the file is persistent memory, as far as
+    /// [`persistence`](Self::persistence) needs it to be; if not, somebody vouched for it.
+    pub fn is_confirmed(&self) -> bool {
+        self.core.medium.is_confirmed()
+    }
+
+    /// The instruction that writes cache lines back, where one is used.
+    pub fn instruction(&self) -> Option<&'static str> {
+        self.core.medium.instruction()
+    }
+}
+
+/// Says what kind of store a file is, without opening it as one.
+///
+/// # Errors
+/// If it cannot be read, or is no store.
+pub fn describe(path: &Path) -> Result<Superblock> {
+    // Chunk and capacity play no part in reading the first pages.
+    let options = Options {
+        read_only: true,
+        chunk_bytes: 1 << 20,
+        growth_bytes: 1 << 20,
+        capacity_bytes: 1 << 20,
+        persistence: None,
+        ..Options::default()
+    };
+    Superblock::read(&FileMedium::open(path, Opening::Existing, &options)?, path)
+}
+
+impl<L: Layout, M: Medium> Store<L, M> {
+    /// Makes a store on a medium that holds nothing.
+    pub(crate) fn create_on(medium: M, options: &Options, segments_max: u32, end_step: u64) -> Result<Self> {
+        let superblock = Superblock::new(L::shape(), options);
+        let geometry = Geometry::new(superblock.pages_per_block);
+        let first_block = geometry.first_block();
+        // Room for a block, and for the one that is kept for reclaiming.
+        medium.grow(geometry.block_at(first_block + 2))?;
+        superblock.write(&medium, &mut Lane::default(), first_block)?;
+        let core = Self::assemble(medium, superblock, options, segments_max, end_step)?;
+        core.space.restore(first_block, [], Vec::new());
+        Ok(Self::start(core, Recovery::default(), options))
+    }
+
+    /// Opens the store on a medium.
+    pub(crate) fn open_on(
+        medium: M,
+        path: &Path,
+        options: &Options,
+        (segments_max, end_step): (u32, u64),
+        progress: &(dyn Fn(u64, u64) + Sync),
+    ) -> Result<Self> {
+        let superblock = Superblock::read(&medium, path)?;
+        if superblock.shape != L::shape() {
+            let (found, wanted) = (superblock.shape.to_string(), L::shape().to_string());
+            return Err(PmemError::Shape { found, wanted });
+        }
+        let core = Self::assemble(medium, superblock, options, segments_max, end_step)?;
+        let recovery = recover::recover(&core, options, progress)?;
+        Ok(Self::start(core, recovery, options))
+    }
+
+    fn assemble(
+        medium: M,
+        superblock: Superblock,
+        options: &Options,
+        segments_max: u32,
+        end_step: u64,
+    ) -> Result<Core<L, M>> {
+        let geometry = Geometry::new(superblock.pages_per_block);
+        let index = Index::new(segments_max, segments_max == SEGMENTS_MAX)?;
+        let space = Space::new(geometry, medium.memory().bytes(), end_step)?;
+        Ok(Core::new(medium, superblock, (index, space), options.read_only, options.reclaim))
+    }
+
+    fn start(core: Core<L, M>, recovery: Recovery, options: &Options) -> Self {
+        let core = Arc::new(core);
+        let background =
+            (options.reclaim.background && !options.read_only).then(|| Background::start(core.clone()));
+        Self { core, recovery, background }
+    }
+
+    /// A handle for one thread that reads and writes. It has a block of its own, so that writing needs no agreement with
+    /// others until that is full; dropped, it gives the rest of the block back.
+    ///
+    /// # Errors
+    /// [`PmemError::ReadOnly`]; [`PmemError::Clients`] if there are 65 536 already.
+    pub fn client(&self) -> Result<Client<L, M>> {
+        let writer = self.core.writer(Purpose::Write)?;
+        Ok(Client { reader: self.reader(), writer })
+    }
+
+    /// A handle that only reads; it needs no block.
+    pub fn reader(&self) -> Reader<L, M> {
+        Reader { core: self.core.clone() }
+    }
+
+    /// How many records there are.
+    pub fn len(&self) -> u64 {
+        self.core.index.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What opening it found.
+    pub fn recovery(&self) -> &Recovery {
+        &self.recovery
+    }
+
+    /// Figures.
+    pub fn statistics(&self) -> Statistics {
+        let core = &self.core;
+        let counts = core.space.counts();
+        let failure = |background: &Background| {
+            background.signal.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        };
+        Statistics {
+            shape: core.superblock.shape,
+            records: core.index.len(),
+            block_bytes: core.geometry.block_bytes(),
+            blocks: counts.blocks,
+            blocks_free: counts.free,
+            blocks_unfinished: counts.partial,
+            blocks_compacted: core.compacted.load(Ordering::Relaxed),
+            blocks_returned: counts.returned,
+            file_bytes: core.medium.capacity(),
+            index_bytes: core.index.bytes(),
+            checksums: core.superblock.checksums,
+            reclaim_failure: self.background.as_ref().and_then(failure),
+        }
+    }
+
+    /// Reclaims space now, as fast as it goes. It may be called while others read and write.
+    ///
+    /// # Errors
+    /// [`PmemError::ReadOnly`], or what making changes durable says.
+    pub fn reclaim(&self) -> Result<Reclaimed> {
+        reclaim_now(&self.core)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn core(&self) -> &Core<L, M> {
+        &self.core
+    }
+}
+
+fn reclaim_now<L: Format, M: Medium>(core: &Core<L, M>) -> Result<Reclaimed> {
+    let mut writer = core.writer(Purpose::Reclaim)?;
+    let outcome = reclaim::pass(core, &mut writer, &mut Pace::new(1.0, &|_| false));
+    core.end_writer(&mut writer);
+    outcome
+}
+
+impl Background {
+    fn start<L: Layout, M: Medium>(core: Arc<Core<L, M>>) -> Self {
+        let signal = Arc::<Signal>::default();
+        let own = signal.clone();
+        // Without the thread space is reclaimed when somebody asks, or runs out.
+        let thread =
+            std::thread::Builder::new().name("pmem-reclaim".into()).spawn(move || own.work(&core)).ok();
+        Self { thread, signal }
+    }
+}
+
+impl Signal {
+    /// Sleeps; whether to end.
+    fn sleep(&self, time: Duration) -> bool {
+        let stop = self.stop.lock().unwrap_or_else(PoisonError::into_inner);
+        if *stop || time.is_zero() {
+            return *stop;
+        }
+        let slept = self.wake.wait_timeout_while(stop, time, |stop| !*stop);
+        *slept.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    fn work<L: Format, M: Medium>(&self, core: &Core<L, M>) {
+        let stop = |time| self.sleep(time);
+        let mut seen = None;
+        while !self.sleep(core.reclaim.interval) {
+            let now = Some(core.retractions.load(Ordering::Relaxed));
+            if seen == now {
+                continue;
+            }
+            seen = now;
+            let outcome = core.writer(Purpose::Reclaim).and_then(|mut writer| {
+                let mut pace = Pace::new(core.reclaim.busy_share, &stop);
+                let outcome = reclaim::pass(core, &mut writer, &mut pace);
+                core.end_writer(&mut writer);
+                outcome
+            });
+            let failure = outcome.err().map(|error| error.to_string());
+            *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
+        }
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        *self.signal.stop.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.signal.wake.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // It panics only on a bug, which it has reported on standard error.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Reads a store. Cheap to make and to clone; each thread has its own or they share one.
+#[derive(Debug)]
+pub struct Reader<L: Layout, M: Medium = FileMedium> {
+    core: Arc<Core<L, M>>,
+}
+
+impl<L: Layout, M: Medium> Clone for Reader<L, M> {
+    fn clone(&self) -> Self {
+        Self { core: self.core.clone() }
+    }
+}
+
+/// How many keys of a batch are looked up at a time.
+const PREFETCH: usize = 16;
+
+impl<L: Layout, M: Medium> Reader<L, M> {
+    /// The value of a key. It was durable when this returns, and current at some moment of the call.
+    ///
+    /// # Errors
+    /// [`PmemError::Damaged`] if the index leads to something that is no record any more.
+    pub fn get(&self, key: &L::Key) -> Result<Option<Vec<u8>>> {
+        let mut value = Vec::new();
+        Ok(self.get_into(key, &mut value)?.then_some(value))
+    }
+
+    /// Copies the value of a key into a buffer, whose contents are replaced; whether there is one.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    #[inline]
+    pub fn get_into(&self, key: &L::Key, value: &mut Vec<u8>) -> Result<bool> {
+        let key = key.as_ref();
+        let take = |record: &Record| record.load_value(&self.core.medium, value);
+        Ok(self.core.read(self.core.hash(key), key, take)?.is_some())
+    }
+
+    /// Whether there is a value for a key.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub fn contains(&self, key: &L::Key) -> Result<bool> {
+        let key = key.as_ref();
+        Ok(self.core.read(self.core.hash(key), key, |_| ())?.is_some())
+    }
+
+    /// The values of several keys, in their order. Their cache misses overlap.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub fn get_batch<'k>(&self, keys: impl IntoIterator<Item = &'k L::Key>) -> Result<Vec<Option<Vec<u8>>>>
+    where
+        L::Key: 'k,
+    {
+        let mut keys = keys.into_iter().map(|key| (self.core.hash(key.as_ref()), key.as_ref())).peekable();
+        let mut values = Vec::with_capacity(keys.size_hint().0);
+        while keys.peek().is_some() {
+            let group: Vec<(u64, &[u8])> = keys.by_ref().take(PREFETCH).collect();
+            group.iter().for_each(|(hash, _)| self.core.index.prefetch(*hash));
+            for (hash, key) in group {
+                let mut value = Vec::new();
+                let take = |record: &Record| record.load_value(&self.core.medium, &mut value);
+                let found = self.core.read(hash, key, take)?.is_some();
+                values.push(found.then_some(value));
+            }
+        }
+        Ok(values)
+    }
+
+    /// Shows all records, in no order, until `visit` breaks off. A record that is there throughout is shown exactly once,
+    /// with a value that it had at some moment of the call; one that comes or goes meanwhile may be shown or not.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub fn for_each(&self, mut visit: impl FnMut(&[u8], &[u8]) -> std::ops::ControlFlow<()>) -> Result<()> {
+        let core = &self.core;
+        let (mut hashes, mut cursor) = (Vec::new(), Some(0));
+        let mut found: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+        while let Some(at) = cursor {
+            cursor = core.index.visit(at, &mut hashes);
+            for hash in &hashes {
+                found.clear();
+                // Keys with the same hash are all shown: each is found by passing by those already found.
+                loop {
+                    let (mut key, mut value) = (Vec::new(), Vec::new());
+                    let next = core.read_matching(*hash, |record| {
+                        record.load_key(&core.medium, &mut key);
+                        record.load_value(&core.medium, &mut value);
+                        (!found.iter().any(|(known, _)| *known == key)).then_some(())
+                    })?;
+                    match next {
+                        Some(()) => found.push((key, value)),
+                        None => break,
+                    }
+                    if key_has_own_hash::<L>() {
+                        break;
+                    }
+                }
+                for (key, value) in &found {
+                    if visit(key, value).is_break() {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// How many records there are.
+    pub fn len(&self) -> u64 {
+        self.core.index.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Whether equal hashes mean equal keys.
+fn key_has_own_hash<L: Format>() -> bool {
+    matches!(L::shape(), Shape::Fixed { key_bytes: 8, .. })
+}
+
+/// Reads and writes a store, for one thread at a time. Dereferences to its [`Reader`].
+#[derive(Debug)]
+pub struct Client<L: Layout, M: Medium = FileMedium> {
+    reader: Reader<L, M>,
+    writer: Writer<L>,
+}
+
+impl<L: Layout, M: Medium> std::ops::Deref for Client<L, M> {
+    type Target = Reader<L, M>;
+
+    fn deref(&self) -> &Reader<L, M> {
+        &self.reader
+    }
+}
+
+impl<L: Layout, M: Medium> Client<L, M> {
+    /// Does something that needs room; if there is none, reclaims space and tries once more.
+    fn with_room<T>(
+        &mut self,
+        mut operation: impl FnMut(&Core<L, M>, &mut Writer<L>) -> Result<T>,
+    ) -> Result<T> {
+        match operation(&self.reader.core, &mut self.writer) {
+            Err(PmemError::Full { reason }) => {
+                let reclaimed = reclaim_now(&self.reader.core)?;
+                if reclaimed.blocks_compacted == 0 {
+                    return Err(PmemError::Full { reason });
+                }
+                operation(&self.reader.core, &mut self.writer)
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Stores a value; durable when this returns.
+    ///
+    /// # Errors
+    /// [`PmemError::Full`], and then nothing has changed; [`PmemError::TooLong`]; [`PmemError::Persist`], and then it is
+    /// not known whether the value is stored.
+    pub fn put(&mut self, key: &L::Key, value: &L::Value) -> Result<Put> {
+        self.with_room(|core, writer| core.put(writer, key.as_ref(), value.as_ref()))
+    }
+
+    /// Stores several values with fewer fences than one by one. Each is stored wholly or not at all, and all are durable
+    /// when this returns; together they are not atomic.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put); those before the one that failed are stored.
+    pub fn put_batch<'b, I>(&mut self, entries: I) -> Result<()>
+    where
+        I: IntoIterator<Item = (&'b L::Key, &'b L::Value)> + Clone,
+        L::Key: 'b,
+        L::Value: 'b,
+    {
+        self.with_room(|core, writer| {
+            core.put_batch(
+                writer,
+                entries.clone().into_iter().map(|(key, value)| (key.as_ref(), value.as_ref())),
+            )
+        })
+    }
+
+    /// Changes the value of a key by a function; whether the key was there. Durable when this returns; nobody sees
+    /// anything in between. If the change is within eight bytes (at a multiple of eight from the value's beginning) it
+    /// is made in place, otherwise a changed copy takes the value's place. Other changes of the key wait meanwhile.
+    ///
+    /// The function must not use the store. In a store of records of one size it must leave the length alone. It is called
+    /// again if room had to be made first.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put); [`PmemError::Damaged`] if the value is.
+    pub fn update(&mut self, key: &L::Key, mut change: impl FnMut(&mut Vec<u8>)) -> Result<bool> {
+        self.with_room(|core, writer| core.update(writer, key.as_ref(), &mut change))
+    }
+
+    /// Removes a key; whether it was there. Durable when this returns.
+    ///
+    /// # Errors
+    /// [`PmemError::Persist`], and then it is not known whether the key is gone.
+    pub fn delete(&mut self, key: &L::Key) -> Result<bool> {
+        self.reader.core.delete(&mut self.writer, key.as_ref())
+    }
+
+    /// Removes several keys with fewer fences; how many were there.
+    ///
+    /// # Errors
+    /// As [`delete`](Self::delete); any of them may be gone.
+    pub fn delete_batch<'k>(&mut self, keys: impl IntoIterator<Item = &'k L::Key>) -> Result<u64>
+    where
+        L::Key: 'k,
+    {
+        self.reader.core.delete_batch(&mut self.writer, keys.into_iter().map(AsRef::as_ref))
+    }
+
+    /// A handle that only reads.
+    pub fn reader(&self) -> Reader<L, M> {
+        self.reader.clone()
+    }
+}
+
+impl<L: Layout, M: Medium> Drop for Client<L, M> {
+    fn drop(&mut self) {
+        self.reader.core.end_writer(&mut self.writer);
+    }
+}
