@@ -4,6 +4,7 @@ use crate::engines::{Choice, EngineName};
 use crate::keys::Order;
 use crate::parse;
 use crate::protocol::Workload;
+use crate::records::RecordArguments;
 use crate::workloads::io::Method;
 use crate::workloads::ycsb::{Distribution, Mix};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -137,6 +138,54 @@ pub enum Command {
         /// What this run has.
         #[command(flatten)]
         ycsb: YcsbArguments,
+    },
+    /// All records into an empty store, in random order, anew in each round
+    #[command(
+        after_help = "Example:\n  lab put --engines pmem,dashmap --records 2M --value-bytes 200 --threads 2 --dir /dev/shm"
+    )]
+    Put {
+        /// What all runs have.
+        #[command(flatten)]
+        run: RunArguments,
+        /// What runs on records have.
+        #[command(flatten)]
+        records: RecordArguments,
+    },
+    /// Values of random keys
+    #[command(
+        after_help = "Example:\n  lab get --engines pmem,dashmap --records 2M --value-bytes 200 --threads 2 --dir /dev/shm"
+    )]
+    Get {
+        /// What all runs have.
+        #[command(flatten)]
+        run: RunArguments,
+        /// What runs on records have.
+        #[command(flatten)]
+        records: RecordArguments,
+    },
+    /// Changes of eight bytes in values of random keys
+    #[command(
+        after_help = "Example:\n  lab update --engines pmem,dashmap --records 2M --value-bytes 200 --threads 2 --dir /dev/shm"
+    )]
+    Update {
+        /// What all runs have.
+        #[command(flatten)]
+        run: RunArguments,
+        /// What runs on records have.
+        #[command(flatten)]
+        records: RecordArguments,
+    },
+    /// All records out of a store, in random order, anew in each round
+    #[command(
+        after_help = "Example:\n  lab delete --engines pmem,dashmap --records 2M --value-bytes 200 --threads 2 --dir /dev/shm"
+    )]
+    Delete {
+        /// What all runs have.
+        #[command(flatten)]
+        run: RunArguments,
+        /// What runs on records have.
+        #[command(flatten)]
+        records: RecordArguments,
     },
     /// Pages made resident and released again, by each method; operations are pages
     #[command(after_help = "Example:\n  lab evict --threads 1,2")]

@@ -122,13 +122,17 @@ fn pace(run: &RunArguments, threads: usize, round: usize) -> Pace {
 
 /// Measures what a pass in this process uses.
 #[derive(Default)]
-struct Gauge {
+pub struct Gauge {
     /// By contestant and threads.
     latencies: BTreeMap<(usize, usize), Latencies>,
 }
 
 impl Gauge {
-    fn measure(
+    /// Measures one pass.
+    ///
+    /// # Errors
+    /// What the pass says.
+    pub fn measure(
         &mut self,
         contestant: usize,
         threads: usize,

@@ -6,7 +6,7 @@
 //! - [`contest`]: rounds that alternate between contestants, medians and ratios; [`statistics`];
 //! - [`coordinator`], [`worker`], [`record_worker`], [`protocol`]: each engine in a process of its own, so that its memory and
 //!   its I/O are its alone, but all in one run, in turn;
-//! - [`device`]: the runs without an engine;
+//! - [`device`]: the runs without an engine; [`records`]: those on single durable records;
 //! - [`machine`]: the manifest, resident sizes, bytes read and written; [`report`]: what is printed.
 //!
 //! Nothing here is part of the engine, and nothing asserts speed: figures depend on the machine, which the
@@ -22,6 +22,7 @@ mod machine;
 mod parse;
 mod protocol;
 mod record_worker;
+mod records;
 mod report;
 mod statistics;
 mod worker;
@@ -35,6 +36,7 @@ use protocol::Workload;
 use report::Reporter;
 use std::fmt;
 use std::process::ExitCode;
+use workloads::records::Verb;
 
 /// Anything that ends a run.
 type Error = Box<dyn std::error::Error + Send + Sync>;
@@ -93,6 +95,18 @@ fn run(command: Command) -> Result<()> {
         }
         Command::Ycsb { run, engines, ycsb } => {
             coordinator::run(&run, &engines, Job::ycsb(&ycsb), &Reporter { json: run.json })
+        }
+        Command::Put { run, records } => {
+            records::run(&run, &records, Verb::Put, &Reporter { json: run.json })
+        }
+        Command::Get { run, records } => {
+            records::run(&run, &records, Verb::Get, &Reporter { json: run.json })
+        }
+        Command::Update { run, records } => {
+            records::run(&run, &records, Verb::Update, &Reporter { json: run.json })
+        }
+        Command::Delete { run, records } => {
+            records::run(&run, &records, Verb::Delete, &Reporter { json: run.json })
         }
         Command::Evict { run, evict } => device::evict(&run, &evict, &Reporter { json: run.json }),
         Command::Io { run, io } => device::io(&run, &io, &Reporter { json: run.json }),

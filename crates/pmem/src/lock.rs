@@ -181,6 +181,6 @@ mod tests {
                 });
             }
         });
-        assert_eq!(word.load(Ordering::Relaxed), 4000 * VERSION_STEP & LOCK_MASK);
+        assert_eq!(word.load(Ordering::Relaxed), (4000 * VERSION_STEP) & LOCK_MASK);
     }
 }

@@ -295,9 +295,7 @@ fn classify<L: Format, M: Medium>(core: &Core<L, M>, first: u64, end: u64) -> (V
     for block in first..end {
         let word = core.space.block(block);
         let (state, _, dead) = word.load();
-        if state == State::Free {
-            free.push(block);
-        } else if state == State::Open && word.close() {
+        if state == State::Free || (state == State::Open && word.close()) {
             free.push(block);
         } else if state == State::Open && !core.read_only {
             let is_sparse = L::HAS_LARGE || dead >= L::units_of_block(core.geometry) / REFILL_SHARE;

@@ -6,15 +6,20 @@
 //! [`Engine`] is one table of tuples with keys of 8 bytes; [`store::Store`] is several tables with keys and values
 //! of any size, and transactions where the engine has them.
 
+pub mod dashmap;
 pub mod lmdb;
 pub mod lmdb_store;
 #[cfg(test)]
 pub mod memory;
 #[cfg(test)]
 pub mod memory_store;
+pub mod pmem;
 pub mod raw;
+pub mod records;
 #[cfg(feature = "rocksdb")]
 pub mod rocksdb;
+#[cfg(feature = "rocksdb")]
+pub mod rocksdb_records;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 pub mod store;

@@ -7,6 +7,7 @@ pub mod evict;
 pub mod insert;
 pub mod io;
 pub mod lookup;
+pub mod records;
 pub mod scan;
 pub mod tpcc;
 pub mod ycsb;

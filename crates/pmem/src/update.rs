@@ -1,0 +1,134 @@
+//! Changing values: in place where the change is one word, by a copy otherwise.
+
+use crate::{
+    core::{Core, ONE, Writer},
+    error::{Damage, PmemError, Result},
+    format::{Format, Record},
+    layout::{Place, record_sum},
+    lock,
+    medium::{Medium, Site},
+    memory::{WORD, store_bytes},
+};
+use std::sync::atomic::Ordering;
+
+impl<L: Format, M: Medium> Core<L, M> {
+    /// Changes the value of a key by a function of it; whether the key was there.
+    pub fn update(
+        &self,
+        writer: &mut Writer<L>,
+        key: &[u8],
+        change: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<bool> {
+        self.check_writable()?;
+        let hash = self.hash(key);
+        let held = self.stripes.lock(hash);
+        let Some((place, record)) = self.find_locked(hash, key) else { return Ok(false) };
+        let mut old = Vec::new();
+        record.load_value(&self.medium, &mut old);
+        // A damaged value must not be given checksums that are right.
+        if self.superblock.checksums && !record.is_sound(&self.medium, key, &old) {
+            return Err(PmemError::Damaged(Damage::Record { at: record.at }));
+        }
+        let mut new = old.clone();
+        change(&mut new);
+        self.check_lengths(key, &new)?;
+        match difference(&old, &new) {
+            Difference::None => Ok(true),
+            Difference::Word(word) => {
+                self.update_word(writer, (place, &record), key, (&old, &new), word).map(|()| true)
+            }
+            Difference::Many => {
+                let sequence = Self::draw(writer, record.sequence(&self.medium));
+                let sums = self.sums(sequence, key, &new);
+                let (moved, copy) = self.append(writer, ONE.record, (sequence, sums), key, &new)?;
+                self.fence(writer, ONE.record)?;
+                L::publish(&self.medium, self.geometry, &mut writer.lane, ONE.publish, moved, &copy);
+                self.fence(writer, ONE.publish)?;
+                self.index.replace(hash, place.0, moved.0);
+                L::retract(&self.medium, self.geometry, &mut writer.lane, Site::Retract, place, &record);
+                self.fence(writer, Site::Retract)?;
+                drop(held);
+                self.freed(writer, place, &record)?;
+                Ok(true)
+            }
+        }
+    }
+
+    /// Changes one word of a value where it lies. Before that the checksums of both values are made durable, so that
+    /// the record is right whether the word makes it or not.
+    fn update_word(
+        &self,
+        writer: &mut Writer<L>,
+        (place, record): (Place, &Record),
+        key: &[u8],
+        (old, new): (&[u8], &[u8]),
+        word: usize,
+    ) -> Result<()> {
+        let memory = self.medium.memory();
+        let head_at = self.geometry.page_at_of(place);
+        // Held until the change is durable: nobody reads what might be lost.
+        let held = lock::lock(memory.word(head_at));
+        self.medium.touched(head_at, 8);
+        if self.superblock.checksums {
+            let sequence = record.sequence(&self.medium);
+            let sums =
+                u64::from(record_sum(sequence, key, old)) | u64::from(record_sum(sequence, key, new)) << 32;
+            memory.word(record.sums_at()).store(sums, Ordering::Relaxed);
+            self.medium.touched(record.sums_at(), 8);
+            self.medium.flush(&mut writer.lane, Site::UpdateSums, record.sums_at(), 8);
+            self.fence(writer, Site::UpdateSums)?;
+        }
+        let at = record.value_at() + (word * WORD) as u64;
+        let bytes = new.chunks(WORD).nth(word).unwrap_or_default();
+        store_bytes(memory.words(at, 1), bytes);
+        self.medium.touched(at, 8);
+        self.medium.flush(&mut writer.lane, Site::UpdateValue, at, 8);
+        self.fence(writer, Site::UpdateValue)?;
+        drop(held);
+        self.medium.touched(head_at, 8);
+        Ok(())
+    }
+}
+
+/// How two values differ.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Difference {
+    /// Not at all.
+    None,
+    /// In one word.
+    Word(usize),
+    /// In their lengths, or in more than one word.
+    Many,
+}
+
+fn difference(old: &[u8], new: &[u8]) -> Difference {
+    if old.len() != new.len() {
+        return Difference::Many;
+    }
+    let mut words = old.chunks(WORD).zip(new.chunks(WORD)).enumerate().filter(|(_, (old, new))| old != new);
+    match (words.next(), words.next()) {
+        (None, _) => Difference::None,
+        (Some((word, _)), None) => Difference::Word(word),
+        _ => Difference::Many,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_changed_is_found() {
+        let old: Vec<u8> = (0..20).collect();
+        let with = |changes: &[usize]| {
+            let mut new = old.clone();
+            changes.iter().for_each(|at| new[*at] ^= 1);
+            difference(&old, &new)
+        };
+        assert_eq!(with(&[]), Difference::None);
+        assert_eq!(with(&[0, 7]), Difference::Word(0));
+        assert_eq!(with(&[19]), Difference::Word(2));
+        assert_eq!(with(&[7, 8]), Difference::Many);
+        assert_eq!(difference(&old, &old[..19]), Difference::Many);
+    }
+}
