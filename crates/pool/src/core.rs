@@ -28,7 +28,7 @@ use crate::{
     state::{PageState, Wake, Want, Word},
     statistics::Counters,
     superblock::{SUPERBLOCKS, Superblock},
-    view::OptimisticBytes,
+    view::{OptimisticBytes, prefetch},
 };
 use std::sync::{
     Arc, Mutex, MutexGuard,
@@ -198,6 +198,17 @@ impl Core {
     #[inline]
     pub(crate) fn address_of_any(&self, page: PageId) -> *const u8 {
         self.base.wrapping_add(page.0.wrapping_mul(PAGE_SIZE as u64) as usize)
+    }
+
+    /// Fetches bytes of a page into the processor's cache, and with its beginning the page's state.
+    #[inline]
+    pub(crate) fn prefetch(&self, page: PageId, at: usize, bytes: usize) {
+        // Any page will do, also one beyond the capacity: a prefetch does nothing that a program can see.
+        let page = page.0 as usize;
+        if at == 0 {
+            prefetch(self.states.wrapping_add(page).cast(), 1);
+        }
+        prefetch(self.base.wrapping_add(page.wrapping_mul(PAGE_SIZE).wrapping_add(at)), bytes);
     }
 
     /// The bytes of a page, for whoever validates what it reads.

@@ -12,10 +12,10 @@ use crate::{
     error::{Interrupt, Miss},
     pager::{AllocatedPage, ExclusivePage, OptimisticPage, SharedPage},
     state::{PageState, Word},
-    view::{OptimisticBytes, prefetch},
+    view::OptimisticBytes,
 };
 use std::mem::ManuallyDrop;
-use vellum_base::{Extent, HEADER_BYTES, Lsn, PAGE_SIZE, PageId};
+use vellum_base::{Extent, HEADER_BYTES, Lsn, PageId};
 
 /// A look at a page that holds nothing: what was read is valid if [`validate`](Self::validate) says so.
 #[must_use = "what was read means nothing until it is validated"]
@@ -70,13 +70,6 @@ impl<'p> OptimisticGuard<'p> {
     #[inline]
     pub fn id(&self) -> PageId {
         self.page
-    }
-
-    /// Fetches bytes that will be read soon into the processor's cache.
-    #[inline]
-    pub fn prefetch(&self, at: usize, length: usize) {
-        let (at, length) = (at.min(PAGE_SIZE), length.min(PAGE_SIZE));
-        prefetch(self.core.address(self.page).wrapping_add(at), length);
     }
 
     /// Its bytes, as they are at the moment of each read.
@@ -325,11 +318,6 @@ impl<'p> OptimisticPage for OptimisticGuard<'p> {
     #[inline]
     fn validate(&self) -> Result<(), Interrupt> {
         OptimisticGuard::validate(self)
-    }
-
-    #[inline]
-    fn prefetch(&self, at: usize, length: usize) {
-        OptimisticGuard::prefetch(self, at, length);
     }
 
     #[inline]

@@ -40,9 +40,6 @@ pub trait OptimisticPage: Copy {
     /// [`Interrupt::Conflict`] if not.
     fn validate(&self) -> Result<(), Interrupt>;
 
-    /// Fetches bytes that will be read soon into the processor's cache. Does nothing that a program can see.
-    fn prefetch(&self, at: usize, length: usize);
-
     /// Latches the page exclusively, if it still is what was read.
     ///
     /// # Errors
@@ -180,9 +177,10 @@ pub trait Pager: Send + Sync {
         place: usize,
     ) -> Result<Self::Optimistic<'p>, Interrupt>;
 
-    /// Fetches what a look at the child will need first, and the first `bytes` bytes of it, into the processor's
-    /// cache, and waits for none of it.
-    fn prefetch(&self, parent: &Self::Optimistic<'_>, place: usize, bytes: usize);
+    /// Fetches bytes of a page that will be read soon into the processor's cache, and waits for none of it; from the
+    /// beginning of the page also what a look at it needs beside it. Does nothing that a program can see, whatever the
+    /// page.
+    fn prefetch(&self, page: PageId, at: usize, bytes: usize);
 
     /// [`child`](Self::child), after a [`prefetch`](Self::prefetch) of it some time ago.
     ///

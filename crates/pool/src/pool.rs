@@ -15,7 +15,7 @@ use crate::{
     state::Word,
     statistics::PoolStatistics,
     superblock::{APPLICATION_BYTES, ROOTS, SUPERBLOCKS},
-    view::{LINE_BYTES, prefetch, prefetch_line},
+    view::{LINE_BYTES, prefetch_line},
 };
 use std::{
     path::{Path, PathBuf},
@@ -423,12 +423,8 @@ impl Pager for Pool {
     }
 
     #[inline]
-    fn prefetch(&self, parent: &OptimisticGuard<'_>, place: usize, bytes: usize) {
-        let page = PageId(parent.bytes().u64_at(place));
-        if self.within(page) {
-            prefetch(std::ptr::from_ref(self.core.state(page)).cast(), 1);
-            prefetch(self.core.address(page), bytes);
-        }
+    fn prefetch(&self, page: PageId, at: usize, bytes: usize) {
+        self.core.prefetch(page, at, bytes);
     }
 
     #[inline(always)]

@@ -15,13 +15,10 @@ impl<B: Bytes> NodeView<B> {
         let word = self.word();
         let count = word.count().min(word.count_max());
         let head = head_of(key.get(word.prefix_length()..).unwrap_or(&[]));
-        let before = |index: usize| usize::from(self.bytes.u32_at(HINTS_AT + 4 * index) < head);
-        let quarter = 4 * (before(3) + before(7) + before(11));
-        let range =
-            quarter + before(quarter) + before(quarter + 1) + before(quarter + 2) + before(quarter + 3);
-        let shift = hint_shift(count);
-        let stride = word.stride();
-        let first = (range << shift).min(count);
-        (SLOTS_AT + first * stride, stride << shift)
+        if word.level() == 0 {
+            self.range_of::<LEAF_STRIDE>(count, head)
+        } else {
+            self.range_of::<INNER_STRIDE>(count, head)
+        }
     }
 }

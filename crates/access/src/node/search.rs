@@ -162,7 +162,7 @@ impl<B: Bytes> NodeView<B> {
     /// and its bytes. All slots before the range are less, and its last one, whose head is the hint, is not;
     /// unless all are.
     #[inline(always)]
-    fn range_of<const STRIDE: usize>(self, count: usize, head: u32) -> (usize, usize) {
+    pub(super) fn range_of<const STRIDE: usize>(self, count: usize, head: u32) -> (usize, usize) {
         let shift = hint_shift(count);
         let range = self.bytes.less_of_16(HINTS_AT, head) << shift;
         // Near the end of the node the range is moved back until it ends with the last slot: it then begins with

@@ -17,7 +17,7 @@
 
 use super::{
     Tree, check_key,
-    job::{Answer, Job, Stage, Step, Task},
+    job::{Answer, Fetch, Job, Room, Stage, Step, Task},
 };
 use crate::AccessError;
 use std::collections::VecDeque;
@@ -27,6 +27,9 @@ use vellum_pool::{Begun, FinishedRead, Interrupt, Miss, Misses, Pager};
 /// How many operations take steps in turn. Enough that what one of them fetches has come when its next turn does;
 /// few enough that it has not been pushed out of the innermost cache again.
 const WIDTH: usize = 32;
+
+/// How much room for values is kept for later, in bytes.
+const VALUES_BYTES_KEPT: usize = 1 << 20;
 
 /// How often an operation may miss before it gives up: see [`Pager::run`].
 const MISSES_MAX: u32 = 10_000;
@@ -74,11 +77,15 @@ pub struct Batch<'p, P: Pager + 'p, K, V> {
     starved: VecDeque<(usize, Miss)>,
     /// Those that met a page that somebody else held or changed.
     disturbed: Vec<(usize, PageId)>,
-    /// Those that are done and have not been taken.
+    /// Those that are done and have not been taken, in the order in which they were; who takes them by place does
+    /// not need it.
     over: VecDeque<usize>,
+    /// How many are done and have not been taken.
+    overs: usize,
     /// There is none before the first miss.
     reads: Option<P::Misses<'p>>,
     finished: Vec<FinishedRead>,
+    room: Room,
 }
 
 impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
@@ -94,8 +101,10 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
             starved: VecDeque::new(),
             disturbed: Vec::new(),
             over: VecDeque::new(),
+            overs: 0,
             reads: None,
             finished: Vec::new(),
+            room: Room::default(),
         }
     }
 
@@ -135,19 +144,12 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
                 index
             }
             None => {
-                self.jobs.push(Job {
-                    tree,
-                    request,
-                    tag,
-                    stage,
-                    value: Vec::new(),
-                    misses: 0,
-                    patient: true,
-                });
+                self.jobs.push(Job { tree, request, tag, stage, misses: 0, patient: true });
                 self.jobs.len() - 1
             }
         };
         if over {
+            self.overs += 1;
             self.over.push_back(index);
         } else {
             self.ready.push_back(index);
@@ -166,10 +168,11 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
         for _ in 0..self.ready.len() {
             let Some(index) = self.ready.pop_front() else { break };
             let Some(job) = self.jobs.get_mut(index) else { continue };
-            match job.step(self.pager) {
+            match job.step(self.pager, &mut self.room) {
                 Ok(Step::More) => self.ready.push_back(index),
                 Ok(Step::Last(outcome)) => {
                     job.stage = Stage::Over(Ok(outcome));
+                    self.overs += 1;
                     self.over.push_back(index);
                 }
                 Ok(Step::Failed(error)) => self.fail(index, error),
@@ -177,6 +180,9 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
                 Ok(Step::WouldWait) => self.fail(index, self.pager.no_room().into()),
                 Err(interrupt) => self.interrupted(index, interrupt),
             }
+        }
+        for Fetch { page, at, bytes } in self.room.fetches.drain(..) {
+            self.pager.prefetch(page, at, bytes);
         }
         if !self.disturbed.is_empty() {
             self.look_again();
@@ -211,8 +217,15 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
         };
         let (key, _) = job.request.take()?;
         self.free.push(index);
-        let answer = result.map(|outcome| outcome.with(&job.value));
-        Some(visit(job.tag, &key, answer))
+        let answer = result.map(|outcome| outcome.with(&self.room.values));
+        let visited = visit(job.tag, &key, answer);
+        self.overs -= 1;
+        if self.overs == 0 {
+            // No answer refers to them any more.
+            self.room.values.clear();
+            self.room.values.shrink_to(VALUES_BYTES_KEPT);
+        }
+        Some(visited)
     }
 
     /// Begins all operations, in order and as many at once as pays, and shows their answers to `visit` in the same
@@ -384,6 +397,7 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
     fn fail(&mut self, index: usize, error: AccessError) {
         if let Some(job) = self.jobs.get_mut(index) {
             job.stage = Stage::Over(Err(error));
+            self.overs += 1;
             self.over.push_back(index);
         }
     }

@@ -9,7 +9,7 @@ use crate::{
     error::damaged,
     node::{NodeView, ValueAt, ValueKind},
 };
-use vellum_base::{Bytes, HEADER_BYTES};
+use vellum_base::{Bytes, HEADER_BYTES, PageId};
 use vellum_pool::{Interrupt, OptimisticPage, Pager, SharedPage};
 
 /// What is fetched of a node at first.
@@ -61,18 +61,24 @@ pub(super) enum Stage<'p, P: Pager + 'p> {
 #[derive(Clone, Copy)]
 pub(super) enum Outcome {
     Absent,
-    /// It is in the operation's buffer.
-    Found,
+    /// It is among the values that have been read, at this place.
+    Found {
+        start: usize,
+        bytes: usize,
+    },
     Written(Written),
     Removed(bool),
 }
 
 impl Outcome {
-    /// What it comes to, with the value that has been read.
-    pub(super) fn with(self, value: &[u8]) -> Answer<'_> {
+    /// What it comes to, with the values that have been read.
+    pub(super) fn with(self, values: &[u8]) -> Answer<'_> {
         match self {
             Self::Absent => Answer::Value(None),
-            Self::Found => Answer::Value(Some(value)),
+            Self::Found { start, bytes } => {
+                let value = values.get(start..).and_then(|rest| rest.get(..bytes));
+                Answer::Value(value)
+            }
             Self::Written(written) => Answer::Written(written),
             Self::Removed(removed) => Answer::Removed(removed),
         }
@@ -88,6 +94,27 @@ pub(super) enum Step {
     WouldWait,
 }
 
+/// Bytes of a page that the next step of an operation will read.
+///
+/// A page that the processor has not looked at for long has to be translated first, and an instruction that waits for
+/// that keeps those far behind it from beginning. So the fetches of all operations are issued together, one right
+/// after the other, when all have taken their steps; their translations then overlap.
+#[derive(Clone, Copy)]
+pub(super) struct Fetch {
+    pub(super) page: PageId,
+    pub(super) at: usize,
+    pub(super) bytes: usize,
+}
+
+/// What steps leave behind, for all operations together.
+#[derive(Default)]
+pub(super) struct Room {
+    /// What the operations that took a step will read in their next.
+    pub(super) fetches: Vec<Fetch>,
+    /// Values that have been read, one behind the other.
+    pub(super) values: Vec<u8>,
+}
+
 /// One operation.
 pub(super) struct Job<'p, P: Pager + 'p, K, V> {
     pub(super) tree: Tree<'p, P>,
@@ -95,7 +122,6 @@ pub(super) struct Job<'p, P: Pager + 'p, K, V> {
     pub(super) request: Option<(K, Task<V>)>,
     pub(super) tag: u64,
     pub(super) stage: Stage<'p, P>,
-    pub(super) value: Vec<u8>,
     pub(super) misses: u32,
     /// Whether it may do what waits.
     pub(super) patient: bool,
@@ -114,14 +140,16 @@ impl<P: Pager> Tree<'_, P> {
         visit: impl FnOnce(Answer<'_>) -> T,
     ) -> Result<Option<T>, AccessError> {
         check_key(key.as_ref())?;
-        let (stage, value) = (Stage::Start, Vec::new());
-        let request = Some((key, task));
-        let mut job = Job { tree: *self, request, tag: 0, stage, value, misses: 0, patient: false };
+        let (stage, request) = (Stage::Start, Some((key, task)));
+        let mut job = Job { tree: *self, request, tag: 0, stage, misses: 0, patient: false };
+        let mut room = Room::default();
         let mut conflicts = 0;
         loop {
-            match job.step(self.pager) {
+            // What is to be fetched is read at once.
+            room.fetches.clear();
+            match job.step(self.pager, &mut room) {
                 Ok(Step::More) => {}
-                Ok(Step::Last(outcome)) => return Ok(Some(visit(outcome.with(&job.value)))),
+                Ok(Step::Last(outcome)) => return Ok(Some(visit(outcome.with(&room.values)))),
                 Ok(Step::Failed(error)) => return Err(error),
                 Ok(Step::WouldWait) | Err(Interrupt::Miss(_)) => return Ok(None),
                 Err(Interrupt::Conflict(_)) if conflicts < CONFLICTS_MAX => {
@@ -136,31 +164,32 @@ impl<P: Pager> Tree<'_, P> {
 }
 
 impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Job<'p, P, K, V> {
-    /// Takes the next step. After a miss the same step is to be taken again; after a conflict the first.
+    /// Takes the next step, and says what the one after that will read. After a miss the same step is to be taken
+    /// again; after a conflict the first.
     #[inline]
-    pub(super) fn step(&mut self, pager: &'p P) -> Result<Step, Interrupt> {
+    pub(super) fn step(&mut self, pager: &'p P, room: &mut Room) -> Result<Step, Interrupt> {
         match &self.stage {
-            Stage::Start => self.start(pager),
+            Stage::Start => self.start(pager, room),
             Stage::Child { node, level, place } => {
                 let child = pager.child_fetched(node, *place)?;
                 let level = self.tree.level_of(&child, Some(*level))?;
-                let (at, length) = NodeView::new(child.bytes()).search_range(self.key());
-                child.prefetch(at, length);
+                let (at, bytes) = NodeView::new(child.bytes()).search_range(self.key());
+                room.fetches.push(Fetch { page: child.id(), at, bytes });
                 self.stage = Stage::Search { node: child, level };
                 Ok(Step::More)
             }
             Stage::Value { leaf, at } => {
-                self.value.clear();
-                leaf.bytes().append_to(at.at, at.length, &mut self.value);
-                leaf.validate()?;
-                Ok(Step::Last(Outcome::Found))
+                let start = room.values.len();
+                leaf.bytes().append_to(at.at, at.length, &mut room.values);
+                leaf.validate().inspect_err(|_| room.values.truncate(start))?;
+                Ok(Step::Last(Outcome::Found { start, bytes: room.values.len() - start }))
             }
             Stage::Search { level, .. } => {
                 let level = *level;
                 let Stage::Search { node, .. } = std::mem::replace(&mut self.stage, Stage::Start) else {
                     return Ok(Step::More);
                 };
-                self.search(pager, node, level)
+                self.search(pager, node, level, room)
             }
             Stage::Over(_) => Ok(Step::More),
         }
@@ -172,26 +201,32 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Job<'p, P, K, V> {
 
     /// Looks at the root and, if it is no leaf, at the node below: both are in the cache anyway, because every
     /// operation comes by.
-    fn start(&mut self, pager: &'p P) -> Result<Step, Interrupt> {
+    fn start(&mut self, pager: &'p P, room: &mut Room) -> Result<Step, Interrupt> {
         let root = pager.root(self.tree.root)?;
         let level = self.tree.level_of(&root, None)?;
         if level < 2 {
-            return self.search(pager, root, level);
+            return self.search(pager, root, level, room);
         }
         let place = NodeView::new(root.bytes()).child_for(self.key());
         let child = pager.child(&root, place)?;
         let level = self.tree.level_of(&child, Some(level))?;
-        self.search(pager, child, level)
+        self.search(pager, child, level, room)
     }
 
     /// Searches a node, and has what it leads to fetched.
     #[inline]
-    fn search(&mut self, pager: &'p P, node: P::Optimistic<'p>, level: u8) -> Result<Step, Interrupt> {
+    fn search(
+        &mut self,
+        pager: &'p P,
+        node: P::Optimistic<'p>,
+        level: u8,
+        room: &mut Room,
+    ) -> Result<Step, Interrupt> {
         let Some((key, task)) = &self.request else { return Ok(Step::Last(Outcome::Absent)) };
         let view = NodeView::new(node.bytes());
         if level > 0 {
             let place = view.child_for(key.as_ref());
-            pager.prefetch(&node, place, GUIDE_BYTES);
+            room.fetches.push(Fetch { page: view.child_at(place), at: 0, bytes: GUIDE_BYTES });
             self.stage = Stage::Child { node, level, place };
             return Ok(Step::More);
         }
@@ -204,17 +239,23 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Job<'p, P, K, V> {
                 Ok(Step::Last(Outcome::Absent))
             }
             Some(at) if at.kind == ValueKind::Inline => {
-                node.prefetch(at.at, at.length);
+                room.fetches.push(Fetch { page: node.id(), at: at.at, bytes: at.length });
                 self.stage = Stage::Value { leaf: node, at };
                 Ok(Step::More)
             }
-            Some(at) => self.read_blob(pager, node, at),
+            Some(at) => self.read_blob(pager, node, at, room),
         }
     }
 
     /// Copies a large value.
     #[cold]
-    fn read_blob(&mut self, pager: &'p P, leaf: P::Optimistic<'p>, at: ValueAt) -> Result<Step, Interrupt> {
+    fn read_blob(
+        &mut self,
+        pager: &'p P,
+        leaf: P::Optimistic<'p>,
+        at: ValueAt,
+        room: &mut Room,
+    ) -> Result<Step, Interrupt> {
         let reference = blob_reference::<P>(&leaf, at)?;
         match pager.shared(&leaf, reference.extent()) {
             Ok(guard) => {
@@ -222,9 +263,9 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Job<'p, P, K, V> {
                     return Err(damaged(leaf.id(), NOT_ITS_VALUE));
                 }
                 let value = guard.page().get(HEADER_BYTES..HEADER_BYTES + reference.length as usize);
-                self.value.clear();
-                self.value.extend_from_slice(value.unwrap_or_default());
-                Ok(Step::Last(Outcome::Found))
+                let (start, value) = (room.values.len(), value.unwrap_or_default());
+                room.values.extend_from_slice(value);
+                Ok(Step::Last(Outcome::Found { start, bytes: value.len() }))
             }
             Err(interrupt) => {
                 self.stage = Stage::Search { node: leaf, level: 0 };
