@@ -1,7 +1,7 @@
 //! What may be written on the command line, as far as commands share it.
 
 use crate::{
-    commands::{delete, get, import, put, scan, stat, tables, tour, verify},
+    commands::{delete, get, import, pmem, put, scan, stat, tables, tour, verify},
     size,
     text::Form,
 };
@@ -78,6 +78,8 @@ pub enum Command {
     Stat(stat::Arguments),
     /// Check every page, every structure and every checksum
     Verify(verify::Arguments),
+    /// Work with stores of persistent memory
+    Pmem(pmem::Arguments),
 }
 
 /// Which database, and how it is used.

@@ -125,10 +125,11 @@ impl<L: Layout> Store<L> {
         if options.read_only {
             return Err(PmemError::Options("a store that is made cannot be opened only to be read"));
         }
-        let medium = FileMedium::open(path, Opening::Create, options)?;
-        let is_device = medium.capacity() > 0;
-        Self::create_on(medium, options, SEGMENTS_MAX, END_STEP).inspect_err(|_| {
-            if !is_device {
+        let was_there = path.symlink_metadata().is_ok();
+        let made = FileMedium::open(path, Opening::Create, options)
+            .and_then(|medium| Self::create_on(medium, options, SEGMENTS_MAX, END_STEP));
+        made.inspect_err(|_| {
+            if !was_there {
                 // It holds nothing, and is no store.
                 let _ = std::fs::remove_file(path);
             }

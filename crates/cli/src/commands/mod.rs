@@ -3,6 +3,7 @@
 pub mod delete;
 pub mod get;
 pub mod import;
+pub mod pmem;
 pub mod put;
 pub mod scan;
 pub mod stat;
@@ -28,5 +29,6 @@ pub fn run(arguments: &Arguments) -> Result {
         Command::Tables(command) => tables::run(command, general),
         Command::Stat(command) => stat::run(command, general),
         Command::Verify(command) => verify::run(command, general),
+        Command::Pmem(command) => pmem::run(command, general),
     }
 }

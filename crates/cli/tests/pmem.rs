@@ -1,0 +1,64 @@
+//! Stores of persistent memory on the command line. The files of these tests are ordinary ones, so msync it is.
+
+mod common;
+
+use common::Place;
+
+#[test]
+fn a_store_is_made_filled_listed_and_checked() {
+    let place = Place::new();
+    for (name, sizes) in [("any", None), ("one", Some("8/8"))] {
+        let mut create = vec!["pmem", "create", name, "--chunk", "1MiB"];
+        create.extend(sizes.iter().flat_map(|sizes| ["--sizes", sizes]));
+        let created = place.run(&create);
+        assert_eq!(created.code, Some(0), "{}", created.err);
+        assert!(created.err.contains("msync"), "{}", created.err);
+        place.run(&create).fails(2, &["exists"]);
+        let put = place.run(&["pmem", "put", name, "key-0001", "value--1"]);
+        assert!(put.err.contains("inserted key-0001"), "{}", put.err);
+        let replaced = place.run(&["pmem", "put", name, "key-0001", "value--2", "--json"]).json();
+        assert_eq!(replaced[0]["result"], "replaced");
+        place.run(&["pmem", "put", name, "key-0002", "other--1"]).ok();
+        assert_eq!(place.run(&["pmem", "get", name, "key-0001"]).ok(), "value--2");
+        assert_eq!(place.run(&["pmem", "get", name, "key-0002", "--json"]).json()[0]["value"], "other--1");
+        let listed = place.run(&["pmem", "scan", name, "--json"]).json();
+        assert_eq!(listed.len(), 2);
+        assert_eq!(place.run(&["pmem", "scan", name, "--prefix", "key-0002"]).ok(), "key-0002\tother--1\n");
+        place.run(&["pmem", "delete", name, "key-0002"]).ok();
+        place.run(&["pmem", "get", name, "key-0002"]).fails(1, &["no key key-0002"]);
+        let stat = place.run(&["pmem", "stat", name, "--json"]).json();
+        assert_eq!(
+            (stat[0]["record_count"].as_u64(), stat[0]["persistence"].as_str()),
+            (Some(1), Some("msync"))
+        );
+        assert!(place.run(&["pmem", "verify", name]).ok().contains("as it should be"));
+    }
+    place.run(&["pmem", "put", "one", "short", "value--1"]).fails(2, &["8 bytes"]);
+}
+
+#[test]
+fn damage_is_named_and_has_its_exit_code() {
+    let place = Place::new();
+    place.run(&["pmem", "create", "s", "--chunk", "1MiB"]).ok();
+    place.run(&["pmem", "put", "s", "key", "a value that will be damaged"]).ok();
+    let path = place.path("s");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let at = bytes.windows(7).position(|part| part == b"damaged").unwrap();
+    bytes[at] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    place.run(&["pmem", "verify", "s"]).fails(3, &["1 problem"]);
+    place.run(&["pmem", "get", "s", "key"]).fails(3, &["fails its checksum"]);
+    std::fs::write(&path, "something else").unwrap();
+    place.run(&["pmem", "stat", "s"]).fails(3, &["not a store"]);
+}
+
+#[test]
+fn what_the_system_does_not_confirm_is_refused_unless_vouched_for() {
+    let place = Place::new();
+    place.run(&["pmem", "create", "s", "--persistence", "flushless"]).fails(2, &["vouch"]);
+    assert!(!place.path("s").exists());
+    let bench = ["pmem", "bench", "s", "--records", "2000", "--seconds", "0", "--json"];
+    let figures = place.run(&bench).json();
+    assert!(figures.iter().any(|row| row["step"] == "recovery" && row["operations"] == 2000), "{figures:?}");
+    assert!(!place.path("s").exists(), "it is removed");
+}
