@@ -80,12 +80,6 @@ pub trait Transaction {
         Ok(())
     }
 
-    /// Says that the values of these keys, which exist, will be changed soon: an engine that gains by it fetches all
-    /// of them at once.
-    fn fetch<K: AsRef<[u8]>>(&mut self, _table: usize, _keys: &[K]) -> Result<()> {
-        Ok(())
-    }
-
     /// Stores a record whose key is new.
     fn insert(&mut self, table: usize, key: &[u8], value: &[u8]) -> Result<()>;
 

@@ -101,10 +101,6 @@ impl Transaction for &mut VellumSession<'_> {
         failed.map_or(Ok(()), |error| Err(error.into()))
     }
 
-    fn fetch<K: AsRef<[u8]>>(&mut self, table: usize, keys: &[K]) -> Result<()> {
-        self.get_all(table, keys, |_, _| ())
-    }
-
     #[inline]
     fn insert(&mut self, table: usize, key: &[u8], value: &[u8]) -> Result<()> {
         if self.tables[table].insert(key, value)? {

@@ -83,9 +83,6 @@ pub fn run<T: Transaction>(transaction: &mut T, input: &Input) -> Result<Outcome
     })?;
     let (discount, last, credit) = must(customer, "customer", &key)?;
     let Some(items) = find_items(transaction, input)? else { return Ok(Outcome::RolledBack) };
-    let mut stocks = [[0; 5]; LINES_MAX];
-    stocks.iter_mut().zip(input.lines()).for_each(|(key, line)| *key = keys::stock(line.supplier, line.item));
-    transaction.fetch(keys::STOCK, &stocks[..input.count])?;
     // From here on it changes something, and goes through.
     let key = keys::district(place);
     let next = transaction.modify(keys::DISTRICT, &key, |row| {
@@ -110,20 +107,19 @@ pub fn run<T: Transaction>(transaction: &mut T, input: &Input) -> Result<Outcome
 
 /// What is ordered; `None` if one of the items does not exist.
 fn find_items<T: Transaction>(transaction: &mut T, input: &Input) -> Result<Option<[Item; LINES_MAX]>> {
-    let mut keys = [[0; 3]; LINES_MAX];
-    keys.iter_mut().zip(input.lines()).for_each(|(key, line)| *key = keys::item(line.item));
     let mut items = [Item::default(); LINES_MAX];
-    let mut found = 0;
-    transaction.get_all(keys::ITEM, &keys[..input.count], |place, row| {
-        let (Some(row), Some(item)) = (row, items.get_mut(place)) else { return };
-        found += 1;
-        *item = Item {
+    for (item, line) in items.iter_mut().zip(input.lines()) {
+        let found = transaction.get(keys::ITEM, &keys::item(line.item), |row| Item {
             price: i64::from(item::PRICE.get(row)),
             name: *item::NAME.get(row),
             original: is_original(item::DATA.get(row)),
-        };
-    })?;
-    Ok((found == input.count).then_some(items))
+        })?;
+        match found {
+            Some(found) => *item = found,
+            None => return Ok(None),
+        }
+    }
+    Ok(Some(items))
 }
 
 /// Takes an item from its stock and writes the line; gives its amount.
