@@ -299,7 +299,7 @@ pub struct BatchArguments {
     #[arg(long, default_value = "0", requires = "batch", value_parser = clap::value_parser!(u64).range(0..=100))]
     pub updates: u64,
     /// How many reads of a batch may be under way at once
-    #[arg(long, default_value = "128", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=4096))]
+    #[arg(long, default_value = "256", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=4096))]
     pub depth: usize,
 }
 

@@ -59,7 +59,7 @@ impl Workload {
     pub fn read_depth(self) -> usize {
         match self {
             Self::Batch { depth, .. } => depth,
-            _ => 128,
+            _ => 256,
         }
     }
 

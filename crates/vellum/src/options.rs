@@ -19,7 +19,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { pool: PoolOptions::default().application(APPLICATION), read_depth: 128 }
+        Self { pool: PoolOptions::default().application(APPLICATION), read_depth: 256 }
     }
 }
 
@@ -63,7 +63,7 @@ impl Options {
     }
 
     /// How many reads of one batch (see [`Table::multi_get`](crate::Table::multi_get)) may be under way at once; 1
-    /// to 4096, default 128. More keep a fast device busier and let a single read take longer.
+    /// to 4096, default 256. More keep a fast device busier and let a single read take longer.
     #[must_use]
     pub fn read_depth(mut self, depth: usize) -> Self {
         self.read_depth = depth.clamp(1, 4096);

@@ -17,7 +17,7 @@
 
 use super::{
     Tree, check_key,
-    job::{Answer, Fetch, Job, Room, Stage, Step, Task},
+    job::{Answer, Fetch, Job, Outcome, Room, Stage, Step, Task},
 };
 use crate::AccessError;
 use std::collections::VecDeque;
@@ -82,6 +82,8 @@ pub struct Batch<'p, P: Pager + 'p, K, V> {
     over: VecDeque<usize>,
     /// How many are done and have not been taken.
     overs: usize,
+    /// The length of the values of those, in bytes.
+    values_bytes: usize,
     /// There is none before the first miss.
     reads: Option<P::Misses<'p>>,
     finished: Vec<FinishedRead>,
@@ -102,6 +104,7 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
             disturbed: Vec::new(),
             over: VecDeque::new(),
             overs: 0,
+            values_bytes: 0,
             reads: None,
             finished: Vec::new(),
             room: Room::default(),
@@ -172,6 +175,7 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
                 Ok(Step::More) => self.ready.push_back(index),
                 Ok(Step::Last(outcome)) => {
                     job.stage = Stage::Over(Ok(outcome));
+                    self.values_bytes += outcome.bytes();
                     self.overs += 1;
                     self.over.push_back(index);
                 }
@@ -217,14 +221,12 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
         };
         let (key, _) = job.request.take()?;
         self.free.push(index);
+        let found = result.as_ref().map_or(0, Outcome::bytes);
         let answer = result.map(|outcome| outcome.with(&self.room.values));
         let visited = visit(job.tag, &key, answer);
+        self.values_bytes -= found;
         self.overs -= 1;
-        if self.overs == 0 {
-            // No answer refers to them any more.
-            self.room.values.clear();
-            self.room.values.shrink_to(VALUES_BYTES_KEPT);
-        }
+        self.tidy_values();
         Some(visited)
     }
 
@@ -254,6 +256,24 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
             while let Some(index) = order.pop_front_if(|index| self.is_over(*index)) {
                 self.take_from(index, |_, _, answer| visit(shown, answer));
                 shown += 1;
+            }
+        }
+    }
+
+    /// Drops the values that have been taken, when they are more than those that have not.
+    fn tidy_values(&mut self) {
+        let values = &mut self.room.values;
+        if self.overs == 0 {
+            values.clear();
+            values.shrink_to(VALUES_BYTES_KEPT);
+        } else if values.len() > 2 * self.values_bytes + VALUES_BYTES_KEPT {
+            let old = std::mem::take(values);
+            for job in &mut self.jobs {
+                if let Stage::Over(Ok(Outcome::Found { start, bytes })) = &mut job.stage {
+                    let value = old.get(*start..*start + *bytes).unwrap_or_default();
+                    *start = values.len();
+                    values.extend_from_slice(value);
+                }
             }
         }
     }
@@ -418,5 +438,42 @@ impl<P: Pager> Tree<'_, P> {
             Ok(Answer::Written(_) | Answer::Removed(_)) => visit(index, Ok(None)),
             Err(error) => visit(index, Err(error)),
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use vellum_pool::{Pool, PoolOptions};
+    use vellum_vm::SimulatedFile;
+
+    /// Somebody never takes one of the answers: the values of all others do not pile up behind it.
+    #[test]
+    fn values_that_were_taken_are_dropped_though_others_were_not() {
+        let options = PoolOptions::default().pool_bytes(64 * 4096).capacity_bytes(1 << 28);
+        let pool = Pool::create_on(Arc::new(SimulatedFile::new(1)), &options).unwrap();
+        let tree = Tree::create(&pool).unwrap();
+        let value = |number: u32| vec![number as u8; 1000];
+        (0..300u32).for_each(|number| assert!(tree.insert(&number.to_be_bytes(), &value(number)).unwrap()));
+        let mut batch: Batch<'_, Pool, [u8; 4], Vec<u8>> = Batch::new(&pool, 16);
+        let first = batch.begin(tree, 7u32.to_be_bytes(), Task::Get, 7);
+        for round in 0..40 {
+            let places: Vec<_> = (0..300u32)
+                .map(|number| (number, batch.begin(tree, number.to_be_bytes(), Task::Get, 0)))
+                .collect();
+            for (number, place) in places {
+                while !batch.is_over(place) {
+                    batch.advance(true);
+                }
+                let taken = batch
+                    .take_from(place, |_, _, answer| answer.unwrap() == Answer::Value(Some(&value(number))));
+                assert_eq!(taken, Some(true), "{number} in round {round}");
+            }
+            assert!(batch.room.values.len() <= VALUES_BYTES_KEPT + 400_000);
+        }
+        let taken = batch.take_from(first, |_, _, answer| answer.unwrap() == Answer::Value(Some(&value(7))));
+        assert_eq!(taken, Some(true));
+        assert!(batch.is_empty() && batch.room.values.is_empty());
     }
 }

@@ -71,6 +71,11 @@ pub(super) enum Outcome {
 }
 
 impl Outcome {
+    /// The length of the value that has been read, in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        if let Self::Found { bytes, .. } = self { *bytes } else { 0 }
+    }
+
     /// What it comes to, with the values that have been read.
     pub(super) fn with(self, values: &[u8]) -> Answer<'_> {
         match self {
