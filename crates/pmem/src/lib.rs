@@ -34,6 +34,8 @@ mod layout;
 mod lock;
 mod medium;
 mod memory;
+#[cfg(all(test, loom))]
+mod models;
 mod options;
 mod reclaim;
 mod recover;

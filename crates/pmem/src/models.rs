@@ -1,0 +1,201 @@
+//! Models of the version lock and of handing blocks out and back: every interleaving of a few threads, and every result
+//! that the memory model allows.
+//!
+//! ```text
+//! RUSTFLAGS="--cfg loom" cargo test -p vellum-pmem --release --lib models --target-dir target/loom
+//! ```
+//!
+//! Each model is run again with bugs planted, one at a time, and must fail then. The bugs are in the words that threads
+//! share ([`SharedWord`]), which are loom's here: an ordering weaker than the code asks for, a fence left out, an exchange
+//! that is none.
+
+use crate::{
+    blocks::{BlockWord, State},
+    lock::{self, SharedWord},
+};
+use loom::{
+    cell::UnsafeCell,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering, fence},
+    },
+    thread,
+};
+use std::process::Command;
+
+/// The variable by which a model tells the process that it starts which bug to plant.
+const BUG_VARIABLE: &str = "VELLUM_MODEL_BUG";
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Bug {
+    /// Nothing orders taking the lock before what is written under it.
+    NoReleaseFence,
+    /// Nothing orders what was read before the second look at the word.
+    NoAcquireFence,
+    /// Exchanges order nothing.
+    RelaxedExchange,
+    /// Exchanges are a load and a store.
+    NoExchange,
+}
+
+std::thread_local! {
+    /// All threads of a model run on one thread of the system, each model on its own.
+    static PLANTED: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
+}
+
+fn planted(bug: Bug) -> bool {
+    PLANTED.get() == Some(bug)
+}
+
+impl SharedWord for AtomicU64 {
+    fn load(&self, ordering: Ordering) -> u64 {
+        AtomicU64::load(self, ordering)
+    }
+
+    fn exchange(&self, current: u64, new: u64, success: Ordering, failure: Ordering) -> Result<u64, u64> {
+        if planted(Bug::NoExchange) {
+            let seen = AtomicU64::load(self, Ordering::Acquire);
+            if seen != current {
+                return Err(seen);
+            }
+            self.store(new, Ordering::Release);
+            return Ok(seen);
+        }
+        let success = if planted(Bug::RelaxedExchange) { Ordering::Relaxed } else { success };
+        self.compare_exchange(current, new, success, failure)
+    }
+
+    fn pause() {
+        thread::yield_now();
+    }
+
+    fn acquire_fence() {
+        if !planted(Bug::NoAcquireFence) {
+            fence(Ordering::Acquire);
+        }
+    }
+
+    fn release_fence() {
+        if !planted(Bug::NoReleaseFence) {
+            fence(Ordering::Release);
+        }
+    }
+}
+
+/// Runs a model without bugs, and then with each of these planted, when it must fail. A model that fails ends its
+/// process, so each of those has one of its own.
+fn check(name: &str, bugs: &[Bug], model: fn()) {
+    let wanted = std::env::var(BUG_VARIABLE).ok();
+    PLANTED.set(bugs.iter().copied().find(|bug| wanted.as_ref() == Some(&format!("{bug:?}"))));
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = builder.preemption_bound.or(Some(3));
+    builder.check(model);
+    if wanted.is_some() {
+        return;
+    }
+    for bug in bugs {
+        let outcome = Command::new(std::env::current_exe().unwrap())
+            .args([name, "--exact", "--test-threads=1"])
+            .env(BUG_VARIABLE, format!("{bug:?}"))
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&outcome.stdout);
+        assert!(said.contains("running 1 test"), "{name} is not the name of this model: {said}");
+        assert!(!outcome.status.success(), "the model does not notice {bug:?}");
+    }
+}
+
+/// A page: its first word, and two words of a record that always hold the same number.
+struct Page {
+    head: AtomicU64,
+    record: [AtomicU64; 2],
+}
+
+#[test]
+fn a_reader_never_accepts_half_of_a_change() {
+    let bugs = [Bug::NoReleaseFence, Bug::NoAcquireFence, Bug::RelaxedExchange, Bug::NoExchange];
+    check("models::a_reader_never_accepts_half_of_a_change", &bugs, || {
+        let page = Arc::new(Page { head: AtomicU64::new(0), record: [AtomicU64::new(0), AtomicU64::new(0)] });
+        let writers = [1, 2].map(|number| {
+            let page = page.clone();
+            thread::spawn(move || {
+                let held = lock::lock(&page.head);
+                page.record.iter().for_each(|word| word.store(number, Ordering::Relaxed));
+                drop(held);
+            })
+        });
+        if let Some(seen) = lock::begin_read(&page.head) {
+            let [first, second] = [0, 1].map(|word: usize| page.record[word].load(Ordering::Relaxed));
+            if lock::end_read(&page.head, seen) {
+                assert_eq!(first, second, "accepted a torn record");
+            }
+        }
+        writers.into_iter().for_each(|writer| writer.join().unwrap());
+        let seen = lock::begin_read(&page.head).expect("nobody has the lock");
+        assert_eq!(seen, 4, "two changes are two versions");
+    });
+}
+
+#[test]
+fn a_block_is_given_back_once_and_after_all_use_of_it() {
+    let bugs = [Bug::RelaxedExchange, Bug::NoExchange];
+    check("models::a_block_is_given_back_once_and_after_all_use_of_it", &bugs, || {
+        let shared = Arc::new((AtomicU64::new(0), UnsafeCell::new(0u32)));
+        BlockWord(&shared.0).set(State::Open, 0, 0);
+        BlockWord(&shared.0).published();
+        BlockWord(&shared.0).published();
+        // Whoever is told that the block is free formats it; the client that closes it has written to it.
+        let reuse = |shared: &(AtomicU64, UnsafeCell<u32>)| {
+            // SAFETY: whoever is told has the block alone; loom reports it if not.
+            shared.1.with_mut(|cell| unsafe { *cell += 1 });
+        };
+        let client = {
+            let shared = shared.clone();
+            thread::spawn(move || {
+                // SAFETY: an open block is written by its client alone; loom reports it if not.
+                shared.1.with_mut(|cell| unsafe { *cell = 10 });
+                if BlockWord(&shared.0).close() {
+                    reuse(&shared);
+                }
+            })
+        };
+        let retract = |shared: &(AtomicU64, UnsafeCell<u32>)| {
+            if BlockWord(&shared.0).retracted(1) {
+                reuse(shared);
+            }
+        };
+        let other = {
+            let shared = shared.clone();
+            thread::spawn(move || retract(&shared))
+        };
+        retract(&shared);
+        client.join().unwrap();
+        other.join().unwrap();
+        assert_eq!(BlockWord(&shared.0).load().0, State::Free);
+        // SAFETY: all threads have ended.
+        assert_eq!(shared.1.with(|cell| unsafe { *cell }), 11, "given back once");
+    });
+}
+
+#[test]
+fn a_block_is_compacted_by_one_and_freed_by_whoever_comes_last() {
+    check("models::a_block_is_compacted_by_one_and_freed_by_whoever_comes_last", &[Bug::NoExchange], || {
+        let word = Arc::new(AtomicU64::new(0));
+        BlockWord(&*word).set(State::Closed, 1, 0);
+        let freed = Arc::new(AtomicU64::new(0));
+        let threads = [0, 1].map(|_| {
+            let (word, freed) = (word.clone(), freed.clone());
+            thread::spawn(move || {
+                if BlockWord(&*word).begin_compaction() && BlockWord(&*word).close() {
+                    freed.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        });
+        if BlockWord(&*word).retracted(1) {
+            freed.fetch_add(1, Ordering::Relaxed);
+        }
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!(freed.load(Ordering::Relaxed), 1);
+        assert_eq!(BlockWord(&*word).load().0, State::Free);
+    });
+}
