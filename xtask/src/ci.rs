@@ -73,7 +73,7 @@ const STEPS: &[Step] = &[
     },
     Step {
         name: "loom",
-        about: "latches, parking lot and resident set, in every interleaving of a few threads",
+        about: "latches, parking lot, resident set, locks of persistent pages, in every interleaving of a few threads",
         cure: "see HACKING.md on loom: LOOM_LOG=trace LOOM_LOCATION=1 show the interleaving",
         action: loom,
     },
@@ -180,11 +180,14 @@ fn examples() -> Result<Outcome, String> {
 
 /// The models have a target folder of their own: the flag changes every crate.
 fn loom() -> Result<Outcome, String> {
-    let mut command = cargo(&["test", "--package", "vellum-pool", "--release", "--lib"]);
-    command.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", target().join("loom"));
-    // Linking takes longer than it saves.
-    command.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
-    done(command)
+    for (package, filter) in [("vellum-pool", ""), ("vellum-pmem", "models")] {
+        let mut command = cargo(&["test", "--package", package, "--release", "--lib", "--", filter]);
+        command.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", target().join("loom"));
+        // Linking takes longer than it saves.
+        command.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
+        execute(command)?;
+    }
+    Ok(Outcome::Done)
 }
 
 /// Tests of nodes that the interpreter runs in seconds; the others look at so many inputs that it would take

@@ -50,6 +50,9 @@ const BLOCKS_AT_ONCE: usize = 32;
 /// A block is refilled after recovery if this share of it is unused; otherwise compaction sees to it.
 const REFILL_SHARE: u32 = 4;
 
+/// How many units a record of any size is guessed to have: 256 bytes.
+const GUESSED_UNITS: u64 = 32;
+
 /// What one thread found.
 #[derive(Default)]
 struct Share {
@@ -58,6 +61,8 @@ struct Share {
     damage: Vec<Damage>,
     damage_count: u64,
     clock: u64,
+    /// Records of the block at hand: their hashes, and where they are.
+    found: Vec<(u64, Place, Record)>,
 }
 
 impl Share {
@@ -91,6 +96,9 @@ pub fn recover<L: Format, M: Medium>(
     let end = used_end(core, options, &mut all)?;
     let first = core.geometry.first_block();
     let starts = starts(core, first, end);
+    // A guess, from above for records of one size: an index that need not grow is filled twice as fast.
+    let units = L::units_of_block(core.geometry) as u64;
+    core.index.expect((end - first) * if L::HAS_LARGE { units / GUESSED_UNITS } else { units });
     let threads = options
         .recovery_threads
         .or_else(|| std::thread::available_parallelism().ok())
@@ -184,9 +192,10 @@ fn starts<L: Format, M: Medium>(core: &Core<L, M>, first: u64, end: u64) -> Vec<
 
 /// Takes in what a block holds.
 fn scan<L: Format, M: Medium>(core: &Core<L, M>, block: u64, end: u64, share: &mut Share) {
-    let (mut live, mut dead, mut is_damaged) = (0u32, 0u32, false);
+    let (mut dead, mut is_damaged) = (0u32, false);
     let (mut key, mut value) = (Vec::new(), Vec::new());
-    let extent = L::walk(&core.medium, core.geometry, block, end, &mut |found| match found {
+    let mut found = std::mem::take(&mut share.found);
+    let extent = L::walk(&core.medium, core.geometry, block, end, &mut |walked| match walked {
         Walked::Record(place, record) => {
             record.load_key(&core.medium, &mut key);
             if core.superblock.checksums {
@@ -196,8 +205,10 @@ fn scan<L: Format, M: Medium>(core: &Core<L, M>, block: u64, end: u64, share: &m
                     return share.damaged(Damage::Record { at: record.at });
                 }
             }
-            live += 1;
-            take_in(core, &key, place, record, share);
+            // Their cache misses overlap.
+            let hash = core.hash(&key);
+            core.index.prefetch(hash);
+            found.push((hash, place, record));
         }
         Walked::Retracted(units) => dead += units,
         Walked::Damage(damage) => {
@@ -205,6 +216,11 @@ fn scan<L: Format, M: Medium>(core: &Core<L, M>, block: u64, end: u64, share: &m
             share.damaged(damage);
         }
     });
+    let live = found.len() as u32;
+    for (hash, place, record) in found.drain(..) {
+        take_in(core, hash, place, record, share);
+    }
+    share.found = found;
     let state = match extent.kind {
         _ if is_damaged => State::Damaged,
         ExtentKind::Unformatted => State::Free,
@@ -227,7 +243,7 @@ fn scan<L: Format, M: Medium>(core: &Core<L, M>, block: u64, end: u64, share: &m
 /// Puts a record into the index, unless there is a later one of its key.
 fn take_in<L: Format, M: Medium>(
     core: &Core<L, M>,
-    key: &[u8],
+    hash: u64,
     place: Place,
     record: Record,
     share: &mut Share,
@@ -238,12 +254,13 @@ fn take_in<L: Format, M: Medium>(
     }
     let sequence = record.sequence(medium);
     share.clock = share.clock.max(sequence >> CLIENT_BITS);
-    let hash = core.hash(key);
     let _held = core.stripes.lock(hash);
     let other = core.index.find(hash, |entry| {
+        let mut key = Vec::new();
+        record.load_key(medium, &mut key);
         let place = Place(entry.at);
         match L::locate(medium, geometry, place) {
-            Some(record) if record.has_key(medium, key) => Look::Found((place, record)),
+            Some(other) if other.has_key(medium, &key) => Look::Found((place, other)),
             _ => Look::Pass,
         }
     });

@@ -137,6 +137,20 @@ impl Index {
         self.entry_in(segment, hash, at).map(|(_, place)| place)
     }
 
+    /// Prepares an empty index, which nobody uses yet, for so many entries.
+    pub fn expect(&self, entries: u64) {
+        // As full as segments are on average.
+        let segments = entries.div_ceil((BUCKETS * SLOTS) as u64 * 5 / 8).max(1).next_power_of_two();
+        let most = u64::from(self.segments_max.min(1 << self.depth_max));
+        let depth = segments.min(1 << most.ilog2()).trailing_zeros();
+        for number in 0..1u32 << depth {
+            self.set_pattern(number, u64::from(number), depth);
+            Self::words(&self.directory, number as usize, 1)[0].store(u64::from(number), Ordering::Relaxed);
+        }
+        self.segments.store(1 << depth, Ordering::Release);
+        self.depth.store(depth, Ordering::Release);
+    }
+
     /// Divides a locked segment in two; `false` if the index can grow no further.
     pub(super) fn split(&self, old: &Locked<'_>) -> bool {
         // Nothing is half done if somebody panicked with it: the directory is changed by single stores.

@@ -112,3 +112,18 @@ fn readers_find_what_is_there_while_others_make_it_grow() {
     });
     assert_eq!(index.len(), 101_000);
 }
+
+#[test]
+fn an_index_that_expects_entries_takes_them_and_more() {
+    for (segments_max, expected) in [(1 << 8, 0), (1 << 8, 50_000), (1 << 8, u64::MAX >> 20), (3, 1 << 20)] {
+        let index = Index::new(segments_max, false).unwrap();
+        index.expect(expected);
+        for key in 1..=60_000u64 {
+            index.insert(mix(key), key + 1);
+        }
+        assert!((1..=60_000u64).all(|key| get(&index, mix(key)) == Some(key + 1)));
+        let mut hashes = all(&index);
+        hashes.dedup();
+        assert_eq!(hashes.len(), 60_000, "{segments_max} {expected}");
+    }
+}
