@@ -1,5 +1,7 @@
-//! SQLite, without durability: tables of keys and values, clustered by the key (`WITHOUT ROWID`).
+//! SQLite, without durability: tables of keys and values.
 //!
+//! - Tables are clustered by the key (`WITHOUT ROWID`), unless all values are larger than a twentieth of a page, for
+//!   which its documentation advises against that; then the key has an index of its own.
 //! - A write-ahead log that is never synced, which its documentation calls faster than a rollback journal in most
 //!   cases, and which lets readers go on beside the one writer.
 //! - Where the run has one thread, the file is locked once and for all (`locking_mode=EXCLUSIVE`), which spares
@@ -26,6 +28,7 @@ pub struct Sqlite {
     writer: Mutex<()>,
     cache_bytes: u64,
     connections: u64,
+    clustered: bool,
 }
 
 /// The texts of the statements on one table, by which a connection finds what it has prepared.
@@ -38,11 +41,15 @@ struct Statements {
     scan: String,
 }
 
+/// Values of more bytes than this, a twentieth of a page, are better not kept in the tree of the keys.
+const CLUSTERED_BYTES_MAX: usize = 4096 / 20;
+
 impl Statements {
-    fn new(table: &str) -> Self {
+    fn new(table: &str, clustered: bool) -> Self {
+        let clustered = if clustered { " WITHOUT ROWID" } else { "" };
         Self {
             create: format!(
-                "CREATE TABLE \"{table}\" (k BLOB PRIMARY KEY NOT NULL, v BLOB NOT NULL) WITHOUT ROWID"
+                "CREATE TABLE \"{table}\" (k BLOB PRIMARY KEY NOT NULL, v BLOB NOT NULL){clustered}"
             ),
             get: format!("SELECT v FROM \"{table}\" WHERE k = ?1"),
             insert: format!("INSERT INTO \"{table}\" (k, v) VALUES (?1, ?2)"),
@@ -102,9 +109,11 @@ impl Store for Sqlite {
     type Session<'a> = SqliteSession<'a>;
 
     fn create(options: &EngineOptions, tables: &[&str]) -> Result<Self> {
+        let clustered = options.value_bytes <= CLUSTERED_BYTES_MAX;
         let store = Self {
             path: options.directory.join("tables.sqlite"),
-            tables: tables.iter().map(|name| Statements::new(name)).collect(),
+            tables: tables.iter().map(|name| Statements::new(name, clustered)).collect(),
+            clustered,
             idle: Mutex::default(),
             writer: Mutex::new(()),
             cache_bytes: options.pool_bytes,
@@ -120,11 +129,12 @@ impl Store for Sqlite {
 
     fn notes(&self) -> Vec<String> {
         vec![format!(
-            "sqlite: {}, a write-ahead log without sync, {} of cache for {} connection(s), locks {}, tables without rowids",
+            "sqlite: {}, a write-ahead log without sync, {} of cache for {} connection(s), locks {}, tables {} rowids",
             rusqlite::version(),
             ByteSize(self.cache_bytes),
             self.connections,
             if self.connections == 1 { "held throughout" } else { "taken by each transaction" },
+            if self.clustered { "without" } else { "with" },
         )]
     }
 
