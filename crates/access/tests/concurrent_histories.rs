@@ -16,7 +16,8 @@ use std::{
 };
 use support::{create_tree, options, sealed, unseal, verify};
 use vellum_access::{AccessError, Tree, Written};
-use vellum_pool::{Pool, PoolError, PoolOptions};
+use vellum_base::Extent;
+use vellum_pool::{Bookmark, Pool, PoolError, PoolOptions};
 use vellum_vm::ReleaseMethod;
 
 const THREADS: u64 = 4;
@@ -196,7 +197,8 @@ fn run(options: &PoolOptions) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tree");
     let pool = Pool::create(&path, options).unwrap();
-    let tree = create_tree(&pool).unwrap();
+    let end = Bookmark::default();
+    let tree = create_tree(&pool).unwrap().with_bookmark(&end);
     for key in fixed_keys() {
         assert!(tree.insert(&bytes(key), &sealed(key, 1, 300)).unwrap());
     }
@@ -252,7 +254,8 @@ fn threads_agree_whichever_way_memory_is_released() {
 fn threads_that_load_in_order_do_not_split_each_others_leaves() {
     let directory = tempfile::tempdir().unwrap();
     let pool = Pool::create(directory.path().join("tree"), &options(256)).unwrap();
-    let tree = create_tree(&pool).unwrap();
+    let end = Bookmark::default();
+    let tree = create_tree(&pool).unwrap().with_bookmark(&end);
     let next = AtomicU64::new(0);
     const KEYS: u64 = 60_000;
     thread::scope(|scope| {
@@ -290,6 +293,43 @@ fn threads_that_load_in_order_do_not_split_each_others_leaves() {
     });
     let shape = verify(&pool, &tree).shape;
     assert_eq!((shape.entries, shape.height), (0, 1), "{shape:?}");
+}
+
+/// The page that a bookmark names is given to another tree: what is appended goes to its own tree all the same.
+#[test]
+fn a_bookmark_does_not_outlive_its_leaf() {
+    let directory = tempfile::tempdir().unwrap();
+    let pool = Pool::create(directory.path().join("tree"), &options(64)).unwrap();
+    let (end, other_end) = (Bookmark::default(), Bookmark::default());
+    let tree = create_tree(&pool).unwrap().with_bookmark(&end);
+    let mut reused = 0;
+    for round in 0..20 {
+        for key in 0..500u64 {
+            assert!(tree.insert(&key.to_be_bytes(), &sealed(key, round, 120)).unwrap());
+        }
+        let (last, _) = end.get().unwrap();
+        // All leaves but one are merged away, the marked one among them.
+        for key in 20..500u64 {
+            assert!(tree.remove(&key.to_be_bytes()).unwrap());
+        }
+        let other = Tree::create(&pool).unwrap().with_bookmark(&other_end);
+        for key in 0..2000u64 {
+            assert!(other.insert(&key.to_be_bytes(), &sealed(key, round, 120)).unwrap());
+        }
+        for key in 20..40u64 {
+            assert!(tree.insert(&key.to_be_bytes(), &sealed(key, round, 120)).unwrap());
+        }
+        reused += u64::from(
+            other_end.get().is_some_and(|(page, _)| page == last) || pool.is_extent(Extent::page(last)),
+        );
+        assert_eq!(other.shape().unwrap().entries, 2000);
+        assert_eq!(tree.shape().unwrap().entries, 40);
+        other.destroy().unwrap();
+        for key in 0..40u64 {
+            assert!(tree.remove(&key.to_be_bytes()).unwrap());
+        }
+    }
+    assert!(reused > 0, "no page was used again");
 }
 
 /// In the smallest pool with many threads there may be no room at times; that is an error and loses nothing.

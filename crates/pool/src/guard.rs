@@ -43,6 +43,15 @@ impl<'p> OptimisticGuard<'p> {
         seen.is_readable().then_some(Self { core, page, seen })
     }
 
+    /// Looks at a page on which a guard had the token `token`, if its contents are the same still.
+    #[inline]
+    pub(crate) fn look_again(core: &'p Core, page: PageId, token: u64) -> Option<Self> {
+        let seen = Word(token);
+        let guard = Self::look(core, page)?;
+        // The version that was seen then is also what later reads are validated against.
+        core.state(page).validate(seen).then_some(Self { seen, ..guard })
+    }
+
     /// Begins to look at `page`, which the caller has checked to lie within the capacity, taking the clock's mark
     /// off it; else gives its state.
     pub(crate) fn begin(core: &'p Core, page: PageId) -> Result<Self, Word> {
@@ -235,6 +244,15 @@ impl<'p> ExclusiveGuard<'p> {
         SharedGuard { core: this.core, extent: this.extent }
     }
 
+    /// Gives up the latch and goes on looking at the first page as it is now.
+    #[inline]
+    pub fn relax(self) -> OptimisticGuard<'p> {
+        let (core, page) = (self.core, self.extent.head);
+        let seen = core.state(page).word_behind(self.changed);
+        drop(self);
+        OptimisticGuard { core, page, seen }
+    }
+
     /// Frees the extent: its space will be used again. The caller has removed every reference to it.
     pub fn free(self) {
         let this = ManuallyDrop::new(self);
@@ -308,6 +326,11 @@ impl<'p> OptimisticPage for OptimisticGuard<'p> {
     #[inline]
     fn id(&self) -> PageId {
         OptimisticGuard::id(self)
+    }
+
+    #[inline]
+    fn token(&self) -> u64 {
+        self.seen.0
     }
 
     #[inline]

@@ -7,6 +7,7 @@
 // With loom, only what is modelled is compiled, and the models do not use all of it.
 #![cfg_attr(loom, allow(dead_code))]
 
+mod bookmark;
 mod budget;
 mod helping;
 #[cfg(all(test, loom))]
@@ -49,6 +50,7 @@ mod view;
 
 #[cfg(not(loom))]
 pub use {
+    bookmark::Bookmark,
     detached::ExtentStream,
     error::{Fault, Interrupt, Miss, PoolError},
     guard::{AllocatedGuard, ExclusiveGuard, OptimisticGuard, SharedGuard},

@@ -8,6 +8,7 @@
 //! What a page holds is two cells that are read and written with relaxed atomics, as the bytes of a page are.
 
 use crate::{
+    bookmark::Bookmark,
     budget::{Budget, Woken},
     helping::{Look, Queues},
     parking::ParkingLot,
@@ -345,6 +346,25 @@ model!(the_evictor_is_woken_when_memory_runs_low, [EvictorFence, ReserverFence],
     assert!(budget.try_reserve(8));
     evictor.join().unwrap();
     assert_eq!(budget.used(), 8);
+});
+
+model!(a_bookmark_is_never_half_of_one_and_half_of_another, [OneLookAtTheTurn, NoFenceBehindTheTurn], || {
+    let bookmark = Arc::new(Bookmark::default());
+    bookmark.set(PageId(1), 1);
+    let writer = {
+        let bookmark = bookmark.clone();
+        thread::spawn(move || {
+            bookmark.set(PageId(2), 2);
+            bookmark.set(PageId(3), 3);
+        })
+    };
+    if let Some((page, token)) = bookmark.get() {
+        assert_eq!(page.0, token);
+    }
+    bookmark.set(PageId(4), 4);
+    writer.join().unwrap();
+    let (page, token) = bookmark.get().unwrap();
+    assert_eq!(page.0, token);
 });
 
 model!(the_evictor_ends_when_it_is_told, [], || {

@@ -31,6 +31,9 @@ pub trait OptimisticPage: Copy {
     /// Which page it is.
     fn id(&self) -> PageId;
 
+    /// Stands for what the page holds at the moment: see [`Pager::look_again`].
+    fn token(&self) -> u64;
+
     /// Its bytes, as they are at the moment of each read.
     fn bytes(&self) -> Self::View;
 
@@ -165,6 +168,12 @@ pub trait Pager: Send + Sync {
     /// # Errors
     /// The interrupts of the restart protocol.
     fn root(&self, page: PageId) -> Result<Self::Optimistic<'_>, Interrupt>;
+
+    /// Looks at a page on which a guard had the token `token`, if the page is in memory and was not changed since.
+    fn look_again(&self, page: PageId, token: u64) -> Option<Self::Optimistic<'_>>;
+
+    /// Gives up the latch on a page and goes on looking at it as it is now.
+    fn relax<'p>(&'p self, guard: Self::Exclusive<'p>) -> Self::Optimistic<'p>;
 
     /// Goes from a page to the one that it refers to at byte `place`, a multiple of 8. Both are valid at one
     /// moment in between: the parent is validated after the child's look began.

@@ -450,6 +450,16 @@ impl Pager for Pool {
         self.follow(parent, page, OptimisticGuard::begin_in_passing(&self.core, page))
     }
 
+    #[inline]
+    fn look_again(&self, page: PageId, token: u64) -> Option<OptimisticGuard<'_>> {
+        OptimisticGuard::look_again(&self.core, page, token)
+    }
+
+    #[inline]
+    fn relax<'p>(&'p self, guard: ExclusiveGuard<'p>) -> OptimisticGuard<'p> {
+        guard.relax()
+    }
+
     fn child_of_latched<'p>(
         &'p self,
         parent: &ExclusiveGuard<'p>,

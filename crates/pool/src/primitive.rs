@@ -54,6 +54,10 @@ pub(crate) enum Bug {
     ReserverFence,
     /// A page ceases to be a head only after its latch is given up. Only the model of `space` has it.
     FreedBehindTheLatch,
+    /// A bookmark is believed whatever happened while it was read.
+    OneLookAtTheTurn,
+    /// Nothing orders a bookmark's odd turn before its words.
+    NoFenceBehindTheTurn,
     /// What is left in memory of an inner page is not dropped. Only the model of `space` has it.
     NoVisit,
 }

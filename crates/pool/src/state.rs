@@ -41,7 +41,7 @@ pub const SHARED_HOLDERS_MAX: u64 = SHARED_LAST - UNLOCKED;
 
 /// A value of the state word at one moment.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Word(u64);
+pub struct Word(pub(crate) u64);
 
 impl Word {
     #[inline]
@@ -330,6 +330,14 @@ impl PageState {
         let now = self.exclusive_word();
         let word = if changed { Word(now.next_version().0 | DIRTY) } else { now };
         self.leave(word.with_state(UNLOCKED))
+    }
+
+    /// The word as it will be when the exclusive latch is given up, unless somebody changes the page again.
+    #[inline]
+    pub fn word_behind(&self, changed: bool) -> Word {
+        let now = self.exclusive_word();
+        let word = if changed { Word(now.next_version().0 | DIRTY) } else { now };
+        Word(word.with_state(UNLOCKED).0 & !WAITING)
     }
 
     /// Gives up the exclusive latch of a page that is resident but no longer differs from storage in any

@@ -13,7 +13,7 @@ use std::{
 };
 use vellum_access::Tree;
 use vellum_base::PageId;
-use vellum_pool::{Pool, PoolStatistics};
+use vellum_pool::{Bookmark, Pool, PoolStatistics};
 use vellum_vm::File;
 
 /// What the pool has done, and how it stands.
@@ -44,6 +44,8 @@ pub(crate) struct Inner {
 pub(crate) struct OpenTable {
     pub(crate) name: String,
     pub(crate) root: PageId,
+    /// Where its last leaf is, while records are appended.
+    pub(crate) end: Bookmark,
 }
 
 /// A table, as [`Database::tables`] lists it.
@@ -249,7 +251,7 @@ impl Database {
     ) -> Table {
         let existing = open.get(name).and_then(Weak::upgrade);
         let table = existing.unwrap_or_else(|| {
-            let table = Arc::new(OpenTable { name: name.to_owned(), root });
+            let table = Arc::new(OpenTable { name: name.to_owned(), root, end: Bookmark::default() });
             open.insert(name.to_owned(), Arc::downgrade(&table));
             table
         });

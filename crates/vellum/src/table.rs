@@ -48,7 +48,7 @@ impl Table {
 
     #[inline]
     pub(crate) fn tree(&self) -> Tree<'_, Pool> {
-        Tree::open(&self.inner.pool, self.root)
+        Tree::open(&self.inner.pool, self.root).with_bookmark(&self.open.end)
     }
 
     pub(crate) fn pool(&self) -> &Pool {

@@ -222,6 +222,12 @@ impl<B: Bytes> NodeView<B> {
         self.word().flags() & FLAG_UPPER != 0
     }
 
+    /// Whether nothing bounds the keys of the node above.
+    #[inline]
+    pub fn is_last(self) -> bool {
+        self.word().flags() & FLAG_UPPER == 0
+    }
+
     /// Whether `key` lies between the fences, so that it is in this node if it is anywhere.
     pub fn covers(self, key: &[u8]) -> bool {
         let flags = self.word().flags();

@@ -8,6 +8,9 @@
 //!
 //! Every operation is a function under the restart protocol of [`vellum_pool::Pager`].
 //!
+//! Whoever appends finds the last leaf by a [`Bookmark`], without going down: it keeps the page and the version that
+//! it was left with, and counts only as long as that is still its version. So it needs no check of whose page it is.
+//!
 //! # Invariants
 //! - The root's page id never changes. A root that splits moves its contents to two new pages.
 //! - A node's level is one below its parent's; its fences are the separators on its two sides.
@@ -41,7 +44,7 @@ use crate::{
     value::{Held, Value},
 };
 use vellum_base::{Bytes, PageId, PageKind};
-use vellum_pool::{AllocatedPage, ExclusivePage, Interrupt, OptimisticPage, Pager, SharedPage};
+use vellum_pool::{AllocatedPage, Bookmark, ExclusivePage, Interrupt, OptimisticPage, Pager, SharedPage};
 
 /// A B+tree from keys of up to 1024 bytes to values of up to 1 GiB, in the order of the keys' bytes.
 ///
@@ -63,6 +66,8 @@ use vellum_pool::{AllocatedPage, ExclusivePage, Interrupt, OptimisticPage, Pager
 pub struct Tree<'p, P> {
     pager: &'p P,
     root: PageId,
+    /// The last leaf, while records are appended to it.
+    end: Option<&'p Bookmark>,
 }
 
 impl<P> Clone for Tree<'_, P> {
@@ -91,13 +96,21 @@ impl<'p, P: Pager> Tree<'p, P> {
         NodeMut::init(guard.page_mut(), 0, None, None, PageId(0))
             .map_err(|fault| vellum_pool::PoolError::contents(root, fault.to_string()))?;
         drop(guard.keep());
-        Ok(Self { pager, root })
+        Ok(Self::open(pager, root))
     }
 
     /// The tree whose root is `root`, which [`create`](Self::create) made at some time.
     #[inline]
     pub fn open(pager: &'p P, root: PageId) -> Self {
-        Self { pager, root }
+        Self { pager, root, end: None }
+    }
+
+    /// The same tree, with a bookmark that all its handles share: who appends finds the last leaf by it, without
+    /// going down the tree.
+    #[inline]
+    #[must_use]
+    pub fn with_bookmark(self, end: &'p Bookmark) -> Self {
+        Self { end: Some(end), ..self }
     }
 
     /// The page of the root, which never changes.

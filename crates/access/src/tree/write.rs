@@ -194,7 +194,25 @@ impl<'p, P: Pager> Tree<'p, P> {
     }
 
     fn try_place(&self, key: &[u8], value: &[u8], kind: ValueKind, mode: Mode) -> Result<Attempt, Interrupt> {
-        self.place_in_leaf(self.leaf(key)?, key, value, kind, mode)
+        let leaf = match self.marked_leaf(key) {
+            Some(leaf) => leaf,
+            None => self.leaf(key)?,
+        };
+        self.place_in_leaf(leaf, key, value, kind, mode)
+    }
+
+    /// The last leaf, if the last record of all was put there, it was not changed since, and `key` belongs there.
+    #[inline]
+    fn marked_leaf(&self, key: &[u8]) -> Option<P::Optimistic<'p>> {
+        let (page, token) = self.end?.get()?;
+        // It is what it was, so it still is the last leaf of this tree.
+        let leaf = self.pager.look_again(page, token).filter(|leaf| NodeView::new(leaf.bytes()).covers(key));
+        if leaf.is_none()
+            && let Some(end) = self.end
+        {
+            end.clear();
+        }
+        leaf
     }
 
     fn place_in_leaf(
@@ -226,7 +244,14 @@ impl<'p, P: Pager> Tree<'p, P> {
         };
         match result {
             Ok(()) if find.found => Ok(Attempt::Done(Written::Replaced, old)),
-            Ok(()) => Ok(Attempt::Done(Written::Inserted, None)),
+            Ok(()) => {
+                let view = view_of(&guard);
+                if let Some(end) = self.end.filter(|_| view.is_last() && find.index + 1 == view.count()) {
+                    let leaf = self.pager.relax(guard);
+                    end.set(leaf.id(), leaf.token());
+                }
+                Ok(Attempt::Done(Written::Inserted, None))
+            }
             Err(NodeError::Full) => Ok(Attempt::Full),
             Err(error) => Err(refused(id, error)),
         }

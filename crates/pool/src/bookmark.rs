@@ -1,0 +1,74 @@
+//! A place to come back to.
+//!
+//! Whoever appends to a structure comes to the same page again and again. A bookmark keeps the page, and the version
+//! that it had when it was left: as long as the page still has that version, it is what it was, and need not be
+//! looked for.
+//!
+//! Page and version are two words that belong together. A turn counter makes them one: it is odd while they are
+//! being written, and whoever reads looks at it before and behind (a *sequence lock*). Nobody waits: who meets a
+//! writer goes without.
+
+use crate::primitive::{AtomicU64, Bug, Ordering, fence, planted};
+use vellum_base::PageId;
+
+/// Remembers a page, and its contents at one moment, for [`Pager::look_again`](crate::Pager::look_again). Shared by
+/// threads; none waits for another.
+///
+/// ```
+/// use vellum_base::PageId;
+/// use vellum_pool::Bookmark;
+///
+/// let bookmark = Bookmark::default();
+/// assert_eq!(bookmark.get(), None);
+/// bookmark.set(PageId(7), 42);
+/// assert_eq!(bookmark.get(), Some((PageId(7), 42)));
+/// bookmark.clear();
+/// assert_eq!(bookmark.get(), None);
+/// ```
+#[derive(Debug, Default)]
+pub struct Bookmark {
+    turn: AtomicU64,
+    /// Page 0 is a superblock: nothing is marked.
+    page: AtomicU64,
+    token: AtomicU64,
+}
+
+impl Bookmark {
+    /// The page that is marked, and the token of what it held.
+    #[inline]
+    pub fn get(&self) -> Option<(PageId, u64)> {
+        // Acquire: the words that were written before this turn are visible.
+        let turn = self.turn.load(Ordering::Acquire);
+        let (page, token) = (self.page.load(Ordering::Relaxed), self.token.load(Ordering::Relaxed));
+        // Acquire: the words are read before the turn is looked at again.
+        fence(Ordering::Acquire);
+        let same = self.turn.load(Ordering::Relaxed) == turn || planted(Bug::OneLookAtTheTurn);
+        (page != 0 && turn.is_multiple_of(2) && same).then_some((PageId(page), token))
+    }
+
+    /// Marks a page; `token` is what [`OptimisticPage::token`](crate::OptimisticPage::token) of a guard on it gave.
+    /// Nothing happens if another thread is doing the same.
+    #[inline]
+    pub fn set(&self, page: PageId, token: u64) {
+        let turn = self.turn.load(Ordering::Relaxed);
+        // Acquire: a writer that came before has finished.
+        let mine = turn.is_multiple_of(2)
+            && self.turn.compare_exchange(turn, turn + 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        if !mine {
+            return;
+        }
+        // Release: whoever sees one of the words sees the odd turn when it looks again.
+        if !planted(Bug::NoFenceBehindTheTurn) {
+            fence(Ordering::Release);
+        }
+        self.page.store(page.0, Ordering::Relaxed);
+        self.token.store(token, Ordering::Relaxed);
+        // Release: publishes the words.
+        self.turn.store(turn + 2, Ordering::Release);
+    }
+
+    /// Marks nothing any more.
+    pub fn clear(&self) {
+        self.set(PageId(0), 0);
+    }
+}
