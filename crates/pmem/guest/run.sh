@@ -31,7 +31,7 @@ rm -f "$work/nvdimm"
 truncate -s 512M "$work/nvdimm"
 for kill in $(seq "$kills"); do
 	status=0
-	boot $((20 + kill * 3)) "" > "$work/console" || status=$?
+	boot $((45 + kill * 3)) "" > "$work/console" || status=$?
 	acknowledged=$(sed -n 's/^acknowledged \([0-9]*\)$/\1/p' "$work/console" | tail -1)
 	if [ "$status" != 124 ] || [ -z "$acknowledged" ]; then
 		tail -20 "$work/console"

@@ -54,6 +54,9 @@ pub enum Site {
     CopyPublish,
     /// The words that make the originals invalid.
     CopyRetract,
+    /// What recovery found: a process that ended without the machine may have left it in the caches alone. The model, in which
+    /// every crash is one of the machine, cannot miss it.
+    RecoveryScan,
     /// A record that recovery found to be older than another of the same key.
     RecoveryRetract,
 }

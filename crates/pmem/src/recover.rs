@@ -16,7 +16,7 @@ use crate::{
     index::Look,
     layout::{BLOCKS_END_AT, Place, read_checked_number},
     lock,
-    medium::{Medium, Site},
+    medium::{Lane, Medium, Site},
     options::Options,
     space::{Partial, Purpose},
 };
@@ -54,7 +54,6 @@ const REFILL_SHARE: u32 = 4;
 const GUESSED_UNITS: u64 = 32;
 
 /// What one thread found.
-#[derive(Default)]
 struct Share {
     superseded: Vec<(u64, Place, Record)>,
     remains: Vec<(u64, u64)>,
@@ -63,6 +62,24 @@ struct Share {
     clock: u64,
     /// Records of the block at hand: their hashes, and where they are.
     found: Vec<(u64, Place, Record)>,
+    lane: Lane,
+    /// Whether what was read is durable.
+    durable: Result<()>,
+}
+
+impl Default for Share {
+    fn default() -> Self {
+        Self {
+            superseded: Vec::new(),
+            remains: Vec::new(),
+            damage: Vec::new(),
+            damage_count: 0,
+            clock: 0,
+            found: Vec::new(),
+            lane: Lane::default(),
+            durable: Ok(()),
+        }
+    }
 }
 
 impl Share {
@@ -80,6 +97,9 @@ impl Share {
         self.damage.extend(other.damage);
         self.damage.truncate(DAMAGE_KEPT);
         self.clock = self.clock.max(other.clock);
+        if self.durable.is_ok() {
+            self.durable = other.durable;
+        }
     }
 }
 
@@ -111,7 +131,12 @@ pub fn recover<L: Format, M: Medium>(
         let mut share = Share::default();
         loop {
             let from = next.fetch_add(BLOCKS_AT_ONCE, Ordering::Relaxed);
-            let Some(part) = starts.get(from..).filter(|part| !part.is_empty()) else { return share };
+            let Some(part) = starts.get(from..).filter(|part| !part.is_empty()) else {
+                if !core.read_only {
+                    share.durable = core.watch(core.medium.fence(&mut share.lane, Site::RecoveryScan));
+                }
+                return share;
+            };
             let part = part.get(..BLOCKS_AT_ONCE).unwrap_or(part);
             for block in part {
                 scan(core, *block, end, &mut share);
@@ -137,6 +162,7 @@ pub fn recover<L: Format, M: Medium>(
     if let (false, Some(damage)) = (options.tolerate_damage, all.damage.first()) {
         return Err(PmemError::Damaged(*damage));
     }
+    std::mem::replace(&mut all.durable, Ok(()))?;
     // Relaxed: nobody else has the store yet.
     core.clock.store(all.clock, Ordering::Relaxed);
     if !core.read_only {
@@ -221,6 +247,11 @@ fn scan<L: Format, M: Medium>(core: &Core<L, M>, block: u64, end: u64, share: &m
         take_in(core, hash, place, record, share);
     }
     share.found = found;
+    if !core.read_only && extent.kind != ExtentKind::Unformatted {
+        // It may have been read from a cache that a killed process did not flush; from here on it counts as durable.
+        let (at, bytes) = (core.geometry.block_at(block), extent.blocks * core.geometry.block_bytes());
+        core.medium.flush(&mut share.lane, Site::RecoveryScan, at, bytes as usize);
+    }
     let state = match extent.kind {
         _ if is_damaged => State::Damaged,
         ExtentKind::Unformatted => State::Free,
