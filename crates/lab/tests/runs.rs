@@ -288,7 +288,7 @@ fn evictions() {
 fn reads() {
     let folder = tempfile::tempdir().unwrap();
     let line = "io --size 64MiB --pool 4MiB --depth 16 --seconds 0.2 --rounds 2";
-    let methods = ["blocking", "uring_fixed", "uring_pool"];
+    let methods = ["blocking", "uring_fixed", "uring_pool", "sequential"];
     let first = objects(folder.path(), line);
     check_run(&first, "io", &methods, &[1], 2);
     // The file stays in the folder that was given, and the second run uses it.
