@@ -87,10 +87,15 @@ impl Mapping {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{PageRange, Releaser, resident_bytes};
+    use crate::{PageRange, Releaser};
 
-    /// The bytes of a range of this process that huge pages back, as the kernel tells.
+    /// The bytes that huge pages back of the area around `address`, as the kernel tells.
     fn huge_bytes(address: usize) -> u64 {
+        area_bytes(address, "AnonHugePages:")
+    }
+
+    /// What the kernel tells of the memory area around `address`.
+    fn area_bytes(address: usize, field: &str) -> u64 {
         let text = std::fs::read_to_string("/proc/self/smaps").unwrap();
         let mut inside = false;
         for line in text.lines() {
@@ -100,7 +105,7 @@ mod tests {
                     (usize::from_str_radix(start, 16), usize::from_str_radix(end, 16))
             {
                 inside = (start..end).contains(&address);
-            } else if inside && let Some(rest) = line.strip_prefix("AnonHugePages:") {
+            } else if inside && let Some(rest) = line.strip_prefix(field) {
                 return rest.split_whitespace().next().unwrap().parse::<u64>().unwrap() * 1024;
             }
         }
@@ -124,13 +129,13 @@ mod tests {
             other => return eprintln!("not collapsed: {other:?}"),
         }
         assert!(run.chunks(PAGE_SIZE).enumerate().all(|(index, page)| page[0] == index as u8 | 1));
-        let before = resident_bytes().unwrap();
+        assert_eq!(area_bytes(start.addr(), "Rss:"), bytes as u64);
         mapping.split(offset + 5 * PAGE_SIZE);
         assert_eq!(huge_bytes(start.addr()), 0);
         let page = PageRange { address: start.wrapping_add(5 * PAGE_SIZE), bytes: PAGE_SIZE };
         // SAFETY: nobody looks at the page meanwhile.
         unsafe { Releaser::new(None).unwrap().release(&[page]).unwrap() };
-        assert!(resident_bytes().unwrap() <= before);
+        assert_eq!(area_bytes(start.addr(), "Rss:"), (bytes - PAGE_SIZE) as u64);
         for (index, page) in run.chunks(PAGE_SIZE).enumerate() {
             assert_eq!(page[0], if index == 5 { 0 } else { index as u8 | 1 });
         }
