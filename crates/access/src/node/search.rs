@@ -24,9 +24,9 @@ fn within_page(at: usize) -> usize {
 struct Seek {
     /// The byte where that slot stands, or [`Seek::end`].
     at: usize,
-    /// The byte behind the last slot.
+    /// The byte behind the last slot that may hold the key: [`Seek::at`] if it has not the node's prefix.
     end: usize,
-    /// What was searched for; [`ABSENT`] if no key of the node has the prefix of the one searched for.
+    /// What was searched for. Without meaning if nothing is left to compare it with.
     probe: Slot,
 }
 
@@ -44,16 +44,7 @@ impl<B: Bytes> NodeView<B> {
     /// [`NodeView::value_location`], but only for leaves, and a little faster.
     #[inline(always)]
     pub fn get(self, key: &[u8]) -> Option<ValueAt> {
-        let seek = self.seek::<LEAF_STRIDE>(key);
-        let slot = self.slot_at(seek.at);
-        let slot = if seek.probe.is_whole() {
-            // Head and length are the whole key.
-            if seek.at < seek.end && slot.agrees(seek.probe) { slot } else { ABSENT }
-        } else if seek.at < seek.end && slot.head() == seek.probe.head() {
-            self.search_tails::<LEAF_STRIDE>(seek.at, seek.end, key).1
-        } else {
-            ABSENT
-        };
+        let (_, slot) = self.search::<LEAF_STRIDE>(key);
         (slot != ABSENT).then(|| ValueAt { at: slot.at(), length: slot.value_length(), kind: slot.kind() })
     }
 
@@ -98,7 +89,7 @@ impl<B: Bytes> NodeView<B> {
     }
 
     /// The first slot whose key is not less than `key`, and it itself if the key is equal, else [`ABSENT`].
-    #[inline]
+    #[inline(always)]
     fn search<const STRIDE: usize>(self, key: &[u8]) -> (usize, Slot) {
         let seek = self.seek::<STRIDE>(key);
         let slot = self.slot_at(seek.at);
@@ -132,7 +123,8 @@ impl<B: Bytes> NodeView<B> {
         let key_word = key_word(key);
         match self.prefix_order(prefix_length, key, key_word) {
             Ordering::Less => return Seek { at: end, end, probe: ABSENT },
-            Ordering::Greater => return Seek { at: SLOTS_AT, end, probe: ABSENT },
+            // As if no slots were left: none is to be compared, and a rest says nothing behind another prefix.
+            Ordering::Greater => return Seek { at: SLOTS_AT, end: SLOTS_AT, probe: ABSENT },
             Ordering::Equal => {}
         }
         let head = head_behind(key, key_word, prefix_length);

@@ -362,6 +362,31 @@ fn keys_share_a_prefix_without_both_fences() {
     }
 }
 
+/// The rest behind the prefix is that of a key which is there, and its head the greatest there is; but it stands behind
+/// another prefix.
+#[test]
+fn a_key_with_another_prefix_is_not_taken_for_one_with_the_same_rest() {
+    for rest in [&b"\xff\xff\xff\xff\x01"[..], b"\xff\xff\xff\xff", b"\0\0\0\0\x01", b"\0"] {
+        let key = |first: &[u8]| [first, rest].concat();
+        let mut page = vec![0; NODE_BYTES];
+        let mut node = NodeMut::init(&mut page, 0, None, None, PageId(0)).unwrap();
+        node.insert(&key(b"b"), b"value", ValueKind::Inline).unwrap();
+        // Enough others for the prefix to be worth its bytes; it stays when they have gone.
+        let others = (1..16u8).map(|number| [b'b', number, 1, 1, 1]);
+        others.clone().for_each(|other| assert!(node.insert(&other, b"", ValueKind::Inline).is_ok()));
+        for other in others {
+            let index = node.view().find(&other).index;
+            node.remove(index).unwrap();
+        }
+        assert_eq!((node.view().prefix_len(), node.view().count()), (1, 1));
+        assert!(node.view().get(&key(b"b")).is_some());
+        for (absent, index) in [(key(b"a"), 0), (key(b"c"), 1), (key(b""), usize::from(rest[0] > b'b'))] {
+            assert_eq!(node.view().get(&absent), None, "{absent:?}");
+            assert_eq!(node.view().find(&absent), Find { index, found: false }, "{absent:?}");
+        }
+    }
+}
+
 #[test]
 fn a_key_without_the_prefix_has_room_or_changes_nothing() {
     let (low, high) = ([b"kab", &[0; 90][..]].concat(), [b"kab", &[0; 88][..], &[0xff]].concat());
