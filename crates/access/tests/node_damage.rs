@@ -141,6 +141,11 @@ fn write_all(page: &[u8]) {
         let split = Split { index: count / 3, separator: b"kab\x02\0\0\x05\x07".to_vec() };
         node.split_into(&mut vec![0; NODE_BYTES], &split).is_ok()
     });
+    attempt("end", &|node| {
+        let Ok(Some(end)) = node.view().plan_end(b"kay") else { return false };
+        node.end_at(&end);
+        true
+    });
     for incoming in [None, Some(&b"kaa"[..]), Some(b"kay")] {
         split_and_merge(page, sound, incoming);
     }

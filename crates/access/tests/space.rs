@@ -64,6 +64,28 @@ fn fill(pool: &Pool) -> f64 {
     shape.leaf_bytes_used as f64 / (shape.leaves * 3968) as f64
 }
 
+/// What is appended to several runs in turn leaves full leaves, though all but one of the runs end within the tree.
+#[test]
+fn runs_in_ascending_order_leave_full_leaves() {
+    const RUNS: u8 = 10;
+    let directory = tempfile::tempdir().unwrap();
+    let pool = Pool::create(directory.path().join("tree"), &support::options(4096)).unwrap();
+    let tree = create_tree(&pool).unwrap();
+    let mut random = StdRng::seed_from_u64(1);
+    let mut next = [0u32; RUNS as usize];
+    for _ in 0..3_000 {
+        let run = random.random_range(0..RUNS);
+        for _ in 0..random.random_range(5..=15) {
+            let number = &mut next[run as usize];
+            let key = [&[run][..], &number.to_be_bytes()].concat();
+            assert!(tree.insert(&key, &[run; 50]).unwrap());
+            *number += 1;
+        }
+    }
+    verify(&pool, &tree);
+    assert!(fill(&pool) > 0.85, "{}", fill(&pool));
+}
+
 /// Nodes whose fences are as long as keys can be are merged too.
 #[test]
 fn long_keys_leave_no_empty_nodes_behind() {

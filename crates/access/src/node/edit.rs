@@ -17,7 +17,7 @@ pub struct NodeMut<'a> {
 
 /// The header of a node whose sizes have been checked against each other, so that free space is where it
 /// is said to be.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub word: Word,
     pub count: usize,
@@ -64,11 +64,6 @@ impl Shape {
             return Err(NodeFault::HeapUsed { stored: heap_used, computed: NODE_BYTES - heap_start });
         }
         Ok(Self { word, count, slots_end, heap_start, heap_end, heap_used })
-    }
-
-    /// Whether there are both fences, so that the prefix follows from them.
-    pub fn is_closed(&self) -> bool {
-        self.word.is_closed()
     }
 
     /// The free bytes between slots and heap.
@@ -369,8 +364,9 @@ impl<'a> NodeMut<'a> {
         if !self.view().admits_at(index, key) {
             return Err(NodeFault::OutsideFences { index }.into());
         }
-        let unlike = !self.view().has_prefix_of(key);
-        let shape = if unlike || shape.count == 0 && !shape.is_closed() {
+        let view = self.view();
+        let may_lengthen = shape.count == 0 && view.may_lengthen_prefix(key.get(shape.word.prefix_length()));
+        let shape = if may_lengthen || !view.has_prefix_of(key) {
             self.choose_prefix(&shape, index, key, value.len())?
         } else {
             self.make_room(shape, key.len(), value.len())?
@@ -430,8 +426,13 @@ impl<'a> NodeMut<'a> {
     /// the number of keys has doubled, so that it costs little.
     fn lengthen_prefix(&mut self) {
         let view = self.view();
-        let (word, count) = (view.word(), view.count());
-        if word.is_closed() || count < 2 || !count.is_power_of_two() {
+        let count = view.count();
+        if count < 2 || !count.is_power_of_two() {
+            return;
+        }
+        let next = |slot: Slot| (slot.rest_length() > 0).then_some((slot.head() >> 24) as u8);
+        let (first, last) = (next(view.slot(0)), next(view.slot(count - 1)));
+        if first.is_none() || first != last || !view.may_lengthen_prefix(first.as_ref()) {
             return;
         }
         let mut frame = Frame::of(view);
@@ -545,7 +546,7 @@ impl<'a> NodeMut<'a> {
     }
 
     /// Moves the bytes from `start` to `end` to `to`, if that is in the page and behind the page header.
-    fn shift(&mut self, start: usize, end: usize, to: usize) {
+    pub(super) fn shift(&mut self, start: usize, end: usize, to: usize) {
         let length = end.saturating_sub(start);
         if start >= HEADER_BYTES && to >= HEADER_BYTES && start.max(to) + length <= self.bytes.len() {
             self.bytes.copy_within(start..start + length, to);

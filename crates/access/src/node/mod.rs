@@ -80,6 +80,7 @@
 mod ahead;
 mod build;
 mod edit;
+mod end;
 mod fault;
 mod frame;
 mod layout;
@@ -94,6 +95,7 @@ mod view;
 mod tests;
 
 pub use edit::NodeMut;
+pub use end::End;
 pub use fault::{NodeError, NodeFault};
 pub use layout::{
     BLOB_REFERENCE_BYTES, MAX_INLINE_RECORD_BYTES, MAX_INLINE_VALUE_BYTES, MAX_INNER_COUNT, MAX_KEY_BYTES,

@@ -6,7 +6,7 @@ use super::fault::{NodeError, NodeFault};
 use super::frame::{Frame, records_bytes};
 use super::layout::*;
 use super::separator::{separator_length, shortest_separator};
-use super::view::{NodeView, child_place};
+use super::view::{Find, NodeView, child_place};
 use std::ops::Range;
 use vellum_base::PageId;
 
@@ -29,7 +29,8 @@ impl<'a> NodeMut<'a> {
     ///
     /// Halves are balanced by bytes; near the middle the place with the shortest separator is taken. If
     /// `incoming` lies beyond the last key, or before the first one, everything stays on the other side, so
-    /// that loading in order leaves full nodes. Both halves are certain to fit. It may take more than one
+    /// that loading in order leaves full nodes. If it comes right behind the two keys of a leaf that were added
+    /// last, what is beyond it goes to the right, so that runs in ascending order leave full leaves too. Both halves are certain to fit. It may take more than one
     /// split until `incoming` has room, but each one makes progress.
     ///
     /// # Errors
@@ -130,16 +131,41 @@ impl<'a> Planner<'a> {
             if let Some(separator) = separators.into_iter().flatten().find(fitting) {
                 return Ok(Split { index, separator });
             }
+            if let Some(split) = self.behind_run(key) {
+                return Ok(split);
+            }
         }
-        let length = |index: usize| match (self.key(index - 1), self.key(index)) {
-            (Some(left), Some(right)) => separator_length(&left, &right),
-            _ => usize::MAX,
+        let (mut left, mut right) = (Vec::new(), Vec::new());
+        let length = |index: usize| {
+            left.clear();
+            right.clear();
+            self.view.append_key(index - 1, &mut left);
+            self.view.append_key(index, &mut right);
+            separator_length(&left, &right)
         };
         let make = |index: usize| {
             let separator = shortest_separator(&self.key(index - 1)?, &self.key(index)?);
             self.fits(index..index, &separator).then_some(Split { index, separator })
         };
         self.best(1..count, 0, length, make)
+    }
+
+    /// The split right behind `incoming`, if it continues a run of keys in ascending order: the two that were
+    /// added last are the two before it. What is in the leaf beyond stays out of the way of the keys to come, so that
+    /// they fill the leaf.
+    fn behind_run(&self, incoming: &[u8]) -> Option<Split> {
+        let Find { index, found } = self.view.find(incoming);
+        if found || index < 2 || index >= self.shape.count {
+            return None;
+        }
+        let (before, last) = (self.view.slot(index - 2), self.view.slot(index - 1));
+        // Records are placed from the end of the page towards its beginning.
+        let newest = last.record_bytes() > 0 && last.at() == self.shape.heap_start;
+        if !newest || before.at() != last.at() + last.record_bytes() {
+            return None;
+        }
+        let separator = shortest_separator(incoming, &self.key(index)?);
+        self.fits(index..index, &separator).then_some(Split { index, separator })
     }
 
     fn inner(&self, incoming: Option<&[u8]>) -> Result<Split, NodeFault> {
@@ -172,7 +198,7 @@ impl<'a> Planner<'a> {
         &self,
         range: Range<usize>,
         taken: usize,
-        length: impl Fn(usize) -> usize,
+        mut length: impl FnMut(usize) -> usize,
         make: impl Fn(usize) -> Option<Split>,
     ) -> Result<Split, NodeFault> {
         let total = self.before.last().copied().unwrap_or(0);

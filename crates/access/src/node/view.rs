@@ -35,7 +35,7 @@ pub struct ValueAt {
 }
 
 /// The first 64-bit word of a node's own header, read at once.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Word(u64);
 
 impl Word {
@@ -299,6 +299,23 @@ impl<B: Bytes> NodeView<B> {
         let lower_length = if word.flags() & FLAG_LOWER == 0 { prefix_length } else { self.lower_length() };
         last + fence_bytes(lower_length, self.upper_length(), prefix_length)
             + records_bytes(self, 0..self.count(), prefix_length)
+    }
+
+    /// Whether the prefix may become longer if all keys have the byte `next` behind it: that depends on the one
+    /// fence of a node that lacks the other.
+    pub(super) fn may_lengthen_prefix(self, next: Option<&u8>) -> bool {
+        let word = self.word();
+        let length = self.prefix_len();
+        let is_next = |at: usize| next.is_some_and(|next| self.bytes.u8_at(at) == *next);
+        match (word.flags() & FLAG_LOWER != 0, word.flags() & FLAG_UPPER != 0) {
+            (false, false) => true,
+            (true, false) => length < self.lower_length() && is_next(self.lower_at() + length),
+            (false, true) => {
+                let rest = self.upper_length().saturating_sub(length);
+                rest > 0 && is_next(self.lower_at().saturating_sub(rest))
+            }
+            (true, true) => false,
+        }
     }
 
     /// Whether `key` begins as all keys of the node do.

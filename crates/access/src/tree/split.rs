@@ -82,19 +82,32 @@ impl<'p, P: Pager> Tree<'p, P> {
         let mut parent = latch::<P>(parent)?;
         let mut node = latch::<P>(node)?;
         let (parent_id, node_id) = (parent.id(), node.id());
+        if let Some(end) =
+            NodeView::new(node.page()).plan_end(key).map_err(|fault| damaged(node_id, fault))?
+        {
+            if !has_room_at::<P>(&parent, place, &end.separator)? {
+                return Ok(Attempt::ParentFull { separator: end.separator });
+            }
+            NodeMut::begin_at(right.page_mut(), &end).map_err(|fault| damaged(right.id(), fault))?;
+            NodeMut::new(parent.page_mut())
+                .insert_separator(&end.separator, right.id())
+                .map_err(|error| refused(parent_id, error))?;
+            NodeMut::new(node.page_mut()).end_at(&end);
+            let right = right.keep();
+            if let Some(mark) = self.end.filter(|_| view_of(&right).is_last()) {
+                let right = self.pager.relax(right);
+                mark.set(right.id(), right.token());
+            }
+            return Ok(Attempt::Done);
+        }
         // The left half is made beside the node, so that nothing has changed if either node turns out to be
         // damaged.
         let mut page = [0; NODE_BYTES];
         copy_node(node.page(), &mut page);
         let mut left = NodeMut::new(&mut page);
         let split = left.choose_separator(Some(key)).map_err(|fault| damaged(node_id, fault))?;
-        if !view_of(&parent).has_room_for(&split.separator, 0) {
+        if !has_room_at::<P>(&parent, place, &split.separator)? {
             return Ok(Attempt::ParentFull { separator: split.separator });
-        }
-        let view = view_of(&parent);
-        let find = view.find(&split.separator);
-        if find.found || find.index != view.child_index(place) || !view.covers(&split.separator) {
-            return Err(damaged(parent_id, "its separators do not enclose its children's"));
         }
         left.split_into(right.page_mut(), &split).map_err(|error| refused(node_id, error))?;
         NodeMut::new(parent.page_mut())
@@ -128,6 +141,23 @@ impl<'p, P: Pager> Tree<'p, P> {
         drop((left.keep(), right.keep()));
         Ok(Attempt::Done)
     }
+}
+
+/// Whether a latched parent has room for a separator that splits the child whose id stands at byte `place`.
+fn has_room_at<'p, P: Pager + 'p>(
+    parent: &P::Exclusive<'p>,
+    place: usize,
+    separator: &[u8],
+) -> Result<bool, Interrupt> {
+    let view = view_of(parent);
+    if !view.has_room_for(separator, 0) {
+        return Ok(false);
+    }
+    let find = view.find(separator);
+    if find.found || find.index != view.child_index(place) || !view.covers(separator) {
+        return Err(damaged(parent.id(), "its separators do not enclose its children's"));
+    }
+    Ok(true)
 }
 
 /// Copies the contents of a node, and leaves the page header of the target alone.

@@ -204,12 +204,11 @@ impl<'p, P: Pager> Tree<'p, P> {
     /// The last leaf, if the last record of all was put there, it was not changed since, and `key` belongs there.
     #[inline]
     fn marked_leaf(&self, key: &[u8]) -> Option<P::Optimistic<'p>> {
-        let (page, token) = self.end?.get()?;
+        let end = self.end?;
+        let (page, token) = end.get()?;
         // It is what it was, so it still is the last leaf of this tree.
         let leaf = self.pager.look_again(page, token).filter(|leaf| NodeView::new(leaf.bytes()).covers(key));
-        if leaf.is_none()
-            && let Some(end) = self.end
-        {
+        if leaf.is_none() {
             end.clear();
         }
         leaf
