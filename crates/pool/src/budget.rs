@@ -2,7 +2,8 @@
 //!
 //! The background evictor sleeps as long as enough pages are free. Its wake-up is not lost: it says that it
 //! sleeps and then looks at the count, whoever speaks for pages changes the count and then looks whether it
-//! sleeps, and both do so across a sequentially consistent fence, so one of them sees the other.
+//! sleeps, and both do so across a sequentially consistent fence, so one of them sees the other. In the same way
+//! the thread is asked to fetch memory.
 
 use crate::primitive::{AtomicBool, AtomicUsize, Bug, Condvar, Mutex, MutexGuard, Ordering, fence, planted};
 
@@ -15,6 +16,7 @@ pub struct Budget {
     /// It works until this many are free.
     high_water: usize,
     evictor_asleep: AtomicBool,
+    memory_asked_for: AtomicBool,
     stop: Mutex<bool>,
     wake: Condvar,
 }
@@ -24,6 +26,8 @@ pub struct Budget {
 pub enum Woken {
     /// Little room is left.
     Low,
+    /// Somebody asked for memory to be fetched.
+    Asked,
     /// It slept as long as it had patience.
     Idle,
     /// It must end.
@@ -41,6 +45,7 @@ impl Budget {
             low_water,
             high_water: low_water * 2,
             evictor_asleep: AtomicBool::new(false),
+            memory_asked_for: AtomicBool::new(false),
             stop: Mutex::new(false),
             wake: Condvar::new(),
         }
@@ -96,8 +101,14 @@ impl Budget {
         (self.high_water + wanted).saturating_sub(self.free())
     }
 
+    /// Asks the evictor's thread to fetch memory for pages to come.
+    pub fn ask_for_memory(&self) {
+        self.memory_asked_for.store(true, Ordering::Relaxed);
+        self.wake_evictor();
+    }
+
     fn wake_evictor(&self) {
-        // SeqCst: orders the count before the flag; see the module's first lines.
+        // SeqCst: orders the count, or the request, before the flag; see the module's first lines.
         if !planted(Bug::ReserverFence) {
             fence(Ordering::SeqCst);
         }
@@ -119,13 +130,17 @@ impl Budget {
                 return Woken::Stopped;
             }
             self.evictor_asleep.store(true, Ordering::Relaxed);
-            // SeqCst: orders the flag before the count; see the module's first lines.
+            // SeqCst: orders the flag before the count and the request; see the module's first lines.
             if !planted(Bug::EvictorFence) {
                 fence(Ordering::SeqCst);
             }
             if self.is_low() {
                 self.evictor_asleep.store(false, Ordering::Relaxed);
                 return Woken::Low;
+            }
+            if self.memory_asked_for.swap(false, Ordering::Relaxed) {
+                self.evictor_asleep.store(false, Ordering::Relaxed);
+                return Woken::Asked;
             }
             match patience {
                 Some(_) if waited => {

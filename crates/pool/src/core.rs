@@ -1,7 +1,7 @@
 //! What guards, evictor and pool share: the mapping, the states, and the way in and out of memory.
 //!
 //! # Invariants
-//! - A page that is evicted has no memory: it reads as zeroes.
+//! - A page that is evicted has no memory, or such that was never written: it reads as zeroes.
 //! - An extent is in the resident set, and counted in the budget, from before its latch is first released
 //!   after it came in until after it was last taken to drop it.
 //! - Of an extent only the head's state is used, and only heads that the space map confirms are read in.
@@ -14,6 +14,7 @@
 //! for no latch, so it may run under any.
 
 use crate::{
+    ahead::Ahead,
     budget::Budget,
     error::{Fault, Miss, PoolError},
     helping::{Look, Queues},
@@ -83,6 +84,7 @@ pub(crate) struct Core {
     pub(crate) queues: Queues<Reads>,
     pub(crate) reads_idle: Mutex<Vec<Arc<Mutex<Reads>>>>,
     pub(crate) reading_pages: AtomicUsize,
+    pub(crate) ahead: Ahead,
     // Last, so that they outlive everything that points into them.
     pub(crate) huge: HugeRuns,
     /// The memory of the pages.
@@ -110,6 +112,7 @@ pub(crate) struct Parts {
     pub(crate) pool_pages: usize,
     pub(crate) count_hits: bool,
     pub(crate) huge_pages: bool,
+    pub(crate) fetch_ahead: bool,
     pub(crate) read_only: bool,
     pub(crate) file: Arc<dyn File>,
     pub(crate) releaser: Releaser,
@@ -144,7 +147,6 @@ impl Core {
             budget: Budget::new(parts.pool_pages),
             resident: ResidentSet::new(parts.pool_pages),
             parking: ParkingLot::new(),
-            space: parts.space,
             space_map_head: AtomicU64::new(parts.superblock.space_map.map_or(0, |map| map.head.0)),
             background: Mutex::new(()),
             superblock: Mutex::new(parts.superblock),
@@ -157,7 +159,9 @@ impl Core {
             queues: Queues::new(),
             reads_idle: Mutex::new(Vec::new()),
             reading_pages: AtomicUsize::new(0),
+            ahead: Ahead::new(parts.space.end(), parts.fetch_ahead),
             huge: HugeRuns::new(&parts.pages, parts.huge_pages),
+            space: parts.space,
             pages: parts.pages,
             _states: parts.states,
         }
@@ -426,6 +430,7 @@ impl Core {
         let bytes = unsafe { self.bytes_mut(extent) };
         PageHeader { extent, lsn: Lsn(0), kind }.write(bytes);
         self.resident.insert(extent);
+        self.allocated_up_to(extent.end().0);
         Ok(extent)
     }
 

@@ -9,6 +9,7 @@
 //! Source: *Virtual-Memory Assisted Buffer Management*, section 3.3; the clock with an explicit mark.
 
 use crate::{
+    ahead::Fetcher,
     budget::Woken,
     core::{Core, lock},
     error::PoolError,
@@ -339,11 +340,12 @@ impl Evictor {
     }
 
     fn run(core: &Core) {
-        let mut leisure = Leisure::new(core);
+        let (mut leisure, mut fetcher) = (Leisure::new(core), Fetcher::new());
         loop {
             match core.budget.sleep_until_low(leisure.patience(core)) {
                 Woken::Stopped => return,
                 Woken::Idle => leisure.use_it(core),
+                Woken::Asked => fetcher.fetch(core),
                 Woken::Low => {
                     leisure.disturbed();
                     Self::make_room(core);

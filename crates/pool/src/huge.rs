@@ -5,8 +5,8 @@
 //! copy the run into one huge page. When one of its pages must go after all, the huge page is split first, so
 //! that the page's memory is free at once.
 //!
-//! It is done only while nothing is read, written, allocated or evicted, because it takes milliseconds a run and
-//! whoever touches the run meanwhile waits. Runs that hold extents of several pages are left alone.
+//! It is done only while nothing is read from storage, written to it, allocated or evicted, because it takes
+//! milliseconds a run and whoever touches the run meanwhile waits. Changes of pages in memory do not hold it up. Runs that hold extents of several pages are left alone.
 //!
 //! # Invariant
 //! A run that a huge page backs is flagged, or a thread is about to flag it, or to find that one of its pages is

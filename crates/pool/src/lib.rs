@@ -18,6 +18,8 @@ mod resident;
 mod state;
 
 #[cfg(not(loom))]
+mod ahead;
+#[cfg(not(loom))]
 mod core;
 #[cfg(not(loom))]
 mod detached;

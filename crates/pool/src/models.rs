@@ -348,6 +348,16 @@ model!(the_evictor_is_woken_when_memory_runs_low, [EvictorFence, ReserverFence],
     assert_eq!(budget.used(), 8);
 });
 
+model!(the_evictor_is_woken_when_it_is_asked_for_memory, [EvictorFence, ReserverFence], || {
+    let budget = Arc::new(Budget::new(16));
+    let evictor = {
+        let budget = budget.clone();
+        thread::spawn(move || assert_eq!(budget.sleep_until_low(None), Woken::Asked))
+    };
+    budget.ask_for_memory();
+    evictor.join().unwrap();
+});
+
 model!(a_bookmark_is_never_half_of_one_and_half_of_another, [OneLookAtTheTurn, NoFenceBehindTheTurn], || {
     let bookmark = Arc::new(Bookmark::default());
     bookmark.set(PageId(1), 1);

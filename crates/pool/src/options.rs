@@ -124,8 +124,8 @@ impl PoolOptions {
         self
     }
 
-    /// Whether a thread of the pool keeps free pages ready. Default true; without it whoever needs room
-    /// makes it.
+    /// Whether a thread of the pool keeps free pages ready, and memory for up to 4 MiB of pages to come while the
+    /// file grows. Default true; without it whoever needs room makes it.
     #[must_use]
     pub fn background_eviction(mut self, background: bool) -> Self {
         self.background_eviction = background;
@@ -133,7 +133,9 @@ impl PoolOptions {
     }
 
     /// Whether runs of pages that stay in memory are moved into huge pages, by the thread of
-    /// [`background_eviction`](Self::background_eviction) while nothing else happens. Default true; see
+    /// [`background_eviction`](Self::background_eviction) while nothing is read from storage, written to it, allocated
+    /// or evicted. Pages in memory may be changed meanwhile; whoever touches a run that is being moved waits for
+    /// milliseconds. With nothing to do, the thread looks every 30 seconds. Default true; see
     /// [`PoolStatistics::pages_huge`](crate::PoolStatistics::pages_huge).
     #[must_use]
     pub fn huge_pages(mut self, huge_pages: bool) -> Self {

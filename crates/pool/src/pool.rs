@@ -145,6 +145,7 @@ impl Pool {
             pool_pages: (options.pool_bytes / PAGE_SIZE as u64) as usize,
             count_hits: options.count_hits,
             huge_pages: options.huge_pages,
+            fetch_ahead: options.background_eviction && !options.read_only,
             read_only: options.read_only,
             releaser: Releaser::new(options.release)?,
             log: options.log.clone(),

@@ -9,7 +9,7 @@
 //! Needs `MADV_COLLAPSE`, of Linux 6.1.
 
 use crate::memory::Mapping;
-use std::{io, sync::OnceLock};
+use std::sync::OnceLock;
 use vellum_base::PAGE_SIZE;
 
 /// What the C library's interface has no name for yet in every version.
@@ -70,17 +70,6 @@ impl Mapping {
         // Advice about a part of a huge page makes the kernel split it. That the part is used rarely is true: it
         // is about to be released. If the kernel refuses, the memory is freed a little later, that is all.
         let _ = self.advise_part(offset, PAGE_SIZE, MADV_COLD);
-    }
-
-    /// Gives advice that does not change what the memory holds.
-    fn advise_part(&self, offset: usize, bytes: usize, advice: libc::c_int) -> io::Result<()> {
-        if offset.checked_add(bytes).is_none_or(|end| end > self.len()) {
-            return Err(io::Error::from_raw_os_error(libc::EINVAL));
-        }
-        // SAFETY: the range lies in the mapping, and none of the advice given here changes what it holds.
-        let outcome =
-            unsafe { libc::madvise(self.base().as_ptr().wrapping_add(offset).cast(), bytes, advice) };
-        if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 }
 
