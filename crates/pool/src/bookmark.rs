@@ -7,6 +7,9 @@
 //! Page and version are two words that belong together. A turn counter makes them one: it is odd while they are
 //! being written, and whoever reads looks at it before and behind (a *sequence lock*). Nobody waits: who meets a
 //! writer goes without.
+//!
+//! Threads that append to different places would take each other's bookmark away, so there are several of them, and
+//! each thread has its own, as long as there are no more threads than bookmarks.
 
 use crate::primitive::{AtomicU64, Bug, Ordering, fence, planted};
 use vellum_base::PageId;
@@ -70,5 +73,45 @@ impl Bookmark {
     /// Marks nothing any more.
     pub fn clear(&self) {
         self.set(PageId(0), 0);
+    }
+}
+
+/// How many threads have bookmarks of their own.
+#[cfg(not(loom))]
+const THREADS: usize = 16;
+
+/// Bookmarks for the threads that share a structure.
+///
+/// ```
+/// use vellum_base::PageId;
+/// use vellum_pool::Bookmarks;
+///
+/// let bookmarks = Bookmarks::default();
+/// bookmarks.mine().set(PageId(7), 42);
+/// assert_eq!(bookmarks.mine().get(), Some((PageId(7), 42)));
+/// ```
+#[cfg(not(loom))]
+#[derive(Debug, Default)]
+pub struct Bookmarks([Alone; THREADS]);
+
+/// A bookmark with a cache line to itself.
+#[cfg(not(loom))]
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Alone(Bookmark);
+
+#[cfg(not(loom))]
+impl Bookmarks {
+    /// That of the calling thread, which others may share.
+    #[inline]
+    pub fn mine(&self) -> &Bookmark {
+        use std::sync::atomic::AtomicUsize;
+        static THREADS_SEEN: AtomicUsize = AtomicUsize::new(0);
+        std::thread_local! {
+            // Relaxed: threads need different numbers, no more.
+            static NUMBER: usize = THREADS_SEEN.fetch_add(1, Ordering::Relaxed) % THREADS;
+        }
+        // A thread that is ending has no number any more.
+        &self.0[NUMBER.try_with(|number| *number).unwrap_or(0) % THREADS].0
     }
 }

@@ -52,7 +52,7 @@ mod view;
 
 #[cfg(not(loom))]
 pub use {
-    bookmark::Bookmark,
+    bookmark::{Bookmark, Bookmarks},
     detached::ExtentStream,
     error::{Fault, Interrupt, Miss, PoolError},
     guard::{AllocatedGuard, ExclusiveGuard, OptimisticGuard, SharedGuard},

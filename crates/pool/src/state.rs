@@ -327,9 +327,7 @@ impl PageState {
     /// Gives up the exclusive latch; `changed` says that the contents are no longer what they were.
     #[inline]
     pub fn release_exclusive(&self, changed: bool) -> Wake {
-        let now = self.exclusive_word();
-        let word = if changed { Word(now.next_version().0 | DIRTY) } else { now };
-        self.leave(word.with_state(UNLOCKED))
+        self.leave(self.word_behind(changed))
     }
 
     /// The word as it will be when the exclusive latch is given up, unless somebody changes the page again.
@@ -337,7 +335,7 @@ impl PageState {
     pub fn word_behind(&self, changed: bool) -> Word {
         let now = self.exclusive_word();
         let word = if changed { Word(now.next_version().0 | DIRTY) } else { now };
-        Word(word.with_state(UNLOCKED).0 & !WAITING)
+        word.with_state(UNLOCKED)
     }
 
     /// Gives up the exclusive latch of a page that is resident but no longer differs from storage in any

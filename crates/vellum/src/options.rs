@@ -84,7 +84,7 @@ impl Options {
         self
     }
 
-    /// Whether runs of pages that stay in memory are moved into huge pages while nothing else happens, which makes
+    /// Whether runs of pages that stay in memory are moved into huge pages while storage is idle, which makes
     /// lookups in a large pool faster. Default true; needs [`background_eviction`](Self::background_eviction) and
     /// Linux 6.1.
     #[must_use]

@@ -48,7 +48,7 @@ impl Table {
 
     #[inline]
     pub(crate) fn tree(&self) -> Tree<'_, Pool> {
-        Tree::open(&self.inner.pool, self.root).with_bookmark(&self.open.end)
+        Tree::open(&self.inner.pool, self.root).with_bookmarks(&self.open.ends)
     }
 
     pub(crate) fn pool(&self) -> &Pool {

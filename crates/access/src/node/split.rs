@@ -158,10 +158,8 @@ impl<'a> Planner<'a> {
         if found || index < 2 || index >= self.shape.count {
             return None;
         }
-        let (before, last) = (self.view.slot(index - 2), self.view.slot(index - 1));
-        // Records are placed from the end of the page towards its beginning.
-        let newest = last.record_bytes() > 0 && last.at() == self.shape.heap_start;
-        if !newest || before.at() != last.at() + last.record_bytes() {
+        let is_newest = self.view.slot(index - 1).at() == self.shape.heap_start;
+        if !is_newest || !self.view.goes_on(index - 1) {
             return None;
         }
         let separator = shortest_separator(incoming, &self.key(index)?);

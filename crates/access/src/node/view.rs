@@ -228,6 +228,18 @@ impl<B: Bytes> NodeView<B> {
         self.word().flags() & FLAG_UPPER == 0
     }
 
+    /// Whether the record that was just added at `index` continues a run in ascending order: it lies behind all others
+    /// of the tree, or behind the one that was added before it.
+    pub fn goes_on(self, index: usize) -> bool {
+        if self.is_last() && index + 1 == self.count() {
+            return true;
+        }
+        let Some(before) = index.checked_sub(1) else { return false };
+        // Records are placed from the end of the page towards its beginning.
+        let slot = self.slot(index);
+        slot.record_bytes() > 0 && self.slot(before).at() == slot.at() + slot.record_bytes()
+    }
+
     /// Whether `key` lies between the fences, so that it is in this node if it is anywhere.
     pub fn covers(self, key: &[u8]) -> bool {
         let flags = self.word().flags();

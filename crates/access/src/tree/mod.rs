@@ -8,8 +8,9 @@
 //!
 //! Every operation is a function under the restart protocol of [`vellum_pool::Pager`].
 //!
-//! Whoever appends finds the last leaf by a [`Bookmark`], without going down: it keeps the page and the version that
-//! it was left with, and counts only as long as that is still its version. So it needs no check of whose page it is.
+//! Whoever appends, to the end of the tree or behind its own last record elsewhere, finds the leaf by a
+//! [`Bookmark`](vellum_pool::Bookmark), without going down: it keeps the page and the version that it was left with, and
+//! counts only as long as that is still its version. So it needs no check of whose page it is.
 //!
 //! # Invariants
 //! - The root's page id never changes. A root that splits moves its contents to two new pages.
@@ -44,7 +45,7 @@ use crate::{
     value::{Held, Value},
 };
 use vellum_base::{Bytes, PageId, PageKind};
-use vellum_pool::{AllocatedPage, Bookmark, ExclusivePage, Interrupt, OptimisticPage, Pager, SharedPage};
+use vellum_pool::{AllocatedPage, Bookmarks, ExclusivePage, Interrupt, OptimisticPage, Pager, SharedPage};
 
 /// A B+tree from keys of up to 1024 bytes to values of up to 1 GiB, in the order of the keys' bytes.
 ///
@@ -66,8 +67,8 @@ use vellum_pool::{AllocatedPage, Bookmark, ExclusivePage, Interrupt, OptimisticP
 pub struct Tree<'p, P> {
     pager: &'p P,
     root: PageId,
-    /// The last leaf, while records are appended to it.
-    end: Option<&'p Bookmark>,
+    /// The leaves to which threads append records.
+    ends: Option<&'p Bookmarks>,
 }
 
 impl<P> Clone for Tree<'_, P> {
@@ -102,15 +103,15 @@ impl<'p, P: Pager> Tree<'p, P> {
     /// The tree whose root is `root`, which [`create`](Self::create) made at some time.
     #[inline]
     pub fn open(pager: &'p P, root: PageId) -> Self {
-        Self { pager, root, end: None }
+        Self { pager, root, ends: None }
     }
 
-    /// The same tree, with a bookmark that all its handles share: who appends finds the last leaf by it, without
-    /// going down the tree.
+    /// The same tree, with bookmarks that all its handles share: who appends records, to the end of the tree or behind
+    /// one another elsewhere, finds their leaf without going down the tree.
     #[inline]
     #[must_use]
-    pub fn with_bookmark(self, end: &'p Bookmark) -> Self {
-        Self { end: Some(end), ..self }
+    pub fn with_bookmarks(self, ends: &'p Bookmarks) -> Self {
+        Self { ends: Some(ends), ..self }
     }
 
     /// The page of the root, which never changes.

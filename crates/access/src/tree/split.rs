@@ -94,9 +94,9 @@ impl<'p, P: Pager> Tree<'p, P> {
                 .map_err(|error| refused(parent_id, error))?;
             NodeMut::new(node.page_mut()).end_at(&end);
             let right = right.keep();
-            if let Some(mark) = self.end.filter(|_| view_of(&right).is_last()) {
+            if let Some(ends) = self.ends {
                 let right = self.pager.relax(right);
-                mark.set(right.id(), right.token());
+                ends.mine().set(right.id(), right.token());
             }
             return Ok(Attempt::Done);
         }

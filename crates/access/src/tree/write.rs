@@ -201,12 +201,12 @@ impl<'p, P: Pager> Tree<'p, P> {
         self.place_in_leaf(leaf, key, value, kind, mode)
     }
 
-    /// The last leaf, if the last record of all was put there, it was not changed since, and `key` belongs there.
+    /// The leaf to which this thread appended, if it was not changed since and `key` belongs there.
     #[inline]
     fn marked_leaf(&self, key: &[u8]) -> Option<P::Optimistic<'p>> {
-        let end = self.end?;
+        let end = self.ends?.mine();
         let (page, token) = end.get()?;
-        // It is what it was, so it still is the last leaf of this tree.
+        // It is what it was, so it still is a leaf of this tree.
         let leaf = self.pager.look_again(page, token).filter(|leaf| NodeView::new(leaf.bytes()).covers(key));
         if leaf.is_none() {
             end.clear();
@@ -244,10 +244,9 @@ impl<'p, P: Pager> Tree<'p, P> {
         match result {
             Ok(()) if find.found => Ok(Attempt::Done(Written::Replaced, old)),
             Ok(()) => {
-                let view = view_of(&guard);
-                if let Some(end) = self.end.filter(|_| view.is_last() && find.index + 1 == view.count()) {
+                if let Some(ends) = self.ends.filter(|_| view_of(&guard).goes_on(find.index)) {
                     let leaf = self.pager.relax(guard);
-                    end.set(leaf.id(), leaf.token());
+                    ends.mine().set(leaf.id(), leaf.token());
                 }
                 Ok(Attempt::Done(Written::Inserted, None))
             }
