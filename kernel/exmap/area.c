@@ -36,6 +36,8 @@ static void area_free(struct kref *ref)
 		exmap_pool_destroy(area->pool);
 		account_locked_vm(area->mm, nr_pages, false);
 	}
+	if (area->blank)
+		put_page(area->blank);
 	if (area->mm)
 		mmdrop(area->mm);
 	kfree(area);
@@ -152,6 +154,42 @@ int exmap_area_setup(struct exmap_area *area,
 	return err;
 }
 
+/**
+ * exmap_area_options - carry out OPTIONS
+ *
+ * Return: 0; -EINVAL for a choice that does not exist; -EBUSY while the area
+ * is mapped; -EPERM for an area of another process; -ENOMEM; -EINTR.
+ */
+int exmap_area_options(struct exmap_area *area,
+		       const struct exmap_options *options)
+{
+	struct page *blank = NULL;
+	int err;
+
+	if (options->faults > EXMAP_FAULTS_BLANK ||
+	    options->pad[0] || options->pad[1] || options->pad[2])
+		return -EINVAL;
+	err = exmap_area_bind(area);
+	if (err)
+		return err;
+	if (options->faults == EXMAP_FAULTS_BLANK) {
+		blank = alloc_page(GFP_KERNEL_ACCOUNT | __GFP_ZERO);
+		if (!blank)
+			return -ENOMEM;
+	}
+	err = mmap_write_lock_killable(area->mm) ? -EINTR : 0;
+	if (!err) {
+		if (area->nr_vmas)
+			err = -EBUSY;
+		else
+			swap(area->blank, blank);
+		mmap_write_unlock(area->mm);
+	}
+	if (blank)
+		put_page(blank);
+	return err;
+}
+
 /* ---- the area's mapping ---- */
 
 /*
@@ -193,9 +231,26 @@ static void area_close(struct vm_area_struct *vma)
 	}
 }
 
+/*
+ * Pages come by ALLOC and READ only; see README.md, "Faults". The kernel holds
+ * mmap_lock, or that of the VMA, which keep the page tables in being.
+ */
 static vm_fault_t area_fault(struct vm_fault *vmf)
 {
-	/* Pages come by ALLOC and READ only; see README.md, "Faults". */
+	struct vm_area_struct *vma = vmf->vma;
+	struct exmap_area *area = vma->vm_private_data;
+
+	if ((vmf->flags & FAULT_FLAG_WRITE) || !area->blank ||
+	    vma->vm_mm != area->mm)
+		return VM_FAULT_SIGSEGV;
+	if (exmap_map_blank(vma, vmf->address & PAGE_MASK, area->blank))
+		return VM_FAULT_OOM;
+	return VM_FAULT_NOPAGE;
+}
+
+/* A store to a blank page, which the kernel would otherwise make writable. */
+static vm_fault_t area_pfn_mkwrite(struct vm_fault *vmf)
+{
 	return VM_FAULT_SIGSEGV;
 }
 
@@ -219,6 +274,7 @@ static const struct vm_operations_struct area_vm_ops = {
 	.open = area_open,
 	.close = area_close,
 	.fault = area_fault,
+	.pfn_mkwrite = area_pfn_mkwrite,
 	.may_split = area_may_split,
 	.mremap = area_mremap,
 	.mprotect = area_mprotect,
@@ -305,6 +361,7 @@ int exmap_call_lock(struct exmap_call *call)
 
 void exmap_call_unlock(struct exmap_call *call)
 {
+	exmap_blank_finish(call);
 	if (call->rss)
 		exmap_rss_add(call->mm, call->rss);
 	call->rss = 0;

@@ -97,6 +97,7 @@ struct exmap_uring_range {
 
 /* exmap_version.features */
 #define EXMAP_FEATURE_URING		(1u << 0)
+#define EXMAP_FEATURE_BLANK		(1u << 1) /* EXMAP_FAULTS_BLANK */
 #define EXMAP_FEATURE_NO_FLUSH		(1u << 31) /* a broken build, for tests */
 
 struct exmap_version {
@@ -137,11 +138,21 @@ struct exmap_counters {
 	__u64 stolen_random;	/* from the better of two at random */
 	__u64 stolen_any;	/* from whoever had any */
 	__u64 recovered;	/* pages the kernel unmapped, found again */
-	__u64 pad;
+	__u64 flushes_blank;	/* flushes by ALLOC, where blank pages had been read */
+};
+
+/* What a load from a page of the area that is not mapped does. */
+#define EXMAP_FAULTS_SIGNAL		0	/* SIGSEGV; the default */
+#define EXMAP_FAULTS_BLANK		1	/* reads zeroes */
+
+struct exmap_options {
+	__u32 faults;
+	__u32 pad[3];		/* 0 */
 };
 
 #define EXMAP_IOCTL_VERSION	_IOR('k', 0x10, struct exmap_version)
 #define EXMAP_IOCTL_BATCH	_IOWR('k', 0x11, struct exmap_batch)
 #define EXMAP_IOCTL_COUNTERS	_IOR('k', 0x12, struct exmap_counters)
+#define EXMAP_IOCTL_OPTIONS	_IOW('k', 0x13, struct exmap_options)
 
 #endif /* VELLUM_EXMAP_H */

@@ -29,6 +29,10 @@
  *   iface->lock, pool->parked_lock
  *                    inside mmap_lock or alone; never together, never inside a
  *                    page-table lock, and nothing is taken inside them.
+ * The blank page (EXMAP_FAULTS_BLANK) belongs to the area and not to the pool.
+ * Entries for it are special and read-only, hold no reference, and count as
+ * not mapped everywhere; ALLOC replaces them, at the price of a flush.
+ *
  * SETUP takes mmap_lock for writing, to charge the pool, and holds nothing then.
  */
 #ifndef EXMAP_INTERNAL_H
@@ -63,7 +67,7 @@ struct exmap_iface {
 	u32 last_victim;
 	u32 random;
 	struct page *page;		/* shared with the program */
-	atomic64_t allocated, released, read, flushes;
+	atomic64_t allocated, released, read, flushes, flushes_blank;
 	atomic64_t stolen_last, stolen_random, stolen_any;
 } ____cacheline_aligned_in_smp;
 
@@ -87,6 +91,7 @@ struct exmap_area {
 	struct mm_struct *mm;		/* owner, set once */
 	atomic_t setup;			/* 0, or 1 once SETUP has begun */
 	struct exmap_pool *pool;	/* set last by SETUP */
+	struct page *blank;		/* what loads from nothing see, or NULL */
 	unsigned long start;		/* under mmap_lock; 0 when not mapped */
 	int nr_vmas;			/* under mmap_lock */
 	unsigned long epoch;		/* under mmap_lock; grows with each mmap */
@@ -123,6 +128,7 @@ struct exmap_call {
 	struct list_head gather;	/* pages unmapped, not yet flushed */
 	unsigned long nr_gather;
 	unsigned long lo, hi;		/* addresses that the flush must cover */
+	unsigned long blank_lo, blank_hi; /* ditto, where blank pages were */
 
 	bool stop_at_mapped;
 	unsigned long mapped;		/* by the range in progress */
@@ -136,6 +142,8 @@ void exmap_area_put(struct exmap_area *area);
 int exmap_area_bind(struct exmap_area *area);
 int exmap_area_setup(struct exmap_area *area,
 		     const struct exmap_ioctl_setup *setup);
+int exmap_area_options(struct exmap_area *area,
+		       const struct exmap_options *options);
 int exmap_area_mmap(struct exmap_area *area, struct vm_area_struct *vma);
 int exmap_iface_mmap(struct exmap_area *area, struct vm_area_struct *vma,
 		     unsigned long index);
@@ -160,6 +168,9 @@ unsigned long exmap_count_mapped(struct exmap_call *call, unsigned long addr,
 unsigned long exmap_unmap_range(struct exmap_call *call, unsigned long addr,
 				unsigned long nr);
 void exmap_gather_finish(struct exmap_call *call);
+int exmap_map_blank(struct vm_area_struct *vma, unsigned long addr,
+		    struct page *blank);
+void exmap_blank_finish(struct exmap_call *call);
 
 /* ops.c */
 int exmap_call_begin(struct exmap_call *call, struct exmap_area *area,

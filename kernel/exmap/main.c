@@ -126,6 +126,7 @@ static long ioctl_version(void __user *arg)
 	struct exmap_version version = {
 		.abi = EXMAP_ABI_VERSION,
 		.page_size = EXMAP_PAGE_SIZE,
+		.features = EXMAP_FEATURE_BLANK,
 		.max_ranges = EXMAP_MAX_RANGES,
 	};
 
@@ -153,6 +154,7 @@ static long ioctl_counters(struct exmap_area *area, void __user *arg)
 		sum.released += atomic64_read(&iface->released);
 		sum.read += atomic64_read(&iface->read);
 		sum.flushes += atomic64_read(&iface->flushes);
+		sum.flushes_blank += atomic64_read(&iface->flushes_blank);
 		sum.stolen_last += atomic64_read(&iface->stolen_last);
 		sum.stolen_random += atomic64_read(&iface->stolen_random);
 		sum.stolen_any += atomic64_read(&iface->stolen_any);
@@ -162,6 +164,15 @@ static long ioctl_counters(struct exmap_area *area, void __user *arg)
 	sum.pages_parked = READ_ONCE(call.pool->nr_parked);
 	sum.recovered = atomic64_read(&call.pool->recovered);
 	return copy_to_user(arg, &sum, sizeof(sum)) ? -EFAULT : 0;
+}
+
+static long ioctl_options(struct exmap_area *area, void __user *arg)
+{
+	struct exmap_options options;
+
+	if (copy_from_user(&options, arg, sizeof(options)))
+		return -EFAULT;
+	return exmap_area_options(area, &options);
 }
 
 static long exmap_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
@@ -184,6 +195,8 @@ static long exmap_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 		return exmap_batch(area, user);
 	case EXMAP_IOCTL_COUNTERS:
 		return ioctl_counters(area, user);
+	case EXMAP_IOCTL_OPTIONS:
+		return ioctl_options(area, user);
 	default:
 		return -EINVAL;
 	}
@@ -220,6 +233,7 @@ static void __init check_layout(void)
 	BUILD_BUG_ON(sizeof(struct exmap_range) != 32);
 	BUILD_BUG_ON(sizeof(struct exmap_batch) != 40);
 	BUILD_BUG_ON(sizeof(struct exmap_counters) != 96);
+	BUILD_BUG_ON(sizeof(struct exmap_options) != 16);
 }
 
 static int __init exmap_init(void)

@@ -48,6 +48,7 @@ int exmap_call_begin(struct exmap_call *call, struct exmap_area *area,
 	INIT_LIST_HEAD(&call->hand);
 	INIT_LIST_HEAD(&call->gather);
 	call->lo = ULONG_MAX;
+	call->blank_lo = ULONG_MAX;
 	return 0;
 }
 

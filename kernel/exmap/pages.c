@@ -8,9 +8,10 @@
  * mremap, soft-dirty clearing).
  *
  * An entry goes from none to present only by compare-and-swap, here and
- * nowhere else: the fault handler never maps. An entry goes back to none only
- * under its page-table lock, because the kernel, too, removes entries, and
- * rewrites a present one between looking and storing under that lock.
+ * nowhere else. A present entry changes only under its page-table lock, because
+ * the kernel, too, removes entries, and rewrites a present one between looking
+ * and storing under that lock: so FREE takes it, and so does ALLOC where a
+ * fault has put the blank page.
  */
 #include <linux/mm.h>
 #include <linux/pgtable.h>
@@ -45,18 +46,28 @@ static void uncount_mapping(struct page *page)
 	__lruvec_stat_mod_folio(page_folio(page), NR_FILE_MAPPED, -1);
 }
 
+/* No page of the pool: nothing, or a blank page, which is always special. */
+static bool is_vacant(pte_t pte)
+{
+	return pte_none(pte) || pte_special(pte);
+}
+
 /*
  * Maps a page of the hand by one compare-and-swap, unless the entry is taken:
- * -EEXIST. Preemption is off, for the statistics.
+ * -EEXIST; or the page-table lock is needed for it: -EAGAIN. Preemption is off,
+ * for the statistics.
  */
-static int map_one(struct exmap_call *call, pte_t *ptep)
+static int map_one(struct exmap_call *call, pte_t *ptep, unsigned long addr,
+		   bool locked)
 {
 	pte_t old = READ_ONCE(*ptep);
 	struct page *page;
-	pte_t new;
+	pte_t new, seen;
 
+	if (unlikely(pte_special(old)) && !locked)
+		return -EAGAIN;
 	call->visited++;
-	if (!pte_none(old))
+	if (!is_vacant(old))
 		return -EEXIST;
 
 	page = list_first_entry(&call->hand, struct page, lru);
@@ -66,23 +77,44 @@ static int map_one(struct exmap_call *call, pte_t *ptep)
 	/* Young and dirty from the start: no processor need write them back. */
 	new = mk_pte(page, call->vma->vm_page_prot);
 	new = exmap_pte_mkwrite(pte_mkdirty(pte_mkyoung(new)));
-	if (unlikely(cmpxchg64((u64 *)&ptep->pte, old.pte, new.pte) != old.pte)) {
+	for (;;) {
+		seen.pte = cmpxchg64((u64 *)&ptep->pte, old.pte, new.pte);
+		if (likely(seen.pte == old.pte))
+			break;
+		if (is_vacant(seen) && locked) {
+			/* A load came in between. */
+			old = seen;
+			continue;
+		}
 		uncount_mapping(page);
 		put_page(page);
 		list_add(&page->lru, &call->hand);
-		return -EEXIST;
+		if (!is_vacant(seen))
+			return -EEXIST;
+		call->visited--;
+		return -EAGAIN;
+	}
+	if (unlikely(!pte_none(old))) {
+		call->blank_lo = min(call->blank_lo, addr);
+		call->blank_hi = max(call->blank_hi, addr + PAGE_SIZE);
 	}
 	call->nr_hand--;
 	call->mapped++;
 	return 0;
 }
 
+/* What a mapped page means for the range. */
+static int pass(struct exmap_call *call, int err)
+{
+	return err == -EEXIST && !call->stop_at_mapped ? 0 : err;
+}
+
+/* With the page-table lock held. */
 static int map_pte(pte_t *ptep, unsigned long addr, void *data)
 {
 	struct exmap_call *call = data;
-	int err = map_one(call, ptep);
 
-	return err == -EEXIST && !call->stop_at_mapped ? 0 : err;
+	return pass(call, map_one(call, ptep, addr, true));
 }
 
 /* The entry for @addr, or NULL where there is no page table yet. */
@@ -129,9 +161,12 @@ int exmap_map_range(struct exmap_call *call, unsigned long addr,
 
 		if (likely(ptep)) {
 			preempt_disable();
-			err = map_pte(ptep, addr, call);
+			err = map_one(call, ptep, addr, false);
 			preempt_enable();
-			goto out;
+			if (likely(err != -EAGAIN)) {
+				err = pass(call, err);
+				goto out;
+			}
 		}
 	}
 	err = apply_to_page_range(call->mm, addr, nr << PAGE_SHIFT, map_pte,
@@ -150,7 +185,7 @@ unsigned long exmap_count_mapped(struct exmap_call *call, unsigned long addr,
 	for (n = 0; n < nr; n++, addr += PAGE_SIZE) {
 		pte_t *ptep = walk(call->mm, addr);
 
-		if (!ptep || pte_none(READ_ONCE(*ptep)))
+		if (!ptep || is_vacant(READ_ONCE(*ptep)))
 			break;
 	}
 	return n;
@@ -162,7 +197,8 @@ static int unmap_pte(pte_t *ptep, unsigned long addr, void *data)
 	struct page *page;
 	pte_t old;
 
-	if (!pte_present(READ_ONCE(*ptep)))
+	old = READ_ONCE(*ptep);
+	if (!pte_present(old) || pte_special(old))
 		return 0;
 	old = ptep_get_and_clear(call->mm, addr, ptep);
 	page = pte_page(old);
@@ -226,4 +262,41 @@ void exmap_gather_finish(struct exmap_call *call)
 	call->nr_gather = 0;
 	call->lo = ULONG_MAX;
 	call->hi = 0;
+}
+
+static int blank_pte(pte_t *ptep, unsigned long addr, void *data)
+{
+	pte_t *new = data;
+
+	/* If somebody was faster, the load finds a page of the pool. */
+	cmpxchg64((u64 *)&ptep->pte, 0, new->pte);
+	return 0;
+}
+
+/**
+ * exmap_map_blank - let loads from an address see zeroes, unless it is mapped
+ *
+ * The entry is special: the kernel keeps no count of the page, and no one can
+ * take a reference to it by way of the area.
+ *
+ * Return: 0, or -ENOMEM for want of a page table.
+ */
+int exmap_map_blank(struct vm_area_struct *vma, unsigned long addr,
+		    struct page *blank)
+{
+	pte_t new = pte_mkyoung(mk_pte(blank, vma->vm_page_prot));
+
+	new = pte_mkspecial(pte_wrprotect(new));
+	return apply_to_page_range(vma->vm_mm, addr, PAGE_SIZE, blank_pte, &new);
+}
+
+/* Makes all processors forget the blank pages that the call has replaced. */
+void exmap_blank_finish(struct exmap_call *call)
+{
+	if (likely(!call->blank_hi))
+		return;
+	exmap_tlb_flush(call->mm, call->blank_lo, call->blank_hi);
+	atomic64_inc(&call->iface->flushes_blank);
+	call->blank_lo = ULONG_MAX;
+	call->blank_hi = 0;
 }

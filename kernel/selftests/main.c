@@ -3,7 +3,7 @@
  * main.c - runs the tests, each in a process of its own, and prints TAP
  *
  *   exmap-test [group...]   groups: basic setup alloc read memory uring count
- *                           stale stress; all by default
+ *                           blank stale stress; all by default
  *
  * EXMAP_SECONDS sets how long each stress test lasts (5).
  */
@@ -63,7 +63,8 @@ static const struct group {
 	{ "setup", setup_tests }, { "alloc", alloc_tests },
 	{ "read", read_tests }, { "memory", memory_tests },
 	{ "uring", uring_tests }, { "count", count_tests },
-	{ "stale", stale_tests }, { "stress", stress_tests },
+	{ "blank", blank_tests }, { "stale", stale_tests },
+	{ "stress", stress_tests },
 	{ NULL, NULL },
 };
 

@@ -46,7 +46,7 @@ struct test {
 extern const struct test basic_tests[], setup_tests[], alloc_tests[];
 extern const struct test read_tests[];
 extern const struct test memory_tests[], stress_tests[], stale_tests[];
-extern const struct test count_tests[], uring_tests[];
+extern const struct test count_tests[], uring_tests[], blank_tests[];
 
 void note_failure(const char *file, int line, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
