@@ -1,6 +1,6 @@
 # guest.sh - in the guest: load the module, run the tests, look at what the kernel has to say. Sourced words come from
 # /guest.conf: TESTS (groups of exmap-test, empty for all), SECONDS_STRESS, RELOADS, PARAMS (of the module),
-# COST (1 to count instructions).
+# COST (1 to count instructions), SLACK_KIB (memory that may seem lost for a while).
 . /guest.conf
 failed=0
 note() {
@@ -21,13 +21,16 @@ if [ -e /sys/module/null_blk ]; then
 	mount -t configfs none /sys/kernel/config
 	# The second takes half a second for each request.
 	disk nullb0 && disk nullb1 irqmode=2 completion_nsec=500000000 || echo "# no disks with bad blocks"
+	if ! [ -e /dev/vda ]; then
+		disk nullb2 size=64 badblocks=-64-79 && ln -s nullb2 /dev/vda
+	fi
 fi
 mount -t cgroup2 none /sys/fs/cgroup && echo +memory > /sys/fs/cgroup/cgroup.subtree_control || echo "# no memory groups"
 
 # shellcheck disable=SC2086 # several parameters may be given
 insmod /exmap.ko $PARAMS || exit 1
 # shellcheck disable=SC2086
-EXMAP_SECONDS=$SECONDS_STRESS /exmap-test $TESTS || failed=1
+EXMAP_SLACK_KIB=$SLACK_KIB EXMAP_SECONDS=$SECONDS_STRESS /exmap-test $TESTS || failed=1
 if [ "$COST" = 1 ]; then
 	/exmap-cost || failed=1
 fi
@@ -58,7 +61,7 @@ if [ "$RELOADS" -gt 0 ]; then
 fi
 
 dmesg > /tmp/dmesg
-if grep -E 'BUG|WARNING|Bad page|bad pte|Bad rss|KASAN|possible circular|possible recursive|suspicious RCU|stack trace|Call Trace|general protection|RCU stall|hung task' /tmp/dmesg; then
+if grep -E 'BUG|WARNING|Bad page|bad pte|Bad rss|KASAN|possible circular|possible recursive|suspicious RCU|Call Trace|general protection|RCU stall|hung task' /tmp/dmesg; then
 	tail -60 /tmp/dmesg
 	note "the kernel complained"
 else

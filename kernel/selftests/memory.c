@@ -249,6 +249,8 @@ static void let_go(void *data)
 
 static void any_order(void)
 {
+	/* A kernel that holds freed objects back needs more; a pool has 8 MB. */
+	const char *slack = getenv("EXMAP_SLACK_KIB");
 	unsigned long before, after;
 
 	for (int order = 0; order < 64; order++)
@@ -258,7 +260,7 @@ static void any_order(void)
 		EXPECT_EQ(in_child(let_go, &order), 0);
 	after = free_kib();
 	/* 64 pools have 500 MB. */
-	if (after + 1024 < before)
+	if (after + (slack ? atoi(slack) : 1024) < before)
 		note_failure(__FILE__, __LINE__, "%lu KiB are gone",
 			     before - after);
 }

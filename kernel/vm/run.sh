@@ -107,7 +107,7 @@ set +e
 timeout --kill-after=5 "$limit" nice -n "${VM_NICE:-10}" qemu-system-x86_64 -accel "$accel" -cpu "${VM_CPU:-max}" -smp "$cpus" \
 	-m "$memory" -nodefaults -nographic -no-reboot -serial stdio $qargs \
 	-kernel "$kernel/root/boot/vmlinuz-$release" -initrd "$out/initramfs.gz" \
-	-append "console=ttyS0 panic=-1 oops=panic quiet $kargs" < /dev/null 2>&1 | tr -d '\r' | tee "$out/console.log"
+	-append "console=ttyS0 panic=-1 oops=panic quiet $kargs" < /dev/null 2>&1 | sed -u 's/\r//g' | tee "$out/console.log"
 qemu=${PIPESTATUS[0]}
 set -e
 status=$(sed -n 's/^vm: exit status \([0-9]*\)$/\1/p' "$out/console.log" | tail -1)

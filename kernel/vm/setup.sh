@@ -24,7 +24,7 @@ esac
 mkdir -p "$dest/debs"
 cd "$dest/debs"
 # apt warns that it cannot drop its privileges in this folder, which is of no concern.
-apt-get download -q "linux-image-$release" "linux-headers-$release" "linux-headers-${release%-amd64}-common" "$kbuild" \
+apt-get download -q -o Acquire::Retries=1 -o Acquire::http::Timeout=20 "linux-image-$release" "linux-headers-$release" "linux-headers-${release%-amd64}-common" "$kbuild" \
 	2> >(grep -v '^W: Download is performed unsandboxed' >&2)
 rm -rf "$dest/root"
 for deb in *.deb; do

@@ -7,7 +7,7 @@
 use crate::{
     layers,
     process::{self, cargo, output, run as execute},
-    tidy,
+    tidy, vm,
 };
 use std::{
     path::{Path, PathBuf},
@@ -82,6 +82,17 @@ const STEPS: &[Step] = &[
         about: "node layout, page headers and state words under the interpreter, which finds undefined behaviour",
         cure: "run `cargo +nightly miri test -p vellum-access --lib node` for the whole report",
         action: miri,
+    },
+    Step {
+        name: "vm",
+        about: "the kernel module, and Vellum on it, in emulated machines",
+        cure: "the test's name is above; `cargo xtask vm test` runs them alone, kernel/README.md explains them",
+        action: || {
+            Ok(match vm::test(&[])? {
+                vm::Ended::Passed => Outcome::Done,
+                vm::Ended::Skipped(what) => Outcome::Skipped(what),
+            })
+        },
     },
     Step {
         name: "lab",

@@ -3,7 +3,8 @@
 //! - [`ci`]: the steps of the test command, in their order;
 //! - [`layers`]: each crate uses only what lies to its left;
 //! - [`tidy`]: what compilers do not look at: markers, sizes, documents that lag behind the code;
-//! - [`process`]: running other programs.
+//! - [`process`]: running other programs;
+//! - [`vm`]: tests in emulated machines.
 //!
 //! Run as `cargo xtask COMMAND`.
 #![forbid(unsafe_code)]
@@ -13,6 +14,7 @@ mod layers;
 mod metadata;
 mod process;
 mod tidy;
+mod vm;
 
 use std::process::ExitCode;
 
@@ -28,6 +30,9 @@ Commands:
   layers            check that each crate depends only on layers below it
   tidy              check markers, sizes and documents
   sample            write crates/vellum/tests/data/sample-v1.vellum anew (only for a new format version)
+  vm test           test the kernel module, and Vellum on it, in emulated machines: a few minutes
+  vm test --full    the same at length (--debug: on a kernel that looks for errors; --stress: an hour of
+                    lookups and updates; --counts: TLB shootdowns for each page)
   help              show this
 
 Examples:
@@ -43,6 +48,11 @@ fn main() -> ExitCode {
         ["layers"] => layers::check(),
         ["tidy"] => tidy::check(),
         ["sample"] => ci::write_sample(),
+        ["vm", "test", options @ ..] => vm::test(options).map(|ended| {
+            if let vm::Ended::Skipped(what) = ended {
+                eprintln!("xtask: SKIPPED: {what}");
+            }
+        }),
         [] | ["help" | "--help" | "-h"] => {
             print!("{HELP}");
             Ok(())

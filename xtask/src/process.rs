@@ -37,6 +37,16 @@ pub fn run(mut command: Command) -> Result<(), String> {
     if status.success() { Ok(()) } else { Err(format!("{} ended with {status}", shown(&command))) }
 }
 
+/// Runs a command and waits for it; gives its status, or none if it was killed.
+///
+/// # Errors
+/// If it cannot be started.
+pub fn status(mut command: Command) -> Result<Option<i32>, String> {
+    println!("   $ {}", shown(&command));
+    let status = command.status().map_err(|error| format!("cannot run {}: {error}", shown(&command)))?;
+    Ok(status.code())
+}
+
 /// Runs a command silently, and returns what it printed.
 ///
 /// # Errors

@@ -10,9 +10,10 @@ use crate::workloads::io::{Method, PageFile, Setting};
 use crate::workloads::{Pace, Pass, evict, io};
 use serde_json::json;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Instant;
 use vellum_base::PAGE_SIZE;
-use vellum_vm::{Mapping, Releaser};
+use vellum_vm::{Mapping, PageMemory, PageMemoryOptions, Releaser, SimulatedFile};
 
 /// Measures the release of pages by each method.
 ///
@@ -20,10 +21,13 @@ use vellum_vm::{Mapping, Releaser};
 /// Whatever the kernel refuses.
 pub fn evict(run: &RunArguments, arguments: &EvictArguments, reporter: &Reporter) -> Result<()> {
     reporter.manifest(&Manifest::collect(run.dir.as_deref().unwrap_or(&std::env::temp_dir())))?;
+    let bytes = usize::try_from(arguments.pool)?.next_multiple_of(PAGE_SIZE);
+    let threads_max = run.threads.iter().copied().max().unwrap_or(1);
+    let resident_pages_max = usize::try_from(arguments.batch)? * threads_max;
     let mut methods = Vec::new();
     for name in &arguments.methods {
-        match name.releaser() {
-            Ok(releaser) => methods.push((*name, releaser)),
+        match name.memory(bytes, resident_pages_max) {
+            Ok(memory) => methods.push((*name, memory)),
             Err(error) => reporter.note(&format!("{} is left out: {error}", name.as_str()))?,
         }
     }
@@ -33,8 +37,6 @@ pub fn evict(run: &RunArguments, arguments: &EvictArguments, reporter: &Reporter
         "batch": arguments.batch,
         "latency_of": "one batch: its pages touched one by one, then released",
     }))?;
-    let bytes = usize::try_from(arguments.pool)?.next_multiple_of(PAGE_SIZE);
-    let mapping = Mapping::reserve(bytes, "the eviction workload")?.for_pages()?;
     let contest = Contest {
         workload: "evict",
         names: methods.iter().map(|(name, _)| name.as_str().to_owned()).collect(),
@@ -44,7 +46,8 @@ pub fn evict(run: &RunArguments, arguments: &EvictArguments, reporter: &Reporter
     let mut gauge = Gauge::default();
     let all = contest.run(reporter, |contestant, threads, round| {
         gauge.measure(contestant, threads, || {
-            evict::pass(&mapping, &methods[contestant].1, arguments.batch, &pace(run, threads, round))
+            let memory = &methods[contestant].1;
+            evict::pass(&memory.pages, &memory.releaser, arguments.batch, &pace(run, threads, round))
         })
     })?;
     let setup = |_, _| Setup {
@@ -52,6 +55,11 @@ pub fn evict(run: &RunArguments, arguments: &EvictArguments, reporter: &Reporter
         pool_bytes: bytes as u64,
         load_seconds: Some(0.0),
     };
+    for (name, memory) in &methods {
+        if let Some(counters) = memory.releaser.exmap_counters() {
+            reporter.note(&format!("{}: {counters}", name.as_str()))?;
+        }
+    }
     reporter.finish(&contest.ratios(&all), &contest.summaries(&all, setup))
 }
 
@@ -160,12 +168,15 @@ impl Gauge {
 }
 
 impl ReleaseName {
-    /// Something that releases by this method, if it works here.
-    fn releaser(self) -> Result<Releaser> {
-        let method = self.as_str();
-        match method.parse() {
-            Ok(method) => Ok(Releaser::new(Some(method))?),
-            Err(error) => Err(error.into()),
-        }
+    /// Memory whose pages come and go by this method, if it works here.
+    fn memory(self, bytes: usize, resident_pages_max: usize) -> Result<PageMemory> {
+        let options = PageMemoryOptions {
+            wanted_bytes: bytes,
+            least_bytes: bytes,
+            resident_pages_max,
+            method: Some(self.as_str().parse()?),
+        };
+        // Nothing is read, so any file will do.
+        Ok(PageMemory::reserve(&options, Arc::new(SimulatedFile::new(0)))?)
     }
 }

@@ -406,9 +406,11 @@ impl Core {
         let range = PageRange { address: self.address(extent.head), bytes: extent.bytes() };
         // SAFETY: the caller holds the latch exclusively and keeps no reference.
         if unsafe { self.releaser.release(&[range]) }.is_err() {
-            // The kernel kept the pages. They must still read as zeroes, so that "evicted" means empty.
-            // SAFETY: as above.
-            unsafe { self.bytes_mut(extent) }.fill(0);
+            // The kernel kept the pages, or some. They must still read as zeroes, so that "evicted" means empty.
+            if self.releaser.supply(&[range]).is_ok() {
+                // SAFETY: as above.
+                unsafe { self.bytes_mut(extent) }.fill(0);
+            }
         }
     }
 
@@ -426,7 +428,16 @@ impl Core {
             }
         };
         self.claim(extent, Memory::Keep);
+        let range = PageRange { address: self.address(extent.head), bytes: extent.bytes() };
         // SAFETY: the head's latch is held exclusively, and the other pages are reachable only through it.
+        if let Err(error) = unsafe { self.releaser.supply_zeroes(range) } {
+            self.drop_memory(extent);
+            self.budget.give_back(pages as usize);
+            self.space.free(extent);
+            self.wake(extent.head, self.state(extent.head).release_exclusive_evicted());
+            return Err(error.into());
+        }
+        // SAFETY: as above.
         let bytes = unsafe { self.bytes_mut(extent) };
         PageHeader { extent, lsn: Lsn(0), kind }.write(bytes);
         self.resident.insert(extent);

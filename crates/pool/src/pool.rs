@@ -22,7 +22,10 @@ use std::{
     sync::Arc,
 };
 use vellum_base::{Bytes, Extent, PAGE_SIZE, PageId, PageKind};
-use vellum_vm::{AlignedBuffer, CreateMode, DiskFile, File, FileOptions, Mapping, Releaser};
+use vellum_vm::{
+    AlignedBuffer, CreateMode, DiskFile, File, FileOptions, Mapping, PageMemory, PageMemoryOptions,
+    ReleaseMethod,
+};
 
 /// How many cache lines of a page are fetched ahead when a reference to it is followed: the header and the
 /// first slots of a tree's node.
@@ -71,14 +74,10 @@ impl Pool {
     /// As for `create`; [`PoolError::NotEmpty`] if the file holds something.
     pub fn create_on(file: Arc<dyn File>, options: &PoolOptions) -> Result<Self, PoolError> {
         Self::check_creation(options)?;
-        let (pages, capacity_pages) = Self::reserve(options, SUPERBLOCKS * PAGE_SIZE as u64)?;
+        let (memory, capacity_pages) = Self::reserve(options, SUPERBLOCKS * PAGE_SIZE as u64, file.clone())?;
         let space = SpaceMap::new(capacity_pages, SUPERBLOCKS)?;
         let superblock = lifecycle::create(&*file, &options.application)?;
-        Self::start(
-            file,
-            options,
-            Found { pages, capacity_pages, space, superblock, damaged: None, fresh: true },
-        )
+        Self::start(options, Found { memory, capacity_pages, space, superblock, damaged: None, fresh: true })
     }
 
     /// As [`open`](Self::open), on any file.
@@ -90,11 +89,11 @@ impl Pool {
         let path = file.description().path.unwrap_or_default();
         let opened = lifecycle::inspect(&*file, path, &options.application)?;
         let superblock = opened.superblock;
-        let (pages, capacity_pages) =
-            Self::reserve(options, superblock.end.saturating_mul(PAGE_SIZE as u64))?;
+        let (memory, capacity_pages) =
+            Self::reserve(options, superblock.end.saturating_mul(PAGE_SIZE as u64), file.clone())?;
         let space = lifecycle::read_space_map(&*file, &superblock, capacity_pages)?;
         let damaged = opened.damaged_superblock;
-        Self::start(file, options, Found { pages, capacity_pages, space, superblock, damaged, fresh: false })
+        Self::start(options, Found { memory, capacity_pages, space, superblock, damaged, fresh: false })
     }
 
     fn check(options: &PoolOptions) -> Result<(), PoolError> {
@@ -124,36 +123,49 @@ impl Pool {
     }
 
     /// Reserves the address space for a file that now needs `least` bytes.
-    fn reserve(options: &PoolOptions, least: u64) -> Result<(Mapping, u64), PoolError> {
+    fn reserve(
+        options: &PoolOptions,
+        least: u64,
+        file: Arc<dyn File>,
+    ) -> Result<(PageMemory, u64), PoolError> {
         let page = PAGE_SIZE as u64;
         let largest = (PAGE_ID_MAX + 1) * page;
         let least = least.max(options.pool_bytes).saturating_mul(2).saturating_add(page).min(largest);
         let wanted = options.capacity_bytes.max(least).min(largest);
         let round = |bytes: u64| (bytes.next_multiple_of(page)) as usize;
-        let pages = Mapping::reserve_up_to(round(wanted), round(least), "the pages")?.for_pages()?;
-        let capacity_pages = (pages.len() / PAGE_SIZE) as u64;
-        Ok((pages, capacity_pages))
+        let wanted = PageMemoryOptions {
+            wanted_bytes: round(wanted),
+            least_bytes: round(least),
+            resident_pages_max: (options.pool_bytes / page) as usize,
+            method: options.release,
+        };
+        let memory = PageMemory::reserve(&wanted, file)?;
+        let capacity_pages = (memory.pages.len() / PAGE_SIZE) as u64;
+        Ok((memory, capacity_pages))
     }
 
-    fn start(file: Arc<dyn File>, options: &PoolOptions, found: Found) -> Result<Self, PoolError> {
+    fn start(options: &PoolOptions, found: Found) -> Result<Self, PoolError> {
+        let PageMemory { pages, releaser, file } = found.memory;
         let state_bytes = (found.capacity_pages as usize * size_of::<u64>()).next_multiple_of(PAGE_SIZE);
         let states = Mapping::reserve(state_bytes, "the states of the pages")?.for_table();
         let size = file.size();
         let size = size.map_err(|source| PoolError::Read { extent: Extent::page(PageId(0)), source })?;
+        // The device maps small pages only, and none but those that are asked for.
+        let faults_bring_memory = releaser.method() != ReleaseMethod::Exmap;
         let core = Arc::new(Core::new(Parts {
             capacity_pages: found.capacity_pages,
             pool_pages: (options.pool_bytes / PAGE_SIZE as u64) as usize,
             count_hits: options.count_hits,
-            huge_pages: options.huge_pages,
-            fetch_ahead: options.background_eviction && !options.read_only,
+            huge_pages: options.huge_pages && faults_bring_memory,
+            fetch_ahead: options.background_eviction && !options.read_only && faults_bring_memory,
             read_only: options.read_only,
-            releaser: Releaser::new(options.release)?,
+            releaser,
             log: options.log.clone(),
             space: found.space,
             superblock: found.superblock,
             marked_in_use: found.fresh,
             file_pages: size / PAGE_SIZE as u64,
-            pages: found.pages,
+            pages,
             states,
             file,
         }));
@@ -389,7 +401,7 @@ impl Drop for Pool {
 
 /// What was found in, or made of, the file.
 struct Found {
-    pages: Mapping,
+    memory: PageMemory,
     capacity_pages: u64,
     space: SpaceMap,
     superblock: crate::superblock::Superblock,

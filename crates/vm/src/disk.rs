@@ -14,7 +14,7 @@ use crate::{AlignedBuffer, VmError};
 use std::fs::TryLockError;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use vellum_base::PAGE_SIZE;
@@ -116,6 +116,10 @@ impl File for DiskFile {
             self.sync_failure.store(number, Ordering::Release);
         }
         outcome
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.plain.file.as_fd())
     }
 
     fn size(&self) -> io::Result<u64> {

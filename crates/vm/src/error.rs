@@ -61,12 +61,24 @@ pub enum VmError {
     /// A method of releasing pages was asked for that does not work here.
     #[error(
         "releasing pages with {method} does not work here: {source}. Leave the choice of method to Vellum, \
-         or use a kernel that supports it (process_madvise: Linux 6.13)"
+         or use a kernel that supports it (process_madvise: Linux 6.13; exmap: the module in kernel/exmap, and enough \
+         locked memory, RLIMIT_MEMLOCK, for the whole pool)"
     )]
     ReleaseUnavailable {
         /// The method that was asked for.
         method: ReleaseMethod,
         /// What the probe found.
+        source: io::Error,
+    },
+
+    /// There was no memory for pages, although the pool has it.
+    #[error("cannot bring memory to the {bytes} bytes at {address:#x}: {source}")]
+    Supply {
+        /// Where the range begins that got none, or not all.
+        address: usize,
+        /// Its size in bytes.
+        bytes: usize,
+        /// What the kernel said.
         source: io::Error,
     },
 

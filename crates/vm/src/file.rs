@@ -7,6 +7,7 @@
 use crate::{Queue, VmError};
 use std::fmt;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -75,6 +76,11 @@ pub trait File: Send + Sync + fmt::Debug {
 
     /// How the file is accessed.
     fn description(&self) -> FileDescription;
+
+    /// The file as the kernel knows it, if it does: for reads that go past this interface.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
 }
 
 /// Which way a [`Request`] goes.

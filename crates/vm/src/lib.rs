@@ -3,6 +3,7 @@
 //!
 //! - [`Mapping`]: address space as large as a database, of which only what is used is resident;
 //! - [`Releaser`]: gives the memory of batches of pages back (eviction);
+//! - [`PageMemory`]: a mapping, a releaser and a file that go together, in the best way that works here;
 //! - [`File`]: direct, overlapped reads and writes of pages, by [`DiskFile`] (io_uring, or
 //!   `pread`/`pwrite` where that is refused), and [`Directory`], where files are;
 //! - [`Queue`]: requests to a file that are submitted now and reaped later;
@@ -15,9 +16,12 @@ mod aligned;
 mod directory;
 mod disk;
 mod error;
+mod exmap;
+mod exmap_file;
 mod file;
 mod huge;
 mod memory;
+mod page_memory;
 mod plain;
 mod queue;
 #[cfg(test)]
@@ -32,9 +36,11 @@ pub use aligned::AlignedBuffer;
 pub use directory::{Directory, DiskDirectory};
 pub use disk::{DiskFile, sync_directory};
 pub use error::VmError;
+pub use exmap::ExmapCounters;
 pub use file::{CreateMode, File, FileDescription, FileOptions, IoEngine, Operation, Request};
 pub use huge::{Collapse, huge_page_bytes};
 pub use memory::{Mapping, resident_bytes, resident_bytes_peak};
+pub use page_memory::{PageMemory, PageMemoryOptions};
 pub use queue::{Completion, Queue, Wait};
 pub use release::{PageRange, ReleaseMethod, Releaser};
 pub use sim::{CrashModel, Faults, FileOperation, Image, OperationCounts, SimulatedDisk, SimulatedFile};

@@ -49,13 +49,7 @@ impl Mapping {
     /// [`VmError::BasePage`] on a system whose pages are not 4096 bytes; [`VmError::Length`] if `bytes` is
     /// zero or not a multiple of that; [`VmError::AddressSpace`] if the kernel refuses.
     pub fn reserve(bytes: usize, purpose: &'static str) -> Result<Self, VmError> {
-        let found = base_page_bytes();
-        if found != PAGE_SIZE {
-            return Err(VmError::BasePage { found });
-        }
-        if bytes == 0 || !bytes.is_multiple_of(PAGE_SIZE) {
-            return Err(VmError::Length { purpose, bytes });
-        }
+        Self::check(bytes, purpose)?;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nothing that exists.
@@ -90,6 +84,26 @@ impl Mapping {
     #[inline]
     pub fn base(&self) -> NonNull<u8> {
         self.base
+    }
+
+    /// Refuses a length that no mapping can have.
+    pub(crate) fn check(bytes: usize, purpose: &'static str) -> Result<(), VmError> {
+        let found = base_page_bytes();
+        if found != PAGE_SIZE {
+            return Err(VmError::BasePage { found });
+        }
+        if bytes == 0 || !bytes.is_multiple_of(PAGE_SIZE) {
+            return Err(VmError::Length { purpose, bytes });
+        }
+        Ok(())
+    }
+
+    /// Takes over what was mapped elsewhere.
+    ///
+    /// # Safety
+    /// The `bytes` bytes at `base` are a whole mapping, which nobody else will unmap.
+    pub(crate) unsafe fn adopt(base: NonNull<u8>, bytes: usize, purpose: &'static str) -> Self {
+        Self { base, bytes, purpose }
     }
 
     /// The size in bytes.
@@ -160,7 +174,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the range was mapped by `reserve`, and whoever drops it has ended all use of it.
+        // SAFETY: the range was mapped by `reserve` or adopted, and whoever drops it has ended all use of it.
         let outcome = unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
         debug_assert_eq!(outcome, 0, "a mapping can always be unmapped");
     }

@@ -1,19 +1,23 @@
 //! Giving the memory of evicted pages back to the system, many pages at a time.
 //!
 //! The address space stays reserved: a released page reads as zeroes, and writing to it makes it resident
-//! again. Two ways are known, and which one works is found out at run time, by trying:
+//! again. Three ways are known, and which one works is found out at run time, by trying:
+//! - the device `/dev/exmap`, whose pages come by [`Releaser::supply`] and not by writing to them: one system call
+//!   and one TLB flush for a whole batch, on the older kernels for which there is a module;
 //! - `process_madvise` on the own process: one system call and one TLB flush for a whole batch (Linux 6.13);
 //! - `madvise`, one call for each range: works everywhere.
 //!
 //! A [`Releaser`] belongs to the process that made it. In a child made by `fork` it must not be used; the
 //! mapping of pages does not exist there either.
 
+use crate::exmap::{Exmap, ExmapCounters};
 use crate::{Mapping, VmError};
 use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use vellum_base::PAGE_SIZE;
 
@@ -28,6 +32,8 @@ pub enum ReleaseMethod {
     ProcessMadvise,
     /// `madvise`: a range a call.
     Madvise,
+    /// `/dev/exmap`: a batch a call.
+    Exmap,
 }
 
 impl fmt::Display for ReleaseMethod {
@@ -35,6 +41,7 @@ impl fmt::Display for ReleaseMethod {
         f.write_str(match self {
             Self::ProcessMadvise => "process_madvise",
             Self::Madvise => "madvise",
+            Self::Exmap => "exmap",
         })
     }
 }
@@ -46,10 +53,11 @@ impl FromStr for ReleaseMethod {
         match name {
             "process_madvise" => Ok(Self::ProcessMadvise),
             "madvise" => Ok(Self::Madvise),
+            "exmap" => Ok(Self::Exmap),
             _ => Err(VmError::UnknownName {
                 what: "way to release pages",
                 name: name.to_owned(),
-                known: "process_madvise, madvise",
+                known: "process_madvise, madvise, exmap",
             }),
         }
     }
@@ -72,32 +80,98 @@ unsafe impl Sync for PageRange {}
 /// Releases batches of pages by the method that works here.
 #[derive(Debug)]
 pub struct Releaser {
-    /// Refers to this process; present if and only if the method is `process_madvise`.
-    process: Option<OwnedFd>,
-    /// How many batches `process_madvise` left unfinished so that `madvise` had to do the rest.
+    way: Way,
+    /// How many batches it left unfinished so that `madvise` had to do the rest.
     fallbacks: AtomicU64,
 }
 
+/// What a method needs.
+#[derive(Debug)]
+enum Way {
+    /// A handle on this process.
+    ProcessMadvise(OwnedFd),
+    Madvise,
+    Exmap(Arc<Exmap>),
+}
+
 impl Releaser {
-    /// Finds the best method that works here, or takes the one that is `forced`.
+    /// Finds the best method that works here for anonymous memory, or takes the one that is `forced`.
     ///
     /// # Errors
-    /// [`VmError::ReleaseUnavailable`] if the forced method does not work here.
+    /// [`VmError::ReleaseUnavailable`] if the forced method does not work here, or for anonymous memory: see
+    /// [`PageMemory`](crate::PageMemory) for `exmap`.
     pub fn new(forced: Option<ReleaseMethod>) -> Result<Self, VmError> {
-        let process = match forced {
-            Some(ReleaseMethod::Madvise) => None,
-            None => working_process_handle().ok(),
+        let way = match forced {
+            Some(ReleaseMethod::Madvise) => Way::Madvise,
+            None => working_process_handle().map_or(Way::Madvise, Way::ProcessMadvise),
             Some(method @ ReleaseMethod::ProcessMadvise) => {
                 let unavailable = |source| VmError::ReleaseUnavailable { method, source };
-                Some(working_process_handle().map_err(unavailable)?)
+                Way::ProcessMadvise(working_process_handle().map_err(unavailable)?)
+            }
+            Some(method @ ReleaseMethod::Exmap) => {
+                let source = io::Error::new(io::ErrorKind::Unsupported, "this memory is not of the device");
+                return Err(VmError::ReleaseUnavailable { method, source });
             }
         };
-        Ok(Self { process, fallbacks: AtomicU64::new(0) })
+        Ok(Self { way, fallbacks: AtomicU64::new(0) })
+    }
+
+    /// What brings memory to the pages of an area, and takes it away.
+    pub(crate) fn of_exmap(area: Arc<Exmap>) -> Self {
+        Self { way: Way::Exmap(area), fallbacks: AtomicU64::new(0) }
     }
 
     /// The method in use.
     pub fn method(&self) -> ReleaseMethod {
-        if self.process.is_some() { ReleaseMethod::ProcessMadvise } else { ReleaseMethod::Madvise }
+        match self.way {
+            Way::ProcessMadvise(_) => ReleaseMethod::ProcessMadvise,
+            Way::Madvise => ReleaseMethod::Madvise,
+            Way::Exmap(_) => ReleaseMethod::Exmap,
+        }
+    }
+
+    /// Brings memory to all pages of the ranges that have none, so that they may be written to. What they hold
+    /// then is anything. Does nothing where a page fault does it.
+    ///
+    /// # Errors
+    /// [`VmError::Supply`] for the first range that did not get all it lacks; what it and others did get remains.
+    pub fn supply(&self, ranges: &[PageRange]) -> Result<(), VmError> {
+        self.supply_counted(ranges).map(drop)
+    }
+
+    /// The same for one range of pages that were released, and makes them read as zeroes.
+    ///
+    /// # Errors
+    /// As for [`supply`](Self::supply).
+    ///
+    /// # Safety
+    /// The range lies in the mapping, nobody holds a reference into it, and nobody but optimistic readers looks at
+    /// it during the call.
+    pub unsafe fn supply_zeroes(&self, range: PageRange) -> Result<(), VmError> {
+        if self.supply_counted(&[range])? > 0 {
+            // SAFETY: passed on from the caller, and all pages have memory now.
+            unsafe { range.address.write_bytes(0, range.bytes) };
+        }
+        Ok(())
+    }
+
+    /// [`supply`](Self::supply), and how many pages came.
+    fn supply_counted(&self, ranges: &[PageRange]) -> Result<usize, VmError> {
+        let Way::Exmap(area) = &self.way else { return Ok(0) };
+        let ranges = || ranges.iter().copied().filter(|range| range.bytes > 0);
+        let outcomes = ranges().zip(area.supply(ranges())).map(|(range, outcome)| {
+            let PageRange { address, bytes } = range;
+            outcome.map_err(|source| VmError::Supply { address: address.addr(), bytes, source })
+        });
+        outcomes.sum()
+    }
+
+    /// What the device has done, if the method is `exmap`.
+    pub fn exmap_counters(&self) -> Option<ExmapCounters> {
+        match &self.way {
+            Way::Exmap(area) => area.counters().ok(),
+            Way::ProcessMadvise(_) | Way::Madvise => None,
+        }
     }
 
     /// How many batches the method left unfinished, so that plain `madvise` had to do the rest.
@@ -135,9 +209,20 @@ impl Releaser {
     /// # Safety
     /// As for [`release`](Self::release).
     unsafe fn release_batch(&self, batch: &mut Batch) -> Result<(), VmError> {
-        if let Some(process) = &self.process {
-            // SAFETY: passed on from the caller.
-            while !batch.is_empty() && unsafe { self.advance(process, batch) } {}
+        match &self.way {
+            Way::ProcessMadvise(process) => {
+                // SAFETY: passed on from the caller.
+                while !batch.is_empty() && unsafe { self.advance(process, batch) } {}
+            }
+            Way::Exmap(area) if !batch.is_empty() => {
+                // SAFETY: passed on from the caller.
+                match unsafe { area.release(batch.ranges()) } {
+                    Ok(()) => batch.clear(),
+                    // Advice works on the area, too.
+                    Err(_) => self.note_fallback(),
+                }
+            }
+            Way::Madvise | Way::Exmap(_) => {}
         }
         while let Some(range) = batch.first() {
             // SAFETY: passed on from the caller.
@@ -166,10 +251,14 @@ impl Releaser {
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => true,
             _ => {
-                self.fallbacks.fetch_add(1, Ordering::Relaxed); // a statistic
+                self.note_fallback();
                 false
             }
         }
+    }
+
+    fn note_fallback(&self) {
+        self.fallbacks.fetch_add(1, Ordering::Relaxed); // a statistic
     }
 }
 
@@ -212,10 +301,15 @@ impl Batch {
         unsafe { self.vectors[self.released..self.filled].assume_init_mut() }
     }
 
+    /// The same, as ranges.
+    fn ranges(&self) -> impl Iterator<Item = PageRange> + '_ {
+        let range =
+            |vector: &libc::iovec| PageRange { address: vector.iov_base.cast(), bytes: vector.iov_len };
+        self.remaining().iter().map(range)
+    }
+
     fn first(&self) -> Option<PageRange> {
-        self.remaining()
-            .first()
-            .map(|vector| PageRange { address: vector.iov_base.cast(), bytes: vector.iov_len })
+        self.ranges().next()
     }
 
     fn is_empty(&self) -> bool {

@@ -1,6 +1,7 @@
-//! Pages are made resident by a write and released again, by each method of release.
+//! Pages are made resident and released again, by each method of release. They come by a write to each; or by one
+//! call for a batch, where the method has one, and are then written to.
 //!
-//! All threads work in one mapping that is one VMA, as the pool's is, each in a part of its own. A thread
+//! All threads of a method work in one mapping that is one VMA, as the pool's is, each in a part of its own. A thread
 //! takes pages in a pseudorandom order of its part, so that hardly any two of a batch adjoin: one batch is
 //! touched page by page, then released. An operation is one page; a latency is that of a whole batch.
 
@@ -37,10 +38,13 @@ pub fn pass(mapping: &Mapping, releaser: &Releaser, batch: u64, pace: &Pace) -> 
                 let page = first + order.at(position);
                 position = if position + 1 == part { 0 } else { position + 1 };
                 let address = mapping.base().as_ptr().wrapping_add(page as usize * PAGE_SIZE);
+                ranges.push(PageRange { address, bytes: PAGE_SIZE });
+            }
+            releaser.supply(&ranges)?;
+            for range in &ranges {
                 // SAFETY: the page lies in the mapping, in the part that only this thread touches, and
                 // no reference into it exists. Volatile, so that the store is made.
-                unsafe { address.write_volatile(1) };
-                ranges.push(PageRange { address, bytes: PAGE_SIZE });
+                unsafe { range.address.write_volatile(1) };
             }
             // SAFETY: the ranges lie in the mapping, which outlives the call, and only this thread uses
             // them, through no reference.

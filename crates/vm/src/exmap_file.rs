@@ -1,0 +1,169 @@
+//! A file whose pages are read into an area of `/dev/exmap`, where no fault brings memory.
+//!
+//! A read into the area brings the pages and fills them: by the module, in one call, if the file is on disk and
+//! the read is a single one; otherwise all pages of a batch are brought by one call before the reads begin.
+//! Everything else goes to the file as it is.
+
+use crate::exmap::Exmap;
+use crate::file::{File, FileDescription, Operation, Request};
+use crate::queue::{Completion, Queue, Wait};
+use crate::release::PageRange;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+/// A file in front of an area.
+#[derive(Debug)]
+pub(crate) struct ExmapFile {
+    file: Arc<dyn File>,
+    area: Arc<Exmap>,
+}
+
+impl ExmapFile {
+    pub fn new(file: Arc<dyn File>, area: Arc<Exmap>) -> Self {
+        Self { file, area }
+    }
+}
+
+/// Whether a request needs pages of the area.
+fn needs_pages(area: &Exmap, request: &Request) -> bool {
+    request.operation == Operation::Read && area.contains(request.address)
+}
+
+fn range(request: &Request) -> PageRange {
+    PageRange { address: request.address, bytes: request.bytes }
+}
+
+impl File for ExmapFile {
+    unsafe fn read(&self, offset: u64, address: *mut u8, bytes: usize) -> io::Result<()> {
+        let mut done = 0;
+        if self.area.can_read(offset, address) {
+            // SAFETY: passed on from the caller.
+            let (read, outcome) = unsafe { self.area.read(address, bytes) };
+            match outcome {
+                // A page is there already. Whoever asks to read over it wants that, so the file does the rest.
+                Err(error) if error.raw_os_error() == Some(libc::EEXIST) => done = read,
+                outcome => return outcome,
+            }
+        }
+        let (offset, address, bytes) = (offset + done as u64, address.wrapping_add(done), bytes - done);
+        if self.area.contains(address) {
+            let range = PageRange { address, bytes };
+            self.area.supply(std::iter::once(range)).into_iter().try_for_each(|outcome| outcome.map(drop))?;
+        }
+        // SAFETY: passed on from the caller.
+        unsafe { self.file.read(offset, address, bytes) }
+    }
+
+    unsafe fn write(&self, offset: u64, address: *const u8, bytes: usize) -> io::Result<()> {
+        // SAFETY: passed on from the caller.
+        unsafe { self.file.write(offset, address, bytes) }
+    }
+
+    unsafe fn run(&self, requests: &mut [Request]) {
+        let needing = requests.iter().filter(|request| needs_pages(&self.area, request)).map(range);
+        let supplied = self.area.supply(needing);
+        if supplied.iter().all(Result::is_ok) {
+            // SAFETY: passed on from the caller.
+            unsafe { self.file.run(requests) };
+            return;
+        }
+        // One by one, so that each is told about itself.
+        let mut supplied = supplied.into_iter();
+        for request in requests {
+            let lacking = needs_pages(&self.area, request).then(|| supplied.next()).flatten();
+            match lacking {
+                Some(Err(error)) => request.result = Err(error),
+                // SAFETY: passed on from the caller.
+                _ => unsafe { self.file.run(std::slice::from_mut(request)) },
+            }
+        }
+    }
+
+    fn queue(&self, depth: u32) -> io::Result<Box<dyn Queue>> {
+        let queue = self.file.queue(depth)?;
+        Ok(Box::new(ExmapQueue { queue, area: self.area.clone(), waiting: Vec::new(), failed: Vec::new() }))
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync()
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        self.file.size()
+    }
+
+    fn grow(&self, to: u64) -> io::Result<()> {
+        self.file.grow(to)
+    }
+
+    fn truncate(&self, to: u64) -> io::Result<()> {
+        self.file.truncate(to)
+    }
+
+    fn description(&self) -> FileDescription {
+        self.file.description()
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.file.descriptor()
+    }
+}
+
+/// A queue whose reads are held back until their pages have been brought, all by one call.
+#[derive(Debug)]
+struct ExmapQueue {
+    // Dropped first: it waits for what is under way.
+    queue: Box<dyn Queue>,
+    area: Arc<Exmap>,
+    waiting: Vec<(Request, u64)>,
+    failed: Vec<Completion>,
+}
+
+impl ExmapQueue {
+    /// Hands on what was held back.
+    fn begin(&mut self) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        let supplied = self.area.supply(self.waiting.iter().map(|(request, _)| range(request)));
+        for ((request, tag), supplied) in self.waiting.drain(..).zip(supplied) {
+            match supplied {
+                // SAFETY: as was promised when it was submitted here.
+                Ok(_) => unsafe { self.queue.submit(request, tag) },
+                Err(error) => self.failed.push(Completion { tag, result: Err(error) }),
+            }
+        }
+    }
+}
+
+impl Queue for ExmapQueue {
+    fn depth(&self) -> usize {
+        self.queue.depth()
+    }
+
+    fn under_way(&self) -> usize {
+        self.queue.under_way() + self.waiting.len() + self.failed.len()
+    }
+
+    unsafe fn submit(&mut self, request: Request, tag: u64) {
+        if needs_pages(&self.area, &request) {
+            self.waiting.push((request, tag));
+        } else {
+            // SAFETY: passed on from the caller.
+            unsafe { self.queue.submit(request, tag) };
+        }
+    }
+
+    fn flush(&mut self) {
+        self.begin();
+        self.queue.flush();
+    }
+
+    fn reap(&mut self, wait: Wait, done: &mut Vec<Completion>) {
+        self.begin();
+        let wait = if self.failed.is_empty() { wait } else { Wait::No };
+        done.append(&mut self.failed);
+        self.queue.reap(wait, done);
+    }
+}

@@ -1,0 +1,65 @@
+//! The memory of a pool's pages, whichever way it comes and goes.
+//!
+//! Three things belong together and are chosen at once: the address space, what gives the memory of pages back
+//! (and brings it, where no page fault does), and the file that fills it. With `/dev/exmap` all three go through
+//! the device; otherwise the address space is anonymous memory, and the file is taken as it is.
+
+use crate::exmap::Exmap;
+use crate::exmap_file::ExmapFile;
+use crate::{File, Mapping, ReleaseMethod, Releaser, VmError};
+use std::sync::Arc;
+
+/// How much memory for pages is wanted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PageMemoryOptions {
+    /// The address space that is wanted, in bytes.
+    pub wanted_bytes: usize,
+    /// The least that will do, if the kernel refuses more.
+    pub least_bytes: usize,
+    /// The most pages that will have memory at the same time.
+    pub resident_pages_max: usize,
+    /// The way in which memory comes and goes; the best that works here if none is given.
+    pub method: Option<ReleaseMethod>,
+}
+
+/// Address space for pages, and all that gives memory to it and takes it away.
+///
+/// The mapping must outlive all use of the other two for its pages.
+#[derive(Debug)]
+pub struct PageMemory {
+    /// Where the pages live.
+    pub pages: Mapping,
+    /// What brings memory to pages and takes it away.
+    pub releaser: Releaser,
+    /// The file, for reads into the pages and everything else.
+    pub file: Arc<dyn File>,
+}
+
+impl PageMemory {
+    /// Reserves address space for the pages of a file. A page's place in the file is its place in the mapping.
+    ///
+    /// # Errors
+    /// [`VmError::ReleaseUnavailable`] if the method that was asked for does not work here; what
+    /// [`Mapping::reserve_up_to`] and [`Mapping::for_pages`] report.
+    pub fn reserve(options: &PageMemoryOptions, file: Arc<dyn File>) -> Result<Self, VmError> {
+        let PageMemoryOptions { wanted_bytes, least_bytes, resident_pages_max, method } = *options;
+        const PURPOSE: &str = "the pages";
+        if method.is_none_or(|method| method == ReleaseMethod::Exmap) {
+            Mapping::check(wanted_bytes.max(least_bytes), PURPOSE)?;
+            match Exmap::reserve(wanted_bytes, least_bytes, resident_pages_max, file.descriptor(), PURPOSE) {
+                Ok((area, pages)) => {
+                    let file = Arc::new(ExmapFile::new(file, area.clone()));
+                    return Ok(Self { pages, releaser: Releaser::of_exmap(area), file });
+                }
+                Err(source) if method.is_some() => {
+                    return Err(VmError::ReleaseUnavailable { method: ReleaseMethod::Exmap, source });
+                }
+                // There is no device, or it gives no memory: the other ways do without.
+                Err(_) => {}
+            }
+        }
+        let releaser = Releaser::new(method)?;
+        let pages = Mapping::reserve_up_to(wanted_bytes, least_bytes, PURPOSE)?.for_pages()?;
+        Ok(Self { pages, releaser, file })
+    }
+}

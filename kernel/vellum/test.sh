@@ -1,0 +1,67 @@
+#!/bin/bash
+# test.sh - Vellum on exmap, in an emulated machine
+#
+#   kernel/vellum/test.sh short [SERIES]   the tests of the device in vm, and of pool and tree those that take little time there
+#   kernel/vellum/test.sh full [SERIES]    all tests of vm, pool and tree, each several times as slow as outside, or more
+#   kernel/vellum/test.sh stress [SERIES]  a long run of lookups and updates beyond memory; STRESS_SECONDS says how long
+#                                          (an hour)
+#   kernel/vellum/test.sh counts [SERIES]  what eviction and lookups by each method cost, counted: TLB shootdowns a page
+#
+# SERIES is 6.1 or 6.12 (the default). The programs are built here and run there, on a file system on an emulated disk, with
+# the module loaded and EXMAP_EXPECTED set, so that what would skip a test elsewhere fails it. Each line `ok` or `not ok` is
+# one test program. Exit statuses are those of kernel/test.sh: 77 if nothing was tested, for want of QEMU.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+. kernel/vm/need.sh
+target=${CARGO_TARGET_DIR:-$PWD/target}
+work=$target/kernel
+mode=${1:-short}
+series=${2:-6.12}
+need "kernel/vellum/test.sh" qemu-system-x86_64 busybox cpio gcc make dpkg apt-get bc xz mke2fs cargo ldd
+kernel/vm/setup.sh "$series" "$work/$series" || skip "kernel/vellum/test.sh" "Debian's kernel $series cannot be fetched"
+kernel/vm/module.sh "$work/$series" build
+
+# programs CARGO-ARGUMENTS... - builds, and prints what was built: path, package and name
+programs() {
+	cargo "$@" --message-format=json --quiet |
+		sed -n 's/.*"package_id":"[^"]*crates\/\([a-z]*\)[^"]*".*"target":{"kind":\["\([a-z]*\)"\].*"name":"\([a-z_]*\)".*"executable":"\([^"]*\)".*/\4 \1 \3/p'
+}
+
+# Tests that would take minutes there, or ask for more memory than there is; "full" runs those, too.
+slow="--skip threads_on_a_slow_file --skip each_single_fault --skip each_outage --skip random"
+case $mode in
+short) packages="vm pool" limit=240 ;;
+full) packages="vm pool access" limit=3600 slow= ;;
+stress) packages= limit=$((${STRESS_SECONDS:-3600} + 300)) ;;
+counts) packages= limit=300 ;;
+*) sed -n '2,15s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+esac
+stage=$work/$series/vellum.stage
+rm -rf "$stage"
+mkdir -p "$stage"
+: > "$stage/programs"
+for package in $packages; do
+	programs test --package "vellum-$package" --no-run --tests > "$stage/built"
+	[ -s "$stage/built" ] || { echo "not ok - no test programs of vellum-$package were built"; exit 1; }
+	while read -r path _ name; do
+		strip "$path" -o "$stage/$package-$name"
+		echo "$package-$name" >> "$stage/programs"
+	done < "$stage/built"
+done
+case $mode in
+stress | counts)
+	cargo build --release --quiet --package vellum-lab
+	strip "$target/release/lab" -o "$stage/lab"
+	;;
+esac
+rm -f "$stage/built"
+printf 'MODE=%s\nSLOW="%s"\nSECONDS_STRESS=%s\n' "$mode" "$slow" "${STRESS_SECONDS:-3600}" > "$stage/guest.conf"
+cp "$work/$series/build/stripped.ko" "$stage/exmap.ko"
+mapfile -t libraries < <(ldd "$stage"/*-* "$stage"/lab "$(command -v mke2fs)" 2> /dev/null | grep -o '/[^ ]*\.so[^ ]*' | sort -u)
+
+echo "== $series: Vellum, $mode"
+status=0
+kernel/vm/run.sh -k "$work/$series" -r kernel/vellum/guest.sh -o "$work/$series/vellum" -t "$limit" -m 3G -d 4G \
+	-M "crc32c_generic ext4" "$stage"/* "$(command -v mke2fs)" /etc/mke2fs.conf "${libraries[@]}" || status=$?
+rm -rf "$work/$series/vellum/disk" "$work/$series/vellum/initramfs.gz" "$stage"
+exit $status
