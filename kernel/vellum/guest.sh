@@ -1,5 +1,5 @@
 # guest.sh - in the guest: load the module, make a file system, run Vellum's programs. /guest.conf has MODE, SLOW (arguments
-# for test programs) and SECONDS_STRESS; /programs lists the test programs, named PACKAGE-TEST.
+# for test programs), SECONDS_PROGRAM (how long one may take) and SECONDS_STRESS; /programs lists the test programs, named PACKAGE-TEST.
 . /guest.conf
 failed=0
 note() {
@@ -19,7 +19,7 @@ cd /mnt || exit 1
 while read -r program; do
 	begin=$(cut -d. -f1 /proc/uptime)
 	# shellcheck disable=SC2086 # arguments
-	if /"$program" --test-threads=2 $SLOW > /tmp/log 2>&1; then
+	if timeout -s ABRT "$SECONDS_PROGRAM" /"$program" --test-threads=2 $SLOW > /tmp/log 2>&1; then
 		echo "ok - $program: $(sed -n 's/^test result: ok. //p' /tmp/log | cut -d';' -f1,3), $(($(cut -d. -f1 /proc/uptime) - begin)) s"
 		grep '^SKIPPED' /tmp/log
 	else

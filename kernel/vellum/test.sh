@@ -9,7 +9,7 @@
 #
 # SERIES is 6.1 or 6.12 (the default). The programs are built here and run there, on a file system on an emulated disk, with
 # the module loaded and EXMAP_EXPECTED set, so that what would skip a test elsewhere fails it. Each line `ok` or `not ok` is
-# one test program. Exit statuses are those of kernel/test.sh: 77 if nothing was tested, for want of QEMU.
+# one test program. VELLUM_PACKAGES names other packages. Exit statuses are those of kernel/test.sh: 77 if nothing was tested, for want of QEMU.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . kernel/vm/need.sh
@@ -28,10 +28,10 @@ programs() {
 }
 
 # Tests that would take minutes there, or ask for more memory than there is; "full" runs those, too.
-slow="--skip threads_on_a_slow_file --skip each_single_fault --skip each_outage --skip random"
+program=0 slow="--skip threads_on_a_slow_file --skip each_single_fault --skip each_outage --skip random"
 case $mode in
-short) packages="vm pool" limit=240 ;;
-full) packages="vm pool access" limit=3600 slow= ;;
+short) packages="vm pool" limit=900 program=150 ;;
+full) packages="vm pool access" limit=7200 program=1800 slow= ;;
 stress) packages= limit=$((${STRESS_SECONDS:-3600} + 300)) ;;
 counts) packages= limit=300 ;;
 *) sed -n '2,15s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
@@ -40,7 +40,7 @@ stage=$work/$series/vellum.stage
 rm -rf "$stage"
 mkdir -p "$stage"
 : > "$stage/programs"
-for package in $packages; do
+for package in ${VELLUM_PACKAGES:-$packages}; do
 	programs test --package "vellum-$package" --no-run --tests > "$stage/built"
 	[ -s "$stage/built" ] || { echo "not ok - no test programs of vellum-$package were built"; exit 1; }
 	while read -r path _ name; do
@@ -50,12 +50,12 @@ for package in $packages; do
 done
 case $mode in
 stress | counts)
-	cargo build --release --quiet --package vellum-lab
-	strip "$target/release/lab" -o "$stage/lab"
+	cargo build --quiet --package vellum-lab
+	strip "$target/debug/lab" -o "$stage/lab"
 	;;
 esac
 rm -f "$stage/built"
-printf 'MODE=%s\nSLOW="%s"\nSECONDS_STRESS=%s\n' "$mode" "$slow" "${STRESS_SECONDS:-3600}" > "$stage/guest.conf"
+printf 'MODE=%s\nSLOW="%s"\nSECONDS_PROGRAM=%s\nSECONDS_STRESS=%s\n' "$mode" "$slow" $program "${STRESS_SECONDS:-3600}" > "$stage/guest.conf"
 cp "$work/$series/build/stripped.ko" "$stage/exmap.ko"
 mapfile -t libraries < <(ldd "$stage"/*-* "$stage"/lab "$(command -v mke2fs)" 2> /dev/null | grep -o '/[^ ]*\.so[^ ]*' | sort -u)
 

@@ -97,7 +97,7 @@ pub struct StoreArguments {
 /// How the engine uses the system.
 #[derive(clap::Args)]
 pub struct EngineArguments {
-    /// Force a way of giving memory back to the system: process_madvise or madvise
+    /// Force a way of giving memory back to the system: process_madvise, madvise or exmap
     #[arg(long, value_name = "METHOD", help_heading = "Engine", hide_short_help = true)]
     pub release_method: Option<ReleaseMethod>,
     /// Force a way of doing I/O: io_uring or pread

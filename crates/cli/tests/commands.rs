@@ -160,7 +160,7 @@ fn stat_and_verify_tell_programs_what_they_find() {
     assert_eq!(stat["io_engine"], "pread");
     assert_eq!(stat["pool_bytes"], 2 << 20);
     assert_eq!(stat["file_bytes"], std::fs::metadata(place.path("d")).unwrap().len());
-    assert!(["process_madvise", "madvise"].contains(&stat["release_method"].as_str().unwrap()));
+    assert!(["process_madvise", "madvise", "exmap"].contains(&stat["release_method"].as_str().unwrap()));
     let stat =
         place.run(&["stat", "d", "--json", "--release-method", "madvise", "--buffered"]).json().remove(0);
     assert_eq!((&stat["release_method"], &stat["direct_io"]), (&"madvise".into(), &false.into()));

@@ -88,7 +88,9 @@ impl PoolOptions {
         self
     }
 
-    /// Forces a way of giving memory back; by default the best one that works is found when the pool opens.
+    /// Forces a way of giving memory back; by default the best one that works is found when the pool opens: the
+    /// device of the kernel module exmap, then `process_madvise`, then `madvise`. With the device the whole pool is
+    /// taken, and locked, when the file is opened.
     #[must_use]
     pub fn release_method(mut self, method: ReleaseMethod) -> Self {
         self.release = Some(method);
