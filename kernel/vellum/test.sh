@@ -1,7 +1,7 @@
 #!/bin/bash
 # test.sh - Vellum on exmap, in an emulated machine
 #
-#   kernel/vellum/test.sh short [SERIES]   the tests of the device in vm, and of pool and tree those that take little time there
+#   kernel/vellum/test.sh short [SERIES]   the tests of the device in vm, and those of the pool but a few that take long
 #   kernel/vellum/test.sh full [SERIES]    all tests of vm, pool and tree, each several times as slow as outside, or more
 #   kernel/vellum/test.sh stress [SERIES]  a long run of lookups and updates beyond memory; STRESS_SECONDS says how long
 #                                          (an hour)
@@ -9,7 +9,8 @@
 #
 # SERIES is 6.1 or 6.12 (the default). The programs are built here and run there, on a file system on an emulated disk, with
 # the module loaded and EXMAP_EXPECTED set, so that what would skip a test elsewhere fails it. Each line `ok` or `not ok` is
-# one test program. VELLUM_PACKAGES names other packages. Exit statuses are those of kernel/test.sh: 77 if nothing was tested, for want of QEMU.
+# one test program; VELLUM_PACKAGES names other packages. Exit statuses are those of kernel/test.sh: 77 if nothing was
+# tested, for want of QEMU.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . kernel/vm/need.sh
@@ -36,12 +37,15 @@ stress) packages= limit=$((${STRESS_SECONDS:-3600} + 300)) ;;
 counts) packages= limit=300 ;;
 *) sed -n '2,15s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
 esac
-stage=$work/$series/vellum.stage
+name=vellum-$mode stage=$work/$series/vellum-$mode.stage
 rm -rf "$stage"
 mkdir -p "$stage"
 : > "$stage/programs"
 for package in ${VELLUM_PACKAGES:-$packages}; do
-	programs test --package "vellum-$package" --no-run --tests > "$stage/built"
+	chosen=--tests
+	[ "$mode-$package" = short-vm ] && chosen="--test exmap"
+	# shellcheck disable=SC2086 # two words
+	programs test --package "vellum-$package" --no-run $chosen > "$stage/built"
 	[ -s "$stage/built" ] || { echo "not ok - no test programs of vellum-$package were built"; exit 1; }
 	while read -r path _ name; do
 		strip "$path" -o "$stage/$package-$name"
@@ -61,7 +65,7 @@ mapfile -t libraries < <(ldd "$stage"/*-* "$stage"/lab "$(command -v mke2fs)" 2>
 
 echo "== $series: Vellum, $mode"
 status=0
-kernel/vm/run.sh -k "$work/$series" -r kernel/vellum/guest.sh -o "$work/$series/vellum" -t "$limit" -m 3G -d 4G \
+kernel/vm/run.sh -k "$work/$series" -r kernel/vellum/guest.sh -o "$work/$series/$name" -t "$limit" -m 3G -d 4G \
 	-M "crc32c_generic ext4" "$stage"/* "$(command -v mke2fs)" /etc/mke2fs.conf "${libraries[@]}" || status=$?
-rm -rf "$work/$series/vellum/disk" "$work/$series/vellum/initramfs.gz" "$stage"
+rm -rf "$work/$series/$name"/{disk,initramfs.gz} "$stage"
 exit $status
