@@ -82,14 +82,16 @@ mod tests {
     use std::os::unix::fs::FileExt;
     use std::sync::Arc;
     use vellum_base::{PageId, PageKind};
-    use vellum_vm::SimulatedFile;
+    use vellum_vm::{ReleaseMethod, SimulatedFile};
 
+    /// A pool in memory that page faults bring, whatever the machine has.
     fn pool(pool_bytes: u64) -> Pool {
         let options = PoolOptions::default()
             .pool_bytes(pool_bytes)
             .capacity_bytes(1 << 28)
             .background_eviction(false)
-            .huge_pages(false);
+            .huge_pages(false)
+            .release_method(ReleaseMethod::Madvise);
         Pool::create_on(Arc::new(SimulatedFile::new(1)), &options).unwrap()
     }
 

@@ -238,7 +238,7 @@ mod tests {
     use crate::{Pool, PoolOptions};
     use std::sync::Arc;
     use vellum_base::PageKind;
-    use vellum_vm::SimulatedFile;
+    use vellum_vm::{ReleaseMethod, SimulatedFile};
 
     const PAGES: u64 = 4096;
 
@@ -247,7 +247,8 @@ mod tests {
         let options = PoolOptions::default()
             .pool_bytes(2 * PAGES * PAGE_SIZE as u64)
             .capacity_bytes(1 << 28)
-            .background_eviction(false);
+            .background_eviction(false)
+            .release_method(ReleaseMethod::Madvise);
         let pool = Pool::create_on(Arc::new(SimulatedFile::new(1)), &options).unwrap();
         for _ in 0..pages {
             let mut guard = pool.allocate(1, PageKind::USER).unwrap();
