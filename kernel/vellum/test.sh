@@ -37,7 +37,7 @@ stress) packages= limit=$((${STRESS_SECONDS:-3600} + 300)) ;;
 counts) packages= limit=300 ;;
 *) sed -n '2,15s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
 esac
-name=vellum-$mode stage=$work/$series/vellum-$mode.stage
+guest=vellum-$mode stage=$work/$series/vellum-$mode.stage
 rm -rf "$stage"
 mkdir -p "$stage"
 : > "$stage/programs"
@@ -65,7 +65,7 @@ mapfile -t libraries < <(ldd "$stage"/*-* "$stage"/lab "$(command -v mke2fs)" 2>
 
 echo "== $series: Vellum, $mode"
 status=0
-kernel/vm/run.sh -k "$work/$series" -r kernel/vellum/guest.sh -o "$work/$series/$name" -t "$limit" -m 3G -d 4G \
+kernel/vm/run.sh -k "$work/$series" -r kernel/vellum/guest.sh -o "$work/$series/$guest" -t "$limit" -m 3G -d 4G \
 	-M "crc32c_generic ext4" "$stage"/* "$(command -v mke2fs)" /etc/mke2fs.conf "${libraries[@]}" || status=$?
-rm -rf "$work/$series/$name"/{disk,initramfs.gz} "$stage"
+rm -rf "$work/$series/$guest"/{disk,initramfs.gz} "$stage"
 exit $status

@@ -30,7 +30,14 @@ shift $((OPTIND - 1))
 
 release=$(cat "$kernel/release")
 library=$kernel/root/lib/modules/$release
+# Never somebody else's folder.
+if [ -n "$(ls -A "$out" 2> /dev/null)" ] && ! [ -e "$out/console.log" ]; then
+	echo "run.sh: $out is not empty, and no guest's folder" >&2
+	exit 2
+fi
 rm -rf "$out"
+mkdir -p "$out"
+: > "$out/console.log"
 mkdir -p "$out"/root/{bin,proc,sys,dev,tmp,mnt,etc,modules}
 root=$out/root
 
