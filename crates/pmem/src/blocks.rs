@@ -1,9 +1,13 @@
 //! What each block is being used for, and how much of it is live: one word a block, in ordinary memory.
 //!
-//! A block is free, open (a client writes to it, or it waits for one), closed, being compacted, or part of a large
+//! A block is free, open (a client writes to it), waiting for a client, closed, being compacted, or part of a large
 //! record. Its word also counts its live records, and what retracted ones take, in units of the format. It is free again
 //! when it is closed and nothing in it is live: exactly one of those who may bring that about, the client that closes
 //! it and whoever retracts its last record, is told so, because both facts are in one word.
+//!
+//! The word of an open block names its client, and a client counts each record in it before it writes it, by an exchange
+//! that fails if the block is not its own any more. So whoever compacts may take an open block without the client's help,
+//! which may sleep for ever: what the client has counted stays live, and it writes nothing more there.
 
 use crate::lock::SharedWord;
 use std::sync::atomic::Ordering;
@@ -11,6 +15,8 @@ use std::sync::atomic::Ordering;
 const STATE_SHIFT: u32 = 56;
 const DEAD_SHIFT: u32 = 32;
 const DEAD_MAX: u32 = 0xff_ffff;
+const CLIENT_SHIFT: u32 = 16;
+const LIVE_MAX: u32 = 0xffff;
 
 /// What a block is used for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,7 +24,7 @@ const DEAD_MAX: u32 = 0xff_ffff;
 pub enum State {
     /// Nothing.
     Free = 0,
-    /// A client writes to it.
+    /// A client writes to it, whose number its word holds.
     Open = 1,
     /// Nobody writes to it.
     Closed = 2,
@@ -28,6 +34,8 @@ pub enum State {
     Large = 4,
     /// Something in it is damaged: it is left alone.
     Damaged = 5,
+    /// A client gave it back before it was full; it waits for another.
+    Waiting = 6,
 }
 
 impl State {
@@ -38,8 +46,53 @@ impl State {
             2 => Self::Closed,
             3 => Self::Compacting,
             4 => Self::Large,
+            6 => Self::Waiting,
             _ => Self::Damaged,
         }
+    }
+}
+
+/// What the word of a block says.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Block {
+    state: State,
+    /// Who has it open; zero otherwise.
+    client: u16,
+    live: u32,
+    dead: u32,
+}
+
+impl Block {
+    const FREE: Self = Self { state: State::Free, client: 0, live: 0, dead: 0 };
+
+    fn of(word: u64) -> Self {
+        Self {
+            state: State::of(word),
+            client: (word >> CLIENT_SHIFT) as u16,
+            live: word as u32 & LIVE_MAX,
+            dead: (word >> DEAD_SHIFT) as u32 & DEAD_MAX,
+        }
+    }
+
+    fn word(self) -> u64 {
+        ((self.state as u64) << STATE_SHIFT)
+            | (u64::from(self.dead.min(DEAD_MAX)) << DEAD_SHIFT)
+            | (u64::from(self.client) << CLIENT_SHIFT)
+            | u64::from(self.live.min(LIVE_MAX))
+    }
+
+    /// The same in another state, in which it is no client's.
+    fn now(self, state: State) -> Self {
+        Self { state, client: 0, ..self }
+    }
+
+    fn is_of(self, client: u16) -> bool {
+        self.state == State::Open && self.client == client
+    }
+
+    /// Closed, or free if nothing in it is live.
+    fn closed(self) -> Self {
+        if self.live == 0 { Self::FREE } else { self.now(State::Closed) }
     }
 }
 
@@ -50,20 +103,18 @@ impl<W: SharedWord> BlockWord<'_, W> {
     /// What it is, how many records in it are live, and how many units are dead.
     pub fn load(&self) -> (State, u32, u32) {
         // Relaxed: decisions are made by exchanges.
-        let word = self.0.load(Ordering::Relaxed);
-        (State::of(word), word as u32, dead_of(word))
+        let block = Block::of(self.0.load(Ordering::Relaxed));
+        (block.state, block.live, block.dead)
     }
 
-    /// Changes the word by a function of what it is; nothing happens if that says nothing.
-    fn change(&self, new: impl Fn(State, u32, u32) -> Option<(State, u32, u32)>) -> Option<State> {
+    /// Changes the word by a function of what it is; nothing happens if that says nothing. What it is then.
+    fn change(&self, new: impl Fn(Block) -> Option<Block>) -> Option<State> {
         let mut word = self.0.load(Ordering::Relaxed);
         loop {
-            let (state, live, dead) = new(State::of(word), word as u32, dead_of(word))?;
-            let dead = u64::from(dead.min(DEAD_MAX)) << DEAD_SHIFT;
-            let changed = ((state as u64) << STATE_SHIFT) | dead | u64::from(live);
+            let changed = new(Block::of(word))?;
             // Acquire and release: whoever frees a block has seen all uses of it by others end.
-            match self.0.exchange(word, changed, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return Some(state),
+            match self.0.exchange(word, changed.word(), Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return Some(changed.state),
                 Err(now) => word = now,
             }
         }
@@ -71,46 +122,59 @@ impl<W: SharedWord> BlockWord<'_, W> {
 
     /// Sets everything, where nobody else uses the block.
     pub fn set(&self, state: State, live: u32, dead: u32) {
-        self.change(|_, _, _| Some((state, live, dead)));
+        self.change(|_| Some(Block { state, client: 0, live, dead }));
     }
 
-    /// One more record is live.
-    pub fn published(&self) {
-        self.change(|state, live, dead| Some((state, live.saturating_add(1), dead)));
+    /// It is this client's from here on, who alone knows of it.
+    pub fn open(&self, client: u16) {
+        self.change(|block| Some(Block { client, ..block.now(State::Open) }));
+    }
+
+    /// Counts one more live record, before it is written. Not if the block is not the client's any more, who must not write
+    /// to it then.
+    #[must_use]
+    pub fn reserve(&self, client: u16) -> bool {
+        let one_more = |block: Block| block.is_of(client).then_some(Block { live: block.live + 1, ..block });
+        self.change(one_more).is_some()
     }
 
     /// One record less is live, so many units more are dead. Whether the block is free now, and the caller's to give
     /// back.
     #[must_use]
     pub fn retracted(&self, units: u32) -> bool {
-        let after = self.change(|state, live, dead| {
-            Some(match (state, live.saturating_sub(1)) {
-                (State::Closed, 0) => (State::Free, 0, 0),
-                (state, live) => (state, live, dead.saturating_add(units)),
-            })
+        let after = self.change(|block| {
+            let live = block.live.saturating_sub(1);
+            let dead = block.dead.saturating_add(units);
+            let block = Block { live, dead, ..block };
+            Some(if block.state == State::Closed { block.closed() } else { block })
         });
         after == Some(State::Free)
     }
 
-    /// The client that has it open, or who compacted it, is done. Whether it is free now, and the caller's to give back.
+    /// Who compacted it is done, or nobody waits for it any more. Whether it is free now, and the caller's to give back.
     #[must_use]
     pub fn close(&self) -> bool {
-        let after = self.change(|_, live, dead| {
-            Some(if live == 0 { (State::Free, 0, 0) } else { (State::Closed, live, dead) })
-        });
-        after == Some(State::Free)
+        self.change(|block| Some(block.closed())) == Some(State::Free)
     }
 
-    /// Takes a closed block to compact it.
+    /// As [`close`](Self::close), by a client; nothing happens if the block is not the client's any more.
+    #[must_use]
+    pub fn close_by(&self, client: u16) -> bool {
+        self.change(|block| block.is_of(client).then(|| block.closed())) == Some(State::Free)
+    }
+
+    /// A client leaves it to others. Not if it is not the client's any more.
+    #[must_use]
+    pub fn leave(&self, client: u16) -> bool {
+        self.change(|block| block.is_of(client).then(|| block.now(State::Waiting))).is_some()
+    }
+
+    /// Takes a closed block, or one that a client has open, to compact it.
     #[must_use]
     pub fn begin_compaction(&self) -> bool {
-        let take = |state, live, dead| (state == State::Closed).then_some((State::Compacting, live, dead));
-        self.change(take).is_some()
+        let is_possible = |block: Block| matches!(block.state, State::Closed | State::Open);
+        self.change(|block| is_possible(block).then(|| block.now(State::Compacting))).is_some()
     }
-}
-
-fn dead_of(word: u64) -> u32 {
-    (word >> DEAD_SHIFT) as u32 & DEAD_MAX
 }
 
 #[cfg(test)]
@@ -122,20 +186,40 @@ mod tests {
     fn a_block_is_free_when_it_is_closed_and_empty_whatever_comes_last() {
         let word = AtomicU64::new(0);
         let block = BlockWord(&word);
-        block.set(State::Open, 0, 0);
-        (0..3).for_each(|_| block.published());
+        block.open(7);
+        (0..3).for_each(|_| assert!(block.reserve(7)));
         assert!(!block.retracted(2) && !block.retracted(1) && !block.retracted(1), "it is still open");
         assert_eq!(block.load(), (State::Open, 0, 4));
-        assert!(block.close());
-        block.set(State::Open, 0, 0);
-        block.published();
-        block.published();
-        assert!(!block.close() && !block.retracted(1));
+        assert!(block.close_by(7));
+        block.open(0);
+        assert!(block.reserve(0) && block.reserve(0));
+        assert!(!block.close_by(0) && !block.retracted(1));
         assert!(block.begin_compaction() && !block.begin_compaction());
         assert!(!block.retracted(1), "who compacts it gives it back");
         assert!(block.close());
         assert_eq!(block.load(), (State::Free, 0, 0));
         block.set(State::Damaged, 4, 0);
         assert!(!block.begin_compaction());
+    }
+
+    #[test]
+    fn a_client_notices_that_its_block_was_taken_and_what_it_counted_stays() {
+        let word = AtomicU64::new(0);
+        let block = BlockWord(&word);
+        block.open(3);
+        assert!(block.reserve(3) && !block.reserve(4) && !block.leave(4) && !block.close_by(4));
+        assert!(block.begin_compaction());
+        assert!(!block.reserve(3) && !block.leave(3) && !block.close_by(3));
+        assert!(!block.close(), "what the client counted is live");
+        assert_eq!(block.load(), (State::Closed, 1, 0));
+        assert!(block.retracted(2));
+        // Somebody else has it now.
+        block.open(4);
+        assert!(!block.reserve(3) && block.reserve(4) && block.leave(4));
+        assert_eq!(block.load(), (State::Waiting, 1, 0));
+        assert!(!block.begin_compaction(), "it must be taken from those that wait first");
+        block.open(3);
+        assert!(!block.reserve(4) && block.reserve(3));
+        assert_eq!(block.load(), (State::Open, 2, 0));
     }
 }

@@ -27,7 +27,7 @@ use crate::{
     lock,
     medium::{Lane, Medium, Site},
     options::ReclaimOptions,
-    space::{Purpose, Space},
+    space::{Partial, Purpose, Space},
     stripes::Stripes,
     superblock::{Shape, Superblock},
 };
@@ -162,9 +162,10 @@ impl<L: Format, M: Medium> Core<L, M> {
     /// Gives back the block of a writer.
     pub fn give_back(&self, writer: &mut Writer<L>) {
         let Some(cursor) = writer.cursor.take() else { return };
+        let block = L::block(&cursor);
         match L::suspend(&cursor) {
-            (block, Some(spare)) => self.space.give_back_partial(crate::space::Partial { block, spare }),
-            (block, None) => self.space.close(block),
+            Some(spare) => self.space.give_back_partial(Partial { block, spare }, writer.id),
+            None => self.space.close_by(block, writer.id),
         }
     }
 
@@ -290,13 +291,20 @@ impl<L: Format, M: Medium> Core<L, M> {
                 writer.cursor = Some(self.open_block(writer)?);
             }
             let Some(cursor) = &mut writer.cursor else { continue };
-            match L::next(medium, geometry, &mut writer.lane, cursor, key_bytes, value_bytes)? {
-                Next::At(place, record, behind) => {
-                    self.space.block(geometry.block_of(place)).published();
-                    return Ok((place, record, behind));
-                }
+            let block = L::block(cursor);
+            // First of all, for `next` may write to it.
+            if !self.space.block(block).reserve(writer.id) {
+                writer.cursor = None;
+                continue;
+            }
+            let next = L::next(medium, geometry, &mut writer.lane, cursor, key_bytes, value_bytes);
+            if !matches!(next, Ok(Next::At(..))) {
+                self.space.retracted(block, 0);
+            }
+            match next? {
+                Next::At(place, record, behind) => return Ok((place, record, behind)),
                 Next::BlockFull => {
-                    self.space.close(L::suspend(cursor).0);
+                    self.space.close_by(block, writer.id);
                     writer.cursor = None;
                 }
                 Next::Large(blocks) => {
@@ -315,10 +323,12 @@ impl<L: Format, M: Medium> Core<L, M> {
     fn open_block(&self, writer: &mut Writer<L>) -> Result<L::Cursor> {
         let unfinished = if writer.purpose == Purpose::Write { self.space.take_partial() } else { None };
         if let Some(partial) = unfinished {
+            self.space.block(partial.block).open(writer.id);
             return Ok(L::resume(self.geometry, partial.block, &partial.spare));
         }
-        let block = self.space.take(&self.medium, &mut writer.lane, writer.purpose)?;
+        let block = self.space.take_run(&self.medium, &mut writer.lane, 1, writer.purpose)?;
         L::format(&self.medium, self.geometry, &mut writer.lane, block)?;
+        self.space.block(block).open(writer.id);
         // Clients begin in different pages, so that they are spread over the modules of memory.
         let page = (u64::from(writer.id) + block) % u64::from(self.geometry.pages);
         Ok(L::begin(self.geometry, block, page as u32))

@@ -154,15 +154,14 @@ fn a_block_is_given_back_once_and_after_all_use_of_it() {
     let bugs = [Bug::RelaxedExchange, Bug::NoExchange];
     check("models::a_block_is_given_back_once_and_after_all_use_of_it", &bugs, || {
         let shared = Arc::new((AtomicU64::new(0), UnsafeCell::new(0u32)));
-        BlockWord(&shared.0).set(State::Open, 0, 0);
-        BlockWord(&shared.0).published();
-        BlockWord(&shared.0).published();
+        BlockWord(&shared.0).open(1);
+        assert!(BlockWord(&shared.0).reserve(1) && BlockWord(&shared.0).reserve(1));
         let client = {
             let shared = shared.clone();
             thread::spawn(move || {
                 // SAFETY: an open block is written by its client alone; loom reports it if not.
                 shared.1.with_mut(|cell| unsafe { *cell = 10 });
-                if BlockWord(&shared.0).close() {
+                if BlockWord(&shared.0).close_by(1) {
                     reuse(&shared);
                 }
             })
@@ -177,6 +176,44 @@ fn a_block_is_given_back_once_and_after_all_use_of_it() {
         assert_eq!(BlockWord(&shared.0).load().0, State::Free);
         // SAFETY: all threads have ended.
         assert_eq!(shared.1.with(|cell| unsafe { *cell }), 11, "given back once");
+    });
+}
+
+#[test]
+fn a_block_that_is_taken_from_its_client_is_not_written_by_it_any_more() {
+    let bugs = [Bug::RelaxedExchange, Bug::NoExchange];
+    check("models::a_block_that_is_taken_from_its_client_is_not_written_by_it_any_more", &bugs, || {
+        let shared = Arc::new((AtomicU64::new(0), UnsafeCell::new(0u32)));
+        BlockWord(&shared.0).open(1);
+        // Whoever is told that the block is free gives it to another client, which writes to it.
+        let pass_on = |shared: &(AtomicU64, UnsafeCell<u32>)| {
+            BlockWord(&shared.0).open(2);
+            assert!(BlockWord(&shared.0).reserve(2), "nobody takes it again");
+            reuse(shared);
+        };
+        let client = {
+            let shared = shared.clone();
+            thread::spawn(move || {
+                let mut written = 0;
+                while written < 2 && BlockWord(&shared.0).reserve(1) {
+                    // SAFETY: what was counted is the client's to write, alone; loom reports it if not.
+                    shared.1.with_mut(|cell| unsafe { *cell += 10 });
+                    written += 1;
+                    if BlockWord(&shared.0).retracted(1) {
+                        pass_on(&shared);
+                    }
+                }
+                written
+            })
+        };
+        let word = BlockWord(&shared.0);
+        if word.begin_compaction() && word.close() {
+            pass_on(&shared);
+        }
+        let written = client.join().unwrap();
+        // SAFETY: all threads have ended.
+        assert_eq!(shared.1.with(|cell| unsafe { *cell }), written * 10 + 1, "passed on once");
+        assert_eq!(word.load().0, State::Open);
     });
 }
 

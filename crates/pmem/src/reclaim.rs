@@ -81,7 +81,7 @@ pub fn pass<L: Format, M: Medium>(
     core.space.close_partial(is_worth_it);
     let mut outcome = Ok(());
     for block in core.geometry.first_block()..core.space.end() {
-        if core.space.block(block).load().0 == State::Closed && is_worth_it(block) {
+        if is_worth_it(block) {
             outcome = compact(core, writer, block, pace, &mut done);
             if outcome.is_err() || pace.rest() {
                 break;
@@ -121,19 +121,16 @@ fn evacuate<L: Format, M: Medium>(
         if free_before < 2 || pace.rest() {
             return Ok(());
         }
-        let is_partial = core.space.close_partial_at(last);
-        if !is_partial && core.space.block(last).load().0 != State::Closed {
-            return Ok(());
-        }
-        let moved = done.records_moved;
+        core.space.close_partial_at(last);
         compact(core, writer, last, pace, done)?;
-        if done.records_moved == moved {
+        if core.space.block(last).load().0 != State::Free {
             return Ok(());
         }
     }
 }
 
-/// Moves all live records of a block elsewhere.
+/// Moves all live records of a block elsewhere; if a client has it open, that takes another for its next record. Nothing
+/// happens if the block cannot be compacted now.
 fn compact<L: Format, M: Medium>(
     core: &Core<L, M>,
     writer: &mut Writer<L>,

@@ -255,7 +255,7 @@ fn scan<L: Format, M: Medium>(core: &Core<L, M>, block: u64, end: u64, share: &m
     let state = match extent.kind {
         _ if is_damaged => State::Damaged,
         ExtentKind::Unformatted => State::Free,
-        ExtentKind::Pages => State::Open,
+        ExtentKind::Pages => State::Waiting,
         ExtentKind::Large => State::Large,
         ExtentKind::Remains => {
             share.remains.push((block, extent.blocks));
@@ -263,7 +263,7 @@ fn scan<L: Format, M: Medium>(core: &Core<L, M>, block: u64, end: u64, share: &m
         }
     };
     // Slots that were never used and slots of retracted records look the same.
-    if !L::HAS_LARGE && state == State::Open {
+    if !L::HAS_LARGE && state == State::Waiting {
         dead = L::units_of_block(core.geometry).saturating_sub(live);
     }
     for block in block..block + extent.blocks {
@@ -320,7 +320,7 @@ fn clean<L: Format, M: Medium>(core: &Core<L, M>, writer: &mut Writer<L>, all: &
             dismantle(core, writer, block, blocks)?;
         } else {
             let is_free = word.retracted(L::units(record));
-            debug_assert!(!is_free, "it is open, and stays so until it is classified");
+            debug_assert!(!is_free, "it waits, and does so until it is classified");
         }
     }
     all.remains.iter().try_for_each(|(block, blocks)| dismantle(core, writer, *block, *blocks))
@@ -343,14 +343,14 @@ fn classify<L: Format, M: Medium>(core: &Core<L, M>, first: u64, end: u64) -> (V
     for block in first..end {
         let word = core.space.block(block);
         let (state, _, dead) = word.load();
-        if state == State::Free || (state == State::Open && word.close()) {
+        if state == State::Free || (state == State::Waiting && word.close()) {
             free.push(block);
-        } else if state == State::Open && !core.read_only {
+        } else if state == State::Waiting && !core.read_only {
             let is_sparse = L::HAS_LARGE || dead >= L::units_of_block(core.geometry) / REFILL_SHARE;
             let spare = if is_sparse { L::spare(&core.medium, core.geometry, block) } else { None };
             if let Some(spare) = spare {
                 let (_, live, dead) = word.load();
-                word.set(State::Open, live, dead);
+                word.set(State::Waiting, live, dead);
                 partial.push(Partial { block, spare });
             }
         }

@@ -25,7 +25,7 @@ use vellum_vm::Mapping;
 /// A block that a client gave back before it was full.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Partial {
-    /// The block. It stays open while it waits for another client.
+    /// The block.
     pub block: u64,
     /// What the format remembers of what is unused in it.
     pub spare: Box<[u64]>,
@@ -153,8 +153,8 @@ impl Space {
         close.iter().for_each(|partial| self.close(partial.block));
     }
 
-    /// Closes a block if it waits for another client; whether it did.
-    pub fn close_partial_at(&self, block: u64) -> bool {
+    /// Closes a block if it waits for another client.
+    pub fn close_partial_at(&self, block: u64) {
         let mut inner = self.lock();
         let before = inner.partial.len();
         inner.partial.retain(|partial| partial.block != block);
@@ -163,7 +163,6 @@ impl Space {
         if found {
             self.close(block);
         }
-        found
     }
 
     /// The last block that is not free, and how many free ones there are before it.
@@ -175,25 +174,17 @@ impl Space {
         Some((last, inner.free.len() as u64 - trailing))
     }
 
-    /// Gives back a block that is not full.
-    pub fn give_back_partial(&self, partial: Partial) {
-        self.lock().partial.push(partial);
-    }
-
-    /// Hands out a free block; it is open now.
-    ///
-    /// # Errors
-    /// [`PmemError::Full`](crate::PmemError::Full), or what making the end durable says.
-    pub fn take<M: Medium>(&self, medium: &M, lane: &mut Lane, purpose: Purpose) -> Result<u64> {
-        let block = self.take_run(medium, lane, 1, purpose)?;
-        self.block(block).set(State::Open, 0, 0);
-        Ok(block)
+    /// Gives back a block that is not full, if it still is the client's.
+    pub fn give_back_partial(&self, partial: Partial, client: u16) {
+        if self.block(partial.block).leave(client) {
+            self.lock().partial.push(partial);
+        }
     }
 
     /// Hands out so many consecutive blocks, still called free.
     ///
     /// # Errors
-    /// As [`take`](Self::take).
+    /// [`PmemError::Full`](crate::PmemError::Full), or what making the end durable says.
     pub fn take_run<M: Medium>(
         &self,
         medium: &M,
@@ -294,6 +285,13 @@ impl Space {
     /// Closes a block; it is free if nothing in it is live.
     pub fn close(&self, block: u64) {
         if self.block(block).close() {
+            self.release(block);
+        }
+    }
+
+    /// A client closes its block, if it still is the client's.
+    pub fn close_by(&self, block: u64, client: u16) {
+        if self.block(block).close_by(client) {
             self.release(block);
         }
     }

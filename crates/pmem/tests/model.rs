@@ -193,8 +193,7 @@ fn half_of_a_store_is_reclaimed_and_given_back() {
     let full = std::fs::metadata(place.path()).unwrap().len();
     let keys: Vec<_> = (0..40_000).filter(|number| number % 2 == 0).map(key).collect();
     assert_eq!(client.delete_batch(&keys).unwrap(), 20_000);
-    // A client's own block is not moved, and this one's is the last.
-    drop(client);
+    // The client is idle, and its own block is the last one; it is taken away like any other.
     let reclaimed = store.reclaim().unwrap();
     assert!(reclaimed.blocks_compacted > 100 && reclaimed.blocks_returned > 100, "{reclaimed:?}");
     let left = std::fs::metadata(place.path()).unwrap().len();
@@ -207,8 +206,7 @@ fn half_of_a_store_is_reclaimed_and_given_back() {
         }
     };
     check(&store);
-    // What was given back is used again.
-    let mut client = store.client().unwrap();
+    // The client takes another block, and what was given back is used again.
     for number in 0..40_000 {
         client.put(&key(number + 100_000), &filled(number)).unwrap();
     }
@@ -216,4 +214,38 @@ fn half_of_a_store_is_reclaimed_and_given_back() {
     let store = open(&place);
     check(&store);
     assert_eq!(store.len(), 60_000);
+}
+
+#[test]
+fn idle_clients_do_not_keep_a_store_large() {
+    let place = Place::new();
+    let store = create::<Variable>(&place);
+    let mut clients: Vec<_> = (0..200).map(|_| store.client().unwrap()).collect();
+    let key = |number: usize| number.to_le_bytes();
+    // Each has a block of its own, with three records of which one stays.
+    for (number, client) in clients.iter_mut().enumerate() {
+        for record in 0..3 {
+            client.put(&key(number * 3 + record), &value(number as u64, 5000)).unwrap();
+        }
+    }
+    let full = store.statistics().blocks;
+    assert!(full >= 200, "{full}");
+    let gone: Vec<_> = (0..600).filter(|record| record % 3 != 1).map(key).collect();
+    assert_eq!(clients[0].delete_batch(gone.iter().map(|key| &key[..])).unwrap(), 400);
+    store.reclaim().unwrap();
+    let left = store.statistics();
+    // Two records of two pages each fit into a block beside others.
+    assert!(left.blocks - left.blocks_free <= full / 2, "{left:?}");
+    assert!(left.blocks < full, "{left:?}");
+    // All clients go on as if nothing had happened, each with what it finds.
+    for (number, client) in clients.iter_mut().enumerate() {
+        assert_eq!(client.get(&key(number * 3 + 1)).unwrap(), Some(value(number as u64, 5000)));
+        client.put(&key(number * 3), &value(number as u64, 300)).unwrap();
+    }
+    drop((clients, store));
+    let store = open::<Variable>(&place);
+    assert_eq!(store.len(), 400);
+    for number in 0..200 {
+        assert_eq!(store.reader().get(&key(number * 3)).unwrap(), Some(value(number as u64, 300)));
+    }
 }

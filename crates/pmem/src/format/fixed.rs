@@ -164,9 +164,14 @@ impl<const K: usize, const V: usize> Format for Fixed<K, V> {
         FixedCursor { block, page: 0, begun: 1, spare: spare.into() }
     }
 
-    fn suspend(cursor: &FixedCursor) -> (u64, Option<Box<[u64]>>) {
+    #[inline]
+    fn block(cursor: &FixedCursor) -> u64 {
+        cursor.block
+    }
+
+    fn suspend(cursor: &FixedCursor) -> Option<Box<[u64]>> {
         let has_room = cursor.spare.iter().any(|word| *word != 0);
-        (cursor.block, has_room.then(|| cursor.spare.clone()))
+        has_room.then(|| cursor.spare.clone())
     }
 
     fn next<M: Medium>(

@@ -172,8 +172,11 @@ pub trait Format: Sized + Send + Sync + 'static {
     /// The position in a block that somebody gave back.
     fn resume(geometry: Geometry, block: u64, spare: &[u64]) -> Self::Cursor;
 
-    /// The block of a position, and what is unused in it; nothing if it is used up.
-    fn suspend(cursor: &Self::Cursor) -> (u64, Option<Box<[u64]>>);
+    /// The block of a position.
+    fn block(cursor: &Self::Cursor) -> u64;
+
+    /// What is unused in the block of a position; nothing if it is used up.
+    fn suspend(cursor: &Self::Cursor) -> Option<Box<[u64]>>;
 
     /// Uses up the place for a record of these lengths.
     ///

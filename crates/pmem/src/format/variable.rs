@@ -175,12 +175,16 @@ impl Format for Variable {
         VariableCursor { block, pages: word(0), start: 0, page: word(1) as u32, at: word(2), end: word(3) }
     }
 
-    fn suspend(cursor: &VariableCursor) -> (u64, Option<Box<[u64]>>) {
+    #[inline]
+    fn block(cursor: &VariableCursor) -> u64 {
+        cursor.block
+    }
+
+    fn suspend(cursor: &VariableCursor) -> Option<Box<[u64]>> {
         // Less than this is not worth coming back to.
         const WORTH_BYTES: u64 = 256;
         let has_room = cursor.pages != 0 || cursor.at + WORTH_BYTES <= cursor.end;
-        let spare = || [cursor.pages, u64::from(cursor.page), cursor.at, cursor.end].into();
-        (cursor.block, has_room.then(spare))
+        has_room.then(|| [cursor.pages, u64::from(cursor.page), cursor.at, cursor.end].into())
     }
 
     fn next<M: Medium>(

@@ -228,7 +228,8 @@ impl<L: Testable> Runner<L> {
             Op::Stall => {
                 let core = self.store.core();
                 let mut lane = Lane { number: u64::MAX, ..Lane::default() };
-                core.space.take(&core.medium, &mut lane, Purpose::Write).unwrap();
+                let block = core.space.take_run(&core.medium, &mut lane, 1, Purpose::Write).unwrap();
+                core.space.block(block).open(u16::MAX);
             }
             Op::Renew(client) => {
                 self.clients.remove(client);
@@ -395,7 +396,7 @@ pub fn audit<L: Testable, M: Medium>(store: &Store<L, M>) -> Result<(), String> 
     for block in core.geometry.first_block()..core.space.end() {
         match core.space.block(block).load() {
             (State::Free, 0, 0) => free += 1,
-            (State::Open, records, _) => live += u64::from(records),
+            (State::Open | State::Waiting, records, _) => live += u64::from(records),
             (State::Closed, records, _) if records > 0 => live += u64::from(records),
             (State::Large, _, _) => {}
             other => return Err(format!("block {block} is {other:?}")),
