@@ -5,6 +5,7 @@ use crate::cli::RunArguments;
 use crate::contest::{Contest, Setup};
 use crate::device::Gauge;
 use crate::engines::dashmap::Dash;
+use crate::engines::papaya::Papaya;
 use crate::engines::pmem::Pmem;
 use crate::engines::records::RecordOptions;
 #[cfg(feature = "rocksdb")]
@@ -32,7 +33,7 @@ pub struct RecordArguments {
     #[arg(long, default_value = "16", value_parser = clap::builder::PossibleValuesParser::new(["8", "16"]))]
     pub key_bytes: String,
     /// The size of each value; keys of 16 bytes have values of 200 bytes, keys of 8 bytes of 8 or 200, where sizes must be
-    /// known when the lab is built (dashmap)
+    /// known when the lab is built (dashmap, papaya)
     #[arg(long, default_value = "200", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(8..=1 << 20))]
     pub value_bytes: usize,
 }
@@ -47,6 +48,8 @@ pub enum RecordEngineName {
     PmemVariable,
     /// A hash table in memory
     Dashmap,
+    /// Another, whose readers take no locks
+    Papaya,
     /// RocksDB with synced writes
     #[cfg(feature = "rocksdb")]
     Rocksdb,
@@ -59,6 +62,7 @@ impl RecordEngineName {
             Self::Pmem => "pmem",
             Self::PmemVariable => "pmem_variable",
             Self::Dashmap => "dashmap",
+            Self::Papaya => "papaya",
             #[cfg(feature = "rocksdb")]
             Self::Rocksdb => "rocksdb",
         }
@@ -74,7 +78,12 @@ impl RecordEngineName {
             (Self::Dashmap, (8, 8)) => new.with::<Dash<8, 8>>(),
             (Self::Dashmap, (8, 200)) => new.with::<Dash<8, 200>>(),
             (Self::Dashmap, (16, 200)) => new.with::<Dash<16, 200>>(),
-            (Self::Dashmap, _) => return Err("dashmap is built with 8/8, 8/200 and 16/200 bytes only".into()),
+            (Self::Papaya, (8, 8)) => new.with::<Papaya<8, 8>>(),
+            (Self::Papaya, (8, 200)) => new.with::<Papaya<8, 200>>(),
+            (Self::Papaya, (16, 200)) => new.with::<Papaya<16, 200>>(),
+            (Self::Dashmap | Self::Papaya, _) => {
+                return Err("hash tables are built with 8/8, 8/200 and 16/200 bytes only".into());
+            }
             #[cfg(feature = "rocksdb")]
             (Self::Rocksdb, _) => new.with::<Rocks>(),
         })

@@ -13,6 +13,7 @@ pub mod lmdb_store;
 pub mod memory;
 #[cfg(test)]
 pub mod memory_store;
+pub mod papaya;
 pub mod pmem;
 pub mod raw;
 pub mod records;

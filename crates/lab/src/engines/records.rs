@@ -30,6 +30,11 @@ pub trait RecordEngine: Sized + Sync {
     /// What a reader of the figures should know.
     fn note(&self) -> String;
 
+    /// Finishes what goes on in the background after loading, so that it is not measured.
+    fn settle(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// A handle for the calling thread.
     fn handle(&self) -> Result<Self::Handle<'_>>;
 }

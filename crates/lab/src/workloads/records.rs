@@ -146,6 +146,7 @@ impl<E: RecordEngine> Contestant for Record<E> {
             return Ok((note, None));
         }
         let pass = self.all(&engine, Verb::Put, self.threads)?;
+        engine.settle()?;
         self.loaded = Some(engine);
         Ok((note, Some(pass.elapsed)))
     }
@@ -203,6 +204,7 @@ impl Key {
 mod tests {
     use super::*;
     use crate::engines::dashmap::Dash;
+    use crate::engines::papaya::Papaya;
     use crate::engines::pmem::Pmem;
 
     fn run<E: RecordEngine>(key_bytes: usize, value_bytes: usize) {
@@ -224,6 +226,7 @@ mod tests {
     #[test]
     fn every_engine_does_every_workload() {
         run::<Dash<16, 200>>(16, 200);
+        run::<Papaya<16, 200>>(16, 200);
         run::<Pmem<vellum_pmem::Fixed<16, 200>>>(16, 200);
         run::<Pmem<vellum_pmem::Fixed<8, 8>>>(8, 8);
         run::<Pmem<vellum_pmem::Variable>>(16, 100);
