@@ -41,15 +41,18 @@ fn damage_is_named_and_has_its_exit_code() {
     let place = Place::new();
     place.run(&["pmem", "create", "s", "--chunk", "1MiB"]).ok();
     place.run(&["pmem", "put", "s", "key", "a value that will be damaged"]).ok();
+    place.run(&["pmem", "put", "s", "other", "is as it was"]).ok();
     let path = place.path("s");
     let mut bytes = std::fs::read(&path).unwrap();
     let at = bytes.windows(7).position(|part| part == b"damaged").unwrap();
     bytes[at] ^= 1;
     std::fs::write(&path, bytes).unwrap();
     place.run(&["pmem", "verify", "s"]).fails(3, &["1 problem"]);
-    place.run(&["pmem", "get", "s", "key"]).fails(3, &["fails its checksum"]);
+    place.run(&["pmem", "get", "s", "key"]).fails(3, &["fails its checksum", "scan --tolerate-damage"]);
+    assert_eq!(place.run(&["pmem", "scan", "s", "--tolerate-damage"]).ok(), "other\tis as it was\n");
     std::fs::write(&path, "something else").unwrap();
     place.run(&["pmem", "stat", "s"]).fails(3, &["not a store"]);
+    place.run(&["pmem", "stat", "/dev/null"]).fails(6, &["no device of persistent memory"]);
 }
 
 #[test]

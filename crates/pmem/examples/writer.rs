@@ -11,7 +11,7 @@
 use std::{
     collections::BTreeMap, error::Error, io::Write as _, ops::ControlFlow, path::Path, process::ExitCode,
 };
-use vellum_pmem::{Client, Options, Persistence, Store, Variable};
+use vellum_pmem::{Client, Options, Persistence, PmemError, Store, Variable};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -82,7 +82,11 @@ fn apply(client: &mut Client<Variable>, number: u64) -> Result<(), Box<dyn Error
 }
 
 fn write(path: &Path) -> Result<(), Box<dyn Error>> {
-    let store = if path.exists() { Store::open(path, &options())? } else { Store::create(path, &options())? };
+    let store = match Store::open(path, &options()) {
+        // A file that is not there, or a device that holds nothing yet: one that holds something is not overwritten.
+        Err(PmemError::File { .. } | PmemError::NotAStore { .. }) => Store::create(path, &options())?,
+        outcome => outcome?,
+    };
     let instruction = store.instruction().unwrap_or("no instruction");
     println!("durable by {} ({instruction})", store.persistence());
     if store.persistence() == Persistence::Msync {

@@ -264,6 +264,16 @@ impl<L: Format, M: Medium> Core<L, M> {
         })
     }
 
+    /// Makes a durable record valid; flushed, not fenced.
+    pub fn publish(&self, writer: &mut Writer<L>, site: Site, place: Place, record: &Record) {
+        L::set_valid(&self.medium, self.geometry, &mut writer.lane, site, (place, record), true);
+    }
+
+    /// Makes a record invalid; flushed, not fenced.
+    pub fn retract(&self, writer: &mut Writer<L>, site: Site, place: Place, record: &Record) {
+        L::set_valid(&self.medium, self.geometry, &mut writer.lane, site, (place, record), false);
+    }
+
     /// Writes a record that nothing leads to; flushed, not fenced.
     pub fn append(
         &self,
@@ -387,7 +397,7 @@ impl<L: Format, M: Medium> Core<L, M> {
         let hash = self.hash(key);
         let (place, record, sequence) = self.append_new(writer, ONE.record, hash, key, value)?;
         self.fence(writer, ONE.record)?;
-        L::publish(&self.medium, self.geometry, &mut writer.lane, ONE.publish, place, &record);
+        self.publish(writer, ONE.publish, place, &record);
         self.fence(writer, ONE.publish)?;
         self.settle(writer, hash, key, (place, record, sequence))
     }
@@ -412,7 +422,7 @@ impl<L: Format, M: Medium> Core<L, M> {
             self.index.replace(hash, old.0, place.0);
             (old, old_record)
         };
-        L::retract(&self.medium, self.geometry, &mut writer.lane, Site::Retract, gone, &gone_record);
+        self.retract(writer, Site::Retract, gone, &gone_record);
         self.fence(writer, Site::Retract)?;
         drop(held);
         self.freed(writer, gone, &gone_record)?;
@@ -448,8 +458,7 @@ impl<L: Format, M: Medium> Core<L, M> {
             // What was written is finished even if the next could not be: a log ends at a record that is not valid.
             self.fence(writer, Site::BatchRecord)?;
             for (_, _, (place, record, _)) in &group {
-                let lane = &mut writer.lane;
-                L::publish(&self.medium, self.geometry, lane, Site::BatchPublish, *place, record);
+                self.publish(writer, Site::BatchPublish, *place, record);
             }
             self.fence(writer, Site::BatchPublish)?;
             for (hash, key, record) in &group {
@@ -466,7 +475,7 @@ impl<L: Format, M: Medium> Core<L, M> {
         let hash = self.hash(key);
         let held = self.stripes.lock(hash);
         let Some((place, record)) = self.find_locked(hash, key) else { return Ok(false) };
-        L::retract(&self.medium, self.geometry, &mut writer.lane, Site::Delete, place, &record);
+        self.retract(writer, Site::Delete, place, &record);
         self.fence(writer, Site::Delete)?;
         self.index.remove(hash, place.0);
         drop(held);
@@ -496,7 +505,7 @@ impl<L: Format, M: Medium> Core<L, M> {
                 })
                 .collect();
             for (_, place, record) in &found {
-                L::retract(&self.medium, self.geometry, &mut writer.lane, Site::BatchDelete, *place, record);
+                self.retract(writer, Site::BatchDelete, *place, record);
             }
             self.fence(writer, Site::BatchDelete)?;
             found.iter().for_each(|(hash, place, _)| self.index.remove(*hash, place.0));

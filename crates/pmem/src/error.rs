@@ -34,6 +34,15 @@ pub enum PmemError {
         hint: &'static str,
     },
 
+    /// A device on which a store was to be made is not empty.
+    #[error("{} holds {what}: if that may be lost, say that it is to be overwritten", path.display())]
+    Occupied {
+        /// The device.
+        path: PathBuf,
+        /// What it holds.
+        what: String,
+    },
+
     /// The file is no store.
     #[error("{} is not a store of persistent memory: {reason}", path.display())]
     NotAStore {

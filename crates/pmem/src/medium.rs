@@ -11,6 +11,11 @@ use crate::{error::Result, memory::Memory};
 /// is left out.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Site {
+    /// The superblocks of whatever the medium held before, which are about to mean nothing.
+    OldSuperblock,
+    /// The heads of all blocks that the medium has when a store is made on it. They have no fence of their own: the one before
+    /// the new superblocks is theirs too.
+    OldBlocks,
     /// The superblocks of a new store.
     Superblock,
     /// How many blocks have ever been handed out.
@@ -54,8 +59,10 @@ pub enum Site {
     CopyPublish,
     /// The words that make the originals invalid.
     CopyRetract,
-    /// What recovery found: a process that ended without the machine may have left it in the caches alone. The model, in which
-    /// every crash is one of the machine, cannot miss it.
+    /// The superblocks and the number of used blocks as recovery found them: a process that ended without the machine may have
+    /// left them in the caches alone.
+    RecoveryMeta,
+    /// The same of the blocks.
     RecoveryScan,
     /// A record that recovery found to be older than another of the same key.
     RecoveryRetract,

@@ -90,6 +90,9 @@ pub struct Options {
     /// memory. For memory that is persistent and does not say so, and for measuring on a stand-in. Whoever sets this
     /// vouches for it: if it is not true, what was acknowledged may be lost.
     pub vouch_for_memory: bool,
+    /// Make a new store on a device that holds one, or something else; that is lost. Of no effect on files, which must not
+    /// exist.
+    pub overwrite: bool,
     /// Only look; others may do so at the same time.
     pub read_only: bool,
     /// Open a damaged store and leave out what is damaged, which is then neither found nor overwritten.
@@ -111,6 +114,7 @@ impl Default for Options {
             capacity_bytes: 1 << 40,
             persistence: None,
             vouch_for_memory: false,
+            overwrite: false,
             read_only: false,
             tolerate_damage: false,
             recovery_threads: None,

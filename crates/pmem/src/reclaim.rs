@@ -172,7 +172,7 @@ fn move_group<L: Format, M: Medium>(
     writer: &mut Writer<L>,
     group: &[(Place, Record)],
 ) -> Result<u64> {
-    let (medium, geometry) = (&core.medium, core.geometry);
+    let medium = &core.medium;
     let keys: Vec<(u64, Vec<u8>)> = group
         .iter()
         .map(|(_, record)| {
@@ -208,14 +208,14 @@ fn move_group<L: Format, M: Medium>(
     // What was copied is finished whatever failed: a log ends at a record that is not valid.
     core.fence(writer, Site::CopyRecord)?;
     for (_, _, _, copy, copied) in &moved {
-        L::publish(medium, geometry, &mut writer.lane, Site::CopyPublish, *copy, copied);
+        core.publish(writer, Site::CopyPublish, *copy, copied);
     }
     core.fence(writer, Site::CopyPublish)?;
     for (hash, place, _, copy, _) in &moved {
         core.index.replace(*hash, place.0, copy.0);
     }
     for (_, place, record, _, _) in &moved {
-        L::retract(medium, geometry, &mut writer.lane, Site::CopyRetract, *place, record);
+        core.retract(writer, Site::CopyRetract, *place, record);
     }
     core.fence(writer, Site::CopyRetract)?;
     drop(held);

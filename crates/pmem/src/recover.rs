@@ -17,6 +17,7 @@ use crate::{
     layout::{BLOCKS_END_AT, Place, read_checked_number},
     lock,
     medium::{Lane, Medium, Site},
+    memory::WORD,
     options::Options,
     space::{Partial, Purpose},
 };
@@ -52,6 +53,9 @@ const REFILL_SHARE: u32 = 4;
 
 /// How many units a record of any size is guessed to have: 256 bytes.
 const GUESSED_UNITS: u64 = 32;
+
+/// The lanes of clients have numbers below this.
+const FIRST_LANE: u64 = 1 << 17;
 
 /// What one thread found.
 struct Share {
@@ -115,6 +119,12 @@ pub fn recover<L: Format, M: Medium>(
     let mut all = Share::default();
     let end = used_end(core, options, &mut all)?;
     let first = core.geometry.first_block();
+    if !core.read_only {
+        // As the blocks are, see `scan`.
+        all.lane.number = FIRST_LANE - 1;
+        core.medium.flush(&mut all.lane, Site::RecoveryMeta, 0, BLOCKS_END_AT as usize + WORD);
+        core.watch(core.medium.fence(&mut all.lane, Site::RecoveryMeta))?;
+    }
     let starts = starts(core, first, end);
     // A guess, from above for records of one size: an index that need not grow is filled twice as fast.
     let units = L::units_of_block(core.geometry) as u64;
@@ -127,8 +137,10 @@ pub fn recover<L: Format, M: Medium>(
         .max(1);
     let next = AtomicUsize::new(0);
     let done = AtomicU64::new(0);
+    let lanes = AtomicU64::new(FIRST_LANE);
     let work = || {
-        let mut share = Share::default();
+        let number = lanes.fetch_add(1, Ordering::Relaxed);
+        let mut share = Share { lane: Lane { number, ..Lane::default() }, ..Share::default() };
         loop {
             let from = next.fetch_add(BLOCKS_AT_ONCE, Ordering::Relaxed);
             let Some(part) = starts.get(from..).filter(|part| !part.is_empty()) else {
@@ -307,9 +319,9 @@ fn take_in<L: Format, M: Medium>(
 
 /// Makes superseded records invalid and blocks of incomplete large records free, durably.
 fn clean<L: Format, M: Medium>(core: &Core<L, M>, writer: &mut Writer<L>, all: &Share) -> Result<()> {
-    let (medium, geometry) = (&core.medium, core.geometry);
+    let geometry = core.geometry;
     for (_, place, record) in &all.superseded {
-        L::retract(medium, geometry, &mut writer.lane, Site::RecoveryRetract, *place, record);
+        core.retract(writer, Site::RecoveryRetract, *place, record);
     }
     core.fence(writer, Site::RecoveryRetract)?;
     for (_, place, record) in &all.superseded {

@@ -9,6 +9,7 @@ use crate::{
     index::Index,
     layout::Geometry,
     medium::{Lane, Medium},
+    memory::WORD,
     options::{Options, Persistence},
     reclaim::{self, Pace, Reclaimed},
     recover::{self, Recovery},
@@ -21,6 +22,7 @@ use std::{
     thread::JoinHandle,
     time::Duration,
 };
+use vellum_base::PAGE_SIZE;
 
 /// What records are like: [`Fixed`] or [`Variable`].
 pub trait Layout: Format {
@@ -118,7 +120,8 @@ impl<L: Layout> Store<L> {
     /// Makes a new store in a file that does not exist, or on a device of persistent memory.
     ///
     /// # Errors
-    /// If the file exists or cannot be made, options make no sense, or stores to it cannot be made durable as asked.
+    /// If the file exists or cannot be made, the device holds something ([`Options::overwrite`] says what then), options make
+    /// no sense, or stores to it cannot be made durable as asked.
     pub fn create(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let path = path.as_ref();
         options.check().map_err(PmemError::Options)?;
@@ -126,8 +129,12 @@ impl<L: Layout> Store<L> {
             return Err(PmemError::Options("a store that is made cannot be opened only to be read"));
         }
         let was_there = path.symlink_metadata().is_ok();
-        let made = FileMedium::open(path, Opening::Create, options)
-            .and_then(|medium| Self::create_on(medium, options, SEGMENTS_MAX, END_STEP));
+        let made = FileMedium::open(path, Opening::Create, options).and_then(|medium| {
+            if !options.overwrite {
+                check_vacant(&medium, path)?;
+            }
+            Self::create_on(medium, options, SEGMENTS_MAX, END_STEP)
+        });
         made.inspect_err(|_| {
             if !was_there {
                 // It holds nothing, and is no store.
@@ -205,12 +212,26 @@ pub fn describe(path: &Path) -> Result<Superblock> {
     Superblock::read(&FileMedium::open(path, Opening::Existing, &options)?, path)
 }
 
+/// Fails unless a medium is empty or begins with zeroes.
+fn check_vacant(medium: &FileMedium, path: &Path) -> Result<()> {
+    let words = medium.capacity().min(2 * PAGE_SIZE as u64) / WORD as u64;
+    let is_vacant =
+        medium.memory().words(0, words as usize).iter().all(|word| word.load(Ordering::Relaxed) == 0);
+    let what = match Superblock::read(medium, path) {
+        _ if is_vacant => return Ok(()),
+        Ok(superblock) => format!("a store for {}", superblock.shape),
+        Err(_) => "something that is no store".to_owned(),
+    };
+    Err(PmemError::Occupied { path: path.to_owned(), what })
+}
+
 impl<L: Layout, M: Medium> Store<L, M> {
-    /// Makes a store on a medium that holds nothing.
+    /// Makes a store on a medium. What the medium holds is lost.
     pub(crate) fn create_on(medium: M, options: &Options, segments_max: u32, end_step: u64) -> Result<Self> {
         let superblock = Superblock::new(L::shape(), options);
         let geometry = Geometry::new(superblock.pages_per_block);
         let first_block = geometry.first_block();
+        Superblock::clear(&medium, &mut Lane::default(), geometry)?;
         // Room for a block, and for the one that is kept for reclaiming.
         medium.grow(geometry.block_at(first_block + 2))?;
         superblock.write(&medium, &mut Lane::default(), first_block)?;
@@ -382,6 +403,30 @@ impl Drop for Background {
         if let Some(thread) = self.thread.take() {
             // It panics only on a bug, which it has reported on standard error.
             let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_device_holds_is_not_overwritten_unless_asked_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("device");
+        let options = Options { chunk_bytes: 1 << 20, growth_bytes: 1 << 20, ..Options::default() };
+        let check = || check_vacant(&FileMedium::open(&path, Opening::Existing, &options).unwrap(), &path);
+        drop(Store::<Fixed<8, 8>>::create(&path, &options).unwrap());
+        let error = check().unwrap_err();
+        assert!(matches!(error, PmemError::Occupied { .. }), "{error}");
+        assert!(error.to_string().contains("a store for keys of 8 bytes"), "{error}");
+        std::fs::write(&path, [vec![0; 8191], vec![1; 10_000]].concat()).unwrap();
+        let error = check().unwrap_err();
+        assert!(error.to_string().contains("no store"), "{error}");
+        for vacant in [vec![0; 20_000], vec![]] {
+            std::fs::write(&path, vacant).unwrap();
+            check().unwrap();
         }
     }
 }

@@ -2,9 +2,9 @@
 
 use crate::{
     error::{Damage, PmemError, Result},
-    layout::{BLOCKS_END_AT, checked_number},
+    layout::{BLOCKS_END_AT, Geometry, checked_number},
     medium::{Lane, Medium, Site},
-    memory::{load_bytes, store_bytes},
+    memory::{WORD, load_bytes, store_bytes},
     options::Options,
 };
 use std::{path::Path, sync::atomic::Ordering};
@@ -122,6 +122,32 @@ impl Superblock {
             && superblock.chunk_bytes > 0
             && superblock.chunk_bytes.is_multiple_of(1 << 20);
         if sane { Ok(superblock) } else { Err(Invalid::Damaged) }
+    }
+
+    /// Makes whatever a medium holds mean nothing, durably: first the superblocks, so that an older store is not there in
+    /// parts, then the heads of all blocks, which are durable with the next fence. A file that was just made holds nothing, a
+    /// device may hold anything.
+    ///
+    /// # Errors
+    /// If that cannot be made durable.
+    pub fn clear<M: Medium>(medium: &M, lane: &mut Lane, geometry: Geometry) -> Result<()> {
+        let blocks = geometry.blocks_in(medium.capacity());
+        if blocks <= geometry.first_block() {
+            return Ok(());
+        }
+        let clear = |lane: &mut Lane, site, at: u64, words: usize| {
+            medium.memory().words(at, words).iter().for_each(|word| word.store(0, Ordering::Relaxed));
+            medium.touched(at, words * WORD);
+            medium.flush(lane, site, at, words * WORD);
+        };
+        for at in [0, PAGE_SIZE as u64] {
+            clear(lane, Site::OldSuperblock, at, SUPERBLOCK_BYTES / WORD);
+        }
+        medium.fence(lane, Site::OldSuperblock)?;
+        for block in geometry.first_block()..blocks {
+            clear(lane, Site::OldBlocks, geometry.block_at(block), 1);
+        }
+        Ok(())
     }
 
     /// Writes both copies, durably, and that no blocks are used.

@@ -42,10 +42,10 @@ impl<L: Format, M: Medium> Core<L, M> {
                 let sums = self.sums(sequence, key, &new);
                 let (moved, copy) = self.append(writer, ONE.record, (sequence, sums), key, &new)?;
                 self.fence(writer, ONE.record)?;
-                L::publish(&self.medium, self.geometry, &mut writer.lane, ONE.publish, moved, &copy);
+                self.publish(writer, ONE.publish, moved, &copy);
                 self.fence(writer, ONE.publish)?;
                 self.index.replace(hash, place.0, moved.0);
-                L::retract(&self.medium, self.geometry, &mut writer.lane, Site::Retract, place, &record);
+                self.retract(writer, Site::Retract, place, &record);
                 self.fence(writer, Site::Retract)?;
                 drop(held);
                 self.freed(writer, place, &record)?;

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Place, create, open, options, value};
+use common::{Place, create, fill, open, options, value};
 use vellum_pmem::{Fixed, Options, Persistence, PmemError, Shape, Store, Variable, describe};
 
 #[test]
@@ -82,14 +82,7 @@ fn a_full_store_says_so_and_takes_more_after_deletes() {
     let small = Options { capacity_bytes: 1 << 20, ..options() };
     let store = Store::<Variable>::create(place.path(), &small).unwrap();
     let mut client = store.client().unwrap();
-    let mut stored = 0u64;
-    let error = loop {
-        match client.put(&stored.to_le_bytes(), &value(stored, 900)) {
-            Ok(_) => stored += 1,
-            Err(error) => break error,
-        }
-    };
-    assert!(matches!(error, PmemError::Full { .. }), "{error}");
+    let stored = fill(&mut client, 900);
     assert!(stored > 800, "{stored}");
     for key in 0..stored {
         assert_eq!(client.get(&key.to_le_bytes()).unwrap(), Some(value(key, 900)), "what is there stays");

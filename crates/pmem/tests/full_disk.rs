@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::{Place, create, value};
-use vellum_pmem::{PmemError, Variable};
+use common::{Place, create, fill, value};
+use vellum_pmem::Variable;
 
 #[test]
 fn a_full_file_system_is_an_error_and_not_a_signal() {
@@ -18,14 +18,7 @@ fn a_full_file_system_is_an_error_and_not_a_signal() {
         let limit = libc::rlimit { rlim_cur: limit, rlim_max: libc::RLIM_INFINITY };
         assert_eq!(libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit), 0);
     }
-    let mut stored = 0u64;
-    let error = loop {
-        match client.put(&stored.to_le_bytes(), &value(stored, 3000)) {
-            Ok(_) => stored += 1,
-            Err(error) => break error,
-        }
-    };
-    assert!(matches!(error, PmemError::Full { .. }), "{error}");
+    let stored = fill(&mut client, 3000);
     assert!(client.delete(&0u64.to_le_bytes()).unwrap());
     assert_eq!(store.len(), stored - 1);
     for key in 1..stored {

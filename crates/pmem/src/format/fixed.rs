@@ -62,38 +62,6 @@ impl<const K: usize, const V: usize> Fixed<K, V> {
     fn occupancy_at(page_at: u64, word: usize) -> u64 {
         page_at + OCCUPANCY_AT + word as u64 * 8
     }
-
-    /// Sets or clears the bit of a place.
-    fn set_bit<M: Medium>(
-        medium: &M,
-        geometry: Geometry,
-        lane: &mut Lane,
-        site: Site,
-        place: Place,
-        on: bool,
-    ) {
-        let slot = geometry.record_of(place);
-        let at = Self::occupancy_at(geometry.page_at_of(place), (slot / OCCUPANCY_BITS) as usize);
-        let bit = 1u64 << (slot % OCCUPANCY_BITS);
-        let word = medium.memory().word(at);
-        let mask = (1 << OCCUPANCY_BITS) - 1;
-        let mut now = word.load(Ordering::Relaxed);
-        loop {
-            let bits = if on { now & mask | bit } else { now & mask & !bit };
-            // Release: the record was written before it is valid.
-            match word.compare_exchange_weak(
-                now,
-                occupancy_word(at, bits),
-                Ordering::Release,
-                Ordering::Relaxed,
-            ) {
-                Ok(_) => break,
-                Err(other) => now = other,
-            }
-        }
-        medium.touched(at, 8);
-        medium.flush(lane, site, at, 8);
-    }
 }
 
 /// A client's position: what of each page is unused, and which page is next.
@@ -207,27 +175,31 @@ impl<const K: usize, const V: usize> Format for Fixed<K, V> {
     }
 
     #[inline]
-    fn publish<M: Medium>(
+    fn set_valid<M: Medium>(
         medium: &M,
         geometry: Geometry,
         lane: &mut Lane,
         site: Site,
-        place: Place,
-        _: &Record,
+        (place, _): (Place, &Record),
+        valid: bool,
     ) {
-        Self::set_bit(medium, geometry, lane, site, place, true);
-    }
-
-    #[inline]
-    fn retract<M: Medium>(
-        medium: &M,
-        geometry: Geometry,
-        lane: &mut Lane,
-        site: Site,
-        place: Place,
-        _: &Record,
-    ) {
-        Self::set_bit(medium, geometry, lane, site, place, false);
+        let slot = geometry.record_of(place);
+        let at = Self::occupancy_at(geometry.page_at_of(place), (slot / OCCUPANCY_BITS) as usize);
+        let bit = 1u64 << (slot % OCCUPANCY_BITS);
+        let word = medium.memory().word(at);
+        let mask = (1 << OCCUPANCY_BITS) - 1;
+        let mut now = word.load(Ordering::Relaxed);
+        loop {
+            let bits = if valid { now & mask | bit } else { now & mask & !bit };
+            let new = occupancy_word(at, bits);
+            // Release: the record was written before it is valid.
+            match word.compare_exchange_weak(now, new, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => break,
+                Err(other) => now = other,
+            }
+        }
+        medium.touched(at, 8);
+        medium.flush(lane, site, at, 8);
     }
 
     fn is_valid<M: Medium>(medium: &M, geometry: Geometry, place: Place) -> bool {

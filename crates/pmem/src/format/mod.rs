@@ -195,24 +195,14 @@ pub trait Format: Sized + Send + Sync + 'static {
     /// place was used otherwise since. The record lies within the store, whatever the memory holds.
     fn locate<M: Medium>(medium: &M, geometry: Geometry, place: Place) -> Option<Record>;
 
-    /// Makes a durable record valid, by one word, and flushes that.
-    fn publish<M: Medium>(
+    /// Makes a durable record valid, or a record invalid, by one word, and flushes that.
+    fn set_valid<M: Medium>(
         medium: &M,
         geometry: Geometry,
         lane: &mut Lane,
         site: Site,
-        place: Place,
-        record: &Record,
-    );
-
-    /// Makes a record invalid, by one word, and flushes that.
-    fn retract<M: Medium>(
-        medium: &M,
-        geometry: Geometry,
-        lane: &mut Lane,
-        site: Site,
-        place: Place,
-        record: &Record,
+        at: (Place, &Record),
+        valid: bool,
     );
 
     /// Whether the record of a place is valid.

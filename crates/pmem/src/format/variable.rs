@@ -233,32 +233,19 @@ impl Format for Variable {
         fits.then_some(Record { at: at + SIZE_WORD_BYTES as u64, key_bytes, value_bytes })
     }
 
-    fn publish<M: Medium>(
+    #[inline]
+    fn set_valid<M: Medium>(
         medium: &M,
         geometry: Geometry,
         lane: &mut Lane,
         site: Site,
-        place: Place,
-        record: &Record,
+        (place, record): (Place, &Record),
+        valid: bool,
     ) {
         let at = size_at(geometry, place);
-        let word = size_word(at, record.key_bytes, record.value_bytes, SIZE_VALID);
+        let flags = if valid { SIZE_VALID } else { SIZE_VALID | SIZE_RETRACTED };
+        let word = size_word(at, record.key_bytes, record.value_bytes, flags);
         // Release: the record was written before it is valid.
-        medium.memory().word(at).store(word, Ordering::Release);
-        medium.touched(at, 8);
-        medium.flush(lane, site, at, 8);
-    }
-
-    fn retract<M: Medium>(
-        medium: &M,
-        geometry: Geometry,
-        lane: &mut Lane,
-        site: Site,
-        place: Place,
-        record: &Record,
-    ) {
-        let at = size_at(geometry, place);
-        let word = size_word(at, record.key_bytes, record.value_bytes, SIZE_VALID | SIZE_RETRACTED);
         medium.memory().word(at).store(word, Ordering::Release);
         medium.touched(at, 8);
         medium.flush(lane, site, at, 8);

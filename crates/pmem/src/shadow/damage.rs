@@ -9,7 +9,7 @@ use crate::{Fixed, Options, PmemError, Store, Variable, layout::mix};
 use std::path::Path;
 
 /// A store with a few records, some deleted, as it lies in memory, and what it holds.
-fn sample<L: Testable>(setting: &Setting, sizes: &[usize]) -> (Vec<u64>, Entries) {
+pub fn sample<L: Testable>(setting: &Setting, sizes: &[usize]) -> (Vec<u64>, Entries) {
     let quiet = Setting { states: 1, ..setting.clone() };
     let runner = Runner::<L>::new(&quiet);
     let mut client = runner.store.client().unwrap();

@@ -9,6 +9,8 @@ use crate::{Fixed, Variable, layout::mix, medium::Site};
 
 /// All sites.
 pub const SITES: &[Site] = &[
+    Site::OldSuperblock,
+    Site::OldBlocks,
     Site::Superblock,
     Site::BlocksEnd,
     Site::Unformat,
@@ -30,14 +32,18 @@ pub const SITES: &[Site] = &[
     Site::CopyRecord,
     Site::CopyPublish,
     Site::CopyRetract,
+    Site::RecoveryMeta,
+    Site::RecoveryScan,
     Site::RecoveryRetract,
 ];
 
 /// All steps.
 pub fn switches() -> Vec<Switch> {
     let both = |site: &Site| [(*site, Step::Flush), (*site, Step::Fence)];
-    // See `Site::BlockHead`.
-    SITES.iter().flat_map(both).filter(|switch| *switch != (Site::BlockHead, Step::Fence)).collect()
+    // See there.
+    let has_no_fence = |site| matches!(site, Site::BlockHead | Site::OldBlocks);
+    let exists = |(site, step): &Switch| *step == Step::Flush || !has_no_fence(*site);
+    SITES.iter().flat_map(both).filter(exists).collect()
 }
 
 /// Every crash state of a history: at every fence all combinations of what may have reached the memory, and the same for

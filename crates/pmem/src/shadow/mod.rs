@@ -144,6 +144,20 @@ impl CrashStates {
         self.choices.iter().try_fold(1u64, |count, (_, values)| count.checked_mul(values.len() as u64))
     }
 
+    /// What is left if the process alone ends now: everything that it stored, as certain as it was, but for what was on its
+    /// way.
+    pub fn killed(&self) -> Shadow {
+        let shadow = Shadow::with(self.image(|_, values| values[values.len() - 1]), self.most);
+        let history =
+            |(word, values): &(usize, Vec<u64>)| (*word, History { first: 0, values: values.clone().into() });
+        *shadow.books() = Books {
+            durable: self.durable.clone(),
+            uncertain: self.choices.iter().map(history).collect(),
+            ..Books::default()
+        };
+        shadow
+    }
+
     fn image(&self, pick: impl Fn(usize, &[u64]) -> u64) -> Vec<u64> {
         let mut image = self.durable.clone();
         for (number, (word, values)) in self.choices.iter().enumerate() {

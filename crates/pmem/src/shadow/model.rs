@@ -21,6 +21,8 @@ pub type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
 pub trait Testable: Layout {
     fn key(bytes: &[u8]) -> &Self::Key;
     fn value(bytes: &[u8]) -> &Self::Value;
+    /// A value, whatever it is.
+    fn any_value() -> Vec<u8>;
 }
 
 impl<const K: usize, const V: usize> Testable for Fixed<K, V> {
@@ -31,6 +33,10 @@ impl<const K: usize, const V: usize> Testable for Fixed<K, V> {
     fn value(bytes: &[u8]) -> &[u8; V] {
         bytes.try_into().unwrap()
     }
+
+    fn any_value() -> Vec<u8> {
+        vec![0xa5; V]
+    }
 }
 
 impl Testable for Variable {
@@ -40,6 +46,10 @@ impl Testable for Variable {
 
     fn value(bytes: &[u8]) -> &[u8] {
         bytes
+    }
+
+    fn any_value() -> Vec<u8> {
+        vec![0xa5; 40]
     }
 }
 
@@ -88,6 +98,8 @@ pub struct Setting {
     pub depth: u32,
     pub omitted: Option<Switch>,
     pub seed: u64,
+    /// What the medium holds before the store is made: words, and the entries of a store that they are.
+    pub before: Option<Arc<(Vec<u64>, Entries)>>,
 }
 
 impl Default for Setting {
@@ -100,6 +112,7 @@ impl Default for Setting {
             depth: 0,
             omitted: None,
             seed: 1,
+            before: None,
         }
     }
 }
@@ -168,7 +181,8 @@ impl<L: Testable> Runner<L> {
         let ledger = Arc::<Mutex<Ledger>>::default();
         let (own, how) = (ledger.clone(), setting.clone());
         let observer = Box::new(move |states: &CrashStates| look::<L>(states, &how, &own));
-        let shadow = Shadow::new(setting.bytes).omit(setting.omitted).observe(observer);
+        let image = setting.before.as_ref().map(|before| before.0.clone()).unwrap_or_default();
+        let shadow = Shadow::with(image, setting.bytes).omit(setting.omitted).observe(observer);
         let store = Store::create_on(shadow, &setting.options(), 4, 2).unwrap();
         lock(&ledger).created = true;
         Self { store, clients: BTreeMap::new(), ledger, setting: setting.clone() }
@@ -284,6 +298,9 @@ pub fn look<L: Testable>(states: &CrashStates, setting: &Setting, ledger: &Mutex
             violation = check_state::<L>(shadow, setting, &expected, created).err();
         }
     });
+    if violation.is_none() {
+        violation = check_killed::<L>(states, setting, &expected, created).err();
+    }
     let mut ledger = lock(ledger);
     ledger.states += count;
     if all {
@@ -310,21 +327,17 @@ fn check_state<L: Testable>(
     } else {
         shadow
     };
-    let store = match setting.open::<L>(shadow) {
-        Ok(store) => store,
-        Err(PmemError::NotAStore { .. } | PmemError::Damaged(crate::Damage::Superblocks)) if !created => {
-            return Ok(());
-        }
-        Err(error) => return Err(format!("it cannot be opened: {error}")),
-    };
+    let Some((store, found)) = open_state::<L>(shadow, setting, expected, created)? else { return Ok(()) };
     if let Some(violation) = lock(&inner).violation.take() {
         return Err(format!("after a crash in recovery: {violation}"));
     }
-    let found = contents(&store);
-    expected.check(&found)?;
+    if !created && !found.is_empty() {
+        return Ok(());
+    }
     audit(&store)?;
     let Recovery { superseded, remains, .. } = *store.recovery();
-    if let (0, Some(value)) = (superseded + remains, found.values().next()) {
+    if superseded + remains == 0 {
+        let value = &L::any_value();
         // It can be used: pages that are written to are not locked for ever.
         let mut client = store.client().map_err(|error| error.to_string())?;
         let put = client.put(L::key(b"whatever"), L::value(value)).map_err(|error| error.to_string());
@@ -353,6 +366,62 @@ fn check_state<L: Testable>(
         }
     }
     Ok(())
+}
+
+/// A store, and what it holds.
+type Opened<L> = (Store<L, Shadow>, Entries);
+
+/// Opens what is left, and looks whether it holds what it may. While a store is being made, there need not be one, or it may
+/// still be the one that was there before, as it was.
+fn open_state<L: Testable>(
+    shadow: Shadow,
+    setting: &Setting,
+    expected: &Expected,
+    created: bool,
+) -> Result<Option<Opened<L>>, String> {
+    let store = match setting.open::<L>(shadow) {
+        Ok(store) => store,
+        Err(PmemError::NotAStore { .. } | PmemError::Damaged(crate::Damage::Superblocks)) if !created => {
+            return Ok(None);
+        }
+        Err(error) => return Err(format!("it cannot be opened: {error}")),
+    };
+    let found = contents(&store);
+    if created || setting.before.as_ref().is_none_or(|before| before.1 != found) {
+        expected.check(&found)?;
+    }
+    Ok(Some((store, found)))
+}
+
+/// Opens what a process leaves that ends while the machine goes on: what is found there, and what is stored then, outlasts a
+/// crash of the machine.
+fn check_killed<L: Testable>(
+    states: &CrashStates,
+    setting: &Setting,
+    expected: &Expected,
+    created: bool,
+) -> Result<(), String> {
+    let shadow = states.killed().omit(setting.omitted);
+    let Some((store, mut found)) = open_state::<L>(shadow, setting, expected, created)? else {
+        return Ok(());
+    };
+    let how = Setting { states: setting.states.min(12), depth: 0, before: None, ..setting.clone() };
+    let check = |found: &Entries| {
+        let settled = Expected { acknowledged: found.clone(), under_way: vec![] };
+        check_all(&store, &how, &settled).map_err(|problem| format!("after a killed process: {problem}"))
+    };
+    check(&found)?;
+    // Not the first client, as below.
+    let first = store.client().map_err(|error| error.to_string())?;
+    let mut client = store.client().map_err(|error| error.to_string())?;
+    let (key, value) = (b"whatever".to_vec(), L::any_value());
+    match client.put(L::key(&key), L::value(&value)) {
+        Ok(_) => found.insert(key, value),
+        Err(PmemError::Full { .. }) => return Ok(()),
+        Err(error) => return Err(error.to_string()),
+    };
+    drop(first);
+    check(&found)
 }
 
 fn check_all<L: Testable>(

@@ -1,6 +1,11 @@
 //! Histories that go through every step of the store, made so that each step matters at some moment.
 
-use super::model::{Op, Setting, Testable};
+use super::{
+    damage::sample,
+    model::{Entries, Op, Setting, Testable},
+};
+use crate::{Fixed, Variable};
+use std::sync::Arc;
 
 /// A key of eight bytes.
 pub fn key(number: u64) -> Vec<u8> {
@@ -111,7 +116,18 @@ pub fn large(block_bytes: usize) -> Vec<Op> {
 /// All of them, each with the setting it is made for.
 pub fn all() -> Vec<(&'static str, Setting, Kind, Vec<Op>)> {
     let setting = |pages_per_block| Setting { pages_per_block, ..Setting::default() };
+    let over =
+        |setting: Setting, before: (Vec<u64>, Entries)| Setting { before: Some(Arc::new(before)), ..setting };
+    let one_size = over(setting(2), sample::<Fixed<8, 1000>>(&setting(2), &[1000]));
+    let any_size = over(setting(2), sample::<Variable>(&setting(2), &[900, 900, 9000]));
     vec![
+        ("over another, one size", one_size, Kind::Fixed, vec![put(0, 50, 50, 1000), put(0, 51, 51, 1000)]),
+        (
+            "over another, any size",
+            any_size,
+            Kind::Variable,
+            vec![put(0, 50, 50, 900), put(0, 51, 51, 30_000)],
+        ),
         ("everyday, one size", setting(2), Kind::Fixed, everyday(1000)),
         ("everyday, any size", setting(2), Kind::Variable, everyday(900)),
         ("reclaiming, one size", setting(2), Kind::Fixed, reclaiming(1000, 18)),
@@ -135,7 +151,7 @@ pub fn run(kind: Kind, setting: &Setting, history: &[Op]) -> super::omissions::O
         super::model::Runner::<L>::new(setting).run_all(history)
     }
     match kind {
-        Kind::Fixed => on::<crate::Fixed<8, 1000>>(setting, history),
-        Kind::Variable => on::<crate::Variable>(setting, history),
+        Kind::Fixed => on::<Fixed<8, 1000>>(setting, history),
+        Kind::Variable => on::<Variable>(setting, history),
     }
 }

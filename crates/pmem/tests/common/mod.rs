@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 use std::path::PathBuf;
-use vellum_pmem::{Layout, Options, Persistence, ReclaimOptions, Store};
+use vellum_pmem::{Client, Layout, Options, Persistence, PmemError, ReclaimOptions, Store, Variable};
 
 /// A folder of its own, on `/dev/shm` where there is one.
 pub struct Place {
@@ -46,6 +46,19 @@ pub fn value(number: u64, bytes: usize) -> Vec<u8> {
     (0..bytes as u64)
         .map(|at| ((number.wrapping_mul(0x9e37_79b9) >> (at % 32)) as u8).wrapping_add(at as u8) | 1)
         .collect()
+}
+
+/// Puts values of so many bytes under consecutive numbers until there is no more room; how many there are then.
+pub fn fill(client: &mut Client<Variable>, bytes: usize) -> u64 {
+    let mut stored = 0u64;
+    let error = loop {
+        match client.put(&stored.to_le_bytes(), &value(stored, bytes)) {
+            Ok(_) => stored += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, PmemError::Full { .. }), "{error}");
+    stored
 }
 
 /// Numbers that look random and follow from a seed, which a failing test prints.

@@ -74,6 +74,9 @@ struct CreateArguments {
     store: StoreArguments,
     #[command(flatten)]
     layout: LayoutArguments,
+    /// Make it on a device that holds a store, or something else, which is lost
+    #[arg(long)]
+    overwrite: bool,
 }
 
 /// How a new store is laid out.
@@ -150,6 +153,9 @@ struct ScanArguments {
     /// Keys without values
     #[arg(long)]
     keys: bool,
+    /// Leave out what is damaged, and list the rest
+    #[arg(long)]
+    tolerate_damage: bool,
     #[command(flatten)]
     form: FormArguments,
 }
@@ -179,7 +185,7 @@ impl WithLayout for Create<'_> {
     type Output = Box<dyn AnyStore>;
 
     fn run<L: FromBytes>(self) -> Result<Self::Output> {
-        let options = self.0.layout.options(self.0.store.how);
+        let options = Options { overwrite: self.0.overwrite, ..self.0.layout.options(self.0.store.how) };
         Ok(Box::new(Store::<L>::create(&self.0.store.store, &options)?))
     }
 }
@@ -270,7 +276,10 @@ fn scan(arguments: &ScanArguments, general: &General) -> Result {
     let form = arguments.form.form();
     let prefix = arguments.prefix.as_ref().map(|text| form.decode(text, "--prefix")).transpose()?;
     let prefix = prefix.unwrap_or_default();
-    let store = open(&arguments.store, general, |options| options.read_only = true)?;
+    let store = open(&arguments.store, general, |options| {
+        options.read_only = true;
+        options.tolerate_damage = arguments.tolerate_damage;
+    })?;
     let mut out = Output::new();
     let mut left = arguments.limit.unwrap_or(u64::MAX);
     let mut outcome = Ok(());

@@ -211,10 +211,17 @@ impl From<PmemError> for Failure {
             PmemError::Shape { .. }
             | PmemError::Options(_)
             | PmemError::TooLong { .. }
+            | PmemError::Occupied { .. }
             | PmemError::NotPersistent { .. } => Code::Usage,
             PmemError::File { source, .. } if source.kind() == io::ErrorKind::AlreadyExists => Code::Usage,
             _ => Code::Io,
         };
-        Self::new(code, error.to_string())
+        let hint = match &error {
+            PmemError::Damaged(_) => " (scan --tolerate-damage)",
+            PmemError::NotPersistent { .. } => " (--vouch-for-memory)",
+            PmemError::Occupied { .. } => " (--overwrite)",
+            _ => "",
+        };
+        Self::new(code, format!("{error}{hint}"))
     }
 }
