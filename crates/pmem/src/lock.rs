@@ -3,7 +3,7 @@
 //! Bit 0 says that the page is being changed in a way that readers must not see half done; the seven bits
 //! above count such changes. A reader remembers the word, copies, and looks again: the same word without the
 //! lock bit means that no such change began or ended meanwhile. Seven bits come round after 128 changes, so
-//! readers do not rely on them alone: see `read.rs`.
+//! readers do not rely on them alone: see `core.rs`.
 //!
 //! What needs the lock: a change in place, from before its first store until it is durable, so that nobody
 //! reads what may yet be lost; and formatting a block again, so that whoever still reads a record of its
