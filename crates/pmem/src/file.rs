@@ -55,8 +55,17 @@ pub struct FileMedium {
     chunk_bytes: u64,
     growth_bytes: u64,
     capacity: AtomicU64,
-    /// Up to where the file is mapped; also the lock of growing and shrinking.
-    mapped: Mutex<u64>,
+    /// Also the lock of growing and shrinking.
+    mapped: Mutex<Mapped>,
+}
+
+/// How the file is mapped.
+#[derive(Debug, Default)]
+struct Mapped {
+    /// Up to where.
+    to: u64,
+    /// Up to where by huge pages, or as if.
+    huge: u64,
 }
 
 /// How a file is opened.
@@ -116,7 +125,7 @@ impl FileMedium {
             chunk_bytes: options.chunk_bytes,
             growth_bytes: options.growth_bytes,
             capacity: AtomicU64::new(size),
-            mapped: Mutex::new(0),
+            mapped: Mutex::default(),
         };
         medium.choose(options, &metadata)?;
         medium.map_up_to(size.max(1), &mut medium.lock_mapped())?;
@@ -143,8 +152,8 @@ impl FileMedium {
         &self.path
     }
 
-    fn lock_mapped(&self) -> MutexGuard<'_, u64> {
-        // A panic elsewhere leaves the number as right as it was.
+    fn lock_mapped(&self) -> MutexGuard<'_, Mapped> {
+        // A panic elsewhere leaves the numbers as right as they were.
         self.mapped.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -203,11 +212,11 @@ impl FileMedium {
     }
 
     /// Maps the file, whole chunks at a time, at least up to byte `to`.
-    fn map_up_to(&self, to: u64, mapped: &mut u64) -> Result<()> {
+    fn map_up_to(&self, to: u64, mapped: &mut Mapped) -> Result<()> {
         let to = to.next_multiple_of(self.chunk_bytes);
         // What lies behind the end of a device cannot be mapped.
         let to = if self.is_device { to.min(self.capacity.load(Ordering::Relaxed)) } else { to };
-        if to <= *mapped {
+        if to <= mapped.to {
             return Ok(());
         }
         if to > self.memory.bytes() {
@@ -218,8 +227,8 @@ impl FileMedium {
         if self.persistence != Persistence::Msync && self.confirmed && !self.is_device {
             flags = libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC | libc::MAP_FIXED;
         }
-        self.map_range(*mapped, to, flags, self.file.as_raw_fd())?;
-        *mapped = to;
+        self.map_range(mapped.to, to, flags, self.file.as_raw_fd())?;
+        mapped.to = to;
         Ok(())
     }
 
@@ -277,19 +286,13 @@ impl FileMedium {
         Ok(())
     }
 
-    /// Asks for huge pages between these bytes, where the file stands in for persistent memory, which has them of itself: a tmpfs
-    /// gives them only if asked. Without them records are as right, and reads slower.
-    fn ask_for_huge_pages(&self, from: u64, to: u64) {
-        /// Of Linux 6.1; the C library's interface has no name for it yet in every version.
-        const MADV_COLLAPSE: libc::c_int = 25;
-        let huge = HUGE_PAGE_BYTES as u64;
-        let (from, to) = (from.next_multiple_of(huge), to / huge * huge);
-        if self.persistence == Persistence::Msync || self.confirmed || from >= to {
-            return;
+    /// Makes the file longer; if that fails, it is as long as it was.
+    fn extend(&self, from: u64, to: u64) -> io::Result<()> {
+        let extended = self.allocate(from, to);
+        if extended.is_err() {
+            let _ = self.file.set_len(from);
         }
-        let address = self.memory.address(from).cast_mut();
-        // SAFETY: the range is mapped and its contents stay the same; whether it is done makes no difference to them.
-        unsafe { libc::madvise(address.cast(), (to - from) as usize, MADV_COLLAPSE) };
+        extended
     }
 
     /// Writes back the pages of all pending ranges, neighbours in one call.
@@ -371,28 +374,39 @@ impl Medium for FileMedium {
         }
         // As a rule in steps; less if the last step does not fit.
         let step = to.next_multiple_of(self.growth_bytes).min(self.memory.bytes()).max(to);
-        let reached = match self.allocate(from, step) {
-            Ok(()) => step,
-            Err(_) if step > to => {
-                // What the failed call allocated is given back before less is asked for.
-                let _ = self.file.set_len(from);
-                self.allocate(from, to).map_err(self.failed("extend")).inspect_err(|_| {
-                    let _ = self.file.set_len(from);
-                })?;
-                to
-            }
-            Err(error) => {
-                let _ = self.file.set_len(from);
-                return Err(self.failed("extend")(error));
-            }
+        let extended = match self.extend(from, step) {
+            Err(_) if step > to => self.extend(from, to).map(|()| to),
+            outcome => outcome.map(|()| step),
         };
+        let reached = extended.map_err(self.failed("extend"))?;
         // The new size must be durable before anything behind the old one is.
         self.file.sync_all().map_err(self.failed("sync"))?;
         self.map_up_to(reached, &mut mapped)?;
-        self.ask_for_huge_pages(from, reached);
         // Release: see `capacity`.
         self.capacity.store(reached, Ordering::Release);
         Ok(())
+    }
+
+    /// Gets huge pages for memory that stands in for persistent memory, which has them of itself: a tmpfs gives them only if
+    /// asked. Without them records are as right, and reads slower.
+    fn tend(&self) -> bool {
+        /// Of Linux 6.1; the C library's interface has no name for it yet in every version.
+        const MADV_COLLAPSE: libc::c_int = 25;
+        if self.persistence == Persistence::Msync || self.confirmed {
+            return false;
+        }
+        // Held, so that nobody cuts the file meanwhile.
+        let mut mapped = self.lock_mapped();
+        if mapped.huge.saturating_add(HUGE_PAGE_BYTES as u64) > self.capacity() {
+            return false;
+        }
+        let address = self.memory.address(mapped.huge).cast_mut();
+        // SAFETY: the range is mapped and its contents stay the same, as whoever uses them meanwhile sees.
+        let outcome = unsafe { libc::madvise(address.cast(), HUGE_PAGE_BYTES, MADV_COLLAPSE) };
+        // A system that does not know how is not asked again; where there is no huge page now, small ones will do.
+        let is_unknown = outcome != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL);
+        mapped.huge = if is_unknown { u64::MAX } else { mapped.huge + HUGE_PAGE_BYTES as u64 };
+        !is_unknown
     }
 
     fn shrink(&self, to: u64) -> Result<()> {
@@ -402,8 +416,8 @@ impl Medium for FileMedium {
             return Ok(());
         }
         let cover = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
-        self.map_range(to, *mapped, cover, -1)?;
-        *mapped = to;
+        self.map_range(to, mapped.to, cover, -1)?;
+        (mapped.to, mapped.huge) = (to, mapped.huge.min(to));
         self.capacity.store(to, Ordering::Release);
         self.file.set_len(to).map_err(self.failed("shorten"))?;
         self.file.sync_all().map_err(self.failed("sync"))

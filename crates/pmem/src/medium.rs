@@ -112,6 +112,11 @@ pub trait Medium: Send + Sync + Sized + 'static {
     /// [`Full`](crate::PmemError::Full) and the like; it is then as it was.
     fn grow(&self, to: u64) -> Result<()>;
 
+    /// Does some milliseconds' work that makes use of the memory faster, if there is any left; whether there was.
+    fn tend(&self) -> bool {
+        false
+    }
+
     /// Gives back what is behind byte `to`, if that is possible. Whoever still reads there reads zeroes.
     ///
     /// # Errors

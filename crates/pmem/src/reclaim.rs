@@ -52,7 +52,7 @@ impl<'a> Pace<'a> {
     }
 
     /// Sleeps if it is time to; whether to end.
-    fn rest(&mut self) -> bool {
+    pub fn rest(&mut self) -> bool {
         let worked = self.since.elapsed();
         if self.busy_share >= 1.0 || worked < Duration::from_micros(500) {
             return (self.stop)(Duration::ZERO);

@@ -72,7 +72,7 @@ pub struct Store<L: Layout, M: Medium = FileMedium> {
     background: Option<Background>,
 }
 
-/// The thread that reclaims space.
+/// The thread that reclaims space, and tends the memory.
 #[derive(Debug)]
 struct Background {
     thread: Option<JoinHandle<()>>,
@@ -379,13 +379,14 @@ impl Signal {
         let stop = |time| self.sleep(time);
         let mut seen = None;
         while !self.sleep(core.reclaim.interval) {
+            let mut pace = Pace::new(core.reclaim.busy_share, &stop);
+            while core.medium.tend() && !pace.rest() {}
             let now = Some(core.retractions.load(Ordering::Relaxed));
             if seen == now {
                 continue;
             }
             seen = now;
             let outcome = core.writer(Purpose::Reclaim).and_then(|mut writer| {
-                let mut pace = Pace::new(core.reclaim.busy_share, &stop);
                 let outcome = reclaim::pass(core, &mut writer, &mut pace);
                 core.end_writer(&mut writer);
                 outcome
