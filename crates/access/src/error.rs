@@ -33,6 +33,43 @@ pub enum AccessError {
     /// What was to be stored could not be read from where it should come from.
     #[error("cannot read the value to be stored: {0}")]
     Source(#[source] std::io::Error),
+    /// The keys of a bulk load are not in order.
+    #[error(
+        "record {number} of the bulk load has the key \"{}\", which does not come behind that of the record before, \
+         \"{}\"; sort the records by the bytes of their keys, or insert them one by one",
+        shown(key),
+        shown(before)
+    )]
+    KeyOrder {
+        /// The key.
+        key: Vec<u8>,
+        /// The key before it.
+        before: Vec<u8>,
+        /// Which record it is, counted from 1.
+        number: u64,
+    },
+    /// A key comes twice in a bulk load.
+    #[error(
+        "record {number} of the bulk load has the same key as the record before, \"{}\"; leave one of them out, \
+         or insert them one by one",
+        shown(key)
+    )]
+    KeyTwice {
+        /// The key.
+        key: Vec<u8>,
+        /// Which record it is, counted from 1.
+        number: u64,
+    },
+    /// A bulk load found records where it needs an empty tree.
+    #[error(
+        "a bulk load needs an empty table, and this one holds records; load into a new table, or insert one by one"
+    )]
+    NotEmpty,
+    /// A bulk load goes on after it has failed.
+    #[error(
+        "an earlier error has ended this bulk load; drop it, which frees what it wrote, and begin a new one"
+    )]
+    LoadFailed,
     /// The value was replaced or removed while it was being read in parts.
     #[error("the value was changed while it was being read in parts; read it again from its beginning")]
     ValueChanged,
@@ -48,4 +85,14 @@ pub(crate) fn damaged(page: PageId, what: impl ToString) -> Interrupt {
 #[cold]
 pub(crate) fn refused(page: PageId, error: NodeError) -> Interrupt {
     damaged(page, error)
+}
+
+/// A key as it is shown in an error.
+fn shown(key: &[u8]) -> String {
+    /// As much of a long key as tells it from others, mostly.
+    const LONGEST: usize = 100;
+    match key.split_at_checked(LONGEST) {
+        Some((start, rest)) if !rest.is_empty() => format!("{}...", start.escape_ascii()),
+        _ => key.escape_ascii().to_string(),
+    }
 }

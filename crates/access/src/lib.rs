@@ -2,6 +2,7 @@
 //!
 //! - [`Tree`]: the B+tree, from keys to values, with cursors in both directions;
 //! - [`Batch`]: many operations on trees at once, by one thread, whose cache misses and reads overlap;
+//! - [`BulkLoad`]: a tree from records in the order of their keys, from its leaves up;
 //! - [`BlobReader`] and what is behind it: values too large for a leaf, each in an extent of its own;
 //! - [`node`]: the layout of the tree's nodes.
 //!
@@ -16,5 +17,5 @@ mod value;
 
 pub use blob::{BlobReader, BlobReference};
 pub use error::{AccessError, MAX_VALUE_BYTES};
-pub use tree::{Answer, Batch, Cursor, Entry, Task, Tree, TreeReport, TreeShape, Written};
+pub use tree::{Answer, Batch, BulkLoad, Cursor, Entry, Task, Tree, TreeReport, TreeShape, Written};
 pub use value::Value;

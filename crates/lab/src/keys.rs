@@ -18,6 +18,8 @@ pub enum Order {
     Sequential,
     /// A permutation of the keys that depends on the seed only.
     Random,
+    /// Ascending keys, by whatever the engine has for loading sorted input, with one thread.
+    Bulk,
 }
 
 /// The key of tuple `index`.
@@ -138,10 +140,10 @@ pub struct Share {
 
 impl Share {
     /// The share of `thread` among `threads` of `0..count`: a contiguous part if the order is sequential,
-    /// every `threads`-th element of the permutation if it is random.
+    /// every `threads`-th element of the permutation if it is random. A bulk load is sequential.
     pub fn new(order: Order, count: u64, seed: u64, thread: u64, threads: u64) -> Self {
         match order {
-            Order::Sequential => {
+            Order::Sequential | Order::Bulk => {
                 let bound = |t: u64| (u128::from(count) * u128::from(t) / u128::from(threads)) as u64;
                 Self { next: bound(thread), end: bound(thread + 1), step: 1, permutation: None }
             }

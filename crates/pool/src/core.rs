@@ -427,6 +427,13 @@ impl Core {
                 return Err(error);
             }
         };
+        self.admit_new(extent, kind);
+        Ok(extent)
+    }
+
+    /// Makes what was claimed an extent that is in memory: see [`allocate`](Self::allocate). The caller has reserved
+    /// its memory.
+    pub(crate) fn admit_new(&self, extent: Extent, kind: PageKind) {
         self.claim(extent, Memory::Keep);
         let range = PageRange { address: self.address(extent.head), bytes: extent.bytes() };
         // SAFETY: the head's latch is held exclusively, and the other pages are reachable only through it.
@@ -442,7 +449,6 @@ impl Core {
         PageHeader { extent, lsn: Lsn(0), kind }.write(bytes);
         self.resident.insert(extent);
         self.allocated_up_to(extent.end().0);
-        Ok(extent)
     }
 
     /// Latches the head of a newly claimed extent, drops what is left in memory of each of its pages from

@@ -38,6 +38,8 @@ mod lifecycle;
 #[cfg(not(loom))]
 mod options;
 #[cfg(not(loom))]
+mod page_stream;
+#[cfg(not(loom))]
 mod pager;
 #[cfg(not(loom))]
 mod pool;
@@ -58,7 +60,10 @@ pub use {
     guard::{AllocatedGuard, ExclusiveGuard, OptimisticGuard, SharedGuard},
     inflight::{Begun, FinishedRead, MissQueue},
     options::{LogBarrier, POOL_BYTES_MIN, PoolOptions},
-    pager::{AllocatedPage, ExclusivePage, ExtentWriter, Misses, OptimisticPage, Pager, SharedPage},
+    page_stream::PageStream,
+    pager::{
+        AllocatedPage, ExclusivePage, ExtentWriter, Misses, OptimisticPage, PageWriter, Pager, SharedPage,
+    },
     pool::Pool,
     resident::{EXTENT_PAGES_MAX, PAGE_ID_MAX},
     state::SHARED_HOLDERS_MAX,

@@ -102,6 +102,33 @@ pub trait ExtentWriter {
     fn finish(self) -> Result<PageId, PoolError>;
 }
 
+/// Single pages that are written one after the other, consecutive on storage: see
+/// [`PageStream`](crate::PageStream).
+pub trait PageWriter {
+    /// Writes the next page: `fill` is given its bytes, zeroes behind the page header, which it leaves alone. Nobody
+    /// else sees the page before [`settle`](Self::settle).
+    ///
+    /// # Errors
+    /// If there is no room for it or an earlier page could not be written, and what `fill` returns. Nothing more
+    /// can be written then.
+    fn append<E: From<PoolError>>(
+        &mut self,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<PageId, E>;
+
+    /// Takes over an extent that was allocated for the same purpose: it is freed with the pages.
+    fn adopt(&mut self, extent: Extent);
+
+    /// Waits until all pages can be read by whoever has a reference to them.
+    ///
+    /// # Errors
+    /// If one could not be written.
+    fn settle(&mut self) -> Result<(), PoolError>;
+
+    /// All pages and extents are referred to from now on. Without this they are freed when the writer is dropped.
+    fn keep(self);
+}
+
 /// Reads of what is missing, under way while their owner does something else: see
 /// [`MissQueue`](crate::MissQueue).
 pub trait Misses {
@@ -160,6 +187,11 @@ pub trait Pager: Send + Sync {
 
     /// The writer of an extent that need not fit into memory.
     type Stream<'p>: ExtentWriter
+    where
+        Self: 'p;
+
+    /// The writer of many single pages.
+    type Pages<'p>: PageWriter
     where
         Self: 'p;
 
@@ -243,6 +275,12 @@ pub trait Pager: Send + Sync {
     /// # Errors
     /// If the file cannot grow.
     fn stream(&self, pages: u32, kind: PageKind) -> Result<Self::Stream<'_>, PoolError>;
+
+    /// Begins to write single pages of a kind, as many as there will be.
+    ///
+    /// # Errors
+    /// If the file is open for reading only.
+    fn pages(&self, kind: PageKind) -> Result<Self::Pages<'_>, PoolError>;
 
     /// Reads pages of an extent to which `parent`, just read, refers, without bringing it into memory: from
     /// memory if it is there, from storage otherwise. What comes from storage has not been checked.

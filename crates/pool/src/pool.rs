@@ -9,6 +9,7 @@ use crate::{
     inflight::MissQueue,
     lifecycle,
     options::{POOL_BYTES_MIN, PoolOptions},
+    page_stream::PageStream,
     pager::Pager,
     resident::{EXTENT_PAGES_MAX, PAGE_ID_MAX},
     space::SpaceMap,
@@ -416,6 +417,7 @@ impl Pager for Pool {
     type Allocated<'p> = AllocatedGuard<'p>;
     type Misses<'p> = MissQueue<'p>;
     type Stream<'p> = ExtentStream<'p>;
+    type Pages<'p> = PageStream<'p>;
 
     #[inline(always)]
     fn root(&self, page: PageId) -> Result<OptimisticGuard<'_>, Interrupt> {
@@ -522,6 +524,10 @@ impl Pager for Pool {
 
     fn stream(&self, pages: u32, kind: PageKind) -> Result<ExtentStream<'_>, PoolError> {
         ExtentStream::begin(&self.core, pages, kind)
+    }
+
+    fn pages(&self, kind: PageKind) -> Result<PageStream<'_>, PoolError> {
+        PageStream::begin(&self.core, kind)
     }
 
     fn read_part<'p>(

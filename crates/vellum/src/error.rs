@@ -92,7 +92,8 @@ impl Error {
         match self {
             Self::Pool(error) => pool_kind(error),
             Self::Access(AccessError::ValueChanged) => ErrorKind::Busy,
-            Self::Access(AccessError::Source(_)) => ErrorKind::Io,
+            Self::Access(AccessError::Source(_) | AccessError::LoadFailed) => ErrorKind::Io,
+            Self::Access(AccessError::NotEmpty) => ErrorKind::AlreadyExists,
             Self::Access(_) | Self::TableName { .. } => ErrorKind::InvalidInput,
             Self::NoSuchTable { .. } => ErrorKind::NotFound,
             Self::TableExists { .. } => ErrorKind::AlreadyExists,

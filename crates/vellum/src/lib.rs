@@ -34,12 +34,14 @@
 //! # Parts
 //! - [`Database`], [`Table`], [`Cursor`], [`Value`], [`ValueReader`]: the key-value store;
 //! - [`Table::multi_get`] and its like: many keys in one call, whose cache misses and reads overlap;
+//! - [`Table::bulk_load`] and [`BulkLoader`]: a table from sorted input, at several times the speed of inserts;
 //! - [`Table::get_async`] and its like: futures for any runtime; [`Submissions`]: for an event loop of one's own;
 //! - [`pool`]: the pool by itself, for structures of your own on pages.
 #![forbid(unsafe_code)]
 
 mod asynchronous;
 mod batch;
+mod bulk;
 mod catalog;
 mod cursor;
 mod database;
@@ -53,6 +55,7 @@ mod value;
 mod verify;
 
 pub use asynchronous::TableFuture;
+pub use bulk::{BulkLoader, BulkOptions};
 pub use cursor::{Cursor, Entry};
 pub use database::{Database, Statistics, TableInformation};
 pub use error::{Error, ErrorKind};

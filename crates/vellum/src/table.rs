@@ -1,7 +1,7 @@
 //! A table: an ordered map from bytes to bytes.
 
 use crate::{
-    Cursor, KeyRange, Result, Value, ValueReader,
+    BulkLoader, BulkOptions, Cursor, KeyRange, Result, Value, ValueReader,
     database::{Inner, OpenTable},
     range::end_of_prefix,
 };
@@ -202,6 +202,64 @@ impl Table {
     /// If a page cannot be read or written.
     pub fn remove(&self, key: impl AsRef<[u8]>) -> Result<bool> {
         Ok(self.tree().remove(key.as_ref())?)
+    }
+
+    /// Begins to load entries in the order of their keys into this table, which must be empty. Much faster than
+    /// storing them one by one: see [`BulkLoader`].
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let database = vellum::Database::create(directory.path().join("d"), &vellum::Options::default())?;
+    /// let table = database.create_table("squares")?;
+    /// let mut loader = table.bulk_loader()?;
+    /// for number in 0..10_000u64 {
+    ///     loader.push(number.to_be_bytes(), (number * number).to_le_bytes())?;
+    /// }
+    /// assert_eq!(loader.finish()?, 10_000);
+    /// assert_eq!(table.get(12u64.to_be_bytes())?.as_deref(), Some(&144u64.to_le_bytes()[..]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::AlreadyExists`](crate::ErrorKind::AlreadyExists) if the table holds entries; and if it cannot be read,
+    /// or the database is open for reading only.
+    pub fn bulk_loader(&self) -> Result<BulkLoader<'_>> {
+        self.bulk_loader_with(&BulkOptions::default())
+    }
+
+    /// The same with options.
+    ///
+    /// # Errors
+    /// As for [`bulk_loader`](Self::bulk_loader).
+    pub fn bulk_loader_with(&self, options: &BulkOptions) -> Result<BulkLoader<'_>> {
+        Ok(BulkLoader(self.tree().bulk_load(options.fill_percent)?))
+    }
+
+    /// Loads entries in the order of their keys into this table, which must be empty, and returns how many there
+    /// were. All become visible at once; after an error the table is as it was.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let database = vellum::Database::create(directory.path().join("d"), &vellum::Options::default())?;
+    /// let fruit = std::collections::BTreeMap::from([("pear", "green"), ("apple", "red")]);
+    /// let table = database.create_table("fruit")?;
+    /// assert_eq!(table.bulk_load(&fruit)?, 2);
+    /// assert_eq!(table.get("pear")?.as_deref(), Some(&b"green"[..]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`bulk_loader`](Self::bulk_loader), [`BulkLoader::push`] and [`BulkLoader::finish`].
+    pub fn bulk_load<K, V>(&self, entries: impl IntoIterator<Item = (K, V)>) -> Result<u64>
+    where
+        K: AsRef<[u8]>,
+        V: AsRef<[u8]>,
+    {
+        let mut loader = self.bulk_loader()?;
+        for (key, value) in entries {
+            loader.push(key, value)?;
+        }
+        loader.finish()
     }
 
     /// A cursor over the entries of a range of keys.

@@ -561,7 +561,8 @@ impl<'a> NodeMut<'a> {
 }
 
 /// Checks that a new record is not too large, and gives the code of its value.
-fn check_new(key: &[u8], value: &[u8], kind: ValueKind) -> Result<usize, NodeError> {
+#[inline]
+pub(super) fn check_new(key: &[u8], value: &[u8], kind: ValueKind) -> Result<usize, NodeError> {
     let fits = key.len() <= MAX_KEY_BYTES && key.len() + value.len() <= MAX_INLINE_RECORD_BYTES;
     value_code(value, kind).filter(|_| fits).ok_or(NodeError::TooLarge)
 }

@@ -79,6 +79,7 @@
 
 mod ahead;
 mod build;
+mod draft;
 mod edit;
 mod end;
 mod fault;
@@ -94,6 +95,7 @@ mod view;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use draft::{InnerDraft, LeafDraft};
 pub use edit::NodeMut;
 pub use end::End;
 pub use fault::{NodeError, NodeFault};

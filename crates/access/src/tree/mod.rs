@@ -20,6 +20,7 @@
 //! - A node may be empty; merging is a matter of space, not of correctness.
 
 mod batch;
+mod bulk;
 mod cursor;
 mod descend;
 mod destroy;
@@ -32,6 +33,7 @@ mod walk;
 mod write;
 
 pub use batch::Batch;
+pub use bulk::BulkLoad;
 pub use cursor::{Cursor, Entry};
 pub use job::{Answer, Task};
 pub use walk::{TreeReport, TreeShape};

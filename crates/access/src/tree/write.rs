@@ -286,6 +286,6 @@ impl<'p, P: Pager> Tree<'p, P> {
 }
 
 /// Whether a value goes into the leaf.
-fn is_inline(key: &[u8], length: u64) -> bool {
+pub(super) fn is_inline(key: &[u8], length: u64) -> bool {
     length <= MAX_INLINE_VALUE_BYTES as u64 && key.len() as u64 + length <= MAX_INLINE_RECORD_BYTES as u64
 }

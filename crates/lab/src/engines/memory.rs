@@ -24,6 +24,7 @@ pub struct MemoryWriter<'a>(&'a RwLock<Map>);
 impl Engine for Memory {
     type Reader<'a> = MemoryReader<'a>;
     type Writer<'a> = MemoryWriter<'a>;
+    type Loader<'a> = MemoryWriter<'a>;
 
     const CONCURRENT_WRITERS: bool = true;
 
@@ -41,6 +42,10 @@ impl Engine for Memory {
 
     fn writer(&self) -> Result<MemoryWriter<'_>> {
         Ok(MemoryWriter(&self.map))
+    }
+
+    fn loader(&self) -> Result<MemoryWriter<'_>> {
+        Engine::writer(self)
     }
 
     fn data_bytes(&self) -> Result<u64> {

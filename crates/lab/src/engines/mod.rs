@@ -109,6 +109,11 @@ pub trait Engine: Sized + Sync {
     where
         Self: 'a;
 
+    /// Loads an empty store with tuples in the order of their keys, on behalf of one thread.
+    type Loader<'a>: Writer
+    where
+        Self: 'a;
+
     /// Whether several writers may be at work at the same time.
     const CONCURRENT_WRITERS: bool;
 
@@ -123,6 +128,9 @@ pub trait Engine: Sized + Sync {
 
     /// A writer for the calling thread.
     fn writer(&self) -> Result<Self::Writer<'_>>;
+
+    /// Begins to load the empty store in the order of keys, in the way that the engine recommends for that.
+    fn loader(&self) -> Result<Self::Loader<'_>>;
 
     /// The size of what is stored, in bytes, as it lies in pages on storage.
     fn data_bytes(&self) -> Result<u64>;

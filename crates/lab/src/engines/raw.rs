@@ -72,6 +72,7 @@ pub struct RawWriter<'a> {
 impl Engine for Raw {
     type Reader<'a> = RawReader;
     type Writer<'a> = RawWriter<'a>;
+    type Loader<'a> = RawWriter<'a>;
 
     const CONCURRENT_WRITERS: bool = true;
 
@@ -99,6 +100,10 @@ impl Engine for Raw {
 
     fn writer(&self) -> Result<RawWriter<'_>> {
         Ok(RawWriter { raw: self, first: 0, tuples: Vec::with_capacity(PAGE_SIZE) })
+    }
+
+    fn loader(&self) -> Result<RawWriter<'_>> {
+        Engine::writer(self)
     }
 
     fn data_bytes(&self) -> Result<u64> {

@@ -112,6 +112,10 @@ impl Store for RocksDb {
         Ok(RocksDbSession { store: self, tables, value: Vec::new() })
     }
 
+    fn loader(&self) -> Result<RocksDbWriter<'_>> {
+        Engine::writer(self)
+    }
+
     fn data_bytes(&self) -> Result<u64> {
         Ok(self.property("rocksdb.total-sst-files-size")? + self.property("rocksdb.size-all-mem-tables")?)
     }
@@ -243,6 +247,7 @@ pub struct RocksDbWriter<'a>(RocksDbSession<'a>);
 impl Engine for RocksDb {
     type Reader<'a> = RocksDbReader<'a>;
     type Writer<'a> = RocksDbWriter<'a>;
+    type Loader<'a> = RocksDbWriter<'a>;
 
     const CONCURRENT_WRITERS: bool = true;
 

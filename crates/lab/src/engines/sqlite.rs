@@ -142,6 +142,10 @@ impl Store for Sqlite {
         self.take()
     }
 
+    fn loader(&self) -> Result<SqliteWriter<'_>> {
+        Engine::writer(self)
+    }
+
     fn data_bytes(&self) -> Result<u64> {
         Ok(self.number("page_count")? * self.number("page_size")?)
     }
@@ -301,6 +305,7 @@ pub struct SqliteWriter<'a> {
 impl Engine for Sqlite {
     type Reader<'a> = SqliteReader<'a>;
     type Writer<'a> = SqliteWriter<'a>;
+    type Loader<'a> = SqliteWriter<'a>;
 
     const CONCURRENT_WRITERS: bool = false;
 

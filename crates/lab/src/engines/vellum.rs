@@ -10,7 +10,7 @@ use crate::keys::KEY_BYTES;
 use bytesize::ByteSize;
 use serde_json::json;
 use std::ops::{Bound, ControlFlow};
-use vellum::{Answer, Database, Options, Table, Task, Written};
+use vellum::{Answer, BulkLoader, Database, Options, Table, Task, Written};
 
 /// An open database and its table.
 pub struct Vellum {
@@ -25,9 +25,13 @@ pub struct VellumReader<'a>(&'a Table);
 /// Writes the table.
 pub struct VellumWriter<'a>(&'a Table);
 
+/// Loads the table from its leaves up.
+pub struct VellumLoader<'a>(BulkLoader<'a>);
+
 impl Engine for Vellum {
     type Reader<'a> = VellumReader<'a>;
     type Writer<'a> = VellumWriter<'a>;
+    type Loader<'a> = VellumLoader<'a>;
 
     const CONCURRENT_WRITERS: bool = true;
 
@@ -48,6 +52,10 @@ impl Engine for Vellum {
 
     fn writer(&self) -> Result<VellumWriter<'_>> {
         Ok(VellumWriter(&self.table))
+    }
+
+    fn loader(&self) -> Result<VellumLoader<'_>> {
+        Ok(VellumLoader(self.table.bulk_loader()?))
     }
 
     fn data_bytes(&self) -> Result<u64> {
@@ -164,6 +172,22 @@ impl Writer for VellumWriter<'_> {
     }
 
     fn finish(self) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Writer for VellumLoader<'_> {
+    #[inline]
+    fn insert(&mut self, key: &[u8; KEY_BYTES], value: &[u8]) -> Result<()> {
+        Ok(self.0.push(key, value)?)
+    }
+
+    fn remove(&mut self, _key: &[u8; KEY_BYTES]) -> Result<bool> {
+        Err("a bulk load removes nothing".into())
+    }
+
+    fn finish(self) -> Result<()> {
+        self.0.finish()?;
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! Insertion of tuples into an empty table, in the order of their keys or in a random one.
+//! Insertion of tuples into an empty table, in the order of their keys or in a random one, or by bulk load.
 //!
 //! It also loads the tables of the other workloads. What is measured ends when the engine has made all
 //! tuples visible (LMDB: when the transaction is committed); none of the engines is asked to sync.
@@ -26,28 +26,42 @@ pub fn load<E: Engine>(
     threads: usize,
     sample_every: u64,
 ) -> Result<Pass> {
-    let threads = writers::<E>(threads);
+    let is_bulk = order == Order::Bulk;
+    let threads = if is_bulk { 1 } else { writers::<E>(threads) };
     let prepare = |thread: usize| {
         let share = Share::new(order, table.tuples, table.seed, thread as u64, threads as u64);
         Ok((share, vec![0; table.value_bytes], Latencies::new()?))
     };
-    run_threads(threads, prepare, |(share, mut value, mut latencies), _| {
-        let mut writer = engine.writer()?;
-        let mut operations = 0u64;
-        for index in share {
-            keys::fill_value(index, &mut value);
-            if operations.is_multiple_of(sample_every) {
-                let begin = Instant::now();
-                writer.insert(&keys::key(index), &value)?;
-                latencies.record(begin.elapsed());
-            } else {
-                writer.insert(&keys::key(index), &value)?;
-            }
-            operations += 1;
+    run_threads(threads, prepare, |(share, value, latencies), _| {
+        if is_bulk {
+            insert_all(engine.loader()?, share, value, latencies, sample_every)
+        } else {
+            insert_all(engine.writer()?, share, value, latencies, sample_every)
         }
-        writer.finish()?;
-        Ok(Work { operations, latencies })
     })
+}
+
+fn insert_all(
+    mut writer: impl Writer,
+    share: Share,
+    mut value: Vec<u8>,
+    mut latencies: Latencies,
+    sample_every: u64,
+) -> Result<Work> {
+    let mut operations = 0u64;
+    for index in share {
+        keys::fill_value(index, &mut value);
+        if operations.is_multiple_of(sample_every) {
+            let begin = Instant::now();
+            writer.insert(&keys::key(index), &value)?;
+            latencies.record(begin.elapsed());
+        } else {
+            writer.insert(&keys::key(index), &value)?;
+        }
+        operations += 1;
+    }
+    writer.finish()?;
+    Ok(Work { operations, latencies })
 }
 
 #[cfg(test)]
@@ -56,8 +70,8 @@ mod tests {
     use crate::engines::memory::Memory;
 
     #[test]
-    fn both_orders_insert_every_tuple_once() {
-        for order in [Order::Sequential, Order::Random] {
+    fn all_orders_insert_every_tuple_once() {
+        for order in [Order::Sequential, Order::Random, Order::Bulk] {
             for threads in [1, 3] {
                 let table = Table { tuples: 1000, value_bytes: 16, seed: 9 };
                 let engine = Memory::default();

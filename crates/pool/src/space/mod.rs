@@ -24,7 +24,10 @@
 mod image;
 mod table;
 
-use std::sync::{Mutex, MutexGuard};
+use std::{
+    ops::Range,
+    sync::{Mutex, MutexGuard},
+};
 use table::{Use, UseTable};
 use vellum_base::{Extent, PageId};
 use vellum_vm::VmError;
@@ -104,19 +107,80 @@ impl SpaceMap {
                 cursor.free -= length;
                 head
             }
-            None => {
-                // A free tail is part of the new extent: the file grows by no more than it must.
-                let tail = self.free_tail(&cursor);
-                let head = cursor.end - tail.min(length);
-                grow(head + length)?;
-                cursor.free -= cursor.end - head;
-                cursor.end = head + length;
-                head
-            }
+            None => self.extend(&mut cursor, length, grow)?,
         };
         cursor.changed = true;
         self.uses.claim(head, length);
         Ok(Extent { head: PageId(head), pages })
+    }
+
+    /// Claims up to `most` consecutive pages, which the caller publishes one by one, or gives back by
+    /// [`unclaim`](Self::unclaim). The file grows only if there are no sixteen free ones in a row; and where it
+    /// cannot grow, a single free page will do.
+    ///
+    /// # Errors
+    /// What `grow` returns, if nothing is free either; nothing is claimed then.
+    pub(crate) fn claim_run<E>(
+        &self,
+        most: u32,
+        grow: impl Fn(u64) -> Result<(), E>,
+    ) -> Result<Range<u64>, E> {
+        /// Shorter rows of free pages are left to those who need no more.
+        const LEAST: u64 = 16;
+        let mut cursor = self.lock();
+        let lengths = [most as u64, most as u64 / 4, LEAST].map(|length| length.clamp(1, most.max(1) as u64));
+        let found = lengths
+            .into_iter()
+            .filter(|length| *length >= LEAST.min(most as u64))
+            .find_map(|length| Some((self.find_run(&mut cursor, length)?, length)));
+        let (head, length) = match found {
+            Some((head, length)) => {
+                cursor.free -= length;
+                (head, length)
+            }
+            None => {
+                let longest = self.extend(&mut cursor, most as u64, &grow).map(|head| (head, most as u64));
+                match longest.or_else(|_| self.extend(&mut cursor, 1, &grow).map(|head| (head, 1))) {
+                    Ok(extended) => extended,
+                    Err(error) => {
+                        let page = self.find_page(&mut cursor).ok_or(error)?;
+                        cursor.free -= 1;
+                        (page, 1)
+                    }
+                }
+            }
+        };
+        cursor.changed = true;
+        self.uses.claim(head, length);
+        Ok(head..head + length)
+    }
+
+    /// Gives pages back that were claimed and not published.
+    pub(crate) fn unclaim(&self, pages: Range<u64>) {
+        if pages.is_empty() {
+            return;
+        }
+        let mut cursor = self.lock();
+        let length = pages.end - pages.start;
+        self.uses.clear(pages.start, length);
+        cursor.free += length;
+        cursor.longest_run_limit = u64::MAX;
+    }
+
+    /// Takes `length` pages from the end of the file, which grows by no more than it must: a free tail is part of
+    /// them.
+    fn extend<E>(
+        &self,
+        cursor: &mut Cursor,
+        length: u64,
+        grow: impl FnOnce(u64) -> Result<(), E>,
+    ) -> Result<u64, E> {
+        let tail = self.free_tail(cursor);
+        let head = cursor.end - tail.min(length);
+        grow(head + length)?;
+        cursor.free -= cursor.end - head;
+        cursor.end = head + length;
+        Ok(head)
     }
 
     /// Makes what was claimed an extent. The caller holds the head's latch, and none of the pages is in
@@ -156,9 +220,14 @@ impl SpaceMap {
     }
 
     /// Shows every allocated extent, in ascending order. What others allocate meanwhile may be missed.
-    pub(crate) fn for_each(&self, mut visit: impl FnMut(Extent)) {
-        let end = self.end();
-        let mut at = self.uses.find_head(0, end);
+    pub(crate) fn for_each(&self, visit: impl FnMut(Extent)) {
+        self.for_each_in(0..self.end(), visit);
+    }
+
+    /// The same of those that begin in a range of pages, and end in it.
+    pub(crate) fn for_each_in(&self, pages: Range<u64>, mut visit: impl FnMut(Extent)) {
+        let end = pages.end;
+        let mut at = self.uses.find_head(pages.start, end);
         while at < end {
             let stop = self.uses.find_not_inner(at + 1, end);
             visit(Extent { head: PageId(at), pages: (stop - at) as u32 });

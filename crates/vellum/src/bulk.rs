@@ -1,0 +1,76 @@
+//! Loading a table from sorted input.
+
+use crate::Result;
+use std::io::Read;
+use vellum_access::BulkLoad;
+use vellum_pool::Pool;
+
+/// How to load a table: see [`Table::bulk_loader_with`](crate::Table::bulk_loader_with).
+#[derive(Clone, Debug)]
+pub struct BulkOptions {
+    pub(crate) fill_percent: u8,
+}
+
+impl Default for BulkOptions {
+    fn default() -> Self {
+        Self { fill_percent: 100 }
+    }
+}
+
+impl BulkOptions {
+    /// How full pages become, in percent, from 50 to 100 (what lies outside counts as the nearest of these); 100 by
+    /// default. Full pages are the fewest, and the fastest to read. If entries will later be stored among those that
+    /// are loaded, some room, say 90, saves splits in the beginning.
+    #[must_use]
+    pub fn fill_percent(mut self, percent: u8) -> Self {
+        self.fill_percent = percent;
+        self
+    }
+}
+
+/// Loads a table from entries in the order of their keys: made by [`Table::bulk_loader`](crate::Table::bulk_loader).
+///
+/// The tree of the table is built from its leaves up, beside the table: pages are filled one after the other, lie
+/// one behind the other on storage, and are written in large requests where memory is short, without pushing out
+/// what others use. Until [`finish`](Self::finish) nobody sees anything of it, and others may use the table; if they
+/// store something in it, `finish` fails. A loader that is dropped leaves the table as it was, and frees what it wrote.
+///
+/// Large values go to extents of their own, as ever; their bytes are written while they are pushed.
+#[must_use = "nothing is loaded before `finish`"]
+pub struct BulkLoader<'t>(pub(crate) BulkLoad<'t, Pool>);
+
+impl BulkLoader<'_> {
+    /// Appends an entry, whose key is greater than all keys before it; keys are compared as bytes.
+    ///
+    /// # Errors
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) if the key is not greater than the one before, or key or
+    /// value is too long. The entry is left out then, and the loader may be used on. If the
+    /// disk is full or a page cannot be written, the load has failed: drop the loader.
+    #[inline]
+    pub fn push(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
+        Ok(self.0.push(key.as_ref(), value.as_ref())?)
+    }
+
+    /// Appends an entry whose value is the next `length` bytes of `source`, without holding them in memory at once.
+    ///
+    /// # Errors
+    /// As for [`push`](Self::push), and if `source` fails or ends too early; then, too, the loader may be used on.
+    pub fn push_from(&mut self, key: impl AsRef<[u8]>, length: u64, source: &mut dyn Read) -> Result<()> {
+        Ok(self.0.push_from(key.as_ref(), length, source)?)
+    }
+
+    /// How many entries were pushed.
+    pub fn count(&self) -> u64 {
+        self.0.count()
+    }
+
+    /// Puts all entries into the table, at once for everybody, and returns how many they are. Like everything else,
+    /// they are durable when the database has been closed or [`checkpoint`](crate::Database::checkpoint)ed.
+    ///
+    /// # Errors
+    /// [`AlreadyExists`](crate::ErrorKind::AlreadyExists) if somebody has stored something in the table meanwhile;
+    /// and if a page cannot be written. The table is then as it was.
+    pub fn finish(self) -> Result<u64> {
+        Ok(self.0.finish()?)
+    }
+}
