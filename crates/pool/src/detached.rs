@@ -222,7 +222,8 @@ impl Core {
         }
     }
 
-    fn try_discard(&self, extent: Extent) -> bool {
+    /// Frees an allocated extent unless somebody holds it.
+    pub(crate) fn try_discard(&self, extent: Extent) -> bool {
         let state = self.state(extent.head);
         let now = state.load();
         let free = now.is_evicted() || now.is_unlocked() || now.is_marked();

@@ -17,6 +17,7 @@ use crate::{
     error::PoolError,
     guard::AllocatedGuard,
     pager::PageWriter,
+    state::Want,
 };
 use std::ops::Range;
 use vellum_base::{Extent, Lsn, PAGE_SIZE, PageHeader, PageId, PageKind, stamp_checksum};
@@ -182,12 +183,23 @@ impl Drop for PageStream<'_> {
         for pages in std::mem::take(&mut self.allocated).0 {
             let mut extents = Vec::new();
             core.space.for_each_in(pages, |extent| extents.push(extent));
-            for extent in extents {
-                // It is allocated, and if somebody looks at it by a stale reference, it is freed later.
-                let _ = core.discard(extent);
-            }
+            extents.into_iter().for_each(|extent| free(core, extent));
         }
     }
+}
+
+/// Frees what nothing refers to. The evictor may be writing it, which is waited for.
+fn free(core: &Core, extent: Extent) {
+    /// Somebody else can hold it only by a stale reference, and not for long.
+    const WAITS_MAX: u32 = 1000;
+    for _ in 0..WAITS_MAX {
+        if core.try_discard(extent) {
+            return;
+        }
+        core.wait(extent.head, Want::Exclusive);
+    }
+    // It is allocated, and freed when it can be.
+    let _ = core.discard(extent);
 }
 
 /// Pages, as ranges of their numbers. What is added in the order of places takes little memory.
