@@ -72,7 +72,12 @@ pub enum Command {
         length: Option<u64>,
     },
     /// Insertion of a whole table, anew in each round
-    #[command(after_help = "Example:\n  lab insert --engines vellum,lmdb --tuples 10M --order random")]
+    #[command(
+        after_help = "With --order bulk each engine loads sorted input in the way that it recommends, and the ratio to its \
+                            own sequential inserts is printed.\n\n\
+                            Examples:\n  lab insert --engines vellum,lmdb --tuples 10M --order random\n  \
+                            lab insert --engines vellum,lmdb --tuples 10M --pool 6GiB --order bulk"
+    )]
     Insert {
         /// What all runs have.
         #[command(flatten)]

@@ -11,6 +11,7 @@ use crate::engines::store::Store;
 use crate::engines::vellum::Vellum;
 use crate::engines::vellum_store::VellumStore;
 use crate::engines::{Engine, EngineName, EngineOptions};
+use crate::keys::Order;
 use crate::machine::{self, StorageBytes};
 use crate::protocol::{Command, Finished, Reply, Specification, Workload};
 use crate::record_worker::RecordSession;
@@ -146,6 +147,8 @@ struct Session<E> {
     data_bytes: u64,
     data_bytes_loaded: u64,
     statistics: serde_json::Value,
+    /// How many times as fast as sequential inserts the bulk load of each round was.
+    bulk_ratios: Vec<f64>,
 }
 
 impl<E: Engine> Session<E> {
@@ -158,6 +161,7 @@ impl<E: Engine> Session<E> {
             data_bytes: 0,
             data_bytes_loaded: 0,
             statistics: serde_json::Value::Null,
+            bulk_ratios: Vec::new(),
         }
     }
 
@@ -265,8 +269,21 @@ impl<E: Engine> Session<E> {
         self.meter.measured(threads, &pass, storage)
     }
 
+    /// Inserts the tuples of a bulk load one by one into a table of its own, for comparison.
+    fn insert_beside(&self, pace: &Pace) -> Result<f64> {
+        let directory = self.specification.directory.join(format!("beside-{}-{}", pace.round, pace.threads));
+        let engine = self.create(directory.clone())?;
+        let pass = insert::load(&engine, &self.table(), Order::Sequential, 1, pace.sample_every)?;
+        engine.close()?;
+        fs::remove_dir_all(directory)?;
+        settle(&self.specification.directory)?;
+        Ok(pass.elapsed.as_secs_f64())
+    }
+
     /// A round that makes a new table, checks it, and removes it again.
     fn insert_round(&mut self, pace: &Pace) -> Result<(Pass, StorageBytes)> {
+        let is_bulk = self.specification.order == Order::Bulk;
+        let beside = if is_bulk { Some(self.insert_beside(pace)?) } else { None };
         let directory = self.specification.directory.join(format!("round-{}-{}", pace.round, pace.threads));
         let engine = self.create(directory.clone())?;
         let before = StorageBytes::now();
@@ -275,6 +292,7 @@ impl<E: Engine> Session<E> {
         if pass.operations != self.specification.tuples {
             return Err(format!("{} tuples were inserted", pass.operations).into());
         }
+        self.bulk_ratios.extend(beside.map(|seconds| seconds / pass.elapsed.as_secs_f64()));
         lookup::check(&engine, &self.table(), CHECK_LOOKUPS)?;
         self.data_bytes = self.data_bytes.max(engine.data_bytes()?);
         self.statistics = engine.statistics()?;
@@ -282,6 +300,19 @@ impl<E: Engine> Session<E> {
         fs::remove_dir_all(directory)?;
         settle(&self.specification.directory)?;
         Ok((pass, storage))
+    }
+
+    /// How the bulk loads compare with sequential inserts.
+    fn bulk_notes(&self) -> Vec<String> {
+        let mut ratios = self.bulk_ratios.clone();
+        ratios.sort_by(f64::total_cmp);
+        let (Some(least), Some(most)) = (ratios.first(), ratios.last()) else { return Vec::new() };
+        let middle = ratios.get(ratios.len() / 2).unwrap_or(most);
+        let engine = self.specification.engine.as_str();
+        vec![format!(
+            "{engine}: a bulk load is {middle:.2} times as fast as inserting the same tuples in order, one by one, \
+             just before ({least:.2} to {most:.2})"
+        )]
     }
 
     fn finish(&mut self) -> Result<Finished> {
@@ -296,7 +327,7 @@ impl<E: Engine> Session<E> {
             data_bytes: self.data_bytes,
             data_bytes_loaded: self.data_bytes_loaded,
             resident_bytes_max: machine::resident_bytes_max(),
-            notes: Vec::new(),
+            notes: self.bulk_notes(),
             statistics: std::mem::take(&mut self.statistics),
         })
     }
@@ -317,7 +348,6 @@ mod tests {
     use super::*;
     use crate::engines::Choice;
     use crate::engines::memory::Memory;
-    use crate::keys::Order;
 
     fn specification(workload: Workload, directory: PathBuf) -> Specification {
         Specification {
