@@ -427,19 +427,22 @@ impl Core {
                 return Err(error);
             }
         };
-        self.admit_new(extent, kind);
+        self.admit_new(extent, kind)?;
         Ok(extent)
     }
 
     /// Makes what was claimed an extent that is in memory: see [`allocate`](Self::allocate). The caller has reserved
     /// its memory.
-    pub(crate) fn admit_new(&self, extent: Extent, kind: PageKind) {
+    ///
+    /// # Errors
+    /// If the system has no memory for it; it is free again then, and so is what was reserved.
+    pub(crate) fn admit_new(&self, extent: Extent, kind: PageKind) -> Result<(), PoolError> {
         self.claim(extent, Memory::Keep);
         let range = PageRange { address: self.address(extent.head), bytes: extent.bytes() };
         // SAFETY: the head's latch is held exclusively, and the other pages are reachable only through it.
         if let Err(error) = unsafe { self.releaser.supply_zeroes(range) } {
             self.drop_memory(extent);
-            self.budget.give_back(pages as usize);
+            self.budget.give_back(extent.pages as usize);
             self.space.free(extent);
             self.wake(extent.head, self.state(extent.head).release_exclusive_evicted());
             return Err(error.into());
@@ -449,6 +452,7 @@ impl Core {
         PageHeader { extent, lsn: Lsn(0), kind }.write(bytes);
         self.resident.insert(extent);
         self.allocated_up_to(extent.end().0);
+        Ok(())
     }
 
     /// Latches the head of a newly claimed extent, drops what is left in memory of each of its pages from

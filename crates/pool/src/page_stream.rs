@@ -84,14 +84,14 @@ impl<'p> PageStream<'p> {
     }
 
     /// Writes a page into the pool, whose memory has been reserved.
-    fn append_in_memory<E>(
+    fn append_in_memory<E: From<PoolError>>(
         &mut self,
         page: PageId,
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
     ) -> Result<(), E> {
         let extent = Extent::page(page);
-        self.core.admit_new(extent, self.kind);
         self.ahead.start += 1;
+        self.core.admit_new(extent, self.kind)?;
         let mut guard = AllocatedGuard::adopt(self.core, extent);
         fill(guard.page_mut())?;
         drop(guard.keep());
