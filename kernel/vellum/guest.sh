@@ -15,18 +15,29 @@ insmod /exmap.ko || exit 1
 export TMPDIR=/mnt EXMAP_EXPECTED=1 RUST_BACKTRACE=1
 cd /mnt || exit 1
 
-# By now the module's device is what Vellum finds by itself.
-while read -r program; do
+# run PROGRAM - says how it went; by now the module's device is what Vellum finds by itself
+run() {
 	begin=$(cut -d. -f1 /proc/uptime)
 	# shellcheck disable=SC2086 # arguments
-	if timeout -s ABRT "$SECONDS_PROGRAM" /"$program" --test-threads=2 $SLOW > /tmp/log 2>&1; then
-		echo "ok - $program: $(sed -n 's/^test result: ok. //p' /tmp/log | cut -d';' -f1,3), $(($(cut -d. -f1 /proc/uptime) - begin)) s"
+	if timeout -s ABRT "$SECONDS_PROGRAM" /"$1" --test-threads=2 $SLOW > /tmp/log 2>&1; then
+		echo "ok - $1: $(sed -n 's/^test result: ok. //p' /tmp/log | cut -d';' -f1,3), $(($(cut -d. -f1 /proc/uptime) - begin)) s"
 		grep '^SKIPPED' /tmp/log
-	else
-		note "$program"
-		tail -60 /tmp/log
+		return 0
 	fi
-done < /programs
+	note "$1"
+	tail -60 /tmp/log
+	return 1
+}
+
+rounds=0
+while :; do
+	while read -r program; do
+		run "$program"
+	done < /programs
+	rounds=$((rounds + 1))
+	[ "$MODE" = stress ] && [ "$failed" = 0 ] && [ "$(cut -d. -f1 /proc/uptime)" -lt "$SECONDS_STRESS" ] || break
+done
+[ "$MODE" = stress ] && [ "$failed" = 0 ] && echo "ok - stress: $rounds rounds in $(cut -d. -f1 /proc/uptime) s"
 
 shootdowns() {
 	awk '/^ *TLB:/ { for (i = 2; i <= NF && $i ~ /^[0-9]+$/; i++) n += $i } END { print n + 0 }' /proc/interrupts
@@ -45,10 +56,6 @@ if [ "$MODE" = counts ]; then
 	echo "# lab lookup, 2 threads, beyond memory: $(($(shootdowns) - before)) shootdowns"
 	cat /tmp/log
 fi
-if [ "$MODE" = stress ]; then
-	/lab ycsb --engines vellum --workload a --records 100k --threads 4 --seconds "$SECONDS_STRESS" --rounds 1 --pool 8MiB --check || note "lab ycsb"
-fi
-
 cd /
 umount /mnt
 rmmod exmap || note "the module is still in use"

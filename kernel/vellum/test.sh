@@ -3,8 +3,8 @@
 #
 #   kernel/vellum/test.sh short [SERIES]   the tests of the device in vm, and those of the pool but a few that take long
 #   kernel/vellum/test.sh full [SERIES]    all tests of vm, pool and tree, each several times as slow as outside, or more
-#   kernel/vellum/test.sh stress [SERIES]  a long run of lookups and updates beyond memory; STRESS_SECONDS says how long
-#                                          (an hour)
+#   kernel/vellum/test.sh stress [SERIES]  threads that look up, scan and change a tree of which little is in memory, each
+#                                          page and each value checked, over and over; STRESS_SECONDS says how long (3600)
 #   kernel/vellum/test.sh counts [SERIES]  what eviction and lookups by each method cost, counted: TLB shootdowns a page
 #
 # SERIES is 6.1 or 6.12 (the default). The programs are built here and run there, on a file system on an emulated disk, with
@@ -33,7 +33,7 @@ program=0 slow="--skip threads_on_a_slow_file --skip each_single_fault --skip ea
 case $mode in
 short) packages="vm pool" limit=900 program=150 ;;
 full) packages="vm pool access" limit=7200 program=1800 slow= ;;
-stress) packages= limit=$((${STRESS_SECONDS:-3600} + 300)) ;;
+stress) packages="access pool" limit=$((${STRESS_SECONDS:-3600} * 2 + 300)) program=900 slow= ;;
 counts) packages= limit=300 ;;
 *) sed -n '2,15s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
 esac
@@ -43,8 +43,12 @@ mkdir -p "$stage"
 : > "$stage/programs"
 for package in ${VELLUM_PACKAGES:-$packages}; do
 	chosen=--tests
-	[ "$mode-$package" = short-vm ] && chosen="--test exmap"
-	# shellcheck disable=SC2086 # two words
+	case $mode-$package in
+	short-vm) chosen="--test exmap" ;;
+	stress-access) chosen="--test concurrent_histories --test batches" ;;
+	stress-pool) chosen="--test stress" ;;
+	esac
+	# shellcheck disable=SC2086 # several words
 	programs test --package "vellum-$package" --no-run $chosen > "$stage/built"
 	[ -s "$stage/built" ] || { echo "not ok - no test programs of vellum-$package were built"; exit 1; }
 	while read -r path _ name; do
@@ -53,7 +57,7 @@ for package in ${VELLUM_PACKAGES:-$packages}; do
 	done < "$stage/built"
 done
 case $mode in
-stress | counts)
+counts)
 	cargo build --quiet --package vellum-lab
 	strip "$target/debug/lab" -o "$stage/lab"
 	;;
