@@ -1,7 +1,7 @@
 #!/bin/bash
 # test.sh - Vellum on exmap, in an emulated machine
 #
-#   kernel/vellum/test.sh short [SERIES]   the tests of the device in vm, and those of the pool but a few that take long
+#   kernel/vellum/test.sh short [SERIES]   the tests of the device in vm, and the basic ones and the stress of the pool
 #   kernel/vellum/test.sh full [SERIES]    all tests of vm, pool and tree, each several times as slow as outside, or more
 #   kernel/vellum/test.sh stress [SERIES]  threads that look up, scan and change a tree of which little is in memory, each
 #                                          page and each value checked, over and over; STRESS_SECONDS says how long (3600)
@@ -28,10 +28,10 @@ programs() {
 		sed -n 's/.*"package_id":"[^"]*crates\/\([a-z]*\)[^"]*".*"target":{"kind":\["\([a-z]*\)"\].*"name":"\([a-z_]*\)".*"executable":"\([^"]*\)".*/\4 \1 \3/p'
 }
 
-# Tests that would take minutes there, or ask for more memory than there is; "full" runs those, too.
-program=0 slow="--skip threads_on_a_slow_file --skip each_single_fault --skip each_outage --skip random"
+# A test that would take minutes there; "full" runs it, too.
+program=0 slow="--skip threads_on_a_slow_file"
 case $mode in
-short) packages="vm pool" limit=900 program=150 ;;
+short) packages="vm pool" limit=600 program=200 ;;
 full) packages="vm pool access" limit=7200 program=1800 slow= ;;
 stress) packages="access pool" limit=$((${STRESS_SECONDS:-3600} * 2 + 300)) program=900 slow= ;;
 counts) packages= limit=300 ;;
@@ -45,6 +45,7 @@ for package in ${VELLUM_PACKAGES:-$packages}; do
 	chosen=--tests
 	case $mode-$package in
 	short-vm) chosen="--test exmap" ;;
+	short-pool) chosen="--lib --test basics --test resident --test stress" ;;
 	stress-access) chosen="--test concurrent_histories --test batches" ;;
 	stress-pool) chosen="--test stress" ;;
 	esac
