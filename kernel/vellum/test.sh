@@ -31,7 +31,7 @@ programs() {
 # A test that would take minutes there; "full" runs it, too.
 program=0 slow="--skip threads_on_a_slow_file"
 case $mode in
-short) packages="vm pool" limit=600 program=200 ;;
+short) packages="vm pool" limit=1200 program=600 ;;
 full) packages="vm pool access" limit=7200 program=1800 slow= ;;
 stress) packages="access pool" limit=$((${STRESS_SECONDS:-3600} * 2 + 300)) program=900 slow= ;;
 counts) packages= limit=300 ;;
