@@ -271,6 +271,12 @@ fn assert_no_leak(pool: &Pool, directory: PageId) {
     assert_eq!(found, expected, "space leaked");
 }
 
+/// How long to go on: so many milliseconds, or more where a machine is slow and says so.
+fn patiently(milliseconds: u64) -> Duration {
+    let factor = std::env::var("TEST_PATIENCE").ok().and_then(|factor| factor.parse().ok()).unwrap_or(1);
+    Duration::from_millis(milliseconds * factor)
+}
+
 fn stress(seed: u64, file: Arc<dyn File>, options: PoolOptions, time: Duration) -> PoolStatistics {
     let options = options.pool_bytes(POOL_PAGES * 4096).capacity_bytes(1 << 30);
     let mut pool = Pool::create_on(file.clone(), &options).unwrap();
@@ -332,7 +338,7 @@ fn threads_on_a_simulated_file() {
         for background in [true, false] {
             let options = PoolOptions::default().release_method(method).background_eviction(background);
             let file = Arc::new(SimulatedFile::new(seed));
-            let statistics = stress(seed, file, options, Duration::from_secs(2));
+            let statistics = stress(seed, file, options, patiently(2000));
             assert_eq!(statistics.release_method, method);
         }
     }
@@ -342,7 +348,7 @@ fn threads_on_a_simulated_file() {
 fn threads_on_a_slow_file() {
     let file = SimulatedFile::new(7);
     file.set_faults(Faults { delay_max: Duration::from_micros(300), short: 0.1, ..Faults::default() });
-    let statistics = stress(7, Arc::new(file), PoolOptions::default(), Duration::from_secs(2));
+    let statistics = stress(7, Arc::new(file), PoolOptions::default(), patiently(2000));
     assert!(statistics.restarts > 0 && statistics.waits > 0, "{statistics:?}");
 }
 
@@ -368,7 +374,7 @@ fn threads_on_a_failing_file() {
             let (pool, extents, failures) = (&pool, &extents, &failures);
             scope.spawn(move || {
                 let mut rng = StdRng::seed_from_u64(thread);
-                let end = Instant::now() + Duration::from_millis(1500);
+                let end = Instant::now() + patiently(1500);
                 while Instant::now() < end {
                     let extent = *extents.choose(&mut rng).unwrap();
                     let outcome = if rng.random() {
@@ -410,7 +416,7 @@ fn threads_on_a_real_file() {
         };
         let file = vellum_vm::DiskFile::open(&path, &file_options).unwrap();
         let options = PoolOptions::default().background_eviction(background);
-        stress(seed, Arc::new(file), options, Duration::from_secs(2));
+        stress(seed, Arc::new(file), options, patiently(2000));
     }
 }
 

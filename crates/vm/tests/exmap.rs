@@ -231,7 +231,7 @@ fn readers_without_latches_see_zeroes_or_the_page() {
                 }
             });
         }
-        for round in 1..=400_u64 {
+        for round in 1..=60_u64 {
             for (number, published) in published.iter().enumerate() {
                 memory.releaser.supply(&[range(&memory, number, 1)]).unwrap();
                 let value = round << 8 | number as u64;
