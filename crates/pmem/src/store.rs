@@ -47,6 +47,9 @@ const SEGMENTS_MAX: u32 = 1 << 21;
 /// The recorded number of used blocks is raised by so many at a time.
 const END_STEP: u64 = 256;
 
+/// How often the memory is tended between two looks whether there is space to reclaim.
+const TENDED_AT_ONCE: u32 = 32;
+
 /// A store in a file. Dropped, it ends its background thread; the file is closed when the last handle is dropped.
 ///
 /// # Examples
@@ -380,19 +383,23 @@ impl Signal {
         let mut seen = None;
         while !self.sleep(core.reclaim.interval) {
             let mut pace = Pace::new(core.reclaim.busy_share, &stop);
-            while core.medium.tend() && !pace.rest() {}
             let now = Some(core.retractions.load(Ordering::Relaxed));
-            if seen == now {
-                continue;
+            if seen != now {
+                seen = now;
+                let outcome = core.writer(Purpose::Reclaim).and_then(|mut writer| {
+                    let outcome = reclaim::pass(core, &mut writer, &mut pace);
+                    core.end_writer(&mut writer);
+                    outcome
+                });
+                let failure = outcome.err().map(|error| error.to_string());
+                *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
             }
-            seen = now;
-            let outcome = core.writer(Purpose::Reclaim).and_then(|mut writer| {
-                let outcome = reclaim::pass(core, &mut writer, &mut pace);
-                core.end_writer(&mut writer);
-                outcome
-            });
-            let failure = outcome.err().map(|error| error.to_string());
-            *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
+            // A little at a time: space comes first.
+            for _ in 0..TENDED_AT_ONCE {
+                if !core.medium.tend() || pace.rest() {
+                    break;
+                }
+            }
         }
     }
 }
