@@ -1,7 +1,7 @@
 //! What may be written on the command line, as far as commands share it.
 
 use crate::{
-    commands::{delete, get, import, pmem, put, scan, stat, tables, tour, verify},
+    commands::{delete, get, import, load, pmem, put, scan, stat, tables, tour, verify},
     size,
     text::Form,
 };
@@ -64,6 +64,8 @@ pub enum Command {
     Tour(tour::Arguments),
     /// Store the regular files under a directory: relative path to contents
     Import(import::Arguments),
+    /// Store sorted lines of keys and values in an empty table, at once
+    Load(load::Arguments),
     /// Print the value of a key
     Get(get::Arguments),
     /// Store a value under a key

@@ -1,5 +1,5 @@
-//! The command line of Vellum: `vellum tour`, `import`, `get`, `put`, `delete`, `scan`, `tables`, `stat`,
-//! `verify`, `pmem`.
+//! The command line of Vellum: `vellum tour`, `import`, `load`, `get`, `put`, `delete`, `scan`, `tables`,
+//! `stat`, `verify`, `pmem`.
 //!
 //! Each command is a module of [`commands`]; what they share is beside it: [`text`] (how bytes are written and
 //! read as text), [`size`], [`store`] (how databases are opened and closed), [`files`] (walking and reading

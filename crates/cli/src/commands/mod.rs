@@ -3,6 +3,7 @@
 pub mod delete;
 pub mod get;
 pub mod import;
+pub mod load;
 pub mod pmem;
 pub mod put;
 pub mod scan;
@@ -22,6 +23,7 @@ pub fn run(arguments: &Arguments) -> Result {
     match &arguments.command {
         Command::Tour(command) => tour::run(command, general),
         Command::Import(command) => import::run(command, general),
+        Command::Load(command) => load::run(command, general),
         Command::Get(command) => get::run(command, general),
         Command::Put(command) => put::run(command, general),
         Command::Delete(command) => delete::run(command, general),

@@ -1,0 +1,192 @@
+//! `vellum load`: stores sorted lines of keys and values in an empty table.
+
+use crate::{
+    arguments::{FormArguments, General, StoreArguments, TableArguments},
+    failure::{Code, Failure, Result},
+    output::Output,
+    progress::{Progress, remark},
+    signals, size, store,
+    text::Form,
+};
+use serde::Serialize;
+use std::{
+    ffi::OsStr,
+    fs::File,
+    io::{self, BufRead, BufReader, Read as _},
+    os::unix::ffi::OsStrExt as _,
+    path::{Path, PathBuf},
+    time::Instant,
+};
+use vellum::{BulkOptions, Database, ErrorKind, MAX_VALUE_BYTES};
+
+const HELP: &str = "\
+Each line is a key, a tab and a value, as `vellum scan --full` prints them; a line without a tab is a key with an empty \
+value. Lines must be sorted by the bytes of their keys, each key once, and the table must be empty: then it is built from \
+its leaves up, several times as fast as entry by entry, and becomes visible as a whole. If anything goes wrong, nothing \
+is stored. The database and the table are created if they are not there.
+
+Examples:
+  vellum load data.vellum words.tsv --table words
+  LC_ALL=C sort words.tsv | vellum load data.vellum -      lines that are not sorted yet
+  vellum scan old.vellum --full | vellum load new.vellum -    a copy of a table, without its holes
+  vellum load data.vellum words.tsv --fill 80              leave room for what will be stored in between";
+
+/// The longest line, in bytes: the longest value, each byte of it escaped, and as much again for the key.
+const LINE_BYTES_MAX: u64 = 8 * MAX_VALUE_BYTES;
+/// How often signals and the bar are looked after, in lines.
+const LINES_AT_ONCE: u64 = 4096;
+
+/// The arguments.
+#[derive(clap::Args)]
+#[command(after_help = HELP)]
+pub struct Arguments {
+    #[command(flatten)]
+    store: StoreArguments,
+    /// The file with the lines; `-` is standard input
+    file: PathBuf,
+    #[command(flatten)]
+    table: TableArguments,
+    #[command(flatten)]
+    form: FormArguments,
+    /// How full pages become, in percent
+    #[arg(long, value_name = "PERCENT", default_value = "100", value_parser = clap::value_parser!(u8).range(50..=100))]
+    fill: u8,
+}
+
+/// What was done, for programs.
+#[derive(Serialize)]
+struct Summary {
+    kind: &'static str,
+    entries: u64,
+    bytes: u64,
+    database_created: bool,
+    seconds: f64,
+}
+
+/// Loads a file.
+pub fn run(arguments: &Arguments, general: &General) -> Result {
+    let path = &arguments.store.database;
+    let mut lines: Box<dyn BufRead> = if arguments.file.as_os_str() == "-" {
+        Box::new(io::stdin().lock())
+    } else {
+        Box::new(BufReader::with_capacity(1 << 20, open(&arguments.file, path)?))
+    };
+    let (database, created) = store::open_or_create(&arguments.store)?;
+    let start = Instant::now();
+    let loaded = load(arguments, general, &database, &mut lines);
+    let closing = Progress::steps(general.quiet, "writing", None);
+    let closed = store::close(database);
+    drop(closing);
+    let (entries, bytes) = match (loaded, closed) {
+        (Ok(loaded), Ok(())) => loaded,
+        (Ok(_), Err(failure)) => return Err(failure),
+        (Err(failure), closed) => {
+            if created {
+                // Nothing was stored, and nobody asked for an empty database.
+                let _ = std::fs::remove_file(path);
+            }
+            return Err(match closed {
+                Ok(()) => failure,
+                Err(close) => failure.and(close.message),
+            });
+        }
+    };
+    if created {
+        remark(general.quiet, format_args!("created {}", path.display()));
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    let mut out = Output::new();
+    if general.json {
+        out.json(&Summary { kind: "summary", entries, bytes, database_created: created, seconds })?;
+    } else {
+        let rate = size::bytes((bytes as f64 / seconds.max(1e-9)) as u64);
+        let entries = size::counted(entries, "entry", "entries");
+        out.line(format_args!("loaded {entries} ({}) in {seconds:.2} s, {rate}/s", size::bytes(bytes)))?;
+    }
+    out.finish()
+}
+
+fn open(file: &Path, database: &Path) -> Result<File> {
+    let failed = |error| Failure::file("read", file, &error);
+    let opened = File::open(file).map_err(failed)?;
+    let metadata = opened.metadata().map_err(failed)?;
+    if metadata.is_dir() {
+        let message = format!("{} is a directory; `vellum import` stores directories", file.display());
+        return Err(Failure::usage(message));
+    }
+    if std::fs::metadata(database).is_ok_and(|database| store::is_same_file(&database, &metadata)) {
+        return Err(Failure::usage("the database cannot be loaded from itself; name another file"));
+    }
+    Ok(opened)
+}
+
+/// Loads all lines; gives how many there were, and the bytes of their keys and values.
+fn load(
+    arguments: &Arguments,
+    general: &General,
+    database: &Database,
+    lines: &mut dyn BufRead,
+) -> Result<(u64, u64)> {
+    let form = arguments.form.form();
+    let table = database.table_or_create(&arguments.table.table)?;
+    let mut loader = table.bulk_loader_with(&BulkOptions::default().fill_percent(arguments.fill))?;
+    let progress = Progress::bytes(general.quiet, "loading", None);
+    let (mut line, mut number, mut bytes, mut shown) = (Vec::new(), 0, 0, 0);
+    while read_line(lines, &mut line, number + 1)? {
+        number += 1;
+        let (key, value) = split(&line);
+        let key = decode(form, key, "the key", number)?;
+        let value = decode(form, value, "the value", number)?;
+        loader.push(&key, &value).map_err(|error| refused(error, number))?;
+        bytes += (key.len() + value.len()) as u64;
+        if number % LINES_AT_ONCE == 0 {
+            check_signals()?;
+            progress.advance(bytes - shown);
+            shown = bytes;
+        }
+    }
+    check_signals()?;
+    Ok((loader.finish()?, bytes))
+}
+
+fn check_signals() -> Result {
+    signals::check().map_err(|failure| {
+        failure.and("Nothing was stored, and the database was closed; run the same command again")
+    })
+}
+
+/// Reads a line without its end; false if there is none.
+fn read_line(lines: &mut dyn BufRead, line: &mut Vec<u8>, number: u64) -> Result<bool> {
+    line.clear();
+    let read = lines.take(LINE_BYTES_MAX).read_until(b'\n', line);
+    let read = read.map_err(|error| Failure::io(format_args!("read line {number}"), &error))?;
+    if line.pop_if(|byte| *byte == b'\n').is_none() && read as u64 == LINE_BYTES_MAX {
+        return Err(Failure::usage(format!("line {number} is longer than a key and a value can be")));
+    }
+    Ok(read > 0)
+}
+
+/// The key and the value of a line.
+fn split(line: &[u8]) -> (&[u8], &[u8]) {
+    match line.iter().position(|byte| *byte == b'\t') {
+        Some(tab) => {
+            let (key, rest) = line.split_at(tab);
+            (key, rest.get(1..).unwrap_or_default())
+        }
+        None => (line, &[]),
+    }
+}
+
+fn decode(form: Form, text: &[u8], what: &str, number: u64) -> Result<Vec<u8>> {
+    form.decode(OsStr::from_bytes(text), what).map_err(|failure| failure.after(format_args!("line {number}")))
+}
+
+fn refused(error: vellum::Error, number: u64) -> Failure {
+    let unsorted = error.kind() == ErrorKind::InvalidInput;
+    let failure = Failure::from(error).after(format_args!("line {number}"));
+    if unsorted && failure.code == Code::Usage {
+        failure.and("Nothing was stored. `LC_ALL=C sort -u` sorts lines by their bytes")
+    } else {
+        failure
+    }
+}

@@ -1,0 +1,61 @@
+//! Loading sorted lines.
+
+mod common;
+
+use common::Place;
+
+fn lines(count: u32) -> String {
+    (0..count).map(|number| format!("key {number:06}\tvalue {number}\n")).collect()
+}
+
+#[test]
+fn what_scan_prints_can_be_loaded() {
+    let place = Place::new();
+    place.write("lines", lines(5000));
+    let run = place.run(&["load", "d", "lines", "--table", "words"]);
+    assert!(run.err.contains("created d"), "{}", run.err);
+    let printed = run.ok();
+    assert!(printed.starts_with("loaded 5") && printed.contains("entries"), "{printed}");
+    assert_eq!(place.run(&["get", "d", "key 004999", "--table", "words"]).ok(), "value 4999");
+    let printed = place.run(&["scan", "d", "--table", "words", "--full"]).ok();
+    assert_eq!(printed, lines(5000));
+    // Bytes that are no text, an empty value, and no line break at the end.
+    let awkward = "\\x00\\xff\ta\\tb\nempty\t\nno tab\nz\t\\n\\\\";
+    let loaded = place.run_with_input(&["load", "other", "-", "--json"], awkward.as_bytes()).json();
+    assert_eq!((&loaded[0]["entries"], &loaded[0]["database_created"]), (&4.into(), &true.into()));
+    let copied = place.run(&["scan", "other", "--full"]).ok();
+    assert_eq!(copied, "\\x00\\xff\ta\\tb\nempty\t\nno tab\t\nz\t\\n\\\\\n");
+    let again = place.run_with_input(&["load", "third", "-", "--fill", "60"], copied.as_bytes());
+    assert!(again.ok().starts_with("loaded 4 entries"));
+    assert_eq!(place.run(&["scan", "third", "--full"]).ok(), copied);
+    let hex =
+        place.run_with_input(&["load", "third", "-", "--hex", "--table", "hex"], b"00ff\t6869\n0a00\t\n");
+    assert!(hex.ok().starts_with("loaded 2 entries"));
+    for database in ["d", "other", "third"] {
+        place.run(&["verify", database]).ok();
+    }
+}
+
+#[test]
+fn what_cannot_be_loaded_is_named_and_nothing_is_stored() {
+    let place = Place::new();
+    let run = place.run_with_input(&["load", "d", "-"], b"a\t1\nc\t2\nb\t3\n");
+    run.fails(
+        2,
+        &["line 3", "key \"b\"", "does not come behind", "\"c\"", "Nothing was stored", "LC_ALL=C sort"],
+    );
+    let run = place.run_with_input(&["load", "d", "-"], b"a\t1\na\t2\n");
+    run.fails(2, &["line 2", "same key", "\"a\""]);
+    place.run_with_input(&["load", "d", "-"], b"a\t1\n\\q\t2\n").fails(2, &["line 2", "is not an escape"]);
+    assert!(!place.path("d").exists(), "nothing is left of a database that was created for nothing");
+    place.run(&["put", "d", "key", "value"]).ok();
+    place.run_with_input(&["load", "d", "-"], b"a\t1\n").fails(2, &["needs an empty table"]);
+    let run = place.run_with_input(&["load", "d", "-", "--table", "t"], b"b\t1\na\t2\n");
+    run.fails(2, &["line 2"]);
+    assert_eq!(place.run(&["scan", "d"]).ok(), "key\tvalue\n");
+    place.run(&["load", "d", "nothing"]).fails(6, &["cannot read nothing"]);
+    place.run(&["load", "d", "."]).fails(2, &["is a directory", "vellum import"]);
+    place.run(&["load", "d", "d"]).fails(2, &["cannot be loaded from itself"]);
+    place.run(&["load", "d", "-", "--fill", "20"]).fails(2, &["20"]);
+    place.run(&["verify", "d"]).ok();
+}
