@@ -15,7 +15,7 @@ use crate::keys::Order;
 use crate::machine::{self, StorageBytes};
 use crate::protocol::{Command, Finished, Reply, Specification, Workload};
 use crate::record_worker::RecordSession;
-use crate::statistics::Latencies;
+use crate::statistics::{Latencies, Spread};
 use crate::workloads::tpcc::Tpcc;
 use crate::workloads::ycsb::Ycsb;
 use crate::workloads::{Pace, Pass, SAMPLE_EVERY, SLOW_OPERATION, Table, batch, churn, insert, lookup, scan};
@@ -304,14 +304,13 @@ impl<E: Engine> Session<E> {
 
     /// How the bulk loads compare with sequential inserts.
     fn bulk_notes(&self) -> Vec<String> {
-        let mut ratios = self.bulk_ratios.clone();
-        ratios.sort_by(f64::total_cmp);
-        let (Some(least), Some(most)) = (ratios.first(), ratios.last()) else { return Vec::new() };
-        let middle = ratios.get(ratios.len() / 2).unwrap_or(most);
+        let Some(Spread { median, min, max }) = Spread::of(self.bulk_ratios.iter().copied()) else {
+            return Vec::new();
+        };
         let engine = self.specification.engine.as_str();
         vec![format!(
-            "{engine}: a bulk load is {middle:.2} times as fast as inserting the same tuples in order, one by one, \
-             just before ({least:.2} to {most:.2})"
+            "{engine}: a bulk load is {median:.2} times as fast as inserting the same tuples in order, one by one, \
+             just before ({min:.2} to {max:.2})"
         )]
     }
 
