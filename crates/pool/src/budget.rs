@@ -138,7 +138,9 @@ impl Budget {
                 self.evictor_asleep.store(false, Ordering::Relaxed);
                 return Woken::Low;
             }
-            if self.memory_asked_for.swap(false, Ordering::Relaxed) {
+            // Only this thread takes the request back, and nobody makes another one before it has been served.
+            if self.memory_asked_for.load(Ordering::Relaxed) {
+                self.memory_asked_for.store(false, Ordering::Relaxed);
                 self.evictor_asleep.store(false, Ordering::Relaxed);
                 return Woken::Asked;
             }
