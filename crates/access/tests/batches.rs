@@ -5,10 +5,13 @@ mod support;
 use rand::{Rng, RngExt, SeedableRng, rngs::StdRng, seq::SliceRandom};
 use std::{
     collections::{BTreeMap, HashSet},
-    sync::{Arc, atomic::AtomicBool, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     time::Duration,
 };
-use support::{create_tree, open_tree, options, sealed, unseal, verify};
+use support::{create_tree, open_tree, options, print_counts, sealed, seed, unseal, verify};
 use vellum_access::{AccessError, Answer, Batch, Task, Tree, Written};
 use vellum_pool::{Pool, PoolError};
 use vellum_vm::{Faults, FileOperation, SimulatedFile};
@@ -44,8 +47,9 @@ fn filled(file: &SimulatedFile, count: u64) {
 #[test]
 fn they_do_what_a_btreemap_does() {
     let directory = tempfile::tempdir().unwrap();
-    let mut rng = StdRng::seed_from_u64(2);
+    let mut rng = StdRng::seed_from_u64(2 + seed());
     let mut model: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
+    let mut operations = 0;
     let pool = Pool::create(directory.path().join("tree"), &options(64)).unwrap();
     let tree = create_tree(&pool).unwrap();
     for round in 0..150 {
@@ -106,6 +110,7 @@ fn they_do_what_a_btreemap_does() {
             }
         });
         assert_eq!(answered, tasks.len());
+        operations += tasks.len() as u64;
         for (key, task) in tasks {
             match task {
                 Task::Insert(value) => drop(model.entry(key).or_insert(value)),
@@ -120,6 +125,7 @@ fn they_do_what_a_btreemap_does() {
             assert_eq!(found.unwrap().as_ref(), Some(expected));
         }
     }
+    print_counts(operations, &pool.statistics());
     assert!(pool.statistics().pages_read > 10_000, "most of it happened beyond memory");
     verify(&pool, &tree);
 }
@@ -310,12 +316,13 @@ fn batches_meet_writers_and_the_evictor() {
     file.set_faults(faults);
     let pool = Pool::open_on(Arc::new(file.clone()), &options(64)).unwrap();
     let tree = open_tree(&pool);
-    let over = AtomicBool::new(false);
+    let (over, written) = (AtomicBool::new(false), AtomicU64::new(0));
+    let first_seed = seed() * 1000;
     std::thread::scope(|scope| {
         let readers: Vec<_> = (0..2u64)
             .map(|seed| {
                 scope.spawn(move || {
-                    let mut rng = StdRng::seed_from_u64(seed);
+                    let mut rng = StdRng::seed_from_u64(first_seed + seed);
                     for round in 0..60 {
                         let keys: Vec<_> = (0..100).map(|_| big_endian(rng.random_range(0..KEYS))).collect();
                         for (key, value) in keys.iter().zip(multi_get(&tree, &keys, 1 + round % 40)) {
@@ -328,9 +335,9 @@ fn batches_meet_writers_and_the_evictor() {
             .collect();
         let writers: Vec<_> = (0..2u64)
             .map(|seed| {
-                let (over, pool) = (&over, &pool);
+                let (over, pool, written) = (&over, &pool, &written);
                 scope.spawn(move || {
-                    let mut rng = StdRng::seed_from_u64(seed + 100);
+                    let mut rng = StdRng::seed_from_u64(first_seed + seed + 100);
                     let mut version = 2;
                     while !over.load(Ordering::Relaxed) {
                         let keys: HashSet<u64> = (0..30).map(|_| rng.random_range(0..KEYS)).collect();
@@ -338,6 +345,7 @@ fn batches_meet_writers_and_the_evictor() {
                             .into_iter()
                             .map(|key| (key, sealed(key, version, 24 + (version * 37 % 300) as usize)))
                             .collect();
+                        written.fetch_add(entries.len() as u64, Ordering::Relaxed);
                         let tasks =
                             entries.iter().map(|(key, value)| (big_endian(*key), Task::Upsert(value)));
                         Batch::new(pool, 16).run(tree, tasks, |_, answer| {
@@ -353,6 +361,7 @@ fn batches_meet_writers_and_the_evictor() {
         writers.into_iter().for_each(|writer| writer.join().unwrap());
     });
     file.set_faults(Faults::default());
+    print_counts(2 * 60 * 100 + written.into_inner(), &pool.statistics());
     verify(&pool, &tree);
 }
 

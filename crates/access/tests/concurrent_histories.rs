@@ -14,7 +14,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
     thread,
 };
-use support::{create_tree, options, sealed, unseal, verify};
+use support::{create_tree, options, print_counts, sealed, seed, unseal, verify};
 use vellum_access::{AccessError, Tree, Written};
 use vellum_base::Extent;
 use vellum_pool::{Bookmarks, Pool, PoolError, PoolOptions};
@@ -207,7 +207,7 @@ fn run(options: &PoolOptions) {
     let models: Vec<_> = thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)
             .map(|thread| {
-                let random = StdRng::seed_from_u64(thread);
+                let random = StdRng::seed_from_u64(seed() * THREADS + thread);
                 let mut worker = Worker { tree, thread, random, model: BTreeMap::new(), shared: &shared };
                 scope.spawn(move || {
                     (0..OPERATIONS).for_each(|step| worker.step(step));
@@ -220,6 +220,7 @@ fn run(options: &PoolOptions) {
     let statistics = pool.statistics();
     assert!(statistics.pages_evicted > OPERATIONS, "{statistics:?}");
     assert!(statistics.pages_resident <= 64, "{statistics:?}");
+    print_counts(THREADS * OPERATIONS, &statistics);
     pool.close().unwrap();
 
     let pool = Pool::open(&path, options).unwrap();
@@ -293,6 +294,7 @@ fn threads_that_load_in_order_do_not_split_each_others_leaves() {
     });
     let shape = verify(&pool, &tree).shape;
     assert_eq!((shape.entries, shape.height), (0, 1), "{shape:?}");
+    print_counts(2 * KEYS, &pool.statistics());
 }
 
 /// The page that a bookmark names is given to another tree: what is appended goes to its own tree all the same.

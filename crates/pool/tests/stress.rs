@@ -67,12 +67,14 @@ struct Stress<'a> {
     rng: StdRng,
     /// What was seen in the directory once.
     seen: Vec<Extent>,
+    steps: u64,
     validated: u64,
     stale: u64,
 }
 
 impl<'a> Stress<'a> {
     fn step(&mut self) {
+        self.steps += 1;
         let slot = self.rng.random_range(0..SLOTS);
         match self.rng.random_range(0..100) {
             0..40 => self.read_optimistically(slot),
@@ -277,24 +279,31 @@ fn patiently(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds * factor)
 }
 
+/// What the random numbers begin with; runs that repeat a test set it, so that no two are alike.
+fn run_seed() -> u64 {
+    std::env::var("TEST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0)
+}
+
 fn stress(seed: u64, file: Arc<dyn File>, options: PoolOptions, time: Duration) -> PoolStatistics {
     let options = options.pool_bytes(POOL_PAGES * 4096).capacity_bytes(1 << 30);
     let mut pool = Pool::create_on(file.clone(), &options).unwrap();
     let directory = pool.allocate(1, PageKind::USER).unwrap().keep().id();
     let (numbers, stop) = (AtomicU64::new(1), AtomicBool::new(false));
-    let (mut validated, mut stale) = (0, 0);
+    let (mut steps, mut validated, mut stale) = (0, 0, 0);
+    let first_seed = (run_seed() * 1000 + seed) * 100;
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)
             .map(|thread| {
                 let (pool, numbers, stop) = (&pool, &numbers, &stop);
                 scope.spawn(move || {
-                    let rng = StdRng::seed_from_u64(seed * 100 + thread);
+                    let rng = StdRng::seed_from_u64(first_seed + thread);
+                    let seen = Vec::new();
                     let mut stress =
-                        Stress { pool, directory, numbers, rng, seen: Vec::new(), validated: 0, stale: 0 };
+                        Stress { pool, directory, numbers, rng, seen, steps: 0, validated: 0, stale: 0 };
                     while !stop.load(Ordering::Relaxed) {
                         stress.step();
                     }
-                    (stress.validated, stress.stale)
+                    (stress.steps, stress.validated, stress.stale)
                 })
             })
             .collect();
@@ -306,13 +315,18 @@ fn stress(seed: u64, file: Arc<dyn File>, options: PoolOptions, time: Duration) 
         stop.store(true, Ordering::Relaxed);
         for thread in threads {
             let counts = thread.join().unwrap();
-            validated += counts.0;
-            stale += counts.1;
+            steps += counts.0;
+            validated += counts.1;
+            stale += counts.2;
         }
     });
     let statistics = pool.statistics();
     assert!(validated > 100 && stale > 10, "{validated} validated, {stale} stale");
     assert!(statistics.pages_evicted > 100, "{statistics:?}");
+    println!(
+        "counted: {steps} operations, {} pages read, {} pages evicted, {} pages written, memory by {}",
+        statistics.pages_read, statistics.pages_evicted, statistics.pages_written, statistics.release_method
+    );
     assert_eq!((statistics.frees_refused, statistics.write_errors), (0, 0));
     pool.checkpoint().unwrap();
     let (slots, written) = model(&pool, directory);

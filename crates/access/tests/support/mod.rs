@@ -4,7 +4,20 @@
 use std::collections::HashSet;
 use vellum_access::{AccessError, Tree, TreeReport};
 use vellum_base::{PageId, checksum};
-use vellum_pool::{Pool, PoolOptions};
+use vellum_pool::{Pool, PoolOptions, PoolStatistics};
+
+/// What the threads' random numbers begin with; runs that repeat a test set it, so that no two are alike.
+pub fn seed() -> u64 {
+    std::env::var("TEST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0)
+}
+
+/// Says how much was done, for those who add up what many runs of a test did.
+pub fn print_counts(operations: u64, statistics: &PoolStatistics) {
+    println!(
+        "counted: {operations} operations, {} pages read, {} pages evicted, {} pages written, memory by {}",
+        statistics.pages_read, statistics.pages_evicted, statistics.pages_written, statistics.release_method
+    );
+}
 
 /// A pool of a few pages, so that each operation evicts.
 pub fn options(pool_pages: u64) -> PoolOptions {
