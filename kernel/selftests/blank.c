@@ -4,35 +4,13 @@
  *
  * The last but one must fail with a module built with EXMAP_TEST_NO_FLUSH.
  */
-#include <setjmp.h>
-
 #include "test.h"
-
-static int set_faults(int fd, unsigned int faults)
-{
-	struct exmap_options options = { .faults = faults };
-
-	return ioctl(fd, EXMAP_IOCTL_OPTIONS, &options);
-}
 
 /* As map_create(), with loads that never fault. */
 static void blank_create(struct map *m, int backing, int ifaces,
 			 unsigned long pool, unsigned long pages)
 {
-	memset(m, 0, sizeof(*m));
-	m->fd = exmap_open();
-	m->pages = pages;
-	m->nr_ifaces = ifaces;
-	REQUIRE(set_faults(m->fd, EXMAP_FAULTS_BLANK) == 0);
-	REQUIRE(exmap_setup(m->fd, backing, ifaces, pool) == 0);
-	m->base = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED,
-		       m->fd, EXMAP_OFF_EXMAP);
-	REQUIRE(m->base != MAP_FAILED);
-	for (int i = 0; i < ifaces; i++) {
-		m->iface[i] = mmap(NULL, PAGE, PROT_READ | PROT_WRITE,
-				   MAP_SHARED, m->fd, EXMAP_OFF_INTERFACE(i));
-		REQUIRE(m->iface[i] != MAP_FAILED);
-	}
+	map_create_with(m, EXMAP_FAULTS_BLANK, backing, ifaces, pool, pages);
 }
 
 static void choice(void)
@@ -91,27 +69,6 @@ static void zeroes(void)
 	EXPECT_EQ(m.base[PAGE], 0);
 	EXPECT_EQ(drain(&m, 0, 0), 32);
 	map_destroy(&m);
-}
-
-static sigjmp_buf resume;
-
-static void on_fault(int signal)
-{
-	(void)signal;
-	siglongjmp(resume, 1);
-}
-
-static bool store_faults(volatile char *address)
-{
-	struct sigaction action = { .sa_handler = on_fault };
-	bool faulted = true;
-
-	sigaction(SIGSEGV, &action, NULL);
-	if (!sigsetjmp(resume, 1)) {
-		*address = 1;
-		faulted = false;
-	}
-	return faulted;
 }
 
 static void no_stores(void)
@@ -203,14 +160,6 @@ static void *reader(void *unused)
 	return NULL;
 }
 
-static void wait_for_looks(uint64_t nr)
-{
-	uint64_t from = looks;
-
-	while (looks < from + nr)
-		sched_yield();
-}
-
 static void seen_by_all(void)
 {
 	pthread_t thread;
@@ -220,13 +169,13 @@ static void seen_by_all(void)
 	blank_create(&shared, -1, 1, 64, 1024);
 	pthread_create(&thread, NULL, reader, NULL);
 	for (uint64_t round = 1; round <= 300; round++) {
-		wait_for_looks(50);
+		wait_for_looks(&looks, 50);
 		/* By turns alone, which takes the lock, and in a range. */
 		EXPECT_EQ(one(&shared, 0, EXMAP_OP_ALLOC, 0,
 			      round % 2 ? 1 : 8, NULL), 0);
 		*(volatile uint64_t *)shared.base = round;
 		__atomic_store_n(&round_ready, round, __ATOMIC_RELEASE);
-		wait_for_looks(50);
+		wait_for_looks(&looks, 50);
 		__atomic_store_n(&round_ready, 0, __ATOMIC_RELEASE);
 		EXPECT_EQ(one(&shared, 0, EXMAP_OP_FREE, 0, 8, NULL), 0);
 	}

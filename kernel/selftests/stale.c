@@ -42,14 +42,6 @@ static void *reader(void *unused)
 	return NULL;
 }
 
-static void wait_for_looks(uint64_t nr)
-{
-	uint64_t from = looks;
-
-	while (looks < from + nr)
-		sched_yield();
-}
-
 static void stale(void)
 {
 	struct sigaction action = { .sa_handler = on_fault };
@@ -63,7 +55,7 @@ static void stale(void)
 	pthread_create(&thread, NULL, reader, NULL);
 	for (int round = 0; round < ROUNDS; round++) {
 		*(volatile uint64_t *)m.base = round;
-		wait_for_looks(50);
+		wait_for_looks(&looks, 50);
 		/* By turns alone, which flushes one address, and in a batch. */
 		if (round % 2)
 			EXPECT_EQ(one(&m, 0, EXMAP_OP_FREE, 0, 1, NULL), 0);
@@ -73,7 +65,7 @@ static void stale(void)
 		EXPECT_EQ(batch_one(&m, 0, EXMAP_OP_ALLOC, 100, 64, NULL), 0);
 		for (int i = 100; i < 164; i++)
 			*(volatile uint64_t *)(m.base + i * PAGE) = SECRET;
-		wait_for_looks(50);
+		wait_for_looks(&looks, 50);
 		for (int i = 100; i < 164; i++)
 			*(volatile uint64_t *)(m.base + i * PAGE) = 0;
 		EXPECT_EQ(batch_one(&m, 0, EXMAP_OP_FREE, 100, 64, NULL), 0);

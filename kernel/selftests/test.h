@@ -96,6 +96,10 @@ int exmap_open(void);
 int exmap_setup(int fd, int backing, int ifaces, unsigned long pool);
 void map_create(struct map *m, int backing, int ifaces, unsigned long pool,
 		unsigned long pages);
+/* The same with a choice of EXMAP_FAULTS_... */
+void map_create_with(struct map *m, unsigned int faults, int backing,
+		     int ifaces, unsigned long pool, unsigned long pages);
+int set_faults(int fd, unsigned int faults);
 void map_destroy(struct map *m);
 
 /* One range through the page of interface @i; the result, and pages moved. */
@@ -117,6 +121,10 @@ unsigned long count_mapped(struct map *m, unsigned long first,
 			   unsigned long nr);
 /* Whether a load by this thread raises SIGSEGV. */
 bool load_faults(const volatile char *address);
+/* The same of a store, of 1. */
+bool store_faults(volatile char *address);
+/* Until another thread has counted @nr more of its looks at a page. */
+void wait_for_looks(const volatile uint64_t *looks, uint64_t nr);
 
 void pin_to_cpu(int cpu);
 /* Fills and checks a page with words that depend on where and when. */

@@ -22,13 +22,29 @@ int exmap_setup(int fd, int backing, int ifaces, unsigned long pool)
 	return ioctl(fd, EXMAP_IOCTL_SETUP, &setup);
 }
 
+int set_faults(int fd, unsigned int faults)
+{
+	struct exmap_options options = { .faults = faults };
+
+	return ioctl(fd, EXMAP_IOCTL_OPTIONS, &options);
+}
+
 void map_create(struct map *m, int backing, int ifaces, unsigned long pool,
 		unsigned long pages)
+{
+	map_create_with(m, EXMAP_FAULTS_SIGNAL, backing, ifaces, pool, pages);
+}
+
+void map_create_with(struct map *m, unsigned int faults, int backing,
+		     int ifaces, unsigned long pool, unsigned long pages)
 {
 	memset(m, 0, sizeof(*m));
 	m->fd = exmap_open();
 	m->pages = pages;
 	m->nr_ifaces = ifaces;
+	/* The default is left alone, as by programs that know no options. */
+	if (faults != EXMAP_FAULTS_SIGNAL)
+		REQUIRE(set_faults(m->fd, faults) == 0);
 	REQUIRE(exmap_setup(m->fd, backing, ifaces, pool) == 0);
 	m->base = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED,
 		       m->fd, EXMAP_OFF_EXMAP);
@@ -162,18 +178,39 @@ static void jump_back(int signal)
 	siglongjmp(back, 1);
 }
 
-bool load_faults(const volatile char *address)
+static bool access_faults(volatile char *address, bool store)
 {
 	struct sigaction action = { .sa_handler = jump_back }, old;
 	bool faulted = true;
 
 	sigaction(SIGSEGV, &action, &old);
 	if (!sigsetjmp(back, 1)) {
-		(void)*address;
+		if (store)
+			*address = 1;
+		else
+			(void)*address;
 		faulted = false;
 	}
 	sigaction(SIGSEGV, &old, NULL);
 	return faulted;
+}
+
+bool load_faults(const volatile char *address)
+{
+	return access_faults((volatile char *)address, false);
+}
+
+bool store_faults(volatile char *address)
+{
+	return access_faults(address, true);
+}
+
+void wait_for_looks(const volatile uint64_t *looks, uint64_t nr)
+{
+	uint64_t from = *looks;
+
+	while (*looks < from + nr)
+		sched_yield();
 }
 
 void pin_to_cpu(int cpu)
