@@ -50,7 +50,7 @@ boot() {
 	echo "== $1: $2"
 	# shellcheck disable=SC2086 # the disk is two words, or none
 	"$kernel/vm/run.sh" -k "$work/$1" -r "$kernel/selftests/guest.sh" -o "$out" -t "$limit" $disk \
-		-M null_blk:nr_devices=0 -a "$arguments" "${@:4}" "$stage"/* "$work/tests/exmap-test" "$work/tests/exmap-cost" || status=$?
+		-M null_blk:nr_devices=0 -a "$arguments" "${@:4}" "$stage"/* kernel/vm/dmesg.sh "$work/tests/exmap-test" "$work/tests/exmap-cost" || status=$?
 	rm -f "$out/disk" "$out/initramfs.gz"
 	return $status
 }

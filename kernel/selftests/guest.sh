@@ -2,6 +2,7 @@
 # /guest.conf: TESTS (groups of exmap-test, empty for all), SECONDS_STRESS, RELOADS, PARAMS (of the module),
 # COST (1 to count instructions), SLACK_KIB (memory that may seem lost for a while).
 . /guest.conf
+. /dmesg.sh
 failed=0
 note() {
 	echo "not ok - $1"
@@ -60,11 +61,5 @@ if [ "$RELOADS" -gt 0 ]; then
 		note "memory was lost by loading"
 fi
 
-dmesg > /tmp/dmesg
-if grep -E 'BUG|WARNING|Bad page|bad pte|Bad rss|KASAN|possible circular|possible recursive|suspicious RCU|Call Trace|general protection|RCU stall|hung task' /tmp/dmesg; then
-	tail -60 /tmp/dmesg
-	note "the kernel complained"
-else
-	echo "ok - the kernel did not complain"
-fi
+kernel_did_not_complain
 exit $failed

@@ -1,6 +1,8 @@
 # guest.sh - in the guest: load the module, make a file system, run Vellum's programs. /guest.conf has MODE, SLOW (arguments
-# for test programs), SECONDS_PROGRAM (how long one may take) and SECONDS_STRESS; /programs lists the test programs, named PACKAGE-TEST.
+# for test programs), SECONDS_PROGRAM (how long one may take) and SECONDS_STRESS; each line of
+# /programs is a test program, named PACKAGE-TEST, and which of its tests to run, or none for all.
 . /guest.conf
+. /dmesg.sh
 failed=0
 note() {
 	echo "not ok - $1"
@@ -16,26 +18,44 @@ insmod /exmap.ko || exit 1
 export TMPDIR=/mnt EXMAP_EXPECTED=1 TEST_PATIENCE=5
 cd /mnt || exit 1
 
-# run PROGRAM - says how it went; by now the module's device is what Vellum finds by itself
+# run PROGRAM [TEST...] - says how it went; by now the module's device is what Vellum finds by itself
 run() {
+	program=$1
+	shift
 	begin=$(cut -d. -f1 /proc/uptime)
 	# shellcheck disable=SC2086 # arguments
-	if timeout -s ABRT "$SECONDS_PROGRAM" /"$1" --test-threads=2 $SLOW > /tmp/log 2>&1; then
-		echo "ok - $1: $(sed -n 's/^test result: ok. //p' /tmp/log | cut -d';' -f1,3), $(($(cut -d. -f1 /proc/uptime) - begin)) s"
+	if timeout -s ABRT "$SECONDS_PROGRAM" /"$program" "$@" --show-output --test-threads=2 $SLOW > /tmp/log 2>&1; then
+		grep '^counted:' /tmp/log >> /tmp/counted
+		echo "ok - $program: $(sed -n 's/^test result: ok. //p' /tmp/log | cut -d';' -f1,3), $(($(cut -d. -f1 /proc/uptime) - begin)) s"
 		grep '^SKIPPED' /tmp/log
 		return 0
 	fi
-	note "$1"
+	note "$program"
 	tail -60 /tmp/log
 	return 1
 }
 
+# counted - what the programs say they did so far, added up for each way in which memory was given back
+counted() {
+	# counted: N operations, N pages read, N pages evicted, N pages written, memory by METHOD
+	awk '{ operations[$15] += $2; read[$15] += $4; evicted[$15] += $7; written[$15] += $10 }
+	END {
+		for (method in operations)
+			printf "# memory by %s: %d operations, %d pages read and verified, %d evicted, %d written\n",
+				method, operations[method], read[method], evicted[method], written[method]
+	}' /tmp/counted
+}
+
 rounds=0
 while :; do
-	while read -r program; do
-		run "$program"
+	# In each round other random numbers.
+	export TEST_SEED=$rounds
+	while read -r program tests; do
+		# shellcheck disable=SC2086 # several names
+		run "$program" $tests
 	done < /programs
 	rounds=$((rounds + 1))
+	[ "$MODE" = stress ] && echo "# $rounds rounds in $(cut -d. -f1 /proc/uptime) s" && counted
 	[ "$MODE" = stress ] && [ "$failed" = 0 ] && [ "$(cut -d. -f1 /proc/uptime)" -lt "$SECONDS_STRESS" ] || break
 done
 [ "$MODE" = stress ] && [ "$failed" = 0 ] && echo "ok - stress: $rounds rounds in $(cut -d. -f1 /proc/uptime) s"
@@ -58,13 +78,9 @@ if [ "$MODE" = counts ]; then
 	cat /tmp/log
 fi
 cd /
-umount /mnt
+# What watches over a program's time is in that folder, and looks only every second whether it is still wanted.
+sleep 2
+umount /mnt || note "the file system is still in use"
 rmmod exmap || note "the module is still in use"
-dmesg > /tmp/dmesg
-if grep -E 'BUG|WARNING|Bad page|bad pte|Bad rss|KASAN|possible circular|possible recursive|suspicious RCU|Call Trace|general protection|RCU stall|hung task' /tmp/dmesg; then
-	tail -60 /tmp/dmesg
-	note "the kernel complained"
-else
-	echo "ok - the kernel did not complain"
-fi
+kernel_did_not_complain
 exit $failed

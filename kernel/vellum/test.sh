@@ -28,6 +28,15 @@ programs() {
 		sed -n 's/.*"package_id":"[^"]*crates\/\([a-z]*\)[^"]*".*"target":{"kind":\["\([a-z]*\)"\].*"name":"\([a-z_]*\)".*"executable":"\([^"]*\)".*/\4 \1 \3/p'
 }
 
+# stress_tests PROGRAM - arguments that choose those of its tests in which threads work on exmap beyond memory
+stress_tests() {
+	case $1 in
+	access-concurrent_histories) echo "threads_agree_with threads_agree_without threads_that_load" ;;
+	access-batches) echo "they_do_what batches_meet" ;;
+	pool-stress) echo "slow_file real_file" ;;
+	esac
+}
+
 # A test that would take minutes there; "full" runs it, too.
 program=0 slow="--skip threads_on_a_slow_file"
 case $mode in
@@ -56,7 +65,9 @@ for package in ${VELLUM_PACKAGES:-$packages}; do
 		# Looks at bytes only, and wants the sources to be there.
 		[ "$name" != node_damage ] || continue
 		strip "$path" -o "$stage/$package-$name"
-		echo "$package-$name" >> "$stage/programs"
+		chosen=
+		[ "$mode" != stress ] || chosen=$(stress_tests "$package-$name")
+		echo "$package-$name $chosen" >> "$stage/programs"
 	done < "$stage/built"
 done
 case $mode in
@@ -73,6 +84,6 @@ mapfile -t libraries < <(ldd "$stage"/*-* "$stage"/lab "$(command -v mke2fs)" 2>
 echo "== $series: Vellum, $mode"
 status=0
 kernel/vm/run.sh -k "$work/$series" -r kernel/vellum/guest.sh -o "$work/$series/$guest" -t "$limit" -m 3G -d 4G \
-	-M "crc32c_generic ext4" "$stage"/* "$(command -v mke2fs)" /etc/mke2fs.conf "${libraries[@]}" || status=$?
+	-M "crc32c_generic ext4" "$stage"/* kernel/vm/dmesg.sh "$(command -v mke2fs)" /etc/mke2fs.conf "${libraries[@]}" || status=$?
 rm -rf "$work/$series/$guest"/{disk,initramfs.gz} "$stage"
 exit $status
