@@ -5,6 +5,8 @@
 #                                      translations fails without flushes: a minute or two a kernel
 #   kernel/test.sh full [SERIES...]    also 100 loads, both ways to flush, 1 and 4 processors, longer stress, the count
 #                                      of instructions: some ten minutes a kernel
+#   kernel/test.sh counts [SERIES...]  what it costs, counted: flushes, shootdowns and calls for batches of 512, instructions
+#                                      for a page, against page faults and madvise
 #   kernel/test.sh debug               short on the kernel that debug-kernel.sh has built
 #
 # SERIES is 6.1 or 6.12; both by default. Kernels, builds and consoles are kept in target/kernel, and fetched or built
@@ -18,8 +20,8 @@ work=${CARGO_TARGET_DIR:-$PWD/target}/kernel
 mode=${1:-short}
 shift || true
 case $mode in
-short | full | debug) ;;
-*) sed -n '2,14s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+short | full | counts | debug) ;;
+*) sed -n '2,16s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
 esac
 series=("$@")
 [ $# -gt 0 ] || series=(6.1 6.12)
@@ -60,6 +62,10 @@ check() { # boot, and count
 	count "$work/$1/$2/console.log"
 }
 
+instructions() { # instructions SERIES - on one processor, whose clock counts them
+	cost=1 tests=basic check "$1" instructions build -s 1 -A tcg -q "-icount shift=1,sleep=off"
+}
+
 tests=${EXMAP_TESTS:-} stress=${EXMAP_SECONDS:-3} reloads=0 parameters='' cost=0 limit=170 arguments= disk="-d 64M" slack=1024
 mkdir -p "$work/tests"
 make -s -C "$kernel/selftests" OUT="$work/tests"
@@ -70,6 +76,11 @@ for s in "${series[@]}"; do
 		"$kernel/vm/setup.sh" "$s" "$work/$s" || skip kernel/test.sh "Debian's kernel $s cannot be fetched."
 	fi
 	"$kernel/vm/module.sh" "$work/$s" build
+	if [ "$mode" = counts ]; then
+		tests=count check "$s" two-processors build
+		instructions "$s"
+		continue
+	fi
 	"$kernel/vm/module.sh" "$work/$s" build-no-flush EXMAP_TEST_NO_FLUSH=y
 	# Finding out a disk's interrupt takes longer there than the kernel allows, so the tests' disk is one in memory. What
 	# unmaps free pages and looks at free objects finds nothing that KASAN does not, and takes long.
@@ -80,7 +91,7 @@ for s in "${series[@]}"; do
 		check "$s" four-processors build -s 4
 		tests='basic setup alloc read memory uring' check "$s" one-processor build -s 1
 		tests='basic stale count stress' parameters=flush=ipi check "$s" by-interrupt build
-		cost=1 tests=basic check "$s" instructions build -s 1 -A tcg -q "-icount shift=1,sleep=off"
+		instructions "$s"
 	else
 		check "$s" two-processors build
 	fi

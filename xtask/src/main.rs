@@ -32,7 +32,7 @@ Commands:
   sample            write crates/vellum/tests/data/sample-v1.vellum anew (only for a new format version)
   vm test           test the kernel module, and Vellum on it, in emulated machines: a few minutes
   vm test --full    the same at length (--debug: on a kernel that looks for errors; --stress: an hour of
-                    lookups and updates; --counts: TLB shootdowns for each page)
+                    lookups and updates; --counts: instructions and TLB shootdowns for each page)
   help              show this
 
 Examples:

@@ -21,7 +21,7 @@ const RUNS: &[(&str, &[Script])] = &[
         "--full",
         &[&["test.sh", "full"], &["vellum/test.sh", "full", "6.1"], &["vellum/test.sh", "full", "6.12"]],
     ),
-    ("--counts", &[&["vellum/test.sh", "counts", "6.12"]]),
+    ("--counts", &[&["test.sh", "counts", "6.12"], &["vellum/test.sh", "counts", "6.12"]]),
     ("--stress", &[&["vellum/test.sh", "stress", "6.12"]]),
     ("--debug", &[&["debug-kernel.sh", "6.1"], &["test.sh", "debug"]]),
 ];
