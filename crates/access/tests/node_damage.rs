@@ -7,8 +7,8 @@ use node_tree::Tree;
 use std::cell::Cell;
 use std::cmp::Ordering;
 use vellum_access::node::{
-    BLOB_REFERENCE_BYTES, MAX_INNER_COUNT, MAX_LEAF_COUNT, NODE_BYTES, NodeMut, NodeView, Split, ValueKind,
-    can_merge,
+    BLOB_REFERENCE_BYTES, LeafCopy, MAX_INNER_COUNT, MAX_LEAF_COUNT, NODE_BYTES, NodeMut, NodeView, Split,
+    ValueKind, can_merge,
 };
 use vellum_base::{Bytes, PageId};
 
@@ -78,6 +78,9 @@ impl Bytes for Changing<'_> {
     fn append_to(self, at: usize, length: usize, target: &mut Vec<u8>) {
         self.page.append_to(at, length, target);
     }
+    fn copy_to(self, at: usize, target: &mut [u8]) {
+        self.page.copy_to(at, target);
+    }
 }
 
 /// Calls everything that reads, and checks what holds whatever the bytes are.
@@ -105,6 +108,20 @@ fn read_all<B: Bytes>(view: NodeView<B>) {
         view.upper_fence(&mut out);
         assert!(out.len() <= 5 * NODE_BYTES);
         let _ = view.compare_key(index, b"kab\x02");
+    }
+    let mut copy = LeafCopy::default();
+    for index in [0, 1, count / 2, count, usize::MAX / 64] {
+        copy.begin(view);
+        assert!(copy.count() <= MAX_LEAF_COUNT);
+        copy.add_from(view, index, 300);
+        copy.add_before(view, index, 300);
+        let _ = (copy.view().covers(b"kab"), copy.view().covers_behind(b"kab"));
+        for held in (0..copy.count()).filter(|held| copy.holds(*held)) {
+            copy.view().append_key(held, &mut out);
+            copy.view().append_value(held, &mut out);
+        }
+        copy.copy_all(view);
+        assert!(copy.count() <= MAX_LEAF_COUNT && !copy.holds(copy.count()));
     }
 }
 

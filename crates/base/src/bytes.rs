@@ -41,6 +41,10 @@ pub trait Bytes: Copy {
 
     /// Appends `length` bytes from `at` to `target`. A range that would cross the end is cut there.
     fn append_to(self, at: usize, length: usize, target: &mut Vec<u8>);
+
+    /// Copies the bytes from `at` on to `target`, as many as it has. A range that would cross the end is cut there:
+    /// the rest of `target` stays as it is.
+    fn copy_to(self, at: usize, target: &mut [u8]);
 }
 
 impl Bytes for &[u8] {
@@ -97,6 +101,12 @@ impl Bytes for &[u8] {
     fn append_to(self, at: usize, length: usize, target: &mut Vec<u8>) {
         target.extend_from_slice(cut(self, at, length));
     }
+
+    #[inline]
+    fn copy_to(self, at: usize, target: &mut [u8]) {
+        let source = cut(self, at, target.len());
+        target[..source.len()].copy_from_slice(source);
+    }
 }
 
 /// Up to seven bytes as the upper ones of a big-endian number.
@@ -139,5 +149,11 @@ mod tests {
         let mut out = Vec::new();
         bytes.append_to(8, usize::MAX, &mut out);
         assert_eq!(out, [9]);
+        let mut target = [0; 3];
+        bytes.copy_to(3, &mut target);
+        assert_eq!(target, [4, 5, 6]);
+        bytes.copy_to(7, &mut target);
+        bytes.copy_to(usize::MAX, &mut target);
+        assert_eq!(target, [8, 9, 6]);
     }
 }

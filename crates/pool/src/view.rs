@@ -298,6 +298,13 @@ impl Bytes for OptimisticBytes<'_> {
             target.set_len(target.len() + length);
         }
     }
+
+    #[inline]
+    fn copy_to(self, at: usize, target: &mut [u8]) {
+        let (at, length) = Self::cut(at, target.len());
+        // SAFETY: `length` is at most the length of the target.
+        unsafe { self.copy(at, length, target.as_mut_ptr()) };
+    }
 }
 
 /// Fetches memory that will be read soon into the processor's cache.
@@ -353,6 +360,12 @@ mod tests {
                 view.append_to(at, length, &mut ours);
                 slice.append_to(at, length, &mut theirs);
                 assert_eq!(ours, theirs);
+                let (mut ours, mut theirs) = (vec![1; length.min(5000)], vec![1; length.min(5000)]);
+                view.copy_to(at, &mut ours);
+                slice.copy_to(at, &mut theirs);
+                assert_eq!(ours, theirs);
+                let mut theirs = vec![1];
+                slice.append_to(at, length, &mut theirs);
                 for change in [0usize, 1, 5, 12] {
                     let mut other = theirs[1..].to_vec();
                     assert_eq!(view.compare(at, length, &other), slice.compare(at, length, &other));

@@ -79,6 +79,7 @@
 
 mod ahead;
 mod build;
+mod copy;
 mod draft;
 mod edit;
 mod end;
@@ -95,6 +96,7 @@ mod view;
 #[cfg(test)]
 mod tests;
 
+pub use copy::LeafCopy;
 pub(crate) use draft::{InnerDraft, LeafDraft};
 pub use edit::NodeMut;
 pub use end::End;

@@ -228,6 +228,12 @@ impl<B: Bytes> NodeView<B> {
         self.word().flags() & FLAG_UPPER == 0
     }
 
+    /// Whether nothing bounds the keys of the node below.
+    #[inline]
+    pub fn is_first(self) -> bool {
+        self.word().flags() & FLAG_LOWER == 0
+    }
+
     /// Whether the record that was just added at `index` continues a run in ascending order: it lies behind all others
     /// of the tree, or behind the one that was added before it.
     pub fn goes_on(self, index: usize) -> bool {
@@ -246,6 +252,14 @@ impl<B: Bytes> NodeView<B> {
         let above = flags & FLAG_LOWER == 0
             || self.bytes.compare(self.lower_at(), self.lower_length(), key) == Ordering::Less;
         above && (flags & FLAG_UPPER == 0 || self.compare_upper_fence(key) != Ordering::Less)
+    }
+
+    /// Whether the keys right behind `key` lie between the fences.
+    pub fn covers_behind(self, key: &[u8]) -> bool {
+        let flags = self.word().flags();
+        let above = flags & FLAG_LOWER == 0
+            || self.bytes.compare(self.lower_at(), self.lower_length(), key) != Ordering::Greater;
+        above && (flags & FLAG_UPPER == 0 || self.compare_upper_fence(key) == Ordering::Greater)
     }
 
     /// Whether the node may hold `key`. That is whether it covers it; but a separator at the upper fence would

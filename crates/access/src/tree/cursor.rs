@@ -1,22 +1,31 @@
 //! Cursors: walking a range of keys in either direction.
 //!
-//! A cursor copies a leaf as it is at one moment and hands out what is in the copy. At its end it goes down
-//! the tree anew, to the leaf beyond the fence. So it holds no latch between two calls, whatever others do
-//! meanwhile; what it shows of one leaf belongs to one moment, and different leaves to different ones.
+//! A cursor keeps a look at the leaf in which it stands, and copies records out of it in groups: a few at first, for
+//! most ranges are short, more as it goes on, and then whole leaves at once. After each group the look is validated,
+//! so what has been copied of one leaf belongs to one moment. If the leaf has changed when more is wanted of it, the
+//! cursor looks for its place anew, by the key behind or before which it stands.
+//!
+//! At the leaf's end it goes to the next child of the parent by which it came, as long as the parent is what it was;
+//! else down the tree, to the leaf beyond the fence. So it holds no latch between two calls, whatever others do
+//! meanwhile; what it shows at once belongs to one moment, and different groups to different ones.
 
 use super::{
     Tree, check_key,
-    descend::Towards,
+    descend::{NOT_ITS_FENCES, Place, Towards, leads_on},
     readahead::{Direction, ReadAhead},
 };
 use crate::{
     AccessError,
     blob::BlobReference,
-    node::{NodeView, ValueKind},
+    node::{LeafCopy, NodeView, ValueKind},
     value::{Held, Value},
 };
-use std::ops::Bound;
-use vellum_pool::{Pager, PoolError};
+use std::ops::{Bound, Range};
+use vellum_base::Bytes;
+use vellum_pool::{Interrupt, OptimisticPage, Pager, PoolError};
+
+/// How many bytes of records a cursor copies at a time, to begin with; after these groups it copies whole leaves.
+const GROUPS_BYTES: [usize; 2] = [256, 1024];
 
 /// Walks the entries of a range in both directions.
 ///
@@ -44,27 +53,36 @@ use vellum_pool::{Pager, PoolError};
 /// assert_eq!(cursor.previous()?.map(|entry| entry.key().to_vec()), Some(b"two".to_vec()));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Cursor<'p, P: Pager> {
+pub struct Cursor<'p, P: Pager + 'p> {
     tree: Tree<'p, P>,
     lower: Bound<Vec<u8>>,
     upper: Bound<Vec<u8>>,
-    /// A copy of the leaf in which the cursor stands; empty before the first step.
-    leaf: Vec<u8>,
-    /// Room for the copy of the next one, so that a leaf that cannot be read leaves the cursor where it was.
-    spare: Vec<u8>,
-    /// The slot of the copy behind the cursor.
-    index: usize,
-    /// Where a cursor without a leaf stands.
-    start: Start,
+    /// Where it stands, whatever becomes of the leaf.
+    stand: Stand,
+    /// The key behind or before which it stands; that of the entry that was shown last.
     key: Vec<u8>,
+    /// Where it stands in the tree; none before the first step, and when the leaf has changed.
+    place: Option<Place<'p, P>>,
+    /// What has been copied of that leaf.
+    leaf: LeafCopy,
+    /// The slot behind the cursor.
+    index: usize,
+    /// How many groups have been copied since the cursor was put where it began.
+    groups: usize,
     ahead: ReadAhead<'p, P>,
 }
 
-#[derive(Clone)]
-enum Start {
-    Lower,
-    Upper,
-    At(Vec<u8>),
+/// Between which keys a cursor stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stand {
+    /// At the beginning of the range.
+    Start,
+    /// At its end.
+    End,
+    /// Just before the cursor's key, which need not be there.
+    Before,
+    /// Right behind it.
+    Behind,
 }
 
 /// An entry, as long as the cursor stays where it is.
@@ -130,11 +148,12 @@ impl<'p, P: Pager> Tree<'p, P> {
             tree: *self,
             lower: lower.map(<[u8]>::to_vec),
             upper: upper.map(<[u8]>::to_vec),
-            leaf: Vec::new(),
-            spare: Vec::new(),
-            index: 0,
-            start: Start::Lower,
+            stand: Stand::Start,
             key: Vec::new(),
+            place: None,
+            leaf: LeafCopy::default(),
+            index: 0,
+            groups: 0,
             ahead: ReadAhead::new(),
         })
     }
@@ -143,14 +162,12 @@ impl<'p, P: Pager> Tree<'p, P> {
 impl<'p, P: Pager> Cursor<'p, P> {
     /// Goes to the beginning of the range.
     pub fn seek_to_start(&mut self) {
-        self.leaf.clear();
-        self.start = Start::Lower;
+        self.put(Stand::Start);
     }
 
     /// Goes to the end of the range, for walking backwards.
     pub fn seek_to_end(&mut self) {
-        self.leaf.clear();
-        self.start = Start::Upper;
+        self.put(Stand::End);
     }
 
     /// Goes to just before `key`, whether or not it is there. Outside of the range, it goes to the end of the
@@ -160,125 +177,207 @@ impl<'p, P: Pager> Cursor<'p, P> {
     /// If the key is too long.
     pub fn seek(&mut self, key: &[u8]) -> Result<(), AccessError> {
         check_key(key)?;
-        self.leaf.clear();
-        self.start = if self.is_before_range(key) {
-            Start::Lower
+        if self.is_before_range(key) {
+            self.put(Stand::Start);
         } else if self.is_behind_range(key) {
-            Start::Upper
+            self.put(Stand::End);
         } else {
-            Start::At(key.to_vec())
-        };
+            self.put(Stand::Before);
+            self.key.clear();
+            self.key.extend_from_slice(key);
+        }
         Ok(())
+    }
+
+    /// Begins anew somewhere.
+    fn put(&mut self, stand: Stand) {
+        self.stand = stand;
+        self.groups = 0;
+        self.leave();
+        self.ahead.reset(Direction::Forward);
     }
 
     /// Steps over the next entry and returns it; `None` at the end of the range.
     ///
     /// # Errors
     /// If a page cannot be read or is damaged.
+    #[inline]
     #[expect(clippy::should_implement_trait, reason = "the entry borrows from the cursor")]
     pub fn next(&mut self) -> Result<Option<Entry<'_, 'p, P>>, AccessError> {
-        self.arrive()?;
-        while self.index >= self.view().count() {
-            let mut fence = Vec::new();
-            if !self.view().upper_fence(&mut fence) || self.ends_at(&fence) {
+        while !self.leaf.holds(self.index) {
+            if !self.fetch(Direction::Forward)? {
                 return Ok(None);
             }
-            self.go_on(Direction::Forward, &fence)?;
-        }
-        self.load_key(self.index);
-        if self.is_behind_range(&self.key) {
-            return Ok(None);
         }
         let index = self.index;
-        self.index += 1;
-        self.entry(index).map(Some)
+        self.load_key(index);
+        if self.is_behind_range(&self.key) {
+            self.stand = Stand::End;
+            return Ok(None);
+        }
+        self.stand = Stand::Before;
+        let value = self.value_at(index)?;
+        (self.stand, self.index) = (Stand::Behind, index + 1);
+        Ok(Some(self.entry(value)))
     }
 
     /// Steps back over the entry before and returns it; `None` at the beginning of the range.
     ///
     /// # Errors
     /// As for [`next`](Self::next).
+    #[inline]
     pub fn previous(&mut self) -> Result<Option<Entry<'_, 'p, P>>, AccessError> {
-        self.arrive()?;
-        while self.index == 0 {
-            let mut fence = Vec::new();
-            if !self.view().lower_fence(&mut fence) || self.is_before_range(&fence) {
-                return Ok(None);
+        let index = loop {
+            match self.index.checked_sub(1) {
+                Some(index) if self.leaf.holds(index) => break index,
+                _ if !self.fetch(Direction::Backward)? => return Ok(None),
+                _ => {}
             }
-            self.go_on(Direction::Backward, &fence)?;
-        }
-        self.load_key(self.index - 1);
+        };
+        self.load_key(index);
         if self.is_before_range(&self.key) {
+            self.stand = Stand::Start;
             return Ok(None);
         }
-        self.index -= 1;
-        self.entry(self.index).map(Some)
+        self.stand = Stand::Behind;
+        let value = self.value_at(index)?;
+        (self.stand, self.index) = (Stand::Before, index);
+        Ok(Some(self.entry(value)))
     }
 
-    /// Copies the first leaf, if there is none yet, and finds the cursor's place in it.
-    fn arrive(&mut self) -> Result<(), AccessError> {
-        if !self.leaf.is_empty() {
-            return Ok(());
-        }
-        self.ahead.reset(Direction::Forward);
-        let (key, behind) = match (&self.start, &self.lower, &self.upper) {
-            (Start::At(key), _, _) => (Some(key.clone()), false),
-            (Start::Lower, Bound::Included(key), _) => (Some(key.clone()), false),
-            (Start::Lower, Bound::Excluded(key), _) => (Some(key.clone()), true),
-            (Start::Upper, _, Bound::Included(key)) => (Some(key.clone()), true),
-            (Start::Upper, _, Bound::Excluded(key)) => (Some(key.clone()), false),
-            (Start::Lower | Start::Upper, _, _) => (None, false),
+    /// Does the next thing that it takes to have the next record in this direction at hand; false if there is none.
+    #[inline(never)]
+    fn fetch(&mut self, direction: Direction) -> Result<bool, AccessError> {
+        let Some(place) = &self.place else { return self.arrive(direction).map(|()| true) };
+        let at_end = match direction {
+            Direction::Forward => self.index >= self.leaf.count(),
+            Direction::Backward => self.index == 0,
         };
-        match key {
-            Some(key) => {
-                self.copy_leaf(Towards::Key(&key))?;
-                let find = self.view().find(&key);
-                self.index = find.index + usize::from(behind && find.found);
-            }
-            None if matches!(self.start, Start::Lower) => {
-                self.copy_leaf(Towards::First)?;
-                self.index = 0;
-            }
-            None => {
-                self.copy_leaf(Towards::Last)?;
-                self.index = self.view().count();
-            }
+        if at_end {
+            return self.go_on(direction);
         }
-        Ok(())
+        let page = place.node;
+        copy_group(NodeView::new(page.bytes()), self.index, direction, self.groups, &mut self.leaf);
+        self.groups += 1;
+        if page.validate().is_err() {
+            // The leaf is not what it was: the copy is worthless, the place in it too.
+            self.leave();
+        }
+        Ok(true)
     }
 
-    /// Goes from a leaf's fence to the leaf on its other side, which lies in the direction given.
-    fn go_on(&mut self, direction: Direction, fence: &[u8]) -> Result<(), AccessError> {
-        let (towards, bound) = match direction {
-            Direction::Forward => (Towards::Behind(fence), &self.upper),
-            Direction::Backward => (Towards::Key(fence), &self.lower),
+    /// Looks for the place where the cursor stands.
+    fn arrive(&mut self, direction: Direction) -> Result<(), AccessError> {
+        let bound = match self.stand {
+            Stand::Start => Some((&self.lower, Stand::Before, Stand::Behind)),
+            Stand::End => Some((&self.upper, Stand::Behind, Stand::Before)),
+            Stand::Before | Stand::Behind => None,
         };
+        if let Some((bound, included, excluded)) = bound {
+            let (key, stand) = match bound {
+                Bound::Included(key) => (&key[..], included),
+                Bound::Excluded(key) => (&key[..], excluded),
+                Bound::Unbounded => (&[][..], self.stand),
+            };
+            self.key.clear();
+            self.key.extend_from_slice(key);
+            self.stand = stand;
+        }
+        self.land(direction, None)
+    }
+
+    /// Goes from the end of a leaf to the one that lies beyond it in this direction; false if there is nothing of the
+    /// range.
+    fn go_on(&mut self, direction: Direction) -> Result<bool, AccessError> {
+        self.key.clear();
+        let view = self.leaf.view();
+        let (more, bound) = match direction {
+            Direction::Forward => (view.upper_fence(&mut self.key) && !self.ends_at(&self.key), &self.upper),
+            Direction::Backward => {
+                (view.lower_fence(&mut self.key) && !self.is_before_range(&self.key), &self.lower)
+            }
+        };
+        if !more {
+            self.stand = match direction {
+                Direction::Forward => Stand::End,
+                Direction::Backward => Stand::Start,
+            };
+            return Ok(false);
+        }
+        self.stand = Stand::Behind;
         let bound = match bound {
             Bound::Included(key) | Bound::Excluded(key) => Some(&key[..]),
             Bound::Unbounded => None,
         };
-        self.ahead.advance(&self.tree, direction, fence, bound);
-        self.copy_leaf(towards)?;
-        // Meanwhile the leaf may have been merged with the one that the cursor comes from.
-        let find = self.view().find(fence);
-        self.index = find.index + usize::from(find.found);
-        Ok(())
+        let sibling = self.place.as_ref().and_then(|place| place.sibling(direction));
+        self.ahead.advance(&self.tree, direction, (&self.key, sibling), bound);
+        self.land(direction, sibling)?;
+        Ok(true)
     }
 
-    /// Copies a leaf. If that fails, the cursor stays where it is.
-    fn copy_leaf(&mut self, towards: Towards<'_>) -> Result<(), AccessError> {
-        self.tree.copy_node(towards, 0, self.ahead.is_scan(), &mut self.spare)?;
-        std::mem::swap(&mut self.leaf, &mut self.spare);
-        Ok(())
+    /// Goes to the leaf where the cursor stands: to that to which `sibling` refers, if it does so still, and else down
+    /// the tree. Copies the first group of it. If that fails, the cursor stands where it stood.
+    fn land(
+        &mut self,
+        direction: Direction,
+        mut sibling: Option<(P::Optimistic<'p>, usize)>,
+    ) -> Result<(), AccessError> {
+        self.leave();
+        let Self { tree, key, leaf, groups, .. } = self;
+        let (stand, in_passing) = (self.stand, self.ahead.is_scan());
+        let towards = match (stand, direction) {
+            (Stand::Start, _) => Towards::First,
+            (Stand::End, _) => Towards::Last,
+            (Stand::Behind, Direction::Forward) => Towards::Behind(key),
+            _ => Towards::Key(key),
+        };
+        loop {
+            let (place, index) = tree.pager.run(|| {
+                sibling = sibling.filter(|(parent, _)| parent.validate().is_ok());
+                let place = match sibling {
+                    Some((parent, place)) => tree.leaf_of(parent, place, in_passing)?,
+                    None => tree.leaf_at(towards, in_passing)?,
+                };
+                let view = NodeView::new(place.node.bytes());
+                let index = match towards {
+                    Towards::First => 0,
+                    Towards::Last => view.count(),
+                    _ if sibling.is_some() && direction == Direction::Forward => 0,
+                    _ if sibling.is_some() => view.count(),
+                    Towards::Key(key) | Towards::Behind(key) => {
+                        let find = view.find(key);
+                        find.index + usize::from(find.found && stand == Stand::Behind)
+                    }
+                };
+                if *groups < GROUPS_BYTES.len() {
+                    leaf.begin(view);
+                }
+                copy_group(view, index, direction, *groups, leaf);
+                place.node.validate()?;
+                Ok::<_, Interrupt>((place, index))
+            })?;
+            if leads_on(leaf.view(), towards) {
+                *groups += 1;
+                (self.place, self.index) = (Some(place), index);
+                return Ok(());
+            }
+            leaf.clear();
+            if sibling.take().is_none() {
+                return Err(PoolError::contents(place.node.id(), NOT_ITS_FENCES).into());
+            }
+        }
     }
 
-    fn view(&self) -> NodeView<&[u8]> {
-        NodeView::new(&self.leaf)
+    /// Forgets the leaf in which the cursor stands.
+    fn leave(&mut self) {
+        self.place = None;
+        self.leaf.clear();
     }
 
+    #[inline]
     fn load_key(&mut self, index: usize) {
         self.key.clear();
-        NodeView::new(&self.leaf[..]).append_key(index, &mut self.key);
+        self.leaf.view().append_key(index, &mut self.key);
     }
 
     /// Whether no key of the range is `key` or lies before it.
@@ -307,19 +406,56 @@ impl<'p, P: Pager> Cursor<'p, P> {
         }
     }
 
-    /// The entry in slot `index`, whose key has been loaded.
-    fn entry(&self, index: usize) -> Result<Entry<'_, 'p, P>, AccessError> {
-        let at = self.view().value_location(index);
-        let bytes = self.leaf.get(at.at..at.at + at.length);
-        let value = match (at.kind, bytes) {
-            (ValueKind::Inline, Some(bytes)) => Some(EntryValue::Inline(bytes)),
-            (ValueKind::Blob, Some(bytes)) => BlobReference::decode(bytes).map(EntryValue::Blob),
-            (_, None) => None,
+    /// The value in slot `index` of the copy: its place there, or what it refers to.
+    #[inline]
+    fn value_at(&self, index: usize) -> Result<Located, AccessError> {
+        let view = self.leaf.view();
+        let at = view.value_location(index);
+        let range = at.at..at.at + at.length;
+        let located = view.bytes().get(range.clone()).and_then(|bytes| match at.kind {
+            ValueKind::Inline => Some(Located::Inline(range)),
+            ValueKind::Blob => BlobReference::decode(bytes).map(Located::Blob),
+        });
+        located.ok_or_else(|| self.damaged())
+    }
+
+    #[cold]
+    fn damaged(&self) -> AccessError {
+        let page = self.place.as_ref().map_or(self.tree.root, |place| place.node.id());
+        PoolError::contents(page, "a record of this leaf lies outside of it").into()
+    }
+
+    /// The entry whose key has been loaded.
+    #[inline]
+    fn entry(&self, value: Located) -> Entry<'_, 'p, P> {
+        let value = match value {
+            Located::Inline(range) => {
+                EntryValue::Inline(self.leaf.view().bytes().get(range).unwrap_or_default())
+            }
+            Located::Blob(reference) => EntryValue::Blob(reference),
         };
-        let value = value.ok_or_else(|| {
-            let page = vellum_base::PageHeader::read(&self.leaf).extent.head;
-            PoolError::contents(page, "a record of this leaf lies outside of it")
-        })?;
-        Ok(Entry { tree: self.tree, key: &self.key, value })
+        Entry { tree: self.tree, key: &self.key, value }
+    }
+}
+
+/// Where the value of an entry is.
+enum Located {
+    /// At these bytes of the copy of the leaf.
+    Inline(Range<usize>),
+    Blob(BlobReference),
+}
+
+/// Copies the records of a leaf that come next in this direction, `index` being the slot behind the cursor.
+fn copy_group<B: Bytes>(
+    leaf: NodeView<B>,
+    index: usize,
+    direction: Direction,
+    groups: usize,
+    copy: &mut LeafCopy,
+) {
+    match (GROUPS_BYTES.get(groups), direction) {
+        (Some(bytes), Direction::Forward) => copy.add_from(leaf, index, *bytes),
+        (Some(bytes), Direction::Backward) => copy.add_before(leaf, index, *bytes),
+        (None, _) => copy.copy_all(leaf),
     }
 }

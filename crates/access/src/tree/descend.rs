@@ -1,6 +1,6 @@
 //! The way down, without latches.
 
-use super::Tree;
+use super::{Tree, readahead::Direction};
 use crate::{
     AccessError,
     error::damaged,
@@ -17,6 +17,21 @@ pub(super) struct Place<'p, P: Pager + 'p> {
     /// The parent and the place of the child's id in it; none for the root.
     pub(super) parent: Option<(P::Optimistic<'p>, usize)>,
     pub(super) node: P::Optimistic<'p>,
+}
+
+impl<'p, P: Pager + 'p> Place<'p, P> {
+    /// The parent, and the place in it that refers to the neighbour of this node, if they have the same parent. Means
+    /// nothing unless the parent is validated.
+    pub(super) fn sibling(&self, direction: Direction) -> Option<(P::Optimistic<'p>, usize)> {
+        let (parent, place) = self.parent?;
+        let view = NodeView::new(parent.bytes());
+        let index = view.child_index(place);
+        let next = match direction {
+            Direction::Forward => Some(index + 1).filter(|next| *next <= view.count()),
+            Direction::Backward => index.checked_sub(1),
+        };
+        next.map(|next| (parent, view.child_place(next)))
+    }
 }
 
 /// Which child to go to.
@@ -89,6 +104,29 @@ impl<'p, P: Pager> Tree<'p, P> {
         Ok(Some(place))
     }
 
+    /// The leaf in the given direction, with its parent. `in_passing` says that the look does not keep it in memory.
+    pub(super) fn leaf_at(&self, towards: Towards<'_>, in_passing: bool) -> Result<Place<'p, P>, Interrupt> {
+        // Every tree has leaves.
+        let place = self.node_at_by(towards, 0, in_passing)?;
+        place.ok_or_else(|| damaged(self.root, "the root of a tree should be here"))
+    }
+
+    /// The leaf to which `parent` refers at `place`.
+    pub(super) fn leaf_of(
+        &self,
+        parent: P::Optimistic<'p>,
+        place: usize,
+        in_passing: bool,
+    ) -> Result<Place<'p, P>, Interrupt> {
+        let node = if in_passing {
+            self.pager.child_in_passing(&parent, place)?
+        } else {
+            self.pager.child(&parent, place)?
+        };
+        self.level_of(&node, Some(1))?;
+        Ok(Place { parent: Some((parent, place)), node })
+    }
+
     /// Copies the node at `level` in the given direction, as it is at one moment. False if the tree is not that
     /// high. `in_passing` says that the look does not keep the node in memory.
     pub(super) fn copy_node(
@@ -108,7 +146,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         })?;
         match page {
             Some(page) if !leads_on(NodeView::new(&copy[..]), towards) => {
-                Err(PoolError::contents(page, "its fences are not the separators of its parent").into())
+                Err(PoolError::contents(page, NOT_ITS_FENCES).into())
             }
             found => Ok(found.is_some()),
         }
@@ -162,16 +200,14 @@ impl<'p, P: Pager> Tree<'p, P> {
 
 /// Whether a node is one that is looked for in this direction. In a sound tree it always is; in a damaged one it
 /// may not be, and a cursor that believed it could walk in a circle.
-fn leads_on(node: NodeView<&[u8]>, towards: Towards<'_>) -> bool {
-    let (mut lower, mut upper) = (Vec::new(), Vec::new());
-    let lower = node.lower_fence(&mut lower).then_some(&lower[..]);
-    let upper = node.upper_fence(&mut upper).then_some(&upper[..]);
+pub(super) fn leads_on(node: NodeView<&[u8]>, towards: Towards<'_>) -> bool {
     match towards {
         Towards::Key(key) => node.covers(key),
-        Towards::Behind(key) => {
-            lower.is_none_or(|lower| lower <= key) && upper.is_none_or(|upper| key < upper)
-        }
-        Towards::First => lower.is_none(),
-        Towards::Last => upper.is_none(),
+        Towards::Behind(key) => node.covers_behind(key),
+        Towards::First => node.is_first(),
+        Towards::Last => node.is_last(),
     }
 }
+
+/// What [`leads_on`] tells of.
+pub(super) const NOT_ITS_FENCES: &str = "its fences are not the separators of its parent";

@@ -14,10 +14,10 @@
 //! that it has passed before it reads more.
 
 use super::{Tree, descend::Towards};
-use crate::node::NodeView;
+use crate::node::{NODE_BYTES, NodeView};
 use std::{cmp::Ordering, collections::VecDeque};
-use vellum_base::PageId;
-use vellum_pool::{FinishedRead, Misses, Pager};
+use vellum_base::{Bytes, PageId};
+use vellum_pool::{FinishedRead, Misses, OptimisticPage, Pager};
 
 /// How many leaves are fetched ahead at first.
 const WINDOW_FIRST: usize = 8;
@@ -91,12 +91,13 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
         self.crossed >= SCAN_LEAVES
     }
 
-    /// The cursor is about to go to the leaf beyond `fence`; nothing beyond `bound` is of interest to it.
+    /// The cursor is about to go to the leaf beyond `fence`, to which the node above may refer at `sibling`; nothing
+    /// beyond `bound` is of interest to it.
     pub(super) fn advance(
         &mut self,
         tree: &Tree<'p, P>,
         direction: Direction,
-        fence: &[u8],
+        (fence, sibling): (&[u8], Option<(P::Optimistic<'p>, usize)>),
         bound: Option<&[u8]>,
     ) {
         if direction != self.direction {
@@ -107,7 +108,10 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
             return;
         }
         if self.parent.is_empty() && !self.exhausted {
-            self.find_parent(tree, fence);
+            match sibling {
+                Some((parent, place)) if self.copy_parent(&parent, place) => {}
+                _ => self.find_parent(tree, fence),
+            }
         }
         // The window has been doubled since it was filled last.
         if !self.exhausted && self.ahead.len() <= self.window / 4 {
@@ -127,6 +131,17 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
             reads.reap(true, &mut self.finished);
             self.finished.clear();
         }
+    }
+
+    /// Copies a node above the leaves, if it has not changed, of which the child at `place` is looked at next.
+    fn copy_parent(&mut self, parent: &P::Optimistic<'p>, place: usize) -> bool {
+        self.parent.clear();
+        parent.bytes().append_to(0, NODE_BYTES, &mut self.parent);
+        if parent.validate().is_err() {
+            self.parent.clear();
+        }
+        self.next = NodeView::new(&self.parent[..]).child_index(place);
+        !self.parent.is_empty()
     }
 
     /// Copies the node above the leaf beyond `fence`.

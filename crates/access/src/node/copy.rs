@@ -1,0 +1,225 @@
+//! A copy of a leaf, or of as much of it as somebody wants to see.
+//!
+//! What is copied stands where it stands in the leaf, so that the copy is read like the leaf itself. The rest of
+//! the copy is what was left there by another leaf, or zeroes, and has no meaning.
+//!
+//! A leaf may be copied while it changes. The copy is then a mixture, and to be thrown away; but like everything that
+//! reads a node, this ends, does not panic, and stays within the page.
+
+use super::layout::*;
+use super::view::NodeView;
+use std::ops::Range;
+use vellum_base::Bytes;
+
+/// Some or all records of a leaf, with its fences. Keeps its memory from leaf to leaf.
+///
+/// ```
+/// use vellum_access::node::{LeafCopy, NODE_BYTES, NodeMut, NodeView, ValueKind};
+/// use vellum_base::PageId;
+///
+/// let mut page = vec![0; NODE_BYTES];
+/// let mut leaf = NodeMut::init(&mut page, 0, None, None, PageId(0))?;
+/// for key in [b"one", b"six", b"two"] {
+///     leaf.insert(key, b"value", ValueKind::Inline)?;
+/// }
+/// let mut copy = LeafCopy::default();
+/// copy.begin(NodeView::new(&page[..]));
+/// copy.add_from(NodeView::new(&page[..]), 1, 1);
+/// assert_eq!((copy.count(), copy.holds(0), copy.holds(1), copy.holds(2)), (3, false, true, false));
+/// let mut key = Vec::new();
+/// copy.view().append_key(1, &mut key);
+/// assert_eq!(key, b"six");
+/// # Ok::<(), vellum_access::node::NodeError>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct LeafCopy {
+    /// A page, or nothing before the first leaf.
+    bytes: Vec<u8>,
+    /// The slots whose records are here.
+    held: Range<usize>,
+    count: usize,
+}
+
+impl LeafCopy {
+    /// Forgets the leaf.
+    #[inline]
+    pub fn clear(&mut self) {
+        (self.held, self.count) = (0..0, 0);
+    }
+
+    /// Copies what bounds a leaf, and none of its records.
+    pub fn begin<B: Bytes>(&mut self, leaf: NodeView<B>) {
+        self.bytes.resize(NODE_BYTES, 0);
+        self.copy_bytes(leaf, WORD_AT..HINTS_AT);
+        // What follows is told by the copy, which does not change any more.
+        let view = self.view();
+        let upper_rest = view.upper_length().saturating_sub(view.prefix_len());
+        let fences = view.lower_at().saturating_sub(upper_rest)..NODE_BYTES;
+        self.copy_bytes(leaf, fences);
+        (self.held, self.count) = (0..0, self.view().count());
+    }
+
+    /// Copies all of a leaf.
+    pub fn copy_all<B: Bytes>(&mut self, leaf: NodeView<B>) {
+        self.bytes.clear();
+        leaf.bytes().append_to(0, NODE_BYTES, &mut self.bytes);
+        self.bytes.resize(NODE_BYTES, 0);
+        self.count = self.view().count();
+        self.held = 0..self.count;
+    }
+
+    /// Adds the record of slot `index` of the same leaf and those behind it, until that are `bytes`, if there are
+    /// so many.
+    pub fn add_from<B: Bytes>(&mut self, leaf: NodeView<B>, index: usize, bytes: usize) {
+        let (mut end, mut copied) = (index, 0);
+        while end < self.count && (end == index || copied < bytes) {
+            copied += self.add(leaf, end);
+            end += 1;
+        }
+        let start =
+            if self.held.contains(&index) || self.held.end == index { self.held.start } else { index };
+        self.held = start..end;
+    }
+
+    /// Adds the record of the slot before `index` and those before it, until that are `bytes`, if there are so many.
+    pub fn add_before<B: Bytes>(&mut self, leaf: NodeView<B>, index: usize, bytes: usize) {
+        let index = index.min(self.count);
+        let (mut start, mut copied) = (index, 0);
+        while start > 0 && (start == index || copied < bytes) {
+            start -= 1;
+            copied += self.add(leaf, start);
+        }
+        let end = if self.held.start == index { self.held.end.max(index) } else { index };
+        self.held = start..end;
+    }
+
+    /// Adds a record and says how many bytes that were.
+    #[inline]
+    fn add<B: Bytes>(&mut self, leaf: NodeView<B>, index: usize) -> usize {
+        let slot_at = SLOTS_AT + index.min(MAX_LEAF_COUNT - 1) * LEAF_STRIDE;
+        // Read once: the record is where this slot says, also if the leaf changes meanwhile.
+        let slot = Slot(leaf.bytes().u64_at(slot_at));
+        if let Some(target) = self.bytes.get_mut(slot_at..slot_at + LEAF_STRIDE) {
+            target.copy_from_slice(&slot.0.to_le_bytes());
+        }
+        let length = slot.record_bytes();
+        self.copy_bytes(leaf, slot.at()..slot.at() + length);
+        LEAF_STRIDE + length
+    }
+
+    /// Copies a range of bytes, as far as it lies in the page.
+    #[inline]
+    fn copy_bytes<B: Bytes>(&mut self, leaf: NodeView<B>, range: Range<usize>) {
+        let end = range.end.min(NODE_BYTES);
+        if let Some(target) = self.bytes.get_mut(range.start..end) {
+            leaf.bytes().copy_to(range.start, target);
+        }
+    }
+
+    /// How many slots the leaf has.
+    #[inline]
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Whether the record of slot `index` is here.
+    #[inline]
+    pub fn holds(&self, index: usize) -> bool {
+        self.held.contains(&index)
+    }
+
+    /// The leaf as far as it is here: count, fences and prefix, and the records that it [`holds`](Self::holds). Of
+    /// everything else the answers have no meaning; searching is among that.
+    #[inline]
+    pub fn view(&self) -> NodeView<&[u8]> {
+        NodeView::new(&self.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::{NodeError, NodeMut, ValueKind};
+    use vellum_base::PageId;
+
+    type Fence = Option<&'static [u8]>;
+
+    fn leaf(lower: Fence, upper: Fence, value_bytes: usize) -> Vec<u8> {
+        let mut page = vec![0; NODE_BYTES];
+        let mut node = NodeMut::init(&mut page, 0, lower, upper, PageId(0)).unwrap();
+        for number in 0u16.. {
+            let mut key = b"some/key/".to_vec();
+            key.extend(number.to_be_bytes());
+            key.extend(std::iter::repeat_n(b'x', number as usize % 7));
+            match node.insert(&key, &vec![number as u8; value_bytes], ValueKind::Inline) {
+                Ok(_) => {}
+                Err(NodeError::Full) => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        page
+    }
+
+    fn record(view: NodeView<&[u8]>, index: usize) -> (Vec<u8>, Vec<u8>) {
+        let (mut key, mut value) = (Vec::new(), Vec::new());
+        view.append_key(index, &mut key);
+        view.append_value(index, &mut value);
+        (key, value)
+    }
+
+    fn agrees(copy: &LeafCopy, page: &[u8]) {
+        let (ours, theirs) = (copy.view(), NodeView::new(page));
+        assert_eq!(copy.count(), theirs.count());
+        let fences = |view: NodeView<&[u8]>| {
+            let (mut lower, mut upper) = (Vec::new(), Vec::new());
+            (view.lower_fence(&mut lower), lower, view.upper_fence(&mut upper), upper)
+        };
+        assert_eq!(fences(ours), fences(theirs));
+        for index in (0..copy.count()).filter(|index| copy.holds(*index)) {
+            assert_eq!(record(ours, index), record(theirs, index), "{index}");
+        }
+    }
+
+    #[test]
+    fn parts_of_a_leaf_are_what_they_are_in_the_leaf() {
+        let fences: [(Fence, Fence); 4] = [
+            (None, None),
+            (Some(b"some/key"), None),
+            (None, Some(b"some/key/~and more")),
+            (Some(b"some/key/"), Some(b"some/key/~")),
+        ];
+        let mut copy = LeafCopy::default();
+        for (lower, upper) in fences {
+            for value_bytes in [0, 3, 50, 1000] {
+                let page = leaf(lower, upper, value_bytes);
+                let view = NodeView::new(&page[..]);
+                let count = view.count();
+                for bytes in [0, 1, 200, 1000, 9999] {
+                    for start in [0, 1, count / 2, count - 1] {
+                        copy.begin(view);
+                        assert!((0..count).all(|index| !copy.holds(index)));
+                        copy.add_from(view, start, bytes);
+                        assert!(copy.holds(start) && (start == 0 || !copy.holds(start - 1)));
+                        assert!(bytes < 9999 || copy.holds(count - 1));
+                        agrees(&copy, &page);
+                        // What is added behind joins it, and what is added elsewhere takes its place.
+                        let end = (start..count).find(|index| !copy.holds(*index)).unwrap_or(count);
+                        copy.add_from(view, end, bytes);
+                        assert!(copy.holds(start) && (end == count || copy.holds(end)));
+                        copy.add_before(view, start, bytes);
+                        assert!(copy.holds(start) && (start == 0 || copy.holds(start - 1)));
+                        agrees(&copy, &page);
+                        copy.add_before(view, count, 1);
+                        assert!(copy.holds(count - 1));
+                        agrees(&copy, &page);
+                    }
+                }
+                copy.copy_all(view);
+                assert!((0..count).all(|index| copy.holds(index)) && !copy.holds(count));
+                agrees(&copy, &page);
+                copy.clear();
+                assert!(!copy.holds(0));
+            }
+        }
+    }
+}
