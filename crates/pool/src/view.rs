@@ -183,6 +183,16 @@ impl OptimisticBytes<'_> {
     #[inline]
     unsafe fn copy(self, at: usize, length: usize, target: *mut u8) {
         if length < 16 {
+            if length >= 8 {
+                // The two overlap, if need be.
+                for part in [0, length - 8] {
+                    // SAFETY: `part + 8` is at most `length`, for which there is room.
+                    unsafe {
+                        target.add(part).cast::<u64>().write_unaligned(self.word(at + part).to_le());
+                    }
+                }
+                return;
+            }
             for index in 0..length {
                 // SAFETY: as the caller promises.
                 unsafe { target.add(index).write(self.u8_at(at + index)) };

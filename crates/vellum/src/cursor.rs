@@ -8,9 +8,9 @@ use vellum_pool::Pool;
 /// A cursor stands *between* two entries: [`next`](Self::next) returns the one behind and steps over it,
 /// [`previous`](Self::previous) the one before. A new cursor stands at the beginning of its range.
 ///
-/// It holds no latch: others may change the table while it is used. What it shows of one leaf of the tree
-/// (a few dozen entries) belongs to one moment, and different leaves to different ones; an entry that is
-/// there all the while is shown exactly once.
+/// It holds no latch: others may change the table while it is used. It looks at a group of entries at a time (a few, later
+/// a few dozen), which belong to one moment, and different groups to different ones; an entry that is there all the
+/// while is shown exactly once.
 pub struct Cursor<'t>(pub(crate) vellum_access::Cursor<'t, Pool>);
 
 impl<'t> Cursor<'t> {

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     AccessError,
     blob::BlobReference,
-    node::{LeafCopy, NodeView, ValueKind},
+    node::{LeafCopy, NODE_BYTES, NodeView, ValueKind},
     value::{Held, Value},
 };
 use std::ops::{Bound, Range};
@@ -312,6 +312,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
         let sibling = self.place.as_ref().and_then(|place| place.sibling(direction));
         self.ahead.advance(&self.tree, direction, (&self.key, sibling), bound);
         self.land(direction, sibling)?;
+        self.fetch_ahead(direction);
         Ok(true)
     }
 
@@ -365,6 +366,21 @@ impl<'p, P: Pager> Cursor<'p, P> {
             if sibling.take().is_none() {
                 return Err(PoolError::contents(place.node.id(), NOT_ITS_FENCES).into());
             }
+        }
+    }
+
+    /// Fetches the leaves that come next into the processor's cache, if the cursor has come so far that they will be
+    /// wanted: what has to be read of a leaf before all else two leaves ahead, for the translation of its address takes
+    /// longest, and the rest of it one leaf ahead.
+    fn fetch_ahead(&self, direction: Direction) {
+        const FIRST_BYTES: usize = NodeView::<&[u8]>::GUIDE_BYTES;
+        let Some(place) = self.place.as_ref().filter(|_| self.groups > GROUPS_BYTES.len()) else { return };
+        let pager = self.tree.pager;
+        if let Some(page) = place.neighbour(direction, 2) {
+            pager.prefetch(page, 0, FIRST_BYTES);
+        }
+        if let Some(page) = place.neighbour(direction, 1) {
+            pager.prefetch(page, FIRST_BYTES, NODE_BYTES - FIRST_BYTES);
         }
     }
 

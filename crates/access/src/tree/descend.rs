@@ -6,7 +6,7 @@ use crate::{
     error::damaged,
     node::{NODE_BYTES, NodeView},
 };
-use vellum_base::{Bytes, PAGE_FORMAT_VERSION, PageKind};
+use vellum_base::{Bytes, PAGE_FORMAT_VERSION, PageId, PageKind};
 use vellum_pool::{Interrupt, OptimisticPage, Pager, PoolError};
 
 /// Bytes 28..32 of the page of a node: its kind, the version of the header, and zeroes.
@@ -23,12 +23,23 @@ impl<'p, P: Pager + 'p> Place<'p, P> {
     /// The parent, and the place in it that refers to the neighbour of this node, if they have the same parent. Means
     /// nothing unless the parent is validated.
     pub(super) fn sibling(&self, direction: Direction) -> Option<(P::Optimistic<'p>, usize)> {
+        self.sibling_at(direction, 1)
+    }
+
+    /// The page of the node that comes so many behind this one in this direction, if they have the same parent. A
+    /// guess, unless the parent is validated.
+    pub(super) fn neighbour(&self, direction: Direction, distance: usize) -> Option<PageId> {
+        let (parent, place) = self.sibling_at(direction, distance)?;
+        Some(NodeView::new(parent.bytes()).child_at(place))
+    }
+
+    fn sibling_at(&self, direction: Direction, distance: usize) -> Option<(P::Optimistic<'p>, usize)> {
         let (parent, place) = self.parent?;
         let view = NodeView::new(parent.bytes());
         let index = view.child_index(place);
         let next = match direction {
-            Direction::Forward => Some(index + 1).filter(|next| *next <= view.count()),
-            Direction::Backward => index.checked_sub(1),
+            Direction::Forward => Some(index + distance).filter(|next| *next <= view.count()),
+            Direction::Backward => index.checked_sub(distance),
         };
         next.map(|next| (parent, view.child_place(next)))
     }

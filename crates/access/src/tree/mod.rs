@@ -16,7 +16,7 @@
 //! - The root's page id never changes. A root that splits moves its contents to two new pages.
 //! - A node's level is one below its parent's; its fences are the separators on its two sides.
 //! - A key is in the one leaf whose fences enclose it. Leaves do not know their neighbours: a cursor finds
-//!   the next leaf by going down to the fence of the last one.
+//!   the next leaf by their parent, or by going down to the fence of the last one.
 //! - A node may be empty; merging is a matter of space, not of correctness.
 
 mod batch;

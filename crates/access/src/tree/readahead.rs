@@ -7,7 +7,7 @@
 //! once the cursor is dropped.
 //!
 //! The copy may be out of date, and lead to pages that are no leaves of this tree any more. That costs a read and does
-//! no harm: the cursor itself finds its way from the root, as ever. So errors are left to it too.
+//! no harm: the cursor itself goes by nodes that it validates. So errors are left to it too.
 //!
 //! What a scan brings in does not push out what others use. It comes in marked, as if nobody had wanted it since the
 //! clock passed, the scan's own look does not count as a use, and when memory is short the scan gives up the pages
