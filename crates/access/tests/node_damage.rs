@@ -115,7 +115,11 @@ fn read_all<B: Bytes>(view: NodeView<B>) {
         assert!(copy.count() <= MAX_LEAF_COUNT);
         copy.add_from(view, index, 300);
         copy.add_before(view, index, 300);
-        let _ = (copy.view().covers(b"kab"), copy.view().covers_behind(b"kab"));
+        // Whoever goes from fence to fence comes to an end.
+        out.clear();
+        assert!(!copy.view().upper_fence(&mut out) || !copy.view().covers_behind(&out));
+        out.clear();
+        assert!(!copy.view().lower_fence(&mut out) || !copy.view().covers(&out));
         for held in (0..copy.count()).filter(|held| copy.holds(*held)) {
             copy.view().append_key(held, &mut out);
             copy.view().append_value(held, &mut out);

@@ -292,7 +292,8 @@ impl<B: Bytes> NodeView<B> {
 
     /// How the upper fence, which must exist, compares with `key`.
     fn compare_upper_fence(self, key: &[u8]) -> Ordering {
-        let prefix_length = self.prefix_len();
+        // In a damaged node too the fence is what `upper_fence` gives: who goes from fence to fence must come to an end.
+        let prefix_length = self.prefix_len().min(self.upper_length());
         let (start, rest) = key.split_at_checked(prefix_length).unwrap_or((key, &[]));
         let rest_length = self.upper_length().saturating_sub(prefix_length);
         self.bytes
