@@ -5,18 +5,28 @@
 //! thread fetches the memory of the next pages ahead of it. How far it is ahead starts small and doubles, so that
 //! little is fetched for somebody who allocates little.
 //!
+//! Once the window spans a run that a huge page can back, such runs come as huge pages: in half the time, and readers
+//! walk the page table less. But on a virtual machine that has to get the memory for it from its host first it takes
+//! several times as long, and small pages, which are more often there, are fetched for a while.
+//!
 //! Such pages are zero, as those that were never touched, and not counted in the budget: there are
 //! [`WINDOW_MAX`] of them at most, and none while memory is short.
 
 use crate::{core::Core, primitive::AtomicU64};
-use std::sync::atomic::Ordering;
-use vellum_base::PAGE_SIZE;
+use std::{
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
+use vellum_base::{PAGE_SIZE, PageId};
 
 /// How many pages ahead of the end of the file: at first, and at most (4 MiB).
 const WINDOW_MIN: u64 = 64;
 const WINDOW_MAX: u64 = 1024;
 /// How many pages are fetched at once, before another look at whether memory is short.
 const STEP: u64 = 64;
+/// For how many pages no huge ones are tried after one took long: at first, and at most.
+const SMALL_MIN: u64 = 1 << 12;
+const SMALL_MAX: u64 = 1 << 16;
 
 /// When memory is to be fetched ahead.
 pub(crate) struct Ahead {
@@ -36,11 +46,16 @@ pub(crate) struct Fetcher {
     window: u64,
     /// The memory of the pages before this one was fetched, or was none of its business.
     fetched: u64,
+    /// How long a small page takes, on average.
+    small_page: Duration,
+    /// Before this page no huge ones are tried, and for how many pages that will be next time.
+    small_before: u64,
+    small: u64,
 }
 
 impl Fetcher {
     pub fn new() -> Self {
-        Self { window: WINDOW_MIN, fetched: 0 }
+        Self { window: WINDOW_MIN, fetched: 0, small_page: Duration::ZERO, small_before: 0, small: SMALL_MIN }
     }
 
     /// Fetches the memory of pages beyond the end of the file, after somebody has asked for it.
@@ -49,16 +64,43 @@ impl Fetcher {
         let stop = (end + self.window).min(core.capacity_pages);
         let mut from = self.fetched.max(end);
         while from < stop && core.budget.is_ample() && !core.budget.is_stopped() {
-            let pages = STEP.min(stop - from);
+            if let Some(pages) = self.fetch_run(core, from) {
+                from += pages;
+                continue;
+            }
+            let pages = STEP.min(stop - from).min(core.pages_to_run(from));
+            let begun = Instant::now();
             if !core.pages.populate(from as usize * PAGE_SIZE, pages as usize * PAGE_SIZE) {
                 // Without memory, or from a kernel that does not know how. Nobody asks again.
                 return;
             }
+            self.small_page = (self.small_page * 7 + begun.elapsed() / pages as u32) / 8;
             from += pages;
         }
         self.fetched = from;
         core.ahead.ask_at.store(stop - (stop - end) / 2, Ordering::Relaxed);
         self.window = (self.window * 2).min(WINDOW_MAX);
+    }
+
+    /// Fetches a run as a huge page, if one begins at page `from` and it is worth while. Returns how many pages it has.
+    fn fetch_run(&mut self, core: &Core, from: u64) -> Option<u64> {
+        if self.window < WINDOW_MAX || from < self.small_before {
+            return None;
+        }
+        let begun = Instant::now();
+        let pages = core.fetch_run(PageId(from))?;
+        self.judge(from, pages, begun.elapsed());
+        Some(pages)
+    }
+
+    /// Decides whether huge pages go on, after one for the run at page `from` took so long.
+    fn judge(&mut self, from: u64, pages: u64, took: Duration) {
+        if took > self.small_page * pages as u32 {
+            self.small_before = from + self.small;
+            self.small = (self.small * 2).min(SMALL_MAX);
+        } else {
+            self.small = SMALL_MIN;
+        }
     }
 }
 
@@ -81,7 +123,7 @@ mod tests {
     use crate::{Pool, PoolOptions};
     use std::os::unix::fs::FileExt;
     use std::sync::Arc;
-    use vellum_base::{PageId, PageKind};
+    use vellum_base::{Extent, PageKind};
     use vellum_vm::{ReleaseMethod, SimulatedFile};
 
     /// A pool in memory that page faults bring, whatever the machine has.
@@ -123,6 +165,60 @@ mod tests {
             fetcher.fetch(pool.core());
         }
         assert_eq!(ahead(&pool), WINDOW_MAX as usize);
+    }
+
+    /// A pool of 64 MiB with huge pages, and a fetcher that has come as far as it fetches whole runs; it has seen a small
+    /// page take so long.
+    fn with_runs(small_page: Duration) -> Option<(Pool, Fetcher)> {
+        let options = PoolOptions::default()
+            .pool_bytes(1 << 26)
+            .capacity_bytes(1 << 28)
+            .background_eviction(false)
+            .release_method(ReleaseMethod::Madvise);
+        let pool = Pool::create_on(Arc::new(SimulatedFile::new(1)), &options).unwrap();
+        let core = pool.core();
+        let run = core.pages_to_run(core.space.end());
+        if run == u64::MAX || core.fetch_run(PageId(core.space.end() + run)).is_none() {
+            eprintln!("the system gives no huge pages");
+            return None;
+        }
+        core.split_huge_pages(&[Extent::page(PageId(core.space.end() + run))]);
+        assert_eq!(pool.statistics().pages_huge, 0);
+        Some((pool, Fetcher { window: WINDOW_MAX, small_page, ..Fetcher::new() }))
+    }
+
+    #[test]
+    fn whole_runs_are_fetched_as_huge_pages() {
+        let Some((pool, mut fetcher)) = with_runs(Duration::from_secs(1)) else { return };
+        // The first run was tried out, and is small pages.
+        while pool.statistics().pages_allocated < 4 * WINDOW_MAX {
+            fetcher.fetch(pool.core());
+            let mut page = pool.allocate(1, PageKind::USER).unwrap();
+            assert!(page.payload_mut().iter().all(|byte| *byte == 0));
+            page.payload_mut().fill(1);
+            drop(page.keep());
+        }
+        let statistics = pool.statistics();
+        assert!(statistics.pages_huge >= 3 * WINDOW_MAX, "{} pages", statistics.pages_huge);
+        assert!(statistics.pages_huge <= 6 * WINDOW_MAX, "{} pages", statistics.pages_huge);
+    }
+
+    #[test]
+    fn after_a_run_that_took_longer_than_small_pages_these_are_fetched_for_a_while() {
+        let Some((pool, mut fetcher)) = with_runs(Duration::from_micros(1)) else { return };
+        let (short, long) = (Duration::from_micros(511), Duration::from_micros(513));
+        for (took, from, small_before, next) in [
+            (short, 512, 0, SMALL_MIN),
+            (long, 1024, 1024 + SMALL_MIN, 2 * SMALL_MIN),
+            (long, 8192, 8192 + 2 * SMALL_MIN, 4 * SMALL_MIN),
+            (short, 65536, 8192 + 2 * SMALL_MIN, SMALL_MIN),
+            (long, 65536, 65536 + SMALL_MIN, 2 * SMALL_MIN),
+        ] {
+            fetcher.judge(from, 512, took);
+            assert_eq!((fetcher.small_before, fetcher.small), (small_before, next));
+        }
+        fetcher.fetch(pool.core());
+        assert_eq!((ahead(&pool) as u64, pool.statistics().pages_huge), (WINDOW_MAX, 0));
     }
 
     #[test]

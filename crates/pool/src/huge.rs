@@ -6,7 +6,9 @@
 //! that the page's memory is free at once.
 //!
 //! It is done only while nothing is read from storage, written to it, allocated or evicted, because it takes
-//! milliseconds a run and whoever touches the run meanwhile waits. Changes of pages in memory do not hold it up. Runs that hold extents of several pages are left alone.
+//! milliseconds a run and whoever touches the run meanwhile waits. Looks at pages in memory and changes of them do not
+//! hold it up; but random ones nearly always meet the run that is being moved, so while other threads of the process use the
+//! processor, the thread rests fifty times as long as it worked. Runs that hold extents of several pages are left alone.
 //!
 //! # Invariant
 //! A run that a huge page backs is flagged, or a thread is about to flag it, or to find that one of its pages is
@@ -20,13 +22,15 @@ use std::{
     time::{Duration, Instant},
 };
 use vellum_base::{Extent, PAGE_SIZE, PageId};
-use vellum_vm::{Collapse, Mapping, huge_page_bytes};
+use vellum_vm::{Collapse, Mapping, cpu_time_of_others, huge_page_bytes};
 
 /// How long nothing must have happened before the first run is collapsed.
 const QUIET: Duration = Duration::from_millis(500);
-/// For how long runs are collapsed at a stretch, and for how long the processor is then left to others.
+/// For how long runs are collapsed at a stretch while the process is idle, and for how long the thread then rests.
 const STRETCH: Duration = Duration::from_millis(50);
 const REST: Duration = Duration::from_millis(5);
+/// While it is not, others lose one part in so many. It is idle if other threads use the processor for less than that.
+const PART: u32 = 50;
 /// How long to wait when all is done, or the system has no huge page to give.
 const IDLE: Duration = Duration::from_secs(30);
 
@@ -167,6 +171,38 @@ impl Core {
         Collapse::Busy
     }
 
+    /// Backs the run that begins at a page beyond the end of the file with a huge page. Returns how many pages that
+    /// are; nothing if no run begins there, or it could not be.
+    pub(crate) fn fetch_run(&self, first: PageId) -> Option<u64> {
+        let huge = &self.huge;
+        let behind = first.0.checked_sub(huge.first_page).filter(|_| huge.is_enabled())?;
+        let (run, end) = (behind / huge.run_pages, first.0 + huge.run_pages);
+        if behind % huge.run_pages != 0 || end > self.capacity_pages || huge.is_flagged(run) {
+            return None;
+        }
+        // Before the look at the end, which takes the lock that allocations take: who releases a page of the run has
+        // allocated it later, and sees the flag.
+        huge.flag(run);
+        let bytes = huge.run_pages as usize * PAGE_SIZE;
+        if self.space.end() <= first.0
+            && self.pages.populate_huge(first.offset() as usize, bytes) == Collapse::Done
+        {
+            return Some(huge.run_pages);
+        }
+        huge.unflag(run);
+        None
+    }
+
+    /// How many pages there are before the first run that begins behind a page.
+    pub(crate) fn pages_to_run(&self, page: u64) -> u64 {
+        let huge = &self.huge;
+        match (page.checked_sub(huge.first_page), huge.run_pages) {
+            (_, 0) => u64::MAX,
+            (None, _) => huge.first_page - page,
+            (Some(behind), pages) => pages - behind % pages,
+        }
+    }
+
     /// What changes when something is read, evicted, written or allocated.
     fn activity(&self) -> [u64; 4] {
         let counters = &self.counters;
@@ -183,11 +219,14 @@ pub(crate) struct Leisure {
     activity: [u64; 4],
     /// The next run to look at.
     run: u64,
+    /// The last look: when it was, and how much processor time others had used by then.
+    seen: (Instant, Duration),
 }
 
 impl Leisure {
     pub fn new(core: &Core) -> Self {
-        Self { patience: QUIET, activity: core.activity(), run: 0 }
+        let seen = (Instant::now(), cpu_time_of_others());
+        Self { patience: QUIET, activity: core.activity(), run: 0, seen }
     }
 
     /// How long the thread should sleep; for ever if nothing will ever be to do.
@@ -200,8 +239,20 @@ impl Leisure {
         self.patience = QUIET;
     }
 
+    /// Whether other threads have used the processor since the last look.
+    fn others_are_busy(&mut self) -> bool {
+        let (now, used) = (Instant::now(), cpu_time_of_others());
+        let (before, used_before) = std::mem::replace(&mut self.seen, (now, used));
+        used.saturating_sub(used_before) * PART > now - before
+    }
+
     /// Collapses some runs, if nothing has happened since the last look.
     pub fn use_it(&mut self, core: &Core) {
+        let busy = self.others_are_busy();
+        self.use_it_beside(core, busy);
+    }
+
+    fn use_it_beside(&mut self, core: &Core, busy: bool) {
         let activity = core.activity();
         if activity != self.activity || !core.budget.is_ample() {
             (self.activity, self.patience, self.run) = (activity, QUIET, 0);
@@ -223,8 +274,9 @@ impl Leisure {
                     break;
                 }
             }
-            if begun.elapsed() >= STRETCH {
-                self.patience = REST;
+            let worked = begun.elapsed();
+            if busy || worked >= STRETCH {
+                self.patience = if busy { worked * PART } else { REST };
                 return;
             }
         }
@@ -258,7 +310,7 @@ mod tests {
         }
         let mut leisure = Leisure::new(pool.core());
         while leisure.patience != IDLE {
-            leisure.use_it(pool.core());
+            leisure.use_it_beside(pool.core(), false);
         }
         if pool.statistics().pages_huge == 0 {
             eprintln!("the system gives no huge pages");
@@ -329,6 +381,31 @@ mod tests {
     }
 
     #[test]
+    fn a_run_beyond_the_end_is_backed_before_its_pages_are_allocated() {
+        let Some(pool) = collapsed(PAGES) else { return };
+        let core = pool.core();
+        let (run_pages, huge) = (core.huge.run_pages, pool.statistics().pages_huge);
+        let end = core.space.end();
+        let first = end + core.pages_to_run(end);
+        assert_eq!(core.fetch_run(PageId(first + 1)), None, "no run begins there");
+        assert_eq!(core.fetch_run(PageId(first - run_pages)), None, "it is in use");
+        assert_eq!(pool.statistics().pages_huge, huge);
+        assert_eq!(core.fetch_run(PageId(first)), Some(run_pages));
+        assert_eq!(core.fetch_run(PageId(first)), None, "it was fetched");
+        assert_eq!(pool.statistics().pages_huge, huge + run_pages);
+        while core.space.end() <= first + 2 {
+            let mut guard = pool.allocate(1, PageKind::USER).unwrap();
+            assert!(guard.payload_mut().iter().all(|byte| *byte == 0));
+            let number = guard.id().0 as u8;
+            guard.payload_mut().fill(number);
+            drop(guard.keep());
+        }
+        drop_page(core, PageId(first + 1));
+        assert_eq!(pool.statistics().pages_huge, huge);
+        assert_contents(&pool, (2..first + 3).filter(|page| *page != first + 1));
+    }
+
+    #[test]
     fn nothing_is_collapsed_in_a_full_pool_or_while_something_happens() {
         let Some(pool) = collapsed(PAGES) else { return };
         let huge = pool.statistics().pages_huge;
@@ -338,5 +415,45 @@ mod tests {
         let mut leisure = Leisure::new(pool.core());
         leisure.use_it(pool.core());
         assert_eq!((pool.statistics().pages_huge, leisure.patience), (huge, QUIET));
+    }
+
+    #[test]
+    fn who_works_in_the_process_is_not_held_up_often() {
+        let Some(pool) = collapsed(PAGES) else { return };
+        let core = pool.core();
+        let runs = pool.statistics().pages_huge / core.huge.run_pages;
+        let first = PageId(core.huge.first_page + core.huge.run_pages);
+        core.split_huge_pages(&[Extent { head: first, pages: 3 * core.huge.run_pages as u32 }]);
+        let mut leisure = Leisure::new(core);
+        for back in 1..=3 {
+            let begun = Instant::now();
+            leisure.use_it_beside(core, true);
+            assert_eq!(
+                pool.statistics().pages_huge / core.huge.run_pages,
+                runs - 3 + back,
+                "one run at a time"
+            );
+            assert!(leisure.patience > REST && leisure.patience <= begun.elapsed() * PART);
+        }
+        leisure.use_it_beside(core, true);
+        assert_eq!(leisure.patience, IDLE);
+    }
+
+    #[test]
+    fn a_thread_that_works_is_noticed() {
+        let Some(pool) = collapsed(PAGES) else { return };
+        let mut leisure = Leisure::new(pool.core());
+        let working = AtomicBool::new(true);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while working.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+            std::thread::sleep(Duration::from_millis(300));
+            let busy = leisure.others_are_busy();
+            working.store(false, Ordering::Relaxed);
+            assert!(busy);
+        });
     }
 }

@@ -84,8 +84,9 @@ impl Options {
         self
     }
 
-    /// Whether runs of pages that stay in memory are moved into huge pages while storage is idle, which makes
-    /// lookups in a large pool faster. Default true; needs [`background_eviction`](Self::background_eviction) and
+    /// Whether runs of pages that stay in memory are moved into huge pages while storage is idle, slowly if other threads
+    /// are not, and a growing file gets huge pages in memory at once where they are quickly had. Lookups in a large
+    /// pool become faster. Default true; needs [`background_eviction`](Self::background_eviction) and
     /// Linux 6.1.
     #[must_use]
     pub fn huge_pages(mut self, huge_pages: bool) -> Self {

@@ -8,7 +8,7 @@
 //!
 //! Needs `MADV_COLLAPSE`, of Linux 6.1.
 
-use crate::memory::Mapping;
+use crate::memory::{MADV_POPULATE_WRITE, Mapping};
 use std::sync::OnceLock;
 use vellum_base::PAGE_SIZE;
 
@@ -50,10 +50,24 @@ impl Mapping {
     ///
     /// It takes some milliseconds, most of them to copy; whoever touches the memory meanwhile waits for it.
     pub fn collapse(&self, offset: usize, bytes: usize) -> Collapse {
+        self.back_with_huge_page(offset, bytes, &[MADV_COLLAPSE])
+    }
+
+    /// Backs the `bytes` bytes at `offset`, which is where a huge page may begin and where no memory is yet, with one
+    /// huge page of zeroes.
+    ///
+    /// It takes a tenth of the time of [`collapse`](Self::collapse), as nothing is copied.
+    pub fn populate_huge(&self, offset: usize, bytes: usize) -> Collapse {
+        // The first succeeds with small pages where there is no huge one; the second changes nothing where there is.
+        self.back_with_huge_page(offset, bytes, &[MADV_POPULATE_WRITE, MADV_COLLAPSE])
+    }
+
+    fn back_with_huge_page(&self, offset: usize, bytes: usize, steps: &[libc::c_int]) -> Collapse {
         // The kernel collapses only where huge pages are not ruled out. Ruling them out again joins the part with
         // the rest of the mapping.
         let allowed = self.advise_part(offset, bytes, libc::MADV_HUGEPAGE);
-        let collapsed = allowed.and_then(|()| self.advise_part(offset, bytes, MADV_COLLAPSE));
+        let advised = |()| steps.iter().try_for_each(|step| self.advise_part(offset, bytes, *step));
+        let collapsed = allowed.and_then(advised);
         // Cannot fail where the contrary did not; if it does, the mapping stays in parts, which is only slower.
         let _ = self.advise_part(offset, bytes, libc::MADV_NOHUGEPAGE);
         match collapsed.map_err(|error| error.raw_os_error()) {
@@ -128,6 +142,24 @@ mod tests {
         for (index, page) in run.chunks(PAGE_SIZE).enumerate() {
             assert_eq!(page[0], if index == 5 { 0 } else { index as u8 | 1 });
         }
+    }
+
+    #[test]
+    fn a_run_without_memory_gets_a_huge_page_of_zeroes() {
+        let Some(bytes) = huge_page_bytes() else { return };
+        let mapping = Mapping::reserve(4 * bytes, "test").unwrap().for_pages().unwrap();
+        let offset = mapping.first_huge_page(bytes);
+        let start = mapping.base().as_ptr().wrapping_add(offset);
+        match mapping.populate_huge(offset, bytes) {
+            Collapse::Done => assert_eq!(huge_bytes(start.addr()), bytes as u64),
+            other => return eprintln!("no huge page: {other:?}"),
+        }
+        // SAFETY: the run lies in the mapping, and nobody else knows of it.
+        let run = unsafe { std::slice::from_raw_parts_mut(start, bytes) };
+        assert!(run.iter().all(|byte| *byte == 0));
+        run.fill(7);
+        assert_eq!(mapping.populate_huge(offset, bytes), Collapse::Done);
+        assert!(run.iter().all(|byte| *byte == 7), "what was there stays");
     }
 
     #[test]

@@ -13,6 +13,7 @@
 //! It knows nothing of what the pages mean: no states, no headers, no checksums.
 
 mod aligned;
+mod cpu_time;
 mod directory;
 mod disk;
 mod error;
@@ -33,6 +34,7 @@ mod sim;
 mod transfer;
 
 pub use aligned::AlignedBuffer;
+pub use cpu_time::cpu_time_of_others;
 pub use directory::{Directory, DiskDirectory};
 pub use disk::{DiskFile, sync_directory};
 pub use error::VmError;

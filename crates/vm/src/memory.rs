@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 use vellum_base::PAGE_SIZE;
 
 /// What the C library's interface has no name for yet in every version.
-const MADV_POPULATE_WRITE: libc::c_int = 23;
+pub(crate) const MADV_POPULATE_WRITE: libc::c_int = 23;
 
 /// A range of address space that belongs to whoever holds this; unmapped when dropped.
 ///

@@ -120,7 +120,7 @@ mod tests {
         (0..view.count()).map(record).collect()
     }
 
-    /// Fills a leaf with numbered keys of `digits` bytes behind `start`, then ends it; says whether that could be.
+    /// Fills a leaf with numbered keys, which begin with `start`, then ends it; says whether that could be.
     fn fill_and_end(fences: (Fence, Fence), start: &[u8], first: u32, value_bytes: usize) -> bool {
         let mut page = vec![0; NODE_BYTES];
         let mut node = NodeMut::init(&mut page, 0, fences.0, fences.1, PageId(0)).unwrap();
