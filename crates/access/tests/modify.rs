@@ -68,15 +68,71 @@ fn without_a_value_nothing_is_called_or_changed() {
     assert_eq!(verify(&pool, &tree).shape.entries, 1);
 }
 
+/// Counts in the values of keys, some of them together, and adds up how often.
+fn count_together(tree: Tree<'_, Pool>, keys: &[Vec<u8>], depth: usize) -> u64 {
+    let (mut next, mut changed) = (0, 0);
+    tree.multi_modify(
+        keys,
+        depth,
+        |place, value| {
+            assert_eq!(value.len(), length_of(&keys[place]), "the value of another key");
+            count(value);
+        },
+        |place, result| {
+            assert_eq!(place, next, "told in the order of the keys");
+            next += 1;
+            changed += u64::from(result.unwrap());
+        },
+    );
+    assert_eq!(next, keys.len());
+    changed
+}
+
+fn length_of(key: &[u8]) -> usize {
+    length(u64::from_be_bytes(*key.first_chunk().unwrap()))
+}
+
+#[test]
+fn many_values_are_changed_in_one_call() {
+    let directory = tempfile::tempdir().unwrap();
+    let pool = Pool::create(directory.path().join("file"), &options(64)).unwrap();
+    let tree = create_tree(&pool).unwrap();
+    for number in 0..1000 {
+        tree.insert(&key(number), &vec![0; length(number)]).unwrap();
+    }
+    for depth in [1, 16] {
+        // Every third of them, twice, and some that are not there.
+        let keys: Vec<_> = (0..1200).chain(0..1200).filter(|number| number % 3 == 0).map(key).collect();
+        assert_eq!(count_together(tree, &keys, depth), 2 * 334);
+    }
+    for number in 0..1000 {
+        let expected = if number % 3 == 0 { 4 } else { 0 };
+        assert_eq!(tree.modify(&key(number), count).unwrap(), Some(expected), "{number}");
+    }
+    let mut outcomes = Vec::new();
+    let keys = [key(0), vec![0; 1025], key(3)];
+    tree.multi_modify(&keys, 8, |_, value| _ = count(value), |_, result| outcomes.push(result));
+    assert!(matches!(outcomes[..], [Ok(true), Err(AccessError::KeyTooLong { bytes: 1025 }), Ok(true)]));
+    verify(&pool, &tree);
+}
+
 fn count_at_random(tree: Tree<'_, Pool>, thread: u64) {
     let mut state = thread + 1;
-    for _ in 0..ROUNDS * KEYS / 10 {
-        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
-        let number = (state >> 33) % KEYS;
-        tree.modify(&key(number), count).unwrap().unwrap();
+    for round in 0..ROUNDS * KEYS / 10 / 4 {
+        let numbers = [(); 4].map(|()| {
+            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            (state >> 33) % KEYS
+        });
+        if round % 2 == 0 {
+            assert_eq!(count_together(tree, &numbers.map(key), 4), 4);
+        } else {
+            numbers.iter().for_each(|number| _ = tree.modify(&key(*number), count).unwrap().unwrap());
+        }
         // Somebody else's records come and go beside it.
-        let other = [b"x".as_slice(), &key(number), &[thread as u8]].concat();
-        tree.upsert(&other, &vec![1; (state >> 50) as usize % 900]).unwrap();
+        for number in numbers {
+            let other = [b"x".as_slice(), &key(number), &[thread as u8]].concat();
+            tree.upsert(&other, &vec![1; (state >> 50) as usize % 900]).unwrap();
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Many keys in one call, by one thread: cache misses and reads overlap.
 
 use crate::{Put, Result, Table};
-use vellum_access::{Answer, Batch, Task, Written};
+use vellum_access::{AccessError, Answer, Batch, Task, Written};
 use vellum_pool::Pool;
 
 impl Table {
@@ -62,6 +62,39 @@ impl Table {
     pub fn multi_update<K: AsRef<[u8]>, V: AsRef<[u8]>>(&self, entries: &[(K, V)]) -> Vec<Result<bool>> {
         let tasks = entries.iter().map(|(key, value)| (key, Task::Update(value)));
         self.multi_write(tasks, |written| written == Written::Replaced)
+    }
+
+    /// Lets `change` change the values of many keys where they lie, each with its key's place among them, and says of
+    /// each whether there was one: what [`modify`](Self::modify) does, several at once.
+    ///
+    /// Each change is atomic by itself; if a key occurs twice, its value is changed twice. `change` must not use
+    /// the database, and may be called again for a value of over 1 KiB, as for [`modify`](Self::modify).
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let database = vellum::Database::create(directory.path().join("d"), &vellum::Options::default())?;
+    /// # let table = database.create_table("t")?;
+    /// table.put("apples", [5])?;
+    /// table.put("limes", [7])?;
+    /// let sold = [("apples", 2), ("limes", 3), ("figs", 1)];
+    /// let changed = table.multi_modify(&sold.map(|(fruit, _)| fruit), |place, stock| stock[0] -= sold[place].1);
+    /// let known: Vec<_> = changed.into_iter().collect::<Result<_, _>>()?;
+    /// assert_eq!(known, [true, true, false]);
+    /// assert_eq!(table.get("limes")?, Some(vec![4]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Each has its own: as for [`modify`](Self::modify).
+    pub fn multi_modify<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        change: impl FnMut(usize, &mut [u8]),
+    ) -> Vec<Result<bool>> {
+        let mut changed = Vec::with_capacity(keys.len());
+        let visit = |_, result: Result<bool, AccessError>| changed.push(result.map_err(Into::into));
+        self.tree().multi_modify(keys, self.read_depth(), change, visit);
+        changed
     }
 
     /// Runs many operations of any kind, and shows what came of each to `visit`, in the order in which they were

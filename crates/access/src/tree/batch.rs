@@ -17,7 +17,7 @@
 
 use super::{
     Tree, check_key,
-    job::{Answer, Fetch, Job, Outcome, Room, Stage, Step, Task},
+    job::{Answer, Fetch, Job, Located, Outcome, Room, Stage, Step, Task},
 };
 use crate::AccessError;
 use std::collections::VecDeque;
@@ -144,10 +144,11 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
             Some(index) => {
                 let job = &mut self.jobs[index];
                 (job.tree, job.request, job.tag, job.stage, job.misses) = (tree, request, tag, stage, 0);
+                job.locates = false;
                 index
             }
             None => {
-                self.jobs.push(Job { tree, request, tag, stage, misses: 0, patient: true });
+                self.jobs.push(Job { tree, request, tag, stage, misses: 0, patient: true, locates: false });
                 self.jobs.len() - 1
             }
         };
@@ -213,6 +214,18 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
         index: usize,
         visit: impl FnOnce(u64, &K, Result<Answer<'_>, AccessError>) -> T,
     ) -> Option<T> {
+        let (tag, key, result) = self.end(index)?;
+        let found = result.as_ref().map_or(0, Outcome::bytes);
+        let answer = result.map(|outcome| outcome.with(&self.room.values));
+        let visited = visit(tag, &key, answer);
+        self.values_bytes -= found;
+        self.tidy_values();
+        Some(visited)
+    }
+
+    /// Gives back the place of an operation that is done.
+    #[inline]
+    fn end(&mut self, index: usize) -> Option<(u64, K, Result<Outcome, AccessError>)> {
         let job = self.jobs.get_mut(index)?;
         let stage = std::mem::replace(&mut job.stage, Stage::Start);
         let Stage::Over(result) = stage else {
@@ -221,13 +234,8 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
         };
         let (key, _) = job.request.take()?;
         self.free.push(index);
-        let found = result.as_ref().map_or(0, Outcome::bytes);
-        let answer = result.map(|outcome| outcome.with(&self.room.values));
-        let visited = visit(job.tag, &key, answer);
-        self.values_bytes -= found;
         self.overs -= 1;
-        self.tidy_values();
-        Some(visited)
+        Some((job.tag, key, result))
     }
 
     /// Begins all operations, in order and as many at once as pays, and shows their answers to `visit` in the same
@@ -238,15 +246,72 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
         tasks: impl IntoIterator<Item = (K, Task<V>)>,
         mut visit: impl FnMut(usize, Result<Answer<'_>, AccessError>),
     ) {
+        let mut tasks = (0..).zip(tasks).fuse();
+        let mut shown = 0;
+        self.make_room(tasks.size_hint().0);
+        self.run_in_order(
+            |batch| {
+                let (number, (key, task)) = tasks.next()?;
+                Some(batch.begin(tree, key, task, number))
+            },
+            |batch, index| {
+                batch.take_from(index, |_, _, answer| visit(shown, answer));
+                shown += 1;
+            },
+        );
+    }
+
+    /// Finds out where the values of keys are, in order and as many at once as pays, and tells `visit` of each in the
+    /// same order when it and what it is made of have been fetched into the processor's cache. Nothing, if there is none.
+    /// The batch must be empty.
+    pub(super) fn locate(
+        &mut self,
+        tree: Tree<'p, P>,
+        keys: impl IntoIterator<Item = K>,
+        mut visit: impl FnMut(K, Result<Option<Located>, AccessError>),
+    ) {
+        let mut keys = keys.into_iter().fuse();
+        self.make_room(keys.size_hint().0);
+        self.run_in_order(
+            |batch| {
+                let index = batch.begin(tree, keys.next()?, Task::Get, 0);
+                if let Some(job) = batch.jobs.get_mut(index) {
+                    job.locates = true;
+                }
+                Some(index)
+            },
+            |batch, index| {
+                let Some((_, key, result)) = batch.end(index) else { return };
+                let located = |outcome| if let Outcome::Located(at) = outcome { Some(at) } else { None };
+                visit(key, result.map(located));
+            },
+        );
+    }
+
+    /// Makes room for so many operations, as far as they take steps at once: bit by bit it would take longer than a small
+    /// batch itself.
+    fn make_room(&mut self, operations: usize) {
+        let at_once = operations.min(WIDTH);
+        self.jobs.reserve(at_once);
+        self.free.reserve(at_once);
+        self.ready.reserve(at_once);
+        self.over.reserve(at_once);
+        self.room.fetches.reserve(at_once);
+    }
+
+    /// Begins operations, as many at once as pays, until `begin` begins no more, and has `end` take them in the same
+    /// order.
+    fn run_in_order(
+        &mut self,
+        mut begin: impl FnMut(&mut Self) -> Option<usize>,
+        mut end: impl FnMut(&mut Self, usize),
+    ) {
         debug_assert!(self.is_empty(), "answers would be given to the wrong caller");
-        let mut tasks = tasks.into_iter().fuse();
         let mut order = VecDeque::with_capacity(2 * WIDTH);
-        let (mut begun, mut shown) = (0, 0);
         loop {
             while self.has_room() {
-                let Some((key, task)) = tasks.next() else { break };
-                order.push_back(self.begin(tree, key, task, begun));
-                begun += 1;
+                let Some(index) = begin(self) else { break };
+                order.push_back(index);
             }
             if order.is_empty() {
                 return;
@@ -254,8 +319,7 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
             self.advance(true);
             self.over.clear();
             while let Some(index) = order.pop_front_if(|index| self.is_over(*index)) {
-                self.take_from(index, |_, _, answer| visit(shown, answer));
-                shown += 1;
+                end(self, index);
             }
         }
     }

@@ -68,6 +68,16 @@ pub(super) enum Outcome {
     },
     Written(Written),
     Removed(bool),
+    /// Where it is: asked for by `Batch::locate` only.
+    Located(Located),
+}
+
+/// A record of a leaf, as long as the leaf is what it was.
+#[derive(Clone, Copy)]
+pub(super) struct Located {
+    pub(super) leaf: PageId,
+    pub(super) token: u64,
+    pub(super) index: usize,
 }
 
 impl Outcome {
@@ -79,7 +89,7 @@ impl Outcome {
     /// What it comes to, with the values that have been read.
     pub(super) fn with(self, values: &[u8]) -> Answer<'_> {
         match self {
-            Self::Absent => Answer::Value(None),
+            Self::Absent | Self::Located(_) => Answer::Value(None),
             Self::Found { start, bytes } => {
                 let value = values.get(start..).and_then(|rest| rest.get(..bytes));
                 Answer::Value(value)
@@ -130,6 +140,8 @@ pub(super) struct Job<'p, P: Pager + 'p, K, V> {
     pub(super) misses: u32,
     /// Whether it may do what waits.
     pub(super) patient: bool,
+    /// Whether it finds out where the value is, instead of reading it.
+    pub(super) locates: bool,
 }
 
 impl<P: Pager> Tree<'_, P> {
@@ -146,7 +158,7 @@ impl<P: Pager> Tree<'_, P> {
     ) -> Result<Option<T>, AccessError> {
         check_key(key.as_ref())?;
         let (stage, request) = (Stage::Start, Some((key, task)));
-        let mut job = Job { tree: *self, request, tag: 0, stage, misses: 0, patient: false };
+        let mut job = Job { tree: *self, request, tag: 0, stage, misses: 0, patient: false, locates: false };
         let mut room = Room::default();
         let mut conflicts = 0;
         loop {
@@ -243,6 +255,7 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Job<'p, P, K, V> {
                 node.validate()?;
                 Ok(Step::Last(Outcome::Absent))
             }
+            Some(_) if self.locates => self.locate(node, room),
             Some(at) if at.kind == ValueKind::Inline => {
                 room.fetches.push(Fetch { page: node.id(), at: at.at, bytes: at.length });
                 self.stage = Stage::Value { leaf: node, at };
@@ -250,6 +263,17 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Job<'p, P, K, V> {
             }
             Some(at) => self.read_blob(pager, node, at, room),
         }
+    }
+
+    /// Says where the value is, and has it fetched.
+    fn locate(&self, leaf: P::Optimistic<'p>, room: &mut Room) -> Result<Step, Interrupt> {
+        let view = NodeView::new(leaf.bytes());
+        let find = view.find(self.key());
+        let at = view.value_location(find.index);
+        leaf.validate()?;
+        room.fetches.push(Fetch { page: leaf.id(), at: at.at, bytes: at.length });
+        let located = Located { leaf: leaf.id(), token: leaf.token(), index: find.index };
+        Ok(Step::Last(Outcome::Located(located)))
     }
 
     /// Copies a large value.

@@ -1,6 +1,6 @@
 //! Changing a value where it lies.
 
-use super::{Found, Tree, Written, check_key, latch, view_of, write::Mode};
+use super::{Batch, Found, Tree, Written, check_key, job::Located, latch, view_of, write::Mode};
 use crate::{
     AccessError,
     blob::write_blob,
@@ -18,7 +18,7 @@ enum Attempt<T> {
     Large,
 }
 
-impl<P: Pager> Tree<'_, P> {
+impl<'p, P: Pager> Tree<'p, P> {
     /// Lets `change` change the bytes of the value of `key`, whose length stays the same, and returns what it
     /// returns; `None`, without calling it, if there is no value. Nobody reads or writes the value in between,
     /// so that several threads may count in one value.
@@ -64,6 +64,45 @@ impl<P: Pager> Tree<'_, P> {
         }
     }
 
+    /// Does for many keys what [`modify`](Self::modify) does for one, with up to `depth` reads under way at once: lets
+    /// `change` change the values, each with the number of its key, and tells `visit` of each whether there was one. Each
+    /// change is atomic by itself. If a key occurs twice, its value is changed twice.
+    ///
+    /// Several changes are on their way to their leaves at once, so their cache misses overlap.
+    ///
+    /// # Errors
+    /// Each change has its own, as for [`modify`](Self::modify).
+    pub fn multi_modify<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        depth: usize,
+        mut change: impl FnMut(usize, &mut [u8]),
+        mut visit: impl FnMut(usize, Result<bool, AccessError>),
+    ) {
+        let mut batch: Batch<'_, P, _, &[u8]> = Batch::new(self.pager, depth);
+        let mut number = 0;
+        batch.locate(*self, keys.iter().map(AsRef::as_ref), |key, located| {
+            let mut change_it = |value: &mut [u8]| change(number, value);
+            let changed = match located {
+                Err(error) => Err(error),
+                Ok(None) => Ok(false),
+                Ok(Some(at)) => match self.modify_at(at, &mut change_it) {
+                    true => Ok(true),
+                    // The leaf has changed since, or the value is a large one.
+                    false => self.modify(key, change_it).map(|changed| changed.is_some()),
+                },
+            };
+            visit(number, changed);
+            number += 1;
+        });
+    }
+
+    /// Changes a small value in a leaf that is what it was when it was found there.
+    fn modify_at(&self, at: Located, change: &mut impl FnMut(&mut [u8])) -> bool {
+        let Some(leaf) = self.pager.look_again(at.leaf, at.token) else { return false };
+        matches!(Self::modify_in_leaf(leaf, at.index, change), Ok(Attempt::Changed(())))
+    }
+
     fn try_modify<T>(
         &self,
         key: &[u8],
@@ -75,14 +114,23 @@ impl<P: Pager> Tree<'_, P> {
             leaf.validate()?;
             return Ok(Attempt::Nothing);
         }
+        Self::modify_in_leaf(leaf, find.index, change)
+    }
+
+    #[inline]
+    fn modify_in_leaf<T>(
+        leaf: P::Optimistic<'p>,
+        index: usize,
+        change: &mut impl FnMut(&mut [u8]) -> T,
+    ) -> Result<Attempt<T>, Interrupt> {
         // Latching fails if the leaf has changed, so what was found before still holds.
         let mut guard = latch::<P>(leaf)?;
-        if view_of(&guard).value_location(find.index).kind == ValueKind::Blob {
+        if view_of(&guard).value_location(index).kind == ValueKind::Blob {
             return Ok(Attempt::Large);
         }
         let id = guard.id();
         let mut node = NodeMut::new(guard.page_mut());
-        let value = node.value_mut(find.index).map_err(|fault| damaged(id, fault))?;
+        let value = node.value_mut(index).map_err(|fault| damaged(id, fault))?;
         Ok(Attempt::Changed(change(value)))
     }
 
