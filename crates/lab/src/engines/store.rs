@@ -92,6 +92,21 @@ pub trait Transaction {
         change: impl FnMut(&mut [u8]) -> T,
     ) -> Result<Option<T>>;
 
+    /// Changes the values of several keys, each with its place among them, as [`modify`](Self::modify) does; one by one
+    /// unless the engine can do better. `false` if one of them is missing; the others are changed all the same.
+    fn modify_all<K: AsRef<[u8]>>(
+        &mut self,
+        table: usize,
+        keys: &[K],
+        mut change: impl FnMut(usize, &mut [u8]),
+    ) -> Result<bool> {
+        let mut all = true;
+        for (place, key) in keys.iter().enumerate() {
+            all &= self.modify(table, key.as_ref(), |value| change(place, value))?.is_some();
+        }
+        Ok(all)
+    }
+
     /// Removes a record; `false` if there is none with this key. Of several threads that remove the same one, one
     /// is told `true`.
     fn remove(&mut self, table: usize, key: &[u8]) -> Result<bool>;

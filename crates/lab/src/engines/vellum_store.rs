@@ -119,6 +119,19 @@ impl Transaction for &mut VellumSession<'_> {
         Ok(self.tables[table].modify(key, change)?)
     }
 
+    fn modify_all<K: AsRef<[u8]>>(
+        &mut self,
+        table: usize,
+        keys: &[K],
+        change: impl FnMut(usize, &mut [u8]),
+    ) -> Result<bool> {
+        let mut all = true;
+        for changed in self.tables[table].multi_modify(keys, change) {
+            all &= changed?;
+        }
+        Ok(all)
+    }
+
     #[inline]
     fn remove(&mut self, table: usize, key: &[u8]) -> Result<bool> {
         Ok(self.tables[table].remove(key)?)

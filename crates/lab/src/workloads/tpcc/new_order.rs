@@ -38,6 +38,14 @@ struct Item {
     original: bool,
 }
 
+/// What a stock says when something was taken from it.
+#[derive(Clone, Copy, Default)]
+struct Taken {
+    info: [u8; 24],
+    left: u16,
+    brand: bool,
+}
+
 impl Input {
     /// Draws what is entered at a terminal of `home`; `other` draws another warehouse, if there is one.
     pub fn draw(
@@ -94,9 +102,10 @@ pub fn run<T: Transaction>(transaction: &mut T, input: &Input) -> Result<Outcome
     if order > keys::ORDER_MAX {
         return Err(format!("there is no room for more than {} orders of a district", keys::ORDER_MAX).into());
     }
+    let taken = take_from_stock(transaction, input, &items)?;
     let mut total = 0;
-    for (number, (line, item)) in (1..).zip(input.lines().iter().zip(&items)) {
-        total += order_line(transaction, place, order, number, line, item)?;
+    for (number, ((line, item), taken)) in (1..).zip(input.lines().iter().zip(&items).zip(&taken)) {
+        total += order_line(transaction, place, order, number, line, item, taken)?;
     }
     insert_order(transaction, input, order)?;
     let rest = i128::from(10_000 - i64::from(discount));
@@ -108,21 +117,51 @@ pub fn run<T: Transaction>(transaction: &mut T, input: &Input) -> Result<Outcome
 /// What is ordered; `None` if one of the items does not exist.
 fn find_items<T: Transaction>(transaction: &mut T, input: &Input) -> Result<Option<[Item; LINES_MAX]>> {
     let mut items = [Item::default(); LINES_MAX];
-    for (item, line) in items.iter_mut().zip(input.lines()) {
-        let found = transaction.get(keys::ITEM, &keys::item(line.item), |row| Item {
-            price: i64::from(item::PRICE.get(row)),
-            name: *item::NAME.get(row),
-            original: is_original(item::DATA.get(row)),
-        })?;
-        match found {
-            Some(found) => *item = found,
-            None => return Ok(None),
+    let mut all_exist = true;
+    let keys = input.lines.map(|line| keys::item(line.item));
+    transaction.get_all(keys::ITEM, &keys[..input.count], |number, row| match row {
+        Some(row) => {
+            items[number] = Item {
+                price: i64::from(item::PRICE.get(row)),
+                name: *item::NAME.get(row),
+                original: is_original(item::DATA.get(row)),
+            };
         }
-    }
-    Ok(Some(items))
+        None => all_exist = false,
+    })?;
+    Ok(all_exist.then_some(items))
 }
 
-/// Takes an item from its stock and writes the line; gives its amount.
+/// Takes what is ordered from the stocks.
+fn take_from_stock<T: Transaction>(
+    transaction: &mut T,
+    input: &Input,
+    items: &[Item; LINES_MAX],
+) -> Result<[Taken; LINES_MAX]> {
+    let place = input.place;
+    let mut taken = [Taken::default(); LINES_MAX];
+    let keys = input.lines.map(|line| keys::stock(line.supplier, line.item));
+    let keys = &keys[..input.count];
+    let all = transaction.modify_all(keys::STOCK, keys, |number, row| {
+        let line = &input.lines[number];
+        let quantity = u16::from(line.quantity);
+        let before = stock::QUANTITY.get(row);
+        let after = if before >= quantity + 10 { before - quantity } else { before + 91 - quantity };
+        stock::QUANTITY.set(row, after);
+        stock::YEAR_TO_DATE.add(row, u32::from(line.quantity));
+        stock::ORDERS.add(row, 1);
+        stock::REMOTE_ORDERS.add(row, u32::from(line.supplier != place.warehouse));
+        let at = usize::from(place.number - 1) * 24;
+        taken[number] = Taken {
+            info: stock::DISTRICTS.get(row)[at..].first_chunk().copied().unwrap_or([0; 24]),
+            left: after,
+            brand: items[number].original && is_original(stock::DATA.get(row)),
+        };
+    })?;
+    must(all.then_some(taken), "stock", keys.first().map_or(&[], |key| key))
+}
+
+/// Writes a line; gives its amount.
 fn order_line<T: Transaction>(
     transaction: &mut T,
     place: District,
@@ -130,32 +169,17 @@ fn order_line<T: Transaction>(
     number: u8,
     line: &Line,
     item: &Item,
+    taken: &Taken,
 ) -> Result<i64> {
-    let quantity = u16::from(line.quantity);
-    let remote = line.supplier != place.warehouse;
-    let key = keys::stock(line.supplier, line.item);
-    let taken = transaction.modify(keys::STOCK, &key, |row| {
-        let before = stock::QUANTITY.get(row);
-        let after = if before >= quantity + 10 { before - quantity } else { before + 91 - quantity };
-        stock::QUANTITY.set(row, after);
-        stock::YEAR_TO_DATE.add(row, u32::from(line.quantity));
-        stock::ORDERS.add(row, 1);
-        stock::REMOTE_ORDERS.add(row, u32::from(remote));
-        let at = usize::from(place.number - 1) * 24;
-        let info = stock::DISTRICTS.get(row)[at..].first_chunk().copied().unwrap_or([0; 24]);
-        let brand = item.original && is_original(stock::DATA.get(row));
-        (info, after, brand)
-    })?;
-    let (info, left, brand) = must(taken, "stock", &key)?;
     let amount = i64::from(line.quantity) * item.price;
     let mut row = [0; order_line::BYTES];
     order_line::ITEM.set(&mut row, line.item);
     order_line::SUPPLIER.set(&mut row, line.supplier);
     order_line::QUANTITY.set(&mut row, line.quantity);
     order_line::AMOUNT.set(&mut row, amount);
-    *order_line::DISTRICT_INFO.get_mut(&mut row) = info;
+    *order_line::DISTRICT_INFO.get_mut(&mut row) = taken.info;
     transaction.insert(keys::ORDER_LINE, &keys::order_line(place, order, number), &row)?;
-    black_box((item.name, left, brand));
+    black_box((item.name, taken.left, taken.brand));
     Ok(amount)
 }
 
