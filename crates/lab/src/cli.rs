@@ -1,12 +1,12 @@
 //! The command line.
 
-use crate::engines::{Choice, EngineName};
+use crate::engines::{AnyEngineName, Choice, EngineName};
 use crate::keys::Order;
 use crate::parse;
 use crate::protocol::Workload;
 use crate::records::RecordArguments;
 use crate::workloads::io::Method;
-use crate::workloads::ycsb::{Distribution, Mix};
+use crate::ycsb::YcsbArguments;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -130,16 +130,25 @@ pub enum Command {
         warehouses: u32,
     },
     /// The workloads A to F of YCSB on records of several fields
-    #[command(after_help = "Examples:\n  lab ycsb --workload a --records 1M --threads 1,2\n  \
-                            lab ycsb --workload e --distribution uniform --engines vellum,lmdb --scan-max 100\n\n\
-                            All records are checked after loading and at the end, with exit code 3 if one is wrong.")]
+    #[command(
+        after_help = "Engines that keep tables (vellum, lmdb and so on) make nothing durable meanwhile; those of single records \
+                            (pmem, pmem_variable, dashmap, papaya) are run as by `lab put`: pmem makes each operation durable, \
+                            the hash tables nothing ever. All but the rocksdb of `lab put` and those of tables have no order: \
+                            E is refused for them, and left out if all workloads are run.\n\n\
+                            Examples:\n  lab ycsb --workload a --records 1M --threads 1,2\n  \
+                            lab ycsb --workload e --distribution uniform --engines vellum,lmdb --scan-max 100\n  \
+                            lab ycsb --workload all --engines pmem,dashmap,papaya --key-bytes 16 --value-bytes 200 --threads 2 \
+                            --dir /dev/shm\n\n\
+                            All records are checked after loading and at the end, with exit code 3 if one is missing, one too \
+                            many, or not as its last change left it."
+    )]
     Ycsb {
         /// What all runs have.
         #[command(flatten)]
         run: RunArguments,
-        /// What runs with engines have.
+        /// What engines are told.
         #[command(flatten)]
-        engines: EngineArguments,
+        settings: EngineSettings,
         /// What this run has.
         #[command(flatten)]
         ycsb: YcsbArguments,
@@ -266,6 +275,21 @@ pub struct EngineArguments {
     /// The engines, in the order of their turns; ratios are of the first to the others
     #[arg(long, value_enum, value_delimiter = ',', default_value = "vellum,lmdb")]
     pub engines: Vec<EngineName>,
+    /// Their settings.
+    #[command(flatten)]
+    pub settings: EngineSettings,
+}
+
+impl EngineArguments {
+    /// The engines, among all that there are.
+    pub fn names(&self) -> Vec<AnyEngineName> {
+        self.engines.iter().copied().map(AnyEngineName::from).collect()
+    }
+}
+
+/// Settings of engines that keep tables, and of their runs.
+#[derive(Clone, Debug, Args)]
+pub struct EngineSettings {
     /// The limit of the pool of an engine that has one
     #[arg(long, default_value = "4GiB", value_parser = parse::size)]
     pub pool: u64,
@@ -316,29 +340,6 @@ impl BatchArguments {
             Some(size) => Workload::Batch { size, updates_percent: self.updates, depth: self.depth },
         }
     }
-}
-
-/// What `lab ycsb` has.
-#[derive(Clone, Copy, Debug, Args)]
-pub struct YcsbArguments {
-    /// The workload
-    #[arg(long, value_enum, ignore_case = true)]
-    pub workload: Mix,
-    /// Which records are used how often; by default the latest in D, zipfian otherwise
-    #[arg(long, value_enum)]
-    pub distribution: Option<Distribution>,
-    /// Records that are loaded
-    #[arg(long, default_value = "1M", value_parser = parse::count)]
-    pub records: u64,
-    /// Fields of a record
-    #[arg(long, default_value = "10", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1000))]
-    pub fields: usize,
-    /// The size of each field
-    #[arg(long, default_value = "100", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(8..=1 << 20))]
-    pub field_bytes: usize,
-    /// The longest scan of E, in records
-    #[arg(long, default_value = "100", value_parser = clap::value_parser!(u64).range(1..))]
-    pub scan_max: u64,
 }
 
 /// What `lab evict` has.
@@ -439,7 +440,7 @@ mod tests {
         assert!(run.json && run.rounds == 3 && run.threads == [1, 2]);
         assert_eq!(run.seconds, Duration::from_millis(200));
         assert_eq!(engines.engines, [EngineName::Lmdb, EngineName::Vellum]);
-        assert_eq!((table.tuples, engines.pool, table.value_bytes), (20_000, 64 << 20, 120));
+        assert_eq!((table.tuples, engines.settings.pool, table.value_bytes), (20_000, 64 << 20, 120));
         assert_eq!(load, Order::Sequential);
         assert_eq!(batch.workload(), Workload::Lookup);
     }
@@ -457,9 +458,6 @@ mod tests {
             "lab evict --methods forget",
             "lab io --depth 0",
             "lab tpcc --warehouses 0",
-            "lab ycsb",
-            "lab ycsb --workload g",
-            "lab ycsb --workload a --field-bytes 7",
         ] {
             assert!(Cli::try_parse_from(line.split(' ')).is_err(), "{line}");
         }

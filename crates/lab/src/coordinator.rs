@@ -1,8 +1,8 @@
 //! The parent of a run: starts a process for each engine, gives them their turns, and reports.
 
-use crate::cli::{EngineArguments, RunArguments, TableArguments, YcsbArguments};
+use crate::cli::{EngineSettings, RunArguments, TableArguments};
 use crate::contest::{Contest, Setup};
-use crate::engines::EngineName;
+use crate::engines::{AnyEngineName, EngineName};
 use crate::keys::Order;
 use crate::machine::Manifest;
 use crate::protocol::{Command, Finished, Reply, Specification, Workload};
@@ -38,6 +38,12 @@ pub struct Job {
 }
 
 impl Job {
+    /// The workload's name in reports.
+    #[cfg(test)]
+    pub fn name(self) -> &'static str {
+        self.workload.as_str()
+    }
+
     /// A workload on one table of tuples.
     pub fn on_table(workload: Workload, table: TableArguments, order: Order) -> Self {
         Self { workload, order, tuples: table.tuples, value_bytes: table.value_bytes }
@@ -49,45 +55,61 @@ impl Job {
         Self { workload: Workload::Tpcc { warehouses }, order: Order::Sequential, tuples, value_bytes: 0 }
     }
 
-    /// A workload of YCSB.
-    pub fn ycsb(arguments: &YcsbArguments) -> Self {
-        let mix = arguments.workload;
-        let distribution = arguments.distribution.unwrap_or(mix.distribution());
-        let (fields, scan_max) = (arguments.fields, arguments.scan_max);
-        Self {
-            workload: Workload::Ycsb { mix, distribution, fields, scan_max },
-            order: Order::Random,
-            tuples: arguments.records,
-            value_bytes: fields * arguments.field_bytes,
-        }
+    /// A workload of YCSB on so many records.
+    pub fn ycsb(workload: Workload, records: u64, value_bytes: usize) -> Self {
+        Self { workload, order: Order::Random, tuples: records, value_bytes }
     }
 }
 
-/// Does `job` with all engines and reports.
+/// Does each job with its engines, one job after the other, and reports; `notes` are remarks on all of it.
 ///
 /// # Errors
 /// Whatever keeps an engine from doing its work, what it stored wrongly, or, if asked for, a resident size
 /// beyond its limit.
-pub fn run(run: &RunArguments, engines: &EngineArguments, job: Job, reporter: &Reporter) -> Result<()> {
-    let workload = job.workload;
-    if engines.check && !engines.engines.contains(&EngineName::Vellum) {
+pub fn run(
+    run: &RunArguments,
+    settings: &EngineSettings,
+    jobs: &[(Job, Vec<AnyEngineName>)],
+    notes: &[String],
+    reporter: &Reporter,
+) -> Result<()> {
+    let has_vellum = |(_, engines): &(Job, Vec<AnyEngineName>)| engines.contains(&EngineName::Vellum.into());
+    if settings.check && !jobs.iter().any(has_vellum) {
         return Err("--check is about vellum, which is not among the engines".into());
     }
     let folder = run.temporary_folder()?;
     reporter.manifest(&Manifest::collect(folder.path()))?;
+    notes.iter().try_for_each(|note| reporter.note(note))?;
+    for (job, engines) in jobs {
+        let folder = folder.path().join(job.workload.as_str());
+        run_one(run, settings, (*job, engines), &folder, reporter)?;
+        std::fs::remove_dir_all(&folder)?;
+    }
+    Ok(())
+}
+
+/// Does one job in a new folder.
+fn run_one(
+    run: &RunArguments,
+    settings: &EngineSettings,
+    (job, engines): (Job, &[AnyEngineName]),
+    folder: &Path,
+    reporter: &Reporter,
+) -> Result<()> {
+    let workload = job.workload;
     let mut workers = Vec::new();
-    for engine in &engines.engines {
-        let directory = folder.path().join(engine.as_str());
+    for engine in engines {
+        let directory = folder.join(engine.as_str());
         std::fs::create_dir_all(&directory)?;
-        workers.push(Worker::start(&specification(run, engines, job, *engine, &directory))?);
+        workers.push(Worker::start(&specification(run, settings, job, *engine, &directory))?);
     }
     let contest = Contest {
         workload: workload.as_str(),
-        names: engines.engines.iter().map(|engine| engine.as_str().to_owned()).collect(),
+        names: engines.iter().map(|engine| engine.as_str().to_owned()).collect(),
         threads: &run.threads,
         rounds: run.rounds,
     };
-    let load_seconds = prepare(&mut workers, job, engines, reporter)?;
+    let load_seconds = prepare(&mut workers, (job, engines), reporter)?;
     let all = contest.run(reporter, |contestant, threads, round| {
         match workers[contestant].ask(Command::Round { threads, round })? {
             Reply::Round(measured) => Ok(measured),
@@ -95,7 +117,7 @@ pub fn run(run: &RunArguments, engines: &EngineArguments, job: Job, reporter: &R
         }
     })?;
     let mut ends = Vec::new();
-    for (worker, engine) in workers.into_iter().zip(&engines.engines) {
+    for (worker, engine) in workers.into_iter().zip(engines) {
         let finished = worker.finish()?;
         reporter.object(&Statistics::new(workload, *engine, &finished))?;
         if workload == Workload::Churn {
@@ -106,7 +128,8 @@ pub fn run(run: &RunArguments, engines: &EngineArguments, job: Job, reporter: &R
     }
     let setup = |contestant: usize, _| Setup {
         tuples: job.tuples,
-        pool_bytes: engines.pool,
+        // Engines of single records have no pool.
+        pool_bytes: if matches!(engines[contestant], AnyEngineName::Tables(_)) { settings.pool } else { 0 },
         load_seconds: load_seconds[contestant],
     };
     let mut summaries = contest.summaries(&all, setup);
@@ -116,14 +139,14 @@ pub fn run(run: &RunArguments, engines: &EngineArguments, job: Job, reporter: &R
         summary.resident_bytes_max = end.map_or(0, |(_, finished)| finished.resident_bytes_max);
     }
     reporter.finish(&contest.ratios(&all), &summaries)?;
-    if engines.check { check(&ends, engines.pool, workload.grows(), reporter) } else { Ok(()) }
+    if settings.check { check(&ends, settings.pool, workload.grows(), reporter) } else { Ok(()) }
 }
 
 fn specification(
     run: &RunArguments,
-    engines: &EngineArguments,
+    settings: &EngineSettings,
     job: Job,
-    engine: EngineName,
+    engine: AnyEngineName,
     directory: &Path,
 ) -> Specification {
     Specification {
@@ -131,13 +154,13 @@ fn specification(
         workload: job.workload,
         tuples: job.tuples,
         value_bytes: job.value_bytes,
-        pool_bytes: engines.pool,
+        pool_bytes: settings.pool,
         threads_max: run.threads.iter().copied().max().unwrap_or(1),
         duration: run.seconds,
-        warm_up: engines.warm_up.unwrap_or(run.seconds),
+        warm_up: settings.warm_up.unwrap_or(run.seconds),
         seed: run.seed,
         order: job.order,
-        lmdb_write_map: engines.lmdb_write_map,
+        lmdb_write_map: settings.lmdb_write_map,
         directory: directory.to_owned(),
     }
 }
@@ -145,12 +168,11 @@ fn specification(
 /// Lets every engine load its table, one after the other; gives their load times.
 fn prepare(
     workers: &mut [Worker],
-    job: Job,
-    engines: &EngineArguments,
+    (job, engines): (Job, &[AnyEngineName]),
     reporter: &Reporter,
 ) -> Result<Vec<Option<f64>>> {
     let mut all = Vec::new();
-    for (worker, engine) in workers.iter_mut().zip(&engines.engines) {
+    for (worker, engine) in workers.iter_mut().zip(engines) {
         let reply = worker.ask(Command::Prepare)?;
         let Reply::Prepared { load_seconds, sample_every, notes } = reply else {
             return Err(format!("an unexpected reply to the preparation: {reply:?}").into());
@@ -196,7 +218,7 @@ struct Statistics<'a> {
 }
 
 impl<'a> Statistics<'a> {
-    fn new(workload: Workload, engine: EngineName, finished: &'a Finished) -> Self {
+    fn new(workload: Workload, engine: AnyEngineName, finished: &'a Finished) -> Self {
         Self {
             kind: "statistics",
             workload: workload.as_str(),
@@ -219,7 +241,7 @@ fn growth_permille(finished: &Finished) -> u64 {
     (grown * 1000).checked_div(finished.data_bytes_loaded).unwrap_or(0)
 }
 
-fn growth_text(engine: EngineName, finished: &Finished) -> String {
+fn growth_text(engine: AnyEngineName, finished: &Finished) -> String {
     format!(
         "{}: the data grew from {} to {}, by {:.1} %",
         engine.as_str(),
@@ -231,8 +253,14 @@ fn growth_text(engine: EngineName, finished: &Finished) -> String {
 
 /// Compares Vellum's largest resident size, and the growth of its data unless it is meant to grow, with their
 /// limits.
-fn check(ends: &[(EngineName, Finished)], pool_bytes: u64, grows: bool, reporter: &Reporter) -> Result<()> {
-    for (_, finished) in ends.iter().filter(|(engine, _)| *engine == EngineName::Vellum) {
+fn check(
+    ends: &[(AnyEngineName, Finished)],
+    pool_bytes: u64,
+    grows: bool,
+    reporter: &Reporter,
+) -> Result<()> {
+    let vellum = AnyEngineName::from(EngineName::Vellum);
+    for (_, finished) in ends.iter().filter(|(engine, _)| *engine == vellum) {
         let limit = resident_bytes_limit(pool_bytes, finished.data_bytes);
         let text = format!(
             "vellum: at most {} resident; the limit is {}: pool {} + 16 bytes for each 4 KiB of {} + 64 MiB",
@@ -245,7 +273,7 @@ fn check(ends: &[(EngineName, Finished)], pool_bytes: u64, grows: bool, reporter
             return Err(Failure::Check(text).into());
         }
         if !grows && growth_permille(finished) > GROWTH_PERMILLE_MAX {
-            return Err(Failure::Check(growth_text(EngineName::Vellum, finished)).into());
+            return Err(Failure::Check(growth_text(vellum, finished)).into());
         }
         // People see it after the table; the summaries stay the last lines for programs.
         if !reporter.json {
@@ -257,7 +285,7 @@ fn check(ends: &[(EngineName, Finished)], pool_bytes: u64, grows: bool, reporter
 
 /// The process of one engine.
 struct Worker {
-    engine: EngineName,
+    engine: AnyEngineName,
     child: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
@@ -337,7 +365,7 @@ mod tests {
 
     #[test]
     fn the_growth_of_the_data_is_checked() {
-        let end = |loaded, grown| [(EngineName::Vellum, finished(loaded, grown, 0))];
+        let end = |loaded, grown| [(EngineName::Vellum.into(), finished(loaded, grown, 0))];
         let reporter = Reporter { json: true };
         for (loaded, grown, fine) in
             [(1000, 1100, true), (1000, 1101, false), (0, 5000, true), (1000, 900, true)]
@@ -350,7 +378,8 @@ mod tests {
     #[test]
     fn the_limit_of_the_resident_size_is_checked() {
         assert_eq!(resident_bytes_limit(1 << 20, 4097), (1 << 20) + 32 + (64 << 20));
-        let end = |resident_bytes_max| [(EngineName::Vellum, finished(4096, 4096, resident_bytes_max))];
+        let end =
+            |resident_bytes_max| [(EngineName::Vellum.into(), finished(4096, 4096, resident_bytes_max))];
         let reporter = Reporter { json: true };
         assert!(check(&end((65 << 20) + 16), 1 << 20, false, &reporter).is_ok());
         let error = check(&end((65 << 20) + 17), 1 << 20, false, &reporter).unwrap_err();

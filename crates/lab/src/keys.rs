@@ -28,6 +28,32 @@ pub fn key(index: u64) -> [u8; KEY_BYTES] {
     index.to_be_bytes()
 }
 
+/// A key of 8 or 16 bytes: a number, and zeroes behind it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Key {
+    bytes: [u8; KEY_BYTES_MAX],
+    length: usize,
+}
+
+/// The size of the largest [`Key`], in bytes.
+pub const KEY_BYTES_MAX: usize = 16;
+
+impl Key {
+    /// The key of a number, of so many bytes, at most [`KEY_BYTES_MAX`].
+    #[inline]
+    pub fn new(number: u64, length: usize) -> Self {
+        let mut bytes = [0; KEY_BYTES_MAX];
+        bytes[..KEY_BYTES].copy_from_slice(&key(number));
+        Self { bytes, length: length.min(KEY_BYTES_MAX) }
+    }
+
+    /// Its bytes.
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
 /// Writes the value of tuple `index`: its key, then bytes that depend on the key and do not compress.
 ///
 /// A value shorter than a key holds the beginning of the key.

@@ -6,7 +6,8 @@
 //! - [`contest`]: rounds that alternate between contestants, medians and ratios; [`statistics`];
 //! - [`coordinator`], [`worker`], [`record_worker`], [`protocol`]: each engine in a process of its own, so that its memory and
 //!   its I/O are its alone, but all in one run, in turn;
-//! - [`device`]: the runs without an engine; [`records`]: those on single durable records;
+//! - [`device`]: the runs without an engine; [`records`]: those on single durable records; [`ycsb`]: YCSB, on engines of
+//!   both kinds;
 //! - [`machine`]: the manifest, resident sizes, bytes read and written; [`report`]: what is printed.
 //!
 //! Nothing here is part of the engine, and nothing asserts speed: figures depend on the machine, which the
@@ -27,9 +28,10 @@ mod report;
 mod statistics;
 mod worker;
 mod workloads;
+mod ycsb;
 
 use clap::Parser;
-use cli::{Cli, Command};
+use cli::{Cli, Command, EngineArguments, RunArguments};
 use coordinator::Job;
 use machine::Manifest;
 use protocol::Workload;
@@ -76,25 +78,23 @@ fn run(command: Command) -> Result<()> {
     match command {
         Command::Lookup { run, engines, table, batch, load } => {
             let job = Job::on_table(batch.workload(), table, load);
-            coordinator::run(&run, &engines, job, &Reporter { json: run.json })
+            on_tables(&run, &engines, job)
         }
         Command::Scan { run, engines, table, load, length } => {
             let job = Job::on_table(Workload::Scan { length: length.unwrap_or(0) }, table, load);
-            coordinator::run(&run, &engines, job, &Reporter { json: run.json })
+            on_tables(&run, &engines, job)
         }
         Command::Insert { run, engines, table, order } => {
             let job = Job::on_table(Workload::Insert, table, order);
-            coordinator::run(&run, &engines, job, &Reporter { json: run.json })
+            on_tables(&run, &engines, job)
         }
         Command::Churn { run, engines, table, load } => {
             let job = Job::on_table(Workload::Churn, table, load);
-            coordinator::run(&run, &engines, job, &Reporter { json: run.json })
+            on_tables(&run, &engines, job)
         }
-        Command::Tpcc { run, engines, warehouses } => {
-            coordinator::run(&run, &engines, Job::tpcc(warehouses), &Reporter { json: run.json })
-        }
-        Command::Ycsb { run, engines, ycsb } => {
-            coordinator::run(&run, &engines, Job::ycsb(&ycsb), &Reporter { json: run.json })
+        Command::Tpcc { run, engines, warehouses } => on_tables(&run, &engines, Job::tpcc(warehouses)),
+        Command::Ycsb { run, settings, ycsb } => {
+            ycsb::run(&run, &settings, &ycsb, &Reporter { json: run.json })
         }
         Command::Put { run, records } => {
             records::run(&run, &records, Verb::Put, &Reporter { json: run.json })
@@ -116,4 +116,9 @@ fn run(command: Command) -> Result<()> {
         }
         Command::Worker => worker::serve(std::io::stdin().lock(), std::io::stdout().lock()),
     }
+}
+
+/// Does a job with engines that keep tables.
+fn on_tables(run: &RunArguments, engines: &EngineArguments, job: Job) -> Result<()> {
+    coordinator::run(run, &engines.settings, &[(job, engines.names())], &[], &Reporter { json: run.json })
 }

@@ -5,8 +5,8 @@
 //! its alone. All but one of them wait for a command at any time.
 
 use crate::contest::Measured;
-use crate::engines::{Choice, EngineName};
-use crate::keys::Order;
+use crate::engines::{AnyEngineName, Choice};
+use crate::keys::{KEY_BYTES, Order};
 use crate::workloads::ycsb::{Distribution, Mix};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -47,6 +47,8 @@ pub enum Workload {
         mix: Mix,
         /// Which records are used how often.
         distribution: Distribution,
+        /// The size of each key, in bytes.
+        key_bytes: usize,
         /// Fields of a record.
         fields: usize,
         /// The longest scan, in records.
@@ -60,6 +62,15 @@ impl Workload {
         match self {
             Self::Batch { depth, .. } => depth,
             _ => 256,
+        }
+    }
+
+    /// The size of each key, in bytes; zero where they differ.
+    pub fn key_bytes(self) -> usize {
+        match self {
+            Self::Tpcc { .. } => 0,
+            Self::Ycsb { key_bytes, .. } => key_bytes,
+            _ => KEY_BYTES,
         }
     }
 
@@ -90,7 +101,7 @@ impl Workload {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Specification {
     /// Which engine.
-    pub engine: EngineName,
+    pub engine: AnyEngineName,
     /// What to do with it.
     pub workload: Workload,
     /// Tuples in the table; in all tables where there are several.

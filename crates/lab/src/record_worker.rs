@@ -124,6 +124,8 @@ impl<S: Store, W: RecordWorkload> RecordSession<S, W> {
         let options = EngineOptions {
             directory,
             pool_bytes: specification.pool_bytes,
+            tuples: specification.tuples,
+            key_bytes: specification.workload.key_bytes(),
             value_bytes: specification.value_bytes,
             payload_bytes: self.workload.payload_bytes(),
             threads_max: specification.threads_max,
@@ -137,6 +139,7 @@ impl<S: Store, W: RecordWorkload> RecordSession<S, W> {
         let store = self.create()?;
         let begin = Instant::now();
         self.workload.load(&store)?;
+        store.settle()?;
         let load_seconds = Some(begin.elapsed().as_secs_f64());
         // What was written must not go on being written during the rounds of another engine.
         settle(&self.specification.directory)?;

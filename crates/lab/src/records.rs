@@ -4,21 +4,15 @@ use crate::Result;
 use crate::cli::RunArguments;
 use crate::contest::{Contest, Setup};
 use crate::device::Gauge;
-use crate::engines::dashmap::Dash;
-use crate::engines::papaya::Papaya;
-use crate::engines::pmem::Pmem;
-use crate::engines::records::RecordOptions;
-#[cfg(feature = "rocksdb")]
-use crate::engines::rocksdb_records::Rocks;
+use crate::engines::records::{RecordEngine, RecordEngineName, RecordOptions, WithRecordEngine};
 use crate::machine::Manifest;
 use crate::parse;
 use crate::report::Reporter;
-use crate::workloads::Pace;
 use crate::workloads::records::{Contestant, Record, Verb};
-use clap::{Args, ValueEnum};
+use crate::workloads::{Pace, SAMPLE_EVERY};
+use clap::Args;
 use serde_json::json;
 use std::path::PathBuf;
-use vellum_pmem::{Fixed, Variable};
 
 /// What runs on records have.
 #[derive(Clone, Debug, Args)]
@@ -32,62 +26,10 @@ pub struct RecordArguments {
     /// The size of each key: 8 or 16
     #[arg(long, default_value = "16", value_parser = clap::builder::PossibleValuesParser::new(["8", "16"]))]
     pub key_bytes: String,
-    /// The size of each value; keys of 16 bytes have values of 200 bytes, keys of 8 bytes of 8 or 200, where sizes must be
-    /// known when the lab is built (dashmap, papaya)
+    /// The size of each value; where sizes must be known when the lab is built (dashmap, papaya), 200 or 1000 bytes, and 8
+    /// with keys of 8
     #[arg(long, default_value = "200", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(8..=1 << 20))]
     pub value_bytes: usize,
-}
-
-/// Engines that keep records, by name.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-#[value(rename_all = "snake_case")]
-pub enum RecordEngineName {
-    /// This project's store for persistent memory, with records of one size if the sizes are built in
-    Pmem,
-    /// The same, with records of any size
-    PmemVariable,
-    /// A hash table in memory
-    Dashmap,
-    /// Another, whose readers take no locks
-    Papaya,
-    /// RocksDB with synced writes
-    #[cfg(feature = "rocksdb")]
-    Rocksdb,
-}
-
-impl RecordEngineName {
-    /// The name in reports.
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Pmem => "pmem",
-            Self::PmemVariable => "pmem_variable",
-            Self::Dashmap => "dashmap",
-            Self::Papaya => "papaya",
-            #[cfg(feature = "rocksdb")]
-            Self::Rocksdb => "rocksdb",
-        }
-    }
-
-    fn contestant(self, new: &New) -> Result<Box<dyn Contestant>> {
-        let sizes = (new.options.key_bytes, new.options.value_bytes);
-        Ok(match (self, sizes) {
-            (Self::Pmem, (8, 8)) => new.with::<Pmem<Fixed<8, 8>>>(),
-            (Self::Pmem, (8, 200)) => new.with::<Pmem<Fixed<8, 200>>>(),
-            (Self::Pmem, (16, 200)) => new.with::<Pmem<Fixed<16, 200>>>(),
-            (Self::Pmem | Self::PmemVariable, _) => new.with::<Pmem<Variable>>(),
-            (Self::Dashmap, (8, 8)) => new.with::<Dash<8, 8>>(),
-            (Self::Dashmap, (8, 200)) => new.with::<Dash<8, 200>>(),
-            (Self::Dashmap, (16, 200)) => new.with::<Dash<16, 200>>(),
-            (Self::Papaya, (8, 8)) => new.with::<Papaya<8, 8>>(),
-            (Self::Papaya, (8, 200)) => new.with::<Papaya<8, 200>>(),
-            (Self::Papaya, (16, 200)) => new.with::<Papaya<16, 200>>(),
-            (Self::Dashmap | Self::Papaya, _) => {
-                return Err("hash tables are built with 8/8, 8/200 and 16/200 bytes only".into());
-            }
-            #[cfg(feature = "rocksdb")]
-            (Self::Rocksdb, _) => new.with::<Rocks>(),
-        })
-    }
 }
 
 /// What contestants are made of.
@@ -99,9 +41,11 @@ struct New {
     folder: PathBuf,
 }
 
-impl New {
-    fn with<E: crate::engines::records::RecordEngine + 'static>(&self) -> Box<dyn Contestant> {
-        Box::new(Record::<E>::new(self.verb, self.options, self.seed, self.threads, self.folder.clone()))
+impl WithRecordEngine for New {
+    type Output = Box<dyn Contestant>;
+
+    fn with<E: RecordEngine + 'static>(self) -> Box<dyn Contestant> {
+        Box::new(Record::<E>::new(self.verb, self.options, self.seed, self.threads, self.folder))
     }
 }
 
@@ -124,7 +68,7 @@ pub fn run(run: &RunArguments, arguments: &RecordArguments, verb: Verb, reporter
         std::fs::create_dir_all(&folder)?;
         let threads = run.threads.iter().copied().max().unwrap_or(1);
         let new = New { verb, options, seed: run.seed, threads, folder };
-        let mut contestant = engine.contestant(&new)?;
+        let mut contestant = engine.with(options.key_bytes, options.value_bytes, new)?;
         let (note, loaded) = contestant.prepare()?;
         reporter.note(&note)?;
         load_seconds.push(loaded.map(|loaded| loaded.as_secs_f64()));
@@ -145,7 +89,7 @@ pub fn run(run: &RunArguments, arguments: &RecordArguments, verb: Verb, reporter
     };
     let mut gauge = Gauge::default();
     let all = contest.run(reporter, |contestant, threads, round| {
-        let pace = Pace { threads, round: round as u64, duration: run.seconds, sample_every: 1 };
+        let pace = Pace { threads, round: round as u64, duration: run.seconds, sample_every: SAMPLE_EVERY };
         gauge.measure(contestant, threads, || contestants[contestant].round(&pace))
     })?;
     let setup = |contestant: usize, _| Setup {

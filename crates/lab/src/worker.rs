@@ -7,10 +7,12 @@ use crate::contest::Measured;
 use crate::engines::lmdb::Lmdb;
 use crate::engines::lmdb_store::LmdbStore;
 use crate::engines::raw::Raw;
+use crate::engines::record_store::RecordStore;
+use crate::engines::records::{RecordEngine, WithRecordEngine};
 use crate::engines::store::Store;
 use crate::engines::vellum::Vellum;
 use crate::engines::vellum_store::VellumStore;
-use crate::engines::{Engine, EngineName, EngineOptions};
+use crate::engines::{AnyEngineName, Engine, EngineName, EngineOptions};
 use crate::keys::Order;
 use crate::machine::{self, StorageBytes};
 use crate::protocol::{Command, Finished, Reply, Specification, Workload};
@@ -35,15 +37,26 @@ const CHECK_LOOKUPS: u64 = 1000;
 ///
 /// # Errors
 /// If the parent cannot be understood or reached. Failures of the engine are told to the parent.
-pub fn serve(mut input: impl BufRead, output: impl Write) -> Result<()> {
+pub fn serve(mut input: impl BufRead, mut output: impl Write) -> Result<()> {
     let mut line = String::new();
     input.read_line(&mut line)?;
     let specification: Specification = serde_json::from_str(&line)?;
-    match specification.engine {
+    let engine = match specification.engine {
+        AnyEngineName::Tables(engine) => engine,
+        AnyEngineName::Records(engine) => {
+            let sizes = (specification.workload.key_bytes(), specification.value_bytes);
+            let serve = ServeRecords { specification, input: &mut input, output: &mut output };
+            return match engine.with(sizes.0, sizes.1, serve) {
+                Ok(served) => served,
+                Err(refused) => converse(Refused(refused.to_string()), input, output),
+            };
+        }
+    };
+    match engine {
         EngineName::Vellum => serve_engine::<Vellum, VellumStore>(specification, input, output),
         EngineName::Lmdb => serve_engine::<Lmdb, LmdbStore>(specification, input, output),
         EngineName::Raw if specification.workload.has_records() => {
-            Err("raw has no records: it computes where a tuple lies".into())
+            converse(Refused("it has no records: it computes where a tuple lies".into()), input, output)
         }
         #[cfg(feature = "rocksdb")]
         EngineName::Rocksdb => {
@@ -69,6 +82,36 @@ fn serve_engine<E: Engine, S: Store>(
         Workload::Tpcc { .. } => converse(RecordSession::<S, Tpcc>::new(specification)?, input, output),
         Workload::Ycsb { .. } => converse(RecordSession::<S, Ycsb>::new(specification)?, input, output),
         _ => converse(Session::<E>::new(specification), input, output),
+    }
+}
+
+/// An engine that cannot do what it is asked for, and says why.
+struct Refused(String);
+
+impl Obey for Refused {
+    fn obey(&mut self, _: Command) -> Result<Reply> {
+        Err(self.0.clone().into())
+    }
+}
+
+/// Serves with an engine of single records.
+struct ServeRecords<I, O> {
+    specification: Specification,
+    input: I,
+    output: O,
+}
+
+impl<I: BufRead, O: Write> WithRecordEngine for ServeRecords<I, O> {
+    type Output = Result<()>;
+
+    fn with<E: RecordEngine + 'static>(self) -> Result<()> {
+        match self.specification.workload {
+            Workload::Ycsb { .. } => {
+                let session = RecordSession::<RecordStore<E>, Ycsb>::new(self.specification)?;
+                converse(session, self.input, self.output)
+            }
+            other => Err(format!("{} does not run on an engine of single records", other.as_str()).into()),
+        }
     }
 }
 
@@ -180,6 +223,8 @@ impl<E: Engine> Session<E> {
         E::create(&EngineOptions {
             directory,
             pool_bytes: specification.pool_bytes,
+            tuples: specification.tuples,
+            key_bytes: specification.workload.key_bytes(),
             value_bytes: specification.value_bytes,
             payload_bytes: specification.tuples * (8 + specification.value_bytes as u64),
             threads_max: specification.threads_max,
@@ -350,7 +395,7 @@ mod tests {
 
     fn specification(workload: Workload, directory: PathBuf) -> Specification {
         Specification {
-            engine: EngineName::Lmdb,
+            engine: EngineName::Lmdb.into(),
             workload,
             tuples: 3000,
             value_bytes: 40,

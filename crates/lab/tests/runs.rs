@@ -68,7 +68,9 @@ fn check_run(objects: &[(String, Value)], workload: &str, engines: &[&str], thre
         assert!(number("ops_per_second") <= number("ops_per_second_max"));
         assert!(number("p50_ns") > 0.0 && number("p50_ns") <= number("p99_ns"));
         assert!(number("p99_ns") <= number("p999_ns"));
-        assert!(number("tuples") > 0.0 && number("pool_bytes") > 0.0);
+        // Engines of single records have no pool.
+        let has_pool = !RECORD_ENGINES.contains(&engines[place / threads.len()]);
+        assert!(number("tuples") > 0.0 && (number("pool_bytes") > 0.0) == has_pool);
         assert!(number("resident_bytes_max") > 1e6 && number("load_seconds") >= 0.0);
         assert!(number("bytes_read") >= 0.0 && number("bytes_written") >= 0.0);
     }
@@ -79,6 +81,9 @@ fn check_run(objects: &[(String, Value)], workload: &str, engines: &[&str], thre
     }
     assert_eq!(objects.last().unwrap().1["kind"], "summary");
 }
+
+/// Engines of single records that are always built in.
+const RECORD_ENGINES: [&str; 4] = ["pmem", "pmem_variable", "dashmap", "papaya"];
 
 const ENGINES: &str = "vellum,lmdb";
 const ENGINE_LIST: [&str; 2] = ["vellum", "lmdb"];
@@ -233,6 +238,72 @@ fn ycsb() {
     }
     let (_, pages_evicted) = checked("ycsb --workload a --records 20k --threads 2 --pool 1MiB");
     assert!(pages_evicted > 1000, "{pages_evicted}");
+}
+
+/// The texts of the remarks.
+fn notes(objects: &[(String, Value)]) -> Vec<&str> {
+    objects.iter().filter(|(_, o)| o["kind"] == "note").map(|(_, o)| o["text"].as_str().unwrap()).collect()
+}
+
+#[test]
+fn ycsb_on_engines_of_single_records() {
+    let folder = tempfile::tempdir().unwrap();
+    let rest = "--records 2k --seconds 0.05 --rounds 1 --threads 1,2";
+    let engines = RECORD_ENGINES.join(",");
+    for options in ["--key-bytes 16 --value-bytes 200", "--distribution uniform"] {
+        let line = format!("ycsb --workload all --engines {engines} {options} {rest}");
+        let objects = objects(folder.path(), &line);
+        assert!(
+            notes(&objects).iter().any(|note| note.starts_with("ycsb_e is left out for pmem, pmem_variable"))
+        );
+        for workload in ["a", "b", "c", "d", "f"].map(|mix| format!("ycsb_{mix}")) {
+            let of_workload = |(_, object): &&(String, Value)| object["workload"] == workload.as_str();
+            let of_workload: Vec<_> = objects.iter().filter(of_workload).cloned().collect();
+            check_run(&of_workload, &workload, &RECORD_ENGINES, &[1, 2], 1);
+        }
+        for engine in RECORD_ENGINES {
+            let checked = format!("{engine}: checked at the end: all ");
+            assert_eq!(
+                notes(&objects).iter().filter(|note| note.starts_with(&checked)).count(),
+                5,
+                "{engine}"
+            );
+        }
+    }
+    // Beside an engine of tables, with the same records.
+    let line = format!("ycsb --workload f --engines lmdb,papaya --key-bytes 16 --value-bytes 200 {rest}");
+    check_run(&objects(folder.path(), &line), "ycsb_f", &["lmdb", "papaya"], &[1, 2], 1);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left behind");
+}
+
+#[test]
+fn what_an_engine_of_single_records_cannot_do_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    for (line, expected) in [
+        ("--workload e --engines pmem", "ycsb_e scans records in the order of their keys, and pmem keep"),
+        (
+            "--workload a --engines dashmap --value-bytes 300",
+            "use --key-bytes 8 or 16 with --value-bytes 200",
+        ),
+    ] {
+        let output = lab(folder.path(), &format!("ycsb --records 1k --seconds 0.05 {line}"));
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(1) && error.contains(expected), "{line}: {error}");
+    }
+    let output = lab(folder.path(), "tpcc --engines pmem");
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn single_records() {
+    let folder = tempfile::tempdir().unwrap();
+    for workload in ["put", "get", "update", "delete"] {
+        let line = format!(
+            "{workload} --engines {} --records 2k --seconds 0.05 --rounds 1 --threads 1,2",
+            RECORD_ENGINES.join(",")
+        );
+        check_run(&objects(folder.path(), &line), workload, &RECORD_ENGINES, &[1, 2], 1);
+    }
 }
 
 /// Engines behind features do the same work as the others.

@@ -1,8 +1,9 @@
 //! A concurrent hash table in memory that persists nothing (the crate `dashmap`), for scale.
 
-use super::records::{RecordEngine, RecordHandle, RecordOptions, add_one};
+use super::records::{RecordEngine, RecordHandle, RecordOptions};
 use crate::Result;
 use ::dashmap::DashMap;
+use std::ops::ControlFlow;
 use std::path::Path;
 
 /// The table, with keys of `K` bytes and values of `V` bytes.
@@ -25,6 +26,10 @@ impl<const K: usize, const V: usize> RecordEngine for Dash<K, V> {
     fn handle(&self) -> Result<DashHandle<'_, K, V>> {
         Ok(DashHandle(&self.0))
     }
+
+    fn data_bytes(&self) -> Result<u64> {
+        Ok((self.0.len() * (K + V)) as u64)
+    }
 }
 
 impl<const K: usize, const V: usize> RecordHandle for DashHandle<'_, K, V> {
@@ -44,16 +49,19 @@ impl<const K: usize, const V: usize> RecordHandle for DashHandle<'_, K, V> {
     }
 
     #[inline]
-    fn update(&mut self, key: &[u8]) -> Result<bool> {
+    fn modify<T>(&mut self, key: &[u8], mut change: impl FnMut(&mut [u8]) -> T) -> Result<Option<T>> {
         let key: &[u8; K] = key.try_into()?;
-        let Some(mut found) = self.0.get_mut(key) else { return Ok(false) };
-        add_one(&mut *found);
-        Ok(true)
+        Ok(self.0.get_mut(key).map(|mut found| change(&mut *found)))
     }
 
     #[inline]
     fn delete(&mut self, key: &[u8]) -> Result<bool> {
         let key: &[u8; K] = key.try_into()?;
         Ok(self.0.remove(key).is_some())
+    }
+
+    fn for_each(&mut self, mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<()> {
+        let _ = self.0.iter().try_for_each(|record| visit(record.key(), record.value()));
+        Ok(())
     }
 }

@@ -4,9 +4,12 @@
 //! a lookup copies the value into a buffer of the caller, a scan shows every key and value.
 //!
 //! [`Engine`] is one table of tuples with keys of 8 bytes; [`store::Store`] is several tables with keys and values
-//! of any size, and transactions where the engine has them.
+//! of any size, and transactions where the engine has them; [`records::RecordEngine`] keeps single records, durable one
+//! by one, and becomes a `Store` of one table by [`record_store::RecordStore`].
 
 pub mod dashmap;
+#[cfg(feature = "rocksdb")]
+mod key_locks;
 pub mod lmdb;
 pub mod lmdb_store;
 #[cfg(test)]
@@ -16,6 +19,7 @@ pub mod memory_store;
 pub mod papaya;
 pub mod pmem;
 pub mod raw;
+pub mod record_store;
 pub mod records;
 #[cfg(feature = "rocksdb")]
 pub mod rocksdb;
@@ -30,6 +34,7 @@ pub mod vellum_store;
 use crate::Result;
 use crate::keys::KEY_BYTES;
 use clap::ValueEnum;
+use records::RecordEngineName;
 use serde::{Deserialize, Serialize};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -67,6 +72,40 @@ impl EngineName {
     }
 }
 
+/// Any engine by name: one that keeps tables, or one that keeps single records.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AnyEngineName {
+    /// Tables.
+    Tables(EngineName),
+    /// Single records, as `lab put` runs them.
+    Records(RecordEngineName),
+}
+
+impl AnyEngineName {
+    /// The name in reports.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Tables(engine) => engine.as_str(),
+            Self::Records(engine) => engine.as_str(),
+        }
+    }
+
+    /// Whether it can show records in the order of their keys.
+    pub fn is_ordered(self) -> bool {
+        match self {
+            Self::Tables(_) => true,
+            Self::Records(engine) => engine.is_ordered(),
+        }
+    }
+}
+
+impl From<EngineName> for AnyEngineName {
+    fn from(engine: EngineName) -> Self {
+        Self::Tables(engine)
+    }
+}
+
 /// A choice that is made by measurement unless it is forced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -86,7 +125,11 @@ pub struct EngineOptions {
     pub directory: PathBuf,
     /// The limit of its buffer pool, in bytes, if it has one.
     pub pool_bytes: u64,
-    /// The size of each value, in bytes, where all have the same.
+    /// How many tuples will be loaded.
+    pub tuples: u64,
+    /// The size of each key, in bytes, where all have the same; zero otherwise.
+    pub key_bytes: usize,
+    /// The size of each value, in bytes, where all have the same; zero otherwise.
     pub value_bytes: usize,
     /// How much data will be stored, in bytes of keys and values.
     pub payload_bytes: u64,

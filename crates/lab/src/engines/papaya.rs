@@ -1,8 +1,10 @@
 //! Another concurrent hash table in memory that persists nothing (the crate `papaya`), whose readers take no locks.
 
-use super::records::{RecordEngine, RecordHandle, RecordOptions, add_one};
+use super::records::{RecordEngine, RecordHandle, RecordOptions};
 use crate::Result;
 use ::papaya::HashMap;
+use std::cell::RefCell;
+use std::ops::ControlFlow;
 use std::path::Path;
 
 /// The table, with keys of `K` bytes and values of `V` bytes.
@@ -26,6 +28,10 @@ impl<const K: usize, const V: usize> RecordEngine for Papaya<K, V> {
     fn handle(&self) -> Result<PapayaHandle<'_, K, V>> {
         Ok(PapayaHandle(&self.0))
     }
+
+    fn data_bytes(&self) -> Result<u64> {
+        Ok((self.0.len() * (K + V)) as u64)
+    }
 }
 
 impl<const K: usize, const V: usize> RecordHandle for PapayaHandle<'_, K, V> {
@@ -46,18 +52,27 @@ impl<const K: usize, const V: usize> RecordHandle for PapayaHandle<'_, K, V> {
     }
 
     #[inline]
-    fn update(&mut self, key: &[u8]) -> Result<bool> {
+    fn modify<T>(&mut self, key: &[u8], change: impl FnMut(&mut [u8]) -> T) -> Result<Option<T>> {
+        // The table wants a function that changes nothing; it calls it again if another thread was faster, never in itself.
+        let state = RefCell::new((change, None));
         let changed = |value: &[u8; V]| {
             let mut value = *value;
-            add_one(&mut value);
+            let (change, result) = &mut *state.borrow_mut();
+            *result = Some(change(&mut value));
             value
         };
-        Ok(self.0.pin().update(key.try_into()?, changed).is_some())
+        let found = self.0.pin().update(key.try_into()?, changed).is_some();
+        Ok(state.into_inner().1.filter(|_| found))
     }
 
     #[inline]
     fn delete(&mut self, key: &[u8]) -> Result<bool> {
         let key: &[u8; K] = key.try_into()?;
         Ok(self.0.pin().remove(key).is_some())
+    }
+
+    fn for_each(&mut self, mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<()> {
+        let _ = self.0.pin().iter().try_for_each(|(key, value)| visit(key, value));
+        Ok(())
     }
 }

@@ -3,8 +3,10 @@
 //! If that is not persistent memory (a tmpfs, as a stand-in), the lab vouches for it, so that cache lines are flushed and
 //! fenced as they would be there. Space is reclaimed in the background, as by default.
 
-use super::records::{RecordEngine, RecordHandle, RecordOptions, add_one};
+use super::records::{RecordEngine, RecordHandle, RecordOptions};
 use crate::Result;
+use serde_json::json;
+use std::ops::ControlFlow;
 use std::path::Path;
 use vellum_pmem::{Client, Layout, Options, Persistence, Store};
 
@@ -63,6 +65,22 @@ impl<L: FromBytes> RecordEngine for Pmem<L> {
     fn handle(&self) -> Result<PmemHandle<L>> {
         Ok(PmemHandle(self.0.client()?))
     }
+
+    fn data_bytes(&self) -> Result<u64> {
+        Ok(self.0.statistics().file_bytes)
+    }
+
+    fn statistics(&self) -> Result<serde_json::Value> {
+        let statistics = self.0.statistics();
+        Ok(json!({
+            "records": statistics.records,
+            "file_bytes": statistics.file_bytes,
+            "index_bytes": statistics.index_bytes,
+            "blocks": statistics.blocks,
+            "blocks_free": statistics.blocks_free,
+            "blocks_compacted": statistics.blocks_compacted,
+        }))
+    }
 }
 
 impl<L: FromBytes> RecordHandle for PmemHandle<L> {
@@ -78,12 +96,18 @@ impl<L: FromBytes> RecordHandle for PmemHandle<L> {
     }
 
     #[inline]
-    fn update(&mut self, key: &[u8]) -> Result<bool> {
-        Ok(self.0.update(L::key(key)?, |value| add_one(value))?)
+    fn modify<T>(&mut self, key: &[u8], mut change: impl FnMut(&mut [u8]) -> T) -> Result<Option<T>> {
+        let mut result = None;
+        let found = self.0.update(L::key(key)?, |value| result = Some(change(value)))?;
+        Ok(result.filter(|_| found))
     }
 
     #[inline]
     fn delete(&mut self, key: &[u8]) -> Result<bool> {
         Ok(self.0.delete(L::key(key)?)?)
+    }
+
+    fn for_each(&mut self, visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<()> {
+        Ok(self.0.for_each(visit)?)
     }
 }

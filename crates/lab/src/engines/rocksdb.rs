@@ -7,6 +7,7 @@
 //! - There are no transactions: each operation is atomic by itself, which is the cheapest that keeps the
 //!   workloads correct. A value is read and written again under a lock of the lab, one of many by the key's hash.
 
+use super::key_locks::KeyLocks;
 use super::store::{Access, Session, Store, Transaction};
 use super::{Engine, EngineOptions, Reader, Writer};
 use crate::Result;
@@ -17,20 +18,14 @@ use rocksdb::{
     Options, WriteOptions,
 };
 use serde_json::json;
-use std::hash::{BuildHasher, RandomState};
 use std::ops::ControlFlow;
-use std::sync::{Mutex, MutexGuard};
-
-/// How many locks keep changes of the same key apart.
-const LOCKS: usize = 1024;
 
 /// A database.
 pub struct RocksDb {
     database: DB,
     names: Vec<String>,
     write_options: WriteOptions,
-    locks: Vec<Mutex<()>>,
-    hasher: RandomState,
+    locks: KeyLocks,
     pool_bytes: u64,
 }
 
@@ -42,11 +37,6 @@ pub struct RocksDbSession<'a> {
 }
 
 impl RocksDb {
-    fn lock(&self, table: usize, key: &[u8]) -> Result<MutexGuard<'_, ()>> {
-        let place = self.hasher.hash_one((table, key)) as usize % LOCKS;
-        self.locks[place].lock().map_err(|_| "another thread that used RocksDB panicked".into())
-    }
-
     fn property(&self, name: &str) -> Result<u64> {
         let mut sum = 0;
         for table in &self.names {
@@ -91,8 +81,7 @@ impl Store for RocksDb {
             database,
             names: tables.iter().map(|name| (*name).to_owned()).collect(),
             write_options,
-            locks: (0..LOCKS).map(|_| Mutex::new(())).collect(),
-            hasher: RandomState::new(),
+            locks: KeyLocks::default(),
             pool_bytes: options.pool_bytes,
         })
     }
@@ -164,7 +153,7 @@ impl RocksDbSession<'_> {
     }
 
     fn delete(&self, table: usize, key: &[u8]) -> Result<bool> {
-        let _lock = self.store.lock(table, key)?;
+        let _lock = self.store.locks.lock(&(table, key))?;
         if self.find(table, key, |_| ())?.is_none() {
             return Ok(false);
         }
@@ -207,7 +196,7 @@ impl Transaction for &mut RocksDbSession<'_> {
         key: &[u8],
         mut change: impl FnMut(&mut [u8]) -> T,
     ) -> Result<Option<T>> {
-        let _lock = self.store.lock(table, key)?;
+        let _lock = self.store.locks.lock(&(table, key))?;
         let mut value = std::mem::take(&mut self.value);
         value.clear();
         let found = self.find(table, key, |found| value.extend_from_slice(found))?;

@@ -3,14 +3,18 @@
 //! Options are those that its documentation recommends for point lookups in data that fits into memory: a cache that is
 //! larger than all data, filters of 10 bits a key for tables and write buffers, blocks with a hash index, and nothing
 //! compressed. What was loaded is compacted, and work in the background is waited for, before gets or updates are measured.
+//!
+//! A change of a value reads it and writes it again, under a lock of the lab, one of many by the key's hash.
 
-use super::records::{RecordEngine, RecordHandle, RecordOptions, add_one};
+use super::key_locks::KeyLocks;
+use super::records::{RecordEngine, RecordHandle, RecordOptions};
 use crate::Result;
 use ::rocksdb::{
     BlockBasedOptions, Cache, CompactOptions, DB, DBCompressionType, DataBlockIndexType, Options,
     ReadOptions, WaitForCompactOptions, WriteOptions,
 };
 use bytesize::ByteSize;
+use std::ops::ControlFlow;
 use std::path::Path;
 
 /// Bytes of a write buffer.
@@ -21,12 +25,15 @@ const CACHE_BYTES_MIN: usize = 256 << 20;
 /// An open database.
 pub struct Rocks {
     database: DB,
+    locks: KeyLocks,
     cache_bytes: usize,
 }
 
 /// A reference to it.
 pub struct RocksHandle<'a> {
     database: &'a DB,
+    locks: &'a KeyLocks,
+    value: Vec<u8>,
     synced: WriteOptions,
     read: ReadOptions,
 }
@@ -57,7 +64,8 @@ impl RecordEngine for Rocks {
     fn create(folder: &Path, options: &RecordOptions) -> Result<Self> {
         let record_bytes = options.key_bytes + options.value_bytes + 64;
         let cache_bytes = (usize::try_from(options.records)? * record_bytes * 2).max(CACHE_BYTES_MIN);
-        Ok(Self { database: DB::open(&self::options(cache_bytes), folder)?, cache_bytes })
+        let database = DB::open(&self::options(cache_bytes), folder)?;
+        Ok(Self { database, locks: KeyLocks::default(), cache_bytes })
     }
 
     fn note(&self) -> String {
@@ -78,7 +86,18 @@ impl RecordEngine for Rocks {
     fn handle(&self) -> Result<RocksHandle<'_>> {
         let mut synced = WriteOptions::default();
         synced.set_sync(true);
-        Ok(RocksHandle { database: &self.database, synced, read: ReadOptions::default() })
+        Ok(RocksHandle {
+            database: &self.database,
+            locks: &self.locks,
+            value: Vec::new(),
+            synced,
+            read: ReadOptions::default(),
+        })
+    }
+
+    fn data_bytes(&self) -> Result<u64> {
+        let property = |name| Ok::<_, crate::Error>(self.database.property_int_value(name)?.unwrap_or(0));
+        Ok(property("rocksdb.total-sst-files-size")? + property("rocksdb.size-all-mem-tables")?)
     }
 }
 
@@ -94,16 +113,36 @@ impl RecordHandle for RocksHandle<'_> {
         Ok(true)
     }
 
-    fn update(&mut self, key: &[u8]) -> Result<bool> {
-        // Read, change, write: two threads may lose one of two changes of the same record, which costs no time.
-        let Some(mut value) = self.database.get_opt(key, &self.read)? else { return Ok(false) };
-        add_one(&mut value);
-        self.database.put_opt(key, value, &self.synced)?;
-        Ok(true)
+    fn modify<T>(&mut self, key: &[u8], mut change: impl FnMut(&mut [u8]) -> T) -> Result<Option<T>> {
+        let _lock = self.locks.lock(&key)?;
+        let mut value = std::mem::take(&mut self.value);
+        let found = self.get(key, &mut value)?;
+        let result = found.then(|| change(&mut value));
+        if found {
+            self.put(key, &value)?;
+        }
+        self.value = value;
+        Ok(result)
     }
 
     fn delete(&mut self, key: &[u8]) -> Result<bool> {
         self.database.delete_opt(key, &self.synced)?;
         Ok(true)
+    }
+
+    fn for_each(&mut self, visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<()> {
+        self.scan(&[], visit)
+    }
+
+    fn scan(&mut self, first: &[u8], mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<()> {
+        let mut entries = self.database.raw_iterator();
+        entries.seek(first);
+        while let Some((key, value)) = entries.item() {
+            if visit(key, value).is_break() {
+                return Ok(());
+            }
+            entries.next();
+        }
+        Ok(entries.status()?)
     }
 }

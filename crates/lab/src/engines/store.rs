@@ -35,6 +35,11 @@ pub trait Store: Sized + Sync {
     /// A session for the calling thread.
     fn session(&self) -> Result<Self::Session<'_>>;
 
+    /// Finishes what goes on in the background after loading, where the engine does not do so in the rounds of others.
+    fn settle(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// The size of what is stored, in bytes, as it lies on storage.
     fn data_bytes(&self) -> Result<u64>;
 
@@ -63,6 +68,15 @@ pub trait Session {
 pub trait Transaction {
     /// Shows the value of `key` to `read`; `None` if there is none.
     fn get<T>(&mut self, table: usize, key: &[u8], read: impl FnOnce(&[u8]) -> T) -> Result<Option<T>>;
+
+    /// Copies the value of `key` to a buffer, whose contents are replaced; `false` if there is none.
+    fn copy(&mut self, table: usize, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+        let found = self.get(table, key, |found| {
+            value.clear();
+            value.extend_from_slice(found);
+        })?;
+        Ok(found.is_some())
+    }
 
     /// Shows the values of several keys, in their order and with their places, and whether there is one. An engine
     /// that can looks for all of them at once.
@@ -118,6 +132,11 @@ pub trait Transaction {
         first: &[u8],
         visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<()>;
+
+    /// Shows all records until `visit` breaks off, in whatever order, while nobody changes any.
+    fn for_each(&mut self, table: usize, visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<()> {
+        self.scan(table, &[], visit)
+    }
 
     /// Ends the transaction. Its changes need not be durable.
     fn commit(self) -> Result<()>;

@@ -113,6 +113,35 @@ pub fn run_threads<S>(
     Ok(Pass { operations, elapsed, latencies })
 }
 
+/// Does one thing again and again until the time since `start` is over, and times one in so many as the pace says; the
+/// last is always timed.
+///
+/// # Errors
+/// The first error.
+#[inline]
+pub fn until_deadline(
+    pace: &Pace,
+    start: Instant,
+    mut latencies: Latencies,
+    mut one: impl FnMut() -> Result<()>,
+) -> Result<Work> {
+    let deadline = start + pace.duration;
+    let mut operations = 0;
+    loop {
+        let begin = Instant::now();
+        one()?;
+        let end = Instant::now();
+        latencies.record(end - begin);
+        if end >= deadline {
+            return Ok(Work { operations: operations + 1, latencies });
+        }
+        for _ in 1..pace.sample_every {
+            one()?;
+        }
+        operations += pace.sample_every.max(1);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

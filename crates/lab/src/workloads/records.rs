@@ -3,10 +3,10 @@
 //! Values that are read are checked. In `put` and `delete` each round has a store of its own, in `get` and `update`
 //! all rounds use the one that was loaded before.
 
-use super::{Pace, Pass, SAMPLE_EVERY, Work, run_threads};
+use super::{Pace, Pass, SAMPLE_EVERY, Work, run_threads, until_deadline};
 use crate::Result;
 use crate::engines::records::{RecordEngine, RecordHandle, RecordOptions};
-use crate::keys::{self, Generator, Order, Share};
+use crate::keys::{self, Generator, Key, Order, Share};
 use crate::statistics::Latencies;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -103,22 +103,8 @@ impl<E: RecordEngine> Record<E> {
             let generator = Generator::new(self.seed, thread as u64, pace.round);
             Ok((engine.handle()?, generator, Vec::with_capacity(options.value_bytes), Latencies::new()?))
         };
-        run_threads(pace.threads, prepare, |(mut handle, mut generator, mut value, mut latencies), start| {
-            let deadline = start + pace.duration;
-            let mut operations = 0u64;
-            loop {
-                let begin = Instant::now();
-                self.one(&mut handle, &mut generator, &mut value)?;
-                let end = Instant::now();
-                latencies.record(end - begin);
-                if end >= deadline {
-                    return Ok(Work { operations: operations + 1, latencies });
-                }
-                for _ in 1..SAMPLE_EVERY {
-                    self.one(&mut handle, &mut generator, &mut value)?;
-                }
-                operations += SAMPLE_EVERY;
-            }
+        run_threads(pace.threads, prepare, |(mut handle, mut generator, mut value, latencies), start| {
+            until_deadline(pace, start, latencies, || self.one(&mut handle, &mut generator, &mut value))
         })
     }
 
@@ -181,23 +167,6 @@ fn check_removed<E: RecordEngine>(engine: &E, verb: Verb, options: &RecordOption
 
 fn remove(folder: &Path) -> Result<()> {
     Ok(std::fs::remove_dir_all(folder)?)
-}
-
-/// A key: the number, then zeroes.
-struct Key([u8; 16], usize);
-
-impl Key {
-    #[inline]
-    fn new(index: u64, bytes: usize) -> Self {
-        let mut key = [0; 16];
-        key[..8].copy_from_slice(&keys::key(index));
-        Self(key, bytes.min(16))
-    }
-
-    #[inline]
-    fn bytes(&self) -> &[u8] {
-        &self.0[..self.1]
-    }
 }
 
 #[cfg(test)]

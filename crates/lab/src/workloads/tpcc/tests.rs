@@ -15,7 +15,7 @@ const PLACE: District = District { warehouse: 1, number: 7 };
 
 fn workload(warehouses: u32) -> Tpcc {
     let specification = Specification {
-        engine: EngineName::Vellum,
+        engine: EngineName::Vellum.into(),
         workload: Workload::Tpcc { warehouses },
         tuples: tuples(warehouses),
         value_bytes: 0,

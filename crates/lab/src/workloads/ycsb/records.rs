@@ -1,7 +1,7 @@
 //! The records: how many there are, their keys and their fields.
 
 use crate::Result;
-use crate::keys::{self, Generator, KEY_BYTES};
+use crate::keys::{self, Generator, KEY_BYTES, Key};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -19,6 +19,8 @@ pub struct Layout {
     pub fields: usize,
     /// The size of each, in bytes.
     pub field_bytes: usize,
+    /// The size of each key, in bytes.
+    pub key_bytes: usize,
 }
 
 impl Layout {
@@ -32,31 +34,68 @@ impl Layout {
         number * self.field_bytes..(number + 1) * self.field_bytes
     }
 
+    /// The key of a record: its number, hashed by a bijection, so that records that follow each other in time are
+    /// spread over the table.
+    #[inline]
+    pub fn key(self, number: u64) -> Key {
+        Key::new(Generator::hash(number), self.key_bytes)
+    }
+
     /// Fills all fields.
-    pub fn fill(self, key: &[u8; KEY_BYTES], version: u64, record: &mut [u8]) {
-        record.chunks_exact_mut(self.field_bytes).for_each(|field| fill_field(key, version, field));
+    pub fn fill(self, key: &[u8], version: u64, record: &mut [u8]) {
+        record.chunks_exact_mut(self.field_bytes).for_each(|field| self.fill_field(key, version, field));
+    }
+
+    /// Fills a field: the beginning of the key, then bytes that depend on the version and do not compress.
+    #[inline]
+    pub fn fill_field(self, key: &[u8], version: u64, field: &mut [u8]) {
+        // Hashed, so that short fields differ with the version, too.
+        keys::fill_value(Generator::hash(version), field);
+        let marked = self.marked_bytes();
+        field[..marked].copy_from_slice(&key[..marked]);
+    }
+
+    /// How much of the key a field begins with: at most half of the field, for there must be room for the version.
+    #[inline]
+    fn marked_bytes(self) -> usize {
+        (self.field_bytes / 2).min(KEY_BYTES)
     }
 
     /// Whether a record has its length, and each field begins with its key: what is checked of all that is read.
+    #[inline]
     pub fn matches(self, key: &[u8], record: &[u8]) -> bool {
-        let marked = |field: &[u8]| field.iter().zip(key).all(|(found, expected)| found == expected);
-        record.len() == self.bytes() && record.chunks_exact(self.field_bytes).all(marked)
+        let Some(mark) = key.get(..self.marked_bytes()) else { return false };
+        let mut fields = record.chunks_exact(self.field_bytes);
+        record.len() == self.bytes()
+            && match mark.as_array::<KEY_BYTES>() {
+                // The usual case, without a call of a function for each field.
+                Some(mark) => fields.all(|field| field.first_chunk() == Some(mark)),
+                None => fields.all(|field| field.starts_with(mark)),
+            }
+    }
+
+    /// The sum of the digests of all fields.
+    pub fn digest(self, key: &[u8], record: &[u8]) -> u64 {
+        let fields = record.chunks_exact(self.field_bytes).enumerate();
+        fields.fold(0, |sum, (number, field)| sum.wrapping_add(digest_field(key, number, field)))
     }
 }
 
-/// Fills a field: the key, as far as there is room, then bytes that depend on the version and do not compress.
+/// A number that stands for what a field of a record holds, without visible structure.
+///
+/// The sum over all fields of all records stands for the whole table. Whoever changes a field atomically knows how the sum
+/// changes, whatever others do meanwhile; so it tells whether any change was lost, came twice or was undone.
 #[inline]
-pub fn fill_field(key: &[u8; KEY_BYTES], version: u64, field: &mut [u8]) {
-    keys::fill_value(version, field);
-    let marked = field.len().min(KEY_BYTES);
-    field[..marked].copy_from_slice(&key[..marked]);
-}
-
-/// The key of a record: its number, hashed by a bijection, so that records that follow each other in time are
-/// spread over the table.
-#[inline]
-pub fn key(number: u64) -> [u8; KEY_BYTES] {
-    Generator::hash(number).to_be_bytes()
+pub fn digest_field(key: &[u8], number: usize, field: &[u8]) -> u64 {
+    let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+    let add = |digest: u64, word: u64| (digest.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut digest = number as u64;
+    for bytes in [key, field] {
+        let (words, rest) = bytes.as_chunks::<8>();
+        digest = words.iter().fold(digest, |digest, bytes| add(digest, u64::from_le_bytes(*bytes)));
+        digest = add(digest, word(rest) ^ (bytes.len() as u64) << 56);
+    }
+    Generator::hash(digest)
 }
 
 /// Counts the records: numbers are handed out to those who insert, and those below some limit have been inserted.
@@ -125,18 +164,50 @@ impl Numbers {
 mod tests {
     use super::*;
 
+    const LAYOUTS: [Layout; 3] = [
+        Layout { fields: 10, field_bytes: 100, key_bytes: 8 },
+        Layout { fields: 3, field_bytes: 5, key_bytes: 8 },
+        Layout { fields: 25, field_bytes: 8, key_bytes: 16 },
+    ];
+
     #[test]
     fn records_are_recognised_by_their_keys() {
-        for layout in [Layout { fields: 10, field_bytes: 100 }, Layout { fields: 3, field_bytes: 5 }] {
+        for layout in LAYOUTS {
+            let (key, other) = (layout.key(7), layout.key(8));
+            assert_eq!(key.bytes().len(), layout.key_bytes);
             let mut record = vec![0; layout.bytes()];
-            layout.fill(&key(7), 1, &mut record);
-            assert!(layout.matches(&key(7), &record));
-            fill_field(&key(7), 99, &mut record[layout.field(2)]);
-            assert!(layout.matches(&key(7), &record));
-            assert!(!layout.matches(&key(8), &record));
-            assert!(!layout.matches(&key(7), &record[1..]));
-            fill_field(&key(8), 99, &mut record[layout.field(1)]);
-            assert!(!layout.matches(&key(7), &record));
+            layout.fill(key.bytes(), 1, &mut record);
+            assert!(layout.matches(key.bytes(), &record));
+            let before = record.clone();
+            layout.fill_field(key.bytes(), 99, &mut record[layout.field(2)]);
+            assert!(layout.matches(key.bytes(), &record) && record != before);
+            assert!(!layout.matches(other.bytes(), &record));
+            assert!(!layout.matches(key.bytes(), &record[1..]));
+            layout.fill_field(other.bytes(), 99, &mut record[layout.field(1)]);
+            assert!(!layout.matches(key.bytes(), &record));
+        }
+    }
+
+    #[test]
+    fn digests_tell_records_apart_and_follow_changes_of_fields() {
+        for layout in LAYOUTS {
+            let key = layout.key(7);
+            let mut record = vec![0; layout.bytes()];
+            layout.fill(key.bytes(), 1, &mut record);
+            let digest = |record: &[u8]| layout.digest(key.bytes(), record);
+            let before = digest(&record);
+            assert_ne!(before, layout.digest(layout.key(8).bytes(), &record));
+            for at in 0..record.len() {
+                record[at] ^= 1;
+                assert_ne!(digest(&record), before, "{layout:?} {at}");
+                record[at] ^= 1;
+            }
+            let field = layout.field(1);
+            let old = digest_field(key.bytes(), 1, &record[field.clone()]);
+            layout.fill_field(key.bytes(), 2, &mut record[field.clone()]);
+            let new = digest_field(key.bytes(), 1, &record[field]);
+            assert_ne!(old, new);
+            assert_eq!(digest(&record), before.wrapping_add(new).wrapping_sub(old));
         }
     }
 
