@@ -131,16 +131,16 @@ pub enum Command {
     },
     /// The workloads A to F of YCSB on records of several fields
     #[command(
-        after_help = "Engines that keep tables (vellum, lmdb and so on) make nothing durable meanwhile; those of single records \
-                            (pmem, pmem_variable, dashmap, papaya) are run as by `lab put`: pmem makes each operation durable, \
-                            the hash tables nothing ever. All but the rocksdb of `lab put` and those of tables have no order: \
-                            E is refused for them, and left out if all workloads are run.\n\n\
-                            Examples:\n  lab ycsb --workload a --records 1M --threads 1,2\n  \
-                            lab ycsb --workload e --distribution uniform --engines vellum,lmdb --scan-max 100\n  \
-                            lab ycsb --workload all --engines pmem,dashmap,papaya --key-bytes 16 --value-bytes 200 --threads 2 \
-                            --dir /dev/shm\n\n\
-                            All records are checked after loading and at the end, with exit code 3 if one is missing, one too \
-                            many, or not as its last change left it."
+        after_help = "Engines that keep tables (vellum, lmdb and so on) make nothing durable meanwhile. Those of single \
+                      records are run as by `lab put`: pmem and pmem_variable make each operation durable, dashmap and papaya \
+                      nothing ever. These four have no order: E is refused for them, and left out of `--workload all`. \
+                      RocksDB is among both kinds if it is built in.\n\n\
+                      Examples:\n  lab ycsb --workload a --records 1M --threads 1,2\n  \
+                      lab ycsb --workload e --distribution uniform --engines vellum,lmdb --scan-max 100\n  \
+                      lab ycsb --workload all --engines pmem,dashmap,papaya --key-bytes 16 --value-bytes 200 --threads 2 \
+                      --dir /dev/shm\n\n\
+                      All records are checked after loading and at the end, with exit code 3 if one is missing, one too \
+                      many, or not as its last change left it."
     )]
     Ycsb {
         /// What all runs have.
