@@ -5,7 +5,12 @@ use crate::{
     failure::{Code, Failure, Result},
     signals,
 };
-use std::{fs::Metadata, io, os::unix::fs::MetadataExt as _, path::Path};
+use std::{
+    fs::{File, Metadata},
+    io,
+    os::unix::fs::MetadataExt as _,
+    path::Path,
+};
 use vellum::{Database, Error, ErrorKind, MAX_KEY_BYTES, Options, Table, ValueReader};
 
 /// The table that is meant when none is named.
@@ -123,6 +128,22 @@ pub fn check_key(key: &[u8]) -> Result {
 /// Whether two files are one.
 pub fn is_same_file(one: &Metadata, other: &Metadata) -> bool {
     one.dev() == other.dev() && one.ino() == other.ino()
+}
+
+/// Opens a file whose contents go into a database, and is neither a directory nor the database; `itself` says what the
+/// database cannot be done with, as in "stored in itself".
+pub fn open_input(file: &Path, database: &Path, itself: &str) -> Result<(File, Metadata)> {
+    let failed = |error| Failure::file("read", file, &error);
+    let opened = File::open(file).map_err(failed)?;
+    let metadata = opened.metadata().map_err(failed)?;
+    if metadata.is_dir() {
+        let message = format!("{} is a directory; `vellum import` stores directories", file.display());
+        return Err(Failure::usage(message));
+    }
+    if std::fs::metadata(database).is_ok_and(|database| is_same_file(&database, &metadata)) {
+        return Err(Failure::usage(format!("the database cannot be {itself}; name another file")));
+    }
+    Ok((opened, metadata))
 }
 
 /// The file at a place where a database may be; nothing if there is nothing.

@@ -11,10 +11,9 @@ use crate::{
 use serde::Serialize;
 use std::{
     ffi::OsStr,
-    fs::File,
     io::{self, BufRead, BufReader, Read as _},
     os::unix::ffi::OsStrExt as _,
-    path::{Path, PathBuf},
+    path::PathBuf,
     time::Instant,
 };
 use vellum::{BulkOptions, Database, ErrorKind, MAX_VALUE_BYTES};
@@ -69,7 +68,8 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
     let mut lines: Box<dyn BufRead> = if arguments.file.as_os_str() == "-" {
         Box::new(io::stdin().lock())
     } else {
-        Box::new(BufReader::with_capacity(1 << 20, open(&arguments.file, path)?))
+        let (file, _) = store::open_input(&arguments.file, path, "loaded from itself")?;
+        Box::new(BufReader::with_capacity(1 << 20, file))
     };
     let (database, created) = store::open_or_create(&arguments.store)?;
     let start = Instant::now();
@@ -104,20 +104,6 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
         out.line(format_args!("loaded {entries} ({}) in {seconds:.2} s, {rate}/s", size::bytes(bytes)))?;
     }
     out.finish()
-}
-
-fn open(file: &Path, database: &Path) -> Result<File> {
-    let failed = |error| Failure::file("read", file, &error);
-    let opened = File::open(file).map_err(failed)?;
-    let metadata = opened.metadata().map_err(failed)?;
-    if metadata.is_dir() {
-        let message = format!("{} is a directory; `vellum import` stores directories", file.display());
-        return Err(Failure::usage(message));
-    }
-    if std::fs::metadata(database).is_ok_and(|database| store::is_same_file(&database, &metadata)) {
-        return Err(Failure::usage("the database cannot be loaded from itself; name another file"));
-    }
-    Ok(opened)
 }
 
 /// Loads all lines; gives how many there were, and the bytes of their keys and values.

@@ -12,7 +12,6 @@ use crate::{
 use serde::Serialize;
 use std::{
     ffi::{OsStr, OsString},
-    fs::File,
     io::{self, Cursor, Read, Seek as _, Write as _},
     path::{Path, PathBuf},
 };
@@ -135,16 +134,7 @@ fn store_value(database: &Database, table: &str, key: &[u8], value: &mut Value) 
 }
 
 fn from_file(path: &Path, database: &Path) -> Result<Value> {
-    let failed = |error| Failure::file("read", path, &error);
-    let file = File::open(path).map_err(failed)?;
-    let metadata = file.metadata().map_err(failed)?;
-    if metadata.is_dir() {
-        let message = format!("{} is a directory; `vellum import` stores directories", path.display());
-        return Err(Failure::usage(message));
-    }
-    if std::fs::metadata(database).is_ok_and(|database| store::is_same_file(&database, &metadata)) {
-        return Err(Failure::usage("the database cannot be stored in itself; name another file"));
-    }
+    let (file, metadata) = store::open_input(path, database, "stored in itself")?;
     if !metadata.is_file() {
         return spool(file, &path.display().to_string());
     }
