@@ -79,7 +79,7 @@ const STEPS: &[Step] = &[
     },
     Step {
         name: "miri",
-        about: "node layout, page headers and state words under the interpreter, which finds undefined behaviour",
+        about: "node layout, page headers, state words and what lies in persistent memory under the interpreter, which finds undefined behaviour",
         cure: "run `cargo +nightly miri test -p vellum-access --lib node` for the whole report",
         action: miri,
     },
@@ -214,6 +214,11 @@ const NODE_TESTS_FOR_MIRI: &[&str] = &[
     "records_outside_the_heap_are_noticed",
 ];
 
+/// Modules of the store for persistent memory whose tests the interpreter runs in seconds; the others map files, or look at
+/// so many states that it would take minutes for each.
+const PMEM_MODULES_FOR_MIRI: &[&str] =
+    &["lock::", "blocks::", "memory::", "layout::", "superblock::", "update::", "options::", "format::"];
+
 fn miri() -> Result<Outcome, String> {
     let skipped = || {
         let cure = "rustup toolchain install nightly --component miri,rust-src";
@@ -234,6 +239,7 @@ fn miri() -> Result<Outcome, String> {
     test("vellum-base", &["--skip", "every_flipped_bit_is_noticed"])?;
     test("vellum-pool", &["state::"])?;
     test("vellum-access", NODE_TESTS_FOR_MIRI)?;
+    test("vellum-pmem", PMEM_MODULES_FOR_MIRI)?;
     Ok(Outcome::Done)
 }
 
@@ -313,6 +319,16 @@ mod tests {
         let tests = std::fs::read_to_string(process::root().join("crates/access/src/node/tests.rs")).unwrap();
         for name in NODE_TESTS_FOR_MIRI {
             assert!(tests.contains(&format!("fn {name}()")), "{name}");
+        }
+        let modules = process::root().join("crates/pmem/src");
+        for name in PMEM_MODULES_FOR_MIRI {
+            let name = name.trim_end_matches("::");
+            let files = match std::fs::read_dir(modules.join(name)) {
+                Ok(files) => files.map(|file| file.unwrap().path()).collect(),
+                Err(_) => vec![modules.join(format!("{name}.rs"))],
+            };
+            let has_tests = |file: &PathBuf| std::fs::read_to_string(file).unwrap().contains("#[test]");
+            assert!(files.iter().any(has_tests), "{name}");
         }
     }
 
