@@ -101,10 +101,6 @@ impl Store for RocksDb {
         Ok(RocksDbSession { store: self, tables, value: Vec::new() })
     }
 
-    fn loader(&self) -> Result<RocksDbWriter<'_>> {
-        Engine::writer(self)
-    }
-
     fn data_bytes(&self) -> Result<u64> {
         Ok(self.property("rocksdb.total-sst-files-size")? + self.property("rocksdb.size-all-mem-tables")?)
     }
@@ -254,6 +250,10 @@ impl Engine for RocksDb {
 
     fn writer(&self) -> Result<RocksDbWriter<'_>> {
         Ok(RocksDbWriter(self.session()?))
+    }
+
+    fn loader(&self) -> Result<RocksDbWriter<'_>> {
+        Engine::writer(self)
     }
 
     fn data_bytes(&self) -> Result<u64> {

@@ -142,10 +142,6 @@ impl Store for Sqlite {
         self.take()
     }
 
-    fn loader(&self) -> Result<SqliteWriter<'_>> {
-        Engine::writer(self)
-    }
-
     fn data_bytes(&self) -> Result<u64> {
         Ok(self.number("page_count")? * self.number("page_size")?)
     }
@@ -328,6 +324,10 @@ impl Engine for Sqlite {
         let session = self.take()?;
         session.run("BEGIN IMMEDIATE")?;
         Ok(SqliteWriter { session, _writer: writer })
+    }
+
+    fn loader(&self) -> Result<SqliteWriter<'_>> {
+        Engine::writer(self)
     }
 
     fn data_bytes(&self) -> Result<u64> {
