@@ -301,7 +301,7 @@ pub struct EngineSettings {
     /// grew by more than a tenth under churn
     #[arg(long)]
     pub check: bool,
-    /// Whether LMDB writes through its map
+    /// Whether LMDB writes through its map; auto: whatever was measured to be faster for the workload
     #[arg(long, value_enum, default_value = "auto")]
     pub lmdb_write_map: Choice,
 }

@@ -106,11 +106,11 @@ impl From<EngineName> for AnyEngineName {
     }
 }
 
-/// A choice that is made by measurement unless it is forced.
+/// A choice that the lab makes unless it is forced; how it does so, the option says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Choice {
-    /// Whatever was measured to be faster for the workload.
+    /// Left to the lab.
     Auto,
     /// Always.
     Yes,
