@@ -8,6 +8,7 @@ use crate::{
     node::{NodeMut, NodeView, ValueKind},
     value::{Held, Value},
 };
+use vellum_base::PageId;
 use vellum_pool::{ExclusivePage, Interrupt, OptimisticPage, Pager};
 
 /// How one attempt ended.
@@ -16,6 +17,15 @@ enum Attempt<T> {
     Changed(T),
     /// The value is a large one.
     Large,
+}
+
+/// A leaf in which values were changed one after the other, and nothing else happened.
+#[derive(Clone, Copy)]
+struct Changed {
+    /// The page, and its token when the values were found in it.
+    found: (PageId, u64),
+    /// Its token after the last change.
+    left: u64,
 }
 
 impl<'p, P: Pager> Tree<'p, P> {
@@ -80,13 +90,13 @@ impl<'p, P: Pager> Tree<'p, P> {
         mut visit: impl FnMut(usize, Result<bool, AccessError>),
     ) {
         let mut batch: Batch<'_, P, _, &[u8]> = Batch::new(self.pager, depth);
-        let mut number = 0;
+        let (mut number, mut last) = (0, None);
         batch.locate(*self, keys.iter().map(AsRef::as_ref), |key, located| {
             let mut change_it = |value: &mut [u8]| change(number, value);
             let changed = match located {
                 Err(error) => Err(error),
                 Ok(None) => Ok(false),
-                Ok(Some(at)) => match self.modify_at(at, &mut change_it) {
+                Ok(Some(at)) => match self.modify_at(at, &mut last, &mut change_it) {
                     true => Ok(true),
                     // The leaf has changed since, or the value is a large one.
                     false => self.modify(key, change_it).map(|changed| changed.is_some()),
@@ -97,10 +107,17 @@ impl<'p, P: Pager> Tree<'p, P> {
         });
     }
 
-    /// Changes a small value in a leaf that is what it was when it was found there.
-    fn modify_at(&self, at: Located, change: &mut impl FnMut(&mut [u8])) -> bool {
-        let Some(leaf) = self.pager.look_again(at.leaf, at.token) else { return false };
-        matches!(Self::modify_in_leaf(leaf, at.index, change), Ok(Attempt::Changed(())))
+    /// Changes a small value in a leaf that is what it was when it was found there, but for the `last` changes, which move
+    /// nothing.
+    fn modify_at(&self, at: Located, last: &mut Option<Changed>, change: &mut impl FnMut(&mut [u8])) -> bool {
+        let token = last.filter(|last| last.found == (at.leaf, at.token)).map_or(at.token, |last| last.left);
+        let Some(leaf) = self.pager.look_again(at.leaf, token) else { return false };
+        let Ok(mut guard) = latch::<P>(leaf) else { return false };
+        let changed = matches!(Self::change_at(&mut guard, at.index, change), Ok(Attempt::Changed(())));
+        if changed {
+            *last = Some(Changed { found: (at.leaf, at.token), left: self.pager.relax(guard).token() });
+        }
+        changed
     }
 
     fn try_modify<T>(
@@ -114,18 +131,18 @@ impl<'p, P: Pager> Tree<'p, P> {
             leaf.validate()?;
             return Ok(Attempt::Nothing);
         }
-        Self::modify_in_leaf(leaf, find.index, change)
+        // Latching fails if the leaf has changed, so what was found before still holds.
+        let mut guard = latch::<P>(leaf)?;
+        Self::change_at(&mut guard, find.index, change)
     }
 
     #[inline]
-    fn modify_in_leaf<T>(
-        leaf: P::Optimistic<'p>,
+    fn change_at<T>(
+        guard: &mut P::Exclusive<'p>,
         index: usize,
         change: &mut impl FnMut(&mut [u8]) -> T,
     ) -> Result<Attempt<T>, Interrupt> {
-        // Latching fails if the leaf has changed, so what was found before still holds.
-        let mut guard = latch::<P>(leaf)?;
-        if view_of(&guard).value_location(index).kind == ValueKind::Blob {
+        if view_of(guard).value_location(index).kind == ValueKind::Blob {
             return Ok(Attempt::Large);
         }
         let id = guard.id();

@@ -31,15 +31,14 @@ impl Input {
 /// # Errors
 /// What the engine says, or that a row is missing.
 pub fn run<T: Transaction>(transaction: &mut T, input: &Input) -> Result<Outcome> {
-    let mut claimed = Vec::with_capacity(usize::from(DISTRICTS));
+    let mut skipped = 0;
     for number in 1..=DISTRICTS {
         let place = District { warehouse: input.warehouse, number };
-        if let Some(order) = claim(transaction, place, input.shared)? {
-            claimed.push((place, order));
+        match claim(transaction, place, input.shared)? {
+            Some(order) => deliver(transaction, place, order, input)?,
+            None => skipped += 1,
         }
     }
-    deliver(transaction, &claimed, input)?;
-    let skipped = u32::from(DISTRICTS) - claimed.len() as u32;
     Ok(if skipped == 0 { Outcome::Done } else { Outcome::Skipped(skipped) })
 }
 
@@ -70,32 +69,28 @@ fn is_delivered<T: Transaction>(transaction: &mut T, place: District, order: u32
     Ok(order == 0 || carrier.is_some_and(|carrier| carrier != 0))
 }
 
-/// Delivers orders of different districts.
-fn deliver<T: Transaction>(transaction: &mut T, claimed: &[(District, u32)], input: &Input) -> Result<()> {
-    let keys: Vec<_> = claimed.iter().map(|(place, order)| keys::order(*place, *order)).collect();
-    let mut orders = Vec::with_capacity(keys.len());
-    transaction.get_all(keys::ORDER, &keys, |_, row| {
-        orders.push(row.map(|row| (order::CUSTOMER.get(row), order::LINES.get(row))));
-    })?;
-    let (mut customers, mut lines, mut owners) = (Vec::new(), Vec::new(), Vec::new());
-    for (number, ((place, order), key)) in claimed.iter().zip(&keys).enumerate() {
-        let (customer, count) = must(orders.get(number).copied().flatten(), "order", key)?;
-        customers.push(keys::customer(*place, customer));
-        lines.extend((1..=count).map(|line| keys::order_line(*place, *order, line)));
-        owners.resize(lines.len(), number);
+fn deliver<T: Transaction>(transaction: &mut T, place: District, order: u32, input: &Input) -> Result<()> {
+    let mut total = 0;
+    let key = keys::order(place, order);
+    let found =
+        transaction.get(keys::ORDER, &key, |row| (order::CUSTOMER.get(row), order::LINES.get(row)))?;
+    let (customer, lines) = must(found, "order", &key)?;
+    for number in 1..=lines {
+        let key = keys::order_line(place, order, number);
+        let amount = transaction.modify(keys::ORDER_LINE, &key, |row| {
+            order_line::DELIVERY_DATE.set(row, input.date);
+            order_line::AMOUNT.get(row)
+        })?;
+        total += must(amount, "order line", &key)?;
     }
-    let mut totals = vec![0; claimed.len()];
-    let all = transaction.modify_all(keys::ORDER_LINE, &lines, |line, row| {
-        order_line::DELIVERY_DATE.set(row, input.date);
-        totals[owners[line]] += order_line::AMOUNT.get(row);
-    })?;
-    must(all.then_some(()), "order line", &[])?;
-    let all = transaction.modify_all(keys::CUSTOMER, &customers, |number, row| {
-        customer::BALANCE.add(row, totals[number]);
+    let key = keys::customer(place, customer);
+    let found = transaction.modify(keys::CUSTOMER, &key, |row| {
+        customer::BALANCE.add(row, total);
         customer::DELIVERIES.add(row, 1);
     })?;
-    must(all.then_some(()), "customer", &[])?;
-    // Last, so that the next order of a district is delivered only after this one.
-    let all = transaction.modify_all(keys::ORDER, &keys, |_, row| order::CARRIER.set(row, input.carrier))?;
-    must(all.then_some(()), "order", &[])
+    must(found, "customer", &key)?;
+    // Last, so that the next order is delivered only after this one.
+    let key = keys::order(place, order);
+    let found = transaction.modify(keys::ORDER, &key, |row| order::CARRIER.set(row, input.carrier))?;
+    must(found, "order", &key)
 }
