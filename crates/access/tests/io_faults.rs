@@ -202,7 +202,10 @@ fn a_device_that_dies_at_any_moment_is_reported() {
     for n in 1..=total {
         let file = SimulatedFile::new(n);
         file.fail_from(n);
-        assert!(run(&file, false).is_some(), "operation {n} and all later ones failed unnoticed");
+        // Requests of a cursor that reads ahead are done in an order that depends on the seed, and with it how many
+        // there are: a run may be over before the n-th.
+        let noticed = run(&file, false).is_some() || (n + 5 > total && CLOSED_AFTER.get() < n);
+        assert!(noticed, "operation {n} of {total} and all later ones failed unnoticed");
     }
 }
 

@@ -8,8 +8,14 @@
 
 use super::layout::*;
 use super::view::NodeView;
-use std::ops::Range;
+use std::{cell::Cell, mem, ops::Range};
 use vellum_base::Bytes;
+
+thread_local! {
+    /// The memory of a copy that is no longer used, for the next one of this thread: who looks at a short range does
+    /// little else that takes as long as having a page allocated and cleared.
+    static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
 
 /// Some or all records of a leaf, with its fences. Keeps its memory from leaf to leaf.
 ///
@@ -49,6 +55,7 @@ impl LeafCopy {
 
     /// Copies what bounds a leaf, and none of its records.
     pub fn begin<B: Bytes>(&mut self, leaf: NodeView<B>) {
+        self.take_spare();
         self.bytes.resize(NODE_BYTES, 0);
         self.copy_bytes(leaf, WORD_AT..HINTS_AT);
         // What follows is told by the copy, which does not change any more.
@@ -61,6 +68,7 @@ impl LeafCopy {
 
     /// Copies all of a leaf.
     pub fn copy_all<B: Bytes>(&mut self, leaf: NodeView<B>) {
+        self.take_spare();
         self.bytes.clear();
         leaf.bytes().append_to(0, NODE_BYTES, &mut self.bytes);
         self.bytes.resize(NODE_BYTES, 0);
@@ -116,6 +124,12 @@ impl LeafCopy {
         }
     }
 
+    fn take_spare(&mut self) {
+        if self.bytes.is_empty() {
+            self.bytes = SPARE.try_with(Cell::take).unwrap_or_default();
+        }
+    }
+
     /// How many slots the leaf has.
     #[inline]
     pub fn count(&self) -> usize {
@@ -133,6 +147,15 @@ impl LeafCopy {
     #[inline]
     pub fn view(&self) -> NodeView<&[u8]> {
         NodeView::new(&self.bytes)
+    }
+}
+
+impl Drop for LeafCopy {
+    fn drop(&mut self) {
+        if !self.bytes.is_empty() {
+            // A thread that is ending has no use for it.
+            let _ = SPARE.try_with(|spare| spare.set(mem::take(&mut self.bytes)));
+        }
     }
 }
 

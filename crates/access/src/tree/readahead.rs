@@ -2,8 +2,8 @@
 //!
 //! The leaves are named by the node above them, of which this keeps a copy. What of them is not in memory is read in
 //! requests as large as consecutive pages allow, so many pages ahead as the *window* says. It begins small when a
-//! cursor has crossed its second leaf, so that short ranges read nothing for nothing, and doubles whenever it is
-//! filled again, up to 2 MiB or an eighth of the pool. Nothing is read beyond the cursor's range, and nothing more
+//! cursor has crossed its second leaf, so that short ranges read nothing for nothing. Whenever half of it has been passed
+//! it is doubled, up to 8 MiB or an eighth of the pool, and filled again, so that there is always something under way. Nothing is read beyond the cursor's range, and nothing more
 //! once the cursor is dropped.
 //!
 //! The copy may be out of date, and lead to pages that are no leaves of this tree any more. That costs a read and does
@@ -21,8 +21,8 @@ use vellum_pool::{FinishedRead, Misses, OptimisticPage, Pager};
 
 /// How many leaves are fetched ahead at first.
 const WINDOW_FIRST: usize = 8;
-/// How many leaves are fetched ahead at most: 2 MiB.
-const WINDOW_MAX: usize = 512;
+/// How many leaves are fetched ahead at most: 8 MiB.
+const WINDOW_MAX: usize = 2048;
 /// How many requests overlap.
 const DEPTH: usize = 128;
 /// After so many leaves a cursor counts as a scan, which leaves no trace in what stays in memory.
@@ -42,6 +42,7 @@ pub(super) struct ReadAhead<'p, P: Pager + 'p> {
     direction: Direction,
     /// Leaves crossed in this direction.
     crossed: usize,
+    /// How many leaves ahead were fetched when the window was filled last.
     window: usize,
     /// A copy of the node above the leaves; empty before the first.
     parent: Vec<u8>,
@@ -64,7 +65,7 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
             reads: None,
             direction: Direction::Forward,
             crossed: 0,
-            window: WINDOW_FIRST,
+            window: 0,
             parent: Vec::new(),
             next: 0,
             exhausted: false,
@@ -79,7 +80,7 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
     pub(super) fn reset(&mut self, direction: Direction) {
         self.direction = direction;
         self.crossed = 0;
-        self.window = WINDOW_FIRST;
+        self.window = 0;
         self.parent.clear();
         self.exhausted = false;
         self.passed.extend(self.current.take());
@@ -113,8 +114,7 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
                 _ => self.find_parent(tree, fence),
             }
         }
-        // The window has been doubled since it was filled last.
-        if !self.exhausted && self.ahead.len() <= self.window / 4 {
+        if !self.exhausted && self.ahead.len() <= self.window / 2 {
             self.fill(tree, bound);
         }
         self.passed.extend(self.current.take());
@@ -162,8 +162,8 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
     /// Begins to read leaves until the window is full.
     fn fill(&mut self, tree: &Tree<'p, P>, bound: Option<&[u8]>) {
         let most = WINDOW_MAX.min(tree.pager.comfortable_pages() as usize).max(2);
-        let (mut missing, mut wanted) = (Vec::new(), self.window.min(most).saturating_sub(self.ahead.len()));
-        self.window = (self.window * 2).min(most);
+        self.window = (self.window * 2).max(WINDOW_FIRST).min(most);
+        let (mut missing, mut wanted) = (Vec::new(), self.window.saturating_sub(self.ahead.len()));
         while wanted > 0 && !self.exhausted {
             let Some(page) = self.next_leaf(tree, bound) else { break };
             let is_missing = tree.pager.is_evicted(page);
