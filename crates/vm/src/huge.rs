@@ -91,14 +91,16 @@ impl Mapping {
 mod tests {
     use super::*;
     use crate::{PageRange, Releaser};
+    use std::{
+        os::unix::fs::FileExt,
+        sync::{Mutex, PoisonError},
+    };
+
+    /// Held by whoever has huge pages: the kernel joins neighbouring areas, and counts theirs together.
+    static TURN: Mutex<()> = Mutex::new(());
 
     /// The bytes that huge pages back of the area around `address`, as the kernel tells.
     fn huge_bytes(address: usize) -> u64 {
-        area_bytes(address, "AnonHugePages:")
-    }
-
-    /// What the kernel tells of the memory area around `address`.
-    fn area_bytes(address: usize, field: &str) -> u64 {
         let text = std::fs::read_to_string("/proc/self/smaps").unwrap();
         let mut inside = false;
         for line in text.lines() {
@@ -108,16 +110,26 @@ mod tests {
                     (usize::from_str_radix(start, 16), usize::from_str_radix(end, 16))
             {
                 inside = (start..end).contains(&address);
-            } else if inside && let Some(rest) = line.strip_prefix(field) {
+            } else if inside && let Some(rest) = line.strip_prefix("AnonHugePages:") {
                 return rest.split_whitespace().next().unwrap().parse::<u64>().unwrap() * 1024;
             }
         }
         0
     }
 
+    /// How many of the bytes from `address` on have memory.
+    fn resident_bytes(address: usize, bytes: usize) -> usize {
+        let mut entries = vec![0; bytes / PAGE_SIZE * 8];
+        let map = std::fs::File::open("/proc/self/pagemap").unwrap();
+        map.read_exact_at(&mut entries, (address / PAGE_SIZE * 8) as u64).unwrap();
+        // Bit 63 of the 64 for each page says that it is in memory.
+        entries.chunks_exact(8).filter(|entry| entry[7] & 0x80 != 0).count() * PAGE_SIZE
+    }
+
     #[test]
     fn a_run_is_collapsed_and_split_and_keeps_its_contents() {
         let Some(bytes) = huge_page_bytes() else { return };
+        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let mapping = Mapping::reserve(4 * bytes, "test").unwrap().for_pages().unwrap();
         let offset = mapping.first_huge_page(bytes);
         let start = mapping.base().as_ptr().wrapping_add(offset);
@@ -132,13 +144,13 @@ mod tests {
             other => return eprintln!("not collapsed: {other:?}"),
         }
         assert!(run.chunks(PAGE_SIZE).enumerate().all(|(index, page)| page[0] == index as u8 | 1));
-        assert_eq!(area_bytes(start.addr(), "Rss:"), bytes as u64);
+        assert_eq!(resident_bytes(start.addr(), bytes), bytes);
         mapping.split(offset + 5 * PAGE_SIZE);
         assert_eq!(huge_bytes(start.addr()), 0);
         let page = PageRange { address: start.wrapping_add(5 * PAGE_SIZE), bytes: PAGE_SIZE };
         // SAFETY: nobody looks at the page meanwhile.
         unsafe { Releaser::new(None).unwrap().release(&[page]).unwrap() };
-        assert_eq!(area_bytes(start.addr(), "Rss:"), (bytes - PAGE_SIZE) as u64);
+        assert_eq!(resident_bytes(start.addr(), bytes), bytes - PAGE_SIZE);
         for (index, page) in run.chunks(PAGE_SIZE).enumerate() {
             assert_eq!(page[0], if index == 5 { 0 } else { index as u8 | 1 });
         }
@@ -147,6 +159,7 @@ mod tests {
     #[test]
     fn a_run_without_memory_gets_a_huge_page_of_zeroes() {
         let Some(bytes) = huge_page_bytes() else { return };
+        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let mapping = Mapping::reserve(4 * bytes, "test").unwrap().for_pages().unwrap();
         let offset = mapping.first_huge_page(bytes);
         let start = mapping.base().as_ptr().wrapping_add(offset);
