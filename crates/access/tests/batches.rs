@@ -45,12 +45,23 @@ fn filled(file: &SimulatedFile, count: u64) {
 }
 
 #[test]
-fn they_do_what_a_btreemap_does() {
+fn they_do_what_a_btreemap_does_beyond_memory() {
+    let pages_read = they_do_what_a_btreemap_does(64);
+    assert!(pages_read > 10_000, "most of it happened beyond memory: {pages_read}");
+}
+
+#[test]
+fn they_do_what_a_btreemap_does_in_memory() {
+    assert_eq!(they_do_what_a_btreemap_does(1 << 14), 0);
+}
+
+/// Returns how many pages a pool of so many pages has read.
+fn they_do_what_a_btreemap_does(pool_pages: u64) -> u64 {
     let directory = tempfile::tempdir().unwrap();
     let mut rng = StdRng::seed_from_u64(2 + seed());
     let mut model: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
     let mut operations = 0;
-    let pool = Pool::create(directory.path().join("tree"), &options(64)).unwrap();
+    let pool = Pool::create(directory.path().join("tree"), &options(pool_pages)).unwrap();
     let tree = create_tree(&pool).unwrap();
     for round in 0..150 {
         // Each key once: operations on the same key may happen in any order.
@@ -126,8 +137,8 @@ fn they_do_what_a_btreemap_does() {
         }
     }
     print_counts(operations, &pool.statistics());
-    assert!(pool.statistics().pages_read > 10_000, "most of it happened beyond memory");
     verify(&pool, &tree);
+    pool.statistics().pages_read
 }
 
 fn as_slice(task: &Task<Vec<u8>>) -> Task<&[u8]> {
@@ -306,15 +317,24 @@ fn a_batch_that_is_dropped_leaves_nothing_behind() {
     drop(pool.allocate(64, vellum_base::PageKind::USER).expect("the whole pool can be had"));
 }
 
-/// Batches, single lookups, writers and the evictor meet on a slow device that completes in any order.
+/// Batches, writers and the evictor meet on a slow device that completes in any order.
 #[test]
 fn batches_meet_writers_and_the_evictor() {
+    batches_meet_writers(64);
+}
+
+#[test]
+fn batches_meet_writers_in_memory() {
+    batches_meet_writers(1 << 14);
+}
+
+fn batches_meet_writers(pool_pages: u64) {
     const KEYS: u64 = 2000;
     let file = SimulatedFile::new(9);
     filled(&file, KEYS);
     let faults = Faults { delay_max: Duration::from_micros(20), short: 0.1, ..Faults::default() };
     file.set_faults(faults);
-    let pool = Pool::open_on(Arc::new(file.clone()), &options(64)).unwrap();
+    let pool = Pool::open_on(Arc::new(file.clone()), &options(pool_pages)).unwrap();
     let tree = open_tree(&pool);
     let (over, written) = (AtomicBool::new(false), AtomicU64::new(0));
     let first_seed = seed() * 1000;

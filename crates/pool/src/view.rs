@@ -320,9 +320,11 @@ impl Bytes for OptimisticBytes<'_> {
 /// Fetches memory that will be read soon into the processor's cache.
 #[inline]
 pub(crate) fn prefetch(start: *const u8, bytes: usize) {
-    let first = start.addr() & !(LINE_BYTES - 1);
-    for line in (first..start.addr() + bytes).step_by(LINE_BYTES) {
+    let end = start.addr() + bytes;
+    let mut line = start.addr() & !(LINE_BYTES - 1);
+    while line < end {
         prefetch_line(start.with_addr(line));
+        line += LINE_BYTES;
     }
 }
 

@@ -18,15 +18,12 @@
 use super::{
     Tree, check_key,
     job::{Answer, Fetch, Job, Located, Outcome, Room, Stage, Step, Task},
+    wave::WIDTH,
 };
 use crate::AccessError;
 use std::collections::VecDeque;
 use vellum_base::PageId;
 use vellum_pool::{Begun, FinishedRead, Interrupt, Miss, Misses, Pager};
-
-/// How many operations take steps in turn. Enough that what one of them fetches has come when its next turn does;
-/// few enough that it has not been pushed out of the innermost cache again.
-const WIDTH: usize = 32;
 
 /// How much room for values is kept for later, in bytes.
 const VALUES_BYTES_KEPT: usize = 1 << 20;
@@ -246,13 +243,29 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
         tasks: impl IntoIterator<Item = (K, Task<V>)>,
         mut visit: impl FnMut(usize, Result<Answer<'_>, AccessError>),
     ) {
-        let mut tasks = (0..).zip(tasks).fuse();
+        let mut tasks = tasks.into_iter().fuse();
         let mut shown = 0;
-        self.make_room(tasks.size_hint().0);
+        let mut wave = Vec::with_capacity(tasks.size_hint().0.min(WIDTH));
+        let mut value = Vec::new();
+        let mut rest = loop {
+            wave.clear();
+            wave.extend(tasks.by_ref().take(WIDTH));
+            if wave.is_empty() {
+                return;
+            }
+            let done = self.run_wave(tree, &wave, &mut value, |answer| {
+                visit(shown, answer);
+                shown += 1;
+            });
+            if done < wave.len() {
+                break wave.drain(done..).chain(tasks);
+            }
+        };
+        self.make_room(rest.size_hint().0);
         self.run_in_order(
             |batch| {
-                let (number, (key, task)) = tasks.next()?;
-                Some(batch.begin(tree, key, task, number))
+                let (key, task) = rest.next()?;
+                Some(batch.begin(tree, key, task, 0))
             },
             |batch, index| {
                 batch.take_from(index, |_, _, answer| visit(shown, answer));

@@ -30,6 +30,7 @@ mod modify;
 mod readahead;
 mod split;
 mod walk;
+mod wave;
 mod write;
 
 pub use batch::Batch;

@@ -1,6 +1,6 @@
 //! Changing a value where it lies.
 
-use super::{Batch, Found, Tree, Written, check_key, job::Located, latch, view_of, write::Mode};
+use super::{Batch, Found, Tree, Written, check_key, job::Located, latch, view_of, wave::WIDTH, write::Mode};
 use crate::{
     AccessError,
     blob::write_blob,
@@ -89,9 +89,8 @@ impl<'p, P: Pager> Tree<'p, P> {
         mut change: impl FnMut(usize, &mut [u8]),
         mut visit: impl FnMut(usize, Result<bool, AccessError>),
     ) {
-        let mut batch: Batch<'_, P, _, &[u8]> = Batch::new(self.pager, depth);
         let (mut number, mut last) = (0, None);
-        batch.locate(*self, keys.iter().map(AsRef::as_ref), |key, located| {
+        let mut change_one = |key: &[u8], located| {
             let mut change_it = |value: &mut [u8]| change(number, value);
             let changed = match located {
                 Err(error) => Err(error),
@@ -104,7 +103,17 @@ impl<'p, P: Pager> Tree<'p, P> {
             };
             visit(number, changed);
             number += 1;
-        });
+        };
+        let mut rest = keys;
+        while let Some((wave, behind)) =
+            rest.split_at_checked(rest.len().min(WIDTH)).filter(|_| !rest.is_empty())
+            && let Some(located) = self.locate_wave(wave)
+        {
+            wave.iter().zip(located).for_each(|(key, at)| change_one(key.as_ref(), Ok(at)));
+            rest = behind;
+        }
+        let mut batch: Batch<'_, P, _, &[u8]> = Batch::new(self.pager, depth);
+        batch.locate(*self, rest.iter().map(AsRef::as_ref), change_one);
     }
 
     /// Changes a small value in a leaf that is what it was when it was found there, but for the `last` changes, which move

@@ -1,0 +1,278 @@
+//! Many operations at once, by one thread, as long as all that they need is in memory.
+//!
+//! They go down the tree side by side, level by level: all look at their nodes, then all children are fetched into the
+//! processor's cache, then all look at those. So their cache misses overlap, as those of a [`Batch`] do, and nothing
+//! has to be kept about how far each has come. Where one cannot go on (its page is not in memory, is held by somebody
+//! else, or has changed), the wave ends, and a batch, which can wait, does what is left.
+//!
+//! The fetches of a level stand together, one right after the other: see [`Fetch`](super::job::Fetch) on why.
+
+use super::{Batch, Task, Tree, Written, check_key, job::Located, write::Mode};
+use crate::{
+    AccessError, Answer,
+    node::{Find, NodeView, ValueAt, ValueKind},
+};
+use vellum_base::Bytes;
+use vellum_pool::{OptimisticPage, Pager};
+
+/// How many operations go side by side. Enough that what one of them fetches has come when its next turn does;
+/// few enough that it has not been pushed out of the innermost cache again.
+pub(super) const WIDTH: usize = 32;
+
+/// What is fetched of a node at first.
+const GUIDE_BYTES: usize = NodeView::<&[u8]>::GUIDE_BYTES;
+
+impl<'p, P: Pager> Tree<'p, P> {
+    /// The leaves that cover the keys of up to [`WIDTH`] items, and what a search in them will touch on its way into
+    /// the cache. Behind those of the items stand others. Nothing if one of them cannot be reached without waiting.
+    #[inline]
+    pub(super) fn leaves<T>(
+        &self,
+        items: &[T],
+        key: impl Fn(&T) -> &[u8],
+    ) -> Option<[P::Optimistic<'p>; WIDTH]> {
+        debug_assert!(items.len() <= WIDTH);
+        let root = self.pager.root(self.root).ok()?;
+        let top = self.level_of(&root, None).ok()?;
+        let mut nodes = [root; WIDTH];
+        let mut places = [0; WIDTH];
+        for level in (1..=top).rev() {
+            for ((node, place), item) in nodes.iter().zip(&mut places).zip(items) {
+                *place = NodeView::new(node.bytes()).child_for(key(item));
+            }
+            // What is right below the root is in the cache anyway, because every operation comes by.
+            let fetched = level == 1 || level < top;
+            if fetched {
+                for ((node, place), _) in nodes.iter().zip(&places).zip(items) {
+                    self.pager.prefetch(NodeView::new(node.bytes()).child_at(*place), 0, GUIDE_BYTES);
+                }
+            }
+            for ((node, place), _) in nodes.iter_mut().zip(&places).zip(items) {
+                let child = self.pager.child_fetched(node, *place).ok()?;
+                self.level_of(&child, Some(level)).ok()?;
+                *node = child;
+            }
+            if fetched {
+                for (node, item) in nodes.iter().zip(items) {
+                    let (at, bytes) = NodeView::new(node.bytes()).search_range(key(item));
+                    self.pager.prefetch(node.id(), at, bytes);
+                }
+            }
+        }
+        Some(nodes)
+    }
+
+    /// Where the values of up to [`WIDTH`] keys are, which are on their way into the cache; behind those stand others.
+    /// Nothing if one of them cannot be found without waiting.
+    #[inline]
+    pub(super) fn locate_wave<K: AsRef<[u8]>>(&self, keys: &[K]) -> Option<[Option<Located>; WIDTH]> {
+        if keys.iter().any(|key| check_key(key.as_ref()).is_err()) {
+            return None;
+        }
+        let leaves = self.leaves(keys, AsRef::as_ref)?;
+        let mut located = [None; WIDTH];
+        for ((leaf, located), key) in leaves.iter().zip(&mut located).zip(keys) {
+            let view = NodeView::new(leaf.bytes());
+            let Find { index, found } = view.find(key.as_ref());
+            let ValueAt { at, length, .. } = view.value_location(index);
+            leaf.validate().ok()?;
+            if found {
+                self.pager.prefetch(leaf.id(), at, length);
+                *located = Some(Located { leaf: leaf.id(), token: leaf.token(), index });
+            }
+        }
+        Some(located)
+    }
+}
+
+impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
+    /// Runs up to [`WIDTH`] operations, and shows what came of them to `visit`, in their order, until one would have to
+    /// wait; returns how many it showed. Lookups wait for nothing; changes may.
+    pub(super) fn run_wave(
+        &self,
+        tree: Tree<'p, P>,
+        tasks: &[(K, Task<V>)],
+        value: &mut Vec<u8>,
+        mut visit: impl FnMut(Result<Answer<'_>, AccessError>),
+    ) -> usize {
+        if tasks.iter().any(|(key, _)| check_key(key.as_ref()).is_err()) {
+            return 0;
+        }
+        let Some(leaves) = tree.leaves(tasks, |(key, _)| key.as_ref()) else { return 0 };
+        let mut found = [None; WIDTH];
+        for ((leaf, found), (key, task)) in leaves.iter().zip(&mut found).zip(tasks) {
+            if let Task::Get = task {
+                *found = NodeView::new(leaf.bytes()).get(key.as_ref());
+                if let Some(ValueAt { at, length, kind: ValueKind::Inline }) = *found {
+                    tree.pager.prefetch(leaf.id(), at, length);
+                }
+            }
+        }
+        for (number, ((leaf, found), (key, task))) in leaves.into_iter().zip(found).zip(tasks).enumerate() {
+            let (put, mode) = match task {
+                Task::Get => {
+                    value.clear();
+                    match found {
+                        None => {}
+                        Some(ValueAt { at, length, kind: ValueKind::Inline }) => {
+                            leaf.bytes().append_to(at, length, value);
+                        }
+                        Some(_) => return number,
+                    }
+                    if leaf.validate().is_err() {
+                        return number;
+                    }
+                    visit(Ok(Answer::Value(found.is_some().then_some(&value[..]))));
+                    continue;
+                }
+                Task::Remove => {
+                    visit(tree.remove(key.as_ref()).map(Answer::Removed));
+                    continue;
+                }
+                Task::Insert(put) => (put, Mode::Insert),
+                Task::Update(put) => (put, Mode::Update),
+                Task::Upsert(put) => (put, Mode::Upsert),
+            };
+            visit(write(tree, leaf, key.as_ref(), put.as_ref(), mode).map(Answer::Written));
+        }
+        tasks.len()
+    }
+}
+
+/// Writes a record: into the leaf that covered its key just now if it still is what it was and has room.
+fn write<'p, P: Pager>(
+    tree: Tree<'p, P>,
+    leaf: P::Optimistic<'p>,
+    key: &[u8],
+    value: &[u8],
+    mode: Mode,
+) -> Result<Written, AccessError> {
+    match tree.write_in_leaf(leaf, key, value, mode) {
+        Ok(Some(written)) => Ok(written),
+        // Whatever was the matter with the leaf, the call for one key finds out about it.
+        Ok(None) | Err(_) => tree.write(key, value, mode),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use vellum_base::PageId;
+    use vellum_pool::{Interrupt, Pool, PoolOptions};
+    use vellum_vm::SimulatedFile;
+
+    /// A file with a tree of three levels: values of 500 bytes under the numbers below 3000, and a large one behind each
+    /// tenth of them.
+    fn filled(file: &SimulatedFile) -> PageId {
+        let pool = Pool::create_on(Arc::new(file.clone()), &options()).unwrap();
+        let tree = Tree::create(&pool).unwrap();
+        for number in 0..3000 {
+            tree.insert(&key(number), &[number as u8; 500]).unwrap();
+            if number % 10 == 0 {
+                tree.insert(&[&key(number)[..], b"large"].concat(), &[number as u8; 5000]).unwrap();
+            }
+        }
+        assert_eq!(tree.shape().unwrap().height, 3);
+        let root = tree.root();
+        pool.close().unwrap();
+        root
+    }
+
+    fn options() -> PoolOptions {
+        PoolOptions::default().pool_bytes(1 << 24).capacity_bytes(1 << 28)
+    }
+
+    fn key(number: u32) -> [u8; 40] {
+        let mut key = [b'k'; 40];
+        key[30..34].copy_from_slice(&number.to_be_bytes());
+        key
+    }
+
+    /// As many as a wave did of lookups, each found right.
+    fn wave_of(tree: Tree<'_, Pool>, keys: &[Vec<u8>]) -> usize {
+        let tasks: Vec<(&[u8], Task<&[u8]>)> = keys.iter().map(|key| (&key[..], Task::Get)).collect();
+        let batch: Batch<'_, Pool, &[u8], &[u8]> = Batch::new(tree.pager, 8);
+        let (mut value, mut shown) = (Vec::new(), 0);
+        let done = batch.run_wave(tree, &tasks, &mut value, |answer| {
+            let expected = tree.get(&keys[shown]).unwrap();
+            assert_eq!(answer.unwrap(), Answer::Value(expected.as_deref()));
+            shown += 1;
+        });
+        assert_eq!(done, shown);
+        done
+    }
+
+    #[test]
+    fn a_wave_does_all_that_is_in_memory_and_ends_where_it_would_have_to_wait() {
+        let file = SimulatedFile::new(1);
+        let root = filled(&file);
+        let pool = Pool::open_on(Arc::new(file), &options()).unwrap();
+        let tree = Tree::open(&pool, root);
+        let keys: Vec<_> = (0..WIDTH as u32).map(|number| key(number * 90 + 1).to_vec()).collect();
+        // Nothing has been read yet; then all but one leaf.
+        assert_eq!((wave_of(tree, &keys), tree.locate_wave(&keys).is_some()), (0, false));
+        keys[1..].iter().for_each(|key| assert!(tree.get(key).unwrap().is_some()));
+        assert_eq!(wave_of(tree, &keys[1..]), WIDTH - 1);
+        assert_eq!((wave_of(tree, &keys), tree.locate_wave(&keys).is_some()), (0, false));
+        assert!(tree.get(&keys[0]).unwrap().is_some());
+        assert_eq!(wave_of(tree, &keys), WIDTH);
+        for (key, at) in keys.iter().zip(tree.locate_wave(&keys).unwrap()) {
+            let at = at.unwrap();
+            let leaf = pool.look_again(at.leaf, at.token).unwrap();
+            let found = NodeView::new(leaf.bytes()).find(key);
+            assert_eq!((found.index, found.found), (at.index, true));
+        }
+    }
+
+    #[test]
+    fn a_wave_ends_at_large_values_keys_that_are_too_long_and_leaves_that_others_hold() {
+        let file = SimulatedFile::new(2);
+        let root = filled(&file);
+        let pool = Pool::open_on(Arc::new(file), &options()).unwrap();
+        let tree = Tree::open(&pool, root);
+        let mut keys: Vec<_> = (0..20).map(|number| key(number * 7).to_vec()).collect();
+        keys.iter().for_each(|key| assert!(tree.get(key).unwrap().is_some()));
+        keys[3] = b"absent".to_vec();
+        keys[4] = vec![];
+        assert_eq!(wave_of(tree, &keys), 20);
+        keys[17] = [&key(20)[..], b"large"].concat();
+        assert_eq!(wave_of(tree, &keys), 17);
+        assert!(tree.locate_wave(&keys).unwrap()[17].is_some(), "who changes it finds out that it is large");
+        keys[17] = vec![b'x'; 1025];
+        assert_eq!((wave_of(tree, &keys), tree.locate_wave(&keys).is_some()), (0, false));
+        keys.truncate(17);
+        let held = pool.run(|| latch_of(tree, &keys[9])).unwrap();
+        let tasks: Vec<(&[u8], Task<&[u8]>)> = keys.iter().map(|key| (&key[..], Task::Get)).collect();
+        let batch: Batch<'_, Pool, &[u8], &[u8]> = Batch::new(&pool, 8);
+        assert_eq!(batch.run_wave(tree, &tasks, &mut Vec::new(), |_| {}), 0);
+        drop(held);
+        assert_eq!(wave_of(tree, &keys), 17);
+    }
+
+    fn latch_of<'p>(tree: Tree<'p, Pool>, key: &[u8]) -> Result<<Pool as Pager>::Exclusive<'p>, Interrupt> {
+        tree.leaf(key)?.upgrade()
+    }
+
+    /// What a wave writes is what the calls for single keys write, in leaves that it fills and splits on the way.
+    #[test]
+    fn a_wave_writes_through_leaves_that_become_full() {
+        let pool = Pool::create_on(Arc::new(SimulatedFile::new(3)), &options()).unwrap();
+        let tree = Tree::create(&pool).unwrap();
+        for first in 0..200u32 {
+            let keys: Vec<_> = (0..WIDTH as u32).map(|number| key(number * 211 + first)).collect();
+            let tasks: Vec<_> = keys.iter().map(|key| (&key[..], Task::Insert([first as u8; 300]))).collect();
+            let batch = Batch::new(&pool, 8);
+            let mut inserted = 0;
+            let done = batch.run_wave(tree, &tasks, &mut Vec::new(), |answer| {
+                assert_eq!(answer.unwrap(), Answer::Written(Written::Inserted));
+                inserted += 1;
+            });
+            assert_eq!((done, inserted), (WIDTH, WIDTH));
+        }
+        for number in 0..200 * WIDTH as u32 {
+            let (first, place) = (number / WIDTH as u32, number % WIDTH as u32);
+            assert_eq!(tree.get(&key(place * 211 + first)).unwrap(), Some(vec![first as u8; 300]));
+        }
+    }
+}
