@@ -26,19 +26,29 @@ impl Input {
     }
 }
 
+/// An order that is being delivered.
+struct Delivered {
+    place: District,
+    order: u32,
+    customer: u32,
+    lines: u8,
+    total: i64,
+}
+
 /// Runs the transaction: delivers the oldest order of each district.
 ///
 /// # Errors
 /// What the engine says, or that a row is missing.
 pub fn run<T: Transaction>(transaction: &mut T, input: &Input) -> Result<Outcome> {
-    let mut skipped = 0;
+    let mut orders = Vec::with_capacity(usize::from(DISTRICTS));
     for number in 1..=DISTRICTS {
         let place = District { warehouse: input.warehouse, number };
-        match claim(transaction, place, input.shared)? {
-            Some(order) => deliver(transaction, place, order, input)?,
-            None => skipped += 1,
+        if let Some(order) = claim(transaction, place, input.shared)? {
+            orders.push(Delivered { place, order, customer: 0, lines: 0, total: 0 });
         }
     }
+    let skipped = u32::from(DISTRICTS) - orders.len() as u32;
+    deliver(transaction, &mut orders, input)?;
     Ok(if skipped == 0 { Outcome::Done } else { Outcome::Skipped(skipped) })
 }
 
@@ -69,28 +79,37 @@ fn is_delivered<T: Transaction>(transaction: &mut T, place: District, order: u32
     Ok(order == 0 || carrier.is_some_and(|carrier| carrier != 0))
 }
 
-fn deliver<T: Transaction>(transaction: &mut T, place: District, order: u32, input: &Input) -> Result<()> {
-    let mut total = 0;
-    let key = keys::order(place, order);
-    let found =
-        transaction.get(keys::ORDER, &key, |row| (order::CUSTOMER.get(row), order::LINES.get(row)))?;
-    let (customer, lines) = must(found, "order", &key)?;
-    for number in 1..=lines {
-        let key = keys::order_line(place, order, number);
-        let amount = transaction.modify(keys::ORDER_LINE, &key, |row| {
-            order_line::DELIVERY_DATE.set(row, input.date);
-            order_line::AMOUNT.get(row)
-        })?;
-        total += must(amount, "order line", &key)?;
-    }
-    let key = keys::customer(place, customer);
-    let found = transaction.modify(keys::CUSTOMER, &key, |row| {
-        customer::BALANCE.add(row, total);
+/// Delivers orders, one step for all of them after the other.
+fn deliver<T: Transaction>(transaction: &mut T, orders: &mut [Delivered], input: &Input) -> Result<()> {
+    let keys: Vec<_> = orders.iter().map(|order| keys::order(order.place, order.order)).collect();
+    transaction.get_all(keys::ORDER, &keys, |number, row| {
+        if let Some(row) = row {
+            (orders[number].customer, orders[number].lines) =
+                (order::CUSTOMER.get(row), order::LINES.get(row));
+        }
+    })?;
+    let lines: Vec<_> = orders
+        .iter()
+        .enumerate()
+        .flat_map(|(owner, Delivered { place, order, lines, .. })| {
+            (1..=*lines).map(move |number| (owner, keys::order_line(*place, *order, number)))
+        })
+        .collect();
+    let (owners, line_keys): (Vec<_>, Vec<_>) = lines.into_iter().unzip();
+    let all_lines = transaction.modify_all(keys::ORDER_LINE, &line_keys, |number, row| {
+        order_line::DELIVERY_DATE.set(row, input.date);
+        orders[owners[number]].total += order_line::AMOUNT.get(row);
+    })?;
+    let customers: Vec<_> = orders.iter().map(|order| keys::customer(order.place, order.customer)).collect();
+    let all_customers = transaction.modify_all(keys::CUSTOMER, &customers, |number, row| {
+        customer::BALANCE.add(row, orders[number].total);
         customer::DELIVERIES.add(row, 1);
     })?;
-    must(found, "customer", &key)?;
-    // Last, so that the next order is delivered only after this one.
-    let key = keys::order(place, order);
-    let found = transaction.modify(keys::ORDER, &key, |row| order::CARRIER.set(row, input.carrier))?;
-    must(found, "order", &key)
+    // Last, so that the next order of a district is delivered only after this one.
+    let all_orders =
+        transaction.modify_all(keys::ORDER, &keys, |_, row| order::CARRIER.set(row, input.carrier))?;
+    let first = keys.first().map_or(&[][..], |key| key);
+    must(all_orders.then_some(()), "order", first)?;
+    must(all_lines.then_some(()), "line of the order or of one of another district", first)?;
+    must(all_customers.then_some(()), "customer of the order or of one of another district", first)
 }
