@@ -28,6 +28,21 @@ fn leaf() -> Vec<u8> {
     page
 }
 
+/// A full leaf, whose prefix will grow when it ends, and whose last record will then go into the next one.
+fn full_leaf() -> Vec<u8> {
+    let mut page = vec![0x5a; NODE_BYTES];
+    let mut node = NodeMut::init(&mut page, 0, Some(b"ka"), Some(b"kb"), PageId(0)).unwrap();
+    for number in 0..66u8 {
+        let key = [&b"kax\xff\xff\xff\xff\xff\xff"[..], &[number / 10, number % 10]].concat();
+        node.insert(&key[..if number % 10 == 0 { 10 } else { 11 }], &[number; 45], ValueKind::Inline)
+            .unwrap();
+    }
+    assert_eq!((node.view().free_bytes(), node.view().prefix_len()), (4, 1));
+    let end = node.view().plan_end(b"kay").unwrap().unwrap();
+    assert_eq!(end.separator.last(), Some(&4), "it ends before its last key");
+    page
+}
+
 fn inner() -> Vec<u8> {
     let mut page = vec![0x5a; NODE_BYTES];
     let mut node = NodeMut::init(&mut page, 1, Some(b"ka"), Some(b"kaz"), PageId(1000)).unwrap();
@@ -164,8 +179,14 @@ fn write_all(page: &[u8]) {
     });
     attempt("end", &|node| {
         let Ok(Some(end)) = node.view().plan_end(b"kay") else { return false };
-        node.end_at(&end);
-        true
+        let mut right = vec![0x77; NODE_BYTES];
+        let begun = NodeMut::begin_at(&mut right, node.view(), &end);
+        assert_eq!(right[..HEADER], [0x77; HEADER]);
+        assert!(!sound || begun.is_ok() && NodeView::new(&right[..]).validate().is_ok());
+        if begun.is_ok() {
+            node.end_at(&end);
+        }
+        begun.is_ok()
     });
     for incoming in [None, Some(&b"kaa"[..]), Some(b"kay")] {
         split_and_merge(page, sound, incoming);
@@ -212,7 +233,7 @@ fn survive(page: &[u8]) {
 #[test]
 fn any_single_bit_and_any_single_byte_may_be_wrong() {
     let step = if cfg!(miri) { 997 } else { 1 };
-    for page in [leaf(), inner()] {
+    for page in [leaf(), full_leaf(), inner()] {
         survive(&page);
         let mut damaged = page.clone();
         // Every bit of the header and the first hints and slots, then fewer.
@@ -245,9 +266,10 @@ const ITERATIONS: usize = if cfg!(miri) { 10 } else { 2000 };
 
 /// A sound page with some bytes replaced, most of them where it hurts, or nothing but noise.
 fn damaged((kind, changes, noise): &(u8, Vec<(u16, u8)>, Vec<u8>)) -> Vec<u8> {
-    let mut page = match kind % 3 {
+    let mut page = match kind % 4 {
         0 => leaf(),
         1 => inner(),
+        2 => full_leaf(),
         _ => noise.iter().copied().cycle().take(if noise.is_empty() { 0 } else { NODE_BYTES }).collect(),
     };
     page.resize(NODE_BYTES, 0);

@@ -1,15 +1,20 @@
 //! Ending a full leaf behind its last key, so that the keys beyond go into a new leaf.
 //!
-//! Loading in order does nothing else, once for every leaf. All records stay, so that none is built anew: the heap
-//! moves by the few bytes that the new fence takes more or less.
+//! Loading in order does nothing else, once for every leaf. So no record is built anew: the heap moves by the few
+//! bytes that the new fence takes more or less, and where the new fence lets the prefix grow, the heads are shifted
+//! and the tails cut in place.
 
+use super::build::Builder;
 use super::edit::{NodeMut, Shape, check_record};
-use super::fault::NodeFault;
-use super::frame::Frame;
+use super::fault::{NodeError, NodeFault};
+use super::frame::{Frame, records_bytes};
 use super::layout::*;
 use super::separator::shortest_separator;
 use super::view::NodeView;
-use vellum_base::PageId;
+use vellum_base::{Bytes, PageId};
+
+/// How many records may go into the leaf beyond, where the new fence takes more bytes than are free.
+pub(super) const MOVED_MAX: usize = 4;
 
 /// How a leaf is to end; see [`NodeView::plan_end`].
 #[derive(Clone, Debug)]
@@ -17,8 +22,16 @@ pub struct End {
     /// The new upper fence of the leaf, inclusive, and the lower fence of the one beyond, exclusive.
     pub separator: Vec<u8>,
     shape: Shape,
+    /// How many records stay.
+    kept: usize,
+    /// By how many bytes the prefix grows.
+    longer: usize,
     /// The bytes that the fences will take.
     fence_bytes: usize,
+    /// The bytes that fences and records will take.
+    heap_used: usize,
+    /// Where the lowest record that stays begins, as yet.
+    lowest: usize,
     /// The leaf beyond.
     next: Frame,
 }
@@ -31,10 +44,11 @@ impl End {
 }
 
 impl NodeView<&[u8]> {
-    /// How this leaf can be ended between its last key and `incoming`.
+    /// How this leaf can be ended between its last key and `incoming`, or a few records before, if it has no room for
+    /// the fence there.
     ///
-    /// Nothing if `incoming` does not lie beyond its last key, or if that would change the prefix or take more
-    /// free bytes than lie together: then it is for [`NodeMut::choose_separator`].
+    /// Nothing if `incoming` does not lie beyond its last key, or if the leaf cannot end near that with at least the prefix
+    /// that it has: then it is for [`NodeMut::choose_separator`].
     ///
     /// # Errors
     /// A fault, if the node is damaged.
@@ -46,60 +60,186 @@ impl NodeView<&[u8]> {
         if *incoming <= *last || !self.covers(incoming) {
             return Ok(None);
         }
-        let separator = shortest_separator(&last, incoming);
-        let (mut lower, mut upper) = (Vec::new(), Vec::new());
-        let lower = self.lower_fence(&mut lower).then_some(&lower[..]);
-        let upper = self.upper_fence(&mut upper).then_some(&upper[..]);
-        let prefix_length = shape.word.prefix_length();
-        let same_prefix = common_prefix(lower, Some(&separator)) == prefix_length;
-        let fence_bytes = fence_bytes(lower.map_or(0, <[u8]>::len), separator.len(), prefix_length);
-        let fits = fence_bytes <= NODE_BYTES - shape.heap_end + shape.gap();
-        let ordered = lower.is_none_or(|lower| *lower < *separator);
-        if !same_prefix || !fits || !ordered {
-            return Ok(None);
+        let mut plan = Plan::new(self, shape)?;
+        let mut separator = shortest_separator(&last, incoming);
+        let mut before = Vec::new();
+        loop {
+            if let Some((longer, fence_bytes)) = plan.with_room(&separator) {
+                return plan.end(separator, longer, fence_bytes, incoming);
+            }
+            plan.move_last();
+            let Some(index) = plan.kept.checked_sub(1).filter(|_| shape.count - plan.kept <= MOVED_MAX)
+            else {
+                return Ok(None);
+            };
+            before.clear();
+            self.append_key(index, &mut before);
+            separator = shortest_separator(&before, &last);
+            std::mem::swap(&mut before, &mut last);
         }
-        for index in 0..shape.count {
-            check_record(&shape, self.slot(index), index)?;
+    }
+}
+
+/// Which records stay in a leaf that is to end.
+struct Plan<'a> {
+    view: NodeView<&'a [u8]>,
+    shape: Shape,
+    /// How many they are.
+    kept: usize,
+    /// None of them begins before.
+    lowest: usize,
+    /// The bytes that they take now.
+    used: usize,
+    /// Whether some keys go beyond their heads.
+    tails: bool,
+}
+
+impl<'a> Plan<'a> {
+    /// All stay.
+    fn new(view: NodeView<&'a [u8]>, shape: Shape) -> Result<Self, NodeFault> {
+        let (kept, lowest) = (shape.count, shape.heap_start);
+        let mut plan = Self { view, shape, kept, lowest, used: 0, tails: false };
+        for (index, slot) in view.leaf_slots(kept).enumerate() {
+            check_record(&shape, slot, index)?;
+            plan.used += slot.record_bytes();
+            plan.tails |= !slot.is_whole();
         }
+        Ok(plan)
+    }
+
+    /// Takes off the last one.
+    fn move_last(&mut self) {
+        self.kept -= 1;
+        let slot = self.view.slot(self.kept);
+        self.used -= slot.record_bytes();
+        if slot.at() == self.lowest {
+            self.lowest += slot.record_bytes();
+        }
+    }
+
+    /// By how many bytes the prefix becomes longer with this fence above, and the bytes that the fences then take;
+    /// nothing if it would become shorter, or if there is no room.
+    fn with_room(&self, separator: &[u8]) -> Option<(usize, usize)> {
+        let (view, shape) = (self.view, &self.shape);
+        let prefix_length = if view.is_first() {
+            view.prefix_len()
+        } else {
+            let lower = view.bytes.get(view.lower_at()..).unwrap_or(&[]);
+            if *lower >= *separator {
+                return None;
+            }
+            common_length(lower, separator)
+        };
+        let longer = prefix_length.checked_sub(shape.word.prefix_length())?;
+        let fence_bytes = fence_bytes(view.lower_length(), separator.len(), prefix_length);
+        let room =
+            self.lowest + NODE_BYTES >= SLOTS_AT + self.kept * LEAF_STRIDE + shape.heap_end + fence_bytes;
+        (room && view.has_prefix_of(separator)).then_some((longer, fence_bytes))
+    }
+
+    fn end(
+        self,
+        separator: Vec<u8>,
+        longer: usize,
+        fence_bytes: usize,
+        incoming: &[u8],
+    ) -> Result<Option<End>, NodeFault> {
+        let Self { view, shape, kept, lowest, used, tails } = self;
+        if view.leaf_slots(kept).any(|slot| slot.rest_length() < longer) {
+            return Err(NodeFault::Prefix { length: shape.word.prefix_length() });
+        }
+        let cut = |slot: Slot| align(slot.value_length() + slot.tail_length().saturating_sub(longer));
+        let records = if tails { view.leaf_slots(kept).map(cut).sum() } else { used };
+        let heap_used = fence_bytes + records;
+        let mut upper = Vec::new();
+        let upper = view.upper_fence(&mut upper).then_some(&upper[..]);
         let mut next = Frame::plain(Some(&separator), upper);
         if upper.is_none() {
-            // There will be one key in it to begin with.
+            // There will be few keys in it to begin with.
             next.prefix = separator.iter().take(common_length(&separator, incoming)).copied().collect();
         }
-        Ok(Some(End { separator, shape, fence_bytes, next }))
+        let next_length = next.prefix.len();
+        let next_bytes = next.bytes(0, next_length) + records_bytes(view, kept..shape.count, next_length);
+        let end = End { separator, shape, kept, longer, fence_bytes, heap_used, lowest, next };
+        Ok((next_bytes <= BODY_BYTES).then_some(end))
+    }
+}
+
+impl<'a> NodeView<&'a [u8]> {
+    /// The first `count` slots of a leaf.
+    fn leaf_slots(self, count: usize) -> impl Iterator<Item = Slot> + use<'a> {
+        let slots = self.bytes.get(SLOTS_AT..).unwrap_or(&[]).as_chunks().0;
+        slots.iter().take(count).map(|slot| Slot(u64::from_le_bytes(*slot)))
     }
 }
 
 impl NodeMut<'_> {
     /// Ends the leaf as planned, since when it has not changed.
     pub fn end_at(&mut self, end: &End) {
-        let End { separator, shape, .. } = end;
-        let rest = separator.get(shape.word.prefix_length()..).unwrap_or(&[]);
+        let End { separator, shape, kept, longer, .. } = end;
+        let prefix_length = shape.word.prefix_length() + longer;
+        let (prefix, rest) = separator.split_at_checked(prefix_length).unwrap_or((separator, &[]));
         let lower_at = self.view().lower_at();
-        let heap_start = end.moved(shape.heap_start);
-        self.shift(shape.heap_start, shape.heap_end, heap_start);
-        for index in 0..shape.count {
-            let slot = self.view().slot(index);
+        let heap_start = end.moved(end.lowest);
+        self.shift(end.lowest, shape.heap_end, heap_start);
+        for index in 0..*kept {
+            let place = SLOTS_AT + index * LEAF_STRIDE;
+            let mut slot = Slot(self.view().bytes.u64_at(place));
             if slot.record_bytes() > 0 {
-                self.put_u64(SLOTS_AT + index * LEAF_STRIDE, slot.with_place(end.moved(slot.at())).0);
+                slot = slot.with_place(end.moved(slot.at()));
             }
+            if *longer > 0 {
+                slot = self.cut_rest(slot, *longer);
+            }
+            self.put_u64(place, slot.0);
         }
         self.put(lower_at.saturating_sub(rest.len()), rest);
+        self.put_u16(PREFIX_LENGTH_AT, prefix_length);
+        self.put_u64(PREFIX_WORD_AT, key_word(prefix));
         self.put(FLAGS_AT, &[shape.word.flags() | FLAG_UPPER]);
         self.put_u16(UPPER_LENGTH_AT, separator.len());
         self.put_u16(HEAP_START_AT, heap_start);
-        let fences_before = NODE_BYTES - shape.heap_end;
-        self.put_u16(HEAP_USED_AT, (shape.heap_used + end.fence_bytes).saturating_sub(fences_before));
+        self.put_u16(HEAP_USED_AT, end.heap_used);
+        if *longer > 0 || *kept < shape.count {
+            self.put_u16(COUNT_AT, *kept);
+            self.write_hints(0);
+        }
     }
 
-    /// Makes the empty leaf beyond the end of another of `bytes`, whose page header it leaves alone.
+    /// Cuts so many bytes off the beginning of the rest of a slot's key, and closes the gap in its record.
+    fn cut_rest(&mut self, slot: Slot, bytes: usize) -> Slot {
+        let rest_length = slot.rest_length().saturating_sub(bytes);
+        if slot.is_whole() {
+            return slot.with_rest(slot.head().unbounded_shl(8 * bytes as u32), rest_length);
+        }
+        let (tail_at, tail_end) = (slot.tail_at(), slot.tail_at() + slot.tail_length());
+        let tail = self.bytes.get(tail_at..tail_end).unwrap_or(&[]);
+        let head = match bytes.checked_sub(HEAD_BYTES) {
+            Some(beyond) => head_of(tail.get(beyond..).unwrap_or(&[])),
+            None => (((slot.head() as u64) << 32 | head_of(tail) as u64) << (8 * bytes) >> 32) as u32,
+        };
+        let cut = slot.with_rest(head, rest_length);
+        let end = tail_at + cut.tail_length();
+        self.shift(tail_end - cut.tail_length(), tail_end, tail_at);
+        self.put(end, [0; 4].get(..align(end) - end).unwrap_or(&[]));
+        if cut.record_bytes() > 0 { cut } else { cut.with_place(0) }
+    }
+
+    /// Makes the leaf beyond the end of `left` of `bytes`, whose page header it leaves alone, with what will not stay in
+    /// `left`, which has not been ended yet.
     ///
     /// # Errors
-    /// If `bytes` is not one page.
-    pub fn begin_at(bytes: &mut [u8], end: &End) -> Result<(), NodeFault> {
+    /// If `bytes` is not one page, or `left` is damaged.
+    pub fn begin_at(bytes: &mut [u8], left: NodeView<&[u8]>, end: &End) -> Result<(), NodeError> {
         let mut node = NodeMut { bytes };
         node.fill_zero();
-        node.write_frame(0, &end.next, PageId(0))
+        if end.kept == end.shape.count {
+            return Ok(node.write_frame(0, &end.next, PageId(0))?);
+        }
+        let mut node = Builder::new(node.bytes, 0, &end.next, PageId(0))?;
+        node.append_range(left, end.kept..end.shape.count)?;
+        node.finish();
+        Ok(())
     }
 }
 
@@ -120,12 +260,25 @@ mod tests {
         (0..view.count()).map(record).collect()
     }
 
-    /// Fills a leaf with numbered keys, which begin with `start`, then ends it; says whether that could be.
-    fn fill_and_end(fences: (Fence, Fence), start: &[u8], first: u32, value_bytes: usize) -> bool {
+    /// What an end did: that the prefix grew, that records went into the leaf beyond, that a record was left without bytes.
+    #[derive(Default, Debug)]
+    struct Seen {
+        ended: u32,
+        longer: u32,
+        moved: u32,
+        emptied: u32,
+    }
+
+    /// Fills a leaf with keys in ascending order, then ends it.
+    fn fill_and_end(
+        fences: (Fence, Fence),
+        key: impl Fn(u32) -> Vec<u8>,
+        value_bytes: usize,
+        seen: &mut Seen,
+    ) {
         let mut page = vec![0; NODE_BYTES];
         let mut node = NodeMut::init(&mut page, 0, fences.0, fences.1, PageId(0)).unwrap();
-        let mut number = first;
-        let key = |number: u32| [start, &number.to_be_bytes()[..]].concat();
+        let mut number = 0;
         loop {
             match node.insert(&key(number), &vec![number as u8; value_bytes], ValueKind::Inline) {
                 Ok(_) => number += 1,
@@ -135,42 +288,115 @@ mod tests {
         }
         let incoming = key(number);
         assert!(node.view().plan_end(&key(number - 1)).unwrap().is_none(), "not beyond the last key");
-        let Some(end) = node.view().plan_end(&incoming).unwrap() else { return false };
-        let before = records(node.view());
+        let end = node.view().plan_end(&incoming).unwrap().unwrap();
+        let (before, prefix_before) = (records(node.view()), node.view().prefix_len());
+        let empty = |view: NodeView<&[u8]>| {
+            (0..view.count()).filter(|&index| view.slot(index).record_bytes() == 0).count()
+        };
+        let empty_before = empty(node.view());
+        let mut next = vec![0x77; NODE_BYTES];
+        NodeMut::begin_at(&mut next, node.view(), &end).unwrap();
+        assert_eq!(records(node.view()), before);
         node.end_at(&end);
         node.view().validate().unwrap();
-        assert_eq!(records(node.view()), before);
-        assert!(!node.view().covers(&incoming) && node.view().covers(&key(number - 1)));
-        let mut next = vec![0x77; NODE_BYTES];
-        NodeMut::begin_at(&mut next, &end).unwrap();
-        let (mut upper, mut lower) = (Vec::new(), Vec::new());
-        assert!(node.view().upper_fence(&mut upper) && NodeView::new(&next[..]).lower_fence(&mut lower));
-        assert_eq!((&upper, &lower), (&end.separator, &end.separator));
         let mut next = NodeMut::new(&mut next);
+        next.view().validate().unwrap();
+        let moved = next.view().count();
+        assert!(moved <= MOVED_MAX && node.view().count() > 0);
+        assert_eq!([records(node.view()), records(next.view())].concat(), before);
+        assert!(!node.view().covers(&incoming) && next.view().covers(&incoming));
+        let (mut upper, mut lower) = (Vec::new(), Vec::new());
+        assert!(node.view().upper_fence(&mut upper) && next.view().lower_fence(&mut lower));
+        assert_eq!((&upper, &lower), (&end.separator, &end.separator));
         let mut above = Vec::new();
         assert_eq!(next.view().upper_fence(&mut above).then_some(&above[..]), fences.1);
+        let mut below = Vec::new();
+        assert_eq!(node.view().lower_fence(&mut below).then_some(&below[..]), fences.0);
+        if fences.0.is_some() {
+            // The leaf is what it would be if it were made anew.
+            let mut page = vec![0; NODE_BYTES];
+            let mut anew = NodeMut::init(&mut page, 0, fences.0, Some(&end.separator), PageId(0)).unwrap();
+            for (key, value) in records(node.view()) {
+                anew.insert(&key, &value, ValueKind::Inline).unwrap();
+            }
+            let slots = |view: NodeView<&[u8]>| -> Vec<_> {
+                (0..view.count()).map(|index| view.slot(index).with_place(0)).collect()
+            };
+            assert_eq!(slots(node.view()), slots(anew.view()));
+            assert_eq!(node.view().free_bytes(), anew.view().free_bytes());
+            assert_eq!(node.view().prefix_len(), anew.view().prefix_len());
+        }
+        seen.ended += 1;
+        seen.longer += u32::from(node.view().prefix_len() > prefix_before);
+        seen.moved += u32::from(moved > 0);
+        seen.emptied += u32::from(empty(node.view()) > empty_before);
         next.insert(&incoming, b"value", ValueKind::Inline).unwrap();
         next.view().validate().unwrap();
-        true
+    }
+
+    /// Keys that begin with `start`, a number behind it and `tail` bytes more.
+    fn numbered(start: &[u8], first: u32, tail: usize) -> impl Fn(u32) -> Vec<u8> {
+        move |number| {
+            let number = first + number;
+            [start, &number.to_be_bytes()[..], &vec![number as u8; tail]].concat()
+        }
     }
 
     #[test]
     fn a_full_leaf_ends_behind_its_last_key_and_keeps_its_records() {
-        let mut ended = [0; 3];
+        let mut seen = [const { Seen { ended: 0, longer: 0, moved: 0, emptied: 0 } }; 6];
         for first in [0, 250, 65_530, 1 << 30] {
-            for value_bytes in [0, 3, 100, 1024] {
-                // Open above; with a fence there that is shorter or longer than the one that takes its place.
-                let kinds: [(Fence, Fence, &[u8]); 3] = [
-                    (Some(b"kab"), None, b"kab"),
-                    (Some(b"kab"), Some(b"kabz"), b"kab"),
-                    (Some(b"kab"), Some(&[b'k'; 400]), &[b'k'; 300]),
-                ];
-                for ((lower, upper, start), ended) in kinds.into_iter().zip(&mut ended) {
-                    *ended += u32::from(fill_and_end((lower, upper), start, first, value_bytes));
+            for value_bytes in [0, 1, 2, 3, 4, 49, 100, 1024] {
+                for tail in [0, 1, 2, 3, 4, 30] {
+                    // Open above; with a fence there that is shorter or longer than the one that takes its place, or
+                    // shares less with the lower one.
+                    let kinds: [(Fence, Fence, &[u8]); 6] = [
+                        (None, None, b""),
+                        (Some(b"kab"), None, b"kab"),
+                        (Some(b"kab"), Some(b"kabz"), b"kab"),
+                        (Some(b"kab\0\0"), Some(b"kb"), b"kab"),
+                        (Some(b"kab"), Some(&[b'k'; 400]), &[b'k'; 300]),
+                        (Some(&[b'k'; 290]), Some(b"l"), &[b'k'; 300]),
+                    ];
+                    for ((lower, upper, start), seen) in kinds.into_iter().zip(&mut seen) {
+                        fill_and_end((lower, upper), numbered(start, first, tail), value_bytes, seen);
+                    }
                 }
-                fill_and_end((None, None), b"", first, value_bytes);
             }
         }
-        assert!(ended.iter().all(|ended| *ended >= 4), "{ended:?}");
+        assert!(seen.iter().all(|seen| seen.ended == 192), "{seen:#?}");
+        assert!(seen.iter().all(|seen| [0, 192].contains(&seen.longer)), "{seen:#?}");
+        assert!(seen[3].longer > 0 && seen[5].longer > 0, "{seen:#?}");
+        assert!(seen[0].moved > 0 && seen[3].moved > 0 && seen[3].emptied > 0, "{seen:#?}");
+    }
+
+    /// The record that goes into the leaf beyond need not have the new prefix of the leaf that ends.
+    #[test]
+    fn what_does_not_stay_may_be_shorter_than_the_new_prefix() {
+        let start = b"k\xff\xff\xff\xff\xff";
+        let lower = [&start[..], &[0, 0]].concat();
+        let mut page = vec![0; NODE_BYTES];
+        let mut node = NodeMut::init(&mut page, 0, Some(&lower), None, PageId(0)).unwrap();
+        for number in 1..=60u8 {
+            node.insert(&[&start[..], &[number, 5]].concat(), &[number; 20], ValueKind::Inline).unwrap();
+        }
+        node.insert(b"l", &[], ValueKind::Inline).unwrap();
+        for number in 61..=62u8 {
+            node.insert(&[&start[..], &[number]].concat(), &[number; 900], ValueKind::Inline).unwrap();
+        }
+        let last = node.view().find(b"l").index;
+        let value = vec![7; node.view().free_bytes()];
+        node.replace(last, &value, ValueKind::Inline).unwrap();
+        assert_eq!((node.view().free_bytes(), node.view().prefix_len()), (0, 0));
+        let before = records(node.view());
+        let end = node.view().plan_end(b"m").unwrap().unwrap();
+        let mut next = vec![0; NODE_BYTES];
+        NodeMut::begin_at(&mut next, node.view(), &end).unwrap();
+        node.end_at(&end);
+        let next = NodeView::new(&next[..]);
+        node.view().validate().unwrap();
+        next.validate().unwrap();
+        assert_eq!((node.view().prefix_len(), next.count()), (start.len(), 1));
+        assert_eq!([records(node.view()), records(next)].concat(), before);
     }
 }

@@ -137,6 +137,11 @@ impl Slot {
         Self(self.0 & !(LENGTH_MASK << VALUE_SHIFT) | (value_code as u64) << VALUE_SHIFT)
     }
 
+    /// The same value and place with another key.
+    pub fn with_rest(self, head: u32, rest_length: usize) -> Self {
+        Self((head as u64) << 32 | (rest_length as u64) << REST_SHIFT | self.0 & ((1 << REST_SHIFT) - 1))
+    }
+
     /// The same key and value at another place.
     pub fn with_place(self, at: usize) -> Self {
         Self(self.0 & !AT_MASK | (at / 4) as u64)

@@ -2,10 +2,11 @@
 
 use super::build::Builder;
 use super::edit::{NodeMut, Shape};
+use super::end::MOVED_MAX;
 use super::fault::{NodeError, NodeFault};
 use super::frame::{Frame, records_bytes};
 use super::layout::*;
-use super::separator::{separator_length, shortest_separator};
+use super::separator::{separator_behind_run, separator_length, shortest_separator};
 use super::view::{Find, NodeView, child_place};
 use std::ops::Range;
 use vellum_base::PageId;
@@ -28,9 +29,10 @@ impl<'a> NodeMut<'a> {
     /// another reason.
     ///
     /// Halves are balanced by bytes; near the middle the place with the shortest separator is taken. If
-    /// `incoming` lies beyond the last key, or before the first one, everything stays on the other side, so
-    /// that loading in order leaves full nodes. If it comes right behind the two keys of a leaf that were added
-    /// last, what is beyond it goes to the right, so that runs in ascending order leave full leaves too. Both halves are certain to fit. It may take more than one
+    /// `incoming` lies beyond the last key, or before the first one, everything stays on the other side, or all but
+    /// a few records of a leaf that has no room for its new fence, so that loading in order leaves full nodes. If
+    /// it comes right behind the two keys of a leaf that were added last, what is beyond it goes to the right, so
+    /// that runs in ascending order leave full leaves too. Both halves are certain to fit. It may take more than one
     /// split until `incoming` has room, but each one makes progress.
     ///
     /// # Errors
@@ -114,10 +116,15 @@ impl<'a> Planner<'a> {
         let (Some(first), Some(last)) = (self.key(0), self.key(count.wrapping_sub(1))) else {
             return Err(NodeFault::Split);
         };
+        let make = |index: usize| {
+            let separator = shortest_separator(&self.key(index - 1)?, &self.key(index)?);
+            self.fits(index..index, &separator).then_some(Split { index, separator })
+        };
         if let Some(key) = incoming {
             // A separator without the prefix would leave all keys without it, and maybe without room: then one
             // that has it, if there is one.
-            let (index, separators) = if *key > *last {
+            let beyond_all = *key > *last;
+            let (index, separators) = if beyond_all {
                 (count, [Some(shortest_separator(&last, key)), Some(last)])
             } else if *key < *first {
                 let mut prefix = Vec::new();
@@ -131,7 +138,10 @@ impl<'a> Planner<'a> {
             if let Some(separator) = separators.into_iter().flatten().find(fitting) {
                 return Ok(Split { index, separator });
             }
-            if let Some(split) = self.behind_run(key) {
+            let mut few = (1..=MOVED_MAX.min(count - 1)).map(|moved| count - moved);
+            // Where the fence has no room behind all records, it has before the last few.
+            let near = if beyond_all { few.find_map(make) } else { self.behind_run(key) };
+            if let Some(split) = near {
                 return Ok(split);
             }
         }
@@ -142,10 +152,6 @@ impl<'a> Planner<'a> {
             self.view.append_key(index - 1, &mut left);
             self.view.append_key(index, &mut right);
             separator_length(&left, &right)
-        };
-        let make = |index: usize| {
-            let separator = shortest_separator(&self.key(index - 1)?, &self.key(index)?);
-            self.fits(index..index, &separator).then_some(Split { index, separator })
         };
         self.best(1..count, 0, length, make)
     }
@@ -162,8 +168,12 @@ impl<'a> Planner<'a> {
         if !is_newest || !self.view.goes_on(index - 1) {
             return None;
         }
-        let separator = shortest_separator(incoming, &self.key(index)?);
-        self.fits(index..index, &separator).then_some(Split { index, separator })
+        let beyond = self.key(index)?;
+        let shortest = Some(shortest_separator(incoming, &beyond));
+        // The keys to come will have the leaf's fences on both sides: the more those share, the better heads tell keys apart.
+        let separators = [separator_behind_run(incoming, &beyond), shortest].into_iter().flatten();
+        let mut splits = separators.map(|separator| Split { index, separator });
+        splits.find(|split| self.fits(index..index, &split.separator))
     }
 
     fn inner(&self, incoming: Option<&[u8]>) -> Result<Split, NodeFault> {
@@ -239,5 +249,37 @@ impl<'a> Planner<'a> {
         let mut key = Vec::new();
         self.view.append_key(index, &mut key);
         Some(key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::ValueKind;
+
+    /// The leaf in which a run goes on has a fence behind it that shares the run's place, so that heads tell its keys apart.
+    #[test]
+    fn a_run_within_a_leaf_gets_a_fence_of_its_own_place() {
+        let key = |place: u8, number: u32| [&[place][..], &number.to_be_bytes()].concat();
+        let mut page = vec![0; NODE_BYTES];
+        let mut node = NodeMut::init(&mut page, 0, Some(b"\x02"), Some(b"\x05"), PageId(0)).unwrap();
+        node.insert(&key(4, 0), &[4; 100], ValueKind::Inline).unwrap();
+        let mut number = 0;
+        while node.insert(&key(3, number), &[3; 100], ValueKind::Inline).is_ok() {
+            number += 1;
+        }
+        let split = node.choose_separator(Some(&key(3, number))).unwrap();
+        assert_eq!(split, Split { index: number as usize, separator: vec![3, 0xff] });
+        let mut right = vec![0; NODE_BYTES];
+        node.split_into(&mut right, &split).unwrap();
+        let end = node.view().plan_end(&key(3, number)).unwrap().unwrap();
+        let mut next = vec![0; NODE_BYTES];
+        NodeMut::begin_at(&mut next, node.view(), &end).unwrap();
+        node.end_at(&end);
+        for page in [&node.bytes[..], &next, &right] {
+            NodeView::new(page).validate().unwrap();
+        }
+        // All that tells them apart is in the heads.
+        assert_eq!(NodeView::new(&next[..]).prefix_len(), 1);
     }
 }

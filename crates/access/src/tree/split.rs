@@ -88,7 +88,8 @@ impl<'p, P: Pager> Tree<'p, P> {
             if !has_room_at::<P>(&parent, place, &end.separator)? {
                 return Ok(Attempt::ParentFull { separator: end.separator });
             }
-            NodeMut::begin_at(right.page_mut(), &end).map_err(|fault| damaged(right.id(), fault))?;
+            NodeMut::begin_at(right.page_mut(), NodeView::new(node.page()), &end)
+                .map_err(|error| refused(node_id, error))?;
             NodeMut::new(parent.page_mut())
                 .insert_separator(&end.separator, right.id())
                 .map_err(|error| refused(parent_id, error))?;

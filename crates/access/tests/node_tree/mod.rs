@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use vellum_access::node::{
-    BLOB_REFERENCE_BYTES, MAX_INLINE_RECORD_BYTES, MAX_INLINE_VALUE_BYTES, MAX_KEY_BYTES, NODE_BYTES,
+    BLOB_REFERENCE_BYTES, End, MAX_INLINE_RECORD_BYTES, MAX_INLINE_VALUE_BYTES, MAX_KEY_BYTES, NODE_BYTES,
     NodeError, NodeMut, NodeView, ValueKind, can_merge,
 };
 use vellum_base::PageId;
@@ -20,12 +20,15 @@ pub struct Tree {
     root: usize,
     pub model: BTreeMap<Vec<u8>, Value>,
     pub splits: usize,
+    /// How many of the splits ended a leaf behind its last key, or nearly.
+    pub ends: usize,
     pub merges: usize,
 }
 
 impl Tree {
     pub fn new() -> Self {
-        let mut tree = Self { pages: Vec::new(), root: 0, model: BTreeMap::new(), splits: 0, merges: 0 };
+        let mut tree =
+            Self { pages: Vec::new(), root: 0, model: BTreeMap::new(), splits: 0, ends: 0, merges: 0 };
         tree.root = tree.allocate();
         NodeMut::init(&mut tree.pages[0], 0, None, None, PageId(0)).unwrap();
         tree
@@ -124,6 +127,11 @@ impl Tree {
     /// Splits the last page of the path, and if its parent has no room, that one instead.
     fn split(&mut self, path: &[usize], key: &[u8]) {
         let (&page, above) = path.split_last().unwrap();
+        // Every other time a leaf ends behind its last key, if it can.
+        let ends = self.splits.is_multiple_of(2) && !above.is_empty() && self.view(page).is_leaf();
+        if ends && let Some(end) = self.view(page).plan_end(key).unwrap() {
+            return self.end(page, above, &end);
+        }
         let split = self.node(page).choose_separator(Some(key)).unwrap();
         let level = self.view(page).level();
         if let Some(&parent) = above.last() {
@@ -144,6 +152,24 @@ impl Tree {
         let index = self.node(parent).insert_separator(&split.separator, PageId(right as u64)).unwrap();
         let children: Vec<PageId> = self.view(parent).children().collect();
         assert_eq!(children[index..index + 2], [PageId(page as u64), PageId(right as u64)]);
+        for changed in [page, right, parent] {
+            self.check(changed);
+        }
+    }
+
+    fn end(&mut self, page: usize, above: &[usize], end: &End) {
+        let parent = *above.last().unwrap();
+        if !self.view(parent).has_room_for(&end.separator, 0) {
+            return self.split(above, &end.separator);
+        }
+        self.splits += 1;
+        self.ends += 1;
+        let right = self.allocate();
+        let mut right_page = std::mem::take(&mut self.pages[right]);
+        NodeMut::begin_at(&mut right_page, self.view(page), end).unwrap();
+        self.pages[right] = right_page;
+        self.node(page).end_at(end);
+        self.node(parent).insert_separator(&end.separator, PageId(right as u64)).unwrap();
         for changed in [page, right, parent] {
             self.check(changed);
         }
