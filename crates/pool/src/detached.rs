@@ -222,6 +222,12 @@ impl Core {
         }
     }
 
+    /// What still has to wait until it can be freed.
+    pub(crate) fn to_be_freed(&self) -> Vec<Extent> {
+        self.free_pending();
+        lock(&self.pending_frees).clone()
+    }
+
     /// Frees an allocated extent unless somebody holds it.
     pub(crate) fn try_discard(&self, extent: Extent) -> bool {
         let state = self.state(extent.head);

@@ -60,6 +60,24 @@ fn what_was_only_freed_stays_free_after_the_close() {
 }
 
 #[test]
+fn what_is_freed_while_somebody_reads_it_is_not_shown_and_is_freed_later() {
+    let (file, [single, triple]) = two_extents();
+    let pool = open(&file);
+    let shown = || {
+        let mut shown = Vec::new();
+        pool.for_each_extent(|extent| shown.push(extent));
+        shown.retain(|extent| !pool.own_extents().contains(extent));
+        shown
+    };
+    assert_eq!(shown(), [single, triple]);
+    let reader = pool.shared(triple).unwrap();
+    pool.discard(triple).unwrap();
+    assert_eq!((shown(), pool.is_extent(triple)), (vec![single], true));
+    drop(reader);
+    assert_eq!((shown(), pool.is_extent(triple)), (vec![single], false));
+}
+
+#[test]
 fn many_checkpoints_leak_no_space() {
     let (file, [single, _]) = two_extents();
     let mut pool = open(&file);
