@@ -98,6 +98,32 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
+    /// Appends all records of a heap to a leaf that is empty, whose prefix they were placed for: the heap begins at
+    /// `start` and ends where `heap` does, and `slots` say where in it each record is.
+    ///
+    /// # Errors
+    /// [`NodeError::Full`].
+    pub fn append_placed(&mut self, heap: &[u8], start: usize, slots: &[Slot]) -> Result<(), NodeError> {
+        let records = heap.get(start..).unwrap_or_default();
+        let slots_bytes = slots.len() * LEAF_STRIDE;
+        if self.shape.gap() < records.len() + slots_bytes {
+            return Err(NodeError::Full);
+        }
+        self.shape.heap_start -= records.len();
+        self.shape.heap_used += records.len();
+        self.shape.slots_end += slots_bytes;
+        self.shape.count = slots.len();
+        let to = self.shape.heap_start;
+        self.node.put(to, records);
+        let targets = self.node.bytes.get_mut(SLOTS_AT..SLOTS_AT + slots_bytes).unwrap_or_default();
+        for (target, slot) in targets.as_chunks_mut().0.iter_mut().zip(slots) {
+            // A record without bytes is nowhere.
+            let slot = if slot.at() == 0 { *slot } else { slot.with_place(to + slot.at() - start) };
+            *target = slot.0.to_le_bytes();
+        }
+        Ok(())
+    }
+
     /// Writes header and hints.
     pub fn finish(mut self) {
         self.node.put_u16(COUNT_AT, self.shape.count);

@@ -17,15 +17,25 @@ use vellum_base::PageId;
 ///
 /// They fit into a leaf whose upper fence is the last of their keys. With a shorter fence they nearly always do as
 /// well, and if not, that one is taken.
+///
+/// They wait as they will lie in the leaf if its prefix is what the lower fence has in common with all keys. Mostly it
+/// is, and then they are copied as a whole.
 pub(crate) struct LeafDraft {
     lower: Option<Vec<u8>>,
-    /// Keys and values one after the other.
-    bytes: Vec<u8>,
+    /// The first bytes of the lower fence as a number.
+    lower_word: u64,
+    /// The keys, one after the other.
+    keys: Vec<u8>,
+    /// The first bytes of the last of them as a number.
+    last_word: u64,
     records: Vec<Record>,
+    /// The slots, with the places of the records in the heap of the draft.
+    slots: Vec<Slot>,
+    /// The heap ends where this does, and begins at `heap_start`.
+    heap: Vec<u8>,
+    heap_start: usize,
     /// What the lower fence has in common with all keys; nothing if there is no lower fence.
     prefix_length: usize,
-    /// What slots and records take with this prefix.
-    used: usize,
     /// How many bytes of a node may be taken.
     limit: usize,
 }
@@ -33,14 +43,13 @@ pub(crate) struct LeafDraft {
 /// The fences and the prefix of a leaf.
 pub(crate) struct LeafPlan(Frame);
 
-/// Where a record is in the draft.
+/// A record of the draft.
 #[derive(Clone, Copy)]
 struct Record {
-    at: u32,
+    /// Where its key is among the keys.
+    key_at: u32,
     key_length: u16,
     value_length: u16,
-    /// What its slot will say of the value.
-    value_code: u16,
 }
 
 impl Record {
@@ -51,6 +60,7 @@ impl Record {
 }
 
 /// The bytes of a slot and its record.
+#[inline]
 fn record_bytes(stride: usize, key_length: usize, value_length: usize, prefix_length: usize) -> usize {
     stride + align(key_length.saturating_sub(prefix_length + HEAD_BYTES) + value_length)
 }
@@ -63,15 +73,45 @@ fn limit(percent: u8) -> usize {
 impl LeafDraft {
     /// An empty draft, for a leaf that is filled to `percent` but has at least one record.
     pub fn new(lower: Option<Vec<u8>>, percent: u8) -> Self {
-        let prefix_length = lower.as_ref().map_or(0, Vec::len);
-        let (bytes, records) = (Vec::with_capacity(2 * NODE_BYTES), Vec::with_capacity(MAX_LEAF_COUNT));
-        Self { lower, bytes, records, prefix_length, used: 0, limit: limit(percent) }
+        let mut draft = Self {
+            lower: None,
+            lower_word: 0,
+            keys: Vec::with_capacity(NODE_BYTES),
+            last_word: 0,
+            records: Vec::with_capacity(MAX_LEAF_COUNT),
+            slots: Vec::with_capacity(MAX_LEAF_COUNT),
+            heap: vec![0; NODE_BYTES],
+            heap_start: NODE_BYTES,
+            prefix_length: 0,
+            limit: limit(percent),
+        };
+        draft.begin(lower);
+        draft
+    }
+
+    /// Becomes empty, with this lower fence.
+    fn begin(&mut self, lower: Option<Vec<u8>>) {
+        let fence = lower.as_deref().unwrap_or_default();
+        (self.lower_word, self.prefix_length) = (key_word(fence), fence.len());
+        self.lower = lower;
+        self.keys.clear();
+        self.last_word = 0;
+        self.records.clear();
+        self.slots.clear();
+        self.heap_start = NODE_BYTES;
     }
 
     /// The key that was pushed last.
     #[inline]
     pub fn last_key(&self) -> Option<&[u8]> {
         self.records.last().map(|record| self.key(*record))
+    }
+
+    /// Whether a key is behind the one that was pushed last, if one was.
+    #[inline]
+    pub fn is_behind_last(&self, key: &[u8]) -> bool {
+        // Words that differ say all: what a shorter key lacks is zero in its word.
+        key_word(key) > self.last_word || self.last_key().is_none_or(|last| key > last)
     }
 
     /// Appends a record, whose key is behind all others and behind the lower fence; false if there is no room for it.
@@ -81,30 +121,90 @@ impl LeafDraft {
     #[inline]
     pub fn push(&mut self, key: &[u8], value: &[u8], kind: ValueKind) -> Result<bool, NodeError> {
         let value_code = check_new(key, value, kind)?;
-        let lower = self.lower.as_deref().unwrap_or_default();
-        let start = lower.get(..self.prefix_length).unwrap_or_default();
-        let (prefix_length, used) = if key.starts_with(start) {
-            (self.prefix_length, self.used)
-        } else {
-            let common = common_length(start, key);
-            (common, self.records_bytes(common))
-        };
-        let used = used + record_bytes(LEAF_STRIDE, key.len(), value.len(), prefix_length);
-        let fences = fence_bytes(lower.len(), key.len(), prefix_length);
+        let common = if self.has_prefix(key) { self.prefix_length } else { self.common_with(key) };
+        let used = self.used(common) + record_bytes(LEAF_STRIDE, key.len(), value.len(), common);
+        let fences = fence_bytes(self.lower.as_ref().map_or(0, Vec::len), key.len(), common);
         if used + fences > self.limit && !self.records.is_empty() {
             return Ok(false);
         }
-        (self.prefix_length, self.used) = (prefix_length, used);
+        if common < self.prefix_length && !self.records.is_empty() {
+            self.place_anew(common);
+        }
+        self.prefix_length = common;
         // The limits of keys, values and nodes make all of these fit.
         self.records.push(Record {
-            at: self.bytes.len() as u32,
+            key_at: self.keys.len() as u32,
             key_length: key.len() as u16,
             value_length: value.len() as u16,
-            value_code: value_code as u16,
         });
-        self.bytes.extend_from_slice(key);
-        self.bytes.extend_from_slice(value);
+        self.keys.extend_from_slice(key);
+        self.last_word = key_word(key);
+        let head = head_behind(key, self.last_word, common);
+        self.place(key.get(common..).unwrap_or_default(), head, value_code, value);
         Ok(true)
+    }
+
+    /// Whether a key begins with the prefix.
+    #[inline]
+    fn has_prefix(&self, key: &[u8]) -> bool {
+        let length = self.prefix_length;
+        if length > 8 {
+            return self.lower.as_ref().is_some_and(|lower| lower.get(..length) == key.get(..length));
+        }
+        let unlike = key_word(key) ^ self.lower_word;
+        length <= key.len() && unlike.checked_shr(64 - 8 * length as u32).unwrap_or(0) == 0
+    }
+
+    /// How much of the prefix a key begins with.
+    #[cold]
+    fn common_with(&self, key: &[u8]) -> usize {
+        let lower = self.lower.as_deref().unwrap_or_default();
+        common_length(lower.get(..self.prefix_length).unwrap_or_default(), key)
+    }
+
+    /// What slots and records take with a prefix.
+    #[inline]
+    fn used(&self, prefix_length: usize) -> usize {
+        if prefix_length == self.prefix_length {
+            self.slots.len() * LEAF_STRIDE + NODE_BYTES - self.heap_start
+        } else {
+            self.records.iter().map(|record| record.bytes(prefix_length)).sum()
+        }
+    }
+
+    /// Places a record, whose key is `rest` behind the prefix and begins there with `head`.
+    #[inline]
+    fn place(&mut self, rest: &[u8], head: u32, value_code: usize, value: &[u8]) {
+        let tail = rest.get(HEAD_BYTES..).unwrap_or_default();
+        let bytes = align(value.len() + tail.len());
+        self.heap_start = self.heap_start.saturating_sub(bytes);
+        let at = if bytes == 0 { 0 } else { self.heap_start };
+        self.slots.push(Slot::with_head(head, rest.len(), value_code, at));
+        let Some(record) = self.heap.get_mut(at..at + bytes) else { return };
+        let (to, padded) = record.split_at_mut(value.len());
+        to.copy_from_slice(value);
+        if !padded.is_empty() {
+            let (to, padding) = padded.split_at_mut(tail.len());
+            to.copy_from_slice(tail);
+            padding.fill(0);
+        }
+    }
+
+    /// Places all records anew, for a shorter prefix.
+    #[cold]
+    fn place_anew(&mut self, prefix_length: usize) {
+        let heap = std::mem::replace(&mut self.heap, vec![0; NODE_BYTES]);
+        let slots = std::mem::replace(&mut self.slots, Vec::with_capacity(MAX_LEAF_COUNT));
+        let (records, keys) = (std::mem::take(&mut self.records), std::mem::take(&mut self.keys));
+        self.heap_start = NODE_BYTES;
+        for (record, slot) in records.iter().zip(slots) {
+            let key = keys.get(record.key_at as usize..).and_then(|key| key.get(..record.key_length.into()));
+            let key = key.unwrap_or_default();
+            let value = heap.get(slot.at()..slot.tail_at()).unwrap_or_default();
+            let head = head_behind(key, key_word(key), prefix_length);
+            self.place(key.get(prefix_length..).unwrap_or_default(), head, slot.value_code(), value);
+        }
+        (self.records, self.keys) = (records, keys);
     }
 
     /// The fences and the prefix of the leaf: it ends before `next`, the first key behind it, if there is one.
@@ -117,12 +217,12 @@ impl LeafDraft {
         let (first, last) = (key(self.records.first()), key(self.records.last()));
         let framed = |upper: Option<&[u8]>| {
             let mut frame = Frame::plain(self.lower.as_deref(), upper);
-            frame.lengthen(0, (first, last, self.records.len()), |length| self.records_bytes(length));
+            frame.lengthen(0, (first, last, self.records.len()), |length| self.used(length));
             frame
         };
         let Some(next) = next else { return framed(None) };
         let frame = framed(Some(&shortest_separator(last, next)));
-        let bytes = self.records_bytes(frame.prefix.len()) + frame.bytes(0, frame.prefix.len());
+        let bytes = self.used(frame.prefix.len()) + frame.bytes(0, frame.prefix.len());
         if bytes <= BODY_BYTES { frame } else { framed(Some(last)) }
     }
 
@@ -132,8 +232,13 @@ impl LeafDraft {
     /// None, if the keys were in order.
     pub fn write(&self, plan: &LeafPlan, page: &mut [u8]) -> Result<(), NodeError> {
         let mut leaf = Builder::new(page, 0, &plan.0, PageId(0))?;
-        for record in &self.records {
-            leaf.append(self.key(*record), record.value_code.into(), self.value(*record), None)?;
+        if plan.0.prefix.len() == self.prefix_length {
+            leaf.append_placed(&self.heap, self.heap_start, &self.slots)?;
+        } else {
+            for (record, slot) in self.records.iter().zip(&self.slots) {
+                let value = self.heap.get(slot.at()..slot.tail_at()).unwrap_or_default();
+                leaf.append(self.key(*record), slot.value_code(), value, None)?;
+            }
         }
         leaf.finish();
         Ok(())
@@ -142,28 +247,14 @@ impl LeafDraft {
     /// Begins the next leaf, behind the one that was planned; gives the separator between the two.
     pub fn restart(&mut self, plan: LeafPlan) -> Vec<u8> {
         let fence = plan.0.upper.unwrap_or_default();
-        self.prefix_length = fence.len();
-        self.lower = Some(fence.clone());
-        self.bytes.clear();
-        self.records.clear();
-        self.used = 0;
+        self.begin(Some(fence.clone()));
         fence
     }
 
     #[inline]
     fn key(&self, record: Record) -> &[u8] {
-        let at = record.at as usize;
-        self.bytes.get(at..at + usize::from(record.key_length)).unwrap_or_default()
-    }
-
-    #[inline]
-    fn value(&self, record: Record) -> &[u8] {
-        let at = record.at as usize + usize::from(record.key_length);
-        self.bytes.get(at..at + usize::from(record.value_length)).unwrap_or_default()
-    }
-
-    fn records_bytes(&self, prefix_length: usize) -> usize {
-        self.records.iter().map(|record| record.bytes(prefix_length)).sum()
+        let at = record.key_at as usize;
+        self.keys.get(at..at + usize::from(record.key_length)).unwrap_or_default()
     }
 }
 
@@ -281,5 +372,93 @@ impl InnerDraft {
         let bytes =
             |(_, separator): &(_, Vec<u8>)| record_bytes(INNER_STRIDE, separator.len(), 0, prefix_length);
         self.children.iter().take(count).map(bytes).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::NodeView;
+    use vellum_base::PAGE_SIZE;
+
+    type Entry = (Vec<u8>, Vec<u8>);
+    /// A page, and what must be in it.
+    type Leaf = (Vec<u8>, Vec<Entry>);
+
+    /// Leaves of entries in the order of their keys, each with what it must hold, and how often the prefix was the one
+    /// that the draft had.
+    fn leaves(entries: &[Entry], percent: u8) -> (Vec<Leaf>, usize) {
+        let mut draft = LeafDraft::new(None, percent);
+        let (mut leaves, mut copied, mut held) = (Vec::new(), 0, Vec::new());
+        for (key, value) in entries.iter().map(|entry| (&entry.0, &entry.1)) {
+            assert!(draft.is_behind_last(key));
+            if !draft.push(key, value, ValueKind::Inline).unwrap() {
+                let plan = draft.plan(Some(key));
+                let mut page = vec![0; PAGE_SIZE];
+                draft.write(&plan, &mut page).unwrap();
+                copied += usize::from(plan.0.prefix.len() == draft.prefix_length);
+                leaves.push((page, std::mem::take(&mut held)));
+                draft.restart(plan);
+                assert!(draft.push(key, value, ValueKind::Inline).unwrap());
+            }
+            assert!(!draft.is_behind_last(key) && draft.last_key() == Some(key));
+            held.push((key.clone(), value.clone()));
+        }
+        let mut page = vec![0; PAGE_SIZE];
+        draft.write(&draft.plan(None), &mut page).unwrap();
+        leaves.push((page, held));
+        (leaves, copied)
+    }
+
+    fn check(entries: &mut Vec<Entry>, percent: u8) -> (usize, usize) {
+        entries.sort();
+        entries.dedup_by(|a, b| a.0 == b.0);
+        let (leaves, copied) = leaves(entries, percent);
+        for (page, held) in &leaves {
+            let view = NodeView::new(&page[..]);
+            view.validate().unwrap();
+            assert_eq!(view.count(), held.len());
+            for (index, (key, value)) in held.iter().enumerate() {
+                assert_eq!((view.find(key).index, view.find(key).found), (index, true));
+                let mut found = Vec::new();
+                view.append_value(index, &mut found);
+                assert_eq!(&found, value);
+            }
+        }
+        (leaves.len(), copied)
+    }
+
+    #[test]
+    fn leaves_hold_what_was_pushed_whether_or_not_their_prefix_was_known() {
+        let value = |number: u64| vec![number as u8; (number * 7 % 130) as usize];
+        let shapes: [&dyn Fn(u64) -> Vec<u8>; 6] = [
+            &|number| number.to_be_bytes().to_vec(),
+            &|number| number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes().to_vec(),
+            &|number| format!("a prefix that many keys share/{number}").into_bytes(),
+            &|number| vec![(number % 3) as u8; (number % 300) as usize],
+            &|number| [&[0xff; 6][..(number % 7) as usize], &(number as u32).to_be_bytes()].concat(),
+            &|number| vec![b'z'; number as usize % 1025],
+        ];
+        for (number, shape) in shapes.iter().enumerate() {
+            for percent in [50, 90, 100] {
+                let mut entries = (0..4000).map(|number| (shape(number), value(number))).collect();
+                let (leaves, copied) = check(&mut entries, percent);
+                assert!(leaves > 3, "{number}");
+                if number == 0 {
+                    assert!(
+                        copied * 10 > leaves * 8,
+                        "only {copied} of {leaves} leaves were copied as they were"
+                    );
+                    assert!(copied + 1 < leaves, "none was written anew");
+                }
+            }
+        }
+    }
+
+    /// Values without bytes, whose records are nowhere.
+    #[test]
+    fn records_without_bytes_have_no_place() {
+        let mut entries = (0..2000u32).map(|number| (number.to_be_bytes().to_vec(), Vec::new())).collect();
+        check(&mut entries, 100);
     }
 }

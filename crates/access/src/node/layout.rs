@@ -74,9 +74,14 @@ pub(super) struct Slot(pub u64);
 impl Slot {
     /// A slot for a key with this rest. `at` is a multiple of 4.
     pub fn new(rest: &[u8], value_code: usize, at: usize) -> Self {
-        let head = (head_of(rest) as u64) << 32;
-        let lengths = (rest.len() as u64) << REST_SHIFT | (value_code as u64) << VALUE_SHIFT;
-        Self(head | lengths | (at / 4) as u64)
+        Self::with_head(head_of(rest), rest.len(), value_code, at)
+    }
+
+    /// A slot for a key whose rest has this head and length. `at` is a multiple of 4.
+    #[inline]
+    pub fn with_head(head: u32, rest_length: usize, value_code: usize, at: usize) -> Self {
+        let lengths = (rest_length as u64) << REST_SHIFT | (value_code as u64) << VALUE_SHIFT;
+        Self((head as u64) << 32 | lengths | (at / 4) as u64)
     }
 
     /// The least slot that a key with this head and this length of the rest could have, if the length is

@@ -147,14 +147,12 @@ impl<P: Pager> BulkLoad<'_, P> {
             return Err(AccessError::LoadFailed);
         }
         check_key(key)?;
-        match self.leaf.last_key() {
-            Some(before) if key <= before => Err(self.misplaced(key, before)),
-            _ => Ok(()),
-        }
+        if self.leaf.is_behind_last(key) { Ok(()) } else { Err(self.misplaced(key)) }
     }
 
     #[cold]
-    fn misplaced(&self, key: &[u8], before: &[u8]) -> AccessError {
+    fn misplaced(&self, key: &[u8]) -> AccessError {
+        let before = self.leaf.last_key().unwrap_or_default();
         let number = self.count + 1;
         if key == before {
             AccessError::KeyTwice { key: key.to_vec(), number }
