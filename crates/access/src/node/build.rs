@@ -1,9 +1,10 @@
 //! Building a node from others: what compaction, splits and merges have in common.
 
-use super::edit::{NodeMut, Shape, check_record, entry_bytes};
+use super::edit::NodeMut;
 use super::fault::{NodeError, NodeFault};
 use super::frame::Frame;
 use super::layout::*;
+use super::shape::{Shape, check_record, entry_bytes};
 use super::view::{NodeView, child_place};
 use std::ops::Range;
 use vellum_base::PageId;

@@ -3,7 +3,8 @@
 use super::fault::{NodeError, NodeFault};
 use super::frame::Frame;
 use super::layout::*;
-use super::view::{NodeView, ValueKind, Word, child_place};
+use super::shape::{Shape, check_record, entry_bytes};
+use super::view::{NodeView, ValueKind, child_place};
 use vellum_base::{Bytes, HEADER_BYTES, PageId};
 
 /// A node to change, under an exclusive latch.
@@ -13,68 +14,6 @@ use vellum_base::{Bytes, HEADER_BYTES, PageId};
 #[derive(Debug)]
 pub struct NodeMut<'a> {
     pub(super) bytes: &'a mut [u8],
-}
-
-/// The header of a node whose sizes have been checked against each other, so that free space is where it
-/// is said to be.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Shape {
-    pub word: Word,
-    pub count: usize,
-    pub slots_end: usize,
-    pub heap_start: usize,
-    /// Where records end and fences begin.
-    pub heap_end: usize,
-    pub heap_used: usize,
-}
-
-impl Shape {
-    pub fn read(bytes: &[u8]) -> Result<Self, NodeFault> {
-        if bytes.len() != NODE_BYTES {
-            return Err(NodeFault::Size { bytes: bytes.len() });
-        }
-        // Of known length, which saves the checks below.
-        let bytes = bytes.first_chunk::<NODE_BYTES>().map_or(bytes, |bytes| bytes);
-        let view = NodeView::new(bytes);
-        let word = view.word();
-        let count = word.count();
-        if count > word.count_max() {
-            return Err(NodeFault::Count { count });
-        }
-        let (lower, upper) = (bytes.u16_at(LOWER_LENGTH_AT) as usize, bytes.u16_at(UPPER_LENGTH_AT) as usize);
-        let (flags, prefix_length) = (word.flags(), word.prefix_length());
-        if lower.max(upper) > MAX_KEY_BYTES || flags & FLAG_UPPER == 0 && upper != 0 {
-            return Err(NodeFault::Fences { flags, lower, upper });
-        }
-        if flags & FLAG_LOWER == 0 && lower != prefix_length {
-            return Err(NodeFault::Fences { flags, lower, upper });
-        }
-        if prefix_length > lower || flags & FLAG_UPPER != 0 && prefix_length > upper {
-            return Err(NodeFault::Prefix { length: prefix_length });
-        }
-        let fences = fence_bytes(lower, upper, prefix_length);
-        let slots_end = word.slots_end();
-        let heap_start = word.heap_start();
-        let heap_end = NODE_BYTES - fences;
-        if heap_start < slots_end || heap_start > heap_end || !heap_start.is_multiple_of(4) {
-            return Err(NodeFault::HeapStart { start: heap_start });
-        }
-        let heap_used = view.heap_used();
-        if heap_used < fences || heap_used > NODE_BYTES - heap_start {
-            return Err(NodeFault::HeapUsed { stored: heap_used, computed: NODE_BYTES - heap_start });
-        }
-        Ok(Self { word, count, slots_end, heap_start, heap_end, heap_used })
-    }
-
-    /// The free bytes between slots and heap.
-    pub fn gap(&self) -> usize {
-        self.heap_start - self.slots_end
-    }
-
-    /// All free bytes.
-    pub fn free(&self) -> usize {
-        NODE_BYTES.saturating_sub(self.slots_end).saturating_sub(self.heap_used)
-    }
 }
 
 impl<'a> NodeMut<'a> {
@@ -166,8 +105,7 @@ impl<'a> NodeMut<'a> {
         if find.found {
             return Err(NodeError::Exists);
         }
-        self.add(shape, find.index, key, code, value)?;
-        self.lengthen_prefix();
+        self.add(&shape, find.index, key, code, value)?;
         Ok(find.index)
     }
 
@@ -186,9 +124,7 @@ impl<'a> NodeMut<'a> {
     ) -> Result<(), NodeError> {
         let shape = self.shape(true)?;
         let code = check_new(key, value, kind)?;
-        self.add(shape, index, key, code, value)?;
-        self.lengthen_prefix();
-        Ok(())
+        self.add(&shape, index, key, code, value)
     }
 
     /// Adds a separator to an inner node after a child was split: the child that covers `key` becomes the one
@@ -207,9 +143,9 @@ impl<'a> NodeMut<'a> {
             return Err(NodeError::Exists);
         }
         // Opening a place copies the child along, so that it stands on both sides; the right one is replaced.
-        self.add(shape, find.index, key, 0, &[])?;
+        self.add_as_it_is(&shape, find.index, key, 0, &[])?;
         self.put_u64(child_place(find.index + 1), right.0);
-        self.lengthen_prefix();
+        self.lengthen_prefix(shape.count + 1);
         Ok(find.index)
     }
 
@@ -266,9 +202,23 @@ impl<'a> NodeMut<'a> {
     /// # Errors
     /// A fault, if there is no such slot or the node is damaged.
     pub fn value_mut(&mut self, index: usize) -> Result<&mut [u8], NodeFault> {
-        let shape = self.shape(true)?;
-        let slot = self.record(&shape, index)?;
-        self.bytes.get_mut(slot.at()..slot.at() + slot.value_length()).ok_or(NodeFault::Record { index })
+        let (view, level) = (self.view(), self.view().level());
+        if level != 0 {
+            return Err(NodeFault::Level { level });
+        }
+        if index >= view.count() {
+            return Err(NodeFault::Index { index });
+        }
+        let slot = view.slot(index);
+        if !slot.value_code_is_known() {
+            return Err(NodeFault::Slot { index });
+        }
+        // Less than other changes look at, as this one comes to nothing but the value: it lies in the heap.
+        let (start, end) = (slot.at(), slot.at() + slot.value_length());
+        if start < end && start < view.word().heap_start().max(SLOTS_AT) || end > view.lower_at() {
+            return Err(NodeFault::Record { index });
+        }
+        self.bytes.get_mut(start..end).ok_or(NodeFault::Record { index })
     }
 
     /// Removes the record of slot `index` from a leaf.
@@ -349,10 +299,25 @@ impl<'a> NodeMut<'a> {
         Ok(slot)
     }
 
-    /// Adds a record whose key belongs at `index`.
+    /// Adds a record whose key belongs at `index`, and lengthens the prefix if it is time to.
+    #[inline]
     fn add(
         &mut self,
-        shape: Shape,
+        shape: &Shape,
+        index: usize,
+        key: &[u8],
+        code: usize,
+        value: &[u8],
+    ) -> Result<(), NodeError> {
+        self.add_as_it_is(shape, index, key, code, value)?;
+        self.lengthen_prefix(shape.count + 1);
+        Ok(())
+    }
+
+    /// Adds a record whose key belongs at `index`.
+    fn add_as_it_is(
+        &mut self,
+        shape: &Shape,
         index: usize,
         key: &[u8],
         code: usize,
@@ -366,26 +331,27 @@ impl<'a> NodeMut<'a> {
         }
         let view = self.view();
         let may_lengthen = shape.count == 0 && view.may_lengthen_prefix(key.get(shape.word.prefix_length()));
+        let rebuilt;
         let shape = if may_lengthen || !view.has_prefix_of(key) {
-            self.choose_prefix(&shape, index, key, value.len())?
+            rebuilt = self.choose_prefix(shape, index, key, value.len())?;
+            &rebuilt
+        } else if entry_bytes(shape, key.len(), value.len()) > shape.gap() {
+            rebuilt = self.make_room(shape, key.len(), value.len())?;
+            &rebuilt
         } else {
-            self.make_room(shape, key.len(), value.len())?
+            shape
         };
-        self.place(&shape, index, key, code, value)
+        self.place(shape, index, key, code, value)
     }
 
-    /// Compacts the node if that is what it takes to have room for a new record.
+    /// Compacts the node, if it then has room for a new record.
     fn make_room(
         &mut self,
-        shape: Shape,
+        shape: &Shape,
         key_length: usize,
         value_length: usize,
     ) -> Result<Shape, NodeError> {
-        let need = entry_bytes(&shape, key_length, value_length);
-        if need <= shape.gap() {
-            return Ok(shape);
-        }
-        if need > shape.free() {
+        if entry_bytes(shape, key_length, value_length) > shape.free() {
             return Err(NodeError::Full);
         }
         let frame = Frame::of(self.view());
@@ -422,14 +388,18 @@ impl<'a> NodeMut<'a> {
         Ok(Shape::read(self.bytes)?)
     }
 
-    /// Lengthens the prefix of a node that lacks a fence to what its keys have come to share. Looks only when
-    /// the number of keys has doubled, so that it costs little.
-    fn lengthen_prefix(&mut self) {
+    /// Lengthens the prefix of a node that has got its key number `count`, and that lacks a fence, to what its keys have
+    /// come to share. Looks only when the number of keys has doubled, so that it costs little.
+    #[inline]
+    fn lengthen_prefix(&mut self, count: usize) {
+        if count >= 2 && count.is_power_of_two() {
+            self.lengthen_prefix_now();
+        }
+    }
+
+    fn lengthen_prefix_now(&mut self) {
         let view = self.view();
         let count = view.count();
-        if count < 2 || !count.is_power_of_two() {
-            return;
-        }
         let next = |slot: Slot| (slot.rest_length() > 0).then_some((slot.head() >> 24) as u8);
         let (first, last) = (next(view.slot(0)), next(view.slot(count - 1)));
         if first.is_none() || first != last || !view.may_lengthen_prefix(first.as_ref()) {
@@ -445,6 +415,7 @@ impl<'a> NodeMut<'a> {
     }
 
     /// Places a record into the gap and opens a slot for it at `index`.
+    #[inline]
     fn place(
         &mut self,
         shape: &Shape,
@@ -463,13 +434,21 @@ impl<'a> NodeMut<'a> {
         let start = shape.heap_start - record;
         let at = if record == 0 { 0 } else { start };
         let place = SLOTS_AT + index * stride;
-        self.shift(place, shape.slots_end, place + stride);
+        if place < shape.slots_end {
+            self.shift(place, shape.slots_end, place + stride);
+        }
         self.put_record(at, value, rest);
-        self.put_u64(place, Slot::new(rest, code, at).0);
-        self.put_u16(COUNT_AT, shape.count + 1);
-        self.put_u16(HEAP_START_AT, start);
+        let slot = Slot::new(rest, code, at);
+        self.put_u64(place, slot.0);
+        self.put_u64(WORD_AT, shape.word.changed_to(shape.count + 1, start));
         self.put_u16(HEAP_USED_AT, shape.heap_used + record);
-        self.write_hints_of_change(index, shape.count);
+        let shift = hint_shift(shape.count + 1);
+        if index < shape.count || shift != hint_shift(shape.count) {
+            self.write_hints_of_change(index, shape.count);
+        } else if (index + 1).is_multiple_of(1 << shift) {
+            // Behind all others it changes no hint but that of the range which it completes.
+            self.put(HINTS_AT + 4 * (index >> shift), &slot.head().to_le_bytes());
+        }
         Ok(())
     }
 
@@ -522,10 +501,15 @@ impl<'a> NodeMut<'a> {
 
     pub(super) fn put_record(&mut self, at: usize, value: &[u8], rest: &[u8]) {
         let tail = rest.get(HEAD_BYTES..).unwrap_or(&[]);
-        let (tail_at, end) = (at + value.len(), at + value.len() + tail.len());
-        self.put(at, value);
-        self.put(tail_at, tail);
-        self.put(end, [0; 4].get(..align(end) - end).unwrap_or(&[]));
+        let end = align(at + value.len() + tail.len());
+        let Some(record) = self.bytes.get_mut(at..end).filter(|_| at >= HEADER_BYTES) else { return };
+        if let Some(padded) = record.last_chunk_mut::<4>() {
+            *padded = [0; 4];
+        }
+        if let Some((to, behind)) = record.split_at_mut_checked(value.len()) {
+            to.copy_from_slice(value);
+            behind.iter_mut().zip(tail).for_each(|(to, from)| *to = *from);
+        }
     }
 
     pub(super) fn put_u16(&mut self, at: usize, value: usize) {
@@ -565,27 +549,4 @@ impl<'a> NodeMut<'a> {
 pub(super) fn check_new(key: &[u8], value: &[u8], kind: ValueKind) -> Result<usize, NodeError> {
     let fits = key.len() <= MAX_KEY_BYTES && key.len() + value.len() <= MAX_INLINE_RECORD_BYTES;
     value_code(value, kind).filter(|_| fits).ok_or(NodeError::TooLarge)
-}
-
-/// The bytes that a new key with its value takes, slot included.
-pub(super) fn entry_bytes(shape: &Shape, key_length: usize, value_length: usize) -> usize {
-    let tail = key_length.saturating_sub(shape.word.prefix_length() + HEAD_BYTES);
-    shape.word.stride() + align(tail + value_length)
-}
-
-/// Checks that the record of a slot lies in the heap and is no longer than records can be.
-pub(super) fn check_record(shape: &Shape, slot: Slot, index: usize) -> Result<(), NodeFault> {
-    let value_is_known =
-        if shape.word.level() == 0 { slot.value_code_is_known() } else { slot.value_code() == 0 };
-    let key_length = shape.word.prefix_length() + slot.rest_length();
-    if !value_is_known
-        || key_length > MAX_KEY_BYTES
-        || key_length + slot.value_length() > MAX_INLINE_RECORD_BYTES
-        || slot.rest_length() < HEAD_BYTES && slot.head() << (8 * slot.rest_length()) != 0
-    {
-        return Err(NodeFault::Slot { index });
-    }
-    let (at, size) = (slot.at(), slot.record_bytes());
-    let fits = if size == 0 { at == 0 } else { at >= shape.heap_start && at + size <= shape.heap_end };
-    if fits { Ok(()) } else { Err(NodeFault::Record { index }) }
 }

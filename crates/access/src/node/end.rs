@@ -5,11 +5,12 @@
 //! and the tails cut in place.
 
 use super::build::Builder;
-use super::edit::{NodeMut, Shape, check_record};
+use super::edit::NodeMut;
 use super::fault::{NodeError, NodeFault};
 use super::frame::{Frame, records_bytes};
 use super::layout::*;
 use super::separator::shortest_separator;
+use super::shape::{Shape, check_record};
 use super::view::NodeView;
 use vellum_base::{Bytes, PageId};
 

@@ -55,6 +55,9 @@ const _: () = {
     // The hints fill one cache line, and slots begin at a cache line.
     assert!(HINTS_AT.is_multiple_of(64) && HINT_COUNT * 4 == 64 && SLOTS_AT == HINTS_AT + 64);
     assert!(WORD_AT >= HEADER_BYTES && RESERVED_AT < HINTS_AT);
+    // These three are read at once.
+    assert!(LOWER_LENGTH_AT.is_multiple_of(8) && UPPER_LENGTH_AT == LOWER_LENGTH_AT + 2);
+    assert!(HEAP_USED_AT == LOWER_LENGTH_AT + 4);
     // Two maximal fences and one maximal record fit into a leaf; none of the parts needs padding.
     assert!(MAX_KEY_BYTES.is_multiple_of(4) && MAX_INLINE_RECORD_BYTES.is_multiple_of(4));
     assert!(2 * MAX_KEY_BYTES + LEAF_STRIDE + MAX_INLINE_RECORD_BYTES <= BODY_BYTES);
@@ -73,6 +76,7 @@ pub(super) struct Slot(pub u64);
 
 impl Slot {
     /// A slot for a key with this rest. `at` is a multiple of 4.
+    #[inline]
     pub fn new(rest: &[u8], value_code: usize, at: usize) -> Self {
         Self::with_head(head_of(rest), rest.len(), value_code, at)
     }
@@ -215,6 +219,7 @@ pub(super) fn common_length(a: &[u8], b: &[u8]) -> usize {
 }
 
 /// The head of a key whose prefix has been cut off.
+#[inline]
 pub(super) fn head_of(rest: &[u8]) -> u32 {
     (key_word(rest) >> 32) as u32
 }

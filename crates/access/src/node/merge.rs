@@ -1,10 +1,11 @@
 //! Merging a node with its right neighbour.
 
 use super::build::Builder;
-use super::edit::{NodeMut, Shape};
+use super::edit::NodeMut;
 use super::fault::{NodeError, NodeFault};
 use super::frame::{Frame, records_bytes};
 use super::layout::*;
+use super::shape::Shape;
 use super::view::{NodeView, child_place};
 use vellum_base::PageId;
 

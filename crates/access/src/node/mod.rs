@@ -89,6 +89,7 @@ mod layout;
 mod merge;
 mod search;
 mod separator;
+mod shape;
 mod split;
 mod validate;
 mod view;

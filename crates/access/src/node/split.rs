@@ -1,12 +1,13 @@
 //! Splitting a full node.
 
 use super::build::Builder;
-use super::edit::{NodeMut, Shape};
+use super::edit::NodeMut;
 use super::end::MOVED_MAX;
 use super::fault::{NodeError, NodeFault};
 use super::frame::{Frame, records_bytes};
 use super::layout::*;
 use super::separator::{separator_behind_run, separator_length, shortest_separator};
+use super::shape::Shape;
 use super::view::{Find, NodeView, child_place};
 use std::ops::Range;
 use vellum_base::PageId;

@@ -246,6 +246,35 @@ fn searches_agree_with_a_plain_search() {
 }
 
 #[test]
+fn what_a_node_covers_lies_between_its_fences() {
+    // Fences and keys that end before, at and behind the eight bytes that are compared first, with zeroes at their ends.
+    let ends = all_keys(b"\0\x01\xff", 3);
+    let mut keys = ends.clone();
+    for start in [&b"abcdef"[..], b"abcdefg", b"abcdefgh", b"abcdefgh\0", &[b'a'; 40], &[0; 7]] {
+        keys.extend(ends.iter().step_by(3).map(|end| [start, end].concat()));
+    }
+    keys.sort();
+    let step = if cfg!(miri) { 41 } else { 3 };
+    let mut page = vec![0; NODE_BYTES];
+    for (index, lower) in keys.iter().enumerate().step_by(step) {
+        let upper = keys.iter().skip(index + 1).step_by(step).map(Some).chain([None]);
+        for (lower, upper) in upper.flat_map(|upper| [(Some(lower), upper), (None, upper)]) {
+            let (low, high) = (lower.map(|key| &key[..]), upper.map(|key| &key[..]));
+            let node = NodeMut::init(&mut page, 0, low, high, PageId(0)).unwrap();
+            let view = node.view();
+            for key in &keys {
+                let (above, below) =
+                    (lower.is_none_or(|low| low < key), upper.is_none_or(|high| key <= high));
+                assert_eq!(view.covers(key), above && below, "{low:?} {key:?} {high:?}");
+                assert_eq!((view.admits_at(0, key), view.admits_at(1, key)), (above && below, below));
+                let behind = lower.is_none_or(|low| low <= key) && upper.is_none_or(|high| key < high);
+                assert_eq!(view.covers_behind(key), behind, "{low:?} {key:?} {high:?}");
+            }
+        }
+    }
+}
+
+#[test]
 fn heads_are_those_of_a_padded_key() {
     let key: Vec<u8> = (1..=16).collect();
     for length in 0..=key.len() {

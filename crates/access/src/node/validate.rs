@@ -1,8 +1,8 @@
 //! Checking every invariant of a node.
 
-use super::edit::{Shape, check_record};
 use super::fault::NodeFault;
 use super::layout::*;
+use super::shape::{Shape, check_record};
 use super::view::{NodeView, child_place};
 use vellum_base::Bytes;
 

@@ -82,6 +82,12 @@ impl Word {
         if self.level() == 0 { MAX_LEAF_COUNT } else { MAX_INNER_COUNT }
     }
 
+    /// The same with another count and heap start, as the number that stands in the page.
+    #[inline]
+    pub fn changed_to(self, count: usize, heap_start: usize) -> u64 {
+        self.0 & 0x0000_ffff_ffff_0000 | count as u16 as u64 | (heap_start as u64) << 48
+    }
+
     /// The first byte behind the slots, for a count within the limit.
     #[inline]
     pub fn slots_end(self) -> usize {
@@ -236,51 +242,44 @@ impl<B: Bytes> NodeView<B> {
 
     /// Whether the record that was just added at `index` continues a run in ascending order: it lies behind all others
     /// of the tree, or behind the one that was added before it.
+    #[inline]
     pub fn goes_on(self, index: usize) -> bool {
-        if self.is_last() && index + 1 == self.count() {
+        let word = self.word();
+        if word.flags() & FLAG_UPPER == 0 && index + 1 == word.count() {
             return true;
         }
         let Some(before) = index.checked_sub(1) else { return false };
         // Records are placed from the end of the page towards its beginning.
-        let slot = self.slot(index);
-        slot.record_bytes() > 0 && self.slot(before).at() == slot.at() + slot.record_bytes()
+        let slot = |index: usize| Slot(self.bytes.u64_at(SLOTS_AT + index.min(MAX_LEAF_COUNT) * LEAF_STRIDE));
+        let bytes = slot(index).record_bytes();
+        bytes > 0 && slot(before).at() == slot(index).at() + bytes
     }
 
     /// Whether `key` lies between the fences, so that it is in this node if it is anywhere.
+    #[inline]
     pub fn covers(self, key: &[u8]) -> bool {
-        let flags = self.word().flags();
-        let above = flags & FLAG_LOWER == 0
-            || self.bytes.compare(self.lower_at(), self.lower_length(), key) == Ordering::Less;
-        above && (flags & FLAG_UPPER == 0 || self.compare_upper_fence(key) != Ordering::Less)
+        self.compare_lower_fence(key) == Ordering::Less && self.compare_upper_fence(key) != Ordering::Less
     }
 
     /// Whether the keys right behind `key` lie between the fences.
     pub fn covers_behind(self, key: &[u8]) -> bool {
-        let flags = self.word().flags();
-        let above = flags & FLAG_LOWER == 0
-            || self.bytes.compare(self.lower_at(), self.lower_length(), key) != Ordering::Greater;
-        above && (flags & FLAG_UPPER == 0 || self.compare_upper_fence(key) == Ordering::Greater)
+        self.compare_lower_fence(key) != Ordering::Greater
+            && self.compare_upper_fence(key) == Ordering::Greater
     }
 
     /// Whether the node may hold `key`. That is whether it covers it; but a separator at the upper fence would
     /// leave nothing to the last child.
     pub(super) fn admits(self, key: &[u8]) -> bool {
-        let word = self.word();
-        let at_end = word.level() > 0
-            && word.flags() & FLAG_UPPER != 0
-            && self.compare_upper_fence(key) == Ordering::Equal;
-        self.covers(key) && !at_end
+        self.admits_at(0, key) && self.admits_at(MAX_LEAF_COUNT, key)
     }
 
     /// [`NodeView::admits`] for a key whose place is known to be at `index`: elsewhere than at the ends, its
     /// neighbours are between the fences, and so is it.
+    #[inline]
     pub(super) fn admits_at(self, index: usize, key: &[u8]) -> bool {
         let word = self.word();
-        let above = index > 0
-            || word.flags() & FLAG_LOWER == 0
-            || self.bytes.compare(self.lower_at(), self.lower_length(), key) == Ordering::Less;
+        let above = index > 0 || self.compare_lower_fence(key) == Ordering::Less;
         let below = index < word.count()
-            || word.flags() & FLAG_UPPER == 0
             || match self.compare_upper_fence(key) {
                 Ordering::Less => false,
                 // A separator there would leave nothing to the last child.
@@ -290,15 +289,56 @@ impl<B: Bytes> NodeView<B> {
         above && below
     }
 
-    /// How the upper fence, which must exist, compares with `key`.
+    /// How the lower fence compares with `key`; less, if there is none.
+    // In a damaged node too the fences are what `lower_fence` and `upper_fence` give: who goes from fence to fence must
+    // come to an end.
+    #[inline]
+    fn compare_lower_fence(self, key: &[u8]) -> Ordering {
+        if self.word().flags() & FLAG_LOWER == 0 {
+            return Ordering::Less;
+        }
+        let length = self.lower_length();
+        // Mostly the first eight bytes tell. If not, and there are no more, the shorter one is the lesser.
+        match self.word_at_end(NODE_BYTES - length).cmp(&key_word(key)) {
+            Ordering::Equal if length <= 8 => length.cmp(&key.len()),
+            Ordering::Equal => self.bytes.compare(NODE_BYTES - length, length, key),
+            unequal => unequal,
+        }
+    }
+
+    /// How the upper fence compares with `key`; greater, if there is none.
+    #[inline]
     fn compare_upper_fence(self, key: &[u8]) -> Ordering {
-        // In a damaged node too the fence is what `upper_fence` gives: who goes from fence to fence must come to an end.
-        let prefix_length = self.prefix_len().min(self.upper_length());
+        let word = self.word();
+        if word.flags() & FLAG_UPPER == 0 {
+            return Ordering::Greater;
+        }
+        let [lower_length, length, _] = self.lengths().map(|length| length.min(MAX_KEY_BYTES));
+        let at = NODE_BYTES - lower_length;
+        let prefix_length = word.prefix_length().min(length);
+        let rest_at = at.saturating_sub(length - prefix_length);
+        if prefix_length <= lower_length.min(8) {
+            let first = |length: usize| u64::MAX.unbounded_shl(64 - 8 * length.min(8) as u32);
+            let rest = self.word_at_end(rest_at).unbounded_shr(8 * prefix_length as u32);
+            let prefix = self.word_at_end(at) & first(prefix_length);
+            match ((prefix | rest) & first(length)).cmp(&key_word(key)) {
+                Ordering::Equal if length <= 8 => return length.cmp(&key.len()),
+                Ordering::Equal => {}
+                unequal => return unequal,
+            }
+        }
         let (start, rest) = key.split_at_checked(prefix_length).unwrap_or((key, &[]));
-        let rest_length = self.upper_length().saturating_sub(prefix_length);
         self.bytes
-            .compare(self.lower_at(), prefix_length, start)
-            .then_with(|| self.bytes.compare(self.lower_at().saturating_sub(rest_length), rest_length, rest))
+            .compare(at, prefix_length, start)
+            .then_with(|| self.bytes.compare(rest_at, length - prefix_length, rest))
+    }
+
+    /// The eight bytes from `at` on as a big-endian number; those behind the page are zero.
+    #[inline]
+    fn word_at_end(self, at: usize) -> u64 {
+        // Read so that it does not leave the page.
+        let from = at.min(NODE_BYTES - 8);
+        self.bytes.be_word_at(from).unbounded_shl(8 * (at - from) as u32)
     }
 
     /// Whether the new key `key`, between the fences, with a value of `value_length` bytes has room, after
@@ -388,6 +428,13 @@ impl<B: Bytes> NodeView<B> {
     pub(super) fn slot(self, index: usize) -> Slot {
         let stride = self.word().stride();
         Slot(self.bytes.u64_at(SLOTS_AT + index.min(MAX_LEAF_COUNT) * stride))
+    }
+
+    /// The lengths of the lower and the upper fence, and the heap bytes in use, as they stand in the page.
+    #[inline]
+    pub(super) fn lengths(self) -> [usize; 3] {
+        let lengths = self.bytes.u64_at(LOWER_LENGTH_AT);
+        [0, 16, 32].map(|shift| (lengths >> shift) as u16 as usize)
     }
 
     pub(super) fn lower_length(self) -> usize {
