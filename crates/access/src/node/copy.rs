@@ -46,6 +46,15 @@ pub struct LeafCopy {
     count: usize,
 }
 
+/// What has been added of a leaf at one time.
+#[derive(Default)]
+struct Copied {
+    /// The bytes of slots and records.
+    total: usize,
+    /// Records that lie one beside the other and are still to be copied.
+    range: Range<usize>,
+}
+
 impl LeafCopy {
     /// Forgets the leaf.
     #[inline]
@@ -79,11 +88,13 @@ impl LeafCopy {
     /// Adds the record of slot `index` of the same leaf and those behind it, until that are `bytes`, if there are
     /// so many.
     pub fn add_from<B: Bytes>(&mut self, leaf: NodeView<B>, index: usize, bytes: usize) {
-        let (mut end, mut copied) = (index, 0);
-        while end < self.count && (end == index || copied < bytes) {
-            copied += self.add(leaf, end);
+        let mut copied = Copied::default();
+        let mut end = index;
+        while end < self.count && (end == index || copied.total < bytes) {
+            self.add(leaf, end, &mut copied);
             end += 1;
         }
+        self.copy_bytes(leaf, copied.range);
         let start =
             if self.held.contains(&index) || self.held.end == index { self.held.start } else { index };
         self.held = start..end;
@@ -92,27 +103,36 @@ impl LeafCopy {
     /// Adds the record of the slot before `index` and those before it, until that are `bytes`, if there are so many.
     pub fn add_before<B: Bytes>(&mut self, leaf: NodeView<B>, index: usize, bytes: usize) {
         let index = index.min(self.count);
-        let (mut start, mut copied) = (index, 0);
-        while start > 0 && (start == index || copied < bytes) {
+        let mut copied = Copied::default();
+        let mut start = index;
+        while start > 0 && (start == index || copied.total < bytes) {
             start -= 1;
-            copied += self.add(leaf, start);
+            self.add(leaf, start, &mut copied);
         }
+        self.copy_bytes(leaf, copied.range);
         let end = if self.held.start == index { self.held.end.max(index) } else { index };
         self.held = start..end;
     }
 
-    /// Adds a record and says how many bytes that were.
+    /// Adds a slot, and its record to those that are to be copied at once. Records that were added to the leaf in the
+    /// order of their keys, or against it, lie one beside the other, and are.
     #[inline]
-    fn add<B: Bytes>(&mut self, leaf: NodeView<B>, index: usize) -> usize {
+    fn add<B: Bytes>(&mut self, leaf: NodeView<B>, index: usize, copied: &mut Copied) {
         let slot_at = SLOTS_AT + index.min(MAX_LEAF_COUNT - 1) * LEAF_STRIDE;
         // Read once: the record is where this slot says, also if the leaf changes meanwhile.
         let slot = Slot(leaf.bytes().u64_at(slot_at));
         if let Some(target) = self.bytes.get_mut(slot_at..slot_at + LEAF_STRIDE) {
             target.copy_from_slice(&slot.0.to_le_bytes());
         }
-        let length = slot.record_bytes();
-        self.copy_bytes(leaf, slot.at()..slot.at() + length);
-        LEAF_STRIDE + length
+        let (start, end) = (slot.at(), slot.at() + slot.record_bytes());
+        copied.total += LEAF_STRIDE + end - start;
+        if end == copied.range.start {
+            copied.range.start = start;
+        } else if start == copied.range.end {
+            copied.range.end = end;
+        } else if start < end {
+            self.copy_bytes(leaf, mem::replace(&mut copied.range, start..end));
+        }
     }
 
     /// Copies a range of bytes, as far as it lies in the page.
@@ -167,15 +187,17 @@ mod tests {
 
     type Fence = Option<&'static [u8]>;
 
-    fn leaf(lower: Fence, upper: Fence, value_bytes: usize) -> Vec<u8> {
+    /// A leaf to which records were added in the order of their keys, against it, or in neither.
+    fn leaf(lower: Fence, upper: Fence, value_bytes: usize, order: usize) -> Vec<u8> {
         let mut page = vec![0; NODE_BYTES];
         let mut node = NodeMut::init(&mut page, 0, lower, upper, PageId(0)).unwrap();
-        for number in 0u16.. {
+        for step in 0u16.. {
+            let number = [step, 999 - step.min(999), step.wrapping_mul(7919) % 1009][order];
             let mut key = b"some/key/".to_vec();
             key.extend(number.to_be_bytes());
             key.extend(std::iter::repeat_n(b'x', number as usize % 7));
             match node.insert(&key, &vec![number as u8; value_bytes], ValueKind::Inline) {
-                Ok(_) => {}
+                Ok(_) | Err(NodeError::Exists) => {}
                 Err(NodeError::Full) => break,
                 Err(error) => panic!("{error}"),
             }
@@ -213,8 +235,10 @@ mod tests {
         ];
         let mut copy = LeafCopy::default();
         for (lower, upper) in fences {
-            for value_bytes in [0, 3, 50, 1000] {
-                let page = leaf(lower, upper, value_bytes);
+            for (value_bytes, order) in
+                [0, 3, 50, 1000].into_iter().flat_map(|bytes| (0..3).map(move |order| (bytes, order)))
+            {
+                let page = leaf(lower, upper, value_bytes, order);
                 let view = NodeView::new(&page[..]);
                 let count = view.count();
                 for bytes in [0, 1, 200, 1000, 9999] {
