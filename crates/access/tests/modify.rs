@@ -116,6 +116,45 @@ fn many_values_are_changed_in_one_call() {
     verify(&pool, &tree);
 }
 
+/// Keys that follow each other, over the borders of leaves, some of them absent, some with large values, some twice.
+#[test]
+fn values_that_lie_side_by_side_are_changed_once_each() {
+    const COUNT: u64 = 4000;
+    for pool_pages in [64, 1 << 13] {
+        let directory = tempfile::tempdir().unwrap();
+        let pool = Pool::create(directory.path().join("file"), &options(pool_pages)).unwrap();
+        let tree = create_tree(&pool).unwrap();
+        let is_there = |number: u64| number % 11 != 3;
+        for number in (0..COUNT).filter(|number| is_there(*number)) {
+            let bytes = if number % 501 == 0 { 5000 } else { 8 + number as usize % 60 };
+            assert!(tree.insert(&number.to_be_bytes(), &vec![0; bytes]).unwrap());
+        }
+        let twice = |number: u64| 1 + usize::from(number % 7 == 0);
+        let keys: Vec<_> =
+            (0..COUNT).flat_map(|number| std::iter::repeat_n(number.to_be_bytes(), twice(number))).collect();
+        let mut expected = keys.iter();
+        tree.multi_modify(
+            &keys,
+            8,
+            |number, value| {
+                value[0] += 1;
+                value[1..7].copy_from_slice(&keys[number][2..]);
+            },
+            |number, changed| {
+                let key = expected.next().unwrap();
+                assert_eq!(changed.unwrap(), is_there(u64::from_be_bytes(*key)), "{number}");
+            },
+        );
+        assert_eq!(expected.next(), None);
+        for number in (0..COUNT).filter(|number| is_there(*number)) {
+            let value = tree.get(&number.to_be_bytes()).unwrap().unwrap();
+            assert_eq!(usize::from(value[0]), twice(number), "{number}");
+            assert_eq!(value[1..7], number.to_be_bytes()[2..], "{number}");
+        }
+        verify(&pool, &tree);
+    }
+}
+
 fn count_at_random(tree: Tree<'_, Pool>, thread: u64) {
     let mut state = thread + 1;
     for round in 0..ROUNDS * KEYS / 10 / 4 {

@@ -28,6 +28,23 @@ struct Changed {
     left: u64,
 }
 
+/// Where a value is that is to be changed.
+enum Whereabouts {
+    /// There is none.
+    Nowhere,
+    At(Located),
+    /// In the leaf in which one was changed last, or else anywhere.
+    BesideLast,
+}
+
+/// Whether a key is the one before, or differs from it in the last byte alone.
+#[inline]
+fn follows<K: AsRef<[u8]>>(keys: &[K], index: usize) -> bool {
+    let key = |index: usize| keys.get(index).and_then(|key| key.as_ref().split_last());
+    let before = index.checked_sub(1).and_then(key);
+    before.zip(key(index)).is_some_and(|((_, before), (_, this))| before == this)
+}
+
 impl<'p, P: Pager> Tree<'p, P> {
     /// Lets `change` change the bytes of the value of `key`, whose length stays the same, and returns what it
     /// returns; `None`, without calling it, if there is no value. Nobody reads or writes the value in between,
@@ -90,41 +107,88 @@ impl<'p, P: Pager> Tree<'p, P> {
         mut visit: impl FnMut(usize, Result<bool, AccessError>),
     ) {
         let (mut number, mut last) = (0, None);
-        let mut change_one = |key: &[u8], located| {
+        let mut change_one = |key: &[u8], place: Result<Whereabouts, AccessError>| {
             let mut change_it = |value: &mut [u8]| change(number, value);
-            let changed = match located {
-                Err(error) => Err(error),
-                Ok(None) => Ok(false),
-                Ok(Some(at)) => match self.modify_at(at, &mut last, &mut change_it) {
-                    true => Ok(true),
-                    // The leaf has changed since, or the value is a large one.
-                    false => self.modify(key, change_it).map(|changed| changed.is_some()),
-                },
-            };
+            let changed = place.and_then(|place| {
+                let changed = match place {
+                    Whereabouts::Nowhere => return Ok(false),
+                    Whereabouts::At(at) => self.modify_at(at, &mut last, &mut change_it),
+                    Whereabouts::BesideLast => self.modify_beside_last(key, &mut last, &mut change_it),
+                };
+                // The leaf has changed since, or is another one, or the value is a large one.
+                if changed { Ok(true) } else { Ok(self.modify(key, change_it)?.is_some()) }
+            });
             visit(number, changed);
             number += 1;
         };
         let mut rest = keys;
-        while let Some((wave, behind)) =
-            rest.split_at_checked(rest.len().min(WIDTH)).filter(|_| !rest.is_empty())
-            && let Some(located) = self.locate_wave(wave)
-        {
-            wave.iter().zip(located).for_each(|(key, at)| change_one(key.as_ref(), Ok(at)));
+        while !rest.is_empty() {
+            // Keys that follow each other are mostly in the same leaf: the first one's is looked for.
+            let mut firsts = [&[][..]; WIDTH];
+            let (mut count, mut end) = (0, 0);
+            for (index, key) in rest.iter().enumerate() {
+                if !follows(rest, index) {
+                    let Some(first) = firsts.get_mut(count) else { break };
+                    *first = key.as_ref();
+                    count += 1;
+                }
+                end = index + 1;
+            }
+            let Some(located) = firsts.get(..count).and_then(|firsts| self.locate_wave(firsts)) else {
+                break;
+            };
+            let mut located = located.into_iter().map(|at| at.map_or(Whereabouts::Nowhere, Whereabouts::At));
+            let (wave, behind) = rest.split_at(end);
+            for (index, key) in wave.iter().enumerate() {
+                // What follows is looked for beside the one before.
+                let place = if follows(wave, index) { None } else { located.next() };
+                change_one(key.as_ref(), Ok(place.unwrap_or(Whereabouts::BesideLast)));
+            }
             rest = behind;
         }
         let mut batch: Batch<'_, P, _, &[u8]> = Batch::new(self.pager, depth);
-        batch.locate(*self, rest.iter().map(AsRef::as_ref), change_one);
+        batch.locate(*self, rest.iter().map(AsRef::as_ref), |key, located| {
+            change_one(key, located.map(|at| at.map_or(Whereabouts::Nowhere, Whereabouts::At)));
+        });
     }
 
     /// Changes a small value in a leaf that is what it was when it was found there, but for the `last` changes, which move
     /// nothing.
     fn modify_at(&self, at: Located, last: &mut Option<Changed>, change: &mut impl FnMut(&mut [u8])) -> bool {
-        let token = last.filter(|last| last.found == (at.leaf, at.token)).map_or(at.token, |last| last.left);
-        let Some(leaf) = self.pager.look_again(at.leaf, token) else { return false };
+        let found = (at.leaf, at.token);
+        let token = last.filter(|last| last.found == found).map_or(at.token, |last| last.left);
+        let leaf = self.pager.look_again(at.leaf, token);
+        leaf.is_some_and(|leaf| self.change_in(leaf, at.index, found, last, change))
+    }
+
+    /// Changes a small value in the leaf in which one was changed last, if it is there.
+    fn modify_beside_last(
+        &self,
+        key: &[u8],
+        last: &mut Option<Changed>,
+        change: &mut impl FnMut(&mut [u8]),
+    ) -> bool {
+        let Some(Changed { found, left }) = *last else { return false };
+        let Some(leaf) = self.pager.look_again(found.0, left) else { return false };
+        let find = NodeView::new(leaf.bytes()).find(key);
+        find.found && self.change_in(leaf, find.index, found, last, change)
+    }
+
+    /// Changes a small value of a leaf that had this token when it was `found`, and notes that.
+    #[inline]
+    fn change_in(
+        &self,
+        leaf: P::Optimistic<'p>,
+        index: usize,
+        found: (PageId, u64),
+        last: &mut Option<Changed>,
+        change: &mut impl FnMut(&mut [u8]),
+    ) -> bool {
+        // Latching fails if the leaf has changed, so what was found before still holds.
         let Ok(mut guard) = latch::<P>(leaf) else { return false };
-        let changed = matches!(Self::change_at(&mut guard, at.index, change), Ok(Attempt::Changed(())));
+        let changed = matches!(Self::change_at(&mut guard, index, change), Ok(Attempt::Changed(())));
         if changed {
-            *last = Some(Changed { found: (at.leaf, at.token), left: self.pager.relax(guard).token() });
+            *last = Some(Changed { found, left: self.pager.relax(guard).token() });
         }
         changed
     }
