@@ -163,6 +163,13 @@ fn write_all(page: &[u8]) {
     for index in [0, 1, count / 2, count.wrapping_sub(1), count, usize::MAX / 64] {
         attempt("remove", &|node| node.remove(index).is_ok());
         attempt("remove_separator", &|node| node.remove_separator(index).is_ok());
+        attempt("value_mut", &|node| match node.value_mut(index) {
+            Ok(value) => {
+                value.fill(0xaa);
+                true
+            }
+            Err(_) => false,
+        });
         attempt("set_child", &|node| node.set_child(index, PageId(5)).is_ok());
         for length in [0, 20, 1000] {
             attempt("replace", &|node| node.replace(index, &vec![1; length], ValueKind::Inline).is_ok());
@@ -247,6 +254,22 @@ fn any_single_bit_and_any_single_byte_may_be_wrong() {
             survive(&damaged);
             damaged[at] = page[at];
         }
+    }
+}
+
+/// Where the heap begins and where a value is are both wrong, and agree with each other.
+#[test]
+fn a_value_in_the_page_header_is_not_given_to_be_changed() {
+    const HEAP_START_AT: usize = 38;
+    const SLOT_AT: usize = 128 + 8 * 5;
+    for place in [0, 1, 7, 20] {
+        let mut page = leaf();
+        assert!(!NodeMut::new(&mut page).value_mut(5).unwrap().is_empty());
+        page[HEAP_START_AT..HEAP_START_AT + 2].fill(0);
+        page[SLOT_AT] = place;
+        page[SLOT_AT + 1] &= !3;
+        assert_eq!(NodeView::new(&page[..]).value_location(5).at, 4 * place as usize);
+        assert!(NodeMut::new(&mut page).value_mut(5).is_err());
     }
 }
 
