@@ -129,7 +129,7 @@ fn values_that_lie_side_by_side_are_changed_once_each() {
             let bytes = if number % 501 == 0 { 5000 } else { 8 + number as usize % 60 };
             assert!(tree.insert(&number.to_be_bytes(), &vec![0; bytes]).unwrap());
         }
-        let twice = |number: u64| 1 + usize::from(number % 7 == 0);
+        let twice = |number: u64| 1 + usize::from(number.is_multiple_of(7));
         let keys: Vec<_> =
             (0..COUNT).flat_map(|number| std::iter::repeat_n(number.to_be_bytes(), twice(number))).collect();
         let mut expected = keys.iter();
