@@ -11,6 +11,9 @@ use super::view::NodeView;
 use std::{cell::Cell, mem, ops::Range};
 use vellum_base::Bytes;
 
+/// What a record counts for at least, in bytes: to copy a smaller one takes as long.
+const LEAST_BYTES: usize = 32;
+
 thread_local! {
     /// The memory of a copy that is no longer used, for the next one of this thread: who looks at a short range does
     /// little else that takes as long as having a page allocated and cleared.
@@ -49,7 +52,7 @@ pub struct LeafCopy {
 /// What has been added of a leaf at one time.
 #[derive(Default)]
 struct Copied {
-    /// The bytes of slots and records.
+    /// The bytes of slots and records, or what they count for.
     total: usize,
     /// Records that lie one beside the other and are still to be copied.
     range: Range<usize>,
@@ -125,7 +128,7 @@ impl LeafCopy {
             target.copy_from_slice(&slot.0.to_le_bytes());
         }
         let (start, end) = (slot.at(), slot.at() + slot.record_bytes());
-        copied.total += LEAF_STRIDE + end - start;
+        copied.total += LEAST_BYTES.max(LEAF_STRIDE + end - start);
         if end == copied.range.start {
             copied.range.start = start;
         } else if start == copied.range.end {
