@@ -104,18 +104,18 @@ pub fn run<T: Transaction>(transaction: &mut T, input: &Input, payment: &[u8; 12
         (*district::NAME.get(row), *district::ADDRESS.get(row))
     })?;
     let (district_name, district_address) = must(found, "district", &key)?;
-    let mut data = [0; 64];
-    let data = describe(&mut data, customer, input)?;
     let key = keys::customer(input.customer_place, customer);
     let found = transaction.modify(keys::CUSTOMER, &key, |row| {
         customer::BALANCE.add(row, -input.amount);
         customer::PAID.add(row, input.amount);
         customer::PAYMENTS.add(row, 1);
         if customer::CREDIT.get(row) == b"BC" {
+            let mut note = [0; NOTE_BYTES];
+            let bytes = describe(&mut note, customer, input);
             let all = customer::DATA.get_mut(row);
-            let kept = all.len() - data.len();
-            all.copy_within(..kept, data.len());
-            all[..data.len()].copy_from_slice(data);
+            let kept = all.len() - bytes;
+            all.copy_within(..kept, bytes);
+            all[..bytes].copy_from_slice(&note[..bytes]);
         }
         (*customer::FIRST.get(row), *customer::ADDRESS.get(row), customer::BALANCE.get(row))
     })?;
@@ -137,11 +137,14 @@ pub fn run<T: Transaction>(transaction: &mut T, input: &Input, payment: &[u8; 12
     Ok(Outcome::Done)
 }
 
-/// What is noted about a payment of a customer with bad credit.
-fn describe<'b>(buffer: &'b mut [u8; 64], customer: u32, input: &Input) -> Result<&'b [u8]> {
-    let mut rest = &mut buffer[..];
+/// The most bytes that are noted about a payment.
+const NOTE_BYTES: usize = 64;
+
+/// Notes what there is about a payment of a customer with bad credit; gives its length in bytes.
+fn describe(note: &mut [u8; NOTE_BYTES], customer: u32, input: &Input) -> usize {
+    let mut rest = &mut note[..];
     let (at, place) = (input.customer_place, input.place);
-    write!(
+    let written = write!(
         rest,
         "{customer} {} {} {} {} {}.{:02}|",
         at.number,
@@ -150,7 +153,9 @@ fn describe<'b>(buffer: &'b mut [u8; 64], customer: u32, input: &Input) -> Resul
         place.warehouse,
         input.amount / 100,
         input.amount % 100
-    )?;
+    );
+    // The longest numbers there can be take 10 digits each, the amount 4 and 2.
+    debug_assert!(written.is_ok(), "there is room for it");
     let left = rest.len();
-    Ok(&buffer[..64 - left])
+    NOTE_BYTES - left
 }
