@@ -92,9 +92,20 @@ impl Table {
         change: impl FnMut(usize, &mut [u8]),
     ) -> Vec<Result<bool>> {
         let mut changed = Vec::with_capacity(keys.len());
-        let visit = |_, result: Result<bool, AccessError>| changed.push(result.map_err(Into::into));
-        self.tree().multi_modify(keys, self.read_depth(), change, visit);
+        self.multi_modify_with(keys, change, |_, result| changed.push(result));
         changed
+    }
+
+    /// As [`multi_modify`](Self::multi_modify), but tells `visit` of each key, in their order and with its place among
+    /// them, whether there was a value, instead of collecting that.
+    pub fn multi_modify_with<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        change: impl FnMut(usize, &mut [u8]),
+        mut visit: impl FnMut(usize, Result<bool>),
+    ) {
+        let visit = |place, result: Result<bool, AccessError>| visit(place, result.map_err(Into::into));
+        self.tree().multi_modify(keys, self.read_depth(), change, visit);
     }
 
     /// Runs many operations of any kind, and shows what came of each to `visit`, in the order in which they were

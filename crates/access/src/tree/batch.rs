@@ -246,14 +246,14 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
         let mut tasks = tasks.into_iter().fuse();
         let mut shown = 0;
         let mut wave = Vec::with_capacity(tasks.size_hint().0.min(WIDTH));
-        let mut value = Vec::new();
-        let mut rest = loop {
+        let mut room = Vec::new();
+        let rest = loop {
             wave.clear();
             wave.extend(tasks.by_ref().take(WIDTH));
             if wave.is_empty() {
                 return;
             }
-            let done = self.run_wave(tree, &wave, &mut value, |answer| {
+            let done = tree.run_wave(&wave, &mut room, |answer| {
                 visit(shown, answer);
                 shown += 1;
             });
@@ -261,10 +261,25 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
                 break wave.drain(done..).chain(tasks);
             }
         };
-        self.make_room(rest.size_hint().0);
+        self.run_machines(tree, rest, |_, answer| {
+            visit(shown, answer);
+            shown += 1;
+        });
+    }
+
+    /// The same for operations of which the first will most likely have to wait.
+    fn run_machines(
+        &mut self,
+        tree: Tree<'p, P>,
+        tasks: impl IntoIterator<Item = (K, Task<V>)>,
+        mut visit: impl FnMut(usize, Result<Answer<'_>, AccessError>),
+    ) {
+        let mut tasks = tasks.into_iter().fuse();
+        let mut shown = 0;
+        self.make_room(tasks.size_hint().0);
         self.run_in_order(
             |batch| {
-                let (key, task) = rest.next()?;
+                let (key, task) = tasks.next()?;
                 Some(batch.begin(tree, key, task, 0))
             },
             |batch, index| {
@@ -509,11 +524,25 @@ impl<P: Pager> Tree<'_, P> {
         depth: usize,
         mut visit: impl FnMut(usize, Result<Option<&[u8]>, AccessError>),
     ) {
-        let tasks = keys.iter().map(|key| (key, Task::<&[u8]>::Get));
-        Batch::new(self.pager, depth).run(*self, tasks, |index, answer| match answer {
-            Ok(Answer::Value(value)) => visit(index, Ok(value)),
-            Ok(Answer::Written(_) | Answer::Removed(_)) => visit(index, Ok(None)),
-            Err(error) => visit(index, Err(error)),
+        let (mut shown, mut room) = (0, Vec::new());
+        for wave in keys.chunks(WIDTH) {
+            let done = self.read_wave(wave, &mut room, |value| {
+                visit(shown, Ok(value));
+                shown += 1;
+            });
+            if done < wave.len() {
+                break;
+            }
+        }
+        let rest = keys.get(shown..).unwrap_or_default();
+        if rest.is_empty() {
+            return;
+        }
+        let tasks = rest.iter().map(|key| (key, Task::<&[u8]>::Get));
+        Batch::new(self.pager, depth).run_machines(*self, tasks, |index, answer| match answer {
+            Ok(Answer::Value(value)) => visit(shown + index, Ok(value)),
+            Ok(Answer::Written(_) | Answer::Removed(_)) => visit(shown + index, Ok(None)),
+            Err(error) => visit(shown + index, Err(error)),
         });
     }
 }

@@ -146,6 +146,9 @@ impl<'p, P: Pager> Tree<'p, P> {
             }
             rest = behind;
         }
+        if rest.is_empty() {
+            return;
+        }
         let mut batch: Batch<'_, P, _, &[u8]> = Batch::new(self.pager, depth);
         batch.locate(*self, rest.iter().map(AsRef::as_ref), |key, located| {
             change_one(key, located.map(|at| at.map_or(Whereabouts::Nowhere, Whereabouts::At)));

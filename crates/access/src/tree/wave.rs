@@ -1,13 +1,13 @@
 //! Many operations at once, by one thread, as long as all that they need is in memory.
 //!
 //! They go down the tree side by side, level by level: all look at their nodes, then all children are fetched into the
-//! processor's cache, then all look at those. So their cache misses overlap, as those of a [`Batch`] do, and nothing
+//! processor's cache, then all look at those. So their cache misses overlap, as those of a [`Batch`](super::Batch) do, and nothing
 //! has to be kept about how far each has come. Where one cannot go on (its page is not in memory, is held by somebody
 //! else, or has changed), the wave ends, and a batch, which can wait, does what is left.
 //!
 //! The fetches of a level stand together, one right after the other: see [`Fetch`](super::job::Fetch) on why.
 
-use super::{Batch, Task, Tree, Written, check_key, job::Located, write::Mode};
+use super::{Task, Tree, check_key, job::Located, write::Mode};
 use crate::{
     AccessError, Answer,
     node::{Find, NodeView, ValueAt, ValueKind},
@@ -85,78 +85,108 @@ impl<'p, P: Pager> Tree<'p, P> {
     }
 }
 
-impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
+impl<'p, P: Pager> Tree<'p, P> {
+    /// Shows the values of up to [`WIDTH`] keys to `visit`, in their order, until one cannot be had without waiting;
+    /// returns how many it showed. `room` is room for a value.
+    pub(super) fn read_wave<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        room: &mut Vec<u8>,
+        mut visit: impl FnMut(Option<&[u8]>),
+    ) -> usize {
+        if keys.iter().any(|key| check_key(key.as_ref()).is_err()) {
+            return 0;
+        }
+        let Some(leaves) = self.leaves(keys, AsRef::as_ref) else { return 0 };
+        let mut found = [None; WIDTH];
+        for ((leaf, found), key) in leaves.iter().zip(&mut found).zip(keys) {
+            *found = self.find_and_fetch(leaf, key.as_ref());
+        }
+        let mut shown = 0;
+        for ((leaf, found), _) in leaves.iter().zip(found).zip(keys) {
+            let Some(value) = read::<P>(leaf, found, room) else { break };
+            visit(value);
+            shown += 1;
+        }
+        shown
+    }
+
     /// Runs up to [`WIDTH`] operations, and shows what came of them to `visit`, in their order, until one would have to
     /// wait; returns how many it showed. Lookups wait for nothing; changes may.
-    pub(super) fn run_wave(
+    pub(super) fn run_wave<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &self,
-        tree: Tree<'p, P>,
         tasks: &[(K, Task<V>)],
-        value: &mut Vec<u8>,
+        room: &mut Vec<u8>,
         mut visit: impl FnMut(Result<Answer<'_>, AccessError>),
     ) -> usize {
         if tasks.iter().any(|(key, _)| check_key(key.as_ref()).is_err()) {
             return 0;
         }
-        let Some(leaves) = tree.leaves(tasks, |(key, _)| key.as_ref()) else { return 0 };
+        let Some(leaves) = self.leaves(tasks, |(key, _)| key.as_ref()) else { return 0 };
         let mut found = [None; WIDTH];
         for ((leaf, found), (key, task)) in leaves.iter().zip(&mut found).zip(tasks) {
             if let Task::Get = task {
-                *found = NodeView::new(leaf.bytes()).get(key.as_ref());
-                if let Some(ValueAt { at, length, kind: ValueKind::Inline }) = *found {
-                    tree.pager.prefetch(leaf.id(), at, length);
-                }
+                *found = self.find_and_fetch(leaf, key.as_ref());
             }
         }
         for (number, ((leaf, found), (key, task))) in leaves.into_iter().zip(found).zip(tasks).enumerate() {
-            let (put, mode) = match task {
+            let key = key.as_ref();
+            let (value, mode) = match task {
                 Task::Get => {
-                    value.clear();
-                    match found {
-                        None => {}
-                        Some(ValueAt { at, length, kind: ValueKind::Inline }) => {
-                            leaf.bytes().append_to(at, length, value);
-                        }
-                        Some(_) => return number,
-                    }
-                    if leaf.validate().is_err() {
-                        return number;
-                    }
-                    visit(Ok(Answer::Value(found.is_some().then_some(&value[..]))));
+                    let Some(value) = read::<P>(&leaf, found, room) else { return number };
+                    visit(Ok(Answer::Value(value)));
                     continue;
                 }
                 Task::Remove => {
-                    visit(tree.remove(key.as_ref()).map(Answer::Removed));
+                    visit(self.remove(key).map(Answer::Removed));
                     continue;
                 }
-                Task::Insert(put) => (put, Mode::Insert),
-                Task::Update(put) => (put, Mode::Update),
-                Task::Upsert(put) => (put, Mode::Upsert),
+                Task::Insert(value) => (value.as_ref(), Mode::Insert),
+                Task::Update(value) => (value.as_ref(), Mode::Update),
+                Task::Upsert(value) => (value.as_ref(), Mode::Upsert),
             };
-            visit(write(tree, leaf, key.as_ref(), put.as_ref(), mode).map(Answer::Written));
+            let written = match self.write_in_leaf(leaf, key, value, mode) {
+                Ok(Some(written)) => Ok(written),
+                // Whatever was the matter with the leaf, the call for one key finds out about it.
+                Ok(None) | Err(_) => self.write(key, value, mode),
+            };
+            visit(written.map(Answer::Written));
         }
         tasks.len()
     }
+
+    /// Where the value of a key lies in its leaf, if there is one. A small one is on its way into the cache.
+    #[inline]
+    fn find_and_fetch(&self, leaf: &P::Optimistic<'p>, key: &[u8]) -> Option<ValueAt> {
+        let found = NodeView::new(leaf.bytes()).get(key);
+        if let Some(ValueAt { at, length, kind: ValueKind::Inline }) = found {
+            self.pager.prefetch(leaf.id(), at, length);
+        }
+        found
+    }
 }
 
-/// Writes a record: into the leaf that covered its key just now if it still is what it was and has room.
-fn write<'p, P: Pager>(
-    tree: Tree<'p, P>,
-    leaf: P::Optimistic<'p>,
-    key: &[u8],
-    value: &[u8],
-    mode: Mode,
-) -> Result<Written, AccessError> {
-    match tree.write_in_leaf(leaf, key, value, mode) {
-        Ok(Some(written)) => Ok(written),
-        // Whatever was the matter with the leaf, the call for one key finds out about it.
-        Ok(None) | Err(_) => tree.write(key, value, mode),
+/// Reads what was found in a leaf. Nothing, if the leaf has changed since or the value is a large one.
+#[inline]
+fn read<'r, 'p, P: Pager + 'p>(
+    leaf: &P::Optimistic<'p>,
+    found: Option<ValueAt>,
+    room: &'r mut Vec<u8>,
+) -> Option<Option<&'r [u8]>> {
+    room.clear();
+    match found {
+        None => {}
+        Some(ValueAt { at, length, kind: ValueKind::Inline }) => leaf.bytes().append_to(at, length, room),
+        Some(ValueAt { kind: ValueKind::Blob, .. }) => return None,
     }
+    leaf.validate().ok()?;
+    Some(found.map(|_| &room[..]))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Written;
     use std::sync::Arc;
     use vellum_base::PageId;
     use vellum_pool::{Interrupt, Pool, PoolOptions};
@@ -191,16 +221,21 @@ mod tests {
 
     /// As many as a wave did of lookups, each found right.
     fn wave_of(tree: Tree<'_, Pool>, keys: &[Vec<u8>]) -> usize {
-        let tasks: Vec<(&[u8], Task<&[u8]>)> = keys.iter().map(|key| (&key[..], Task::Get)).collect();
-        let batch: Batch<'_, Pool, &[u8], &[u8]> = Batch::new(tree.pager, 8);
-        let (mut value, mut shown) = (Vec::new(), 0);
-        let done = batch.run_wave(tree, &tasks, &mut value, |answer| {
-            let expected = tree.get(&keys[shown]).unwrap();
-            assert_eq!(answer.unwrap(), Answer::Value(expected.as_deref()));
+        let mut room = Vec::new();
+        let expected = |place: usize| tree.get(&keys[place]).unwrap();
+        let mut shown = 0;
+        let read = tree.read_wave(keys, &mut room, |value| {
+            assert_eq!(value, expected(shown).as_deref());
             shown += 1;
         });
-        assert_eq!(done, shown);
-        done
+        let tasks: Vec<(_, Task<&[u8]>)> = keys.iter().map(|key| (key, Task::Get)).collect();
+        let mut run = 0;
+        let done = tree.run_wave(&tasks, &mut room, |answer| {
+            assert_eq!(answer.unwrap(), Answer::Value(expected(run).as_deref()));
+            run += 1;
+        });
+        assert_eq!((read, done, run), (shown, shown, shown));
+        shown
     }
 
     #[test]
@@ -243,9 +278,7 @@ mod tests {
         assert_eq!((wave_of(tree, &keys), tree.locate_wave(&keys).is_some()), (0, false));
         keys.truncate(17);
         let held = pool.run(|| latch_of(tree, &keys[9])).unwrap();
-        let tasks: Vec<(&[u8], Task<&[u8]>)> = keys.iter().map(|key| (&key[..], Task::Get)).collect();
-        let batch: Batch<'_, Pool, &[u8], &[u8]> = Batch::new(&pool, 8);
-        assert_eq!(batch.run_wave(tree, &tasks, &mut Vec::new(), |_| {}), 0);
+        assert_eq!(tree.read_wave(&keys, &mut Vec::new(), |_| panic!("somebody holds a leaf")), 0);
         drop(held);
         assert_eq!(wave_of(tree, &keys), 17);
     }
@@ -262,9 +295,8 @@ mod tests {
         for first in 0..200u32 {
             let keys: Vec<_> = (0..WIDTH as u32).map(|number| key(number * 211 + first)).collect();
             let tasks: Vec<_> = keys.iter().map(|key| (&key[..], Task::Insert([first as u8; 300]))).collect();
-            let batch = Batch::new(&pool, 8);
             let mut inserted = 0;
-            let done = batch.run_wave(tree, &tasks, &mut Vec::new(), |answer| {
+            let done = tree.run_wave(&tasks, &mut Vec::new(), |answer| {
                 assert_eq!(answer.unwrap(), Answer::Written(Written::Inserted));
                 inserted += 1;
             });

@@ -125,11 +125,12 @@ impl Transaction for &mut VellumSession<'_> {
         keys: &[K],
         change: impl FnMut(usize, &mut [u8]),
     ) -> Result<bool> {
-        let mut all = true;
-        for changed in self.tables[table].multi_modify(keys, change) {
-            all &= changed?;
-        }
-        Ok(all)
+        let (mut all, mut failed) = (true, None);
+        self.tables[table].multi_modify_with(keys, change, |_, changed| match changed {
+            Ok(changed) => all &= changed,
+            Err(error) => failed = Some(error),
+        });
+        failed.map_or(Ok(all), |error| Err(error.into()))
     }
 
     #[inline]
