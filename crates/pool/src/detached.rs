@@ -222,10 +222,15 @@ impl Core {
         }
     }
 
-    /// What still has to wait until it can be freed.
-    pub(crate) fn to_be_freed(&self) -> Vec<Extent> {
+    /// Shows all that is allocated, without what only waits until it can be freed.
+    pub(crate) fn for_each_extent(&self, mut visit: impl FnMut(Extent)) {
         self.free_pending();
-        lock(&self.pending_frees).clone()
+        let waiting = lock(&self.pending_frees).clone();
+        self.space.for_each(|extent| {
+            if !waiting.contains(&extent) {
+                visit(extent);
+            }
+        });
     }
 
     /// Frees an allocated extent unless somebody holds it.

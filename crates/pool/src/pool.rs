@@ -259,13 +259,8 @@ impl Pool {
     /// Shows every allocated extent to `visit`, in ascending order: the superblocks, the space map if the
     /// file has not been changed since it was opened, and what the application allocated. What was
     /// [discarded](Pager::discard) while somebody still read it is free, and not shown.
-    pub fn for_each_extent(&self, mut visit: impl FnMut(Extent)) {
-        let freed = self.core.to_be_freed();
-        self.core.space.for_each(|extent| {
-            if !freed.contains(&extent) {
-                visit(extent);
-            }
-        });
+    pub fn for_each_extent(&self, visit: impl FnMut(Extent)) {
+        self.core.for_each_extent(visit);
     }
 
     /// The extents that belong to the pool itself and not to the application.
