@@ -2,7 +2,11 @@
 
 mod support;
 
-use rand::{Rng, RngExt, SeedableRng, rngs::StdRng, seq::SliceRandom};
+use rand::{
+    Rng, RngExt, SeedableRng,
+    rngs::StdRng,
+    seq::{IndexedRandom, SliceRandom},
+};
 use std::{
     collections::{BTreeMap, HashSet},
     sync::{
@@ -89,6 +93,10 @@ fn they_do_what_a_btreemap_does(pool_pages: u64) -> u64 {
                     1 => Task::Update(value),
                     2..5 if !removing => Task::Upsert(value),
                     2..5 => Task::Remove,
+                    5 => Task::GetPart {
+                        offset: rng.random_range(0..6000),
+                        length: *[0, 10, 4000, usize::MAX].choose(&mut rng).unwrap(),
+                    },
                     _ => Task::Get,
                 };
                 (key, task)
@@ -104,6 +112,10 @@ fn they_do_what_a_btreemap_does(pool_pages: u64) -> u64 {
             let before = model.get(key);
             match (task, answer.unwrap()) {
                 (Task::Get, Answer::Value(value)) => assert_eq!(value, before.map(|value| &value[..])),
+                (Task::GetPart { offset, length }, Answer::Value(value)) => {
+                    let expected = before.map(|value| value[..].get(*offset..).unwrap_or_default());
+                    assert_eq!(value, expected.map(|value| &value[..(*length).min(value.len())]));
+                }
                 (Task::Insert(_), Answer::Written(written)) => {
                     let new = before.is_none();
                     assert_eq!(written, if new { Written::Inserted } else { Written::Refused });
@@ -128,13 +140,27 @@ fn they_do_what_a_btreemap_does(pool_pages: u64) -> u64 {
                 Task::Update(value) => drop(model.get_mut(&key).map(|old| *old = value)),
                 Task::Upsert(value) => drop(model.insert(key, value)),
                 Task::Remove => drop(model.remove(&key)),
-                Task::Get => {}
+                Task::Get | Task::GetPart { .. } => {}
             }
         }
         let all: Vec<_> = model.keys().collect();
         for (found, expected) in multi_get(&tree, &all, depth).into_iter().zip(model.values()) {
             assert_eq!(found.unwrap().as_ref(), Some(expected));
         }
+        let part = [0..3, 10..100, 700..4000, 4999..9000][round % 4].clone();
+        let expected =
+            |value: &Vec<u8>| value[part.start.min(value.len())..part.end.min(value.len())].to_vec();
+        let mut values = model.values();
+        tree.multi_get_part(&all, depth, part.clone(), |_, found| {
+            assert_eq!(found.unwrap(), Some(&expected(values.next().unwrap())[..]));
+        });
+        assert_eq!(values.next(), None);
+        let mut found = Vec::new();
+        for (key, value) in model.iter().skip(round % 50).step_by(50) {
+            assert!(tree.get_part_into(key, part.clone(), &mut found).unwrap());
+            assert_eq!(found, expected(value));
+        }
+        assert!(!tree.get_part_into(b"there is no such key", part, &mut found).unwrap() && found.is_empty());
     }
     print_counts(operations, &pool.statistics());
     verify(&pool, &tree);
@@ -144,6 +170,7 @@ fn they_do_what_a_btreemap_does(pool_pages: u64) -> u64 {
 fn as_slice(task: &Task<Vec<u8>>) -> Task<&[u8]> {
     match task {
         Task::Get => Task::Get,
+        Task::GetPart { offset, length } => Task::GetPart { offset: *offset, length: *length },
         Task::Insert(value) => Task::Insert(value),
         Task::Update(value) => Task::Update(value),
         Task::Upsert(value) => Task::Upsert(value),

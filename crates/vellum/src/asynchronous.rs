@@ -85,6 +85,7 @@ impl<T> TableFuture<T> {
         };
         let borrowed = match &task {
             Task::Get => Task::Get,
+            Task::GetPart { offset, length } => Task::GetPart { offset: *offset, length: *length },
             Task::Insert(value) => Task::Insert(&value[..]),
             Task::Update(value) => Task::Update(&value[..]),
             Task::Upsert(value) => Task::Upsert(&value[..]),

@@ -1,6 +1,7 @@
 //! Many keys in one call, by one thread: cache misses and reads overlap.
 
 use crate::{Put, Result, Table};
+use std::ops::Range;
 use vellum_access::{AccessError, Answer, Batch, Task, Written};
 use vellum_pool::Pool;
 
@@ -40,6 +41,19 @@ impl Table {
     ) {
         self.tree()
             .multi_get(keys, self.read_depth(), |index, value| visit(index, value.map_err(Into::into)));
+    }
+
+    /// As [`multi_get_with`](Self::multi_get_with), but of each value only the bytes of `part` that it has: what
+    /// [`get_part`](Self::get_part) is for one key.
+    pub fn multi_get_part_with<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        part: Range<usize>,
+        mut visit: impl FnMut(usize, Result<Option<&[u8]>>),
+    ) {
+        self.tree().multi_get_part(keys, self.read_depth(), part, |index, value| {
+            visit(index, value.map_err(Into::into));
+        });
     }
 
     /// Stores many values, each under its key, and says of each what [`put`](Self::put) would.

@@ -268,7 +268,7 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
     }
 
     /// The same for operations of which the first will most likely have to wait.
-    fn run_machines(
+    pub(super) fn run_machines(
         &mut self,
         tree: Tree<'p, P>,
         tasks: impl IntoIterator<Item = (K, Task<V>)>,
@@ -512,38 +512,6 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
             self.overs += 1;
             self.over.push_back(index);
         }
-    }
-}
-
-impl<P: Pager> Tree<'_, P> {
-    /// Looks all keys up, with up to `depth` reads under way at once, and shows what was found to `visit`, in the
-    /// order of the keys and each with its number.
-    pub fn multi_get<K: AsRef<[u8]>>(
-        &self,
-        keys: &[K],
-        depth: usize,
-        mut visit: impl FnMut(usize, Result<Option<&[u8]>, AccessError>),
-    ) {
-        let (mut shown, mut room) = (0, Vec::new());
-        for wave in keys.chunks(WIDTH) {
-            let done = self.read_wave(wave, &mut room, |value| {
-                visit(shown, Ok(value));
-                shown += 1;
-            });
-            if done < wave.len() {
-                break;
-            }
-        }
-        let rest = keys.get(shown..).unwrap_or_default();
-        if rest.is_empty() {
-            return;
-        }
-        let tasks = rest.iter().map(|key| (key, Task::<&[u8]>::Get));
-        Batch::new(self.pager, depth).run_machines(*self, tasks, |index, answer| match answer {
-            Ok(Answer::Value(value)) => visit(shown + index, Ok(value)),
-            Ok(Answer::Written(_) | Answer::Removed(_)) => visit(shown + index, Ok(None)),
-            Err(error) => visit(shown + index, Err(error)),
-        });
     }
 }
 

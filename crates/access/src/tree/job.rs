@@ -3,12 +3,13 @@
 //! A step touches only what an earlier one has had fetched into the processor's cache. It changes nothing but the leaf
 //! at the end, and holds no latch when it returns.
 
-use super::{NOT_ITS_VALUE, Tree, blob_reference, check_key, write::Mode};
+use super::{NOT_ITS_VALUE, Tree, blob_reference, check_key, wave::CHANGE_BYTES, write::Mode};
 use crate::{
     AccessError, Written,
     error::damaged,
     node::{NodeView, ValueAt, ValueKind},
 };
+use std::ops::Range;
 use vellum_base::{Bytes, HEADER_BYTES, PageId};
 use vellum_pool::{Interrupt, OptimisticPage, Pager, SharedPage};
 
@@ -23,6 +24,13 @@ const CONFLICTS_MAX: u32 = 8;
 pub enum Task<V> {
     /// Read its value.
     Get,
+    /// Read some bytes of its value: up to `length` from `offset` on, as many of them as it has.
+    GetPart {
+        /// The first byte.
+        offset: usize,
+        /// How many there are at most.
+        length: usize,
+    },
     /// Store a value, if the key is new.
     Insert(V),
     /// Replace its value, if it has one.
@@ -31,6 +39,43 @@ pub enum Task<V> {
     Upsert(V),
     /// Remove it.
     Remove,
+}
+
+impl<V> Task<V> {
+    /// Which bytes of the value are to be read, if this is about reading it.
+    #[inline]
+    pub(super) fn part(&self) -> Option<Part> {
+        match self {
+            Self::Get => Some(Part::ALL),
+            Self::GetPart { offset, length } => Some(Part { offset: *offset, length: *length }),
+            _ => None,
+        }
+    }
+}
+
+/// Bytes of a value, as far as it has them.
+#[derive(Clone, Copy)]
+pub(super) struct Part {
+    pub(super) offset: usize,
+    pub(super) length: usize,
+}
+
+impl Part {
+    pub(super) const ALL: Self = Self { offset: 0, length: usize::MAX };
+
+    /// Where they are in a value of so many bytes.
+    #[inline]
+    fn within(self, bytes: usize) -> Range<usize> {
+        let start = self.offset.min(bytes);
+        start..start + self.length.min(bytes - start)
+    }
+
+    /// Where they are of a value in a leaf.
+    #[inline]
+    pub(super) fn of(self, value: ValueAt) -> ValueAt {
+        let part = self.within(value.length);
+        ValueAt { at: value.at + part.start, length: part.len(), kind: value.kind }
+    }
 }
 
 /// What came of a [`Task`].
@@ -247,9 +292,7 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Job<'p, P, K, V> {
             self.stage = Stage::Child { node, level, place };
             return Ok(Step::More);
         }
-        if !matches!(task, Task::Get) {
-            return self.change(node);
-        }
+        let Some(part) = task.part() else { return self.change(node) };
         match view.get(key.as_ref()) {
             None => {
                 node.validate()?;
@@ -257,11 +300,12 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Job<'p, P, K, V> {
             }
             Some(_) if self.locates => self.locate(node, room),
             Some(at) if at.kind == ValueKind::Inline => {
+                let at = part.of(at);
                 room.fetches.push(Fetch { page: node.id(), at: at.at, bytes: at.length });
                 self.stage = Stage::Value { leaf: node, at };
                 Ok(Step::More)
             }
-            Some(at) => self.read_blob(pager, node, at, room),
+            Some(at) => self.read_blob(pager, node, at, part, room),
         }
     }
 
@@ -271,18 +315,19 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Job<'p, P, K, V> {
         let find = view.find(self.key());
         let at = view.value_location(find.index);
         leaf.validate()?;
-        room.fetches.push(Fetch { page: leaf.id(), at: at.at, bytes: at.length });
+        room.fetches.push(Fetch { page: leaf.id(), at: at.at, bytes: at.length.min(CHANGE_BYTES) });
         let located = Located { leaf: leaf.id(), token: leaf.token(), index: find.index };
         Ok(Step::Last(Outcome::Located(located)))
     }
 
-    /// Copies a large value.
+    /// Copies a large value, or some of it.
     #[cold]
     fn read_blob(
         &mut self,
         pager: &'p P,
         leaf: P::Optimistic<'p>,
         at: ValueAt,
+        part: Part,
         room: &mut Room,
     ) -> Result<Step, Interrupt> {
         let reference = blob_reference::<P>(&leaf, at)?;
@@ -292,6 +337,7 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Job<'p, P, K, V> {
                     return Err(damaged(leaf.id(), NOT_ITS_VALUE));
                 }
                 let value = guard.page().get(HEADER_BYTES..HEADER_BYTES + reference.length as usize);
+                let value = value.and_then(|value| value.get(part.within(value.len())));
                 let (start, value) = (room.values.len(), value.unwrap_or_default());
                 room.values.extend_from_slice(value);
                 Ok(Step::Last(Outcome::Found { start, bytes: value.len() }))
@@ -311,8 +357,8 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Job<'p, P, K, V> {
             Task::Insert(value) => (value.as_ref(), Mode::Insert),
             Task::Update(value) => (value.as_ref(), Mode::Update),
             Task::Upsert(value) => (value.as_ref(), Mode::Upsert),
-            Task::Get | Task::Remove if !self.patient => return Ok(Step::WouldWait),
-            Task::Get | Task::Remove => {
+            Task::Get | Task::GetPart { .. } | Task::Remove if !self.patient => return Ok(Step::WouldWait),
+            Task::Get | Task::GetPart { .. } | Task::Remove => {
                 return Ok(tree
                     .remove(key)
                     .map_or_else(Step::Failed, |was| Step::Last(Outcome::Removed(was))));

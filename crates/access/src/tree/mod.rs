@@ -47,6 +47,8 @@ use crate::{
     node::{MAX_KEY_BYTES, NodeMut, NodeView, ValueAt, ValueKind},
     value::{Held, Value},
 };
+use job::Part;
+use std::ops::Range;
 use vellum_base::{Bytes, PageId, PageKind};
 use vellum_pool::{AllocatedPage, Bookmarks, ExclusivePage, Interrupt, OptimisticPage, Pager, SharedPage};
 
@@ -146,6 +148,64 @@ impl<'p, P: Pager> Tree<'p, P> {
                 let value = Value::<P>(Held::Blob { guard, length: reference.length as usize });
                 target.extend_from_slice(&value);
                 Ok(true)
+            }
+        }
+    }
+
+    /// Replaces the contents of `target` by some bytes of the value of `key`: those of `part` that it has. Returns
+    /// whether there is a value. Of one in a leaf no other bytes are touched, so that reading a few bytes of a record of
+    /// many costs few cache misses; of a large one only the parts around them are read.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    ///
+    /// ```
+    /// # use vellum_access::Tree;
+    /// # use vellum_pool::{Pool, PoolOptions};
+    /// # let directory = tempfile::tempdir()?;
+    /// # let pool = Pool::create(directory.path().join("file"), &PoolOptions::default())?;
+    /// let tree = Tree::create(&pool)?;
+    /// tree.insert(b"key", b"a long value")?;
+    /// let mut part = Vec::new();
+    /// assert!(tree.get_part_into(b"key", 2..6, &mut part)?);
+    /// assert_eq!(part, b"long");
+    /// assert!(tree.get_part_into(b"key", 7..100, &mut part)?);
+    /// assert_eq!(part, b"value");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn get_part_into(
+        &self,
+        key: &[u8],
+        part: Range<usize>,
+        target: &mut Vec<u8>,
+    ) -> Result<bool, AccessError> {
+        check_key(key)?;
+        let wanted = Part { offset: part.start, length: part.len() };
+        loop {
+            let found = self.pager.run(|| {
+                target.clear();
+                let leaf = self.leaf(key)?;
+                let found = NodeView::new(leaf.bytes()).get(key);
+                if let Some(value @ ValueAt { kind: ValueKind::Inline, .. }) = found {
+                    let ValueAt { at, length, .. } = wanted.of(value);
+                    leaf.bytes().append_to(at, length, target);
+                }
+                leaf.validate()?;
+                Ok(found.map(|value| value.kind))
+            })?;
+            match found {
+                None => return Ok(false),
+                Some(ValueKind::Inline) => return Ok(true),
+                Some(ValueKind::Blob) => {}
+            }
+            let Some(mut reader) = self.reader(key)? else { continue };
+            let length = reader.length().saturating_sub(part.start as u64).min(part.len() as u64);
+            target.resize(length as usize, 0);
+            match reader.read_at(part.start as u64, target) {
+                Ok(_) => return Ok(true),
+                // Somebody has replaced or removed it: look again.
+                Err(AccessError::ValueChanged) => {}
+                Err(error) => return Err(error),
             }
         }
     }

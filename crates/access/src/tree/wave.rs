@@ -1,23 +1,31 @@
 //! Many operations at once, by one thread, as long as all that they need is in memory.
 //!
 //! They go down the tree side by side, level by level: all look at their nodes, then all children are fetched into the
-//! processor's cache, then all look at those. So their cache misses overlap, as those of a [`Batch`](super::Batch) do, and nothing
+//! processor's cache, then all look at those. So their cache misses overlap, as those of a [`Batch`] do, and nothing
 //! has to be kept about how far each has come. Where one cannot go on (its page is not in memory, is held by somebody
 //! else, or has changed), the wave ends, and a batch, which can wait, does what is left.
 //!
 //! The fetches of a level stand together, one right after the other: see [`Fetch`](super::job::Fetch) on why.
 
-use super::{Task, Tree, check_key, job::Located, write::Mode};
+use super::{
+    Batch, Task, Tree, check_key,
+    job::{Located, Part},
+    write::Mode,
+};
 use crate::{
     AccessError, Answer,
     node::{Find, NodeView, ValueAt, ValueKind},
 };
+use std::ops::Range;
 use vellum_base::Bytes;
 use vellum_pool::{OptimisticPage, Pager};
 
 /// How many operations go side by side. Enough that what one of them fetches has come when its next turn does;
 /// few enough that it has not been pushed out of the innermost cache again.
 pub(super) const WIDTH: usize = 32;
+
+/// How much of a value that will be changed is fetched, in bytes. A change of a long one seldom touches all of it.
+pub(super) const CHANGE_BYTES: usize = 256;
 
 /// What is fetched of a node at first.
 const GUIDE_BYTES: usize = NodeView::<&[u8]>::GUIDE_BYTES;
@@ -77,7 +85,7 @@ impl<'p, P: Pager> Tree<'p, P> {
             let ValueAt { at, length, .. } = view.value_location(index);
             leaf.validate().ok()?;
             if found {
-                self.pager.prefetch(leaf.id(), at, length);
+                self.pager.prefetch(leaf.id(), at, length.min(CHANGE_BYTES));
                 *located = Some(Located { leaf: leaf.id(), token: leaf.token(), index });
             }
         }
@@ -86,11 +94,12 @@ impl<'p, P: Pager> Tree<'p, P> {
 }
 
 impl<'p, P: Pager> Tree<'p, P> {
-    /// Shows the values of up to [`WIDTH`] keys to `visit`, in their order, until one cannot be had without waiting;
-    /// returns how many it showed. `room` is room for a value.
+    /// Shows a part of the values of up to [`WIDTH`] keys to `visit`, in their order, until one cannot be had without
+    /// waiting; returns how many it showed. `room` is room for a value.
     pub(super) fn read_wave<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
+        part: Part,
         room: &mut Vec<u8>,
         mut visit: impl FnMut(Option<&[u8]>),
     ) -> usize {
@@ -100,7 +109,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         let Some(leaves) = self.leaves(keys, AsRef::as_ref) else { return 0 };
         let mut found = [None; WIDTH];
         for ((leaf, found), key) in leaves.iter().zip(&mut found).zip(keys) {
-            *found = self.find_and_fetch(leaf, key.as_ref());
+            *found = self.find_and_fetch(leaf, key.as_ref(), part);
         }
         let mut shown = 0;
         for ((leaf, found), _) in leaves.iter().zip(found).zip(keys) {
@@ -125,14 +134,14 @@ impl<'p, P: Pager> Tree<'p, P> {
         let Some(leaves) = self.leaves(tasks, |(key, _)| key.as_ref()) else { return 0 };
         let mut found = [None; WIDTH];
         for ((leaf, found), (key, task)) in leaves.iter().zip(&mut found).zip(tasks) {
-            if let Task::Get = task {
-                *found = self.find_and_fetch(leaf, key.as_ref());
+            if let Some(part) = task.part() {
+                *found = self.find_and_fetch(leaf, key.as_ref(), part);
             }
         }
         for (number, ((leaf, found), (key, task))) in leaves.into_iter().zip(found).zip(tasks).enumerate() {
             let key = key.as_ref();
             let (value, mode) = match task {
-                Task::Get => {
+                Task::Get | Task::GetPart { .. } => {
                     let Some(value) = read::<P>(&leaf, found, room) else { return number };
                     visit(Ok(Answer::Value(value)));
                     continue;
@@ -155,14 +164,70 @@ impl<'p, P: Pager> Tree<'p, P> {
         tasks.len()
     }
 
-    /// Where the value of a key lies in its leaf, if there is one. A small one is on its way into the cache.
+    /// Where a part of the value of a key lies in its leaf, if there is one. If it is a small one, that is on its way
+    /// into the cache.
     #[inline]
-    fn find_and_fetch(&self, leaf: &P::Optimistic<'p>, key: &[u8]) -> Option<ValueAt> {
-        let found = NodeView::new(leaf.bytes()).get(key);
+    fn find_and_fetch(&self, leaf: &P::Optimistic<'p>, key: &[u8], part: Part) -> Option<ValueAt> {
+        let found = NodeView::new(leaf.bytes()).get(key).map(|value| part.of(value));
         if let Some(ValueAt { at, length, kind: ValueKind::Inline }) = found {
             self.pager.prefetch(leaf.id(), at, length);
         }
         found
+    }
+}
+
+impl<P: Pager> Tree<'_, P> {
+    /// Looks all keys up, with up to `depth` reads under way at once, and shows what was found to `visit`, in the
+    /// order of the keys and each with its number.
+    pub fn multi_get<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        depth: usize,
+        visit: impl FnMut(usize, Result<Option<&[u8]>, AccessError>),
+    ) {
+        self.multi_read(keys, depth, Part::ALL, visit);
+    }
+
+    /// The same for a part of each value: see [`get_part_into`](Self::get_part_into). Of a value in a leaf, no other
+    /// bytes are touched.
+    pub fn multi_get_part<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        depth: usize,
+        part: Range<usize>,
+        visit: impl FnMut(usize, Result<Option<&[u8]>, AccessError>),
+    ) {
+        self.multi_read(keys, depth, Part { offset: part.start, length: part.len() }, visit);
+    }
+
+    fn multi_read<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        depth: usize,
+        part: Part,
+        mut visit: impl FnMut(usize, Result<Option<&[u8]>, AccessError>),
+    ) {
+        let (mut shown, mut room) = (0, Vec::new());
+        for wave in keys.chunks(WIDTH) {
+            let done = self.read_wave(wave, part, &mut room, |value| {
+                visit(shown, Ok(value));
+                shown += 1;
+            });
+            if done < wave.len() {
+                break;
+            }
+        }
+        let rest = keys.get(shown..).unwrap_or_default();
+        if rest.is_empty() {
+            return;
+        }
+        let Part { offset, length } = part;
+        let tasks = rest.iter().map(|key| (key, Task::<&[u8]>::GetPart { offset, length }));
+        Batch::new(self.pager, depth).run_machines(*self, tasks, |index, answer| match answer {
+            Ok(Answer::Value(value)) => visit(shown + index, Ok(value)),
+            Ok(Answer::Written(_) | Answer::Removed(_)) => visit(shown + index, Ok(None)),
+            Err(error) => visit(shown + index, Err(error)),
+        });
     }
 }
 
@@ -224,8 +289,9 @@ mod tests {
         let mut room = Vec::new();
         let expected = |place: usize| tree.get(&keys[place]).unwrap();
         let mut shown = 0;
-        let read = tree.read_wave(keys, &mut room, |value| {
-            assert_eq!(value, expected(shown).as_deref());
+        let part = Part { offset: 100, length: 300 };
+        let read = tree.read_wave(keys, part, &mut room, |value| {
+            assert_eq!(value, expected(shown).as_ref().map(|value| &value[100..400]));
             shown += 1;
         });
         let tasks: Vec<(_, Task<&[u8]>)> = keys.iter().map(|key| (key, Task::Get)).collect();
@@ -278,7 +344,7 @@ mod tests {
         assert_eq!((wave_of(tree, &keys), tree.locate_wave(&keys).is_some()), (0, false));
         keys.truncate(17);
         let held = pool.run(|| latch_of(tree, &keys[9])).unwrap();
-        assert_eq!(tree.read_wave(&keys, &mut Vec::new(), |_| panic!("somebody holds a leaf")), 0);
+        assert_eq!(tree.read_wave(&keys, Part::ALL, &mut Vec::new(), |_| panic!("somebody holds a leaf")), 0);
         drop(held);
         assert_eq!(wave_of(tree, &keys), 17);
     }

@@ -78,16 +78,18 @@ pub trait Transaction {
         Ok(found.is_some())
     }
 
-    /// Shows the values of several keys, in their order and with their places, and whether there is one. An engine
-    /// that can looks for all of them at once.
-    fn get_all<K: AsRef<[u8]>>(
+    /// Shows the first bytes of the values of several keys, in their order and with their places, and whether there is
+    /// one. An engine that can looks for all of them at once; one that copies values copies only these bytes.
+    fn get_heads<K: AsRef<[u8]>>(
         &mut self,
         table: usize,
         keys: &[K],
+        bytes: usize,
         mut visit: impl FnMut(usize, Option<&[u8]>),
     ) -> Result<()> {
         for (place, key) in keys.iter().enumerate() {
-            if self.get(table, key.as_ref(), |value| visit(place, Some(value)))?.is_none() {
+            let head = |value: &[u8]| visit(place, Some(&value[..bytes.min(value.len())]));
+            if self.get(table, key.as_ref(), head)?.is_none() {
                 visit(place, None);
             }
         }

@@ -87,14 +87,15 @@ impl Transaction for &mut VellumSession<'_> {
         Ok(found.then(|| read(&self.value)))
     }
 
-    fn get_all<K: AsRef<[u8]>>(
+    fn get_heads<K: AsRef<[u8]>>(
         &mut self,
         table: usize,
         keys: &[K],
+        bytes: usize,
         mut visit: impl FnMut(usize, Option<&[u8]>),
     ) -> Result<()> {
         let mut failed = None;
-        self.tables[table].multi_get_with(keys, |place, value| match value {
+        self.tables[table].multi_get_part_with(keys, 0..bytes, |place, value| match value {
             Ok(value) => visit(place, value),
             Err(error) => failed = Some(error),
         });

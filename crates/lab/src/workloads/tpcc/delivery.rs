@@ -82,7 +82,7 @@ fn is_delivered<T: Transaction>(transaction: &mut T, place: District, order: u32
 /// Delivers orders, one step for all of them after the other.
 fn deliver<T: Transaction>(transaction: &mut T, orders: &mut [Delivered], input: &Input) -> Result<()> {
     let keys: Vec<_> = orders.iter().map(|order| keys::order(order.place, order.order)).collect();
-    transaction.get_all(keys::ORDER, &keys, |number, row| {
+    transaction.get_heads(keys::ORDER, &keys, order::BYTES, |number, row| {
         if let Some(row) = row {
             (orders[number].customer, orders[number].lines) =
                 (order::CUSTOMER.get(row), order::LINES.get(row));

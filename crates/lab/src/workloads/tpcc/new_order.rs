@@ -119,7 +119,7 @@ fn find_items<T: Transaction>(transaction: &mut T, input: &Input) -> Result<Opti
     let mut items = [Item::default(); LINES_MAX];
     let mut all_exist = true;
     let keys = input.lines.map(|line| keys::item(line.item));
-    transaction.get_all(keys::ITEM, &keys[..input.count], |number, row| match row {
+    transaction.get_heads(keys::ITEM, &keys[..input.count], item::BYTES, |number, row| match row {
         Some(row) => {
             items[number] = Item {
                 price: i64::from(item::PRICE.get(row)),

@@ -117,7 +117,7 @@ pub fn stock_level<T: Transaction>(
     items.dedup();
     let keys: Vec<_> = items.iter().map(|item| keys::stock(place.warehouse, *item)).collect();
     let (mut low, mut missing) = (0, None);
-    transaction.get_all(keys::STOCK, &keys, |number, row| match row {
+    transaction.get_heads(keys::STOCK, &keys, stock::QUANTITY.end(), |number, row| match row {
         Some(row) => low += u32::from(stock::QUANTITY.get(row) < input.threshold),
         None => missing = keys.get(number),
     })?;

@@ -25,7 +25,8 @@ impl<const BYTES: usize> Text<BYTES> {
         Self { at }
     }
 
-    const fn end(&self) -> usize {
+    /// The byte of the row behind it.
+    pub const fn end(&self) -> usize {
         self.at + BYTES
     }
 
@@ -49,7 +50,8 @@ macro_rules! numbers {
                 Self { at, what: PhantomData }
             }
 
-            const fn end(&self) -> usize {
+            /// The byte of the row behind it.
+            pub const fn end(&self) -> usize {
                 self.at + size_of::<$type>()
             }
 
