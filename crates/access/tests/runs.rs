@@ -50,6 +50,13 @@ fn append(
     shape.leaves
 }
 
+/// Asserts that there are not more leaves. The bounds are those of what seed 0 draws; another one gives some places more
+/// records, and so longer keys, and a tenth more leaves at most.
+fn at_most(leaves: u64, most: u64) {
+    let most = if support::seed() == 0 { most } else { most + most / 10 };
+    assert!(leaves <= most, "{leaves}");
+}
+
 fn agrees(tree: &Tree<'_, Pool>, model: &BTreeMap<Vec<u8>, Vec<u8>>) {
     for (key, value) in model {
         assert_eq!(tree.get(key).unwrap().as_ref(), Some(value), "{key:?}");
@@ -71,19 +78,19 @@ fn line(place: u32, number: u32) -> Vec<u8> {
 #[test]
 fn lines_of_orders() {
     let leaves = append((30_000, 40, 30), 49, line);
-    assert!(leaves <= 505, "{leaves}");
+    at_most(leaves, 505);
 }
 
 #[test]
 fn lines_one_by_one() {
     let leaves = append((15_000, 40, 1), 49, line);
-    assert!(leaves <= 285, "{leaves}");
+    at_most(leaves, 285);
 }
 
 #[test]
 fn lines_of_few_places() {
     let leaves = append((15_000, 3, 10), 30, line);
-    assert!(leaves <= 160, "{leaves}");
+    at_most(leaves, 160);
 }
 
 #[test]
@@ -93,14 +100,14 @@ fn numbers_with_a_tail() {
             .concat()
     };
     let leaves = append((30_000, 40, 10), 20, key);
-    assert!(leaves <= 295, "{leaves}");
+    at_most(leaves, 295);
 }
 
 #[test]
 fn words_and_numbers() {
     let key = |place, number| format!("customer/{place:04}/order/{number:08}").into_bytes();
     let leaves = append((20_000, 30, 10), 40, key);
-    assert!(leaves <= 340, "{leaves}");
+    at_most(leaves, 340);
 }
 
 #[test]
@@ -110,7 +117,7 @@ fn bytes_that_are_the_greatest() {
         [&[0xff, 0xf0 + place as u8, 0xff][..], &number.to_be_bytes(), &[0xff; 3]].concat()
     };
     let leaves = append((20_000, 16, 10), 30, key);
-    assert!(leaves <= 245, "{leaves}");
+    at_most(leaves, 245);
 }
 
 #[test]
@@ -120,7 +127,7 @@ fn places_told_apart_by_the_greatest_bytes() {
         [&vec![0xff; 40 - place as usize][..], &[7], &number.to_be_bytes()].concat()
     };
     let leaves = append((20_000, 30, 10), 30, key);
-    assert!(leaves <= 240, "{leaves}");
+    at_most(leaves, 240);
 }
 
 #[test]
@@ -132,7 +139,7 @@ fn longest_keys_that_differ_at_the_end() {
         key
     };
     let leaves = append((10_000, 10, 10), 40, key);
-    assert!(leaves <= 182, "{leaves}");
+    at_most(leaves, 182);
 }
 
 #[test]
@@ -144,26 +151,26 @@ fn longest_keys_that_differ_in_the_middle() {
         key
     };
     let leaves = append((2_000, 7, 10), 40, key);
-    assert!(leaves <= 400, "{leaves}");
+    at_most(leaves, 400);
 }
 
 #[test]
 fn keys_that_begin_with_one_another() {
     let key = |place: u32, number: u32| vec![place as u8; 1 + number as usize];
     let leaves = append((8_000, 20, 10), 10, key);
-    assert!(leaves <= 520, "{leaves}");
+    at_most(leaves, 520);
 }
 
 #[test]
 fn keys_that_begin_with_one_another_and_the_greatest_byte() {
     let key = |place: u32, number: u32| [&[place as u8][..], &vec![0xff; number as usize]].concat();
     let leaves = append((8_000, 20, 10), 10, key);
-    assert!(leaves <= 690, "{leaves}");
+    at_most(leaves, 690);
 }
 
 #[test]
 fn values_of_nothing_and_large_ones() {
     let key = |place: u32, number: u32| [&place.to_be_bytes()[..], &number.to_be_bytes()].concat();
     let leaves = append((40_000, 20, 10), 0, key) + append((4_000, 20, 10), 900, key);
-    assert!(leaves <= 1145, "{leaves}");
+    at_most(leaves, 1145);
 }
