@@ -2,10 +2,11 @@
 
 mod support;
 
-use std::thread;
-use support::{create_tree, options, verify};
+use std::{sync::Arc, thread};
+use support::{create_tree, open_tree, options, verify};
 use vellum_access::{AccessError, Tree};
 use vellum_pool::Pool;
+use vellum_vm::SimulatedFile;
 
 const THREADS: u64 = 4;
 const KEYS: u64 = 40;
@@ -153,6 +154,34 @@ fn values_that_lie_side_by_side_are_changed_once_each() {
         }
         verify(&pool, &tree);
     }
+}
+
+/// Of keys that follow each other, those whose leaves are not in memory are read at once, and not one after the other.
+#[test]
+fn values_side_by_side_that_are_not_in_memory_are_read_together() {
+    let file = SimulatedFile::new(11);
+    let pool = Pool::create_on(Arc::new(file.clone()), &options(256)).unwrap();
+    let tree = create_tree(&pool).unwrap();
+    // No more than differ in their last bytes alone.
+    let keys: Vec<_> = (0..256u64).map(u64::to_be_bytes).collect();
+    keys.iter().for_each(|key| assert!(tree.insert(key, &[0; 300]).unwrap()));
+    let leaves = tree.shape().unwrap().leaves;
+    pool.close().unwrap();
+    let pool = Pool::open_on(Arc::new(file.clone()), &options(256)).unwrap();
+    let tree = open_tree(&pool);
+    assert!(tree.get(&keys[0]).unwrap().is_some(), "its leaf is in memory");
+    let before = file.history().lines().count();
+    tree.multi_modify(&keys, 64, |_, value| value[0] += 1, |_, changed| assert!(changed.unwrap()));
+    let history = file.history();
+    let places: Vec<u64> = history
+        .lines()
+        .skip(before)
+        .filter_map(|line| line.split_once(" read 4096 bytes at ")?.1.split(':').next()?.parse().ok())
+        .collect();
+    assert_eq!(places.len() as u64, leaves - 1, "{history}");
+    // The simulated file ends reads that are under way at once in any order; the leaves lie in that of their keys.
+    assert!(!places.is_sorted(), "{places:?}");
+    keys.iter().for_each(|key| assert_eq!(tree.get(key).unwrap().unwrap()[0], 1));
 }
 
 fn count_at_random(tree: Tree<'_, Pool>, thread: u64) {

@@ -5,7 +5,7 @@ use crate::{
     AccessError,
     blob::write_blob,
     error::damaged,
-    node::{NodeMut, NodeView, ValueKind},
+    node::{Find, NodeMut, NodeView, ValueKind},
     value::{Held, Value},
 };
 use vellum_base::PageId;
@@ -26,15 +26,6 @@ struct Changed {
     found: (PageId, u64),
     /// Its token after the last change.
     left: u64,
-}
-
-/// Where a value is that is to be changed.
-enum Whereabouts {
-    /// There is none.
-    Nowhere,
-    At(Located),
-    /// In the leaf in which one was changed last, or else anywhere.
-    BesideLast,
 }
 
 /// Whether a key is the one before, or differs from it in the last byte alone.
@@ -107,52 +98,73 @@ impl<'p, P: Pager> Tree<'p, P> {
         mut visit: impl FnMut(usize, Result<bool, AccessError>),
     ) {
         let (mut number, mut last) = (0, None);
-        let mut change_one = |key: &[u8], place: Result<Whereabouts, AccessError>| {
+        let mut change_one = |key: &[u8], located: Result<Option<Located>, AccessError>, last: &mut _| {
             let mut change_it = |value: &mut [u8]| change(number, value);
-            let changed = place.and_then(|place| {
-                let changed = match place {
-                    Whereabouts::Nowhere => return Ok(false),
-                    Whereabouts::At(at) => self.modify_at(at, &mut last, &mut change_it),
-                    Whereabouts::BesideLast => self.modify_beside_last(key, &mut last, &mut change_it),
-                };
-                // The leaf has changed since, or is another one, or the value is a large one.
-                if changed { Ok(true) } else { Ok(self.modify(key, change_it)?.is_some()) }
+            let changed = located.and_then(|located| {
+                let Some(at) = located else { return Ok(false) };
+                // If that fails, the leaf has changed since, or the value is a large one.
+                Ok(self.modify_at(at, last, &mut change_it) || self.modify(key, change_it)?.is_some())
             });
             visit(number, changed);
             number += 1;
         };
         let mut rest = keys;
         while !rest.is_empty() {
-            // Keys that follow each other are mostly in the same leaf: the first one's is looked for.
-            let mut firsts = [&[][..]; WIDTH];
-            let (mut count, mut end) = (0, 0);
-            for (index, key) in rest.iter().enumerate() {
-                if !follows(rest, index) {
-                    let Some(first) = firsts.get_mut(count) else { break };
-                    *first = key.as_ref();
-                    count += 1;
-                }
-                end = index + 1;
+            let (wave, located) = self.locate_firsts(rest);
+            let Some(located) = located else { break };
+            let (mut firsts, mut done) = (located.into_iter(), 0);
+            for (index, key) in wave.iter().map(AsRef::as_ref).enumerate() {
+                let located = if follows(wave, index) {
+                    self.beside(key, last).map(Some).or_else(|| self.locate_one(key))
+                } else {
+                    firsts.next()
+                };
+                let Some(located) = located else { break };
+                change_one(key, Ok(located), &mut last);
+                done = index + 1;
             }
-            let Some(located) = firsts.get(..count).and_then(|firsts| self.locate_wave(firsts)) else {
-                break;
-            };
-            let mut located = located.into_iter().map(|at| at.map_or(Whereabouts::Nowhere, Whereabouts::At));
-            let (wave, behind) = rest.split_at(end);
-            for (index, key) in wave.iter().enumerate() {
-                // What follows is looked for beside the one before.
-                let place = if follows(wave, index) { None } else { located.next() };
-                change_one(key.as_ref(), Ok(place.unwrap_or(Whereabouts::BesideLast)));
-            }
-            rest = behind;
+            rest = rest.get(done..).unwrap_or_default();
         }
         if rest.is_empty() {
             return;
         }
+        // Something has to be waited for: for as much as can be at once.
         let mut batch: Batch<'_, P, _, &[u8]> = Batch::new(self.pager, depth);
-        batch.locate(*self, rest.iter().map(AsRef::as_ref), |key, located| {
-            change_one(key, located.map(|at| at.map_or(Whereabouts::Nowhere, Whereabouts::At)));
-        });
+        batch.locate(*self, rest.iter().map(AsRef::as_ref), |key, at| change_one(key, at, &mut last));
+    }
+
+    /// The keys that make a wave, and where the values are of those that do not follow another one; nothing if that cannot
+    /// be found without waiting. What follows is mostly in the same leaf, and looked for there first.
+    fn locate_firsts<'k, K: AsRef<[u8]>>(
+        &self,
+        keys: &'k [K],
+    ) -> (&'k [K], Option<[Option<Located>; WIDTH]>) {
+        let mut firsts = [&[][..]; WIDTH];
+        let (mut count, mut end) = (0, 0);
+        for (index, key) in keys.iter().enumerate() {
+            if !follows(keys, index) {
+                let Some(first) = firsts.get_mut(count) else { break };
+                *first = key.as_ref();
+                count += 1;
+            }
+            end = index + 1;
+        }
+        let located = firsts.get(..count).and_then(|firsts| self.locate_wave(firsts));
+        (keys.get(..end).unwrap_or_default(), located)
+    }
+
+    /// Where the value of a key is, or that there is none; nothing if that cannot be found without waiting.
+    fn locate_one(&self, key: &[u8]) -> Option<Option<Located>> {
+        self.locate_wave(&[key]).and_then(|located| located.first().copied())
+    }
+
+    /// Where the value of a key is, if it is in the leaf in which one was changed last.
+    fn beside(&self, key: &[u8], last: Option<Changed>) -> Option<Located> {
+        let Changed { found: (leaf, token), left } = last?;
+        let page = self.pager.look_again(leaf, left)?;
+        let Find { index, found } = NodeView::new(page.bytes()).find(key);
+        page.validate().ok()?;
+        found.then_some(Located { leaf, token, index })
     }
 
     /// Changes a small value in a leaf that is what it was when it was found there, but for the `last` changes, which move
@@ -160,36 +172,9 @@ impl<'p, P: Pager> Tree<'p, P> {
     fn modify_at(&self, at: Located, last: &mut Option<Changed>, change: &mut impl FnMut(&mut [u8])) -> bool {
         let found = (at.leaf, at.token);
         let token = last.filter(|last| last.found == found).map_or(at.token, |last| last.left);
-        let leaf = self.pager.look_again(at.leaf, token);
-        leaf.is_some_and(|leaf| self.change_in(leaf, at.index, found, last, change))
-    }
-
-    /// Changes a small value in the leaf in which one was changed last, if it is there.
-    fn modify_beside_last(
-        &self,
-        key: &[u8],
-        last: &mut Option<Changed>,
-        change: &mut impl FnMut(&mut [u8]),
-    ) -> bool {
-        let Some(Changed { found, left }) = *last else { return false };
-        let Some(leaf) = self.pager.look_again(found.0, left) else { return false };
-        let find = NodeView::new(leaf.bytes()).find(key);
-        find.found && self.change_in(leaf, find.index, found, last, change)
-    }
-
-    /// Changes a small value of a leaf that had this token when it was `found`, and notes that.
-    #[inline]
-    fn change_in(
-        &self,
-        leaf: P::Optimistic<'p>,
-        index: usize,
-        found: (PageId, u64),
-        last: &mut Option<Changed>,
-        change: &mut impl FnMut(&mut [u8]),
-    ) -> bool {
-        // Latching fails if the leaf has changed, so what was found before still holds.
+        let Some(leaf) = self.pager.look_again(at.leaf, token) else { return false };
         let Ok(mut guard) = latch::<P>(leaf) else { return false };
-        let changed = matches!(Self::change_at(&mut guard, index, change), Ok(Attempt::Changed(())));
+        let changed = matches!(Self::change_at(&mut guard, at.index, change), Ok(Attempt::Changed(())));
         if changed {
             *last = Some(Changed { found, left: self.pager.relax(guard).token() });
         }
