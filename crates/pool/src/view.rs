@@ -320,11 +320,10 @@ impl Bytes for OptimisticBytes<'_> {
 /// Fetches memory that will be read soon into the processor's cache.
 #[inline]
 pub(crate) fn prefetch(start: *const u8, bytes: usize) {
-    let end = start.addr() + bytes;
-    let mut line = start.addr() & !(LINE_BYTES - 1);
-    while line < end {
-        prefetch_line(start.with_addr(line));
-        line += LINE_BYTES;
+    // Counted, and the address may go around: whoever fetches by a reference has not checked it yet.
+    let lines = (start.addr() % LINE_BYTES + bytes).div_ceil(LINE_BYTES);
+    for line in 0..lines {
+        prefetch_line(start.wrapping_add(line * LINE_BYTES));
     }
 }
 
@@ -347,6 +346,16 @@ mod tests {
 
     #[repr(align(4096))]
     struct Page([u8; PAGE_SIZE]);
+
+    /// A reference that nobody has checked may lead to the end of the address space.
+    #[test]
+    fn anything_can_be_fetched() {
+        for start in [0, 1, 63, 64, usize::MAX - 4095, usize::MAX - 64, usize::MAX] {
+            for bytes in [0, 1, 64, 128, 3968, 4096] {
+                prefetch(std::ptr::without_provenance(start), bytes);
+            }
+        }
+    }
 
     /// Every method agrees with the same method on a slice, at every kind of place.
     #[test]
