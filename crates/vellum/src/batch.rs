@@ -43,8 +43,9 @@ impl Table {
             .multi_get(keys, self.read_depth(), |index, value| visit(index, value.map_err(Into::into)));
     }
 
-    /// As [`multi_get_with`](Self::multi_get_with), but of each value only the bytes of `part` that it has: what
-    /// [`get_part`](Self::get_part) is for one key.
+    /// As [`multi_get_with`](Self::multi_get_with), but of each value only the bytes of `part` that it has. Of a value
+    /// of up to 1 KiB no other bytes are touched; a larger one is brought into memory as a whole, and one larger than the pool
+    /// is an error: of such, [`get_part`](Self::get_part) reads no more than is needed.
     pub fn multi_get_part_with<K: AsRef<[u8]>>(
         &self,
         keys: &[K],

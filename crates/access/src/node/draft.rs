@@ -151,8 +151,7 @@ impl LeafDraft {
         if length > 8 {
             return self.lower.as_ref().is_some_and(|lower| lower.get(..length) == key.get(..length));
         }
-        let unlike = key_word(key) ^ self.lower_word;
-        length <= key.len() && unlike.checked_shr(64 - 8 * length as u32).unwrap_or(0) == 0
+        has_short_prefix(key, self.lower_word, length)
     }
 
     /// How much of the prefix a key begins with.
@@ -180,14 +179,7 @@ impl LeafDraft {
         self.heap_start = self.heap_start.saturating_sub(bytes);
         let at = if bytes == 0 { 0 } else { self.heap_start };
         self.slots.push(Slot::with_head(head, rest.len(), value_code, at));
-        let Some(record) = self.heap.get_mut(at..at + bytes) else { return };
-        let (to, padded) = record.split_at_mut(value.len());
-        to.copy_from_slice(value);
-        if !padded.is_empty() {
-            let (to, padding) = padded.split_at_mut(tail.len());
-            to.copy_from_slice(tail);
-            padding.fill(0);
-        }
+        fill_record(self.heap.get_mut(at..at + bytes).unwrap_or_default(), value, tail);
     }
 
     /// Places all records anew, for a shorter prefix.

@@ -503,13 +503,7 @@ impl<'a> NodeMut<'a> {
         let tail = rest.get(HEAD_BYTES..).unwrap_or(&[]);
         let end = align(at + value.len() + tail.len());
         let Some(record) = self.bytes.get_mut(at..end).filter(|_| at >= HEADER_BYTES) else { return };
-        if let Some(padded) = record.last_chunk_mut::<4>() {
-            *padded = [0; 4];
-        }
-        if let Some((to, behind)) = record.split_at_mut_checked(value.len()) {
-            to.copy_from_slice(value);
-            behind.iter_mut().zip(tail).for_each(|(to, from)| *to = *from);
-        }
+        fill_record(record, value, tail);
     }
 
     pub(super) fn put_u16(&mut self, at: usize, value: usize) {

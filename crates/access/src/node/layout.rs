@@ -239,6 +239,25 @@ pub(super) fn key_word(key: &[u8]) -> u64 {
     word.checked_shl(64 - 8 * key.len() as u32).unwrap_or(0)
 }
 
+/// Whether `key` has a prefix of up to 8 bytes, which is that of the word `prefix_word`.
+#[inline]
+pub(super) fn has_short_prefix(key: &[u8], prefix_word: u64, length: usize) -> bool {
+    let unlike = key_word(key) ^ prefix_word;
+    length <= key.len() && unlike.checked_shr(64 - 8 * length as u32).unwrap_or(0) == 0
+}
+
+/// Fills the whole of a record: a value, the tail of its key, and zeroes.
+#[inline]
+pub(super) fn fill_record(record: &mut [u8], value: &[u8], tail: &[u8]) {
+    if let Some(padded) = record.last_chunk_mut::<4>() {
+        *padded = [0; 4];
+    }
+    if let Some((to, behind)) = record.split_at_mut_checked(value.len()) {
+        to.copy_from_slice(value);
+        behind.iter_mut().zip(tail).for_each(|(to, from)| *to = *from);
+    }
+}
+
 /// The head of `key` behind its first `prefix_length` bytes; `word` is its [`key_word`].
 #[inline]
 pub(super) fn head_behind(key: &[u8], word: u64, prefix_length: usize) -> u32 {

@@ -390,8 +390,7 @@ impl<B: Bytes> NodeView<B> {
     pub(super) fn has_prefix_of(self, key: &[u8]) -> bool {
         let length = self.prefix_len();
         if length <= 8 {
-            let unlike = key_word(key) ^ self.bytes.u64_at(PREFIX_WORD_AT);
-            return length <= key.len() && unlike.checked_shr(64 - 8 * length as u32).unwrap_or(0) == 0;
+            return has_short_prefix(key, self.bytes.u64_at(PREFIX_WORD_AT), length);
         }
         key.get(..length).is_some_and(|start| self.bytes.compare(self.lower_at(), length, start).is_eq())
     }

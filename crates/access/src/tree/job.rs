@@ -14,7 +14,7 @@ use vellum_base::{Bytes, HEADER_BYTES, PageId};
 use vellum_pool::{Interrupt, OptimisticPage, Pager, SharedPage};
 
 /// What is fetched of a node at first.
-const GUIDE_BYTES: usize = NodeView::<&[u8]>::GUIDE_BYTES;
+pub(super) const GUIDE_BYTES: usize = NodeView::<&[u8]>::GUIDE_BYTES;
 
 /// How often an operation that must not wait begins anew.
 const CONFLICTS_MAX: u32 = 8;
@@ -24,7 +24,8 @@ const CONFLICTS_MAX: u32 = 8;
 pub enum Task<V> {
     /// Read its value.
     Get,
-    /// Read some bytes of its value: up to `length` from `offset` on, as many of them as it has.
+    /// Read some bytes of its value: up to `length` from `offset` on, as many of them as it has. A large value is
+    /// brought into memory as a whole all the same.
     GetPart {
         /// The first byte.
         offset: usize,

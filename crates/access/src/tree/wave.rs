@@ -9,7 +9,7 @@
 
 use super::{
     Batch, Task, Tree, check_key,
-    job::{Located, Part},
+    job::{GUIDE_BYTES, Located, Part},
     write::Mode,
 };
 use crate::{
@@ -27,19 +27,16 @@ pub(super) const WIDTH: usize = 32;
 /// How much of a value that will be changed is fetched, in bytes. A change of a long one seldom touches all of it.
 pub(super) const CHANGE_BYTES: usize = 256;
 
-/// What is fetched of a node at first.
-const GUIDE_BYTES: usize = NodeView::<&[u8]>::GUIDE_BYTES;
-
 impl<'p, P: Pager> Tree<'p, P> {
     /// The leaves that cover the keys of up to [`WIDTH`] items, and what a search in them will touch on its way into
-    /// the cache. Behind those of the items stand others. Nothing if one of them cannot be reached without waiting.
+    /// the cache. Behind those of the items stand others. Nothing if one of them cannot be reached without waiting, or a
+    /// key is too long.
     #[inline]
-    pub(super) fn leaves<T>(
-        &self,
-        items: &[T],
-        key: impl Fn(&T) -> &[u8],
-    ) -> Option<[P::Optimistic<'p>; WIDTH]> {
+    fn leaves<T>(&self, items: &[T], key: impl Fn(&T) -> &[u8]) -> Option<[P::Optimistic<'p>; WIDTH]> {
         debug_assert!(items.len() <= WIDTH);
+        if items.iter().any(|item| check_key(key(item)).is_err()) {
+            return None;
+        }
         let root = self.pager.root(self.root).ok()?;
         let top = self.level_of(&root, None).ok()?;
         let mut nodes = [root; WIDTH];
@@ -74,9 +71,6 @@ impl<'p, P: Pager> Tree<'p, P> {
     /// Nothing if one of them cannot be found without waiting.
     #[inline]
     pub(super) fn locate_wave<K: AsRef<[u8]>>(&self, keys: &[K]) -> Option<[Option<Located>; WIDTH]> {
-        if keys.iter().any(|key| check_key(key.as_ref()).is_err()) {
-            return None;
-        }
         let leaves = self.leaves(keys, AsRef::as_ref)?;
         let mut located = [None; WIDTH];
         for ((leaf, located), key) in leaves.iter().zip(&mut located).zip(keys) {
@@ -91,9 +85,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         }
         Some(located)
     }
-}
 
-impl<'p, P: Pager> Tree<'p, P> {
     /// Shows a part of the values of up to [`WIDTH`] keys to `visit`, in their order, until one cannot be had without
     /// waiting; returns how many it showed. `room` is room for a value.
     pub(super) fn read_wave<K: AsRef<[u8]>>(
@@ -103,9 +95,6 @@ impl<'p, P: Pager> Tree<'p, P> {
         room: &mut Vec<u8>,
         mut visit: impl FnMut(Option<&[u8]>),
     ) -> usize {
-        if keys.iter().any(|key| check_key(key.as_ref()).is_err()) {
-            return 0;
-        }
         let Some(leaves) = self.leaves(keys, AsRef::as_ref) else { return 0 };
         let mut found = [None; WIDTH];
         for ((leaf, found), key) in leaves.iter().zip(&mut found).zip(keys) {
@@ -128,9 +117,6 @@ impl<'p, P: Pager> Tree<'p, P> {
         room: &mut Vec<u8>,
         mut visit: impl FnMut(Result<Answer<'_>, AccessError>),
     ) -> usize {
-        if tasks.iter().any(|(key, _)| check_key(key.as_ref()).is_err()) {
-            return 0;
-        }
         let Some(leaves) = self.leaves(tasks, |(key, _)| key.as_ref()) else { return 0 };
         let mut found = [None; WIDTH];
         for ((leaf, found), (key, task)) in leaves.iter().zip(&mut found).zip(tasks) {
@@ -174,9 +160,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         }
         found
     }
-}
 
-impl<P: Pager> Tree<'_, P> {
     /// Looks all keys up, with up to `depth` reads under way at once, and shows what was found to `visit`, in the
     /// order of the keys and each with its number.
     pub fn multi_get<K: AsRef<[u8]>>(
@@ -188,8 +172,8 @@ impl<P: Pager> Tree<'_, P> {
         self.multi_read(keys, depth, Part::ALL, visit);
     }
 
-    /// The same for a part of each value: see [`get_part_into`](Self::get_part_into). Of a value in a leaf, no other
-    /// bytes are touched.
+    /// The same for a part of each value: of a value in a leaf, no other bytes are touched, but a large one is brought into
+    /// memory as a whole, unlike by [`get_part_into`](Self::get_part_into).
     pub fn multi_get_part<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
