@@ -4,7 +4,7 @@ use super::DISTRICTS;
 use super::keys::{self, District};
 use super::random::Random;
 use super::rows::{customer, order, order_line};
-use super::terminal::{Outcome, must};
+use super::terminal::{Outcome, must_all};
 use crate::Result;
 use crate::engines::store::Transaction;
 use std::ops::ControlFlow;
@@ -108,8 +108,7 @@ fn deliver<T: Transaction>(transaction: &mut T, orders: &mut [Delivered], input:
     // Last, so that the next order of a district is delivered only after this one.
     let all_orders =
         transaction.modify_all(keys::ORDER, &keys, |_, row| order::CARRIER.set(row, input.carrier))?;
-    let first = keys.first().map_or(&[][..], |key| key);
-    must(all_orders.then_some(()), "order", first)?;
-    must(all_lines.then_some(()), "line of the order or of one of another district", first)?;
-    must(all_customers.then_some(()), "customer of the order or of one of another district", first)
+    must_all(all_orders, "orders", &keys)?;
+    must_all(all_lines, "lines of orders", &line_keys)?;
+    must_all(all_customers, "customers", &customers)
 }

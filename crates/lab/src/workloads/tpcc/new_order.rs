@@ -3,7 +3,7 @@
 use super::keys::{self, District};
 use super::random::{Constants, Random};
 use super::rows::{customer, district, item, order, order_line, stock, warehouse};
-use super::terminal::{Outcome, must};
+use super::terminal::{Outcome, must, must_all};
 use super::{DISTRICTS, ITEMS, is_original};
 use crate::Result;
 use crate::engines::store::Transaction;
@@ -158,7 +158,8 @@ fn take_from_stock<T: Transaction>(
             brand: items[number].original && is_original(stock::DATA.get(row)),
         };
     })?;
-    must(all.then_some(taken), "stock", keys.first().map_or(&[], |key| key))
+    must_all(all, "stocks", keys)?;
+    Ok(taken)
 }
 
 /// Writes a line; gives its amount.
