@@ -37,7 +37,7 @@ fn append_as_drawn(
             assert!(tree.insert(&key, &value).unwrap(), "{key:?}");
             assert!(model.insert(key, value).is_none());
         }
-        if numbers.is_empty() {
+        if numbers.start == numbers.end {
             open.swap_remove(index);
         }
     }
