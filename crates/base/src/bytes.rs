@@ -35,6 +35,25 @@ pub trait Bytes: Copy {
         (0..16).take_while(|index| self.u32_at(at.saturating_add(4 * index)) < bound).count()
     }
 
+    /// Searches a table of ascending 64-bit numbers, one every 16 bytes from `table_at` on, with the help of a guide: sixteen
+    /// 32-bit numbers from `guide_at` on, each the upper half of the last number of a range of `1 << shift`, at most 16.
+    /// Gives where the first number stands that is not less than `bound`, if the table goes on far enough.
+    ///
+    /// `None` where the processor compares one number at a time, which the caller does better.
+    #[inline]
+    fn search_16(self, guide_at: usize, table_at: usize, shift: u32, bound: u64) -> Option<usize> {
+        let _ = (guide_at, table_at, shift, bound);
+        None
+    }
+
+    /// Where the first of the 32 ascending 64-bit numbers from `at` on stands that is not less than `bound`; the byte behind
+    /// them if all are less. `None` where the processor compares one number at a time, or fewer are left.
+    #[inline]
+    fn search_32(self, at: usize, bound: u64) -> Option<usize> {
+        let _ = (at, bound);
+        None
+    }
+
     /// Compares `length` bytes from `at` with `other`, as [`Ord`] compares slices. A range that would
     /// cross the end is cut there.
     fn compare(self, at: usize, length: usize, other: &[u8]) -> Ordering;

@@ -30,6 +30,7 @@ use crate::{
     statistics::Counters,
     superblock::{SUPERBLOCKS, Superblock},
     view::{OptimisticBytes, prefetch},
+    wide,
 };
 use std::sync::{
     Arc, Mutex, MutexGuard,
@@ -134,6 +135,7 @@ unsafe impl Sync for Core {}
 
 impl Core {
     pub(crate) fn new(parts: Parts) -> Self {
+        wide::detect();
         Self {
             base: parts.pages.base().as_ptr(),
             states: parts.states.base().as_ptr().cast(),

@@ -23,10 +23,18 @@ use vellum_base::{Extent, HEADER_BYTES, Lsn, PageId};
 pub struct OptimisticGuard<'p> {
     core: &'p Core,
     page: PageId,
+    /// Kept, so that nobody has to ask the pool for it at each read.
+    bytes: OptimisticBytes<'p>,
     seen: Word,
 }
 
 impl<'p> OptimisticGuard<'p> {
+    /// A look at `page`, which lies within the capacity and was in this state.
+    #[inline(always)]
+    fn new(core: &'p Core, page: PageId, seen: Word) -> Self {
+        Self { core, page, bytes: core.optimistic_bytes(page), seen }
+    }
+
     /// Begins to look at `page`, if it lies within the capacity and can be read as it is: neither evicted nor
     /// latched exclusively, and not marked by the clock.
     ///
@@ -40,7 +48,7 @@ impl<'p> OptimisticGuard<'p> {
         }
         // SAFETY: it lies within the capacity.
         let seen = unsafe { core.state_within(page) }.load();
-        seen.is_readable().then_some(Self { core, page, seen })
+        seen.is_readable().then(|| Self::new(core, page, seen))
     }
 
     /// Looks at a page on which a guard had the token `token`, if its contents are the same still.
@@ -59,13 +67,13 @@ impl<'p> OptimisticGuard<'p> {
         if core.count_hits {
             core.counters.hits.add(1);
         }
-        Ok(Self { core, page, seen })
+        Ok(Self::new(core, page, seen))
     }
 
     /// As [`begin`](Self::begin), but the clock's mark stays: the page is as likely to go as before.
     pub(crate) fn begin_in_passing(core: &'p Core, page: PageId) -> Result<Self, Word> {
         let seen = core.state(page).load();
-        if seen.is_marked() { Ok(Self { core, page, seen }) } else { Self::begin(core, page) }
+        if seen.is_marked() { Ok(Self::new(core, page, seen)) } else { Self::begin(core, page) }
     }
 
     /// The state of the page.
@@ -84,7 +92,7 @@ impl<'p> OptimisticGuard<'p> {
     /// Its bytes, as they are at the moment of each read.
     #[inline]
     pub fn bytes(&self) -> OptimisticBytes<'p> {
-        self.core.optimistic_bytes(self.page)
+        self.bytes
     }
 
     /// Whether all that was read so far belongs to one state of the page.
@@ -250,7 +258,7 @@ impl<'p> ExclusiveGuard<'p> {
         let (core, page) = (self.core, self.extent.head);
         let seen = core.state(page).word_behind(self.changed);
         drop(self);
-        OptimisticGuard { core, page, seen }
+        OptimisticGuard::new(core, page, seen)
     }
 
     /// Frees the extent: its space will be used again. The caller has removed every reference to it.

@@ -51,6 +51,8 @@ mod statistics;
 mod superblock;
 #[cfg(not(loom))]
 mod view;
+#[cfg(not(loom))]
+mod wide;
 
 #[cfg(not(loom))]
 pub use {

@@ -6,6 +6,7 @@
 //! read eight at a time by one routine, which on x86-64 is a single `mov` in inline assembly, so that the
 //! compiler can assume nothing about what it reads, and elsewhere two aligned atomic loads.
 
+use crate::wide;
 use std::{
     cmp::Ordering as Comparison,
     marker::PhantomData,
@@ -110,6 +111,10 @@ impl OptimisticBytes<'_> {
     #[inline]
     unsafe fn copy_64(self, at: usize, target: *mut u8) {
         debug_assert!(at + 64 <= PAGE_SIZE);
+        if wide::is_wide() {
+            // SAFETY: as in `copy_16`.
+            return unsafe { wide::copy_64(self.base.add(at), target) };
+        }
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         {
             // SAFETY: as in `copy_16`.
@@ -144,6 +149,10 @@ impl OptimisticBytes<'_> {
     #[inline]
     fn less_mask(self, at: usize, bound: u32) -> u32 {
         debug_assert!(at + 64 <= PAGE_SIZE);
+        if wide::is_wide() {
+            // SAFETY: the 64 bytes lie in the page, which is readable (see `new`).
+            return unsafe { wide::less_of_16(self.base.add(at), bound) };
+        }
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         {
             use std::arch::x86_64::*;
@@ -199,18 +208,24 @@ impl OptimisticBytes<'_> {
             }
             return;
         }
+        // The last part overlaps the one before, if need be.
         let mut done = 0;
-        while done + 64 <= length {
-            // SAFETY: `done + 64` is at most `length`, for which there is room.
-            unsafe { self.copy_64(at + done, target.add(done)) };
-            done += 64;
+        if length >= 64 {
+            while done + 64 < length {
+                // SAFETY: `done + 64` is less than `length`, for which there is room.
+                unsafe { self.copy_64(at + done, target.add(done)) };
+                done += 64;
+            }
+            // SAFETY: `length` is at least 64.
+            unsafe { self.copy_64(at + length - 64, target.add(length - 64)) };
+            return;
         }
         while done + 16 < length {
             // SAFETY: `done + 16` is less than `length`.
             unsafe { self.copy_16(at + done, target.add(done)) };
             done += 16;
         }
-        // SAFETY: the last sixteen overlap what was copied before, if need be.
+        // SAFETY: `length` is at least 16.
         unsafe { self.copy_16(at + length - 16, target.add(length - 16)) };
     }
 }
@@ -275,6 +290,37 @@ impl Bytes for OptimisticBytes<'_> {
             return (0..16).take_while(|index| self.u32_at(at.saturating_add(4 * index)) < bound).count();
         }
         self.less_mask(at, bound).trailing_ones() as usize
+    }
+
+    #[inline(always)]
+    fn search_16(self, guide_at: usize, table_at: usize, shift: u32, bound: u64) -> Option<usize> {
+        /// How many bytes sixteen numbers span.
+        const BYTES: usize = 256;
+        if !wide::is_wide() || guide_at > PAGE_SIZE - 64 {
+            return None;
+        }
+        // SAFETY: the 64 bytes lie in the page, which is readable (see `new`).
+        let range =
+            unsafe { wide::less_of_16(self.base.add(guide_at), (bound >> 32) as u32) }.trailing_ones();
+        if shift == 0 {
+            return Some(table_at + 16 * range as usize);
+        }
+        // Of less than sixteen that are left, those before the range are looked at as well.
+        let at = (table_at + ((16 * range as usize) << shift)).min(PAGE_SIZE - BYTES);
+        // SAFETY: the 256 bytes lie in the page.
+        let less = unsafe { wide::less_of_32(self.base.add(at), bound) };
+        let not_less = u64::from(!less & 0x5555_5555) | 1 << 32;
+        Some(at + 8 * not_less.trailing_zeros() as usize)
+    }
+
+    #[inline(always)]
+    fn search_32(self, at: usize, bound: u64) -> Option<usize> {
+        if !wide::is_wide() || at > PAGE_SIZE - 256 {
+            return None;
+        }
+        // SAFETY: the 256 bytes lie in the page, which is readable (see `new`).
+        let less = unsafe { wide::less_of_32(self.base.add(at), bound) };
+        Some(at + 8 * less.trailing_ones() as usize)
     }
 
     #[inline]
@@ -357,9 +403,19 @@ mod tests {
         }
     }
 
-    /// Every method agrees with the same method on a slice, at every kind of place.
+    /// With what the processor has, and without.
     #[test]
     fn it_reads_what_a_slice_reads() {
+        wide::detect();
+        reads_what_a_slice_reads();
+        // Others may run at the same time, and get the same either way.
+        wide::forget();
+        reads_what_a_slice_reads();
+        wide::detect();
+    }
+
+    /// Every method agrees with the same method on a slice, at every kind of place.
+    fn reads_what_a_slice_reads() {
         let mut page = Page([0; PAGE_SIZE]);
         for (index, byte) in page.0.iter_mut().enumerate() {
             *byte = (index * 31 + index / 256) as u8;
@@ -376,7 +432,7 @@ mod tests {
             for bound in [0, 1, 0x1f1f_1f1f, 0x7fff_ffff, 0x8000_0000, u32::MAX] {
                 assert_eq!(view.less_of_16(at & !3, bound), slice.less_of_16(at & !3, bound));
             }
-            for length in [0, 1, 7, 8, 9, 16, 120, 5000, usize::MAX] {
+            for length in [0, 1, 7, 8, 9, 16, 63, 64, 65, 120, 128, 129, 5000, usize::MAX] {
                 let (mut ours, mut theirs) = (vec![1], vec![1]);
                 view.append_to(at, length, &mut ours);
                 slice.append_to(at, length, &mut theirs);
@@ -395,6 +451,54 @@ mod tests {
                     }
                     other.push(3);
                     assert_eq!(view.compare(at, length, &other), slice.compare(at, length, &other));
+                }
+            }
+        }
+    }
+
+    /// Tables of 64-bit numbers of all sizes, at the end of the page too, with and without ties, and something else behind
+    /// them.
+    #[test]
+    fn a_search_of_many_numbers_at_once_finds_what_a_search_of_one_after_the_other_finds() {
+        wide::detect();
+        let word = |page: &mut Page, at: usize, number: u64| {
+            page.0[at..at + 8].copy_from_slice(&number.to_le_bytes());
+        };
+        for (count, same) in (0..=248).flat_map(|count| [1, 5].map(|same| (count, same))) {
+            let shift = usize::BITS - (usize::saturating_sub(count, 1) / 16).leading_zeros();
+            let mut page = Page([if count % 2 == 0 { 0 } else { 0xff }; PAGE_SIZE]);
+            let number = |index: usize| (index / same * 3 + 1) as u64;
+            for index in 0..count {
+                word(&mut page, 128 + 16 * index, number(index) << 32);
+            }
+            for guide in 0..16 {
+                let last = ((guide + 1) << shift) - 1;
+                let hint = if last < count { number(last) as u32 } else { u32::MAX };
+                page.0[64 + 4 * guide..][..4].copy_from_slice(&hint.to_le_bytes());
+            }
+            // SAFETY: the page outlives the view.
+            let view = unsafe { OptimisticBytes::new(page.0.as_ptr()) };
+            for bound in 0..=3 * count as u64 + 2 {
+                let expected = (0..count).take_while(|index| number(*index) < bound).count();
+                let Some(at) = view.search_16(64, 128, shift, bound << 32) else {
+                    assert!(!wide::is_wide());
+                    continue;
+                };
+                assert_eq!(at.min(128 + 16 * count), 128 + 16 * expected, "{bound} among {count}");
+            }
+        }
+        for from in (0..=PAGE_SIZE).step_by(8) {
+            let mut page = Page([0; PAGE_SIZE]);
+            for at in (from..PAGE_SIZE).step_by(8) {
+                word(&mut page, at, ((at - from) / 8) as u64 * 2 + 1);
+            }
+            // SAFETY: the page outlives the view.
+            let view = unsafe { OptimisticBytes::new(page.0.as_ptr()) };
+            for bound in 0..=66 {
+                let expected = (bound / 2).min(32) as usize;
+                match view.search_32(from, bound) {
+                    Some(at) => assert_eq!(at, from + 8 * expected, "{bound} from {from}"),
+                    None => assert!(!wide::is_wide() || from > PAGE_SIZE - 256),
                 }
             }
         }

@@ -193,11 +193,23 @@ pub(super) const fn align(bytes: usize) -> usize {
     bytes.saturating_add(3) & !3
 }
 
-/// The base-2 logarithm of the number of slots between two hints.
+/// The base-2 logarithm of the number of slots between two hints. For a count beyond the limits something that means
+/// nothing.
 #[inline]
 pub(super) const fn hint_shift(count: usize) -> u32 {
-    usize::BITS - (count.saturating_sub(1) / HINT_COUNT).leading_zeros()
+    SHIFTS[count.wrapping_sub(1) / HINT_COUNT % SHIFTS.len()] as u32
 }
+
+/// The same for sixteen counts each, from 1 on.
+const SHIFTS: [u8; 32] = {
+    let mut shifts = [0; 32];
+    let mut index = 1;
+    while index < shifts.len() {
+        shifts[index] = usize::BITS as u8 - index.leading_zeros() as u8;
+        index += 1;
+    }
+    shifts
+};
 
 /// The heap that the two fences take: the prefix, which they share, is stored once.
 #[inline]

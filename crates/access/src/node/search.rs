@@ -57,7 +57,8 @@ impl<B: Bytes> NodeView<B> {
     #[inline(always)]
     pub fn child_for(self, key: &[u8]) -> usize {
         let word = self.word();
-        let count = word.count().min(MAX_INNER_COUNT);
+        // Not clamped: whatever it is, no slot beyond the page is looked at.
+        let count = word.count();
         let end = SLOTS_AT + count * INNER_STRIDE;
         let key_word = key_word(key);
         if !word.is_closed() {
@@ -68,8 +69,24 @@ impl<B: Bytes> NodeView<B> {
             }
         }
         let head = head_behind(key, key_word, word.prefix_length());
-        let (mut at, mut step) = self.range_of::<INNER_STRIDE>(count, head);
+        let bound = (head as u64) << 32;
+        let at = match self.bytes.search_16(HINTS_AT, SLOTS_AT, hint_shift(count), bound) {
+            Some(at) => at,
+            None => self.seek_heads(count, head),
+        };
+        // Behind the last separator anything may stand; it is found out where it is looked at closely.
+        if self.slot_at(at).head() == head {
+            return within_page(self.search_tails::<INNER_STRIDE>(at.min(end), end, key).0 + 8);
+        }
+        let at = at.min(end);
+        within_page(at + 8)
+    }
+
+    /// The byte where the first separator stands whose head is not less than `head`, or one behind the last.
+    #[inline(always)]
+    fn seek_heads(self, count: usize, head: u32) -> usize {
         let less = |at: usize| usize::from(self.slot_at(at).0 < (head as u64) << 32);
+        let (mut at, mut step) = self.range_of::<INNER_STRIDE>(count, head);
         while step > 4 * INNER_STRIDE {
             step /= 4;
             let last = at + step - INNER_STRIDE;
@@ -81,11 +98,7 @@ impl<B: Bytes> NodeView<B> {
             2 => pair(at),
             _ => pair(at) + pair(at + 2 * INNER_STRIDE),
         };
-        at = (at + INNER_STRIDE * before).min(end);
-        if at < end && self.slot_at(at).head() == head {
-            at = self.search_tails::<INNER_STRIDE>(at, end, key).0;
-        }
-        within_page(at + 8)
+        at + INNER_STRIDE * before
     }
 
     /// The first slot whose key is not less than `key`, and it itself if the key is equal, else [`ABSENT`].
@@ -129,6 +142,13 @@ impl<B: Bytes> NodeView<B> {
         }
         let head = head_behind(key, key_word, prefix_length);
         let probe = Slot::probe(head, key.len().wrapping_sub(prefix_length));
+        // Few slots are compared all at once.
+        if STRIDE == LEAF_STRIDE
+            && count <= 32
+            && let Some(at) = self.bytes.search_32(SLOTS_AT, probe.0)
+        {
+            return Seek { at: at.min(end), end, probe };
+        }
         let (mut at, mut step) = self.range_of::<STRIDE>(count, head);
         // The loads of a round do not depend on each other, so that the processor fetches their cache lines at once.
         let less = |at: usize| usize::from(self.slot_at(at).0 < probe.0);

@@ -3,7 +3,7 @@
 use super::layout::*;
 use super::*;
 use std::cmp::Ordering;
-use vellum_base::PageId;
+use vellum_base::{Bytes, PageId};
 
 /// A leaf with fences, a prefix of two bytes, keys with and without tails, ties of heads, a blob and holes.
 fn leaf() -> Vec<u8> {
@@ -200,6 +200,59 @@ pub(super) fn all_keys(letters: &[u8], length: usize) -> Vec<Vec<u8>> {
     keys
 }
 
+/// Bytes of which many numbers are compared at once, as some processors do.
+#[derive(Clone, Copy, Debug)]
+struct ManyAtOnce<'b>(&'b [u8]);
+
+impl Bytes for ManyAtOnce<'_> {
+    fn size(self) -> usize {
+        self.0.size()
+    }
+
+    fn u8_at(self, at: usize) -> u8 {
+        self.0.u8_at(at)
+    }
+
+    fn u16_at(self, at: usize) -> u16 {
+        self.0.u16_at(at)
+    }
+
+    fn u32_at(self, at: usize) -> u32 {
+        self.0.u32_at(at)
+    }
+
+    fn u64_at(self, at: usize) -> u64 {
+        self.0.u64_at(at)
+    }
+
+    fn be_word_at(self, at: usize) -> u64 {
+        self.0.be_word_at(at)
+    }
+
+    fn search_16(self, guide_at: usize, table_at: usize, shift: u32, bound: u64) -> Option<usize> {
+        let range = self.less_of_16(guide_at, (bound >> 32) as u32) << shift;
+        let first = |at: &usize| *at == NODE_BYTES || self.u64_at(*at) >= bound;
+        (table_at + 16 * range..=NODE_BYTES).step_by(16).find(first)
+    }
+
+    fn search_32(self, at: usize, bound: u64) -> Option<usize> {
+        let first = |at: &usize| self.u64_at(*at) >= bound;
+        Some((at..at + 256).step_by(8).find(first).unwrap_or(at + 256))
+    }
+
+    fn compare(self, at: usize, length: usize, other: &[u8]) -> Ordering {
+        self.0.compare(at, length, other)
+    }
+
+    fn append_to(self, at: usize, length: usize, target: &mut Vec<u8>) {
+        self.0.append_to(at, length, target);
+    }
+
+    fn copy_to(self, at: usize, target: &mut [u8]) {
+        self.0.copy_to(at, target);
+    }
+}
+
 #[test]
 fn searches_agree_with_a_plain_search() {
     // Keys that tie in their heads wherever the prefix ends, in nodes of all counts.
@@ -233,12 +286,18 @@ fn searches_agree_with_a_plain_search() {
             }
             node.view().validate().unwrap();
             let view = node.view();
+            let at_once = NodeView::new(ManyAtOnce(view.bytes()));
             for key in keys.iter().chain(&all[..20]) {
                 let index = kept.partition_point(|kept| *kept < key);
                 let found = kept.get(index) == Some(&key);
                 assert_eq!(view.find(key), Find { index, found });
+                assert_eq!(at_once.find(key), Find { index, found });
                 if level > 0 {
                     assert_eq!(view.child_for(key), view.child_place(index));
+                    assert_eq!(at_once.child_for(key), view.child_place(index));
+                } else {
+                    let value = found.then(|| view.value_location(index));
+                    assert_eq!((view.get(key), at_once.get(key)), (value, value));
                 }
             }
         }

@@ -135,7 +135,7 @@ impl<B: Bytes> NodeView<B> {
     /// The height above the leaves, which have level 0.
     #[inline]
     pub fn level(self) -> u8 {
-        self.word().level()
+        self.bytes.u8_at(LEVEL_AT)
     }
 
     /// Whether its slots hold values and not children.

@@ -68,9 +68,9 @@ impl<'p, P: Pager> Tree<'p, P> {
         while level > 0 {
             let place = NodeView::new(node.bytes()).child_for(key);
             let child = self.pager.child(&node, place)?;
-            let below = NodeView::new(child.bytes()).level();
-            self.check_node(&child, below, Some(level))?;
-            (node, level) = (child, below);
+            level -= 1;
+            self.check_node(&child, level, Some(level + 1))?;
+            node = child;
         }
         Ok(node)
     }
@@ -171,10 +171,12 @@ impl<'p, P: Pager> Tree<'p, P> {
         parent_level: Option<u8>,
     ) -> Result<u8, Interrupt> {
         let level = NodeView::new(node.bytes()).level();
-        self.check_node(node, level, parent_level).map(|()| level)
+        // No parent is a leaf.
+        let expected = parent_level.map_or(level, |parent| parent.saturating_sub(1));
+        self.check_node(node, expected, parent_level).map(|()| level)
     }
 
-    /// Makes sure that a node is one, and that the level that was read in it is one below its parent's.
+    /// Makes sure that a node is one, and of this level.
     // The level is no part of the result: a byte in one arm of a `Result` makes the compiler move the others in
     // bytes too, and the processor stalls when it reads the whole of what was stored so.
     #[inline(always)]
@@ -184,8 +186,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         level: u8,
         parent_level: Option<u8>,
     ) -> Result<(), Interrupt> {
-        let expected = parent_level.is_none_or(|parent| level as u32 + 1 == parent as u32);
-        if expected && node.bytes().u32_at(28) == KIND_WORD {
+        if NodeView::new(node.bytes()).level() == level && node.bytes().u32_at(28) == KIND_WORD {
             Ok(())
         } else {
             Err(self.not_a_node(*node, parent_level))
