@@ -59,15 +59,18 @@ impl Key {
 /// A value shorter than a key holds the beginning of the key.
 #[inline]
 pub fn fill_value(index: u64, value: &mut [u8]) {
-    let mut word = index;
-    let mut chunks = value.chunks_mut(8);
-    if let Some(first) = chunks.next() {
-        first.copy_from_slice(&key(index)[..first.len()]);
+    // Words that do not depend on one another: the making of values counts in the figures of the engines.
+    let word = |place: usize| {
+        let word = index.wrapping_add((place as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let word = word.wrapping_mul(0xd1b5_4a32_d192_ed03);
+        (word ^ word >> 32).to_le_bytes()
+    };
+    let (words, rest) = value.as_chunks_mut();
+    let behind = words.len();
+    for (place, to) in words.iter_mut().enumerate() {
+        *to = if place == 0 { key(index) } else { word(place) };
     }
-    for chunk in chunks {
-        word = word.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(0xd1b5_4a32_d192_ed03);
-        chunk.copy_from_slice(&word.to_le_bytes()[..chunk.len()]);
-    }
+    rest.copy_from_slice(&if behind == 0 { key(index) } else { word(behind) }[..rest.len()]);
 }
 
 /// Whether `value` has the right length and begins with `key`: the check of every value that is found.
@@ -245,6 +248,26 @@ mod tests {
         assert!(!matches(&key(8), &value, 20));
         assert!(!matches(&key(7), &value[..19], 20));
         assert!(value[8..].iter().any(|byte| *byte != 0));
+    }
+
+    #[test]
+    fn values_of_all_sizes_begin_with_their_key_and_differ() {
+        let make = |index: u64, size: usize| {
+            let mut value = vec![0; size];
+            fill_value(index, &mut value);
+            value
+        };
+        for size in 0..40 {
+            let value = make(1 << 40, size);
+            let start = size.min(8);
+            assert_eq!(value[..start], key(1 << 40)[..start]);
+            assert_eq!(value, make(1 << 40, 40)[..size]);
+            assert!(size <= 8 || value[8..] != make(2 << 40, size)[8..] || size < 12, "{size}");
+        }
+        let words: std::collections::HashSet<Vec<u8>> = (0..100)
+            .flat_map(|index| make(index, 800)[8..].chunks(8).map(Vec::from).collect::<Vec<_>>())
+            .collect();
+        assert_eq!(words.len(), 100 * 99, "nothing comes twice");
     }
 
     #[test]
