@@ -29,7 +29,7 @@ use crate::{
     state::{PageState, Wake, Want, Word},
     statistics::Counters,
     superblock::{SUPERBLOCKS, Superblock},
-    view::{OptimisticBytes, prefetch},
+    view::{OptimisticBytes, prefetch, prefetch_to_write},
     wide,
 };
 use std::sync::{
@@ -431,6 +431,12 @@ impl Core {
         };
         self.admit_new(extent, kind)?;
         Ok(extent)
+    }
+
+    /// Fetches what [`admit_new`](Self::admit_new) of a page will touch beside the page into the processor's cache.
+    pub(crate) fn prefetch_admission(&self, page: PageId) {
+        prefetch_to_write(std::ptr::from_ref(self.state(page)).cast(), 1);
+        prefetch_to_write(std::ptr::from_ref(self.resident.likely_slot(page)).cast(), 1);
     }
 
     /// Makes what was claimed an extent that is in memory: see [`allocate`](Self::allocate). The caller has reserved

@@ -18,6 +18,7 @@ use crate::{
     guard::AllocatedGuard,
     pager::PageWriter,
     state::Want,
+    view::prefetch_to_write,
 };
 use std::ops::Range;
 use vellum_base::{Extent, Lsn, PAGE_SIZE, PageHeader, PageId, PageKind, stamp_checksum};
@@ -148,6 +149,18 @@ impl PageWriter for PageStream<'_> {
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
     ) -> Result<PageId, E> {
         self.try_append(fill).inspect_err(|_| self.failed = true)
+    }
+
+    #[inline]
+    fn prefetch_next(&self, at: usize, bytes: usize) {
+        // What is written past the pool goes into buffers, which are in the cache anyway.
+        if self.buffers.is_none() && !self.ahead.is_empty() {
+            let page = PageId(self.ahead.start);
+            if at == 0 {
+                self.core.prefetch_admission(page);
+            }
+            prefetch_to_write(self.core.address_of_any(page).wrapping_add(at), bytes);
+        }
     }
 
     fn adopt(&mut self, extent: Extent) {

@@ -116,6 +116,11 @@ pub trait PageWriter {
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
     ) -> Result<PageId, E>;
 
+    /// Fetches bytes of the page that will probably be the next into the processor's cache, to be written: for whoever
+    /// gathers its contents meanwhile. With its beginning goes what is needed beside it. Waits for nothing, and does
+    /// nothing that a program can see.
+    fn prefetch_next(&self, at: usize, bytes: usize);
+
     /// Takes over an extent that was allocated for the same purpose: it is freed with the pages.
     fn adopt(&mut self, extent: Extent);
 

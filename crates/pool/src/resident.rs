@@ -68,6 +68,11 @@ impl ResidentSet {
         panic!("the resident set is full, though the memory limit should have kept it half empty");
     }
 
+    /// The slot in which an extent that begins here will be, most likely: to be fetched into the processor's cache.
+    pub fn likely_slot(&self, head: PageId) -> &AtomicU64 {
+        &self.slots[(Self::home(head) & self.mask) as usize]
+    }
+
     /// Takes an extent out and says how long it was; the caller holds its exclusive latch.
     ///
     /// Returns `None` if it is not in the set, after a look at all of it: the pool never asks that.

@@ -373,6 +373,22 @@ pub(crate) fn prefetch(start: *const u8, bytes: usize) {
     }
 }
 
+/// Fetches memory that will be written soon into the processor's cache.
+#[inline]
+pub(crate) fn prefetch_to_write(start: *const u8, bytes: usize) {
+    let lines = (start.addr() % LINE_BYTES + bytes).div_ceil(LINE_BYTES);
+    for line in 0..lines {
+        let address = start.wrapping_add(line * LINE_BYTES);
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        // SAFETY: as in `prefetch_line`. A processor that does not know the instruction does nothing.
+        unsafe {
+            std::arch::asm!("prefetchw byte ptr [{0}]", in(reg) address, options(nostack, preserves_flags));
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        prefetch_line(address);
+    }
+}
+
 /// Fetches the cache line in which `address` lies, if anything is there.
 #[inline(always)]
 pub(crate) fn prefetch_line(address: *const u8) {
@@ -399,6 +415,7 @@ mod tests {
         for start in [0, 1, 63, 64, usize::MAX - 4095, usize::MAX - 64, usize::MAX] {
             for bytes in [0, 1, 64, 128, 3968, 4096] {
                 prefetch(std::ptr::without_provenance(start), bytes);
+                prefetch_to_write(std::ptr::without_provenance(start), bytes);
             }
         }
     }

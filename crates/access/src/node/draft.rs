@@ -144,6 +144,17 @@ impl LeafDraft {
         Ok(true)
     }
 
+    /// Where in the leaf the records will begin that were pushed so far. A guess.
+    #[inline]
+    pub fn heap_start(&self) -> usize {
+        self.heap_start
+    }
+
+    /// How many bytes there are for more, fences included.
+    pub fn room(&self) -> usize {
+        self.limit.saturating_sub(self.used(self.prefix_length))
+    }
+
     /// Whether a key begins with the prefix.
     #[inline]
     fn has_prefix(&self, key: &[u8]) -> bool {
