@@ -7,7 +7,7 @@
 //!
 //! Once the window spans a run that a huge page can back, such runs come as huge pages: in half the time, and readers
 //! walk the page table less. But on a virtual machine that has to get the memory for it from its host first it takes
-//! several times as long, and small pages, which are more often there, are fetched for a while.
+//! several times as long, and small pages, which are more often there, are fetched until the loss is a small part of all.
 //!
 //! Such pages are zero, as those that were never touched, and not counted in the budget: there are
 //! [`WINDOW_MAX`] of them at most, and none while memory is short.
@@ -24,8 +24,9 @@ const WINDOW_MIN: u64 = 64;
 const WINDOW_MAX: u64 = 1024;
 /// How many pages are fetched at once, before another look at whether memory is short.
 const STEP: u64 = 64;
-/// For how many pages no huge ones are tried after one took long: at first, and at most.
-const SMALL_MIN: u64 = 1 << 12;
+/// Huge pages that take longer than small ones may cost one part in so many of the time. For how many pages none are tried
+/// after one that took long, at most.
+const PART: u32 = 16;
 const SMALL_MAX: u64 = 1 << 16;
 
 /// When memory is to be fetched ahead.
@@ -48,14 +49,13 @@ pub(crate) struct Fetcher {
     fetched: u64,
     /// How long a small page takes, on average.
     small_page: Duration,
-    /// Before this page no huge ones are tried, and for how many pages that will be next time.
+    /// Before this page no huge ones are tried.
     small_before: u64,
-    small: u64,
 }
 
 impl Fetcher {
     pub fn new() -> Self {
-        Self { window: WINDOW_MIN, fetched: 0, small_page: Duration::ZERO, small_before: 0, small: SMALL_MIN }
+        Self { window: WINDOW_MIN, fetched: 0, small_page: Duration::ZERO, small_before: 0 }
     }
 
     /// Fetches the memory of pages beyond the end of the file, after somebody has asked for it.
@@ -95,12 +95,9 @@ impl Fetcher {
 
     /// Decides whether huge pages go on, after one for the run at page `from` took so long.
     fn judge(&mut self, from: u64, pages: u64, took: Duration) {
-        if took > self.small_page * pages as u32 {
-            self.small_before = from + self.small;
-            self.small = (self.small * 2).min(SMALL_MAX);
-        } else {
-            self.small = SMALL_MIN;
-        }
+        let lost = took.saturating_sub(self.small_page * pages as u32);
+        let small = (lost * PART).as_nanos() / self.small_page.as_nanos().max(1);
+        self.small_before = from + u64::try_from(small).unwrap_or(SMALL_MAX).min(SMALL_MAX);
     }
 }
 
@@ -206,16 +203,15 @@ mod tests {
     #[test]
     fn after_a_run_that_took_longer_than_small_pages_these_are_fetched_for_a_while() {
         let Some((pool, mut fetcher)) = with_runs(Duration::from_micros(1)) else { return };
-        let (short, long) = (Duration::from_micros(511), Duration::from_micros(513));
-        for (took, from, small_before, next) in [
-            (short, 512, 0, SMALL_MIN),
-            (long, 1024, 1024 + SMALL_MIN, 2 * SMALL_MIN),
-            (long, 8192, 8192 + 2 * SMALL_MIN, 4 * SMALL_MIN),
-            (short, 65536, 8192 + 2 * SMALL_MIN, SMALL_MIN),
-            (long, 65536, 65536 + SMALL_MIN, 2 * SMALL_MIN),
+        for (took, from, small_before) in [
+            (0, 0, 0),
+            (512, 512, 512),
+            (513, 1024, 1024 + u64::from(PART)),
+            (612, 2048, 2048 + 100 * u64::from(PART)),
+            (1_000_000, 65536, 65536 + SMALL_MAX),
         ] {
-            fetcher.judge(from, 512, took);
-            assert_eq!((fetcher.small_before, fetcher.small), (small_before, next));
+            fetcher.judge(from, 512, Duration::from_micros(took));
+            assert_eq!(fetcher.small_before, small_before);
         }
         fetcher.fetch(pool.core());
         assert_eq!((ahead(&pool) as u64, pool.statistics().pages_huge), (WINDOW_MAX, 0));
