@@ -95,6 +95,8 @@ mod validate;
 mod view;
 
 #[cfg(test)]
+mod search_tests;
+#[cfg(test)]
 mod tests;
 
 pub use copy::LeafCopy;

@@ -1,9 +1,9 @@
-//! What [`NodeView::validate`] must notice, and searches and separators against the plainest code for them.
+//! What [`NodeView::validate`] must notice, and fences and separators against the plainest code for them.
 
 use super::layout::*;
 use super::*;
 use std::cmp::Ordering;
-use vellum_base::{Bytes, PageId};
+use vellum_base::PageId;
 
 /// A leaf with fences, a prefix of two bytes, keys with and without tails, ties of heads, a blob and holes.
 fn leaf() -> Vec<u8> {
@@ -174,7 +174,7 @@ fn malformed_slots_are_noticed() {
 }
 
 /// A repeatable sequence of numbers.
-fn numbers(seed: u64) -> impl Iterator<Item = u64> {
+pub(super) fn numbers(seed: u64) -> impl Iterator<Item = u64> {
     let mut state = seed;
     std::iter::repeat_with(move || {
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -198,110 +198,6 @@ pub(super) fn all_keys(letters: &[u8], length: usize) -> Vec<Vec<u8>> {
     }
     keys.sort();
     keys
-}
-
-/// Bytes of which many numbers are compared at once, as some processors do.
-#[derive(Clone, Copy, Debug)]
-struct ManyAtOnce<'b>(&'b [u8]);
-
-impl Bytes for ManyAtOnce<'_> {
-    fn size(self) -> usize {
-        self.0.size()
-    }
-
-    fn u8_at(self, at: usize) -> u8 {
-        self.0.u8_at(at)
-    }
-
-    fn u16_at(self, at: usize) -> u16 {
-        self.0.u16_at(at)
-    }
-
-    fn u32_at(self, at: usize) -> u32 {
-        self.0.u32_at(at)
-    }
-
-    fn u64_at(self, at: usize) -> u64 {
-        self.0.u64_at(at)
-    }
-
-    fn be_word_at(self, at: usize) -> u64 {
-        self.0.be_word_at(at)
-    }
-
-    fn search_16(self, guide_at: usize, table_at: usize, shift: u32, bound: u64) -> Option<usize> {
-        let range = self.less_of_16(guide_at, (bound >> 32) as u32) << shift;
-        let first = |at: &usize| *at == NODE_BYTES || self.u64_at(*at) >= bound;
-        (table_at + 16 * range..=NODE_BYTES).step_by(16).find(first)
-    }
-
-    fn search_32(self, at: usize, bound: u64) -> Option<usize> {
-        let first = |at: &usize| self.u64_at(*at) >= bound;
-        Some((at..at + 256).step_by(8).find(first).unwrap_or(at + 256))
-    }
-
-    fn compare(self, at: usize, length: usize, other: &[u8]) -> Ordering {
-        self.0.compare(at, length, other)
-    }
-
-    fn append_to(self, at: usize, length: usize, target: &mut Vec<u8>) {
-        self.0.append_to(at, length, target);
-    }
-
-    fn copy_to(self, at: usize, target: &mut [u8]) {
-        self.0.copy_to(at, target);
-    }
-}
-
-#[test]
-fn searches_agree_with_a_plain_search() {
-    // Keys that tie in their heads wherever the prefix ends, in nodes of all counts.
-    let all = all_keys(b"\0\x01\xff", 5);
-    let longer: Vec<Vec<u8>> = all.iter().map(|key| [b"pre", &key[..], &key[..]].concat()).collect();
-    for (fences, keys) in [(None, &all), (Some((b"pra", b"pre\xff\xff\xff")), &longer)] {
-        let (lower, upper) = fences.map_or((None, None), |(a, b)| (Some(&a[..]), Some(&b[..])));
-        let steps = if cfg!(miri) { 3 } else { 300 };
-        for (step, mut random) in (0..steps).map(|step| (step, numbers(step as u64))) {
-            let level = (step % 2) as u8;
-            let mut page = vec![0; NODE_BYTES];
-            let mut node = NodeMut::init(&mut page, level, lower, upper, PageId(7)).unwrap();
-            let mut kept: Vec<&Vec<u8>> = Vec::new();
-            for _ in 0..step {
-                let key = &keys[random.next().unwrap() as usize % keys.len()];
-                let done = if level == 0 {
-                    node.insert(key, &key[..key.len() / 2], ValueKind::Inline)
-                } else {
-                    node.insert_separator(key, PageId(9))
-                };
-                match done {
-                    Ok(index) => kept.insert(index, key),
-                    Err(NodeError::Exists) => assert!(kept.contains(&key)),
-                    // "pre" followed by 0xff goes beyond the upper fence.
-                    Err(NodeError::Fault(NodeFault::OutsideFences { .. })) => {
-                        assert!(**key > *upper.unwrap())
-                    }
-                    Err(NodeError::Full) => break,
-                    Err(error) => panic!("{error}"),
-                }
-            }
-            node.view().validate().unwrap();
-            let view = node.view();
-            let at_once = NodeView::new(ManyAtOnce(view.bytes()));
-            for key in keys.iter().chain(&all[..20]) {
-                let index = kept.partition_point(|kept| *kept < key);
-                let found = kept.get(index) == Some(&key);
-                assert_eq!(view.find(key), Find { index, found });
-                assert_eq!(at_once.find(key), Find { index, found });
-                if level > 0 {
-                    assert_eq!(view.child_for(key), view.child_place(index));
-                    assert_eq!(at_once.child_for(key), view.child_place(index));
-                } else {
-                    let value = found.then(|| view.value_location(index));
-                    assert_eq!((view.get(key), at_once.get(key)), (value, value));
-                }
-            }
-        }
-    }
 }
 
 #[test]
