@@ -196,6 +196,16 @@ impl LeafDraft {
     /// Places all records anew, for a shorter prefix.
     #[cold]
     fn place_anew(&mut self, prefix_length: usize) {
+        if self.records.iter().all(|record| record.key_length as usize <= prefix_length + HEAD_BYTES) {
+            // The slots hold all that is behind the prefix, and the records stay where they are.
+            for (record, slot) in self.records.iter().zip(&mut self.slots) {
+                let at = record.key_at as usize;
+                let key = self.keys.get(at..at + usize::from(record.key_length)).unwrap_or_default();
+                let head = head_behind(key, key_word(key), prefix_length);
+                *slot = slot.with_rest(head, key.len().saturating_sub(prefix_length));
+            }
+            return;
+        }
         let heap = std::mem::replace(&mut self.heap, vec![0; NODE_BYTES]);
         let slots = std::mem::replace(&mut self.slots, Vec::with_capacity(MAX_LEAF_COUNT));
         let (records, keys) = (std::mem::take(&mut self.records), std::mem::take(&mut self.keys));
