@@ -1,7 +1,8 @@
 //! Searching a node: the innermost loop of everything.
 //!
 //! Hints say in one cache line in which range of 2^k slots the key must be; all sixteen are compared at once.
-//! The range is cut to a quarter by three comparisons at a time, which do not depend on each other and do not jump.
+//! So is the range, or all of a leaf with few slots, where the processor can; elsewhere the range is cut to a quarter by
+//! three comparisons at a time, which do not depend on each other and do not jump.
 //! Key bytes in the heap are touched only if the head agrees and the key goes beyond it.
 
 use super::layout::*;
