@@ -18,15 +18,28 @@ pub(crate) fn detect() {
     );
 }
 
-/// As if nothing had been found out.
 #[cfg(test)]
-pub(crate) fn forget() {
-    IS_WIDE.store(false, Ordering::Relaxed);
+thread_local! {
+    /// Whether this thread does without.
+    static DOES_WITHOUT: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// Runs `work` as on a processor that has none of it, in this thread only: tests run side by side.
+#[cfg(test)]
+pub(crate) fn without<T>(work: impl FnOnce() -> T) -> T {
+    DOES_WITHOUT.set(true);
+    let result = work();
+    DOES_WITHOUT.set(false);
+    result
 }
 
 /// Whether the others may be called.
 #[inline(always)]
 pub(crate) fn is_wide() -> bool {
+    #[cfg(test)]
+    if DOES_WITHOUT.get() {
+        return false;
+    }
     // Relaxed: see `detect`.
     cfg!(all(target_arch = "x86_64", not(miri))) && IS_WIDE.load(Ordering::Relaxed)
 }
