@@ -19,16 +19,16 @@ pub(super) struct Builder<'a> {
 
 impl<'a> Builder<'a> {
     /// Makes an empty node of `page`, which is zero behind the page header.
-    pub fn new(
+    pub fn new<K: AsRef<[u8]>>(
         page: &'a mut [u8],
         level: u8,
-        frame: &'a Frame,
+        frame: &'a Frame<K>,
         last_child: PageId,
     ) -> Result<Self, NodeFault> {
         let mut node = NodeMut { bytes: page };
         node.write_frame(level, frame, last_child)?;
         let shape = Shape::read(node.bytes)?;
-        Ok(Self { node, shape, prefix: &frame.prefix })
+        Ok(Self { node, shape, prefix: frame.prefix.as_ref() })
     }
 
     /// Appends a record, or a separator together with the child below it.
@@ -99,27 +99,38 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// Appends all records of a heap to a leaf that is empty, whose prefix they were placed for: the heap begins at
-    /// `start` and ends where `heap` does, and `slots` say where in it each record is.
+    /// Appends the records of an image to a leaf that is empty: `count` slots, and the heap that they say where in the
+    /// image their records are in. They were placed for the prefix of the leaf.
     ///
     /// # Errors
     /// [`NodeError::Full`].
-    pub fn append_placed(&mut self, heap: &[u8], start: usize, slots: &[Slot]) -> Result<(), NodeError> {
-        let records = heap.get(start..).unwrap_or_default();
-        let slots_bytes = slots.len() * LEAF_STRIDE;
+    pub fn append_placed(
+        &mut self,
+        image: &[u8; NODE_BYTES],
+        heap: Range<usize>,
+        count: usize,
+    ) -> Result<(), NodeError> {
+        let slots_bytes = count * LEAF_STRIDE;
+        let records = image.get(heap.clone()).unwrap_or_default();
+        let slots = image.get(SLOTS_AT..SLOTS_AT + slots_bytes).unwrap_or_default();
         if self.shape.gap() < records.len() + slots_bytes {
             return Err(NodeError::Full);
         }
         self.shape.heap_start -= records.len();
         self.shape.heap_used += records.len();
         self.shape.slots_end += slots_bytes;
-        self.shape.count = slots.len();
+        self.shape.count = count;
         let to = self.shape.heap_start;
         self.node.put(to, records);
+        if to == heap.start {
+            self.node.put(SLOTS_AT, slots);
+            return Ok(());
+        }
         let targets = self.node.bytes.get_mut(SLOTS_AT..SLOTS_AT + slots_bytes).unwrap_or_default();
-        for (target, slot) in targets.as_chunks_mut().0.iter_mut().zip(slots) {
+        for (target, slot) in targets.as_chunks_mut().0.iter_mut().zip(slots.as_chunks().0) {
+            let slot = Slot(u64::from_le_bytes(*slot));
             // A record without bytes is nowhere.
-            let slot = if slot.at() == 0 { *slot } else { slot.with_place(to + slot.at() - start) };
+            let slot = if slot.at() == 0 { slot } else { slot.with_place(to + slot.at() - heap.start) };
             *target = slot.0.to_le_bytes();
         }
         Ok(())

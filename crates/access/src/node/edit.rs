@@ -38,24 +38,25 @@ impl<'a> NodeMut<'a> {
         let mut node = Self { bytes };
         node.fill_zero();
         node.write_frame(level, &Frame::plain(lower, upper), upper_child)?;
+        node.write_hints(0);
         Ok(node)
     }
 
-    /// [`NodeMut::init`] with a prefix, which the fences begin with, for a page that is zero.
-    pub(super) fn write_frame(
+    /// [`NodeMut::init`] with a prefix, which the fences begin with, for a page that is zero, and without the hints.
+    pub(super) fn write_frame<K: AsRef<[u8]>>(
         &mut self,
         level: u8,
-        frame: &Frame,
+        frame: &Frame<K>,
         upper_child: PageId,
     ) -> Result<(), NodeFault> {
         let node = self;
         if node.bytes.len() != NODE_BYTES {
             return Err(NodeFault::Size { bytes: node.bytes.len() });
         }
-        let (lower, upper) = (frame.lower.as_deref(), frame.upper.as_deref());
+        let (lower, upper) = (frame.lower.as_ref().map(K::as_ref), frame.upper.as_ref().map(K::as_ref));
         let flags =
             if lower.is_some() { FLAG_LOWER } else { 0 } | if upper.is_some() { FLAG_UPPER } else { 0 };
-        let prefix = &frame.prefix[..];
+        let prefix = frame.prefix.as_ref();
         // Without a lower fence, the prefix alone stands in its place.
         let (low, high) = (lower.unwrap_or(prefix), upper.unwrap_or(&[]));
         if low.len() > MAX_KEY_BYTES || high.len() > MAX_KEY_BYTES {
@@ -83,7 +84,6 @@ impl<'a> NodeMut<'a> {
         if level > 0 {
             node.put_u64(child_place(0), upper_child.0);
         }
-        node.write_hints(0);
         Ok(())
     }
 
@@ -283,6 +283,7 @@ impl<'a> NodeMut<'a> {
     }
 
     /// Checks the header, and that the node is a leaf or not.
+    #[inline]
     pub(super) fn shape(&self, leaf: bool) -> Result<Shape, NodeFault> {
         let shape = Shape::read(self.bytes)?;
         let level = shape.word.level();

@@ -235,7 +235,9 @@ impl NodeMut<'_> {
         let mut node = NodeMut { bytes };
         node.fill_zero();
         if end.kept == end.shape.count {
-            return Ok(node.write_frame(0, &end.next, PageId(0))?);
+            node.write_frame(0, &end.next, PageId(0))?;
+            node.write_hints(0);
+            return Ok(());
         }
         let mut node = Builder::new(node.bytes, 0, &end.next, PageId(0))?;
         node.append_range(left, end.kept..end.shape.count)?;

@@ -10,10 +10,21 @@ use vellum_base::Bytes;
 /// If there are both fences, the prefix is what they have in common. Else every key and fence of the node begins
 /// with it, but how long it is was chosen when the node was written.
 #[derive(Clone, Debug)]
-pub(super) struct Frame {
-    pub lower: Option<Vec<u8>>,
-    pub upper: Option<Vec<u8>>,
-    pub prefix: Vec<u8>,
+pub(super) struct Frame<K = Vec<u8>> {
+    pub lower: Option<K>,
+    pub upper: Option<K>,
+    pub prefix: K,
+}
+
+impl<K: AsRef<[u8]>> Frame<K> {
+    /// The bytes of an empty node with these fences and a prefix of this length, without its two headers and
+    /// its hints.
+    pub fn bytes(&self, level: u8, prefix_length: usize) -> usize {
+        let last = if level == 0 { 0 } else { INNER_STRIDE };
+        let length = |fence: &K| fence.as_ref().len();
+        let lower_length = self.lower.as_ref().map_or(prefix_length, length);
+        last + fence_bytes(lower_length, self.upper.as_ref().map_or(0, length), prefix_length)
+    }
 }
 
 impl Frame {
@@ -42,14 +53,6 @@ impl Frame {
     /// Whether there are both fences, so that the prefix follows from them.
     pub fn is_closed(&self) -> bool {
         self.lower.is_some() && self.upper.is_some()
-    }
-
-    /// The bytes of an empty node with these fences and a prefix of this length, without its two headers and
-    /// its hints.
-    pub fn bytes(&self, level: u8, prefix_length: usize) -> usize {
-        let last = if level == 0 { 0 } else { INNER_STRIDE };
-        let lower_length = self.lower.as_ref().map_or(prefix_length, Vec::len);
-        last + fence_bytes(lower_length, self.upper.as_ref().map_or(0, Vec::len), prefix_length)
     }
 
     /// Lengthens the prefix to what all of `count` keys from `first` to `last` have in common with each other
@@ -93,8 +96,23 @@ pub(super) fn records_bytes<B: Bytes>(view: NodeView<B>, range: Range<usize>, pr
     let size = |index| {
         let slot = view.slot(index);
         let key_length = word.prefix_length() + slot.rest_length();
-        let tail = key_length.saturating_sub(prefix_length + HEAD_BYTES);
-        word.stride() + align(tail + slot.value_length())
+        record_bytes(word.stride(), key_length, slot.value_length(), prefix_length)
     };
     range.map(size).sum()
+}
+
+/// The bytes of a slot, of which each takes `stride`, and of its record.
+#[inline]
+pub(super) fn record_bytes(
+    stride: usize,
+    key_length: usize,
+    value_length: usize,
+    prefix_length: usize,
+) -> usize {
+    stride + align(key_length.saturating_sub(prefix_length + HEAD_BYTES) + value_length)
+}
+
+/// The bytes of slots, records and fences that a node is filled with to `percent`.
+pub(super) fn fill_limit(percent: u8) -> usize {
+    BODY_BYTES * usize::from(percent) / 100
 }

@@ -80,12 +80,13 @@
 mod ahead;
 mod build;
 mod copy;
-mod draft;
 mod edit;
 mod end;
 mod fault;
 mod frame;
+mod inner_draft;
 mod layout;
+mod leaf_draft;
 mod merge;
 mod search;
 mod separator;
@@ -100,14 +101,15 @@ mod search_tests;
 mod tests;
 
 pub use copy::LeafCopy;
-pub(crate) use draft::{InnerDraft, LeafDraft};
 pub use edit::NodeMut;
 pub use end::End;
 pub use fault::{NodeError, NodeFault};
+pub(crate) use inner_draft::InnerDraft;
 pub use layout::{
     BLOB_REFERENCE_BYTES, MAX_INLINE_RECORD_BYTES, MAX_INLINE_VALUE_BYTES, MAX_INNER_COUNT, MAX_KEY_BYTES,
     MAX_LEAF_COUNT, NODE_BYTES,
 };
+pub(crate) use leaf_draft::LeafDraft;
 pub use merge::can_merge;
 pub use separator::shortest_separator;
 pub use split::Split;

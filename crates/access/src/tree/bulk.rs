@@ -75,7 +75,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         Ok(BulkLoad {
             tree: *self,
             pages: self.pager.pages(PageKind::TREE_NODE)?,
-            leaf: LeafDraft::new(None, fill_percent),
+            leaf: LeafDraft::new(fill_percent),
             fetched_from: NODE_BYTES,
             inner: Vec::new(),
             fill_percent,
@@ -94,12 +94,11 @@ impl<P: Pager> BulkLoad<'_, P> {
     /// load has failed.
     #[inline]
     pub fn push(&mut self, key: &[u8], value: &[u8]) -> Result<(), AccessError> {
-        self.check(key)?;
-        if is_inline(key, value.len() as u64) {
-            self.append(key, value, ValueKind::Inline)
-        } else {
-            self.append_blob(key, value.len() as u64, &mut &value[..])
+        if self.failed || !self.leaf.push_next(key, value) {
+            return self.push_any(key, value);
         }
+        self.pushed();
+        Ok(())
     }
 
     /// Appends a record whose value is the next `length` bytes of `source`, without holding them in memory at once.
@@ -144,13 +143,22 @@ impl<P: Pager> BulkLoad<'_, P> {
         Ok(count)
     }
 
-    #[inline]
+    /// Appends a record of any kind.
+    fn push_any(&mut self, key: &[u8], value: &[u8]) -> Result<(), AccessError> {
+        self.check(key)?;
+        if is_inline(key, value.len() as u64) {
+            self.append(key, value, ValueKind::Inline)
+        } else {
+            self.append_blob(key, value.len() as u64, &mut &value[..])
+        }
+    }
+
     fn check(&self, key: &[u8]) -> Result<(), AccessError> {
         if self.failed {
             return Err(AccessError::LoadFailed);
         }
         check_key(key)?;
-        if self.leaf.is_behind_last(key) { Ok(()) } else { Err(self.misplaced(key)) }
+        if self.leaf.is_next(key) { Ok(()) } else { Err(self.misplaced(key)) }
     }
 
     #[cold]
@@ -160,7 +168,7 @@ impl<P: Pager> BulkLoad<'_, P> {
         if key == before {
             AccessError::KeyTwice { key: key.to_vec(), number }
         } else {
-            AccessError::KeyOrder { key: key.to_vec(), before: before.to_vec(), number }
+            AccessError::KeyOrder { key: key.to_vec(), before, number }
         }
     }
 
@@ -170,7 +178,6 @@ impl<P: Pager> BulkLoad<'_, P> {
         self.append(key, &reference.encode(), ValueKind::Blob)
     }
 
-    #[inline]
     fn append(&mut self, key: &[u8], value: &[u8], kind: ValueKind) -> Result<(), AccessError> {
         let root = self.tree.root;
         let refused = |error| not_a_record(root, error);
@@ -179,18 +186,24 @@ impl<P: Pager> BulkLoad<'_, P> {
             self.leaf.push(key, value, kind).map_err(refused)?;
             self.fetched_from = NODE_BYTES;
         }
+        self.pushed();
+        Ok(())
+    }
+
+    /// Counts a record that is in the leaf.
+    #[inline]
+    fn pushed(&mut self) {
         self.count += 1;
         if self.leaf.heap_start() < self.fetched_from {
             self.fetch_page();
         }
-        Ok(())
     }
 
     /// Fetches the page in which the leaf will be into the processor's cache, a part at a time, somewhat ahead of the
     /// records: else the writing of it waits for memory that the kernel has cleared on another processor.
     fn fetch_page(&mut self) {
         /// The bytes of a part.
-        const PART: usize = 512;
+        const PART: usize = 128;
         let ahead = self.leaf.heap_start().saturating_sub(PART) / PART * PART;
         // The last part has the headers and the slots.
         let from = if self.leaf.room() < 2 * PART { 0 } else { ahead };
@@ -200,7 +213,8 @@ impl<P: Pager> BulkLoad<'_, P> {
 
     /// Writes the leaf that is complete because `next` has no room in it.
     fn close_leaf(&mut self, next: &[u8]) -> Result<(), AccessError> {
-        let (root, plan, leaf) = (self.tree.root, self.leaf.plan(Some(next)), &self.leaf);
+        let (root, plan) = (self.tree.root, self.leaf.plan(Some(next)));
+        let leaf = &self.leaf;
         let write = |page: &mut [u8]| leaf.write(&plan, page).map_err(|error| not_a_record(root, error));
         let page = self.pages.append(write)?;
         let fence = self.leaf.restart(plan);
@@ -247,7 +261,8 @@ impl<P: Pager> BulkLoad<'_, P> {
     fn complete(&mut self) -> Result<Vec<u8>, AccessError> {
         let root = self.tree.root;
         let mut top = vec![0; NODE_BYTES];
-        let (plan, leaf) = (self.leaf.plan(None), &self.leaf);
+        let plan = self.leaf.plan(None);
+        let leaf = &self.leaf;
         let write = |page: &mut [u8]| leaf.write(&plan, page).map_err(|error| not_a_record(root, error));
         if self.inner.is_empty() {
             write(&mut top)?;
