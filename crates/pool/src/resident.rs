@@ -14,6 +14,9 @@ const EMPTY: u64 = 0;
 const PAGE_BITS: u32 = 40;
 const PAGE_MASK: u64 = (1 << PAGE_BITS) - 1;
 
+/// So many pages that follow each other have slots side by side: they mostly come, and go, together.
+const RUN_SLOTS: u64 = 8;
+
 /// The largest page id that the set can hold: 4 PiB of storage.
 pub const PAGE_ID_MAX: u64 = PAGE_MASK;
 /// The longest extent that the set can hold, in pages: just under 64 GiB.
@@ -130,8 +133,9 @@ impl ResidentSet {
 
     /// Where the search for a page begins, modulo the number of slots.
     pub(crate) fn home(page: PageId) -> u64 {
-        // Fibonacci hashing spreads consecutive ids; the upper bits are the good ones.
-        page.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20
+        // Fibonacci hashing spreads consecutive runs of pages; the upper bits are the good ones.
+        let run = (page.0 / RUN_SLOTS).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
+        run * RUN_SLOTS + page.0 % RUN_SLOTS
     }
 }
 

@@ -80,7 +80,7 @@ fn checkpoint(pool: &mut Pool, progress: &mut Progress) -> Result<(), PoolError>
 fn change(pool: &Pool, progress: &mut Progress, mode: OnError, round: u64) -> Result<(), PoolError> {
     progress.idle = false;
     // Allocate and fill.
-    for index in 0..14u64 {
+    for index in 0..16u64 {
         let pages = [1, 1, 2, 1, 5][(index % 5) as usize];
         if let Some(mut guard) = attempt!(progress, mode, pool.allocate(pages, PageKind::USER)) {
             let (extent, number) = (guard.extent(), round * 100 + index);
