@@ -393,7 +393,7 @@ impl<'a> NodeMut<'a> {
     /// come to share. Looks only when the number of keys has doubled, so that it costs little.
     #[inline]
     fn lengthen_prefix(&mut self, count: usize) {
-        if count >= 2 && count.is_power_of_two() {
+        if count.is_power_of_two() && (count > 1 || self.view().level() > 0) {
             self.lengthen_prefix_now();
         }
     }

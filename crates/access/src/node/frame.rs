@@ -57,20 +57,26 @@ impl Frame {
 
     /// Lengthens the prefix to what all of `count` keys from `first` to `last` have in common with each other
     /// and with a fence, if the node then takes no more bytes. `records` gives the bytes of slots and records
-    /// for a prefix length. A single key without any fence says nothing about those to come.
+    /// for a prefix length.
+    ///
+    /// A single key without any fence says nothing about those to come. But if it is that of an inner node, which will not
+    /// get many soon, the prefix becomes so long that the head holds the rest: most keys that are searched for begin as it
+    /// does, and its head shall tell them apart.
     pub fn lengthen(
         &mut self,
         level: u8,
         (first, last, count): (&[u8], &[u8], usize),
         records: impl Fn(usize) -> usize,
     ) {
-        let open = self.lower.is_none() && self.upper.is_none();
-        if self.is_closed() || open && count < 2 {
+        if self.is_closed() {
             return;
         }
-        let fences = [&self.lower, &self.upper].into_iter().flatten();
-        let length =
-            fences.map(|fence| common_length(fence, first)).fold(common_length(first, last), usize::min);
+        let length = if self.lower.is_none() && self.upper.is_none() && count < 2 {
+            if level == 0 { 0 } else { first.len().saturating_sub(HEAD_BYTES) }
+        } else {
+            let fences = [&self.lower, &self.upper].into_iter().flatten();
+            fences.map(|fence| common_length(fence, first)).fold(common_length(first, last), usize::min)
+        };
         let bytes = |length| self.bytes(level, length) + records(length);
         if length > self.prefix.len() && bytes(length) <= bytes(self.prefix.len()) {
             self.prefix = first.iter().take(length).copied().collect();

@@ -331,6 +331,36 @@ fn keys_share_a_prefix_without_both_fences() {
     }
 }
 
+/// A root has a single separator for as long as its tree has two children; its head decides, not its tail.
+#[test]
+fn the_head_of_a_single_separator_tells_keys_apart() {
+    let separator = 1_800_000u64.to_be_bytes();
+    let mut page = [0; NODE_BYTES];
+    let mut root = NodeMut::init(&mut page, 1, None, None, PageId(1)).unwrap();
+    root.insert_separator(&separator, PageId(2)).unwrap();
+    let view = root.view();
+    assert_eq!((view.prefix_len(), view.slot(0).is_whole()), (4, true));
+    view.validate().unwrap();
+    let child_of = |view: NodeView<&[u8]>, key: &[u8]| view.child_at(view.child_for(key)).0;
+    for (number, child) in
+        [(0, 1), (1_799_999, 1), (1_800_000, 1), (1_800_001, 2), (1 << 40, 2), (u64::MAX, 2)]
+    {
+        assert_eq!(child_of(view, &number.to_be_bytes()), child, "{number}");
+    }
+    for (key, child) in [(&b""[..], 1), (&separator[..3], 1), (&separator[..7], 1), (&[0, 0, 1], 2)] {
+        assert_eq!(child_of(view, key), child, "{key:?}");
+    }
+    // The next one has another prefix.
+    let far = (7u64 << 40).to_be_bytes();
+    root.insert_separator(&far, PageId(3)).unwrap();
+    let view = root.view();
+    view.validate().unwrap();
+    assert_eq!(view.prefix_len(), 2);
+    for (key, child) in [(&separator[..], 1), (&[0, 0, 1], 2), (&far[..], 2), (&[0xff][..], 3)] {
+        assert_eq!(child_of(view, key), child, "{key:?}");
+    }
+}
+
 /// The rest behind the prefix is that of a key which is there, and its head the greatest there is; but it stands behind
 /// another prefix.
 #[test]
