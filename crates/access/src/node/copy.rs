@@ -81,9 +81,12 @@ impl LeafCopy {
     /// Copies all of a leaf.
     pub fn copy_all<B: Bytes>(&mut self, leaf: NodeView<B>) {
         self.take_spare();
-        self.bytes.clear();
-        leaf.bytes().append_to(0, NODE_BYTES, &mut self.bytes);
         self.bytes.resize(NODE_BYTES, 0);
+        // Not what is free between slots and heap: it would be read from memory for nothing.
+        let word = leaf.word();
+        let (slots_end, heap_start) = (word.slots_end().min(NODE_BYTES), word.heap_start().max(SLOTS_AT));
+        self.copy_bytes(leaf, WORD_AT..slots_end);
+        self.copy_bytes(leaf, heap_start..NODE_BYTES);
         self.count = self.view().count();
         self.held = 0..self.count;
     }
