@@ -24,8 +24,11 @@ use std::{
 use vellum_base::{Extent, PAGE_SIZE, PageId};
 use vellum_vm::{Collapse, Mapping, cpu_time_of_others, huge_page_bytes};
 
-/// How long nothing must have happened before the first run is collapsed.
+/// How long it must have been quiet before the first run is collapsed.
 const QUIET: Duration = Duration::from_millis(500);
+/// It is quiet if not more pages a second are read, written, evicted and allocated, all together: 16 MiB. What happens there
+/// while a run is collapsed has to wait, and memory for new pages is fetched by the same thread.
+const QUIET_PAGES: u64 = 4096;
 /// For how long runs are collapsed at a stretch while the process is idle, and for how long the thread then rests.
 const STRETCH: Duration = Duration::from_millis(50);
 const REST: Duration = Duration::from_millis(5);
@@ -214,50 +217,70 @@ impl Core {
 
 /// What the background thread does when it is not needed otherwise.
 pub(crate) struct Leisure {
-    /// How long to sleep until the next look.
+    /// How long to wait after the last look until the next one.
     patience: Duration,
-    activity: [u64; 4],
     /// The next run to look at.
     run: u64,
-    /// The last look: when it was, and how much processor time others had used by then.
-    seen: (Instant, Duration),
+    /// What there was at the last look, or when memory ran low.
+    seen: Look,
+}
+
+/// What the background thread goes by.
+struct Look {
+    at: Instant,
+    activity: [u64; 4],
+    /// How much processor time others have used.
+    used: Duration,
+}
+
+impl Look {
+    fn now(core: &Core) -> Self {
+        Self { at: Instant::now(), activity: core.activity(), used: cpu_time_of_others() }
+    }
+
+    /// Whether other threads have used the processor since `before`.
+    fn is_busy_since(&self, before: &Self) -> bool {
+        self.used.saturating_sub(before.used) * PART > self.at - before.at
+    }
+
+    /// Whether little has happened since `before`.
+    fn is_quiet_since(&self, before: &Self) -> bool {
+        let pages: u64 =
+            self.activity.iter().zip(before.activity).map(|(now, then)| now.abs_diff(then)).sum();
+        u128::from(pages) * 1000 <= u128::from(QUIET_PAGES) * (self.at - before.at).as_millis()
+    }
 }
 
 impl Leisure {
     pub fn new(core: &Core) -> Self {
-        let seen = (Instant::now(), cpu_time_of_others());
-        Self { patience: QUIET, activity: core.activity(), run: 0, seen }
+        Self { patience: QUIET, run: 0, seen: Look::now(core) }
     }
 
     /// How long the thread should sleep; for ever if nothing will ever be to do.
     pub fn patience(&self, core: &Core) -> Option<Duration> {
-        core.huge.is_enabled().then_some(self.patience)
+        core.huge.is_enabled().then(|| self.patience.saturating_sub(self.seen.at.elapsed()))
     }
 
     /// Memory ran low, so it will be a while.
     pub fn disturbed(&mut self) {
-        self.patience = QUIET;
+        (self.patience, self.seen.at) = (QUIET, Instant::now());
     }
 
-    /// Whether other threads have used the processor since the last look.
-    fn others_are_busy(&mut self) -> bool {
-        let (now, used) = (Instant::now(), cpu_time_of_others());
-        let (before, used_before) = std::mem::replace(&mut self.seen, (now, used));
-        used.saturating_sub(used_before) * PART > now - before
-    }
-
-    /// Collapses some runs, if nothing has happened since the last look.
+    /// Collapses some runs, if it has been quiet since the last look.
     pub fn use_it(&mut self, core: &Core) {
-        let busy = self.others_are_busy();
-        self.use_it_beside(core, busy);
-    }
-
-    fn use_it_beside(&mut self, core: &Core, busy: bool) {
-        let activity = core.activity();
-        if activity != self.activity || !core.budget.is_ample() {
-            (self.activity, self.patience, self.run) = (activity, QUIET, 0);
+        let now = Look::now(core);
+        let before = std::mem::replace(&mut self.seen, now);
+        if !self.seen.is_quiet_since(&before) || !core.budget.is_ample() {
+            (self.patience, self.run) = (QUIET, 0);
             return;
         }
+        let busy = self.seen.is_busy_since(&before);
+        self.collapse_some(core, busy);
+        // What this thread did, and who had to wait for it, tells nothing of the others.
+        self.seen = Look::now(core);
+    }
+
+    fn collapse_some(&mut self, core: &Core, busy: bool) {
         let begun = Instant::now();
         let end = core.space.end().min(core.capacity_pages);
         while core.huge.first_page_of(self.run + 1) <= end {
@@ -310,7 +333,7 @@ mod tests {
         }
         let mut leisure = Leisure::new(pool.core());
         while leisure.patience != IDLE {
-            leisure.use_it_beside(pool.core(), false);
+            leisure.collapse_some(pool.core(), false);
         }
         if pool.statistics().pages_huge == 0 {
             eprintln!("the system gives no huge pages");
@@ -406,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_collapsed_in_a_full_pool_or_while_something_happens() {
+    fn nothing_is_collapsed_in_a_full_pool() {
         let Some(pool) = collapsed(PAGES) else { return };
         let huge = pool.statistics().pages_huge;
         for _ in PAGES..2 * PAGES - 64 {
@@ -415,6 +438,27 @@ mod tests {
         let mut leisure = Leisure::new(pool.core());
         leisure.use_it(pool.core());
         assert_eq!((pool.statistics().pages_huge, leisure.patience), (huge, QUIET));
+    }
+
+    #[test]
+    fn runs_are_collapsed_beside_growth_that_is_slow_enough() {
+        let Some(pool) = collapsed(PAGES) else { return };
+        let core = pool.core();
+        let huge = pool.statistics().pages_huge;
+        let first = PageId(core.huge.first_page + core.huge.run_pages);
+        core.split_huge_pages(&[Extent { head: first, pages: 1 }]);
+        let mut leisure = Leisure::new(core);
+        for (seconds, collapsed) in [(0, false), (1, true)] {
+            // A look so long ago, and what has come since.
+            leisure.seen = Look::now(core);
+            leisure.seen.at -= Duration::from_secs(seconds);
+            for _ in 0..64 {
+                drop(pool.allocate(1, PageKind::USER).unwrap().keep());
+            }
+            leisure.use_it(core);
+            assert_eq!(pool.statistics().pages_huge >= huge, collapsed, "64 pages in {seconds} s");
+            assert_eq!(leisure.patience == QUIET, !collapsed);
+        }
     }
 
     #[test]
@@ -427,7 +471,7 @@ mod tests {
         let mut leisure = Leisure::new(core);
         for back in 1..=3 {
             let begun = Instant::now();
-            leisure.use_it_beside(core, true);
+            leisure.collapse_some(core, true);
             assert_eq!(
                 pool.statistics().pages_huge / core.huge.run_pages,
                 runs - 3 + back,
@@ -435,14 +479,14 @@ mod tests {
             );
             assert!(leisure.patience > REST && leisure.patience <= begun.elapsed() * PART);
         }
-        leisure.use_it_beside(core, true);
+        leisure.collapse_some(core, true);
         assert_eq!(leisure.patience, IDLE);
     }
 
     #[test]
     fn a_thread_that_works_is_noticed() {
         let Some(pool) = collapsed(PAGES) else { return };
-        let mut leisure = Leisure::new(pool.core());
+        let before = Look::now(pool.core());
         let working = AtomicBool::new(true);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -451,7 +495,7 @@ mod tests {
                 }
             });
             std::thread::sleep(Duration::from_millis(300));
-            let busy = leisure.others_are_busy();
+            let busy = Look::now(pool.core()).is_busy_since(&before);
             working.store(false, Ordering::Relaxed);
             assert!(busy);
         });
