@@ -15,7 +15,8 @@
 //! key that the node may hold begins with it. If one is absent, at the root and at the two ends of each level,
 //! the fences say nothing; there the prefix is something that all keys which the node *does* hold begin with, and
 //! the fence, if there is one, as well. Such a prefix grows when the node is built anew or has doubled its keys,
-//! if the node then takes no more bytes. A key that is covered and lacks it makes it shorter, for which all
+//! if the node then takes no more bytes; that of an inner node with a single separator and no fence is all but the last four
+//! bytes of the separator. A key that is covered and lacks it makes it shorter, for which all
 //! records are written anew; if that leaves no room, the node is full, and is split before or behind all its
 //! keys. The first four bytes of the rest, zero-padded, are the *head*, kept in the
 //! slot as a big-endian number; only what goes beyond the head, the *tail*, lies in the heap. So a key
