@@ -52,6 +52,11 @@ fn what_cannot_be_loaded_is_named_and_nothing_is_stored() {
     place.run_with_input(&["load", "d", "-"], b"a\t1\n").fails(2, &["needs an empty table"]);
     let run = place.run_with_input(&["load", "d", "-", "--table", "t"], b"b\t1\na\t2\n");
     run.fails(2, &["line 2"]);
+    let long = format!("{}\t1\n", "k".repeat(1025));
+    let run = place.run_with_input(&["load", "d", "-", "--table", "t"], long.as_bytes());
+    assert!(!run.err.contains("LC_ALL"), "sorting does not help: {}", run.err);
+    run.fails(2, &["line 1", "1025 bytes", "the limit is 1024", "Nothing was stored"]);
+    assert!(!place.run(&["tables", "d", "--json"]).ok().contains("\"t\""), "a table was created for nothing");
     assert_eq!(place.run(&["scan", "d"]).ok(), "key\tvalue\n");
     place.run(&["load", "d", "nothing"]).fails(6, &["cannot read nothing"]);
     place.run(&["load", "d", "."]).fails(2, &["is a directory", "vellum import"]);

@@ -16,13 +16,13 @@ use std::{
     path::PathBuf,
     time::Instant,
 };
-use vellum::{BulkOptions, Database, ErrorKind, MAX_VALUE_BYTES};
+use vellum::{BulkOptions, Database, Error, MAX_KEY_BYTES, MAX_VALUE_BYTES, Table};
 
 const HELP: &str = "\
 Each line is a key, a tab and a value, as `vellum scan --full` prints them; a line without a tab is a key with an empty \
 value. Lines must be sorted by the bytes of their keys, each key once, and the table must be empty: then it is built from \
 its leaves up, several times as fast as entry by entry, and becomes visible as a whole. If anything goes wrong, nothing \
-is stored. The database and the table are created if they are not there.
+is stored. The database and the table are created if they are not there, unless something goes wrong.
 
 Examples:
   vellum load data.vellum words.tsv --table words
@@ -73,7 +73,7 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
     };
     let (database, created) = store::open_or_create(&arguments.store)?;
     let start = Instant::now();
-    let loaded = load(arguments, general, &database, &mut lines);
+    let loaded = load_table(arguments, general, &database, &mut lines);
     let closing = Progress::steps(general.quiet, "writing", None);
     let closed = store::close(database);
     drop(closing);
@@ -106,15 +106,35 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
     out.finish()
 }
 
-/// Loads all lines; gives how many there were, and the bytes of their keys and values.
-fn load(
+/// Loads all lines into the table, which is created if it is not there, and does not stay then if that fails.
+fn load_table(
     arguments: &Arguments,
     general: &General,
     database: &Database,
     lines: &mut dyn BufRead,
 ) -> Result<(u64, u64)> {
+    let name = &arguments.table.table;
+    let (table, created) = match database.table(name) {
+        Err(Error::NoSuchTable { .. }) => (database.create_table(name)?, true),
+        table => (table?, false),
+    };
+    let loaded = load(arguments, general, &table, lines);
+    drop(table);
+    if loaded.is_err() && created {
+        // What went wrong before says more than an empty table that stays.
+        let _ = database.drop_table(name);
+    }
+    loaded
+}
+
+/// Loads all lines; gives how many there were, and the bytes of their keys and values.
+fn load(
+    arguments: &Arguments,
+    general: &General,
+    table: &Table,
+    lines: &mut dyn BufRead,
+) -> Result<(u64, u64)> {
     let form = arguments.form.form();
-    let table = database.table_or_create(&arguments.table.table)?;
     let mut loader = table.bulk_loader_with(&BulkOptions::default().fill_percent(arguments.fill))?;
     let progress = Progress::bytes(general.quiet, "loading", None);
     let (mut line, mut number, mut bytes, mut shown) = (Vec::new(), 0, 0, 0);
@@ -123,7 +143,7 @@ fn load(
         let (key, value) = split(&line);
         let key = decode(form, key, "the key", number)?;
         let value = decode(form, value, "the value", number)?;
-        loader.push(&key, &value).map_err(|error| refused(error, number))?;
+        loader.push(&key, &value).map_err(|error| refused(error, number, &key, &value))?;
         bytes += (key.len() + value.len()) as u64;
         if number % LINES_AT_ONCE == 0 {
             check_signals()?;
@@ -167,11 +187,11 @@ fn decode(form: Form, text: &[u8], what: &str, number: u64) -> Result<Vec<u8>> {
     form.decode(OsStr::from_bytes(text), what).map_err(|failure| failure.after(format_args!("line {number}")))
 }
 
-fn refused(error: vellum::Error, number: u64) -> Failure {
-    let unsorted = error.kind() == ErrorKind::InvalidInput;
-    let failure = Failure::from(error).after(format_args!("line {number}"));
-    if unsorted && failure.code == Code::Usage {
-        failure.and("Nothing was stored. `LC_ALL=C sort -u` sorts lines by their bytes")
+fn refused(error: Error, number: u64, key: &[u8], value: &[u8]) -> Failure {
+    let is_too_long = key.len() > MAX_KEY_BYTES || value.len() as u64 > MAX_VALUE_BYTES;
+    let failure = Failure::from(error).after(format_args!("line {number}")).and("Nothing was stored");
+    if failure.code == Code::Usage && !is_too_long {
+        failure.and("`LC_ALL=C sort -u` sorts lines by their bytes")
     } else {
         failure
     }
