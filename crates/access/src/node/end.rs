@@ -7,7 +7,7 @@
 use super::build::Builder;
 use super::edit::NodeMut;
 use super::fault::{NodeError, NodeFault};
-use super::frame::{Frame, records_bytes};
+use super::frame::Frame;
 use super::layout::*;
 use super::separator::shortest_separator;
 use super::shape::{Shape, check_record};
@@ -160,7 +160,7 @@ impl<'a> Plan<'a> {
             next.prefix = separator.iter().take(common_length(&separator, incoming)).copied().collect();
         }
         let next_length = next.prefix.len();
-        let next_bytes = next.bytes(0, next_length) + records_bytes(view, kept..shape.count, next_length);
+        let next_bytes = next.bytes(0, next_length) + view.records_bytes(kept..shape.count, next_length);
         let end = End { separator, shape, kept, longer, fence_bytes, heap_used, lowest, next };
         Ok((next_bytes <= BODY_BYTES).then_some(end))
     }

@@ -3,7 +3,6 @@
 use super::layout::*;
 use super::view::NodeView;
 use std::ops::Range;
-use vellum_base::Bytes;
 
 /// The fences of a node (absent is infinite) and its prefix.
 ///
@@ -92,33 +91,6 @@ impl Frame {
         view.append_key(range.start, &mut first);
         view.append_key(range.end - 1, &mut last);
         let keys = (&first[..], &last[..], range.len());
-        self.lengthen(view.level(), keys, |length| records_bytes(view, range.clone(), length));
+        self.lengthen(view.level(), keys, |length| view.records_bytes(range.clone(), length));
     }
-}
-
-/// The bytes that some slots and records of a node take in one with another prefix.
-pub(super) fn records_bytes<B: Bytes>(view: NodeView<B>, range: Range<usize>, prefix_length: usize) -> usize {
-    let word = view.word();
-    let size = |index| {
-        let slot = view.slot(index);
-        let key_length = word.prefix_length() + slot.rest_length();
-        record_bytes(word.stride(), key_length, slot.value_length(), prefix_length)
-    };
-    range.map(size).sum()
-}
-
-/// The bytes of a slot, of which each takes `stride`, and of its record.
-#[inline]
-pub(super) fn record_bytes(
-    stride: usize,
-    key_length: usize,
-    value_length: usize,
-    prefix_length: usize,
-) -> usize {
-    stride + align(key_length.saturating_sub(prefix_length + HEAD_BYTES) + value_length)
-}
-
-/// The bytes of slots, records and fences that a node is filled with to `percent`.
-pub(super) fn fill_limit(percent: u8) -> usize {
-    BODY_BYTES * usize::from(percent) / 100
 }

@@ -2,7 +2,7 @@
 
 use super::build::Builder;
 use super::fault::NodeError;
-use super::frame::{Frame, fill_limit, record_bytes};
+use super::frame::Frame;
 use super::layout::*;
 use vellum_base::PageId;
 

@@ -285,3 +285,19 @@ pub(super) fn head_behind(key: &[u8], word: u64, prefix_length: usize) -> u32 {
         (None, None) => 0,
     }
 }
+
+/// The bytes of a slot, of which each takes `stride`, and of its record.
+#[inline]
+pub(super) fn record_bytes(
+    stride: usize,
+    key_length: usize,
+    value_length: usize,
+    prefix_length: usize,
+) -> usize {
+    stride + align(key_length.saturating_sub(prefix_length + HEAD_BYTES) + value_length)
+}
+
+/// The bytes of slots, records and fences that a node is filled with to `percent`.
+pub(super) fn fill_limit(percent: u8) -> usize {
+    BODY_BYTES * usize::from(percent) / 100
+}

@@ -7,7 +7,7 @@
 use super::build::Builder;
 use super::edit::check_new;
 use super::fault::NodeError;
-use super::frame::{Frame, fill_limit, record_bytes};
+use super::frame::Frame;
 use super::layout::*;
 use super::separator::shortest_separator;
 use super::view::ValueKind;

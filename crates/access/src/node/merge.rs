@@ -3,7 +3,7 @@
 use super::build::Builder;
 use super::edit::NodeMut;
 use super::fault::{NodeError, NodeFault};
-use super::frame::{Frame, records_bytes};
+use super::frame::Frame;
 use super::layout::*;
 use super::shape::Shape;
 use super::view::{NodeView, child_place};
@@ -68,9 +68,9 @@ impl Merge {
             } else {
                 INNER_STRIDE + align(separator.len().saturating_sub(prefix_length + HEAD_BYTES))
             };
-            records_bytes(left, 0..left_shape.count, prefix_length)
+            left.records_bytes(0..left_shape.count, prefix_length)
                 + comes_down
-                + records_bytes(right, 0..right_shape.count, prefix_length)
+                + right.records_bytes(0..right_shape.count, prefix_length)
         };
         let (left_keys, right_keys) = (end_keys(left), end_keys(right));
         let separators = (level > 0).then(|| (separator.to_vec(), separator.to_vec()));

@@ -4,7 +4,7 @@ use super::build::Builder;
 use super::edit::NodeMut;
 use super::end::MOVED_MAX;
 use super::fault::{NodeError, NodeFault};
-use super::frame::{Frame, records_bytes};
+use super::frame::Frame;
 use super::layout::*;
 use super::separator::{separator_behind_run, separator_length, shortest_separator};
 use super::shape::Shape;
@@ -236,7 +236,7 @@ impl<'a> Planner<'a> {
         let fits = |range, lower: Option<&[u8]>, upper: Option<&[u8]>| {
             let mut frame = Frame::plain(lower, upper);
             frame.lengthen_for(self.view, Range::clone(&range));
-            let records = records_bytes(self.view, range, frame.prefix.len());
+            let records = self.view.records_bytes(range, frame.prefix.len());
             records + frame.bytes(self.shape.word.level(), frame.prefix.len()) <= BODY_BYTES
         };
         fits(0..taken.start, self.lower.as_deref(), Some(separator))

@@ -1,8 +1,7 @@
 //! Reading a node, latched or not.
 
-use super::frame::records_bytes;
 use super::layout::*;
-use std::cmp::Ordering;
+use std::{cmp::Ordering, ops::Range};
 use vellum_base::{Bytes, PageId};
 
 /// Where a key is, or would be.
@@ -365,7 +364,7 @@ impl<B: Bytes> NodeView<B> {
         let last = if word.level() == 0 { 0 } else { INNER_STRIDE };
         let lower_length = if word.flags() & FLAG_LOWER == 0 { prefix_length } else { self.lower_length() };
         last + fence_bytes(lower_length, self.upper_length(), prefix_length)
-            + records_bytes(self, 0..self.count(), prefix_length)
+            + self.records_bytes(0..self.count(), prefix_length)
     }
 
     /// Whether the prefix may become longer if all keys have the byte `next` behind it: that depends on the one
@@ -427,6 +426,17 @@ impl<B: Bytes> NodeView<B> {
     pub(super) fn slot(self, index: usize) -> Slot {
         let stride = self.word().stride();
         Slot(self.bytes.u64_at(SLOTS_AT + index.min(MAX_LEAF_COUNT) * stride))
+    }
+
+    /// The bytes that some slots and records take in a node with another prefix.
+    pub(super) fn records_bytes(self, range: Range<usize>, prefix_length: usize) -> usize {
+        let word = self.word();
+        let size = |index| {
+            let slot = self.slot(index);
+            let key_length = word.prefix_length() + slot.rest_length();
+            record_bytes(word.stride(), key_length, slot.value_length(), prefix_length)
+        };
+        range.map(size).sum()
     }
 
     /// The lengths of the lower and the upper fence, and the heap bytes in use, as they stand in the page.

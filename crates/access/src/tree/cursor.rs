@@ -11,8 +11,8 @@
 
 use super::{
     Tree, check_key,
-    descend::{NOT_ITS_FENCES, Place, Towards, leads_on},
-    readahead::{Direction, ReadAhead},
+    descend::{Direction, NOT_ITS_FENCES, Place, Towards, leads_on},
+    readahead::ReadAhead,
 };
 use crate::{
     AccessError,

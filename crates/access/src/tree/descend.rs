@@ -1,6 +1,6 @@
 //! The way down, without latches.
 
-use super::{Tree, readahead::Direction};
+use super::Tree;
 use crate::{
     AccessError,
     error::damaged,
@@ -43,6 +43,13 @@ impl<'p, P: Pager + 'p> Place<'p, P> {
         };
         next.map(|next| (parent, view.child_place(next)))
     }
+}
+
+/// Where a cursor goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Direction {
+    Forward,
+    Backward,
 }
 
 /// Which child to go to.

@@ -3,7 +3,7 @@
 //! A step touches only what an earlier one has had fetched into the processor's cache. It changes nothing but the leaf
 //! at the end, and holds no latch when it returns.
 
-use super::{NOT_ITS_VALUE, Tree, blob_reference, check_key, wave::CHANGE_BYTES, write::Mode};
+use super::{NOT_ITS_VALUE, Tree, blob_reference, check_key, write::Mode};
 use crate::{
     AccessError, Written,
     error::damaged,
@@ -13,6 +13,8 @@ use std::ops::Range;
 use vellum_base::{Bytes, HEADER_BYTES, PageId};
 use vellum_pool::{Interrupt, OptimisticPage, Pager, SharedPage};
 
+/// How much of a value that will be changed is fetched, in bytes. A change of a long one seldom touches all of it.
+pub(super) const CHANGE_BYTES: usize = 256;
 /// What is fetched of a node at first.
 pub(super) const GUIDE_BYTES: usize = NodeView::<&[u8]>::GUIDE_BYTES;
 

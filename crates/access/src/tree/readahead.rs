@@ -13,7 +13,10 @@
 //! clock passed, the scan's own look does not count as a use, and when memory is short the scan gives up the pages
 //! that it has passed before it reads more.
 
-use super::{Tree, descend::Towards};
+use super::{
+    Tree,
+    descend::{Direction, Towards},
+};
 use crate::node::{NODE_BYTES, NodeView};
 use std::{cmp::Ordering, collections::VecDeque};
 use vellum_base::{Bytes, PageId};
@@ -27,13 +30,6 @@ const WINDOW_MAX: usize = 2048;
 const DEPTH: usize = 128;
 /// After so many leaves a cursor counts as a scan, which leaves no trace in what stays in memory.
 const SCAN_LEAVES: usize = 8;
-
-/// Where a cursor goes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Direction {
-    Forward,
-    Backward,
-}
 
 /// What a cursor will come to.
 pub(super) struct ReadAhead<'p, P: Pager + 'p> {

@@ -9,7 +9,7 @@
 
 use super::{
     Batch, Task, Tree, check_key,
-    job::{GUIDE_BYTES, Located, Part},
+    job::{CHANGE_BYTES, GUIDE_BYTES, Located, Part},
     write::Mode,
 };
 use crate::{
@@ -23,9 +23,6 @@ use vellum_pool::{OptimisticPage, Pager};
 /// How many operations go side by side. Enough that what one of them fetches has come when its next turn does;
 /// few enough that it has not been pushed out of the innermost cache again.
 pub(super) const WIDTH: usize = 32;
-
-/// How much of a value that will be changed is fetched, in bytes. A change of a long one seldom touches all of it.
-pub(super) const CHANGE_BYTES: usize = 256;
 
 impl<'p, P: Pager> Tree<'p, P> {
     /// The leaves that cover the keys of up to [`WIDTH`] items, and what a search in them will touch on its way into
