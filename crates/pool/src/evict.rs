@@ -347,7 +347,7 @@ impl Evictor {
                 Woken::Idle => leisure.use_it(core),
                 Woken::Asked => fetcher.fetch(core),
                 Woken::Low => {
-                    leisure.disturbed();
+                    leisure.disturbed(core);
                     Self::make_room(core);
                 }
             }

@@ -5,7 +5,7 @@
 //! copy the run into one huge page. When one of its pages must go after all, the huge page is split first, so
 //! that the page's memory is free at once.
 //!
-//! It is done only while nothing is read from storage, written to it, allocated or evicted, because it takes
+//! It is done only while few pages a second are read from storage, written to it, allocated or evicted, because it takes
 //! milliseconds a run and whoever touches the run meanwhile waits. Looks at pages in memory and changes of them do not
 //! hold it up; but random ones nearly always meet the run that is being moved, so while other threads of the process use the
 //! processor, the thread rests fifty times as long as it worked. Runs that hold extents of several pages are left alone.
@@ -262,8 +262,8 @@ impl Leisure {
     }
 
     /// Memory ran low, so it will be a while.
-    pub fn disturbed(&mut self) {
-        (self.patience, self.seen.at) = (QUIET, Instant::now());
+    pub fn disturbed(&mut self, core: &Core) {
+        (self.patience, self.seen) = (QUIET, Look::now(core));
     }
 
     /// Collapses some runs, if it has been quiet since the last look.

@@ -135,8 +135,8 @@ impl PoolOptions {
     }
 
     /// Whether runs of pages that stay in memory are moved into huge pages, by the thread of
-    /// [`background_eviction`](Self::background_eviction) while nothing is read from storage, written to it, allocated
-    /// or evicted. Pages in memory may be changed meanwhile; whoever touches a run that is being moved waits for
+    /// [`background_eviction`](Self::background_eviction) while no more than 4096 pages a second are read from storage, written
+    /// to it, allocated and evicted, all together. Pages in memory may be changed meanwhile; whoever touches a run that is being moved waits for
     /// milliseconds, so while other threads of the process are busy, only one fiftieth of the time is spent on it. With nothing to
     /// do, the thread looks every 30 seconds. A file that grows gets huge pages from the start where they cost less than
     /// small ones. Default true; see

@@ -84,7 +84,7 @@ impl Options {
         self
     }
 
-    /// Whether runs of pages that stay in memory are moved into huge pages while storage is idle, slowly if other threads
+    /// Whether runs of pages that stay in memory are moved into huge pages while storage is nearly idle (no more than 16 MiB a second), slowly if other threads
     /// are not, and a growing file gets huge pages in memory at once where they are quickly had. Lookups in a large
     /// pool become faster. Default true; needs [`background_eviction`](Self::background_eviction) and
     /// Linux 6.1.

@@ -234,11 +234,6 @@ impl NodeMut<'_> {
     pub fn begin_at(bytes: &mut [u8], left: NodeView<&[u8]>, end: &End) -> Result<(), NodeError> {
         let mut node = NodeMut { bytes };
         node.fill_zero();
-        if end.kept == end.shape.count {
-            node.write_frame(0, &end.next, PageId(0))?;
-            node.write_hints(0);
-            return Ok(());
-        }
         let mut node = Builder::new(node.bytes, 0, &end.next, PageId(0))?;
         node.append_range(left, end.kept..end.shape.count)?;
         node.finish();

@@ -28,10 +28,10 @@ pub(crate) struct InnerPlan {
 }
 
 impl InnerDraft {
-    /// An empty draft, for a node that is filled to `percent` but has at least two children.
-    pub fn new(level: u8, lower: Option<Vec<u8>>, percent: u8) -> Self {
-        let prefix_length = lower.as_ref().map_or(0, Vec::len);
-        Self { level, lower, children: Vec::new(), prefix_length, used: 0, limit: fill_limit(percent) }
+    /// An empty draft without a lower fence, for a node that is filled to `percent` but has at least two children.
+    pub fn new(level: u8, percent: u8) -> Self {
+        let limit = fill_limit(percent);
+        Self { level, lower: None, children: Vec::new(), prefix_length: 0, used: 0, limit }
     }
 
     /// Appends a child and the separator behind it; gives the latter back if there is no room.

@@ -127,14 +127,13 @@ impl LeafDraft {
     pub fn push(&mut self, key: &[u8], value: &[u8], kind: ValueKind) -> Result<bool, NodeError> {
         let value_code = check_new(key, value, kind)?;
         let common = if self.has_prefix(key) { self.prefix_length } else { self.common_with(key) };
-        let bytes = self.used(common) + record_bytes(LEAF_STRIDE, key.len(), value.len(), common);
-        let fences = fence_bytes(self.lower.as_ref().map_or(0, Vec::len), key.len(), common);
-        if bytes + fences > self.limit && self.count > 0 {
+        let rest = key.get(common..).unwrap_or_default();
+        let bytes = self.used(common) + record_bytes(LEAF_STRIDE, rest.len(), value.len(), 0);
+        if bytes + self.fences_before(rest.len()) > self.limit && self.count > 0 {
             return Ok(false);
         }
         self.take_prefix(common);
         self.left = self.limit.saturating_sub(bytes);
-        let rest = key.get(common..).unwrap_or_default();
         self.place(rest, head_of(rest), value_code, value);
         Ok(true)
     }

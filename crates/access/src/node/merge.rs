@@ -63,11 +63,8 @@ impl Merge {
         let upper = right.upper_fence(&mut upper).then_some(upper);
         let mut frame = Frame::plain(lower.as_deref(), upper.as_deref());
         let records = |prefix_length: usize| {
-            let comes_down = if level == 0 {
-                0
-            } else {
-                INNER_STRIDE + align(separator.len().saturating_sub(prefix_length + HEAD_BYTES))
-            };
+            let comes_down =
+                if level == 0 { 0 } else { record_bytes(INNER_STRIDE, separator.len(), 0, prefix_length) };
             left.records_bytes(0..left_shape.count, prefix_length)
                 + comes_down
                 + right.records_bytes(0..right_shape.count, prefix_length)

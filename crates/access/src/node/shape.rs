@@ -69,8 +69,7 @@ impl Shape {
 /// The bytes that a new key with its value takes, slot included.
 #[inline]
 pub(super) fn entry_bytes(shape: &Shape, key_length: usize, value_length: usize) -> usize {
-    let tail = key_length.saturating_sub(shape.word.prefix_length() + HEAD_BYTES);
-    shape.word.stride() + align(tail + value_length)
+    record_bytes(shape.word.stride(), key_length, value_length, shape.word.prefix_length())
 }
 
 /// Checks that the record of a slot lies in the heap and is no longer than records can be.

@@ -202,11 +202,15 @@ impl<P: Pager> BulkLoad<'_, P> {
     /// Fetches the page in which the leaf will be into the processor's cache, a part at a time, somewhat ahead of the
     /// records: else the writing of it waits for memory that the kernel has cleared on another processor.
     fn fetch_page(&mut self) {
-        /// The bytes of a part.
+        /// The bytes of a part, and of the first one: headers, hints, and the slots of a leaf of large records.
         const PART: usize = 128;
+        const FIRST: usize = 256;
+        if self.fetched_from == NODE_BYTES {
+            self.pages.prefetch_next(0, FIRST);
+        }
         let ahead = self.leaf.heap_start().saturating_sub(PART) / PART * PART;
-        // The last part has the headers and the slots.
-        let from = if self.leaf.room() < 2 * PART { 0 } else { ahead };
+        // In the end the slots between.
+        let from = if self.leaf.room() < 2 * PART { FIRST } else { ahead.max(FIRST) };
         self.pages.prefetch_next(from, self.fetched_from.saturating_sub(from));
         self.fetched_from = from;
     }
@@ -228,7 +232,7 @@ impl<P: Pager> BulkLoad<'_, P> {
             if index == self.inner.len() {
                 let level = u8::try_from(index + 1)
                     .map_err(|_| PoolError::contents(self.tree.root, "the tree is too high"))?;
-                self.inner.push(InnerDraft::new(level, None, self.fill_percent));
+                self.inner.push(InnerDraft::new(level, self.fill_percent));
             }
             let Some(draft) = self.inner.get_mut(index) else { return Ok(()) };
             let refused = match draft.push(child, separator) {
