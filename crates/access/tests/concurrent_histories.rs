@@ -17,7 +17,7 @@ use std::{
 use support::{create_tree, options, print_counts, sealed, seed, unseal, verify};
 use vellum_access::{AccessError, Tree, Written};
 use vellum_base::Extent;
-use vellum_pool::{Bookmarks, Pool, PoolError, PoolOptions};
+use vellum_pool::{AppendHints, Pool, PoolError, PoolOptions};
 use vellum_vm::ReleaseMethod;
 
 const THREADS: u64 = 4;
@@ -197,8 +197,8 @@ fn run(options: &PoolOptions) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tree");
     let pool = Pool::create(&path, options).unwrap();
-    let end = Bookmarks::default();
-    let tree = create_tree(&pool).unwrap().with_bookmarks(&end);
+    let end = AppendHints::default();
+    let tree = create_tree(&pool).unwrap().with_append_hints(&end);
     for key in fixed_keys() {
         assert!(tree.insert(&bytes(key), &sealed(key, 1, 300)).unwrap());
     }
@@ -255,8 +255,8 @@ fn threads_agree_whichever_way_memory_is_released() {
 fn threads_that_load_in_order_do_not_split_each_others_leaves() {
     let directory = tempfile::tempdir().unwrap();
     let pool = Pool::create(directory.path().join("tree"), &options(256)).unwrap();
-    let end = Bookmarks::default();
-    let tree = create_tree(&pool).unwrap().with_bookmarks(&end);
+    let end = AppendHints::default();
+    let tree = create_tree(&pool).unwrap().with_append_hints(&end);
     let next = AtomicU64::new(0);
     const KEYS: u64 = 60_000;
     thread::scope(|scope| {
@@ -297,13 +297,13 @@ fn threads_that_load_in_order_do_not_split_each_others_leaves() {
     print_counts(2 * KEYS, &pool.statistics());
 }
 
-/// The page that a bookmark names is given to another tree: what is appended goes to its own tree all the same.
+/// The page that a append hint names is given to another tree: what is appended goes to its own tree all the same.
 #[test]
-fn a_bookmark_does_not_outlive_its_leaf() {
+fn an_append_hint_does_not_outlive_its_leaf() {
     let directory = tempfile::tempdir().unwrap();
     let pool = Pool::create(directory.path().join("tree"), &options(64)).unwrap();
-    let (end, other_end) = (Bookmarks::default(), Bookmarks::default());
-    let tree = create_tree(&pool).unwrap().with_bookmarks(&end);
+    let (end, other_end) = (AppendHints::default(), AppendHints::default());
+    let tree = create_tree(&pool).unwrap().with_append_hints(&end);
     let mut reused = 0;
     for round in 0..20 {
         for key in 0..500u64 {
@@ -314,7 +314,7 @@ fn a_bookmark_does_not_outlive_its_leaf() {
         for key in 20..500u64 {
             assert!(tree.remove(&key.to_be_bytes()).unwrap());
         }
-        let other = Tree::create(&pool).unwrap().with_bookmarks(&other_end);
+        let other = Tree::create(&pool).unwrap().with_append_hints(&other_end);
         for key in 0..2000u64 {
             assert!(other.insert(&key.to_be_bytes(), &sealed(key, round, 120)).unwrap());
         }

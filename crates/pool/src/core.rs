@@ -14,23 +14,23 @@
 //! for no latch, so it may run under any.
 
 use crate::{
-    ahead::Ahead,
-    budget::Budget,
     error::{Fault, Miss, PoolError},
-    helping::{Look, Queues},
-    huge::HugeRuns,
-    inflight::Reads,
-    lifecycle::space_map_pages,
+    file::lifecycle::space_map_pages,
+    file::superblock::{SUPERBLOCKS, Superblock},
+    io::cooperative::{CooperativeCompletion, Queues},
+    io::miss_queue::Reads,
+    maintenance::huge_pages::HugeRuns,
+    maintenance::prefault::PrefaultRequests,
     options::LogBarrier,
-    parking::ParkingLot,
+    page::optimistic_bytes::{OptimisticBytes, prefetch, prefetch_to_write},
+    page::parking::ParkingLot,
+    page::simd,
+    page::state::{PageState, Wake, Want, Word},
     primitive::spin_loop,
-    resident::{EXTENT_PAGES_MAX, ResidentSet},
+    replacement::budget::Budget,
+    replacement::resident_set::{EXTENT_PAGES_MAX, ResidentSet},
     space::SpaceMap,
-    state::{PageState, Wake, Want, Word},
     statistics::Counters,
-    superblock::{SUPERBLOCKS, Superblock},
-    view::{OptimisticBytes, prefetch, prefetch_to_write},
-    wide,
 };
 use std::sync::{
     Arc, Mutex, MutexGuard,
@@ -77,7 +77,7 @@ pub(crate) struct Core {
     /// A thread panicked while it changed a page: what is in memory must not be declared sound.
     pub(crate) panicked: AtomicBool,
     pub(crate) counters: Counters,
-    /// Extents that nothing refers to any more, but somebody still reads: see `detached`.
+    /// Extents that nothing refers to any more, but somebody still reads: see `io::extent_stream`.
     pub(crate) pending_frees: Mutex<Vec<Extent>>,
     /// The file's size as far as it has been grown, in pages.
     pub(crate) file_pages: Mutex<u64>,
@@ -85,7 +85,7 @@ pub(crate) struct Core {
     pub(crate) queues: Queues<Reads>,
     pub(crate) reads_idle: Mutex<Vec<Arc<Mutex<Reads>>>>,
     pub(crate) reading_pages: AtomicUsize,
-    pub(crate) ahead: Ahead,
+    pub(crate) prefault: PrefaultRequests,
     // Last, so that they outlive everything that points into them.
     pub(crate) huge: HugeRuns,
     /// The memory of the pages.
@@ -113,7 +113,7 @@ pub(crate) struct Parts {
     pub(crate) pool_pages: usize,
     pub(crate) count_hits: bool,
     pub(crate) huge_pages: bool,
-    pub(crate) fetch_ahead: bool,
+    pub(crate) prefault: bool,
     pub(crate) read_only: bool,
     pub(crate) file: Arc<dyn File>,
     pub(crate) releaser: Releaser,
@@ -135,7 +135,7 @@ unsafe impl Sync for Core {}
 
 impl Core {
     pub(crate) fn new(parts: Parts) -> Self {
-        wide::detect();
+        simd::detect();
         Self {
             base: parts.pages.base().as_ptr(),
             states: parts.states.base().as_ptr().cast(),
@@ -161,7 +161,7 @@ impl Core {
             queues: Queues::new(),
             reads_idle: Mutex::new(Vec::new()),
             reading_pages: AtomicUsize::new(0),
-            ahead: Ahead::new(parts.space.end(), parts.fetch_ahead),
+            prefault: PrefaultRequests::new(parts.space.end(), parts.prefault),
             huge: HugeRuns::new(&parts.pages, parts.huge_pages),
             space: parts.space,
             pages: parts.pages,
@@ -251,7 +251,7 @@ impl Core {
     }
 
     /// Waits until `want` may be possible: spins a little, then sleeps. If the page is being read by a queue whose
-    /// owner is elsewhere, this thread ends the read (see `helping`).
+    /// owner is elsewhere, this thread ends the read (see `io::cooperative`).
     pub(crate) fn wait(&self, page: PageId, want: Want) {
         let state = self.state(page);
         for _ in 0..SPINS {
@@ -260,14 +260,14 @@ impl Core {
             }
             spin_loop();
         }
-        if self.parking.park(page, state, want, None, || self.help(page)) {
+        if self.parking.park(page, state, want, None, || self.complete_cooperatively(page)) {
             self.counters.waits.add(1);
         }
     }
 
     /// Looks for the queue that reads `page`, and ends reads of it.
-    fn help(&self, page: PageId) -> Look {
-        self.queues.look(|reads| reads.holds(page), |reads| reads.finish(self, Wait::ForOne))
+    fn complete_cooperatively(&self, page: PageId) -> CooperativeCompletion {
+        self.queues.complete(|reads| reads.holds(page), |reads| reads.finish(self, Wait::ForOne))
     }
 
     /// Waits a little after an optimistic read of `page` has failed, or could not be upgraded.
@@ -279,7 +279,9 @@ impl Core {
             // Readers, or who writes the page to storage, may be what an upgrade failed for. They may also stay
             // for long and have nothing to do with it, so this does not wait until they have gone.
             let state = self.state(page);
-            if self.parking.park(page, state, Want::Exclusive, Some(READERS_WAIT_MAX), || Look::Elsewhere) {
+            if self.parking.park(page, state, Want::Exclusive, Some(READERS_WAIT_MAX), || {
+                CooperativeCompletion::NotReading
+            }) {
                 self.counters.waits.add(1);
             }
         } else {

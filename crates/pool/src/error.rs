@@ -1,6 +1,6 @@
 //! What can go wrong in the pool, and the two ways in which an operation asks to be run again.
 
-use crate::state::Word;
+use crate::page::state::Word;
 use std::{io, path::PathBuf};
 use vellum_base::{Extent, HeaderFault, PageId};
 use vellum_vm::VmError;

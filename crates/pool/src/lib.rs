@@ -7,38 +7,24 @@
 // With loom, only what is modelled is compiled, and the models do not use all of it.
 #![cfg_attr(loom, allow(dead_code))]
 
-mod bookmark;
-mod budget;
-mod helping;
+mod append_hint;
+mod io;
 #[cfg(all(test, loom))]
 mod models;
-mod parking;
+mod page;
 mod primitive;
-mod resident;
-mod state;
+mod replacement;
 
-#[cfg(not(loom))]
-mod ahead;
 #[cfg(not(loom))]
 mod core;
 #[cfg(not(loom))]
-mod detached;
-#[cfg(not(loom))]
 mod error;
 #[cfg(not(loom))]
-mod evict;
+mod file;
 #[cfg(not(loom))]
-mod guard;
-#[cfg(not(loom))]
-mod huge;
-#[cfg(not(loom))]
-mod inflight;
-#[cfg(not(loom))]
-mod lifecycle;
+mod maintenance;
 #[cfg(not(loom))]
 mod options;
-#[cfg(not(loom))]
-mod page_stream;
 #[cfg(not(loom))]
 mod pager;
 #[cfg(not(loom))]
@@ -47,29 +33,23 @@ mod pool;
 mod space;
 #[cfg(not(loom))]
 mod statistics;
-#[cfg(not(loom))]
-mod superblock;
-#[cfg(not(loom))]
-mod view;
-#[cfg(not(loom))]
-mod wide;
 
 #[cfg(not(loom))]
 pub use {
-    bookmark::{Bookmark, Bookmarks},
-    detached::ExtentStream,
+    append_hint::{AppendHint, AppendHints},
     error::{Fault, Interrupt, Miss, PoolError},
-    guard::{AllocatedGuard, ExclusiveGuard, OptimisticGuard, SharedGuard},
-    inflight::{Begun, FinishedRead, MissQueue},
+    file::superblock::{APPLICATION_BYTES, ROOTS},
+    io::extent_stream::ExtentStream,
+    io::miss_queue::{Begun, FinishedRead, MissQueue},
+    io::page_stream::PageStream,
     options::{LogBarrier, POOL_BYTES_MIN, PoolOptions},
-    page_stream::PageStream,
+    page::guard::{AllocatedGuard, ExclusiveGuard, OptimisticGuard, SharedGuard},
+    page::optimistic_bytes::OptimisticBytes,
+    page::state::SHARED_HOLDERS_MAX,
     pager::{
         AllocatedPage, ExclusivePage, ExtentWriter, Misses, OptimisticPage, PageWriter, Pager, SharedPage,
     },
     pool::Pool,
-    resident::{EXTENT_PAGES_MAX, PAGE_ID_MAX},
-    state::SHARED_HOLDERS_MAX,
+    replacement::resident_set::{EXTENT_PAGES_MAX, PAGE_ID_MAX},
     statistics::PoolStatistics,
-    superblock::{APPLICATION_BYTES, ROOTS},
-    view::OptimisticBytes,
 };

@@ -8,13 +8,13 @@
 //! What a page holds is two cells that are read and written with relaxed atomics, as the bytes of a page are.
 
 use crate::{
-    bookmark::Bookmark,
-    budget::{Budget, Woken},
-    helping::{Look, Queues},
-    parking::ParkingLot,
+    append_hint::AppendHint,
+    io::cooperative::{CooperativeCompletion, Queues},
+    page::parking::ParkingLot,
+    page::state::{PageState, Wake, Want},
     primitive::{Bug, plant, planted},
-    resident::ResidentSet,
-    state::{PageState, Wake, Want},
+    replacement::budget::{Budget, Woken},
+    replacement::resident_set::ResidentSet,
 };
 use loom::{
     cell::UnsafeCell,
@@ -243,7 +243,7 @@ fn latch(lot: &ParkingLot, state: &PageState, want: Want) {
         if taken {
             return;
         }
-        lot.park(PageId(1), state, want, None, || Look::Elsewhere);
+        lot.park(PageId(1), state, want, None, || CooperativeCompletion::NotReading);
     }
 }
 
@@ -298,7 +298,7 @@ model!(a_downgrade_wakes_readers, [WakeWithoutLock, SleepWithoutLook], || {
         let shared = shared.clone();
         thread::spawn(move || {
             while shared.1.load().is_exclusive() {
-                shared.0.park(PageId(1), &shared.1, Want::Read, None, || Look::Elsewhere);
+                shared.0.park(PageId(1), &shared.1, Want::Read, None, || CooperativeCompletion::NotReading);
             }
         })
     };
@@ -358,22 +358,22 @@ model!(the_evictor_is_woken_when_it_is_asked_for_memory, [EvictorFence, Reserver
     evictor.join().unwrap();
 });
 
-model!(a_bookmark_is_never_half_of_one_and_half_of_another, [OneLookAtTheTurn, NoFenceBehindTheTurn], || {
-    let bookmark = Arc::new(Bookmark::default());
-    bookmark.set(PageId(1), 1);
+model!(an_append_hint_is_never_half_of_one_and_half_of_another, [OneLookAtTheTurn, NoFenceBehindTheTurn], || {
+    let append hint = Arc::new(AppendHint::default());
+    append hint.set(PageId(1), 1);
     let writer = {
-        let bookmark = bookmark.clone();
+        let append hint = append hint.clone();
         thread::spawn(move || {
-            bookmark.set(PageId(2), 2);
-            bookmark.set(PageId(3), 3);
+            append hint.set(PageId(2), 2);
+            append hint.set(PageId(3), 3);
         })
     };
-    if let Some((page, token)) = bookmark.get() {
+    if let Some((page, token)) = append hint.get() {
         assert_eq!(page.0, token);
     }
-    bookmark.set(PageId(4), 4);
+    append hint.set(PageId(4), 4);
     writer.join().unwrap();
-    let (page, token) = bookmark.get().unwrap();
+    let (page, token) = append hint.get().unwrap();
     assert_eq!(page.0, token);
 });
 

@@ -16,7 +16,7 @@
 //! operations to run gives their misses to a [`Misses`], and goes on with those that need not wait.
 
 use crate::error::{Interrupt, Miss, PoolError};
-use crate::inflight::{Begun, FinishedRead};
+use crate::io::miss_queue::{Begun, FinishedRead};
 use std::collections::VecDeque;
 use vellum_base::{Bytes, Extent, PageId, PageKind};
 use vellum_vm::AlignedBuffer;
@@ -31,7 +31,7 @@ pub trait OptimisticPage: Copy {
     /// Which page it is.
     fn id(&self) -> PageId;
 
-    /// Stands for what the page holds at the moment: see [`Pager::look_again`].
+    /// Stands for what the page holds at the moment: see [`Pager::reacquire`].
     fn token(&self) -> u64;
 
     /// Its bytes, as they are at the moment of each read.
@@ -148,7 +148,7 @@ pub trait Misses {
 
     /// Begins to read single pages that will be wanted soon, neighbours by one request, and returns how many
     /// requests there are: so many will be among what [`reap`](Self::reap) gives.
-    fn begin_ahead(&mut self, pages: &[PageId]) -> usize;
+    fn begin_read_ahead(&mut self, pages: &[PageId]) -> usize;
 
     /// If memory is short, evicts pages of `passed`, from its beginning and until about `wanted` are free beyond what
     /// should be, and takes them out: single pages that were read ahead and have been used. What somebody else has
@@ -207,7 +207,7 @@ pub trait Pager: Send + Sync {
     fn root(&self, page: PageId) -> Result<Self::Optimistic<'_>, Interrupt>;
 
     /// Looks at a page on which a guard had the token `token`, if the page is in memory and was not changed since.
-    fn look_again(&self, page: PageId, token: u64) -> Option<Self::Optimistic<'_>>;
+    fn reacquire(&self, page: PageId, token: u64) -> Option<Self::Optimistic<'_>>;
 
     /// Gives up the latch on a page and goes on looking at it as it is now.
     fn relax<'p>(&'p self, guard: Self::Exclusive<'p>) -> Self::Optimistic<'p>;

@@ -2,21 +2,21 @@
 
 use crate::{
     core::{Core, Parts},
-    detached::ExtentStream,
     error::{Fault, Interrupt, Miss, PoolError},
-    evict::Evictor,
-    guard::{AllocatedGuard, ExclusiveGuard, OptimisticGuard, SharedGuard},
-    inflight::MissQueue,
-    lifecycle,
+    file::lifecycle,
+    file::superblock::{APPLICATION_BYTES, ROOTS, SUPERBLOCKS},
+    io::extent_stream::ExtentStream,
+    io::miss_queue::MissQueue,
+    io::page_stream::PageStream,
     options::{POOL_BYTES_MIN, PoolOptions},
-    page_stream::PageStream,
+    page::guard::{AllocatedGuard, ExclusiveGuard, OptimisticGuard, SharedGuard},
+    page::optimistic_bytes::{LINE_BYTES, prefetch_line},
+    page::state::Word,
     pager::Pager,
-    resident::{EXTENT_PAGES_MAX, PAGE_ID_MAX},
+    replacement::evict::Evictor,
+    replacement::resident_set::{EXTENT_PAGES_MAX, PAGE_ID_MAX},
     space::SpaceMap,
-    state::Word,
     statistics::PoolStatistics,
-    superblock::{APPLICATION_BYTES, ROOTS, SUPERBLOCKS},
-    view::{LINE_BYTES, prefetch_line},
 };
 use std::{
     path::{Path, PathBuf},
@@ -158,7 +158,7 @@ impl Pool {
             pool_pages: (options.pool_bytes / PAGE_SIZE as u64) as usize,
             count_hits: options.count_hits,
             huge_pages: options.huge_pages && faults_bring_memory,
-            fetch_ahead: options.background_eviction && !options.read_only && faults_bring_memory,
+            prefault: options.background_eviction && !options.read_only && faults_bring_memory,
             read_only: options.read_only,
             releaser,
             log: options.log.clone(),
@@ -406,7 +406,7 @@ struct Found {
     memory: PageMemory,
     capacity_pages: u64,
     space: SpaceMap,
-    superblock: crate::superblock::Superblock,
+    superblock: crate::file::superblock::Superblock,
     damaged: Option<PageId>,
     fresh: bool,
 }
@@ -467,8 +467,8 @@ impl Pager for Pool {
     }
 
     #[inline]
-    fn look_again(&self, page: PageId, token: u64) -> Option<OptimisticGuard<'_>> {
-        OptimisticGuard::look_again(&self.core, page, token)
+    fn reacquire(&self, page: PageId, token: u64) -> Option<OptimisticGuard<'_>> {
+        OptimisticGuard::reacquire(&self.core, page, token)
     }
 
     #[inline]

@@ -42,7 +42,7 @@ pub(crate) enum Bug {
     SleepWithoutLook,
     /// A sleeper looks at the queues before it announces that it waits.
     LookBeforeAnnouncing,
-    /// A page is latched for a queue before the queue is locked. Only the model of `inflight` has it.
+    /// A page is latched for a queue before the queue is locked. Only the model of `io::miss_queue` has it.
     LatchBeforeLock,
     /// Two may insert into the same slot.
     InsertWithoutExchange,
@@ -54,9 +54,9 @@ pub(crate) enum Bug {
     ReserverFence,
     /// A page ceases to be a head only after its latch is given up. Only the model of `space` has it.
     FreedBehindTheLatch,
-    /// A bookmark is believed whatever happened while it was read.
+    /// A append hint is believed whatever happened while it was read.
     OneLookAtTheTurn,
-    /// Nothing orders a bookmark's odd turn before its words.
+    /// Nothing orders a append hint's odd turn before its words.
     NoFenceBehindTheTurn,
     /// What is left in memory of an inner page is not dropped. Only the model of `space` has it.
     NoVisit,

@@ -13,7 +13,7 @@ use std::{
 };
 use vellum_access::Tree;
 use vellum_base::PageId;
-use vellum_pool::{Bookmarks, Pool, PoolStatistics};
+use vellum_pool::{AppendHints, Pool, PoolStatistics};
 use vellum_vm::File;
 
 /// What the pool has done, and how it stands.
@@ -45,7 +45,7 @@ pub(crate) struct OpenTable {
     pub(crate) name: String,
     pub(crate) root: PageId,
     /// Where its last leaf is, while records are appended.
-    pub(crate) ends: Bookmarks,
+    pub(crate) ends: AppendHints,
 }
 
 /// A table, as [`Database::tables`] lists it.
@@ -251,7 +251,7 @@ impl Database {
     ) -> Table {
         let existing = open.get(name).and_then(Weak::upgrade);
         let table = existing.unwrap_or_else(|| {
-            let table = Arc::new(OpenTable { name: name.to_owned(), root, ends: Bookmarks::default() });
+            let table = Arc::new(OpenTable { name: name.to_owned(), root, ends: AppendHints::default() });
             open.insert(name.to_owned(), Arc::downgrade(&table));
             table
         });

@@ -52,7 +52,7 @@ impl Table {
 
     #[inline]
     pub(crate) fn tree(&self) -> Tree<'_, Pool> {
-        Tree::open(&self.inner.pool, self.root).with_bookmarks(&self.open.ends)
+        Tree::open(&self.inner.pool, self.root).with_append_hints(&self.open.ends)
     }
 
     pub(crate) fn pool(&self) -> &Pool {

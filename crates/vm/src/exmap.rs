@@ -37,7 +37,7 @@ const DEVICE: &str = "/dev/exmap";
 const INTERFACES_MAX: usize = 256;
 /// An interface costs a page, so a pool has one for so many.
 const PAGES_PER_INTERFACE: usize = 64;
-/// How many pages there are beyond those that the owner speaks for. Pages that were released while the kernel
+/// How many pages there are beyond those that the owner reserves. Pages that were released while the kernel
 /// still held them, at the end of a write, say, come back only when it lets go.
 const SPARE_PAGES: usize = 64;
 /// How often a call that found no page is repeated at once, and then after a millisecond each.
@@ -243,7 +243,7 @@ impl Exmap {
                 let number = failure.raw_os_error().unwrap_or(libc::EIO);
                 return todo.iter().map(|_| Err(io::Error::from_raw_os_error(number))).collect();
             }
-            // There is a page for everybody who was spoken for; some are on their way between two lists, or held
+            // There is a page for every reservation; some are on their way between two lists, or held
             // by a write that is just over.
             if !lacking || !patience.wait() {
                 break;

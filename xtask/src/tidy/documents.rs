@@ -14,7 +14,7 @@ const FORMAT_FILES: &[&str] = &[
     "crates/base/src/lib.rs",
     "crates/pmem/src/layout.rs",
     "crates/pmem/src/superblock.rs",
-    "crates/pool/src/superblock.rs",
+    "crates/pool/src/file/superblock.rs",
     "crates/access/src/node/layout.rs",
     "crates/access/src/blob/mod.rs",
     "crates/vellum/src/catalog.rs",

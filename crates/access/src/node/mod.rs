@@ -85,9 +85,9 @@ mod edit;
 mod end;
 mod fault;
 mod frame;
-mod inner_draft;
+mod inner_builder;
 mod layout;
-mod leaf_draft;
+mod leaf_builder;
 mod merge;
 mod search;
 mod separator;
@@ -105,12 +105,12 @@ pub use copy::LeafCopy;
 pub use edit::NodeMut;
 pub use end::End;
 pub use fault::{NodeError, NodeFault};
-pub(crate) use inner_draft::InnerDraft;
+pub(crate) use inner_builder::InnerBuilder;
 pub use layout::{
     BLOB_REFERENCE_BYTES, MAX_INLINE_RECORD_BYTES, MAX_INLINE_VALUE_BYTES, MAX_INNER_COUNT, MAX_KEY_BYTES,
     MAX_LEAF_COUNT, NODE_BYTES,
 };
-pub(crate) use leaf_draft::LeafDraft;
+pub(crate) use leaf_builder::LeafBuilder;
 pub use merge::can_merge;
 pub use separator::shortest_separator;
 pub use split::Split;

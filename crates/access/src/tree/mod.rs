@@ -9,7 +9,7 @@
 //! Every operation is a function under the restart protocol of [`vellum_pool::Pager`].
 //!
 //! Whoever appends, to the end of the tree or behind its own last record elsewhere, finds the leaf by a
-//! [`Bookmark`](vellum_pool::Bookmark), without going down: it keeps the page and the version that it was left with, and
+//! [`AppendHint`](vellum_pool::AppendHint), without going down: it keeps the page and the version that it was left with, and
 //! counts only as long as that is still its version. So it needs no check of whose page it is.
 //!
 //! # Invariants
@@ -19,26 +19,20 @@
 //!   the next leaf by their parent, or by going down to the fence of the last one.
 //! - A node may be empty; merging is a matter of space, not of correctness.
 
-mod batch;
 mod bulk;
-mod cursor;
+mod change;
+mod check;
 mod descend;
-mod destroy;
-mod job;
-mod merge;
-mod modify;
-mod readahead;
-mod split;
-mod walk;
-mod wave;
-mod write;
+mod read;
 
-pub use batch::Batch;
 pub use bulk::BulkLoad;
-pub use cursor::{Cursor, Entry};
-pub use job::{Answer, Task};
-pub use walk::{TreeReport, TreeShape};
-pub use write::Written;
+pub use change::write::Written;
+pub use check::{TreeReport, TreeShape};
+pub use descend::{
+    batch::Batch,
+    operation::{Answer, Task},
+};
+pub use read::cursor::{Cursor, Entry};
 
 use crate::{
     AccessError,
@@ -47,10 +41,10 @@ use crate::{
     node::{MAX_KEY_BYTES, NodeMut, NodeView, ValueAt, ValueKind},
     value::{Held, Value},
 };
-use job::Part;
+use descend::operation::Part;
 use std::ops::Range;
 use vellum_base::{Bytes, PageId, PageKind};
-use vellum_pool::{AllocatedPage, Bookmarks, ExclusivePage, Interrupt, OptimisticPage, Pager, SharedPage};
+use vellum_pool::{AllocatedPage, AppendHints, ExclusivePage, Interrupt, OptimisticPage, Pager, SharedPage};
 
 /// A B+tree from keys of up to 1024 bytes to values of up to 1 GiB, in the order of the keys' bytes.
 ///
@@ -73,7 +67,7 @@ pub struct Tree<'p, P> {
     pager: &'p P,
     root: PageId,
     /// The leaves to which threads append records.
-    ends: Option<&'p Bookmarks>,
+    ends: Option<&'p AppendHints>,
 }
 
 impl<P> Clone for Tree<'_, P> {
@@ -111,11 +105,11 @@ impl<'p, P: Pager> Tree<'p, P> {
         Self { pager, root, ends: None }
     }
 
-    /// The same tree, with bookmarks that all its handles share: who appends records, to the end of the tree or behind
+    /// The same tree, with append hints that all its handles share: who appends records, to the end of the tree or behind
     /// one another elsewhere, finds their leaf without going down the tree.
     #[inline]
     #[must_use]
-    pub fn with_bookmarks(self, ends: &'p Bookmarks) -> Self {
+    pub fn with_append_hints(self, ends: &'p AppendHints) -> Self {
         Self { ends: Some(ends), ..self }
     }
 

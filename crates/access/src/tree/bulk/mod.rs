@@ -1,0 +1,329 @@
+//! Bulk load: a tree from records in the order of their keys, from its leaves up.
+//!
+//! Leaves are filled one after the other and never searched, and the nodes above grow along with them, a node a level
+//! at a time. The pages come from a [`PageWriter`], so leaves are consecutive on storage, and those that memory has no
+//! room for are written in large requests while the next are being filled.
+//!
+//! All of it happens beside the tree. Others may read and change the tree meanwhile; they see nothing of the load until
+//! [`BulkLoad::finish`] puts the new root's contents into the root's page, which it latches for that and in
+//! which it then looks whether the tree still is what it was. A load that ends in any other way frees what it wrote.
+
+use crate::tree::{Tree, change::split::copy_node, change::write::is_inline, check_key, latch, view_of};
+use crate::{
+    AccessError,
+    blob::write_blob,
+    node::{InnerBuilder, LeafBuilder, NODE_BYTES, NodeError, NodeView, ValueKind},
+};
+use std::io::Read;
+use vellum_base::{PageId, PageKind};
+use vellum_pool::{ExclusivePage, Interrupt, OptimisticPage, PageWriter, Pager, PoolError};
+
+/// A tree under construction: see [`Tree::bulk_load`].
+#[must_use = "nothing is loaded before `finish`"]
+pub struct BulkLoad<'p, P: Pager> {
+    tree: Tree<'p, P>,
+    pages: P::Pages<'p>,
+    /// The leaf that is being filled.
+    leaf: LeafBuilder,
+    /// From here on its page has been fetched into the processor's cache.
+    fetched_from: usize,
+    /// The nodes above it that are being filled, from level 1 up.
+    inner: Vec<InnerBuilder>,
+    fill_percent: u8,
+    count: u64,
+    /// A page could not be written, so something is missing in the middle.
+    failed: bool,
+}
+
+impl<'p, P: Pager> Tree<'p, P> {
+    /// Begins to load records in the order of their keys into the tree, which is empty.
+    ///
+    /// Nodes are filled to `fill_percent` percent (from 50 to 100; beyond, the nearest of these is taken). Full ones
+    /// are the fewest and the fastest to read; room in them delays the first splits if records will be inserted
+    /// among them later.
+    ///
+    /// # Errors
+    /// [`AccessError::NotEmpty`], and if the root cannot be read or nothing may be changed.
+    ///
+    /// ```
+    /// # use vellum_access::Tree;
+    /// # use vellum_pool::{Pool, PoolOptions};
+    /// # let directory = tempfile::tempdir()?;
+    /// # let pool = Pool::create(directory.path().join("file"), &PoolOptions::default())?;
+    /// let tree = Tree::create(&pool)?;
+    /// let mut load = tree.bulk_load(100)?;
+    /// for number in 0..1000u64 {
+    ///     load.push(&number.to_be_bytes(), b"value")?;
+    /// }
+    /// assert!(load.push(b"\0", b"value").is_err(), "it does not come behind the others");
+    /// assert_eq!(tree.get(&7u64.to_be_bytes())?, None);
+    /// assert_eq!(load.finish()?, 1000);
+    /// assert_eq!(tree.get(&7u64.to_be_bytes())?.as_deref(), Some(&b"value"[..]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn bulk_load(&self, fill_percent: u8) -> Result<BulkLoad<'p, P>, AccessError> {
+        let empty = self.pager.run(|| {
+            let root = self.pager.root(self.root)?;
+            self.level_of(&root, None)?;
+            let empty = is_empty(NodeView::new(root.bytes()));
+            root.validate().map(|()| empty)
+        })?;
+        if !empty {
+            return Err(AccessError::NotEmpty);
+        }
+        let fill_percent = fill_percent.clamp(50, 100);
+        Ok(BulkLoad {
+            tree: *self,
+            pages: self.pager.pages(PageKind::TREE_NODE)?,
+            leaf: LeafBuilder::new(fill_percent),
+            fetched_from: NODE_BYTES,
+            inner: Vec::new(),
+            fill_percent,
+            count: 0,
+            failed: false,
+        })
+    }
+}
+
+impl<P: Pager> BulkLoad<'_, P> {
+    /// Appends a record, whose key is greater than all before.
+    ///
+    /// # Errors
+    /// [`AccessError::KeyOrder`] and [`AccessError::KeyTwice`] if it is not, and if key or value is too long: the
+    /// load goes on as if nothing had been pushed. If a page cannot be written, or there is no space for it, the
+    /// load has failed.
+    #[inline]
+    pub fn push(&mut self, key: &[u8], value: &[u8]) -> Result<(), AccessError> {
+        if self.failed || !self.leaf.push_next(key, value) {
+            return self.push_any(key, value);
+        }
+        self.pushed();
+        Ok(())
+    }
+
+    /// Appends a record whose value is the next `length` bytes of `source`, without holding them in memory at once.
+    ///
+    /// # Errors
+    /// As for [`push`](Self::push), and if `source` fails or ends too early, after which the load goes on too.
+    pub fn push_from(&mut self, key: &[u8], length: u64, source: &mut dyn Read) -> Result<(), AccessError> {
+        self.check(key)?;
+        if !is_inline(key, length) {
+            return self.append_blob(key, length, source);
+        }
+        let mut value = vec![0; length as usize];
+        source.read_exact(&mut value).map_err(AccessError::Source)?;
+        self.append(key, &value, ValueKind::Inline)
+    }
+
+    /// How many records were pushed.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Puts all records into the tree, at once for everybody, and returns how many they are.
+    ///
+    /// # Errors
+    /// [`AccessError::NotEmpty`] if somebody has stored something in the tree meanwhile;
+    /// [`AccessError::LoadFailed`] after an earlier failure; and if a page cannot be written. The tree is then as it
+    /// was, and what was written is freed.
+    pub fn finish(mut self) -> Result<u64, AccessError> {
+        if self.failed {
+            return Err(AccessError::LoadFailed);
+        }
+        if self.count == 0 {
+            return Ok(0);
+        }
+        let top = self.complete()?;
+        self.pages.settle()?;
+        let Self { tree, pages, count, .. } = self;
+        if !tree.pager.run(|| tree.try_install(&top))? {
+            return Err(AccessError::NotEmpty);
+        }
+        pages.keep();
+        Ok(count)
+    }
+
+    /// Appends a record of any kind.
+    fn push_any(&mut self, key: &[u8], value: &[u8]) -> Result<(), AccessError> {
+        self.check(key)?;
+        if is_inline(key, value.len() as u64) {
+            self.append(key, value, ValueKind::Inline)
+        } else {
+            self.append_blob(key, value.len() as u64, &mut &value[..])
+        }
+    }
+
+    fn check(&self, key: &[u8]) -> Result<(), AccessError> {
+        if self.failed {
+            return Err(AccessError::LoadFailed);
+        }
+        check_key(key)?;
+        if self.leaf.is_next(key) { Ok(()) } else { Err(self.misplaced(key)) }
+    }
+
+    #[cold]
+    fn misplaced(&self, key: &[u8]) -> AccessError {
+        let before = self.leaf.last_key().unwrap_or_default();
+        let number = self.count + 1;
+        if key == before {
+            AccessError::KeyTwice { key: key.to_vec(), number }
+        } else {
+            AccessError::KeyOrder { key: key.to_vec(), before, number }
+        }
+    }
+
+    fn append_blob(&mut self, key: &[u8], length: u64, source: &mut dyn Read) -> Result<(), AccessError> {
+        let reference = write_blob(self.tree.pager, length, source)?;
+        self.pages.adopt(reference.extent());
+        self.append(key, &reference.encode(), ValueKind::Blob)
+    }
+
+    fn append(&mut self, key: &[u8], value: &[u8], kind: ValueKind) -> Result<(), AccessError> {
+        let root = self.tree.root;
+        let refused = |error| not_a_record(root, error);
+        if !self.leaf.push(key, value, kind).map_err(refused)? {
+            self.close_leaf(key).inspect_err(|_| self.failed = true)?;
+            self.leaf.push(key, value, kind).map_err(refused)?;
+            self.fetched_from = NODE_BYTES;
+        }
+        self.pushed();
+        Ok(())
+    }
+
+    /// Counts a record that is in the leaf.
+    #[inline]
+    fn pushed(&mut self) {
+        self.count += 1;
+        if self.leaf.heap_start() < self.fetched_from {
+            self.fetch_page();
+        }
+    }
+
+    /// Fetches the page in which the leaf will be into the processor's cache, a part at a time, somewhat ahead of the
+    /// records: else the writing of it waits for memory that the kernel has cleared on another processor.
+    fn fetch_page(&mut self) {
+        /// The bytes of a part, and of the first one: headers, hints, and the slots of a leaf of large records.
+        const PART: usize = 128;
+        const FIRST: usize = 256;
+        if self.fetched_from == NODE_BYTES {
+            self.pages.prefetch_next(0, FIRST);
+        }
+        let ahead = self.leaf.heap_start().saturating_sub(PART) / PART * PART;
+        // In the end the slots between.
+        let from = if self.leaf.room() < 2 * PART { FIRST } else { ahead.max(FIRST) };
+        self.pages.prefetch_next(from, self.fetched_from.saturating_sub(from));
+        self.fetched_from = from;
+    }
+
+    /// Writes the leaf that is complete because `next` has no room in it.
+    fn close_leaf(&mut self, next: &[u8]) -> Result<(), AccessError> {
+        let (root, plan) = (self.tree.root, self.leaf.plan(Some(next)));
+        let leaf = &self.leaf;
+        let write = |page: &mut [u8]| leaf.write(&plan, page).map_err(|error| not_a_record(root, error));
+        let page = self.pages.append(write)?;
+        let fence = self.leaf.restart(plan);
+        self.add_child(0, page, fence)
+    }
+
+    /// Adds a child and the separator behind it to the node that is being filled at level `index` + 1.
+    fn add_child(&mut self, index: usize, child: PageId, separator: Vec<u8>) -> Result<(), AccessError> {
+        let (mut index, mut child, mut separator) = (index, child, separator);
+        loop {
+            if index == self.inner.len() {
+                let level = u8::try_from(index + 1)
+                    .map_err(|_| PoolError::contents(self.tree.root, "the tree is too high"))?;
+                self.inner.push(InnerBuilder::new(level, self.fill_percent));
+            }
+            let Some(builder) = self.inner.get_mut(index) else { return Ok(()) };
+            let refused = match builder.push(child, separator) {
+                Ok(()) => return Ok(()),
+                Err(separator) => separator,
+            };
+            let (page, fence) = self.close_inner(index)?;
+            if let Some(builder) = self.inner.get_mut(index) {
+                // It has room for what has been refused, because it is empty.
+                let pushed = builder.push(child, refused);
+                debug_assert!(pushed.is_ok(), "an empty node has room for a child");
+            }
+            (index, child, separator) = (index + 1, page, fence);
+        }
+    }
+
+    /// Writes the node of all children that are gathered at level `index` + 1; gives its page, and the separator
+    /// behind it.
+    fn close_inner(&mut self, index: usize) -> Result<(PageId, Vec<u8>), AccessError> {
+        let root = self.tree.root;
+        let empty = || PoolError::contents(root, "a node without children");
+        let builder = self.inner.get_mut(index).ok_or_else(empty)?;
+        let plan = builder.plan().ok_or_else(empty)?;
+        let write = |page: &mut [u8]| builder.write(&plan, page).map_err(|error| not_a_record(root, error));
+        let page = self.pages.append(write)?;
+        Ok((page, builder.take(plan)))
+    }
+
+    /// Writes the last node of each level but the highest, whose contents it gives.
+    fn complete(&mut self) -> Result<Vec<u8>, AccessError> {
+        let root = self.tree.root;
+        let mut top = vec![0; NODE_BYTES];
+        let plan = self.leaf.plan(None);
+        let leaf = &self.leaf;
+        let write = |page: &mut [u8]| leaf.write(&plan, page).map_err(|error| not_a_record(root, error));
+        if self.inner.is_empty() {
+            write(&mut top)?;
+            return Ok(top);
+        }
+        let mut child = self.pages.append(write)?;
+        let mut index = 0;
+        while let Some(builder) = self.inner.get_mut(index) {
+            let plan = match builder.last_plan(child) {
+                Ok(plan) => plan,
+                Err(first) => {
+                    let write = |page: &mut [u8]| {
+                        builder.write(&first, page).map_err(|error| not_a_record(root, error))
+                    };
+                    let page = self.pages.append(write)?;
+                    let fence = builder.take(first);
+                    self.add_child(index + 1, page, fence)?;
+                    continue;
+                }
+            };
+            let is_highest = index + 1 == self.inner.len();
+            let Some(builder) = self.inner.get(index) else { break };
+            let write =
+                |page: &mut [u8]| builder.write(&plan, page).map_err(|error| not_a_record(root, error));
+            if is_highest {
+                write(&mut top)?;
+            } else {
+                child = self.pages.append(write)?;
+            }
+            index += 1;
+        }
+        Ok(top)
+    }
+}
+
+impl<'p, P: Pager> Tree<'p, P> {
+    /// Puts contents into the root if the tree is empty; false if it is not.
+    fn try_install(&self, top: &[u8]) -> Result<bool, Interrupt> {
+        let root = self.pager.root(self.root)?;
+        self.level_of(&root, None)?;
+        if !is_empty(NodeView::new(root.bytes())) {
+            root.validate()?;
+            return Ok(false);
+        }
+        let mut root = latch::<P>(root)?;
+        debug_assert!(is_empty(view_of(&root)), "latching fails if the root has changed");
+        copy_node(top, root.page_mut());
+        Ok(true)
+    }
+}
+
+fn is_empty<B: vellum_base::Bytes>(root: NodeView<B>) -> bool {
+    root.is_leaf() && root.count() == 0
+}
+
+/// The error of a node that cannot be written, which would be a fault of this module.
+#[cold]
+fn not_a_record(root: PageId, error: NodeError) -> AccessError {
+    PoolError::contents(root, format!("a bulk load into this tree made a node that is none: {error}")).into()
+}

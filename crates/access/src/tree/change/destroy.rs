@@ -1,0 +1,60 @@
+//! Freeing a whole tree.
+
+use crate::tree::Tree;
+use crate::{
+    AccessError,
+    blob::BlobReference,
+    node::{NodeView, ValueKind},
+};
+use vellum_base::{Bytes, Extent, PageHeader, PageId, PageKind};
+use vellum_pool::{Pager, PoolError, SharedPage};
+
+impl<P: Pager> Tree<'_, P> {
+    /// Frees all pages of the tree, the root's included. Nobody may use it any more, nor afterwards.
+    ///
+    /// # Errors
+    /// If a page cannot be read: what is below it is not freed then, all else is. The first error is
+    /// returned.
+    pub fn destroy(self) -> Result<(), AccessError> {
+        let mut result = Ok(());
+        let mut todo = vec![(self.root, None)];
+        while let Some((page, level)) = todo.pop() {
+            let step = self.destroy_node(page, level, &mut todo);
+            result = result.and(step);
+        }
+        result
+    }
+
+    fn destroy_node(
+        &self,
+        page: PageId,
+        level: Option<u8>,
+        todo: &mut Vec<(PageId, Option<u8>)>,
+    ) -> Result<(), AccessError> {
+        let problem = |what: String| PoolError::contents(page, what);
+        // A page that two nodes refer to has been freed when it is met again.
+        if !self.pager.is_extent(Extent::page(page)) {
+            return Err(problem("a tree's node should be here, but it is not allocated".into()).into());
+        }
+        let bytes = self.pager.shared_certain(Extent::page(page))?.page().to_vec();
+        let view = NodeView::new(&bytes[..]);
+        view.validate().map_err(|fault| problem(fault.to_string()))?;
+        let expected = level.is_none_or(|level| level == view.level());
+        if !expected || PageHeader::read(&bytes).kind != PageKind::TREE_NODE {
+            return Err(problem("a tree's node of another level should be here".into()).into());
+        }
+        todo.extend(view.children().map(|child| (child, view.level().checked_sub(1))));
+        let mut result = Ok(());
+        for index in 0..if view.is_leaf() { view.count() } else { 0 } {
+            let at = view.value_location(index);
+            let mut reference = Vec::new();
+            if at.kind == ValueKind::Blob {
+                view.bytes().append_to(at.at, at.length, &mut reference);
+            }
+            if let Some(reference) = BlobReference::decode(&reference) {
+                result = result.and(self.pager.discard(reference.extent()));
+            }
+        }
+        Ok(result.and(self.pager.discard(Extent::page(page)))?)
+    }
+}

@@ -1,0 +1,296 @@
+//! Changing a tree: the leaf is found without latches, and latched at the end.
+
+use crate::tree::{Tree, check_key, latch, view_of};
+use crate::{
+    AccessError, MAX_VALUE_BYTES,
+    blob::{BlobReference, write_blob},
+    error::{damaged, refused},
+    node::{MAX_INLINE_RECORD_BYTES, MAX_INLINE_VALUE_BYTES, NodeError, NodeMut, NodeView, ValueKind},
+};
+use std::io::Read;
+use vellum_base::Bytes;
+use vellum_pool::{ExclusivePage, Interrupt, OptimisticPage, Pager, PoolError};
+
+/// How often a record is tried in a leaf that is full and split, which takes a few times, or as many more as
+/// others fill it again at once. So it ends also in a damaged leaf whose free bytes are not there.
+const ATTEMPTS_MAX: u32 = 1 << 16;
+
+/// What a write found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Written {
+    /// The key was new.
+    Inserted,
+    /// The key had a value, which was replaced.
+    Replaced,
+    /// Nothing was done: the key was there and should not have been, or the other way round.
+    Refused,
+}
+
+/// What a write may do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::tree) enum Mode {
+    Insert,
+    Update,
+    Upsert,
+    /// Replace this large value, and no other.
+    Exchange(BlobReference),
+}
+
+/// How one attempt ended.
+enum Attempt {
+    Done(Written, Option<BlobReference>),
+    /// The leaf is full.
+    Full,
+}
+
+impl<'p, P: Pager> Tree<'p, P> {
+    /// Stores `value` under `key` if the key is new; returns whether it was.
+    ///
+    /// # Errors
+    /// If the key or value is too long, the disk is full, or a page cannot be read or written. The tree is
+    /// then as it was.
+    pub fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool, AccessError> {
+        Ok(self.write(key, value, Mode::Insert)? == Written::Inserted)
+    }
+
+    /// Replaces the value of `key` if it has one; returns whether it did.
+    ///
+    /// # Errors
+    /// As for [`insert`](Self::insert).
+    pub fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, AccessError> {
+        Ok(self.write(key, value, Mode::Update)? == Written::Replaced)
+    }
+
+    /// Stores `value` under `key`, whether or not it has a value; returns which it was.
+    ///
+    /// # Errors
+    /// As for [`insert`](Self::insert).
+    pub fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Written, AccessError> {
+        self.write(key, value, Mode::Upsert)
+    }
+
+    /// Stores the next `length` bytes of `source` under `key`, without holding them in memory at once.
+    ///
+    /// # Errors
+    /// As for [`insert`](Self::insert), and if `source` fails or ends too early.
+    pub fn upsert_from(
+        &self,
+        key: &[u8],
+        length: u64,
+        source: &mut dyn Read,
+    ) -> Result<Written, AccessError> {
+        check_key(key)?;
+        if length > MAX_VALUE_BYTES {
+            return Err(AccessError::ValueTooLong { bytes: length });
+        }
+        if is_inline(key, length) {
+            let mut value = vec![0; length as usize];
+            source.read_exact(&mut value).map_err(AccessError::Source)?;
+            return self.upsert(key, &value);
+        }
+        self.write_blob(key, length, source, Mode::Upsert)
+    }
+
+    /// Removes `key` and its value; returns whether it was there.
+    ///
+    /// # Errors
+    /// If a page cannot be read or written. The tree is then as it was.
+    pub fn remove(&self, key: &[u8]) -> Result<bool, AccessError> {
+        check_key(key)?;
+        let removed = self.pager.run(|| self.try_remove(key))?;
+        let Some((old, sparse)) = removed else { return Ok(false) };
+        self.free_blob(old);
+        if sparse {
+            // The key is gone, whatever becomes of this. What is not merged now costs space until the next
+            // removal nearby; a page that cannot be read will be reported to whoever needs what is in it.
+            let _ = self.merge(key, 0);
+        }
+        Ok(true)
+    }
+
+    pub(in crate::tree) fn write(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        mode: Mode,
+    ) -> Result<Written, AccessError> {
+        check_key(key)?;
+        if is_inline(key, value.len() as u64) {
+            self.place(key, value, ValueKind::Inline, mode)
+        } else {
+            self.write_blob(key, value.len() as u64, &mut &value[..], mode)
+        }
+    }
+
+    fn write_blob(
+        &self,
+        key: &[u8],
+        length: u64,
+        source: &mut dyn Read,
+        mode: Mode,
+    ) -> Result<Written, AccessError> {
+        // Not to write a large value for nothing; whether the key is there is decided at the leaf.
+        let hopeless = match mode {
+            Mode::Upsert | Mode::Exchange(_) => false,
+            Mode::Insert => self.value_length(key)?.is_some(),
+            Mode::Update => self.value_length(key)?.is_none(),
+        };
+        if hopeless {
+            return Ok(Written::Refused);
+        }
+        let reference = write_blob(self.pager, length, source)?;
+        self.place_blob(key, reference, mode)
+    }
+
+    /// Puts the reference to a large value that was just written into its leaf; frees the value if that is not done.
+    pub(in crate::tree) fn place_blob(
+        &self,
+        key: &[u8],
+        reference: BlobReference,
+        mode: Mode,
+    ) -> Result<Written, AccessError> {
+        let written = self.place(key, &reference.encode(), ValueKind::Blob, mode);
+        if !matches!(written, Ok(Written::Inserted | Written::Replaced)) {
+            self.free_blob(Some(reference));
+        }
+        written
+    }
+
+    /// Frees a value to which no record refers any more, after the change that made it so.
+    fn free_blob(&self, reference: Option<BlobReference>) {
+        // That it was allocated has been checked under the leaf's latch. So this fails only if a damaged
+        // record elsewhere has led somebody to free it in between; the change has been made all the same.
+        let _ = reference.map(|reference| self.pager.discard(reference.extent()));
+    }
+
+    /// Puts a record into its leaf, splitting what is full on the way, and frees the blob that it replaces.
+    fn place(&self, key: &[u8], value: &[u8], kind: ValueKind, mode: Mode) -> Result<Written, AccessError> {
+        for _ in 0..ATTEMPTS_MAX {
+            match self.pager.run(|| self.try_place(key, value, kind, mode))? {
+                Attempt::Done(written, old) => {
+                    self.free_blob(old);
+                    return Ok(written);
+                }
+                Attempt::Full => self.split(key, 0, key, value.len())?,
+            }
+        }
+        Err(PoolError::contents(self.root, "splitting its leaves makes no room in them").into())
+    }
+
+    /// Puts a small value into the leaf that covers its key. Nothing if the leaf is full or the value is no small
+    /// one: then [`write`](Self::write) does it, and may wait.
+    pub(in crate::tree) fn write_in_leaf(
+        &self,
+        leaf: P::Optimistic<'p>,
+        key: &[u8],
+        value: &[u8],
+        mode: Mode,
+    ) -> Result<Option<Written>, Interrupt> {
+        if !is_inline(key, value.len() as u64) {
+            return Ok(None);
+        }
+        Ok(match self.place_in_leaf(leaf, key, value, ValueKind::Inline, mode)? {
+            Attempt::Done(written, old) => {
+                self.free_blob(old);
+                Some(written)
+            }
+            Attempt::Full => None,
+        })
+    }
+
+    fn try_place(&self, key: &[u8], value: &[u8], kind: ValueKind, mode: Mode) -> Result<Attempt, Interrupt> {
+        let leaf = match self.hinted_leaf(key) {
+            Some(leaf) => leaf,
+            None => self.leaf(key)?,
+        };
+        self.place_in_leaf(leaf, key, value, kind, mode)
+    }
+
+    /// The leaf to which this thread appended, if it was not changed since and `key` belongs there.
+    #[inline]
+    fn hinted_leaf(&self, key: &[u8]) -> Option<P::Optimistic<'p>> {
+        let end = self.ends?.mine();
+        let (page, token) = end.get()?;
+        // It is what it was, so it still is a leaf of this tree.
+        let leaf = self.pager.reacquire(page, token).filter(|leaf| NodeView::new(leaf.bytes()).covers(key));
+        if leaf.is_none() {
+            end.clear();
+        }
+        leaf
+    }
+
+    fn place_in_leaf(
+        &self,
+        leaf: P::Optimistic<'p>,
+        key: &[u8],
+        value: &[u8],
+        kind: ValueKind,
+        mode: Mode,
+    ) -> Result<Attempt, Interrupt> {
+        let find = NodeView::new(leaf.bytes()).find(key);
+        if mode != Mode::Upsert && find.found == (mode == Mode::Insert) {
+            // A write that will be refused latches nothing.
+            leaf.validate()?;
+            return Ok(Attempt::Done(Written::Refused, None));
+        }
+        // Latching fails if the leaf has changed, so what was found before still holds.
+        let mut guard = latch::<P>(leaf)?;
+        let id = guard.id();
+        let old = if find.found { self.old_blob(&guard, find.index)? } else { None };
+        if matches!(mode, Mode::Exchange(expected) if old != Some(expected)) {
+            return Ok(Attempt::Done(Written::Refused, None));
+        }
+        let mut node = NodeMut::new(guard.page_mut());
+        let result = if find.found {
+            node.replace(find.index, value, kind)
+        } else {
+            node.insert_at(find.index, key, value, kind)
+        };
+        match result {
+            Ok(()) if find.found => Ok(Attempt::Done(Written::Replaced, old)),
+            Ok(()) => {
+                if let Some(ends) = self.ends.filter(|_| view_of(&guard).goes_on(find.index)) {
+                    let leaf = self.pager.relax(guard);
+                    ends.mine().set(leaf.id(), leaf.token());
+                }
+                Ok(Attempt::Done(Written::Inserted, None))
+            }
+            Err(NodeError::Full) => Ok(Attempt::Full),
+            Err(error) => Err(refused(id, error)),
+        }
+    }
+
+    /// Removes a record; returns the blob that it referred to, and whether the leaf should be merged.
+    fn try_remove(&self, key: &[u8]) -> Result<Option<(Option<BlobReference>, bool)>, Interrupt> {
+        let leaf = self.leaf(key)?;
+        let find = NodeView::new(leaf.bytes()).find(key);
+        if !find.found {
+            leaf.validate()?;
+            return Ok(None);
+        }
+        let mut guard = latch::<P>(leaf)?;
+        let id = guard.id();
+        let old = self.old_blob(&guard, find.index)?;
+        NodeMut::new(guard.page_mut()).remove(find.index).map_err(|fault| damaged(id, fault))?;
+        Ok(Some((old, crate::tree::change::merge::is_sparse(view_of(&guard)))))
+    }
+
+    /// The blob that a record of a latched leaf refers to, which will be freed.
+    fn old_blob(&self, guard: &impl ExclusivePage, index: usize) -> Result<Option<BlobReference>, Interrupt> {
+        let at = view_of(guard).value_location(index);
+        if at.kind == ValueKind::Inline {
+            return Ok(None);
+        }
+        let mut bytes = Vec::with_capacity(at.length);
+        guard.page().append_to(at.at, at.length, &mut bytes);
+        match BlobReference::decode(&bytes) {
+            Some(reference) if self.pager.is_extent(reference.extent()) => Ok(Some(reference)),
+            _ => Err(damaged(guard.id(), "a reference to a large value is damaged")),
+        }
+    }
+}
+
+/// Whether a value goes into the leaf.
+pub(in crate::tree) fn is_inline(key: &[u8], length: u64) -> bool {
+    length <= MAX_INLINE_VALUE_BYTES as u64 && key.len() as u64 + length <= MAX_INLINE_RECORD_BYTES as u64
+}

@@ -1,0 +1,279 @@
+//! Looking at a whole tree: how large it is, and whether everything in it is as it should be.
+
+use crate::tree::{Tree, descend::Towards};
+use crate::{
+    AccessError,
+    blob::{BlobCheck, BlobReference},
+    node::{NodeView, ValueAt, ValueKind},
+};
+use vellum_base::{Bytes, Extent, PAGE_SIZE, PageHeader, PageId, PageKind};
+use vellum_pool::{OptimisticPage, Pager, PoolError, SharedPage};
+use vellum_vm::AlignedBuffer;
+
+/// How much of a value that does not fit into the pool is read at a time, in pages.
+const PIECE_PAGES: u32 = 256;
+
+/// How large a tree is.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct TreeShape {
+    /// Levels, the leaves' included.
+    pub height: u32,
+    /// Entries.
+    pub entries: u64,
+    /// Nodes above the leaves.
+    pub inner_nodes: u64,
+    /// Leaves.
+    pub leaves: u64,
+    /// Bytes in use in the leaves.
+    pub leaf_bytes_used: u64,
+    /// Values in extents of their own.
+    pub large_values: u64,
+    /// Pages of these extents.
+    pub large_value_pages: u64,
+    /// Bytes of all keys and values.
+    pub data_bytes: u64,
+}
+
+impl TreeShape {
+    fn add(&mut self, node: NodeView<&[u8]>) {
+        if !node.is_leaf() {
+            self.inner_nodes += 1;
+            return;
+        }
+        self.leaves += 1;
+        self.leaf_bytes_used += node.used_bytes() as u64;
+        let mut key = Vec::new();
+        for index in 0..node.count() {
+            key.clear();
+            node.append_key(index, &mut key);
+            let at = node.value_location(index);
+            let reference = (at.kind == ValueKind::Blob).then(|| reference_at(node, at)).flatten();
+            self.entries += 1;
+            self.data_bytes += key.len() as u64;
+            match reference {
+                Some(reference) => {
+                    self.large_values += 1;
+                    self.large_value_pages += reference.extent().pages as u64;
+                    self.data_bytes += reference.length;
+                }
+                None => self.data_bytes += at.length as u64,
+            }
+        }
+    }
+}
+
+/// The reference to a blob that stands at `at` of a leaf.
+fn reference_at(leaf: NodeView<&[u8]>, at: ValueAt) -> Option<BlobReference> {
+    let mut bytes = Vec::with_capacity(at.length);
+    leaf.bytes().append_to(at.at, at.length, &mut bytes);
+    BlobReference::decode(&bytes)
+}
+
+/// What [`Tree::verify`] found.
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub struct TreeReport {
+    /// How large the tree is, as far as it could be walked.
+    pub shape: TreeShape,
+    /// What is wrong.
+    pub problems: Vec<AccessError>,
+}
+
+/// A node to be looked at, and what its parent says of it.
+struct Expected {
+    page: PageId,
+    level: Option<u8>,
+    lower: Option<Vec<u8>>,
+    upper: Option<Vec<u8>>,
+}
+
+impl<P: Pager> Tree<'_, P> {
+    /// Walks the whole tree, reads every page of it and checks every checksum and every invariant of nodes,
+    /// of what they say of each other, and of large values. `visit` is shown each extent that belongs to
+    /// the tree, so that the caller finds pages that belong to nothing or to two things; it returns whether
+    /// to go on into it.
+    ///
+    /// Nobody may change the tree meanwhile: what is in between two states would be reported.
+    ///
+    /// # Errors
+    /// None of its own: what is wrong is in the report. Below a node that is damaged nothing is looked at.
+    ///
+    /// ```
+    /// use std::collections::HashSet;
+    /// use vellum_access::Tree;
+    /// use vellum_pool::{Pool, PoolOptions};
+    ///
+    /// let directory = tempfile::tempdir()?;
+    /// let pool = Pool::create(directory.path().join("file"), &PoolOptions::default())?;
+    /// let tree = Tree::create(&pool)?;
+    /// tree.upsert(b"key", &[7; 100_000])?;
+    ///
+    /// let mut owned: HashSet<_> = pool.own_extents().into_iter().collect();
+    /// let report = tree.verify(|extent| owned.insert(extent)); // false: it belongs to something else too
+    /// assert!(report.problems.is_empty());
+    /// assert_eq!((report.shape.entries, report.shape.large_values), (1, 1));
+    /// pool.for_each_extent(|extent| assert!(owned.contains(&extent), "{extent} is leaked"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn verify(&self, mut visit: impl FnMut(Extent) -> bool) -> TreeReport {
+        let mut report = TreeReport::default();
+        let mut todo = vec![Expected { page: self.root, level: None, lower: None, upper: None }];
+        while let Some(expected) = todo.pop() {
+            if !visit(Extent::page(expected.page)) {
+                continue;
+            }
+            if let Err(error) = self.verify_node(&expected, &mut todo, &mut report, &mut visit) {
+                report.problems.push(error);
+            }
+        }
+        report
+    }
+
+    /// How large the tree is. Others may change it meanwhile; the numbers are then approximate.
+    ///
+    /// # Errors
+    /// If a page cannot be read or is damaged.
+    pub fn shape(&self) -> Result<TreeShape, AccessError> {
+        let root_level = self.pager.run(|| {
+            let root = self.pager.root(self.root)?;
+            let level = self.level_of(&root, None)?;
+            root.validate().map(|()| level)
+        })?;
+        let mut shape = TreeShape { height: root_level as u32 + 1, ..TreeShape::default() };
+        for level in 0..=root_level {
+            self.for_each_node(level, |node| shape.add(node))?;
+        }
+        Ok(shape)
+    }
+
+    /// Shows copies of all nodes of a level to `visit`, in the order of their keys.
+    fn for_each_node(&self, level: u8, mut visit: impl FnMut(NodeView<&[u8]>)) -> Result<(), AccessError> {
+        let (mut copy, mut fence, mut towards_first) = (Vec::new(), Vec::new(), true);
+        loop {
+            let towards = if towards_first { Towards::First } else { Towards::Behind(&fence) };
+            if !self.copy_node(towards, level, level == 0, &mut copy)? {
+                return Ok(());
+            }
+            let node = NodeView::new(&copy[..]);
+            visit(node);
+            fence.clear();
+            if !node.upper_fence(&mut fence) {
+                return Ok(());
+            }
+            towards_first = false;
+        }
+    }
+
+    fn verify_node(
+        &self,
+        expected: &Expected,
+        todo: &mut Vec<Expected>,
+        report: &mut TreeReport,
+        visit: &mut impl FnMut(Extent) -> bool,
+    ) -> Result<(), AccessError> {
+        let page = expected.page;
+        let problem = |what: String| AccessError::Pool(PoolError::contents(page, what));
+        // A copy, so that the node is not latched while its blobs are read.
+        let bytes = self.pager.shared_certain(Extent::page(page))?.page().to_vec();
+        if PageHeader::read(&bytes).kind != PageKind::TREE_NODE {
+            return Err(problem("a tree's node should be here".into()));
+        }
+        let view = NodeView::new(&bytes[..]);
+        view.validate().map_err(|fault| problem(fault.to_string()))?;
+        if expected.level.is_some_and(|level| level != view.level()) {
+            return Err(problem(format!("it has level {}, which its parent has not", view.level())));
+        }
+        let fence = |(exists, key): (bool, Vec<u8>)| exists.then_some(key);
+        let (mut lower, mut upper) = (Vec::new(), Vec::new());
+        let lower = fence((view.lower_fence(&mut lower), lower));
+        let upper = fence((view.upper_fence(&mut upper), upper));
+        if lower != expected.lower || upper != expected.upper {
+            return Err(problem("its fences are not the separators of its parent".into()));
+        }
+        report.shape.height = report.shape.height.max(view.level() as u32 + 1);
+        report.shape.add(view);
+        if view.is_leaf() {
+            self.verify_blobs(view, report, visit);
+        } else {
+            Self::push_children(view, lower, upper, todo);
+        }
+        Ok(())
+    }
+
+    fn push_children(
+        view: NodeView<&[u8]>,
+        mut lower: Option<Vec<u8>>,
+        upper: Option<Vec<u8>>,
+        todo: &mut Vec<Expected>,
+    ) {
+        for (index, page) in view.children().enumerate() {
+            let separator = if index < view.count() {
+                let mut key = Vec::new();
+                view.append_key(index, &mut key);
+                Some(key)
+            } else {
+                upper.clone()
+            };
+            let level = view.level().checked_sub(1);
+            let lower = std::mem::replace(&mut lower, separator.clone());
+            todo.push(Expected { page, level, lower, upper: separator });
+        }
+    }
+
+    fn verify_blobs(
+        &self,
+        leaf: NodeView<&[u8]>,
+        report: &mut TreeReport,
+        visit: &mut impl FnMut(Extent) -> bool,
+    ) {
+        let mut key = Vec::new();
+        for index in 0..leaf.count() {
+            let at = leaf.value_location(index);
+            if at.kind == ValueKind::Inline {
+                continue;
+            }
+            key.clear();
+            leaf.append_key(index, &mut key);
+            let verified = match reference_at(leaf, at) {
+                Some(reference) if visit(reference.extent()) => self.verify_blob(&key, reference),
+                Some(_) => Ok(()),
+                None => {
+                    let page = PageHeader::read(leaf.bytes()).extent.head;
+                    Err(PoolError::contents(page, "a reference to a large value is damaged").into())
+                }
+            };
+            report.problems.extend(verified.err());
+        }
+    }
+
+    /// Reads all of a large value and checks it.
+    fn verify_blob(&self, key: &[u8], reference: BlobReference) -> Result<(), AccessError> {
+        let extent = reference.extent();
+        let mut check = BlobCheck::new(reference);
+        let in_memory = extent.pages <= self.pager.comfortable_pages();
+        if in_memory {
+            check.update(self.pager.shared_certain(extent)?.page());
+        }
+        let mut page = if in_memory { extent.pages } else { 0 };
+        while page < extent.pages {
+            let pages = PIECE_PAGES.min(extent.pages - page);
+            let mut piece = AlignedBuffer::new(pages as usize * PAGE_SIZE);
+            let found = self.with_blob(key, |pager, leaf, found| {
+                leaf.validate()?;
+                if found != Some(reference) {
+                    return Ok(false);
+                }
+                pager.read_part(leaf, extent, page, &mut piece).map(|()| true)
+            })?;
+            if !found {
+                let what = "a key of the leaf that refers to it is not found from the root";
+                return Err(PoolError::contents(reference.head, what).into());
+            }
+            check.update(&piece);
+            page += pages;
+        }
+        // What fits was checked as a whole when it was read in, or has not been written yet.
+        Ok(check.finish(!in_memory)?)
+    }
+}

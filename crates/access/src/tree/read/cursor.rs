@@ -1,0 +1,477 @@
+//! Cursors: walking a range of keys in either direction.
+//!
+//! A cursor keeps a look at the leaf in which it stands, and copies records out of it in groups: a few at first, for
+//! most ranges are short, more as it goes on, and then whole leaves at once. After each group the look is validated,
+//! so what has been copied of one leaf belongs to one moment. If the leaf has changed when more is wanted of it, the
+//! cursor looks for its place anew, by the key behind or before which it stands.
+//!
+//! At the leaf's end it goes to the next child of the parent by which it came, as long as the parent is what it was;
+//! else down the tree, to the leaf beyond the fence. So it holds no latch between two calls, whatever others do
+//! meanwhile; what it shows at once belongs to one moment, and different groups to different ones.
+
+use crate::tree::{
+    Tree, check_key,
+    descend::{Direction, NOT_ITS_FENCES, Place, Towards, leads_on},
+    read::read_ahead::ReadAhead,
+};
+use crate::{
+    AccessError,
+    blob::BlobReference,
+    node::{LeafCopy, NODE_BYTES, NodeView, ValueKind},
+    value::{Held, Value},
+};
+use std::ops::{Bound, Range};
+use vellum_base::Bytes;
+use vellum_pool::{Interrupt, OptimisticPage, Pager, PoolError};
+
+/// How many bytes of records a cursor copies at a time, to begin with; after these groups it copies whole leaves.
+const GROUPS_BYTES: [usize; 2] = [256, 1024];
+
+/// Walks the entries of a range in both directions.
+///
+/// A cursor stands *between* two entries: [`next`](Self::next) returns the one behind and steps over it,
+/// [`previous`](Self::previous) the one before. A new cursor stands at the beginning of its range.
+///
+/// An entry that is in the range throughout is shown once in each pass, in order; one that comes or goes
+/// meanwhile may be shown or not. A step that fails leaves the cursor where it was, to be tried again.
+///
+/// ```
+/// use std::ops::Bound;
+/// use vellum_access::Tree;
+/// use vellum_pool::{Pool, PoolOptions};
+///
+/// let directory = tempfile::tempdir()?;
+/// let pool = Pool::create(directory.path().join("file"), &PoolOptions::default())?;
+/// let tree = Tree::create(&pool)?;
+/// for (name, number) in [(b"one", b"1"), (b"two", b"2"), (b"six", b"6")] {
+///     tree.insert(name, number)?;
+/// }
+/// let mut cursor = tree.range(Bound::Excluded(b"one"), Bound::Unbounded)?;
+/// let entry = cursor.next()?.expect("there is one behind `one`");
+/// assert_eq!((entry.key(), entry.inline_value()), (&b"six"[..], Some(&b"6"[..])));
+/// cursor.seek_to_end();
+/// assert_eq!(cursor.previous()?.map(|entry| entry.key().to_vec()), Some(b"two".to_vec()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Cursor<'p, P: Pager + 'p> {
+    tree: Tree<'p, P>,
+    lower: Bound<Vec<u8>>,
+    upper: Bound<Vec<u8>>,
+    /// Where it stands, whatever becomes of the leaf.
+    stand: Stand,
+    /// The key behind or before which it stands; that of the entry that was shown last.
+    key: Vec<u8>,
+    /// Where it stands in the tree; none before the first step, and when the leaf has changed.
+    place: Option<Place<'p, P>>,
+    /// What has been copied of that leaf.
+    leaf: LeafCopy,
+    /// The slot behind the cursor.
+    index: usize,
+    /// How many groups have been copied since the cursor was put where it began.
+    groups: usize,
+    ahead: ReadAhead<'p, P>,
+}
+
+/// Between which keys a cursor stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stand {
+    /// At the beginning of the range.
+    Start,
+    /// At its end.
+    End,
+    /// Just before the cursor's key, which need not be there.
+    Before,
+    /// Right behind it.
+    Behind,
+}
+
+/// An entry, as long as the cursor stays where it is.
+pub struct Entry<'c, 'p, P> {
+    tree: Tree<'p, P>,
+    key: &'c [u8],
+    value: EntryValue<'c>,
+}
+
+#[derive(Clone, Copy)]
+enum EntryValue<'c> {
+    Inline(&'c [u8]),
+    Blob(BlobReference),
+}
+
+impl<'c, 'p, P: Pager> Entry<'c, 'p, P> {
+    /// The key.
+    pub fn key(&self) -> &'c [u8] {
+        self.key
+    }
+
+    /// The length of the value, which takes no reading.
+    pub fn value_length(&self) -> u64 {
+        match self.value {
+            EntryValue::Inline(bytes) => bytes.len() as u64,
+            EntryValue::Blob(reference) => reference.length,
+        }
+    }
+
+    /// The value, if it is a small one that the cursor has at hand.
+    pub fn inline_value(&self) -> Option<&'c [u8]> {
+        match self.value {
+            EntryValue::Inline(bytes) => Some(bytes),
+            EntryValue::Blob(_) => None,
+        }
+    }
+
+    /// The value. A large one is looked up anew, and is the one that the key has now; `None` if the key was
+    /// removed meanwhile.
+    ///
+    /// # Errors
+    /// As for [`Tree::value`].
+    pub fn value(&self) -> Result<Option<Value<'p, P>>, AccessError> {
+        match self.value {
+            EntryValue::Inline(bytes) => Ok(Some(Value(Held::Copy(bytes.to_vec())))),
+            EntryValue::Blob(_) => self.tree.value(self.key),
+        }
+    }
+}
+
+impl<'p, P: Pager> Tree<'p, P> {
+    /// A cursor over the entries whose keys lie between the bounds, which stands at the beginning.
+    ///
+    /// # Errors
+    /// If a bound is longer than a key can be.
+    pub fn range(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Result<Cursor<'p, P>, AccessError> {
+        for bound in [lower, upper] {
+            if let Bound::Included(key) | Bound::Excluded(key) = bound {
+                check_key(key)?;
+            }
+        }
+        Ok(Cursor {
+            tree: *self,
+            lower: lower.map(<[u8]>::to_vec),
+            upper: upper.map(<[u8]>::to_vec),
+            stand: Stand::Start,
+            key: Vec::new(),
+            place: None,
+            leaf: LeafCopy::default(),
+            index: 0,
+            groups: 0,
+            ahead: ReadAhead::new(),
+        })
+    }
+}
+
+impl<'p, P: Pager> Cursor<'p, P> {
+    /// Goes to the beginning of the range.
+    pub fn seek_to_start(&mut self) {
+        self.put(Stand::Start);
+    }
+
+    /// Goes to the end of the range, for walking backwards.
+    pub fn seek_to_end(&mut self) {
+        self.put(Stand::End);
+    }
+
+    /// Goes to just before `key`, whether or not it is there. Outside of the range, it goes to the end of the
+    /// range that is nearer.
+    ///
+    /// # Errors
+    /// If the key is too long.
+    pub fn seek(&mut self, key: &[u8]) -> Result<(), AccessError> {
+        check_key(key)?;
+        if self.is_before_range(key) {
+            self.put(Stand::Start);
+        } else if self.is_behind_range(key) {
+            self.put(Stand::End);
+        } else {
+            self.put(Stand::Before);
+            self.key.clear();
+            self.key.extend_from_slice(key);
+        }
+        Ok(())
+    }
+
+    /// Begins anew somewhere.
+    fn put(&mut self, stand: Stand) {
+        self.stand = stand;
+        self.groups = 0;
+        self.leave();
+        self.ahead.reset(Direction::Forward);
+    }
+
+    /// Steps over the next entry and returns it; `None` at the end of the range.
+    ///
+    /// # Errors
+    /// If a page cannot be read or is damaged.
+    #[inline]
+    #[expect(clippy::should_implement_trait, reason = "the entry borrows from the cursor")]
+    pub fn next(&mut self) -> Result<Option<Entry<'_, 'p, P>>, AccessError> {
+        while !self.leaf.holds(self.index) {
+            if !self.fetch(Direction::Forward)? {
+                return Ok(None);
+            }
+        }
+        let index = self.index;
+        self.load_key(index);
+        if self.is_behind_range(&self.key) {
+            self.stand = Stand::End;
+            return Ok(None);
+        }
+        self.stand = Stand::Before;
+        let value = self.value_at(index)?;
+        (self.stand, self.index) = (Stand::Behind, index + 1);
+        Ok(Some(self.entry(value)))
+    }
+
+    /// Steps back over the entry before and returns it; `None` at the beginning of the range.
+    ///
+    /// # Errors
+    /// As for [`next`](Self::next).
+    #[inline]
+    pub fn previous(&mut self) -> Result<Option<Entry<'_, 'p, P>>, AccessError> {
+        let index = loop {
+            match self.index.checked_sub(1) {
+                Some(index) if self.leaf.holds(index) => break index,
+                _ if !self.fetch(Direction::Backward)? => return Ok(None),
+                _ => {}
+            }
+        };
+        self.load_key(index);
+        if self.is_before_range(&self.key) {
+            self.stand = Stand::Start;
+            return Ok(None);
+        }
+        self.stand = Stand::Behind;
+        let value = self.value_at(index)?;
+        (self.stand, self.index) = (Stand::Before, index);
+        Ok(Some(self.entry(value)))
+    }
+
+    /// Does the next thing that it takes to have the next record in this direction at hand; false if there is none.
+    #[inline(never)]
+    fn fetch(&mut self, direction: Direction) -> Result<bool, AccessError> {
+        let Some(place) = &self.place else { return self.arrive(direction).map(|()| true) };
+        let at_end = match direction {
+            Direction::Forward => self.index >= self.leaf.count(),
+            Direction::Backward => self.index == 0,
+        };
+        if at_end {
+            return self.go_on(direction);
+        }
+        let page = place.node;
+        copy_group(NodeView::new(page.bytes()), self.index, direction, self.groups, &mut self.leaf);
+        self.groups += 1;
+        if page.validate().is_err() {
+            // The leaf is not what it was: the copy is worthless, the place in it too.
+            self.leave();
+        }
+        Ok(true)
+    }
+
+    /// Looks for the place where the cursor stands.
+    fn arrive(&mut self, direction: Direction) -> Result<(), AccessError> {
+        let bound = match self.stand {
+            Stand::Start => Some((&self.lower, Stand::Before, Stand::Behind)),
+            Stand::End => Some((&self.upper, Stand::Behind, Stand::Before)),
+            Stand::Before | Stand::Behind => None,
+        };
+        if let Some((bound, included, excluded)) = bound {
+            let (key, stand) = match bound {
+                Bound::Included(key) => (&key[..], included),
+                Bound::Excluded(key) => (&key[..], excluded),
+                Bound::Unbounded => (&[][..], self.stand),
+            };
+            self.key.clear();
+            self.key.extend_from_slice(key);
+            self.stand = stand;
+        }
+        self.land(direction, None)
+    }
+
+    /// Goes from the end of a leaf to the one that lies beyond it in this direction; false if there is nothing of the
+    /// range.
+    fn go_on(&mut self, direction: Direction) -> Result<bool, AccessError> {
+        self.key.clear();
+        let view = self.leaf.view();
+        let (more, bound) = match direction {
+            Direction::Forward => (view.upper_fence(&mut self.key) && !self.ends_at(&self.key), &self.upper),
+            Direction::Backward => {
+                (view.lower_fence(&mut self.key) && !self.is_before_range(&self.key), &self.lower)
+            }
+        };
+        if !more {
+            self.stand = match direction {
+                Direction::Forward => Stand::End,
+                Direction::Backward => Stand::Start,
+            };
+            return Ok(false);
+        }
+        self.stand = Stand::Behind;
+        let bound = match bound {
+            Bound::Included(key) | Bound::Excluded(key) => Some(&key[..]),
+            Bound::Unbounded => None,
+        };
+        let sibling = self.place.as_ref().and_then(|place| place.sibling(direction));
+        self.ahead.advance(&self.tree, direction, (&self.key, sibling), bound);
+        self.land(direction, sibling)?;
+        self.fetch_ahead(direction);
+        Ok(true)
+    }
+
+    /// Goes to the leaf where the cursor stands: to that to which `sibling` refers, if it does so still, and else down
+    /// the tree. Copies the first group of it. If that fails, the cursor stands where it stood.
+    fn land(
+        &mut self,
+        direction: Direction,
+        mut sibling: Option<(P::Optimistic<'p>, usize)>,
+    ) -> Result<(), AccessError> {
+        self.leave();
+        let Self { tree, key, leaf, groups, .. } = self;
+        let (stand, in_passing) = (self.stand, self.ahead.is_scan());
+        let towards = match (stand, direction) {
+            (Stand::Start, _) => Towards::First,
+            (Stand::End, _) => Towards::Last,
+            (Stand::Behind, Direction::Forward) => Towards::Behind(key),
+            _ => Towards::Key(key),
+        };
+        loop {
+            let (place, index) = tree.pager.run(|| {
+                sibling = sibling.filter(|(parent, _)| parent.validate().is_ok());
+                let place = match sibling {
+                    Some((parent, place)) => tree.leaf_of(parent, place, in_passing)?,
+                    None => tree.leaf_at(towards, in_passing)?,
+                };
+                let view = NodeView::new(place.node.bytes());
+                let index = match towards {
+                    Towards::First => 0,
+                    Towards::Last => view.count(),
+                    _ if sibling.is_some() && direction == Direction::Forward => 0,
+                    _ if sibling.is_some() => view.count(),
+                    Towards::Key(key) | Towards::Behind(key) => {
+                        let find = view.find(key);
+                        find.index + usize::from(find.found && stand == Stand::Behind)
+                    }
+                };
+                if *groups < GROUPS_BYTES.len() {
+                    leaf.begin(view);
+                }
+                copy_group(view, index, direction, *groups, leaf);
+                place.node.validate()?;
+                Ok::<_, Interrupt>((place, index))
+            })?;
+            if leads_on(leaf.view(), towards) {
+                *groups += 1;
+                (self.place, self.index) = (Some(place), index);
+                return Ok(());
+            }
+            leaf.clear();
+            if sibling.take().is_none() {
+                return Err(PoolError::contents(place.node.id(), NOT_ITS_FENCES).into());
+            }
+        }
+    }
+
+    /// Fetches the leaves that come next into the processor's cache, if the cursor has come so far that they will be
+    /// wanted: what has to be read of a leaf before all else two leaves ahead, for the translation of its address takes
+    /// longest, and the rest of it one leaf ahead.
+    fn fetch_ahead(&self, direction: Direction) {
+        const FIRST_BYTES: usize = NodeView::<&[u8]>::GUIDE_BYTES;
+        let Some(place) = self.place.as_ref().filter(|_| self.groups > GROUPS_BYTES.len()) else { return };
+        let pager = self.tree.pager;
+        if let Some(page) = place.neighbour(direction, 2) {
+            pager.prefetch(page, 0, FIRST_BYTES);
+        }
+        if let Some(page) = place.neighbour(direction, 1) {
+            pager.prefetch(page, FIRST_BYTES, NODE_BYTES - FIRST_BYTES);
+        }
+    }
+
+    /// Forgets the leaf in which the cursor stands.
+    fn leave(&mut self) {
+        self.place = None;
+        self.leaf.clear();
+    }
+
+    #[inline]
+    fn load_key(&mut self, index: usize) {
+        self.key.clear();
+        self.leaf.view().append_key(index, &mut self.key);
+    }
+
+    /// Whether no key of the range is `key` or lies before it.
+    fn is_before_range(&self, key: &[u8]) -> bool {
+        match &self.lower {
+            Bound::Included(lower) => key < &lower[..],
+            Bound::Excluded(lower) => key <= &lower[..],
+            Bound::Unbounded => false,
+        }
+    }
+
+    /// Whether no key of the range is `key` or lies behind it.
+    fn is_behind_range(&self, key: &[u8]) -> bool {
+        match &self.upper {
+            Bound::Included(upper) => key > &upper[..],
+            Bound::Excluded(upper) => key >= &upper[..],
+            Bound::Unbounded => false,
+        }
+    }
+
+    /// Whether no key of the range lies behind `fence`.
+    fn ends_at(&self, fence: &[u8]) -> bool {
+        match &self.upper {
+            Bound::Included(upper) | Bound::Excluded(upper) => fence >= &upper[..],
+            Bound::Unbounded => false,
+        }
+    }
+
+    /// The value in slot `index` of the copy: its place there, or what it refers to.
+    #[inline]
+    fn value_at(&self, index: usize) -> Result<Located, AccessError> {
+        let view = self.leaf.view();
+        let at = view.value_location(index);
+        let range = at.at..at.at + at.length;
+        let located = view.bytes().get(range.clone()).and_then(|bytes| match at.kind {
+            ValueKind::Inline => Some(Located::Inline(range)),
+            ValueKind::Blob => BlobReference::decode(bytes).map(Located::Blob),
+        });
+        located.ok_or_else(|| self.damaged())
+    }
+
+    #[cold]
+    fn damaged(&self) -> AccessError {
+        let page = self.place.as_ref().map_or(self.tree.root, |place| place.node.id());
+        PoolError::contents(page, "a record of this leaf lies outside of it").into()
+    }
+
+    /// The entry whose key has been loaded.
+    #[inline]
+    fn entry(&self, value: Located) -> Entry<'_, 'p, P> {
+        let value = match value {
+            Located::Inline(range) => {
+                EntryValue::Inline(self.leaf.view().bytes().get(range).unwrap_or_default())
+            }
+            Located::Blob(reference) => EntryValue::Blob(reference),
+        };
+        Entry { tree: self.tree, key: &self.key, value }
+    }
+}
+
+/// Where the value of an entry is.
+enum Located {
+    /// At these bytes of the copy of the leaf.
+    Inline(Range<usize>),
+    Blob(BlobReference),
+}
+
+/// Copies the records of a leaf that come next in this direction, `index` being the slot behind the cursor.
+fn copy_group<B: Bytes>(
+    leaf: NodeView<B>,
+    index: usize,
+    direction: Direction,
+    groups: usize,
+    copy: &mut LeafCopy,
+) {
+    match (GROUPS_BYTES.get(groups), direction) {
+        (Some(bytes), Direction::Forward) => copy.add_from(leaf, index, *bytes),
+        (Some(bytes), Direction::Backward) => copy.add_before(leaf, index, *bytes),
+        (None, _) => copy.copy_all(leaf),
+    }
+}

@@ -1,0 +1,231 @@
+//! Fetching the leaves that a cursor will come to, ahead of time.
+//!
+//! The leaves are named by the node above them, of which this keeps a copy. What of them is not in memory is read in
+//! requests as large as consecutive pages allow, so many pages ahead as the *window* says. It begins small when a
+//! cursor has crossed its second leaf, so that short ranges read nothing for nothing. Whenever half of it has been passed
+//! it is doubled, up to 8 MiB or an eighth of the pool, and filled again, so that there is always something under way. Nothing is read beyond the cursor's range, and nothing more
+//! once the cursor is dropped.
+//!
+//! The copy may be out of date, and lead to pages that are no leaves of this tree any more. That costs a read and does
+//! no harm: the cursor itself goes by nodes that it validates. So errors are left to it too.
+//!
+//! What a scan brings in does not push out what others use. It comes in marked, as if nobody had wanted it since the
+//! clock passed, the scan's own look does not count as a use, and when memory is short the scan gives up the pages
+//! that it has passed before it reads more.
+
+use crate::node::{NODE_BYTES, NodeView};
+use crate::tree::{
+    Tree,
+    descend::{Direction, Towards},
+};
+use std::{cmp::Ordering, collections::VecDeque};
+use vellum_base::{Bytes, PageId};
+use vellum_pool::{FinishedRead, Misses, OptimisticPage, Pager};
+
+/// How many leaves are fetched ahead at first.
+const WINDOW_FIRST: usize = 8;
+/// How many leaves are fetched ahead at most: 8 MiB.
+const WINDOW_MAX: usize = 2048;
+/// How many requests overlap.
+const DEPTH: usize = 128;
+/// After so many leaves a cursor counts as a scan, which leaves no trace in what stays in memory.
+const SCAN_LEAVES: usize = 8;
+
+/// What a cursor will come to.
+pub(in crate::tree) struct ReadAhead<'p, P: Pager + 'p> {
+    /// There is none before something is missing.
+    reads: Option<P::Misses<'p>>,
+    direction: Direction,
+    /// Leaves crossed in this direction.
+    crossed: usize,
+    /// How many leaves ahead were fetched when the window was filled last.
+    window: usize,
+    /// A copy of the node above the leaves; empty before the first.
+    parent: Vec<u8>,
+    /// The child of it that has to be looked at next.
+    next: usize,
+    /// There is nothing more to be read ahead.
+    exhausted: bool,
+    /// The leaves ahead, the nearest first, and whether this scan has brought them in.
+    ahead: VecDeque<(PageId, bool)>,
+    /// The leaf that the cursor is in, if this scan has brought it in.
+    current: Option<PageId>,
+    /// Leaves that this scan has brought in and left behind, the oldest first.
+    passed: VecDeque<PageId>,
+    finished: Vec<FinishedRead>,
+}
+
+impl<'p, P: Pager> ReadAhead<'p, P> {
+    pub(in crate::tree) fn new() -> Self {
+        Self {
+            reads: None,
+            direction: Direction::Forward,
+            crossed: 0,
+            window: 0,
+            parent: Vec::new(),
+            next: 0,
+            exhausted: false,
+            ahead: VecDeque::new(),
+            current: None,
+            passed: VecDeque::new(),
+            finished: Vec::new(),
+        }
+    }
+
+    /// The cursor begins anew, somewhere else.
+    pub(in crate::tree) fn reset(&mut self, direction: Direction) {
+        self.direction = direction;
+        self.crossed = 0;
+        self.window = 0;
+        self.parent.clear();
+        self.exhausted = false;
+        self.passed.extend(self.current.take());
+        self.passed.extend(self.ahead.drain(..).filter_map(|(page, mine)| mine.then_some(page)));
+    }
+
+    /// Whether what the cursor does counts as a scan.
+    pub(in crate::tree) fn is_scan(&self) -> bool {
+        self.crossed >= SCAN_LEAVES
+    }
+
+    /// The cursor is about to go to the leaf beyond `fence`, to which the node above may refer at `sibling`; nothing
+    /// beyond `bound` is of interest to it.
+    pub(in crate::tree) fn advance(
+        &mut self,
+        tree: &Tree<'p, P>,
+        direction: Direction,
+        (fence, sibling): (&[u8], Option<(P::Optimistic<'p>, usize)>),
+        bound: Option<&[u8]>,
+    ) {
+        if direction != self.direction {
+            self.reset(direction);
+        }
+        self.crossed += 1;
+        if self.crossed < 2 {
+            return;
+        }
+        if self.parent.is_empty() && !self.exhausted {
+            match sibling {
+                Some((parent, place)) if self.copy_parent(&parent, place) => {}
+                _ => self.find_parent(tree, fence),
+            }
+        }
+        if !self.exhausted && self.ahead.len() <= self.window / 2 {
+            self.fill(tree, bound);
+        }
+        self.passed.extend(self.current.take());
+        if let Some((page, mine)) = self.ahead.pop_front() {
+            self.current = mine.then_some(page);
+            self.arrive(tree, page);
+        }
+    }
+
+    /// Waits for the leaf that the cursor goes to now.
+    fn arrive(&mut self, tree: &Tree<'p, P>, page: PageId) {
+        let Some(reads) = &mut self.reads else { return };
+        while reads.under_way() > 0 && tree.pager.is_latched(page) {
+            reads.reap(true, &mut self.finished);
+            self.finished.clear();
+        }
+    }
+
+    /// Copies a node above the leaves, if it has not changed, of which the child at `place` is looked at next.
+    fn copy_parent(&mut self, parent: &P::Optimistic<'p>, place: usize) -> bool {
+        self.parent.clear();
+        parent.bytes().append_to(0, NODE_BYTES, &mut self.parent);
+        if parent.validate().is_err() {
+            self.parent.clear();
+        }
+        self.next = NodeView::new(&self.parent[..]).child_index(place);
+        !self.parent.is_empty()
+    }
+
+    /// Copies the node above the leaf beyond `fence`.
+    fn find_parent(&mut self, tree: &Tree<'p, P>, fence: &[u8]) {
+        let towards = match self.direction {
+            Direction::Forward => Towards::Behind(fence),
+            Direction::Backward => Towards::Key(fence),
+        };
+        if !matches!(tree.copy_node(towards, 1, false, &mut self.parent), Ok(true)) {
+            self.exhausted = true;
+            return;
+        }
+        let find = NodeView::new(&self.parent[..]).find(fence);
+        let behind = self.direction == Direction::Forward && find.found;
+        self.next = find.index + usize::from(behind);
+    }
+
+    /// Begins to read leaves until the window is full.
+    fn fill(&mut self, tree: &Tree<'p, P>, bound: Option<&[u8]>) {
+        let most = WINDOW_MAX.min(tree.pager.comfortable_pages() as usize).max(2);
+        self.window = (self.window * 2).max(WINDOW_FIRST).min(most);
+        let (mut missing, mut wanted) = (Vec::new(), self.window.saturating_sub(self.ahead.len()));
+        while wanted > 0 && !self.exhausted {
+            let Some(page) = self.next_leaf(tree, bound) else { break };
+            let is_missing = tree.pager.is_evicted(page);
+            if is_missing {
+                missing.push(page);
+            }
+            self.ahead.push_back((page, is_missing));
+            wanted -= 1;
+        }
+        if missing.is_empty() {
+            return;
+        }
+        if self.reads.is_none() {
+            // Without, the cursor reads leaf by leaf.
+            self.reads = tree.pager.misses(DEPTH).ok();
+        }
+        let Some(reads) = &mut self.reads else { return };
+        if self.direction == Direction::Backward {
+            missing.reverse();
+        }
+        reads.give_up(&mut self.passed, missing.len());
+        reads.begin_read_ahead(&missing);
+        reads.reap(false, &mut self.finished);
+        self.finished.clear();
+    }
+
+    /// The next leaf in the direction of the cursor, within its range.
+    fn next_leaf(&mut self, tree: &Tree<'p, P>, bound: Option<&[u8]>) -> Option<PageId> {
+        loop {
+            let view = NodeView::new(&self.parent[..]);
+            let count = view.count();
+            let (inside, separator) = match self.direction {
+                Direction::Forward => (self.next <= count, self.next.checked_sub(1)),
+                // It wraps below zero.
+                Direction::Backward => (self.next <= count, Some(self.next).filter(|next| *next < count)),
+            };
+            if inside {
+                // What the separator before the child, in the direction of the cursor, is to the bound.
+                let order = separator.zip(bound).map(|(index, bound)| view.compare_key(index, bound));
+                self.exhausted = match self.direction {
+                    Direction::Forward => order.is_some_and(|order| order != Ordering::Less),
+                    Direction::Backward => order == Some(Ordering::Less),
+                };
+                if self.exhausted {
+                    return None;
+                }
+                let page = view.child_at(view.child_place(self.next));
+                self.next = match self.direction {
+                    Direction::Forward => self.next + 1,
+                    Direction::Backward => self.next.wrapping_sub(1),
+                };
+                return Some(page);
+            }
+            let mut fence = Vec::new();
+            let more = match self.direction {
+                Direction::Forward => view.upper_fence(&mut fence),
+                Direction::Backward => view.lower_fence(&mut fence),
+            };
+            if !more {
+                self.exhausted = true;
+                return None;
+            }
+            self.find_parent(tree, &fence);
+            if self.exhausted {
+                return None;
+            }
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! A place to come back to.
+//!
+//! Whoever appends to a structure comes to the same page again and again. A append hint keeps the page, and the version
+//! that it had when it was left: as long as the page still has that version, it is what it was, and need not be
+//! looked for.
+//!
+//! Page and version are two words that belong together. A turn counter makes them one: it is odd while they are
+//! being written, and whoever reads looks at it before and behind (a *sequence lock*). Nobody waits: who meets a
+//! writer goes without.
+//!
+//! Threads that append to different places would take each other's append hint away, so there are several of them, and
+//! each thread has its own, as long as there are no more threads than append hints.
+
+use crate::primitive::{AtomicU64, Bug, Ordering, fence, planted};
+use vellum_base::PageId;
+
+/// Remembers a page, and its contents at one moment, for [`Pager::reacquire`](crate::Pager::reacquire). Shared by
+/// threads; none waits for another.
+///
+/// ```
+/// use vellum_base::PageId;
+/// use vellum_pool::AppendHint;
+///
+/// let append hint = AppendHint::default();
+/// assert_eq!(append hint.get(), None);
+/// append hint.set(PageId(7), 42);
+/// assert_eq!(append hint.get(), Some((PageId(7), 42)));
+/// append hint.clear();
+/// assert_eq!(append hint.get(), None);
+/// ```
+#[derive(Debug, Default)]
+pub struct AppendHint {
+    turn: AtomicU64,
+    /// Page 0 is a superblock: nothing is marked.
+    page: AtomicU64,
+    token: AtomicU64,
+}
+
+impl AppendHint {
+    /// The page that is marked, and the token of what it held.
+    #[inline]
+    pub fn get(&self) -> Option<(PageId, u64)> {
+        // Acquire: the words that were written before this turn are visible.
+        let turn = self.turn.load(Ordering::Acquire);
+        let (page, token) = (self.page.load(Ordering::Relaxed), self.token.load(Ordering::Relaxed));
+        // Acquire: the words are read before the turn is looked at again.
+        fence(Ordering::Acquire);
+        let same = self.turn.load(Ordering::Relaxed) == turn || planted(Bug::OneLookAtTheTurn);
+        (page != 0 && turn.is_multiple_of(2) && same).then_some((PageId(page), token))
+    }
+
+    /// Marks a page; `token` is what [`OptimisticPage::token`](crate::OptimisticPage::token) of a guard on it gave.
+    /// Nothing happens if another thread is doing the same.
+    #[inline]
+    pub fn set(&self, page: PageId, token: u64) {
+        let turn = self.turn.load(Ordering::Relaxed);
+        // Acquire: a writer that came before has finished.
+        let mine = turn.is_multiple_of(2)
+            && self.turn.compare_exchange(turn, turn + 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        if !mine {
+            return;
+        }
+        // Release: whoever sees one of the words sees the odd turn when it looks again.
+        if !planted(Bug::NoFenceBehindTheTurn) {
+            fence(Ordering::Release);
+        }
+        self.page.store(page.0, Ordering::Relaxed);
+        self.token.store(token, Ordering::Relaxed);
+        // Release: publishes the words.
+        self.turn.store(turn + 2, Ordering::Release);
+    }
+
+    /// Marks nothing any more.
+    pub fn clear(&self) {
+        self.set(PageId(0), 0);
+    }
+}
+
+/// How many threads have append hints of their own.
+#[cfg(not(loom))]
+const THREADS: usize = 16;
+
+/// AppendHints for the threads that share a structure.
+///
+/// ```
+/// use vellum_base::PageId;
+/// use vellum_pool::AppendHints;
+///
+/// let append hints = AppendHints::default();
+/// append hints.mine().set(PageId(7), 42);
+/// assert_eq!(append hints.mine().get(), Some((PageId(7), 42)));
+/// ```
+#[cfg(not(loom))]
+#[derive(Debug, Default)]
+pub struct AppendHints([Alone; THREADS]);
+
+/// A append hint with a cache line to itself.
+#[cfg(not(loom))]
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Alone(AppendHint);
+
+#[cfg(not(loom))]
+impl AppendHints {
+    /// That of the calling thread, which others may share.
+    #[inline]
+    pub fn mine(&self) -> &AppendHint {
+        use std::sync::atomic::AtomicUsize;
+        static THREADS_SEEN: AtomicUsize = AtomicUsize::new(0);
+        std::thread_local! {
+            // Relaxed: threads need different numbers, no more.
+            static NUMBER: usize = THREADS_SEEN.fetch_add(1, Ordering::Relaxed) % THREADS;
+        }
+        // A thread that is ending has no number any more.
+        &self.0[NUMBER.try_with(|number| *number).unwrap_or(0) % THREADS].0
+    }
+}

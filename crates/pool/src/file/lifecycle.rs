@@ -1,0 +1,340 @@
+//! A file's life: created, opened, marked as in use before its first change, closed cleanly.
+//!
+//! The superblocks say "in use" from before the first change until everything is written and the space map
+//! with it. A file that says so when it is opened was not closed: some of its pages are from one
+//! moment and some from another, and it is refused.
+//!
+//! Both superblocks are written at each change of state, one after the other with a sync between, so that
+//! damage to either of them later is not mistaken for an older state.
+
+use crate::{
+    core::{Core, Memory, lock},
+    error::{Fault, PoolError},
+    file::superblock::{APPLICATION_BYTES, Decoded, FORMAT_VERSION, ROOTS, SUPERBLOCKS, Superblock},
+    space::{ImageFault, SpaceMap},
+};
+use std::{path::PathBuf, sync::atomic::Ordering};
+use vellum_base::{
+    Extent, HEADER_BYTES, Lsn, PAGE_SIZE, PageHeader, PageId, PageKind, stamp_checksum, verify_header,
+};
+use vellum_vm::{AlignedBuffer, File};
+
+/// Writes two superblocks with the next two generations, and makes them durable. The generation grows also
+/// if that fails, so that what is written later counts as newer than what this may have left behind.
+fn write_superblocks(file: &dyn File, superblock: &mut Superblock) -> Result<(), PoolError> {
+    let mut buffer = AlignedBuffer::new(PAGE_SIZE);
+    superblock.generation += SUPERBLOCKS;
+    let last = superblock.generation;
+    for generation in last + 1 - SUPERBLOCKS..=last {
+        let copy = Superblock { generation, ..superblock.clone() };
+        copy.encode(&mut buffer);
+        write_buffer(file, Extent::page(copy.page()), &buffer)?;
+        file.sync().map_err(PoolError::Sync)?;
+    }
+    Ok(())
+}
+
+fn write_buffer(file: &dyn File, extent: Extent, buffer: &AlignedBuffer) -> Result<(), PoolError> {
+    // SAFETY: the buffer is borrowed for the duration, and as long as the extent.
+    let written = unsafe { file.write(extent.head.offset(), buffer.as_ptr(), extent.bytes()) };
+    written.map_err(|source| PoolError::Write { extent, source })
+}
+
+fn read_buffer(file: &dyn File, extent: Extent) -> Result<AlignedBuffer, PoolError> {
+    let mut buffer = AlignedBuffer::new(extent.bytes());
+    // SAFETY: the buffer is this function's own, and as long as the extent.
+    let read = unsafe { file.read(extent.head.offset(), buffer.as_mut_ptr(), extent.bytes()) };
+    read.map_err(|source| PoolError::Read { extent, source })?;
+    Ok(buffer)
+}
+
+/// How long the map of so many pages is, in pages.
+pub(crate) fn space_map_pages(pages: u64) -> u32 {
+    (HEADER_BYTES + SpaceMap::image_bytes(pages)).div_ceil(PAGE_SIZE) as u32
+}
+
+/// The name of an application, padded.
+fn application_bytes(name: &str) -> [u8; APPLICATION_BYTES] {
+    let mut bytes = [0; APPLICATION_BYTES];
+    for (target, byte) in bytes.iter_mut().zip(name.bytes()) {
+        *target = byte;
+    }
+    bytes
+}
+
+/// Makes an empty file a pool's file.
+pub(crate) fn create(file: &dyn File, application: &str) -> Result<Superblock, PoolError> {
+    let bytes = SUPERBLOCKS * PAGE_SIZE as u64;
+    let held = file.size().map_err(|source| PoolError::Read { extent: Extent::page(PageId(0)), source })?;
+    if held > 0 {
+        return Err(PoolError::NotEmpty { bytes: held });
+    }
+    file.grow(bytes).map_err(|source| PoolError::StorageFull { bytes, source })?;
+    let mut superblock = Superblock {
+        generation: 0,
+        closed: false,
+        application: application_bytes(application),
+        space_map: None,
+        end: SUPERBLOCKS,
+        roots: [0; ROOTS],
+    };
+    write_superblocks(file, &mut superblock)?;
+    Ok(superblock)
+}
+
+/// What an existing file turned out to be.
+pub(crate) struct Opened {
+    pub(crate) superblock: Superblock,
+    /// The other copy is damaged; the file can be used, and its owner should know.
+    pub(crate) damaged_superblock: Option<PageId>,
+}
+
+/// What the two superblocks are.
+#[derive(Default)]
+struct Found {
+    newest: Option<Superblock>,
+    damaged: Option<PageId>,
+    /// The version of a later format.
+    too_new: Option<u32>,
+    /// Neither was ever a superblock.
+    foreign: bool,
+}
+
+fn find_superblocks(file: &dyn File) -> Result<Found, PoolError> {
+    let mut found = Found { foreign: true, ..Found::default() };
+    let mut perhaps_too_new = None;
+    let mut failure = None;
+    for page in (0..SUPERBLOCKS).map(PageId) {
+        // A superblock that cannot be read is as good as a damaged one, if the other can. One beyond the end
+        // of a file that was cut says nothing.
+        let decoded = read_buffer(file, Extent::page(page)).map(|buffer| Superblock::decode(&buffer, page));
+        let beyond = matches!(&decoded, Err(PoolError::Read { source, .. })
+            if source.kind() == std::io::ErrorKind::UnexpectedEof);
+        found.foreign &= beyond || matches!(decoded, Ok(Decoded::Foreign));
+        match decoded {
+            Ok(Decoded::Valid(superblock)) => {
+                if found.newest.as_ref().is_none_or(|other| other.generation < superblock.generation) {
+                    found.newest = Some(superblock);
+                }
+                continue;
+            }
+            Ok(Decoded::TooNew { version, sound: true }) => found.too_new = Some(version),
+            Ok(Decoded::TooNew { version, sound: false }) => perhaps_too_new = Some(version),
+            Ok(Decoded::Damaged | Decoded::Foreign) => {}
+            Err(_) if beyond => {}
+            Err(error) => failure = Some(error),
+        }
+        found.damaged = found.damaged.or(Some(page));
+    }
+    match failure {
+        Some(error) if found.newest.is_none() => Err(error),
+        _ => {
+            if found.newest.is_none() {
+                found.too_new = found.too_new.or(perhaps_too_new);
+            }
+            Ok(found)
+        }
+    }
+}
+
+/// Reads the superblocks of a file and decides whether it can be opened.
+pub(crate) fn inspect(file: &dyn File, path: PathBuf, application: &str) -> Result<Opened, PoolError> {
+    let not_vellum = |why| PoolError::NotVellum { path: path.clone(), why };
+    let size = file.size().map_err(|source| PoolError::Read { extent: Extent::page(PageId(0)), source })?;
+    if size == 0 {
+        return Err(not_vellum("it is empty"));
+    }
+    if size < PAGE_SIZE as u64 {
+        return Err(not_vellum("it is shorter than a page"));
+    }
+    let Found { newest, damaged, too_new, foreign } = find_superblocks(file)?;
+    let Some(superblock) = newest else {
+        if let Some(found) = too_new {
+            return Err(PoolError::FormatTooNew { path, found, supported: FORMAT_VERSION });
+        }
+        if foreign {
+            return Err(not_vellum("it does not begin with Vellum's superblock"));
+        }
+        let fault = Fault::Contents("neither copy of the superblock is intact".into());
+        return Err(PoolError::Corruption { extent: Extent::page(PageId(0)), fault });
+    };
+    if let Some(found) = too_new {
+        return Err(PoolError::FormatTooNew { path, found, supported: FORMAT_VERSION });
+    }
+    if superblock.application != application_bytes(application) {
+        let name = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end_matches('\0').to_owned();
+        let found = name(&superblock.application);
+        return Err(PoolError::OtherApplication { path, found, expected: application.to_owned() });
+    }
+    if !superblock.closed {
+        return Err(PoolError::NotClosedCleanly { path });
+    }
+    let expected = superblock.end.saturating_mul(PAGE_SIZE as u64);
+    if size < expected {
+        return Err(PoolError::Truncated { path, found: size, expected });
+    }
+    Ok(Opened { superblock, damaged_superblock: damaged })
+}
+
+/// Reads the space map of a closed file.
+pub(crate) fn read_space_map(
+    file: &dyn File,
+    superblock: &Superblock,
+    capacity_pages: u64,
+) -> Result<SpaceMap, PoolError> {
+    let Some(extent) = superblock.space_map else {
+        return Err(PoolError::contents(superblock.page(), "it names no space map"));
+    };
+    let contents = |what: String| PoolError::Corruption { extent, fault: Fault::Contents(what) };
+    if extent.head.0 < SUPERBLOCKS || extent.head.0.saturating_add(extent.pages as u64) > superblock.end {
+        return Err(contents("the superblock says that the space map is here, where it cannot be".into()));
+    }
+    // It covers itself if it lies behind everything else, which may take a page more.
+    if extent.pages > space_map_pages(superblock.end) + 1 {
+        return Err(contents("the superblock says that the space map is here, but that is too long".into()));
+    }
+    let buffer = read_buffer(file, extent)?;
+    let header = verify_header(&buffer, extent)
+        .map_err(|fault| PoolError::Corruption { extent, fault: Fault::Header(fault) })?;
+    if header.kind != PageKind::SPACE_MAP {
+        return Err(contents("the space map should be here".into()));
+    }
+    let image = buffer.get(HEADER_BYTES..).unwrap_or_default();
+    let map = SpaceMap::from_image(capacity_pages, superblock.end, image).map_err(|fault| match fault {
+        ImageFault::Vm(error) => PoolError::Vm(error),
+        other => contents(other.to_string()),
+    })?;
+    let superblocks = (0..SUPERBLOCKS).all(|page| map.is_extent(Extent::page(PageId(page))));
+    if !superblocks || !map.is_extent(extent) {
+        return Err(contents("the space map leaves out the superblocks or itself".into()));
+    }
+    Ok(map)
+}
+
+impl Core {
+    /// Makes the superblocks say "in use", if they do not yet. Called before anything is changed.
+    #[inline]
+    pub(crate) fn mark_in_use(&self) -> Result<(), PoolError> {
+        // Acquire: whoever sees it set may reuse the space of the old space map.
+        if self.marked_in_use.load(Ordering::Acquire) { Ok(()) } else { self.mark_in_use_first() }
+    }
+
+    #[cold]
+    fn mark_in_use_first(&self) -> Result<(), PoolError> {
+        if self.read_only {
+            return Err(PoolError::ReadOnly);
+        }
+        let mut superblock = self.lock_superblock();
+        if self.marked_in_use.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        // From here on the file may say "in use", whether or not writing that succeeds.
+        superblock.closed = false;
+        let old_map = superblock.space_map.take();
+        if let Err(error) = write_superblocks(&*self.file, &mut superblock) {
+            superblock.space_map = old_map;
+            return Err(error);
+        }
+        if let Some(extent) = old_map {
+            // Nobody latches what is the pool's own, and it remains so until it is free.
+            self.space.free(extent);
+            self.space_map_head.store(0, Ordering::Release);
+        }
+        // Others may take the old map's place, so the next one needs room. If there is none now, what is
+        // deleted will make some.
+        let _ = self.grow_file_for(self.space.end());
+        self.marked_in_use.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    pub(crate) fn lock_superblock(&self) -> std::sync::MutexGuard<'_, Superblock> {
+        lock(&self.superblock)
+    }
+
+    /// Writes everything, makes it durable and marks the file as cleanly closed. The caller sees to it that
+    /// nobody else uses the pool. May be called again if it fails, and used on if it succeeds.
+    pub(crate) fn checkpoint(&self) -> Result<(), PoolError> {
+        if self.panicked.load(Ordering::Acquire) {
+            return Err(PoolError::Panicked);
+        }
+        let _pause = lock(&self.background);
+        self.free_pending();
+        let closed = self.lock_superblock().closed;
+        if closed && !self.space.is_changed() && self.changed_extents().is_empty() {
+            return Ok(());
+        }
+        if self.is_poisoned() {
+            return Err(PoolError::Sync(std::io::Error::other("an earlier attempt failed")));
+        }
+        // Also after an attempt that failed, so that the map which that left behind is freed.
+        self.mark_in_use()?;
+        self.flush()?;
+        let (extent, end) = self.write_space_map()?;
+        self.cut_file(end);
+        if let Err(error) = self.sync() {
+            self.free_space_map(extent);
+            return Err(error);
+        }
+        let mut superblock = self.lock_superblock();
+        superblock.closed = true;
+        superblock.space_map = Some(extent);
+        superblock.end = end;
+        // From here on the file may say "closed", so the next change has to say "in use" again first,
+        // whether or not this succeeds.
+        self.marked_in_use.store(false, Ordering::Release);
+        let written = write_superblocks(&*self.file, &mut superblock);
+        superblock.closed = written.is_ok();
+        if let Err(PoolError::Sync(_)) = written {
+            self.poisoned.store(true, Ordering::Release);
+        }
+        written
+    }
+
+    /// Cuts off what was preallocated. If that fails, the file is merely longer than it need be.
+    fn cut_file(&self, end: u64) {
+        let mut file_pages = lock(&self.file_pages);
+        if *file_pages > end && self.file.truncate(end * PAGE_SIZE as u64).is_ok() {
+            *file_pages = end;
+        }
+    }
+
+    fn sync(&self) -> Result<(), PoolError> {
+        self.file.sync().map_err(|source| {
+            // After a failed sync the system may have dropped what was to be written, and a second one may
+            // succeed all the same. Nothing can be promised about this file any more.
+            self.poisoned.store(true, Ordering::Release);
+            PoolError::Sync(source)
+        })
+    }
+
+    /// Writes the space map to a newly allocated extent, which it includes. Returns that and the number of
+    /// pages that the map covers.
+    fn write_space_map(&self) -> Result<(Extent, u64), PoolError> {
+        self.space.trim();
+        // The map may lie behind everything else, and then covers itself.
+        let mut pages = space_map_pages(self.space.end());
+        while space_map_pages(self.space.end() + pages as u64) > pages {
+            pages += 1;
+        }
+        let extent = self.space.allocate(pages, |pages| self.grow_file(pages))?;
+        self.claim(extent, Memory::Drop);
+        self.space_map_head.store(extent.head.0, Ordering::Release);
+        self.wake(extent.head, self.state(extent.head).release_exclusive_evicted());
+        let end = self.space.end();
+        let mut buffer = AlignedBuffer::new(extent.bytes());
+        self.space.write_image(end, buffer.get_mut(HEADER_BYTES..).unwrap_or_default());
+        PageHeader { extent, lsn: Lsn(0), kind: PageKind::SPACE_MAP }.write(&mut buffer);
+        stamp_checksum(&mut buffer);
+        if let Err(error) = write_buffer(&*self.file, extent, &buffer) {
+            self.free_space_map(extent);
+            return Err(error);
+        }
+        Ok((extent, end))
+    }
+
+    /// Undoes [`write_space_map`](Self::write_space_map).
+    fn free_space_map(&self, extent: Extent) {
+        self.space.free(extent);
+        self.space_map_head.store(0, Ordering::Release);
+    }
+}

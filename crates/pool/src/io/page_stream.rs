@@ -1,0 +1,352 @@
+//! Single pages that are written one after the other, as many as there will be: what a bulk load makes.
+//!
+//! A [`PageStream`] claims runs of consecutive pages and fills them in their order. As long as memory is ample, a page
+//! goes into the pool like any other that was changed. When it is not, pages are gathered in a few buffers beside the
+//! mapping, stamped with their checksums, and written a buffer at a time while the next is being filled. So they
+//! push nothing out of the pool, cost no page fault, and reach the device in large requests.
+//!
+//! # Invariants
+//! - Nothing refers to the pages before [`settle`](PageWriter::settle). Those that are written past the pool stay
+//!   *claimed* until then: nobody allocates them, nobody brings them into memory, and no latch is held meanwhile.
+//! - Between two calls no latch is held, whatever the caller does in between.
+//! - What is not kept is freed without reading anything, whatever has failed.
+//! - The buffers are counted in the budget.
+
+use crate::{
+    core::{Core, Memory},
+    error::PoolError,
+    page::guard::AllocatedGuard,
+    page::optimistic_bytes::prefetch_to_write,
+    page::state::Want,
+    pager::PageWriter,
+};
+use std::ops::Range;
+use vellum_base::{Extent, Lsn, PAGE_SIZE, PageHeader, PageId, PageKind, stamp_checksum};
+use vellum_vm::{AlignedBuffer, Completion, Queue, Request, Wait};
+
+/// The pages of the first run; each is twice as long as the one before.
+const RUN_PAGES_FIRST: u32 = 16;
+/// The most pages of a run.
+const RUN_PAGES_MAX: u32 = 256;
+/// The most pages that one request writes: 1 MiB.
+const BUFFER_PAGES_MAX: usize = 256;
+/// How many buffers there are: one is filled while the others are written.
+const BUFFERS: usize = 4;
+
+/// Writes single pages one after the other, consecutive on storage as far as there is room. Made by
+/// [`Pager::pages`](crate::Pager::pages).
+///
+/// They are freed when this is dropped, unless [`keep`](PageWriter::keep) says that they are referred to.
+#[must_use = "the pages are freed again at once"]
+pub struct PageStream<'p> {
+    core: &'p Core,
+    kind: PageKind,
+    /// Claimed pages that are to be filled next, and how many will be claimed behind them.
+    ahead: Range<u64>,
+    run_pages: u32,
+    /// Pages that were written past the pool, or will be: claimed.
+    past: Ranges,
+    /// Where the pages and extents lie that are allocated, and nothing else is.
+    allocated: Ranges,
+    buffers: Option<Buffers<'p>>,
+    /// A page could not be written.
+    failed: bool,
+}
+
+impl<'p> PageStream<'p> {
+    pub(crate) fn begin(core: &'p Core, kind: PageKind) -> Result<Self, PoolError> {
+        assert!(kind.0 > 0, "a page has a kind");
+        core.mark_in_use()?;
+        Ok(Self {
+            core,
+            kind,
+            ahead: 0..0,
+            run_pages: RUN_PAGES_FIRST,
+            past: Ranges::default(),
+            allocated: Ranges::default(),
+            buffers: None,
+            failed: false,
+        })
+    }
+
+    /// The next page that is claimed.
+    fn next(&mut self) -> Result<PageId, PoolError> {
+        if self.failed {
+            let extent = Extent::page(PageId(self.ahead.start));
+            let source = std::io::Error::other("an earlier page could not be written");
+            return Err(PoolError::Write { extent, source });
+        }
+        if self.ahead.is_empty() {
+            let grow = |pages| self.core.grow_file_for(pages);
+            self.ahead = self.core.space.claim_run(self.run_pages, grow)?;
+            self.run_pages = (self.run_pages * 2).min(RUN_PAGES_MAX);
+        }
+        Ok(PageId(self.ahead.start))
+    }
+
+    /// Writes a page into the pool, whose memory has been reserved.
+    fn append_in_memory<E: From<PoolError>>(
+        &mut self,
+        page: PageId,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let extent = Extent::page(page);
+        self.ahead.start += 1;
+        self.core.admit_new(extent, self.kind)?;
+        let mut guard = AllocatedGuard::adopt(self.core, extent);
+        fill(guard.page_mut())?;
+        drop(guard.keep());
+        self.allocated.add(extent);
+        Ok(())
+    }
+
+    /// Writes a page into the buffer, and the buffer to storage if nothing more goes into it.
+    fn append_past<E: From<PoolError>>(
+        &mut self,
+        page: PageId,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut buffers = match self.buffers.take() {
+            Some(buffers) => buffers,
+            None => Buffers::new(self.core)?,
+        };
+        let buffers = self.buffers.insert(buffers.open(page).map(|()| buffers)?);
+        let Some(bytes) = buffers.next_page() else { return Ok(()) };
+        bytes.fill(0);
+        PageHeader { extent: Extent::page(page), lsn: Lsn(0), kind: self.kind }.write(bytes);
+        fill(bytes)?;
+        stamp_checksum(bytes);
+        self.ahead.start += 1;
+        self.past.add(Extent::page(page));
+        buffers.filled += 1;
+        if buffers.is_full() || self.ahead.is_empty() {
+            buffers.submit();
+        }
+        Ok(())
+    }
+
+    fn try_append<E: From<PoolError>>(
+        &mut self,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<PageId, E> {
+        let page = self.next()?;
+        let gathering = self.buffers.as_ref().is_some_and(|buffers| buffers.filled > 0);
+        let budget = &self.core.budget;
+        // Room is left for the buffers, so that they push nothing out when it comes to that.
+        let buffers = if self.buffers.is_none() { Buffers::pages_of_all(self.core) } else { 0 };
+        if !gathering && budget.shortage(1 + buffers) == 0 && budget.try_reserve(1) {
+            self.append_in_memory(page, fill)?;
+        } else {
+            self.append_past(page, fill)?;
+        }
+        Ok(page)
+    }
+}
+
+impl PageWriter for PageStream<'_> {
+    fn append<E: From<PoolError>>(
+        &mut self,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<PageId, E> {
+        self.try_append(fill).inspect_err(|_| self.failed = true)
+    }
+
+    #[inline]
+    fn prefetch_next(&self, at: usize, bytes: usize) {
+        // What is written past the pool goes into buffers, which are in the cache anyway.
+        if self.buffers.is_none() && !self.ahead.is_empty() {
+            let page = PageId(self.ahead.start);
+            if at == 0 {
+                self.core.prefetch_admission(page);
+            }
+            prefetch_to_write(self.core.address_of_any(page).wrapping_add(at), bytes);
+        }
+    }
+
+    fn adopt(&mut self, extent: Extent) {
+        self.allocated.add(extent);
+    }
+
+    fn settle(&mut self) -> Result<(), PoolError> {
+        if let Some(buffers) = &mut self.buffers {
+            buffers.finish().inspect_err(|_| self.failed = true)?;
+        }
+        self.buffers = None;
+        for page in std::mem::take(&mut self.past).0.into_iter().flatten().map(PageId) {
+            let extent = Extent::page(page);
+            self.core.claim(extent, Memory::Drop);
+            self.core.wake(page, self.core.state(page).release_exclusive_evicted());
+            self.allocated.add(extent);
+        }
+        Ok(())
+    }
+
+    fn keep(mut self) {
+        self.allocated.0.clear();
+    }
+}
+
+impl Drop for PageStream<'_> {
+    fn drop(&mut self) {
+        // Waits for what is being written, so that nobody else's pages are overwritten.
+        self.buffers = None;
+        let core = self.core;
+        core.space.unclaim(self.ahead.clone());
+        std::mem::take(&mut self.past).0.into_iter().for_each(|pages| core.space.unclaim(pages));
+        for pages in std::mem::take(&mut self.allocated).0 {
+            let mut extents = Vec::new();
+            core.space.for_each_in(pages, |extent| extents.push(extent));
+            extents.into_iter().for_each(|extent| free(core, extent));
+        }
+    }
+}
+
+/// Frees what nothing refers to. The evictor may be writing it, which is waited for.
+fn free(core: &Core, extent: Extent) {
+    /// Somebody else can hold it only by a stale reference, and not for long.
+    const WAITS_MAX: u32 = 1000;
+    for _ in 0..WAITS_MAX {
+        if core.try_discard(extent) {
+            return;
+        }
+        core.wait(extent.head, Want::Exclusive);
+    }
+    // It is allocated, and freed when it can be.
+    let _ = core.discard(extent);
+}
+
+/// Pages, as ranges of their numbers. What is added in the order of places takes little memory.
+#[derive(Default)]
+struct Ranges(Vec<Range<u64>>);
+
+impl Ranges {
+    fn add(&mut self, extent: Extent) {
+        /// Pages and large values grow at a few places in turns.
+        const PLACES: usize = 4;
+        let (start, end) = (extent.head.0, extent.end().0);
+        match self.0.iter_mut().rev().take(PLACES).find(|range| range.end == start) {
+            Some(range) => range.end = end,
+            None => self.0.push(start..end),
+        }
+    }
+}
+
+/// What is written past the pool, a buffer at a time.
+struct Buffers<'p> {
+    core: &'p Core,
+    // Dropped before the memory: it waits until the kernel has given it back.
+    queue: Box<dyn Queue>,
+    memory: Vec<AlignedBuffer>,
+    /// Buffers that are not being written; the last one is the one that is filled.
+    free: Vec<usize>,
+    /// What each of the others holds.
+    writing: Vec<Extent>,
+    /// Where the buffer that is being filled will be written to, and how many of its pages are filled.
+    first: PageId,
+    filled: usize,
+    /// Pages of each buffer.
+    pages: usize,
+    done: Vec<Completion>,
+}
+
+impl<'p> Buffers<'p> {
+    /// Reserves the memory.
+    fn new(core: &'p Core) -> Result<Self, PoolError> {
+        let pages = Self::pages_of_all(core) / BUFFERS;
+        let queue = core.file.queue(BUFFERS as u32).map_err(PoolError::Queue)?;
+        core.reserve(Self::all(pages))?;
+        let memory = (0..BUFFERS).map(|_| AlignedBuffer::new(pages * PAGE_SIZE)).collect();
+        let writing = vec![Extent::page(PageId(0)); BUFFERS];
+        let free = (0..BUFFERS).collect();
+        Ok(Self { core, queue, memory, free, writing, first: PageId(0), filled: 0, pages, done: Vec::new() })
+    }
+
+    /// How many pages all buffers have together: an eighth of a small pool.
+    fn pages_of_all(core: &Core) -> usize {
+        (core.budget.limit() / (8 * BUFFERS)).clamp(1, BUFFER_PAGES_MAX) * BUFFERS
+    }
+
+    /// Stands for the memory of all buffers.
+    fn all(pages: usize) -> Extent {
+        Extent { head: PageId(0), pages: (pages * BUFFERS) as u32 }
+    }
+
+    /// Makes sure that there is a buffer with room for a page.
+    fn open(&mut self, page: PageId) -> Result<(), PoolError> {
+        if self.filled > 0 {
+            return Ok(());
+        }
+        self.reap(Wait::No)?;
+        while self.free.is_empty() {
+            self.reap(Wait::ForOne)?;
+        }
+        self.first = page;
+        Ok(())
+    }
+
+    /// The bytes of the next page.
+    fn next_page(&mut self) -> Option<&mut [u8]> {
+        let buffer = self.memory.get_mut(*self.free.last()?)?;
+        buffer.chunks_exact_mut(PAGE_SIZE).nth(self.filled)
+    }
+
+    fn is_full(&self) -> bool {
+        self.filled == self.pages
+    }
+
+    /// Lets the device begin to write what is in the open buffer.
+    fn submit(&mut self) {
+        if self.filled == 0 {
+            return;
+        }
+        let extent = Extent { head: self.first, pages: self.filled as u32 };
+        self.filled = 0;
+        let Some(index) = self.free.pop() else { return };
+        if let (Some(buffer), Some(writing)) = (self.memory.get(index), self.writing.get_mut(index)) {
+            *writing = extent;
+            let request = Request::write(extent.head.offset(), buffer.as_ptr(), extent.bytes());
+            // SAFETY: the buffer is not touched before its completion has been reaped, and is dropped behind the
+            // queue; the pages are claimed, so nobody else reads or writes that part of the file.
+            unsafe { self.queue.submit(request, index as u64) };
+            self.queue.flush();
+        }
+    }
+
+    /// Takes back the buffers that have been written.
+    fn reap(&mut self, wait: Wait) -> Result<(), PoolError> {
+        let mut result = Ok(());
+        self.queue.reap(wait, &mut self.done);
+        for Completion { tag, result: written } in self.done.drain(..) {
+            let index = tag as usize;
+            let extent = self.writing.get(index).copied().unwrap_or(Extent::page(self.first));
+            self.free.push(index);
+            match written {
+                Ok(()) => self.core.counters.pages_written.add(extent.pages as u64),
+                Err(source) => {
+                    self.core.counters.write_errors.add(1);
+                    result = Err(PoolError::Write { extent, source });
+                }
+            }
+        }
+        result
+    }
+
+    /// Writes what is left, and waits for all of it.
+    fn finish(&mut self) -> Result<(), PoolError> {
+        self.submit();
+        while self.queue.under_way() > 0 {
+            self.reap(Wait::ForOne)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Buffers<'_> {
+    fn drop(&mut self) {
+        while self.queue.under_way() > 0 {
+            // Whoever needs what could not be written has been told.
+            let _ = self.reap(Wait::ForOne);
+        }
+        self.core.budget.give_back(Self::all(self.pages).pages as usize);
+    }
+}

@@ -1,0 +1,400 @@
+//! Guards: the only way to the bytes of a page. One type for each mode, changed by value.
+//!
+//! | guard | others may | gives |
+//! |---|---|---|
+//! | [`OptimisticGuard`] | do anything | [`OptimisticBytes`], to be validated |
+//! | [`SharedGuard`] | read | `&[u8]` |
+//! | [`ExclusiveGuard`] | do nothing | `&mut [u8]` |
+//! | [`AllocatedGuard`] | do nothing, and nothing refers to it yet | `&mut [u8]`; freed again unless kept |
+
+use crate::{
+    core::Core,
+    error::{Interrupt, Miss},
+    page::optimistic_bytes::OptimisticBytes,
+    page::state::{PageState, Word},
+    pager::{AllocatedPage, ExclusivePage, OptimisticPage, SharedPage},
+};
+use std::mem::ManuallyDrop;
+use vellum_base::{Extent, HEADER_BYTES, Lsn, PageId};
+
+/// A look at a page that holds nothing: what was read is valid if [`validate`](Self::validate) says so.
+#[must_use = "what was read means nothing until it is validated"]
+#[derive(Clone, Copy)]
+pub struct OptimisticGuard<'p> {
+    core: &'p Core,
+    page: PageId,
+    /// Kept, so that nobody has to ask the pool for it at each read.
+    bytes: OptimisticBytes<'p>,
+    seen: Word,
+}
+
+impl<'p> OptimisticGuard<'p> {
+    /// A look at `page`, which lies within the capacity and was in this state.
+    #[inline(always)]
+    fn new(core: &'p Core, page: PageId, seen: Word) -> Self {
+        Self { core, page, bytes: core.optimistic_bytes(page), seen }
+    }
+
+    /// Begins to look at `page`, if it lies within the capacity and can be read as it is: neither evicted nor
+    /// latched exclusively, and not marked by the clock.
+    ///
+    /// That is nearly always so, and every operation does it at every level. So it says no more than that, and
+    /// whoever is refused finds out why by [`begin`](Self::begin).
+    #[inline(always)]
+    pub(crate) fn look(core: &'p Core, page: PageId) -> Option<Self> {
+        // None lies there if hits are counted, which is done when looking closely.
+        if page.0 >= core.pages_uncounted {
+            return None;
+        }
+        // SAFETY: it lies within the capacity.
+        let seen = unsafe { core.state_within(page) }.load();
+        seen.is_readable().then(|| Self::new(core, page, seen))
+    }
+
+    /// Looks at a page on which a guard had the token `token`, if its contents are the same still.
+    #[inline]
+    pub(crate) fn reacquire(core: &'p Core, page: PageId, token: u64) -> Option<Self> {
+        let seen = Word(token);
+        let guard = Self::look(core, page)?;
+        // The version that was seen then is also what later reads are validated against.
+        core.state(page).validate(seen).then_some(Self { seen, ..guard })
+    }
+
+    /// Begins to look at `page`, which the caller has checked to lie within the capacity, taking the clock's mark
+    /// off it; else gives its state.
+    pub(crate) fn begin(core: &'p Core, page: PageId) -> Result<Self, Word> {
+        let seen = core.readable(core.state(page))?;
+        if core.count_hits {
+            core.counters.hits.add(1);
+        }
+        Ok(Self::new(core, page, seen))
+    }
+
+    /// As [`begin`](Self::begin), but the clock's mark stays: the page is as likely to go as before.
+    pub(crate) fn begin_in_passing(core: &'p Core, page: PageId) -> Result<Self, Word> {
+        let seen = core.state(page).load();
+        if seen.is_marked() { Ok(Self::new(core, page, seen)) } else { Self::begin(core, page) }
+    }
+
+    /// The state of the page.
+    #[inline]
+    fn state(&self) -> &'p PageState {
+        // SAFETY: a guard begins with a page that lies within the capacity.
+        unsafe { self.core.state_within(self.page) }
+    }
+
+    /// Which page it is.
+    #[inline]
+    pub fn id(&self) -> PageId {
+        self.page
+    }
+
+    /// Its bytes, as they are at the moment of each read.
+    #[inline]
+    pub fn bytes(&self) -> OptimisticBytes<'p> {
+        self.bytes
+    }
+
+    /// Whether all that was read so far belongs to one state of the page.
+    ///
+    /// # Errors
+    /// [`Interrupt::Conflict`] if not: throw away what was computed, and begin anew.
+    #[inline]
+    pub fn validate(&self) -> Result<(), Interrupt> {
+        if self.is_valid() { Ok(()) } else { Err(Interrupt::Conflict(self.page)) }
+    }
+
+    /// Whether [`validate`](Self::validate) succeeds.
+    #[inline]
+    pub(crate) fn is_valid(&self) -> bool {
+        self.state().validate(self.seen)
+    }
+
+    /// Latches the page exclusively, if it still is what was read.
+    ///
+    /// # Errors
+    /// [`Interrupt::Conflict`] if it has changed or somebody else holds it; [`Interrupt::Fatal`] if the
+    /// pool is open for reading only.
+    #[inline]
+    pub fn upgrade(self) -> Result<ExclusiveGuard<'p>, Interrupt> {
+        // Before the first change of all the file is marked as in use; one that is open for reading only never is.
+        self.core.mark_in_use()?;
+        if self.state().try_upgrade_optimistic(self.seen) {
+            Ok(ExclusiveGuard { core: self.core, extent: Extent::page(self.page), changed: false })
+        } else {
+            Err(Interrupt::Conflict(self.page))
+        }
+    }
+
+    /// Latches the page shared, if it still is what was read.
+    ///
+    /// # Errors
+    /// [`Interrupt::Conflict`] if it has changed.
+    pub fn share(self) -> Result<SharedGuard<'p>, Interrupt> {
+        if self.state().try_share_optimistic(self.seen) {
+            Ok(SharedGuard { core: self.core, extent: Extent::page(self.page) })
+        } else {
+            Err(Interrupt::Conflict(self.page))
+        }
+    }
+
+    /// A miss of `extent`, to which this page refers.
+    ///
+    /// # Errors
+    /// [`Interrupt::Conflict`] if this page has changed, so that the reference means nothing.
+    pub fn miss(&self, extent: Extent) -> Result<Miss, Interrupt> {
+        self.validate()?;
+        Ok(Miss { extent, referrer: Some((self.page, self.seen)) })
+    }
+}
+
+/// An extent that others may read too, and nobody may change.
+#[must_use = "the latch is released at once"]
+pub struct SharedGuard<'p> {
+    core: &'p Core,
+    extent: Extent,
+}
+
+impl<'p> SharedGuard<'p> {
+    /// The caller has latched the extent shared.
+    pub(crate) fn adopt(core: &'p Core, extent: Extent) -> Self {
+        Self { core, extent }
+    }
+
+    /// Which extent it is.
+    pub fn extent(&self) -> Extent {
+        self.extent
+    }
+
+    /// All its bytes, the page header included, as one slice.
+    #[inline]
+    pub fn page(&self) -> &[u8] {
+        // SAFETY: the latch is held shared as long as the guard lives.
+        unsafe { self.core.bytes(self.extent) }
+    }
+
+    /// Its bytes behind the page header.
+    pub fn payload(&self) -> &[u8] {
+        self.page().get(HEADER_BYTES..).unwrap_or_default()
+    }
+}
+
+impl Drop for SharedGuard<'_> {
+    fn drop(&mut self) {
+        let wake = self.core.state(self.extent.head).release_shared();
+        self.core.wake(self.extent.head, wake);
+    }
+}
+
+/// An extent that nobody else may read or change.
+#[must_use = "the latch is released at once"]
+pub struct ExclusiveGuard<'p> {
+    core: &'p Core,
+    extent: Extent,
+    changed: bool,
+}
+
+impl<'p> ExclusiveGuard<'p> {
+    /// The caller has latched the extent exclusively.
+    pub(crate) fn adopt(core: &'p Core, extent: Extent) -> Self {
+        Self { core, extent, changed: false }
+    }
+
+    /// Which extent it is.
+    pub fn extent(&self) -> Extent {
+        self.extent
+    }
+
+    /// Its first page, which names it.
+    #[inline]
+    pub fn id(&self) -> PageId {
+        self.extent.head
+    }
+
+    /// All its bytes, the page header included, as one slice.
+    #[inline]
+    pub fn page(&self) -> &[u8] {
+        // SAFETY: the latch is held exclusively as long as the guard lives, and `self` is borrowed shared.
+        unsafe { self.core.bytes(self.extent) }
+    }
+
+    /// All its bytes, to be changed. The first [`HEADER_BYTES`] belong to the pool: if they are changed,
+    /// the page will be found damaged when it is read again.
+    #[inline]
+    pub fn page_mut(&mut self) -> &mut [u8] {
+        self.changed = true;
+        // SAFETY: the latch is held exclusively as long as the guard lives, and `self` is borrowed uniquely.
+        unsafe { self.core.bytes_mut(self.extent) }
+    }
+
+    /// Its bytes behind the page header.
+    pub fn payload(&self) -> &[u8] {
+        self.page().get(HEADER_BYTES..).unwrap_or_default()
+    }
+
+    /// Its bytes behind the page header, to be changed.
+    pub fn payload_mut(&mut self) -> &mut [u8] {
+        self.page_mut().get_mut(HEADER_BYTES..).unwrap_or_default()
+    }
+
+    /// Records the log record of the last change. See [`LogBarrier`](crate::LogBarrier).
+    pub fn set_lsn(&mut self, lsn: Lsn) {
+        if let Some(target) = self.page_mut().get_mut(16..24) {
+            target.copy_from_slice(&lsn.0.to_le_bytes());
+        }
+    }
+
+    /// Lets others read, in one step: nobody changes the page in between.
+    pub fn downgrade(self) -> SharedGuard<'p> {
+        let this = ManuallyDrop::new(self);
+        let wake = this.core.state(this.extent.head).downgrade(this.changed);
+        this.core.wake(this.extent.head, wake);
+        SharedGuard { core: this.core, extent: this.extent }
+    }
+
+    /// Gives up the latch and goes on looking at the first page as it is now.
+    #[inline]
+    pub fn relax(self) -> OptimisticGuard<'p> {
+        let (core, page) = (self.core, self.extent.head);
+        let seen = core.state(page).word_behind(self.changed);
+        drop(self);
+        OptimisticGuard::new(core, page, seen)
+    }
+
+    /// Frees the extent: its space will be used again. The caller has removed every reference to it.
+    pub fn free(self) {
+        let this = ManuallyDrop::new(self);
+        this.core.free(this.extent);
+    }
+}
+
+impl Drop for ExclusiveGuard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.changed && std::thread::panicking() {
+            self.core.note_panic();
+        }
+        let wake = self.core.state(self.extent.head).release_exclusive(self.changed);
+        self.core.wake(self.extent.head, wake);
+    }
+}
+
+/// An extent that was just allocated: zeroes behind a fresh header, latched exclusively.
+///
+/// It is freed again when dropped, unless [`keep`](Self::keep) says that something will refer to it.
+#[must_use = "the extent is freed again at once"]
+pub struct AllocatedGuard<'p> {
+    guard: ManuallyDrop<ExclusiveGuard<'p>>,
+}
+
+impl<'p> AllocatedGuard<'p> {
+    pub(crate) fn adopt(core: &'p Core, extent: Extent) -> Self {
+        Self { guard: ManuallyDrop::new(ExclusiveGuard { core, extent, changed: true }) }
+    }
+
+    /// Which extent it is.
+    pub fn extent(&self) -> Extent {
+        self.guard.extent
+    }
+
+    /// Its first page, which names it.
+    pub fn id(&self) -> PageId {
+        self.guard.extent.head
+    }
+
+    /// All its bytes, to be filled. The first [`HEADER_BYTES`] belong to the pool.
+    pub fn page_mut(&mut self) -> &mut [u8] {
+        self.guard.page_mut()
+    }
+
+    /// Its bytes behind the page header, to be filled.
+    pub fn payload_mut(&mut self) -> &mut [u8] {
+        self.guard.payload_mut()
+    }
+
+    /// The extent is referred to from now on: it stays allocated.
+    pub fn keep(self) -> ExclusiveGuard<'p> {
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: `this` is never used again, nor dropped.
+        unsafe { ManuallyDrop::take(&mut this.guard) }
+    }
+}
+
+impl Drop for AllocatedGuard<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the guard is not used after this.
+        unsafe { ManuallyDrop::take(&mut self.guard) }.free();
+    }
+}
+
+impl<'p> OptimisticPage for OptimisticGuard<'p> {
+    type View = OptimisticBytes<'p>;
+    type Exclusive = ExclusiveGuard<'p>;
+
+    #[inline]
+    fn id(&self) -> PageId {
+        OptimisticGuard::id(self)
+    }
+
+    #[inline]
+    fn token(&self) -> u64 {
+        self.seen.0
+    }
+
+    #[inline]
+    fn bytes(&self) -> OptimisticBytes<'p> {
+        OptimisticGuard::bytes(self)
+    }
+
+    #[inline]
+    fn validate(&self) -> Result<(), Interrupt> {
+        OptimisticGuard::validate(self)
+    }
+
+    #[inline]
+    fn upgrade(self) -> Result<ExclusiveGuard<'p>, Interrupt> {
+        OptimisticGuard::upgrade(self)
+    }
+}
+
+impl SharedPage for SharedGuard<'_> {
+    fn page(&self) -> &[u8] {
+        SharedGuard::page(self)
+    }
+}
+
+impl ExclusivePage for ExclusiveGuard<'_> {
+    fn id(&self) -> PageId {
+        ExclusiveGuard::id(self)
+    }
+
+    #[inline]
+    fn page(&self) -> &[u8] {
+        ExclusiveGuard::page(self)
+    }
+
+    #[inline]
+    fn page_mut(&mut self) -> &mut [u8] {
+        ExclusiveGuard::page_mut(self)
+    }
+
+    fn free(self) {
+        ExclusiveGuard::free(self);
+    }
+}
+
+impl<'p> AllocatedPage for AllocatedGuard<'p> {
+    type Exclusive = ExclusiveGuard<'p>;
+
+    fn id(&self) -> PageId {
+        AllocatedGuard::id(self)
+    }
+
+    fn page_mut(&mut self) -> &mut [u8] {
+        AllocatedGuard::page_mut(self)
+    }
+
+    fn keep(self) -> ExclusiveGuard<'p> {
+        AllocatedGuard::keep(self)
+    }
+}

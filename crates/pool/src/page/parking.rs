@@ -1,0 +1,120 @@
+//! Where threads sleep that wait for a latch: a parking lot keyed by page id.
+//!
+//! A latch is one bit short of knowing who waits for it: its state word says only *that* somebody does.
+//! The threads sleep in one of a fixed number of buckets. Pages that share a bucket wake each other's
+//! waiters now and then, who look and sleep again.
+//!
+//! No wake-up is lost: a sleeper looks at the waiting bit with the bucket locked, and whoever clears the
+//! bit locks the bucket before waking. If the sleeper saw the bit, the waker comes after it has begun to
+//! wait; if it did not, it does not sleep.
+
+use crate::{
+    io::cooperative::CooperativeCompletion,
+    page::state::{PageState, Wake, Want},
+    primitive::{Bug, Condvar, Mutex, MutexGuard, planted},
+};
+use std::time::Duration;
+use vellum_base::PageId;
+
+/// How long a thread sleeps that does not know whether somebody will wake it.
+const UNSURE_MAX: Duration = Duration::from_millis(1);
+
+#[cfg(not(loom))]
+const BUCKETS: usize = 256;
+#[cfg(loom)]
+const BUCKETS: usize = 1;
+
+/// The parking lot of a pool.
+pub struct ParkingLot {
+    buckets: Box<[Bucket]>,
+}
+
+// A cache line each, so that waiting on one page does not slow the waiters of its neighbours.
+#[repr(align(64))]
+struct Bucket {
+    mutex: Mutex<()>,
+    condition: Condvar,
+}
+
+impl ParkingLot {
+    /// An empty one.
+    pub fn new() -> Self {
+        let bucket = |_| Bucket { mutex: Mutex::new(()), condition: Condvar::new() };
+        Self { buckets: (0..BUCKETS).map(bucket).collect() }
+    }
+
+    /// Sleeps until `want` may be possible on `page`, and no longer than `most`; may return early. Returns whether
+    /// it slept. `complete` is called first: it ends the read of the page if a queue reads it (see `io::cooperative`).
+    pub fn park(
+        &self,
+        page: PageId,
+        state: &PageState,
+        want: Want,
+        most: Option<Duration>,
+        complete: impl Fn() -> CooperativeCompletion,
+    ) -> bool {
+        let early = planted(Bug::LookBeforeAnnouncing).then(&complete);
+        if !state.announce_waiting(want) {
+            return false;
+        }
+        let most = match early.unwrap_or_else(complete) {
+            CooperativeCompletion::Completed => return false,
+            CooperativeCompletion::Unsure => Some(most.unwrap_or(UNSURE_MAX).min(UNSURE_MAX)),
+            CooperativeCompletion::NotReading => most,
+        };
+        let bucket = self.bucket(page);
+        // A poisoned mutex guards nothing here: `()` cannot be broken.
+        let guard = bucket.mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if !state.must_sleep(want) && !planted(Bug::SleepWithoutLook) {
+            return false;
+        }
+        bucket.sleep(guard, most);
+        true
+    }
+
+    /// Wakes those who wait for `page`, if its release said so.
+    #[inline]
+    pub fn wake(&self, page: PageId, wake: Wake) {
+        if wake == Wake::All {
+            self.wake_all(page);
+        }
+    }
+
+    #[cold]
+    fn wake_all(&self, page: PageId) {
+        let bucket = self.bucket(page);
+        if !planted(Bug::WakeWithoutLock) {
+            drop(bucket.mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
+        }
+        bucket.condition.notify_all();
+    }
+
+    fn bucket(&self, page: PageId) -> &Bucket {
+        let hash = page.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        &self.buckets[hash as usize % BUCKETS]
+    }
+}
+
+impl Bucket {
+    fn sleep(&self, guard: MutexGuard<'_, ()>, most: Option<Duration>) {
+        match most {
+            None => drop(self.condition.wait(guard).unwrap_or_else(|poisoned| poisoned.into_inner())),
+            #[cfg(not(loom))]
+            Some(most) => {
+                drop(self.condition.wait_timeout(guard, most).map_err(|poisoned| poisoned.into_inner()))
+            }
+            // No time passes in a model: any sleep may be over at once.
+            #[cfg(loom)]
+            Some(_) => {
+                drop(guard);
+                loom::thread::yield_now();
+            }
+        }
+    }
+}
+
+impl Default for ParkingLot {
+    fn default() -> Self {
+        Self::new()
+    }
+}

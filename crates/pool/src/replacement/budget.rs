@@ -1,0 +1,185 @@
+//! The memory limit: how many pages are reserved.
+//!
+//! The background evictor sleeps as long as enough pages are free. Its wake-up is not lost: it says that it
+//! sleeps and then looks at the count, a thread that reserves pages changes the count and then looks whether it
+//! sleeps, and both do so across a sequentially consistent fence, so one of them sees the other. In the same way
+//! the thread is asked to fetch memory.
+
+use crate::primitive::{AtomicBool, AtomicUsize, Bug, Condvar, Mutex, MutexGuard, Ordering, fence, planted};
+
+/// Counts pages that are resident or about to be; never passes its limit.
+pub struct Budget {
+    used: AtomicUsize,
+    limit: usize,
+    /// Below this many free pages the background evictor is woken.
+    low_water: usize,
+    /// It works until this many are free.
+    high_water: usize,
+    evictor_asleep: AtomicBool,
+    memory_asked_for: AtomicBool,
+    stop: Mutex<bool>,
+    wake: Condvar,
+}
+
+/// Why the evictor woke up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Woken {
+    /// Little room is left.
+    Low,
+    /// Somebody asked for memory to be fetched.
+    Asked,
+    /// It slept as long as it had patience.
+    Idle,
+    /// It must end.
+    Stopped,
+}
+
+impl Budget {
+    pub fn new(limit: usize) -> Self {
+        // A sixteenth of a small pool, at most 16 MiB of a large one: enough for what a few thousand misses
+        // need while a batch is being written.
+        let low_water = (limit / 16).clamp(1, 4096);
+        Self {
+            used: AtomicUsize::new(0),
+            limit,
+            low_water,
+            high_water: low_water * 2,
+            evictor_asleep: AtomicBool::new(false),
+            memory_asked_for: AtomicBool::new(false),
+            stop: Mutex::new(false),
+            wake: Condvar::new(),
+        }
+    }
+
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
+    pub fn used(&self) -> usize {
+        // Relaxed: a number to look at; nothing else is read on the strength of it.
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Reserves `pages` more, if the limit allows.
+    pub fn try_reserve(&self, pages: usize) -> bool {
+        // Relaxed: the count alone must be right; the memory itself is handed over under latches.
+        let taken = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+            used.checked_add(pages).filter(|sum| *sum <= self.limit)
+        });
+        if taken.is_err() || self.is_low() {
+            self.wake_evictor();
+        }
+        taken.is_ok()
+    }
+
+    pub fn give_back(&self, pages: usize) {
+        let before = self.used.fetch_sub(pages, Ordering::Relaxed);
+        debug_assert!(before >= pages, "gave back {pages} pages of {before}");
+    }
+
+    fn free(&self) -> usize {
+        self.limit.saturating_sub(self.used())
+    }
+
+    fn is_low(&self) -> bool {
+        self.free() < self.low_water
+    }
+
+    /// Whether so much is free that nothing will have to be evicted soon.
+    pub fn is_ample(&self) -> bool {
+        self.free() >= self.high_water + self.limit / 16
+    }
+
+    /// Whether the background evictor should go on.
+    pub fn wants_more(&self) -> bool {
+        self.free() < self.high_water
+    }
+
+    /// How many pages are missing until so many more can be had without the background evictor being needed.
+    #[cfg(not(loom))]
+    pub fn shortage(&self, wanted: usize) -> usize {
+        (self.high_water + wanted).saturating_sub(self.free())
+    }
+
+    /// Asks the evictor's thread to fetch memory for pages to come.
+    pub fn ask_for_memory(&self) {
+        self.memory_asked_for.store(true, Ordering::Relaxed);
+        self.wake_evictor();
+    }
+
+    fn wake_evictor(&self) {
+        // SeqCst: orders the count, or the request, before the flag; see the module's first lines.
+        if !planted(Bug::ReserverFence) {
+            fence(Ordering::SeqCst);
+        }
+        if self.evictor_asleep.load(Ordering::Relaxed) {
+            // With the lock, the evictor is either asleep or has yet to look at the count.
+            let _stop = self.lock();
+            if self.evictor_asleep.swap(false, Ordering::Relaxed) {
+                self.wake.notify_one();
+            }
+        }
+    }
+
+    /// The evictor sleeps until it is needed, or for about as long as `patience`.
+    pub fn sleep_until_low(&self, patience: Option<std::time::Duration>) -> Woken {
+        let mut stop = self.lock();
+        let mut waited = false;
+        loop {
+            if *stop {
+                return Woken::Stopped;
+            }
+            self.evictor_asleep.store(true, Ordering::Relaxed);
+            // SeqCst: orders the flag before the count and the request; see the module's first lines.
+            if !planted(Bug::EvictorFence) {
+                fence(Ordering::SeqCst);
+            }
+            if self.is_low() {
+                self.evictor_asleep.store(false, Ordering::Relaxed);
+                return Woken::Low;
+            }
+            // Only this thread takes the request back, and nobody makes another one before it has been served.
+            if self.memory_asked_for.load(Ordering::Relaxed) {
+                self.memory_asked_for.store(false, Ordering::Relaxed);
+                self.evictor_asleep.store(false, Ordering::Relaxed);
+                return Woken::Asked;
+            }
+            match patience {
+                Some(_) if waited => {
+                    self.evictor_asleep.store(false, Ordering::Relaxed);
+                    return Woken::Idle;
+                }
+                Some(patience) => {
+                    let woken = self.wake.wait_timeout(stop, patience);
+                    stop = woken.unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+                    waited = true;
+                }
+                None => stop = self.wake.wait(stop).unwrap_or_else(|poisoned| poisoned.into_inner()),
+            }
+        }
+    }
+
+    /// The evictor found nothing to evict: it waits a moment. Returns false when it must end.
+    #[cfg(not(loom))]
+    pub fn pause(&self, time: std::time::Duration) -> bool {
+        let woken = self.wake.wait_timeout_while(self.lock(), time, |stop| !*stop);
+        !*woken.unwrap_or_else(|poisoned| poisoned.into_inner()).0
+    }
+
+    /// Whether [`stop`](Self::stop) was called.
+    #[cfg(not(loom))]
+    pub fn is_stopped(&self) -> bool {
+        *self.lock()
+    }
+
+    /// Ends the background evictor.
+    pub fn stop(&self) {
+        *self.lock() = true;
+        self.wake.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, bool> {
+        // A flag cannot be left half-set.
+        self.stop.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
