@@ -359,21 +359,21 @@ model!(the_evictor_is_woken_when_it_is_asked_for_memory, [EvictorFence, Reserver
 });
 
 model!(an_append_hint_is_never_half_of_one_and_half_of_another, [OneLookAtTheTurn, NoFenceBehindTheTurn], || {
-    let append hint = Arc::new(AppendHint::default());
-    append hint.set(PageId(1), 1);
+    let hint = Arc::new(AppendHint::default());
+    hint.set(PageId(1), 1);
     let writer = {
-        let append hint = append hint.clone();
+        let hint = hint.clone();
         thread::spawn(move || {
-            append hint.set(PageId(2), 2);
-            append hint.set(PageId(3), 3);
+            hint.set(PageId(2), 2);
+            hint.set(PageId(3), 3);
         })
     };
-    if let Some((page, token)) = append hint.get() {
+    if let Some((page, token)) = hint.get() {
         assert_eq!(page.0, token);
     }
-    append hint.set(PageId(4), 4);
+    hint.set(PageId(4), 4);
     writer.join().unwrap();
-    let (page, token) = append hint.get().unwrap();
+    let (page, token) = hint.get().unwrap();
     assert_eq!(page.0, token);
 });
 
@@ -496,7 +496,7 @@ fn somebody_else_ends_the_read() {
             // As `Core::wait` and `Core::help` do it.
             while shared.state.load().is_exclusive() {
                 shared.lot.park(PAGE, &shared.state, Want::Read, None, || {
-                    shared.queues.look(
+                    shared.queues.complete(
                         |reading| *reading == Some(PAGE),
                         |reading| {
                             *reading = None;
