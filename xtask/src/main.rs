@@ -1,6 +1,7 @@
 //! Chores of the workspace: everything that is checked before a change is accepted, and what is made by hand.
 //!
 //! - [`ci`]: the steps of the test command, in their order;
+//! - [`compare`]: two builds of the lab in turns;
 //! - [`layers`]: each crate uses only what lies to its left;
 //! - [`tidy`]: what compilers do not look at: markers, sizes, documents that lag behind the code;
 //! - [`process`]: running other programs;
@@ -10,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod ci;
+mod compare;
 mod layers;
 mod metadata;
 mod process;
@@ -27,6 +29,7 @@ Commands:
   ci                run every check, in order, and stop at the first that fails
   ci --only STEP    run one step, or several with --only repeated
   ci --list         list the steps
+  compare BASE      run the lab of a revision and of the working tree in turns (compare --help)
   layers            check that each crate depends only on layers below it
   tidy              check markers, sizes and documents
   sample            write crates/vellum/tests/data/sample-v1.vellum anew (only for a new format version)
@@ -45,6 +48,11 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let result = match words.as_slice() {
         ["ci", options @ ..] => ci::run(options),
+        ["compare", "--help" | "-h"] => {
+            print!("{}", compare::HELP);
+            Ok(())
+        }
+        ["compare", options @ ..] => compare::compare(options),
         ["layers"] => layers::check(),
         ["tidy"] => tidy::check(),
         ["sample"] => ci::write_sample(),

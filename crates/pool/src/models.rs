@@ -358,24 +358,28 @@ model!(the_evictor_is_woken_when_it_is_asked_for_memory, [EvictorFence, Reserver
     evictor.join().unwrap();
 });
 
-model!(an_append_hint_is_never_half_of_one_and_half_of_another, [OneLookAtTheTurn, NoFenceBehindTheTurn], || {
-    let hint = Arc::new(AppendHint::default());
-    hint.set(PageId(1), 1);
-    let writer = {
-        let hint = hint.clone();
-        thread::spawn(move || {
-            hint.set(PageId(2), 2);
-            hint.set(PageId(3), 3);
-        })
-    };
-    if let Some((page, token)) = hint.get() {
+model!(
+    an_append_hint_is_never_half_of_one_and_half_of_another,
+    [OneLookAtTheTurn, NoFenceBehindTheTurn],
+    || {
+        let hint = Arc::new(AppendHint::default());
+        hint.set(PageId(1), 1);
+        let writer = {
+            let hint = hint.clone();
+            thread::spawn(move || {
+                hint.set(PageId(2), 2);
+                hint.set(PageId(3), 3);
+            })
+        };
+        if let Some((page, token)) = hint.get() {
+            assert_eq!(page.0, token);
+        }
+        hint.set(PageId(4), 4);
+        writer.join().unwrap();
+        let (page, token) = hint.get().unwrap();
         assert_eq!(page.0, token);
     }
-    hint.set(PageId(4), 4);
-    writer.join().unwrap();
-    let (page, token) = hint.get().unwrap();
-    assert_eq!(page.0, token);
-});
+);
 
 model!(the_evictor_ends_when_it_is_told, [], || {
     let budget = Arc::new(Budget::new(16));
