@@ -39,8 +39,8 @@ const STEPS: &[Step] = &[
     },
     Step {
         name: "layers",
-        about: "each crate depends only on layers to its left",
-        cure: "move the code to the layer that may use it, or read ARCHITECTURE.md on the layers",
+        about: "each crate depends only on layers to its left, and its modules form no circles",
+        cure: "move the code to the layer or module that may use it; HACKING.md says what a circle is",
         action: || layers::check().map(|()| Outcome::Done),
     },
     Step {

@@ -2,7 +2,7 @@
 //!
 //! - [`ci`]: the steps of the test command, in their order;
 //! - [`compare`]: two builds of the lab in turns;
-//! - [`layers`]: each crate uses only what lies to its left;
+//! - [`layers`]: each crate uses only what lies to its left, and modules of a crate form no circles;
 //! - [`tidy`]: what compilers do not look at: markers, sizes, documents that lag behind the code;
 //! - [`process`]: running other programs;
 //! - [`vm`]: tests in emulated machines.
@@ -30,7 +30,8 @@ Commands:
   ci --only STEP    run one step, or several with --only repeated
   ci --list         list the steps
   compare BASE      run the lab of a revision and of the working tree in turns (compare --help)
-  layers            check that each crate depends only on layers below it
+  layers            check that each crate depends only on layers to its left, and that modules form no circles
+  layers circles    print the circles of modules that there are, with what makes them
   tidy              check markers, sizes and documents
   sample            write crates/vellum/tests/data/sample-v1.vellum anew (only for a new format version)
   vm test           test the kernel module, and Vellum on it, in emulated machines: a few minutes
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
         }
         ["compare", options @ ..] => compare::compare(options),
         ["layers"] => layers::check(),
+        ["layers", "circles"] => layers::print_circles(),
         ["tidy"] => tidy::check(),
         ["sample"] => ci::write_sample(),
         ["vm", "test", options @ ..] => vm::test(options).map(|ended| {

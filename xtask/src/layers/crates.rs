@@ -3,7 +3,7 @@
 //! `base -> vm -> pool -> access -> vellum -> cli, lab`; the crates of the last column do not use each other,
 //! nobody uses `xtask`, and `kernel/`, which is C, stands apart: no crate lies in it or depends on it.
 
-use crate::metadata::{self, Package};
+use crate::metadata::Package;
 use std::path::Path;
 
 /// The layers, from the left; crates of the same layer do not use each other.
@@ -19,25 +19,8 @@ const LAYERS: &[&[&str]] = &[
 /// Crates that use nothing of the workspace, and that nothing uses.
 const APART: &[&str] = &["xtask"];
 
-/// Checks the workspace.
-///
-/// # Errors
-/// Names every dependency that goes the wrong way.
-pub fn check() -> Result<(), String> {
-    let packages = metadata::packages()?;
-    let problems = problems(&packages, &crate::process::root());
-    if problems.is_empty() {
-        println!("   {} crates depend only on layers to their left", packages.len());
-        return Ok(());
-    }
-    Err(problems.join("\n"))
-}
-
-fn layer(name: &str) -> Option<usize> {
-    LAYERS.iter().position(|crates| crates.contains(&name))
-}
-
-fn problems(packages: &[Package], root: &Path) -> Vec<String> {
+/// Every dependency that goes the wrong way.
+pub fn problems(packages: &[Package], root: &Path) -> Vec<String> {
     let mut problems = Vec::new();
     for package in packages {
         let name = &package.name;
@@ -46,7 +29,7 @@ fn problems(packages: &[Package], root: &Path) -> Vec<String> {
         }
         let own = layer(name);
         if own.is_none() && !APART.contains(&name.as_str()) {
-            problems.push(format!("{name} has no layer; give it one in xtask/src/layers.rs"));
+            problems.push(format!("{name} has no layer; give it one in xtask/src/layers/crates.rs"));
         }
         for dependency in package.dependencies.iter().filter(|dependency| dependency.path.is_some()) {
             let other = &dependency.name;
@@ -60,6 +43,10 @@ fn problems(packages: &[Package], root: &Path) -> Vec<String> {
         }
     }
     problems
+}
+
+fn layer(name: &str) -> Option<usize> {
+    LAYERS.iter().position(|crates| crates.contains(&name))
 }
 
 #[cfg(test)]
