@@ -1,12 +1,14 @@
 //! The command line.
 
 use crate::engines::{AnyEngineName, Choice, EngineName};
-use crate::keys::Order;
-use crate::parse;
+use crate::keys::{KeyKind, Order, ValueSizes};
+use crate::parse::{self, Named};
 use crate::protocol::Workload;
 use crate::records::RecordArguments;
+use crate::workloads::Skew;
 use crate::workloads::io::Method;
 use crate::ycsb::YcsbArguments;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -30,11 +32,12 @@ pub struct Cli {
 /// What to measure.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Point lookups of uniformly random keys
+    /// Point lookups of random keys, one by one or in batches
     #[command(after_help = "Examples:\n  lab lookup --engines vellum,lmdb --tuples 10M --threads 1,2\n  \
                             lab lookup --engines vellum --tuples 10M --pool 200MiB --check\n  \
                             lab lookup --engines vellum,lmdb --tuples 10M --batch 64\n  \
-                            lab lookup --engines vellum --tuples 10M --pool 176MiB --batch 256 --updates 20")]
+                            lab lookup --engines vellum --tuples 10M --pool 176MiB --batch 256 --updates 20\n  \
+                            lab lookup --tuples 3M --keys url --values 40..300 --distribution zipf:0.99 --load random")]
     Lookup {
         /// What all runs have.
         #[command(flatten)]
@@ -51,9 +54,13 @@ pub enum Command {
         /// The order in which the table is loaded
         #[arg(long, value_enum, default_value = "sequential")]
         load: Order,
+        /// Which tuples are used how often.
+        #[command(flatten)]
+        chosen: ChoiceArguments,
     },
-    /// Scans in key order; operations are tuples
-    #[command(after_help = "Examples:\n  lab scan --tuples 10M\n  lab scan --tuples 10M --length 100")]
+    /// Scans in key order, whole or of a few tuples; operations are tuples
+    #[command(after_help = "Examples:\n  lab scan --tuples 10M\n  lab scan --tuples 10M --length 100\n  \
+                            lab scan --tuples 700k --keys url --values 300 --length 20 --distribution zipf:0.99")]
     Scan {
         /// What all runs have.
         #[command(flatten)]
@@ -70,6 +77,9 @@ pub enum Command {
         /// Tuples a scan, from random keys; without it the whole table is scanned again and again
         #[arg(long, value_parser = parse::count)]
         length: Option<u64>,
+        /// Which tuples are used how often.
+        #[command(flatten)]
+        chosen: ChoiceArguments,
     },
     /// Insertion of a whole table, anew in each round
     #[command(
@@ -306,15 +316,27 @@ pub struct EngineSettings {
     pub lmdb_write_map: Choice,
 }
 
-/// The table of those workloads that have a single one, of tuples of one size.
+/// The table of those workloads that have a single one.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct TableArguments {
     /// Tuples in the table
     #[arg(long, default_value = "10M", value_parser = parse::count)]
     pub tuples: u64,
-    /// The size of each value
-    #[arg(long, default_value = "120", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(8..=1 << 20))]
-    pub value_bytes: usize,
+    /// What keys are made of; their order is that of the tuples' numbers
+    #[arg(long, default_value = "u64", value_parser = named::<KeyKind>())]
+    pub keys: KeyKind,
+    /// The size of each value in bytes, or the smallest and the largest, between which each tuple has its own
+    #[arg(long, visible_alias = "value-bytes", value_name = "N|MIN..MAX", default_value = "120", value_parser = parse::value_sizes)]
+    pub values: ValueSizes,
+}
+
+/// How tuples are chosen.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct ChoiceArguments {
+    /// Which tuples are used how often, and where short scans begin: all alike, or after Zipf's law with an exponent
+    /// below 1, the frequent ones spread over the table
+    #[arg(long, value_name = "uniform|zipf:0.99", default_value = "uniform", value_parser = parse::skew)]
+    pub distribution: Skew,
 }
 
 /// What runs in batches have.
@@ -411,6 +433,15 @@ impl ReleaseName {
     }
 }
 
+/// Reads one of the names that there are, which the help lists.
+fn named<T: Named>() -> impl TypedValueParser<Value = T> {
+    let listed = T::ALL.iter().map(|(_, name, what)| PossibleValue::new(*name).help(*what));
+    PossibleValuesParser::new(listed).try_map(|text| {
+        let found = T::ALL.iter().find(|(_, name, _)| *name == text);
+        found.map(|(value, ..)| *value).ok_or("there is no such name")
+    })
+}
+
 fn parse_positive(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(number @ 1..=1024) => Ok(number),
@@ -432,7 +463,7 @@ mod tests {
     fn lists_and_units_are_understood() {
         let line = "lab lookup --json --engines lmdb,vellum --tuples 20k --pool 64MiB --threads 1,2 \
                     --seconds 0.2";
-        let Command::Lookup { run, engines, table, load, batch } =
+        let Command::Lookup { run, engines, table, load, batch, chosen } =
             Cli::try_parse_from(line.split(' ').filter(|w| !w.is_empty())).unwrap().command
         else {
             panic!("not a lookup");
@@ -440,14 +471,30 @@ mod tests {
         assert!(run.json && run.rounds == 3 && run.threads == [1, 2]);
         assert_eq!(run.seconds, Duration::from_millis(200));
         assert_eq!(engines.engines, [EngineName::Lmdb, EngineName::Vellum]);
-        assert_eq!((table.tuples, engines.settings.pool, table.value_bytes), (20_000, 64 << 20, 120));
+        assert_eq!((table.tuples, engines.settings.pool), (20_000, 64 << 20));
+        assert_eq!((table.values, table.keys), (ValueSizes::one(120), KeyKind::U64));
+        assert_eq!(chosen.distribution, Skew::Uniform);
         assert_eq!(load, Order::Sequential);
         assert_eq!(batch.workload(), Workload::Lookup);
     }
 
     #[test]
+    fn tables_may_have_keys_values_and_choices_of_other_kinds() {
+        let line = "lab scan --length 20 --keys url --values 40..300 --distribution zipf:0.99";
+        let Command::Scan { table, chosen, .. } = Cli::try_parse_from(line.split(' ')).unwrap().command
+        else {
+            panic!("not a scan");
+        };
+        assert_eq!((table.keys, table.values), (KeyKind::Url, ValueSizes { min: 40, max: 300 }));
+        assert_eq!(chosen.distribution, Skew::Zipfian(0.99));
+    }
+
+    #[test]
     fn nonsense_is_refused() {
         for line in [
+            "lab lookup --keys words",
+            "lab lookup --values 300..40",
+            "lab scan --distribution zipf:2",
             "lab lookup --engines oracle",
             "lab lookup --threads 0",
             "lab lookup --tuples many",

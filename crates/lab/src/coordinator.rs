@@ -3,11 +3,11 @@
 use crate::cli::{EngineSettings, RunArguments, TableArguments};
 use crate::contest::{Contest, Setup};
 use crate::engines::{AnyEngineName, EngineName};
-use crate::keys::Order;
+use crate::keys::{KeyKind, Order, ValueSizes};
 use crate::machine::Manifest;
 use crate::protocol::{Command, Finished, Reply, Specification, Workload};
 use crate::report::Reporter;
-use crate::workloads::tpcc;
+use crate::workloads::{Skew, tpcc};
 use crate::{Failure, Result};
 use bytesize::ByteSize;
 use serde::Serialize;
@@ -33,8 +33,9 @@ pub struct Job {
     order: Order,
     /// Tuples in all tables, after loading.
     tuples: u64,
-    /// The size of each value, in bytes; zero where they differ.
-    value_bytes: usize,
+    keys: KeyKind,
+    values: ValueSizes,
+    skew: Skew,
 }
 
 impl Job {
@@ -46,18 +47,30 @@ impl Job {
 
     /// A workload on one table of tuples.
     pub fn on_table(workload: Workload, table: TableArguments, order: Order) -> Self {
-        Self { workload, order, tuples: table.tuples, value_bytes: table.value_bytes }
+        let TableArguments { tuples, keys, values } = table;
+        Self { workload, order, tuples, keys, values, skew: Skew::Uniform }
+    }
+
+    /// The same with tuples that are chosen in another way.
+    pub fn with_skew(self, skew: Skew) -> Self {
+        Self { skew, ..self }
+    }
+
+    /// A workload on records, of values of one size; zero where they differ.
+    fn on_records(workload: Workload, order: Order, tuples: u64, value_bytes: usize) -> Self {
+        let values = ValueSizes::one(value_bytes);
+        Self { workload, order, tuples, keys: KeyKind::U64, values, skew: Skew::Uniform }
     }
 
     /// TPC-C with so many warehouses.
     pub fn tpcc(warehouses: u32) -> Self {
-        let tuples = tpcc::tuples(warehouses);
-        Self { workload: Workload::Tpcc { warehouses }, order: Order::Sequential, tuples, value_bytes: 0 }
+        let workload = Workload::Tpcc { warehouses };
+        Self::on_records(workload, Order::Sequential, tpcc::tuples(warehouses), 0)
     }
 
     /// A workload of YCSB on so many records.
     pub fn ycsb(workload: Workload, records: u64, value_bytes: usize) -> Self {
-        Self { workload, order: Order::Random, tuples: records, value_bytes }
+        Self::on_records(workload, Order::Random, records, value_bytes)
     }
 }
 
@@ -153,7 +166,9 @@ fn specification(
         engine,
         workload: job.workload,
         tuples: job.tuples,
-        value_bytes: job.value_bytes,
+        keys: job.keys,
+        values: job.values,
+        skew: job.skew,
         pool_bytes: settings.pool,
         threads_max: run.threads.iter().copied().max().unwrap_or(1),
         duration: run.seconds,
@@ -183,7 +198,10 @@ fn prepare(
             "workload": job.workload,
             "engine": engine.as_str(),
             "order": job.order,
-            "value_bytes": job.value_bytes,
+            "keys": job.keys,
+            "value_bytes_min": job.values.min,
+            "value_bytes_max": job.values.max,
+            "distribution": job.skew,
             "latency_sample_every": sample_every,
             "latency_of": latency_of(job.workload),
         }))?;

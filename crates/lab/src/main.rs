@@ -76,12 +76,13 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<()> {
     match command {
-        Command::Lookup { run, engines, table, batch, load } => {
-            let job = Job::on_table(batch.workload(), table, load);
+        Command::Lookup { run, engines, table, batch, load, chosen } => {
+            let job = Job::on_table(batch.workload(), table, load).with_skew(chosen.distribution);
             on_tables(&run, &engines, job)
         }
-        Command::Scan { run, engines, table, load, length } => {
-            let job = Job::on_table(Workload::Scan { length: length.unwrap_or(0) }, table, load);
+        Command::Scan { run, engines, table, load, length, chosen } => {
+            let workload = Workload::Scan { length: length.unwrap_or(0) };
+            let job = Job::on_table(workload, table, load).with_skew(chosen.distribution);
             on_tables(&run, &engines, job)
         }
         Command::Insert { run, engines, table, order } => {

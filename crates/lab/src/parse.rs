@@ -1,6 +1,52 @@
 //! Numbers as people write them: `10M`, `10_000_000`, `64MiB`, `0.2`.
 
+use crate::keys::ValueSizes;
+use crate::workloads::Skew;
 use std::time::Duration;
+
+/// Something that is chosen by name.
+pub trait Named: Copy + PartialEq + Send + Sync + 'static {
+    /// All that there are: each with its name, and what it is, in words.
+    const ALL: &'static [(Self, &'static str, &'static str)];
+}
+
+/// Reads one size of values, or two with `..` between them, both included.
+///
+/// # Errors
+/// What is wrong with the text.
+pub fn value_sizes(text: &str) -> Result<ValueSizes, String> {
+    let one = |text: &str| match text.trim().parse::<usize>() {
+        Ok(bytes) if ValueSizes::BOUNDS.contains(&bytes) => Ok(bytes),
+        Ok(_) => Err(format!(
+            "a value must have {} to {} bytes",
+            ValueSizes::BOUNDS.start(),
+            ValueSizes::BOUNDS.end()
+        )),
+        Err(_) => Err(format!("{text:?} is no number of bytes; write 120, or 40..300")),
+    };
+    match text.split_once("..") {
+        None => one(text).map(ValueSizes::one),
+        Some((min, max)) => match (one(min)?, one(max)?) {
+            (min, max) if min <= max => Ok(ValueSizes { min, max }),
+            _ => Err("the smaller size comes first, as in 40..300".to_owned()),
+        },
+    }
+}
+
+/// Reads how tuples are chosen: `uniform`, or `zipf:0.99`.
+///
+/// # Errors
+/// What is wrong with the text.
+pub fn skew(text: &str) -> Result<Skew, String> {
+    if text == "uniform" {
+        return Ok(Skew::Uniform);
+    }
+    match text.strip_prefix("zipf:").map(str::parse::<f64>) {
+        Some(Ok(theta)) if theta > 0.0 && theta < 1.0 => Ok(Skew::Zipfian(theta)),
+        Some(_) => Err("the exponent must be between 0 and 1, as in zipf:0.99".to_owned()),
+        None => Err(format!("{text:?} is neither uniform nor zipf:EXPONENT, such as zipf:0.99")),
+    }
+}
 
 /// Reads a count: digits with `_` between them, a decimal point, and `k`, `M` or `G` for powers of 1000.
 ///
@@ -87,6 +133,20 @@ mod tests {
         assert_eq!(size("1_000"), Ok(1000));
         for bad in ["", "0", "MiB", "64 apples", "-1"] {
             assert!(size(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn sizes_of_values_and_choices_of_tuples() {
+        assert_eq!(value_sizes("120"), Ok(ValueSizes::one(120)));
+        assert_eq!(value_sizes("40..300"), Ok(ValueSizes { min: 40, max: 300 }));
+        for bad in ["", "7", "40..", "..40", "300..40", "8..2000000", "forty"] {
+            assert!(value_sizes(bad).is_err(), "{bad}");
+        }
+        assert_eq!(skew("uniform"), Ok(Skew::Uniform));
+        assert_eq!(skew("zipf:0.99"), Ok(Skew::Zipfian(0.99)));
+        for bad in ["", "zipf", "zipf:", "zipf:1", "zipf:0", "zipf:-1", "zipf:NaN", "zipfian"] {
+            assert!(skew(bad).is_err(), "{bad}");
         }
     }
 

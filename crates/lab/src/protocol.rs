@@ -6,7 +6,8 @@
 
 use crate::contest::Measured;
 use crate::engines::{AnyEngineName, Choice};
-use crate::keys::{KEY_BYTES, Order};
+use crate::keys::{KeyKind, Order, ValueSizes};
+use crate::workloads::Skew;
 use crate::workloads::ycsb::{Distribution, Mix};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -65,12 +66,11 @@ impl Workload {
         }
     }
 
-    /// The size of each key, in bytes; zero where they differ.
+    /// The size of each key of a record, in bytes; zero where they differ.
     pub fn key_bytes(self) -> usize {
         match self {
-            Self::Tpcc { .. } => 0,
             Self::Ycsb { key_bytes, .. } => key_bytes,
-            _ => KEY_BYTES,
+            _ => 0,
         }
     }
 
@@ -106,8 +106,12 @@ pub struct Specification {
     pub workload: Workload,
     /// Tuples in the table; in all tables where there are several.
     pub tuples: u64,
-    /// The size of each value, in bytes; zero where they differ.
-    pub value_bytes: usize,
+    /// What keys are made of, where there is one table of tuples.
+    pub keys: KeyKind,
+    /// The sizes of values; zero where a workload on records has its own.
+    pub values: ValueSizes,
+    /// Which tuples are used how often.
+    pub skew: Skew,
     /// The limit of the engine's pool, in bytes.
     pub pool_bytes: u64,
     /// The most threads of any round.

@@ -126,7 +126,7 @@ impl<S: Store, W: RecordWorkload> RecordSession<S, W> {
             pool_bytes: specification.pool_bytes,
             tuples: specification.tuples,
             key_bytes: specification.workload.key_bytes(),
-            value_bytes: specification.value_bytes,
+            value_bytes: specification.values.same(),
             payload_bytes: self.workload.payload_bytes(),
             threads_max: specification.threads_max,
             lmdb_write_map: specification.lmdb_write_map,

@@ -111,6 +111,28 @@ fn scans() {
 }
 
 #[test]
+fn tables_of_other_keys_values_and_choices() {
+    let folder = tempfile::tempdir().unwrap();
+    let table = "--tuples 20k --keys url --values 20..400 --seconds 0.1 --rounds 1";
+    for (workload, options) in [
+        ("lookup", "--distribution zipf:0.99 --load random"),
+        ("lookup", "--distribution zipf:0.5 --batch 64 --load bulk"),
+        ("scan", ""),
+        ("scan", "--length 20 --distribution zipf:0.99"),
+        ("insert", "--order random"),
+        ("insert", "--order sequential"),
+        ("insert", "--order bulk"),
+        ("churn", ""),
+    ] {
+        let line = format!("{workload} --engines {ENGINES} {table} {options}");
+        check_run(&objects(folder.path(), &line), workload, &ENGINE_LIST, &[1], 1);
+    }
+    let refused = lab(folder.path(), &format!("lookup --engines raw {table}"));
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("--keys u64"));
+}
+
+#[test]
 fn one_read_for_each_lookup_is_a_contestant() {
     let folder = tempfile::tempdir().unwrap();
     for (workload, options) in [("lookup", "--load random"), ("lookup", ""), ("scan", ""), ("insert", "")] {

@@ -14,7 +14,6 @@
 
 use super::{Choice, Engine, EngineOptions, Reader, Writer};
 use crate::Result;
-use crate::keys::KEY_BYTES;
 use crate::machine;
 use bytesize::ByteSize;
 use heed::types::Bytes;
@@ -206,7 +205,7 @@ impl Engine for Lmdb {
 
 impl Reader for LmdbReader<'_> {
     #[inline]
-    fn lookup(&mut self, key: &[u8; KEY_BYTES], value: &mut Vec<u8>) -> Result<bool> {
+    fn lookup(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
         match self.database.get(&self.transaction, key)? {
             Some(found) => {
                 value.clear();
@@ -218,7 +217,7 @@ impl Reader for LmdbReader<'_> {
     }
 
     #[inline]
-    fn scan<F>(&mut self, first: &[u8; KEY_BYTES], mut visit: F) -> Result<()>
+    fn scan<F>(&mut self, first: &[u8], mut visit: F) -> Result<()>
     where
         F: FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     {
@@ -235,12 +234,12 @@ impl Reader for LmdbReader<'_> {
 
 impl Writer for LmdbWriter<'_> {
     #[inline]
-    fn insert(&mut self, key: &[u8; KEY_BYTES], value: &[u8]) -> Result<()> {
+    fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         Ok(self.database.put(&mut self.transaction, key, value)?)
     }
 
     #[inline]
-    fn remove(&mut self, key: &[u8; KEY_BYTES]) -> Result<bool> {
+    fn remove(&mut self, key: &[u8]) -> Result<bool> {
         Ok(self.database.delete(&mut self.transaction, key)?)
     }
 
@@ -251,12 +250,12 @@ impl Writer for LmdbWriter<'_> {
 
 impl Writer for LmdbAppender<'_> {
     #[inline]
-    fn insert(&mut self, key: &[u8; KEY_BYTES], value: &[u8]) -> Result<()> {
+    fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         let LmdbWriter { transaction, database } = &mut self.0;
         Ok(database.put_with_flags(transaction, PutFlags::APPEND, key, value)?)
     }
 
-    fn remove(&mut self, key: &[u8; KEY_BYTES]) -> Result<bool> {
+    fn remove(&mut self, key: &[u8]) -> Result<bool> {
         self.0.remove(key)
     }
 

@@ -2,7 +2,6 @@
 
 use super::{Engine, EngineOptions, Reader, Writer};
 use crate::Result;
-use crate::keys::KEY_BYTES;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::{RwLock, RwLockReadGuard};
@@ -66,14 +65,14 @@ impl Engine for Memory {
 }
 
 impl Reader for MemoryReader<'_> {
-    fn lookup(&mut self, key: &[u8; KEY_BYTES], value: &mut Vec<u8>) -> Result<bool> {
+    fn lookup(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
         value.clear();
-        let found = self.0.get(key.as_slice());
+        let found = self.0.get(key);
         value.extend_from_slice(found.map_or(&[], Vec::as_slice));
         Ok(found.is_some())
     }
 
-    fn scan<F>(&mut self, first: &[u8; KEY_BYTES], mut visit: F) -> Result<()>
+    fn scan<F>(&mut self, first: &[u8], mut visit: F) -> Result<()>
     where
         F: FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     {
@@ -87,13 +86,13 @@ impl Reader for MemoryReader<'_> {
 }
 
 impl Writer for MemoryWriter<'_> {
-    fn insert(&mut self, key: &[u8; KEY_BYTES], value: &[u8]) -> Result<()> {
+    fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         self.0.write().unwrap().insert(key.to_vec(), value.to_vec());
         Ok(())
     }
 
-    fn remove(&mut self, key: &[u8; KEY_BYTES]) -> Result<bool> {
-        Ok(self.0.write().unwrap().remove(key.as_slice()).is_some())
+    fn remove(&mut self, key: &[u8]) -> Result<bool> {
+        Ok(self.0.write().unwrap().remove(key).is_some())
     }
 
     fn finish(self) -> Result<()> {

@@ -3,7 +3,7 @@
 //! Each engine is used as its own documentation recommends for speed, and does the same work as the others:
 //! a lookup copies the value into a buffer of the caller, a scan shows every key and value.
 //!
-//! [`Engine`] is one table of tuples with keys of 8 bytes; [`store::Store`] is several tables with keys and values
+//! [`Engine`] is one table of tuples; [`store::Store`] is several tables with keys and values
 //! of any size, and transactions where the engine has them; [`records::RecordEngine`] keeps single records, durable one
 //! by one, and becomes a `Store` of one table by [`record_store::RecordStore`].
 
@@ -32,7 +32,6 @@ pub mod vellum;
 pub mod vellum_store;
 
 use crate::Result;
-use crate::keys::KEY_BYTES;
 use clap::ValueEnum;
 use records::RecordEngineName;
 use serde::{Deserialize, Serialize};
@@ -189,32 +188,33 @@ pub trait Engine: Sized + Sync {
 }
 
 /// One of a batch: a key, and its new value if it is to be updated.
-pub type Operation = ([u8; KEY_BYTES], Option<Vec<u8>>);
+pub type Operation<K> = (K, Option<Vec<u8>>);
 
 /// Reads tuples.
 pub trait Reader {
     /// Copies the value of `key` into `value`, whose contents are replaced; `false` if there is none.
-    fn lookup(&mut self, key: &[u8; KEY_BYTES], value: &mut Vec<u8>) -> Result<bool>;
+    fn lookup(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool>;
 
-    /// Runs many operations and shows each key with its value to `visit`; an update, which is of a tuple that
-    /// exists, without one. By default one after the other, and lookups only.
-    fn batch<F>(&mut self, operations: &[Operation], mut visit: F) -> Result<()>
+    /// Runs many operations and shows the place of each lookup among them, with the value that it found, to `visit`. An
+    /// update is of a tuple that exists. By default one after the other, and lookups only.
+    fn batch<K, F>(&mut self, operations: &[Operation<K>], mut visit: F) -> Result<()>
     where
-        F: FnMut(&[u8; KEY_BYTES], Option<&[u8]>) -> Result<()>,
+        K: AsRef<[u8]>,
+        F: FnMut(usize, Option<&[u8]>) -> Result<()>,
     {
         let mut value = Vec::new();
-        for (key, update) in operations {
+        for (place, (key, update)) in operations.iter().enumerate() {
             if update.is_some() {
                 return Err("only vellum updates in batches".into());
             }
-            let found = self.lookup(key, &mut value)?;
-            visit(key, found.then_some(&value[..]))?;
+            let found = self.lookup(key.as_ref(), &mut value)?;
+            visit(place, found.then_some(&value[..]))?;
         }
         Ok(())
     }
 
     /// Shows all tuples from `first` on, in the order of their keys, until `visit` breaks off.
-    fn scan<F>(&mut self, first: &[u8; KEY_BYTES], visit: F) -> Result<()>
+    fn scan<F>(&mut self, first: &[u8], visit: F) -> Result<()>
     where
         F: FnMut(&[u8], &[u8]) -> ControlFlow<()>;
 }
@@ -222,10 +222,10 @@ pub trait Reader {
 /// Inserts and removes tuples.
 pub trait Writer {
     /// Inserts a tuple whose key is new.
-    fn insert(&mut self, key: &[u8; KEY_BYTES], value: &[u8]) -> Result<()>;
+    fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<()>;
 
     /// Removes a tuple; `false` if there is none with this key.
-    fn remove(&mut self, key: &[u8; KEY_BYTES]) -> Result<bool>;
+    fn remove(&mut self, key: &[u8]) -> Result<bool>;
 
     /// Makes all that was done visible to readers; it need not be durable.
     fn finish(self) -> Result<()>;

@@ -77,6 +77,12 @@ impl Engine for Raw {
     const CONCURRENT_WRITERS: bool = true;
 
     fn create(options: &EngineOptions) -> Result<Self> {
+        if options.key_bytes != KEY_BYTES || options.value_bytes == 0 {
+            return Err(
+                "it computes where a tuple lies, so keys must be numbers (--keys u64) and values of one size"
+                    .into(),
+            );
+        }
         let per_page = (PAGE_SIZE / (KEY_BYTES + options.value_bytes)) as u64;
         if per_page == 0 {
             return Err("values must be smaller than a page".into());
@@ -123,6 +129,13 @@ impl Engine for Raw {
     }
 }
 
+/// The number that a key is.
+#[inline]
+fn number(key: &[u8]) -> Result<u64> {
+    let bytes = key.try_into().map_err(|_| "a key that is no number of 8 bytes")?;
+    Ok(u64::from_be_bytes(bytes))
+}
+
 /// Opens the file for direct reads, or for ordinary ones where there are none; says which.
 fn open(path: &PathBuf) -> std::io::Result<(File, bool)> {
     match OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path) {
@@ -144,8 +157,8 @@ fn read(file: &File, buffer: &mut [u8], offset: u64) -> std::io::Result<usize> {
 
 impl Reader for RawReader {
     #[inline]
-    fn lookup(&mut self, key: &[u8; KEY_BYTES], value: &mut Vec<u8>) -> Result<bool> {
-        let index = u64::from_be_bytes(*key);
+    fn lookup(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+        let index = number(key)?;
         let count = read(&self.file, &mut self.page, self.layout.page(index) * PAGE_SIZE as u64)?;
         value.clear();
         match self.layout.value(&self.page[..count], index) {
@@ -157,12 +170,12 @@ impl Reader for RawReader {
         }
     }
 
-    fn scan<F>(&mut self, first: &[u8; KEY_BYTES], mut visit: F) -> Result<()>
+    fn scan<F>(&mut self, first: &[u8], mut visit: F) -> Result<()>
     where
         F: FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     {
         let mut buffer = AlignedBuffer::new(SCAN_PAGES as usize * PAGE_SIZE);
-        let mut index = u64::from_be_bytes(*first);
+        let mut index = number(first)?;
         loop {
             let page = self.layout.page(index);
             let count = read(&self.file, &mut buffer, page * PAGE_SIZE as u64)?;
@@ -191,9 +204,9 @@ impl RawWriter<'_> {
 }
 
 impl Writer for RawWriter<'_> {
-    fn insert(&mut self, key: &[u8; KEY_BYTES], value: &[u8]) -> Result<()> {
+    fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         let layout = self.raw.layout;
-        let index = u64::from_be_bytes(*key);
+        let index = number(key)?;
         if value.len() != layout.value_bytes {
             return Err("a raw file holds values of one size only".into());
         }
@@ -207,7 +220,7 @@ impl Writer for RawWriter<'_> {
         Ok(())
     }
 
-    fn remove(&mut self, _: &[u8; KEY_BYTES]) -> Result<bool> {
+    fn remove(&mut self, _: &[u8]) -> Result<bool> {
         Err("nothing can be removed from a raw file".into())
     }
 

@@ -11,7 +11,6 @@ use super::key_locks::KeyLocks;
 use super::store::{Access, Session, Store, Transaction};
 use super::{Engine, EngineOptions, Reader, Writer};
 use crate::Result;
-use crate::keys::KEY_BYTES;
 use bytesize::ByteSize;
 use rocksdb::{
     BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, CompactionPri, DB, DBCompressionType,
@@ -275,7 +274,7 @@ impl Engine for RocksDb {
 
 impl Reader for RocksDbReader<'_> {
     #[inline]
-    fn lookup(&mut self, key: &[u8; KEY_BYTES], value: &mut Vec<u8>) -> Result<bool> {
+    fn lookup(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
         let found = self.0.find(0, key, |found| {
             value.clear();
             value.extend_from_slice(found);
@@ -283,7 +282,7 @@ impl Reader for RocksDbReader<'_> {
         Ok(found.is_some())
     }
 
-    fn scan<F>(&mut self, first: &[u8; KEY_BYTES], visit: F) -> Result<()>
+    fn scan<F>(&mut self, first: &[u8], visit: F) -> Result<()>
     where
         F: FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     {
@@ -293,11 +292,11 @@ impl Reader for RocksDbReader<'_> {
 
 impl Writer for RocksDbWriter<'_> {
     #[inline]
-    fn insert(&mut self, key: &[u8; KEY_BYTES], value: &[u8]) -> Result<()> {
+    fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         self.0.put(0, key, value)
     }
 
-    fn remove(&mut self, key: &[u8; KEY_BYTES]) -> Result<bool> {
+    fn remove(&mut self, key: &[u8]) -> Result<bool> {
         self.0.delete(0, key)
     }
 

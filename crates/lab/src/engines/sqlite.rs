@@ -12,7 +12,6 @@
 use super::store::{Access, Session, Store, Transaction};
 use super::{Engine, EngineOptions, Reader, Writer};
 use crate::Result;
-use crate::keys::KEY_BYTES;
 use bytesize::ByteSize;
 use rusqlite::{Connection, params};
 use serde_json::json;
@@ -355,7 +354,7 @@ impl Drop for SqliteReader<'_> {
 }
 
 impl Reader for SqliteReader<'_> {
-    fn lookup(&mut self, key: &[u8; KEY_BYTES], value: &mut Vec<u8>) -> Result<bool> {
+    fn lookup(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
         let found = self.0.get(0, key, |found| {
             value.clear();
             value.extend_from_slice(found);
@@ -363,7 +362,7 @@ impl Reader for SqliteReader<'_> {
         Ok(found.is_some())
     }
 
-    fn scan<F>(&mut self, first: &[u8; KEY_BYTES], visit: F) -> Result<()>
+    fn scan<F>(&mut self, first: &[u8], visit: F) -> Result<()>
     where
         F: FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     {
@@ -372,11 +371,11 @@ impl Reader for SqliteReader<'_> {
 }
 
 impl Writer for SqliteWriter<'_> {
-    fn insert(&mut self, key: &[u8; KEY_BYTES], value: &[u8]) -> Result<()> {
+    fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         self.session.change(&self.session.store.tables[0].insert, key, value).map(|_| ())
     }
 
-    fn remove(&mut self, key: &[u8; KEY_BYTES]) -> Result<bool> {
+    fn remove(&mut self, key: &[u8]) -> Result<bool> {
         self.session.remove(0, key)
     }
 

@@ -6,7 +6,6 @@
 
 use super::{Engine, EngineOptions, Operation, Reader, Writer};
 use crate::Result;
-use crate::keys::KEY_BYTES;
 use bytesize::ByteSize;
 use serde_json::json;
 use std::ops::{Bound, ControlFlow};
@@ -110,13 +109,14 @@ pub fn statistics(database: &Database) -> serde_json::Value {
 
 impl Reader for VellumReader<'_> {
     #[inline]
-    fn lookup(&mut self, key: &[u8; KEY_BYTES], value: &mut Vec<u8>) -> Result<bool> {
+    fn lookup(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
         Ok(self.0.get_into(key, value)?)
     }
 
-    fn batch<F>(&mut self, operations: &[Operation], mut visit: F) -> Result<()>
+    fn batch<K, F>(&mut self, operations: &[Operation<K>], mut visit: F) -> Result<()>
     where
-        F: FnMut(&[u8; KEY_BYTES], Option<&[u8]>) -> Result<()>,
+        K: AsRef<[u8]>,
+        F: FnMut(usize, Option<&[u8]>) -> Result<()>,
     {
         let tasks = operations.iter().map(|(key, update)| {
             (key, update.as_ref().map_or(Task::Get, |value| Task::Update(value.as_slice())))
@@ -124,7 +124,7 @@ impl Reader for VellumReader<'_> {
         let mut outcome = Ok(());
         self.0.multi_run(tasks, |index, answer| {
             let seen = match answer {
-                Ok(Answer::Value(value)) => visit(&operations[index].0, value),
+                Ok(Answer::Value(value)) => visit(index, value),
                 Ok(Answer::Written(Written::Replaced)) => Ok(()),
                 Ok(_) => Err("a tuple that was to be updated is missing".into()),
                 Err(error) => Err(error.into()),
@@ -137,7 +137,7 @@ impl Reader for VellumReader<'_> {
     }
 
     #[inline]
-    fn scan<F>(&mut self, first: &[u8; KEY_BYTES], mut visit: F) -> Result<()>
+    fn scan<F>(&mut self, first: &[u8], mut visit: F) -> Result<()>
     where
         F: FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     {
@@ -161,13 +161,13 @@ impl Reader for VellumReader<'_> {
 
 impl Writer for VellumWriter<'_> {
     #[inline]
-    fn insert(&mut self, key: &[u8; KEY_BYTES], value: &[u8]) -> Result<()> {
+    fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         self.0.put(key, value)?;
         Ok(())
     }
 
     #[inline]
-    fn remove(&mut self, key: &[u8; KEY_BYTES]) -> Result<bool> {
+    fn remove(&mut self, key: &[u8]) -> Result<bool> {
         Ok(self.0.remove(key)?)
     }
 
@@ -178,11 +178,11 @@ impl Writer for VellumWriter<'_> {
 
 impl Writer for VellumLoader<'_> {
     #[inline]
-    fn insert(&mut self, key: &[u8; KEY_BYTES], value: &[u8]) -> Result<()> {
+    fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         Ok(self.0.push(key, value)?)
     }
 
-    fn remove(&mut self, _key: &[u8; KEY_BYTES]) -> Result<bool> {
+    fn remove(&mut self, _key: &[u8]) -> Result<bool> {
         Err("a bulk load removes nothing".into())
     }
 

@@ -7,7 +7,7 @@
 use super::{Pace, Pass, Table, Work, insert, run_threads};
 use crate::Result;
 use crate::engines::{Engine, Reader, Writer};
-use crate::keys::{self, Generator, KEY_BYTES, Order, Share};
+use crate::keys::{self, Generator, KEY_BYTES, Keys, Order, Share};
 use crate::statistics::Latencies;
 use std::ops::{ControlFlow, RangeInclusive};
 use std::time::Instant;
@@ -15,9 +15,12 @@ use std::time::Instant;
 /// Of so many tuples, one is absent during a round.
 const PRESENT_FOR_EACH_ABSENT: u64 = 10;
 
-/// The sizes that values have, in bytes: half to one and a half times the table's.
+/// The sizes that values have, in bytes: half to one and a half times the table's, if it has a single one.
 fn sizes(table: &Table) -> RangeInclusive<usize> {
-    (table.value_bytes / 2).max(KEY_BYTES)..=table.value_bytes + table.value_bytes / 2
+    match table.values.same() {
+        0 => table.values.min..=table.values.max,
+        bytes => (bytes / 2).max(KEY_BYTES)..=bytes + bytes / 2,
+    }
 }
 
 fn size(table: &Table, generator: &mut Generator) -> usize {
@@ -29,14 +32,14 @@ fn size(table: &Table, generator: &mut Generator) -> usize {
 ///
 /// # Errors
 /// What the engine says.
-pub fn load<E: Engine>(engine: &E, table: &Table, order: Order) -> Result<()> {
+pub fn load<E: Engine, K: Keys>(engine: &E, table: &Table, order: Order) -> Result<()> {
     let mut generator = Generator::new(table.seed, 0, u64::MAX);
     let mut value = vec![0; *sizes(table).end()];
     let mut writer = engine.writer()?;
     for index in Share::new(order, table.tuples, table.seed, 0, 1) {
         let size = size(table, &mut generator);
         keys::fill_value(index, &mut value[..size]);
-        writer.insert(&keys::key(index), &value[..size])?;
+        writer.insert(K::key(index).as_ref(), &value[..size])?;
     }
     writer.finish()
 }
@@ -45,7 +48,7 @@ pub fn load<E: Engine>(engine: &E, table: &Table, order: Order) -> Result<()> {
 ///
 /// # Errors
 /// What the engine says, or that a tuple to be deleted is not there.
-pub fn pass<E: Engine>(engine: &E, table: &Table, pace: &Pace) -> Result<Pass> {
+pub fn pass<E: Engine, K: Keys>(engine: &E, table: &Table, pace: &Pace) -> Result<Pass> {
     let threads = insert::writers::<E>(pace.threads);
     let prepare = |thread: usize| {
         let generator = Generator::new(table.seed, thread as u64, pace.round);
@@ -60,12 +63,12 @@ pub fn pass<E: Engine>(engine: &E, table: &Table, pace: &Pace) -> Result<Pass> {
         let mut insert = |writer: &mut E::Writer<'_>, index| {
             let size = size(table, &mut generator);
             keys::fill_value(index, &mut value[..size]);
-            writer.insert(&keys::key(index), &value[..size])
+            writer.insert(K::key(index).as_ref(), &value[..size])
         };
         let (mut removed, mut operations) = (0u64, 0u64);
         for index in removals {
             let begin = removed.is_multiple_of(pace.sample_every).then(Instant::now);
-            if !writer.remove(&keys::key(index))? {
+            if !writer.remove(K::key(index).as_ref())? {
                 return Err(format!("key {index} was not there to be deleted").into());
             }
             removed += 1;
@@ -90,11 +93,12 @@ pub fn pass<E: Engine>(engine: &E, table: &Table, pace: &Pace) -> Result<Pass> {
 ///
 /// # Errors
 /// What the engine says, or that a tuple is missing or wrong.
-pub fn check<E: Engine>(engine: &E, table: &Table) -> Result<()> {
+pub fn check<E: Engine, K: Keys>(engine: &E, table: &Table) -> Result<()> {
     let sizes = sizes(table);
     let mut next = 0;
-    engine.reader()?.scan(&keys::key(0), |key, value| {
-        if key != keys::key(next) || !sizes.contains(&value.len()) || !value.starts_with(key) {
+    engine.reader()?.scan(K::key(0).as_ref(), |key, value| {
+        let right = sizes.contains(&value.len()) && keys::matches(next, value, value.len());
+        if !right || key != K::key(next).as_ref() {
             return ControlFlow::Break(());
         }
         next += 1;
@@ -110,21 +114,23 @@ pub fn check<E: Engine>(engine: &E, table: &Table) -> Result<()> {
 mod tests {
     use super::*;
     use crate::engines::memory::Memory;
+    use crate::keys::{U64Keys, ValueSizes};
+    use crate::workloads::Skew;
     use std::time::Duration;
 
     #[test]
     fn all_tuples_are_replaced_by_others_of_other_sizes() {
         for threads in [1, 3] {
             for tuples in [1, 5, 3000] {
-                let table = Table { tuples, value_bytes: 100, seed: 3 };
+                let table = Table::new(tuples, ValueSizes::one(100), 3, Skew::Uniform);
                 let pace = Pace { threads, round: 0, duration: Duration::ZERO, sample_every: 4 };
                 let engine = Memory::default();
-                load(&engine, &table, Order::Random).unwrap();
-                check(&engine, &table).unwrap();
+                load::<_, U64Keys>(&engine, &table, Order::Random).unwrap();
+                check::<_, U64Keys>(&engine, &table).unwrap();
                 let before = engine.map.read().unwrap().clone();
-                let pass = super::pass(&engine, &table, &pace).unwrap();
+                let pass = super::pass::<_, U64Keys>(&engine, &table, &pace).unwrap();
                 assert_eq!(pass.operations, tuples);
-                check(&engine, &table).unwrap();
+                check::<_, U64Keys>(&engine, &table).unwrap();
                 let after = engine.map.read().unwrap();
                 let same = after.iter().filter(|(key, value)| before[*key].len() == value.len()).count();
                 assert!(same as u64 <= tuples / 20 + 1, "{same} of {tuples} kept their size");
@@ -134,12 +140,12 @@ mod tests {
 
     #[test]
     fn a_tuple_that_is_not_there_is_noticed() {
-        let table = Table { tuples: 100, value_bytes: 100, seed: 3 };
+        let table = Table::new(100, ValueSizes::one(100), 3, Skew::Uniform);
         let pace = Pace { threads: 1, round: 0, duration: Duration::ZERO, sample_every: 4 };
         let engine = Memory::default();
-        load(&engine, &table, Order::Random).unwrap();
+        load::<_, U64Keys>(&engine, &table, Order::Random).unwrap();
         engine.map.write().unwrap().remove(keys::key(7).as_slice());
-        assert!(check(&engine, &table).is_err());
-        assert!(pass(&engine, &table, &pace).is_err());
+        assert!(check::<_, U64Keys>(&engine, &table).is_err());
+        assert!(pass::<_, U64Keys>(&engine, &table, &pace).is_err());
     }
 }

@@ -6,7 +6,7 @@
 use super::{Pass, Table, Work, run_threads};
 use crate::Result;
 use crate::engines::{Engine, Writer};
-use crate::keys::{self, Order, Share};
+use crate::keys::{self, Keys, Order, Share};
 use crate::statistics::Latencies;
 use std::time::Instant;
 
@@ -19,7 +19,7 @@ pub fn writers<E: Engine>(threads: usize) -> usize {
 ///
 /// # Errors
 /// What the engine says.
-pub fn load<E: Engine>(
+pub fn load<E: Engine, K: Keys>(
     engine: &E,
     table: &Table,
     order: Order,
@@ -30,19 +30,20 @@ pub fn load<E: Engine>(
     let threads = if is_bulk { 1 } else { writers::<E>(threads) };
     let prepare = |thread: usize| {
         let share = Share::new(order, table.tuples, table.seed, thread as u64, threads as u64);
-        Ok((share, vec![0; table.value_bytes], Latencies::new()?))
+        Ok((share, vec![0; table.values.max], Latencies::new()?))
     };
     run_threads(threads, prepare, |(share, value, latencies), _| {
         if is_bulk {
-            insert_all(engine.loader()?, share, value, latencies, sample_every)
+            insert_all::<K>(engine.loader()?, table, share, value, latencies, sample_every)
         } else {
-            insert_all(engine.writer()?, share, value, latencies, sample_every)
+            insert_all::<K>(engine.writer()?, table, share, value, latencies, sample_every)
         }
     })
 }
 
-fn insert_all(
+fn insert_all<K: Keys>(
     mut writer: impl Writer,
+    table: &Table,
     share: Share,
     mut value: Vec<u8>,
     mut latencies: Latencies,
@@ -52,14 +53,16 @@ fn insert_all(
     // Counted down: a division would cost as much as some engines take for a tuple.
     let mut untimed = 0;
     for index in share {
-        keys::fill_value(index, &mut value);
+        let value = &mut value[..table.values.of(index)];
+        keys::fill_value(index, value);
+        let key = K::key(index);
         if untimed == 0 {
             untimed = sample_every;
             let begin = Instant::now();
-            writer.insert(&keys::key(index), &value)?;
+            writer.insert(key.as_ref(), value)?;
             latencies.record(begin.elapsed());
         } else {
-            writer.insert(&keys::key(index), &value)?;
+            writer.insert(key.as_ref(), value)?;
         }
         untimed = untimed.saturating_sub(1);
         operations += 1;
@@ -72,18 +75,25 @@ fn insert_all(
 mod tests {
     use super::*;
     use crate::engines::memory::Memory;
+    use crate::keys::{U64Keys, UrlKeys, ValueSizes};
+    use crate::workloads::Skew;
+
+    fn run<K: Keys>(values: ValueSizes) {
+        for order in [Order::Sequential, Order::Random, Order::Bulk] {
+            for threads in [1, 3] {
+                let table = Table::new(1000, values, 9, Skew::Uniform);
+                let engine = Memory::default();
+                let pass = load::<_, K>(&engine, &table, order, threads, 10).unwrap();
+                assert_eq!(pass.operations, 1000);
+                assert!(pass.latencies.samples() >= 100);
+                crate::workloads::scan::check::<_, K>(&engine, &table).unwrap();
+            }
+        }
+    }
 
     #[test]
     fn all_orders_insert_every_tuple_once() {
-        for order in [Order::Sequential, Order::Random, Order::Bulk] {
-            for threads in [1, 3] {
-                let table = Table { tuples: 1000, value_bytes: 16, seed: 9 };
-                let engine = Memory::default();
-                let pass = load(&engine, &table, order, threads, 10).unwrap();
-                assert_eq!(pass.operations, 1000);
-                assert!(pass.latencies.samples() >= 100);
-                crate::workloads::scan::check(&engine, &table).unwrap();
-            }
-        }
+        run::<U64Keys>(ValueSizes::one(16));
+        run::<UrlKeys>(ValueSizes { min: 8, max: 500 });
     }
 }

@@ -11,11 +11,15 @@ pub mod records;
 pub mod scan;
 pub mod tpcc;
 pub mod ycsb;
+pub mod zipfian;
 
 use crate::Result;
+use crate::keys::{self, Generator, Permutation, ValueSizes};
 use crate::statistics::Latencies;
+use serde::{Deserialize, Serialize};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
+use zipfian::Zipfian;
 
 /// One operation in so many is timed where operations are short, so that reading the clock (some 50 ns for
 /// a sample) costs less than 1 ns an operation.
@@ -24,15 +28,62 @@ pub const SAMPLE_EVERY: u64 = 64;
 /// Operations that take longer than this on average are all timed.
 pub const SLOW_OPERATION: Duration = Duration::from_micros(5);
 
-/// The table that a workload reads.
-#[derive(Clone, Copy, Debug)]
+/// The table that a workload uses.
+#[derive(Clone, Debug)]
 pub struct Table {
-    /// How many tuples it has; their keys are `0..tuples`.
+    /// How many tuples it has; their numbers are `0..tuples`.
     pub tuples: u64,
-    /// The size of each value, in bytes.
-    pub value_bytes: usize,
+    /// The sizes of values.
+    pub values: ValueSizes,
     /// What all random choices depend on.
     pub seed: u64,
+    /// How tuples are chosen.
+    choice: TupleChoice,
+}
+
+/// Which tuples are used how often.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Skew {
+    /// All alike.
+    Uniform,
+    /// By Zipf's law with this exponent, between 0 and 1; the frequent ones are spread over the table.
+    Zipfian(f64),
+}
+
+/// A [`Skew`], made ready to draw.
+#[derive(Clone, Debug)]
+enum TupleChoice {
+    Uniform,
+    Zipfian(Zipfian, Permutation),
+}
+
+impl Table {
+    /// A table; takes time proportional to the tuples where choices are skewed.
+    pub fn new(tuples: u64, values: ValueSizes, seed: u64, skew: Skew) -> Self {
+        let choice = match skew {
+            Skew::Uniform => TupleChoice::Uniform,
+            Skew::Zipfian(theta) => {
+                TupleChoice::Zipfian(Zipfian::new(tuples, theta), Permutation::new(tuples, seed))
+            }
+        };
+        Self { tuples, values, seed, choice }
+    }
+
+    /// The number of a tuple, at random.
+    #[inline]
+    pub fn choose(&self, generator: &mut Generator) -> u64 {
+        match &self.choice {
+            TupleChoice::Uniform => generator.below(self.tuples),
+            TupleChoice::Zipfian(zipfian, scramble) => scramble.at(zipfian.draw(generator)),
+        }
+    }
+
+    /// Whether `value` is that of tuple `index`, as far as its length and its first bytes say.
+    #[inline]
+    pub fn matches(&self, index: u64, value: &[u8]) -> bool {
+        keys::matches(index, value, self.values.of(index))
+    }
 }
 
 /// How long a pass lasts and how it is measured.

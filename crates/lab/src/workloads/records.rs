@@ -115,8 +115,7 @@ impl<E: RecordEngine> Record<E> {
         let found = if self.verb == Verb::Update {
             handle.update(key.bytes())?
         } else {
-            handle.get(key.bytes(), value)?
-                && keys::matches(&keys::key(index), value, self.options.value_bytes)
+            handle.get(key.bytes(), value)? && keys::matches(index, value, self.options.value_bytes)
         };
         if found { Ok(()) } else { Err(format!("record {index} is missing or wrong").into()) }
     }

@@ -6,8 +6,9 @@
 use super::{Pace, Pass, Table, Work, run_threads};
 use crate::Result;
 use crate::engines::{Engine, Reader};
-use crate::keys::{self, Generator};
+use crate::keys::{self, Generator, Keys, ValueSizes};
 use crate::statistics::Latencies;
+use std::marker::PhantomData;
 use std::ops::ControlFlow;
 use std::time::Instant;
 
@@ -15,11 +16,11 @@ use std::time::Instant;
 pub const TUPLES_PER_SAMPLE: u64 = 1024;
 
 /// Scans until the time is over: the whole table if `length` is zero (thread `t` of `n` begins at `t/n` of
-/// it), otherwise `length` tuples from uniformly random keys.
+/// it), otherwise `length` tuples from random keys.
 ///
 /// # Errors
 /// What the engine says, or that a tuple is missing, wrong or out of order.
-pub fn pass<E: Engine>(engine: &E, table: &Table, pace: &Pace, length: u64) -> Result<Pass> {
+pub fn pass<E: Engine, K: Keys>(engine: &E, table: &Table, pace: &Pace, length: u64) -> Result<Pass> {
     let prepare = |thread: usize| {
         let generator = Generator::new(table.seed, thread as u64, pace.round);
         let first = (u128::from(table.tuples) * thread as u128 / pace.threads as u128) as u64;
@@ -27,9 +28,9 @@ pub fn pass<E: Engine>(engine: &E, table: &Table, pace: &Pace, length: u64) -> R
     };
     run_threads(pace.threads, prepare, |(mut reader, mut generator, first, latencies), start| {
         if length == 0 {
-            whole(&mut reader, table, first, start + pace.duration, start, latencies)
+            whole::<_, K>(&mut reader, table, first, start + pace.duration, start, latencies)
         } else {
-            ranges(&mut reader, table, pace, length, &mut generator, start, latencies)
+            ranges::<_, K>(&mut reader, table, pace, length, &mut generator, start, latencies)
         }
     })
 }
@@ -38,9 +39,9 @@ pub fn pass<E: Engine>(engine: &E, table: &Table, pace: &Pace, length: u64) -> R
 ///
 /// # Errors
 /// As [`pass`].
-pub fn check<E: Engine>(engine: &E, table: &Table) -> Result<()> {
-    let mut visit = Visit::new(table, 0);
-    engine.reader()?.scan(&keys::key(0), |key, value| visit.tuple(key, value))?;
+pub fn check<E: Engine, K: Keys>(engine: &E, table: &Table) -> Result<()> {
+    let mut visit = Visit::<K>::new(table, 0);
+    engine.reader()?.scan(K::key(0).as_ref(), |key, value| visit.tuple(key, value))?;
     visit.done()?;
     if visit.next == table.tuples {
         return Ok(());
@@ -48,7 +49,7 @@ pub fn check<E: Engine>(engine: &E, table: &Table) -> Result<()> {
     Err(format!("the scan ended after {} of {} tuples", visit.next, table.tuples).into())
 }
 
-fn whole<R: Reader>(
+fn whole<R: Reader, K: Keys>(
     reader: &mut R,
     table: &Table,
     first: u64,
@@ -60,9 +61,9 @@ fn whole<R: Reader>(
     let mut before = start;
     let mut next = first;
     loop {
-        let mut visit = Visit::new(table, next);
+        let mut visit = Visit::<K>::new(table, next);
         let mut over = false;
-        reader.scan(&keys::key(next), |key, value| {
+        reader.scan(K::key(next).as_ref(), |key, value| {
             visit.tuple(key, value)?;
             if visit.count.is_multiple_of(TUPLES_PER_SAMPLE) {
                 let now = Instant::now();
@@ -91,7 +92,7 @@ fn whole<R: Reader>(
     }
 }
 
-fn ranges<R: Reader>(
+fn ranges<R: Reader, K: Keys>(
     reader: &mut R,
     table: &Table,
     pace: &Pace,
@@ -105,24 +106,29 @@ fn ranges<R: Reader>(
     let mut operations = 0;
     loop {
         let begin = Instant::now();
-        operations += range(reader, table, length, generator)?;
+        operations += range::<_, K>(reader, table, length, generator)?;
         let end = Instant::now();
         latencies.record(end - begin);
         if end >= deadline {
             return Ok(Work { operations, latencies });
         }
         for _ in 1..sample_every {
-            operations += range(reader, table, length, generator)?;
+            operations += range::<_, K>(reader, table, length, generator)?;
         }
     }
 }
 
 #[inline]
-fn range<R: Reader>(reader: &mut R, table: &Table, length: u64, generator: &mut Generator) -> Result<u64> {
-    let first = generator.below(table.tuples);
+fn range<R: Reader, K: Keys>(
+    reader: &mut R,
+    table: &Table,
+    length: u64,
+    generator: &mut Generator,
+) -> Result<u64> {
+    let first = table.choose(generator);
     let wanted = length.min(table.tuples - first);
-    let mut visit = Visit::new(table, first);
-    reader.scan(&keys::key(first), |key, value| {
+    let mut visit = Visit::<K>::new(table, first);
+    reader.scan(K::key(first).as_ref(), |key, value| {
         visit.tuple(key, value)?;
         if visit.count == wanted { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
@@ -134,22 +140,25 @@ fn range<R: Reader>(reader: &mut R, table: &Table, length: u64, generator: &mut 
 }
 
 /// Checks the tuples of one scan.
-struct Visit {
+struct Visit<K> {
     next: u64,
     count: u64,
-    value_bytes: usize,
+    values: ValueSizes,
     folded: u64,
     wrong: Option<String>,
+    keys: PhantomData<K>,
 }
 
-impl Visit {
+impl<K: Keys> Visit<K> {
     fn new(table: &Table, first: u64) -> Self {
-        Self { next: first, count: 0, value_bytes: table.value_bytes, folded: 0, wrong: None }
+        let values = table.values;
+        Self { next: first, count: 0, values, folded: 0, wrong: None, keys: PhantomData }
     }
 
     #[inline]
     fn tuple(&mut self, key: &[u8], value: &[u8]) -> ControlFlow<()> {
-        if key != keys::key(self.next) || !keys::matches(key, value, self.value_bytes) {
+        let size = self.values.of(self.next);
+        if key != K::key(self.next).as_ref() || !keys::matches(self.next, value, size) {
             self.refuse(key, value);
             return ControlFlow::Break(());
         }
@@ -182,23 +191,24 @@ impl Visit {
 mod tests {
     use super::*;
     use crate::engines::memory::Memory;
+    use crate::keys::{Order, U64Keys, UrlKeys};
+    use crate::workloads::{Skew, insert};
     use std::time::Duration;
 
-    fn loaded(tuples: u64) -> (Memory, Table) {
-        let table = Table { tuples, value_bytes: 24, seed: 1 };
+    fn loaded<K: Keys>(tuples: u64, values: ValueSizes) -> (Memory, Table) {
+        let table = Table::new(tuples, values, 1, Skew::Zipfian(0.9));
         let engine = Memory::default();
-        crate::workloads::insert::load(&engine, &table, keys::Order::Random, 2, 64).unwrap();
+        insert::load::<_, K>(&engine, &table, Order::Random, 2, 64).unwrap();
         (engine, table)
     }
 
-    #[test]
-    fn scans_are_counted_in_tuples() {
+    fn scans_are_counted<K: Keys>(values: ValueSizes) {
         let pace = Pace { threads: 2, round: 0, duration: Duration::from_millis(20), sample_every: 64 };
         for tuples in [1, 100, 5000] {
-            let (engine, table) = loaded(tuples);
-            check(&engine, &table).unwrap();
+            let (engine, table) = loaded::<K>(tuples, values);
+            check::<_, K>(&engine, &table).unwrap();
             for length in [0, 1, 10, 10_000] {
-                let pass = pass(&engine, &table, &pace, length).unwrap();
+                let pass = pass::<_, K>(&engine, &table, &pace, length).unwrap();
                 assert!(pass.operations >= 2, "{tuples} {length}");
                 assert!(pass.elapsed >= pace.duration);
                 assert!(pass.latencies.samples() > 0 || length == 0 && tuples < TUPLES_PER_SAMPLE);
@@ -207,19 +217,26 @@ mod tests {
     }
 
     #[test]
+    fn scans_are_counted_in_tuples() {
+        scans_are_counted::<U64Keys>(ValueSizes::one(24));
+        scans_are_counted::<UrlKeys>(ValueSizes { min: 8, max: 100 });
+    }
+
+    #[test]
     fn a_tuple_that_is_missing_damaged_or_too_many_is_an_error() {
         let pace = Pace { threads: 1, round: 0, duration: Duration::from_millis(20), sample_every: 64 };
-        let (engine, table) = loaded(3000);
+        let loaded = || loaded::<U64Keys>(3000, ValueSizes::one(24));
+        let (engine, table) = loaded();
         engine.map.write().unwrap().remove(keys::key(2999).as_slice());
-        assert!(check(&engine, &table).is_err());
+        assert!(check::<_, U64Keys>(&engine, &table).is_err());
         for length in [0, 3000] {
-            assert!(pass(&engine, &table, &pace, length).is_err(), "{length}");
+            assert!(pass::<_, U64Keys>(&engine, &table, &pace, length).is_err(), "{length}");
         }
-        let (engine, table) = loaded(3000);
+        let (engine, table) = loaded();
         engine.map.write().unwrap().get_mut(keys::key(7).as_slice()).unwrap().push(0);
-        assert!(check(&engine, &table).is_err());
-        let (engine, table) = loaded(3000);
+        assert!(check::<_, U64Keys>(&engine, &table).is_err());
+        let (engine, table) = loaded();
         engine.map.write().unwrap().insert(b"\0\0\0\0\0\0\0\x07\0".to_vec(), vec![0; 24]);
-        assert!(check(&engine, &table).is_err());
+        assert!(check::<_, U64Keys>(&engine, &table).is_err());
     }
 }

@@ -7,7 +7,8 @@ use super::*;
 use crate::engines::memory_store::MemoryStore;
 use crate::engines::store::{Access, Session};
 use crate::engines::{Choice, EngineName};
-use crate::keys::Order;
+use crate::keys::{KeyKind, Order, ValueSizes};
+use crate::workloads::Skew;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -18,7 +19,9 @@ fn workload(warehouses: u32) -> Tpcc {
         engine: EngineName::Vellum.into(),
         workload: Workload::Tpcc { warehouses },
         tuples: tuples(warehouses),
-        value_bytes: 0,
+        keys: KeyKind::U64,
+        values: ValueSizes::one(0),
+        skew: Skew::Uniform,
         pool_bytes: 1 << 30,
         threads_max: 4,
         duration: Duration::from_millis(300),

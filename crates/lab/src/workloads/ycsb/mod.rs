@@ -24,7 +24,6 @@
 //! records that were loaded, and meets the others on the way.
 
 mod records;
-mod zipfian;
 
 use crate::Result;
 use crate::engines::store::{Access, Session, Store, Transaction};
@@ -32,6 +31,7 @@ use crate::keys::{Generator, Key, Permutation};
 use crate::protocol::{Specification, Workload};
 use crate::record_worker::{Findings, RecordWorkload};
 use crate::statistics::Latencies;
+use crate::workloads::zipfian::{self, Zipfian};
 use crate::workloads::{Pace, Pass, run_threads, until_deadline};
 use clap::ValueEnum;
 use records::{Layout, Numbers, digest_field};
@@ -39,7 +39,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
-use zipfian::Zipfian;
 
 /// The one table.
 const RECORDS: usize = 0;
@@ -155,7 +154,7 @@ impl RecordWorkload for Ycsb {
         Ok(Self {
             mix,
             distribution,
-            layout: Layout { fields, field_bytes: specification.value_bytes / fields.max(1), key_bytes },
+            layout: Layout { fields, field_bytes: specification.values.same() / fields.max(1), key_bytes },
             scan_max,
             loaded,
             seed,

@@ -6,7 +6,8 @@ use crate::engines::pmem::Pmem;
 use crate::engines::record_store::RecordStore;
 use crate::engines::records::RecordEngine;
 use crate::engines::{Choice, EngineName, EngineOptions};
-use crate::keys::Order;
+use crate::keys::{KeyKind, Order, ValueSizes};
+use crate::workloads::Skew;
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -25,7 +26,9 @@ fn sized((mix, distribution): (Mix, Distribution), records: u64, layout: Layout)
         engine: EngineName::Vellum.into(),
         workload: Workload::Ycsb { mix, distribution, key_bytes, fields, scan_max: 20 },
         tuples: records,
-        value_bytes: layout.bytes(),
+        keys: KeyKind::U64,
+        values: ValueSizes::one(layout.bytes()),
+        skew: Skew::Uniform,
         pool_bytes: 1 << 30,
         threads_max: 4,
         duration: Duration::from_millis(30),

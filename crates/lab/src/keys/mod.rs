@@ -1,14 +1,126 @@
 //! Keys, values and the orders in which they are visited, the same for every engine.
 //!
-//! Tuple `i` has the 8-byte big-endian key `i`; its value begins with the key, so that a value that was
-//! found can be checked at the price of one comparison. Nothing here allocates: an order is computed and
+//! The order of keys is that of the tuples' numbers, whatever keys are made of; a value begins with the number, so that a
+//! value that was found can be checked at the price of one comparison. Nothing here allocates: an order is computed and
 //! never stored, so that it does not count in the resident size that a workload measures.
 
+mod url;
+
+pub use url::Url;
+
+use crate::parse::Named;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-/// The size of every key, in bytes.
+/// The size of a number as a key, in bytes.
 pub const KEY_BYTES: usize = 8;
+
+/// What keys are made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KeyKind {
+    /// The number of the tuple, 8 bytes, big-endian.
+    U64,
+    /// An address of 12 to 200 bytes.
+    Url,
+}
+
+impl Named for KeyKind {
+    const ALL: &'static [(Self, &'static str, &'static str)] = &[
+        (Self::U64, "u64", "Numbers of 8 bytes, big-endian"),
+        (Self::Url, "url", "Addresses of 12 to 200 bytes; long prefixes are common to neighbours"),
+    ];
+}
+
+impl KeyKind {
+    /// The size of each key, in bytes; zero where they differ.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::U64 => KEY_BYTES,
+            Self::Url => 0,
+        }
+    }
+
+    /// The mean size of a key, about, in bytes.
+    pub fn bytes_mean(self) -> u64 {
+        match self {
+            Self::U64 => KEY_BYTES as u64,
+            Self::Url => 75,
+        }
+    }
+}
+
+/// A [`KeyKind`] as a type, so that workloads are compiled for each.
+pub trait Keys {
+    /// A key, in place.
+    type Key: AsRef<[u8]> + Copy + Send;
+
+    /// The key of tuple `index`.
+    fn key(index: u64) -> Self::Key;
+}
+
+/// [`KeyKind::U64`].
+pub struct U64Keys;
+
+/// [`KeyKind::Url`].
+pub struct UrlKeys;
+
+impl Keys for U64Keys {
+    type Key = [u8; KEY_BYTES];
+
+    #[inline]
+    fn key(index: u64) -> [u8; KEY_BYTES] {
+        key(index)
+    }
+}
+
+impl Keys for UrlKeys {
+    type Key = Url;
+
+    #[inline]
+    fn key(index: u64) -> Url {
+        Url::new(index)
+    }
+}
+
+/// The sizes of values: one, or all between two bounds, both included.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ValueSizes {
+    /// The smallest, in bytes.
+    pub min: usize,
+    /// The largest, in bytes.
+    pub max: usize,
+}
+
+impl ValueSizes {
+    /// What is allowed, in bytes: a value begins with its tuple's number.
+    pub const BOUNDS: std::ops::RangeInclusive<usize> = 8..=1 << 20;
+
+    /// All of one size.
+    pub fn one(bytes: usize) -> Self {
+        Self { min: bytes, max: bytes }
+    }
+
+    /// The size that all have; zero where they differ.
+    pub fn same(self) -> usize {
+        if self.min == self.max { self.min } else { 0 }
+    }
+
+    /// The mean size, in bytes.
+    pub fn mean(self) -> u64 {
+        (self.min + self.max) as u64 / 2
+    }
+
+    /// The size of the value of tuple `index`, in bytes.
+    #[inline]
+    pub fn of(self, index: u64) -> usize {
+        if self.min == self.max {
+            return self.min;
+        }
+        let hash = Generator::hash(index ^ 0x5a5a_5a5a) >> 32;
+        self.min + ((hash * (self.max - self.min + 1) as u64) >> 32) as usize
+    }
+}
 
 /// The order in which the tuples of a table are inserted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
@@ -22,7 +134,7 @@ pub enum Order {
     Bulk,
 }
 
-/// The key of tuple `index`.
+/// The number of tuple `index` as a key.
 #[inline]
 pub fn key(index: u64) -> [u8; KEY_BYTES] {
     index.to_be_bytes()
@@ -54,9 +166,9 @@ impl Key {
     }
 }
 
-/// Writes the value of tuple `index`: its key, then bytes that depend on the key and do not compress.
+/// Writes the value of tuple `index`: its number, then bytes that depend on the number and do not compress.
 ///
-/// A value shorter than a key holds the beginning of the key.
+/// A value shorter than a number holds the beginning of the number.
 #[inline]
 pub fn fill_value(index: u64, value: &mut [u8]) {
     // In few instructions, and without waiting for one word to make the next: the making of values counts in the figures
@@ -72,10 +184,10 @@ pub fn fill_value(index: u64, value: &mut [u8]) {
     rest.copy_from_slice(&if behind == 0 { key(index) } else { word(behind) }[..rest.len()]);
 }
 
-/// Whether `value` has the right length and begins with `key`: the check of every value that is found.
+/// Whether `value` has the right length and begins with the number of its tuple: the check of every value that is found.
 #[inline]
-pub fn matches(key: &[u8], value: &[u8], value_bytes: usize) -> bool {
-    value.len() == value_bytes && value.get(..KEY_BYTES) == Some(key)
+pub fn matches(index: u64, value: &[u8], value_bytes: usize) -> bool {
+    value.len() == value_bytes && value.first_chunk() == Some(&key(index))
 }
 
 /// A small pseudorandom generator: the state advances by a constant and the output is mixed from it
@@ -240,13 +352,22 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_recognised_by_its_key_and_length() {
+    fn a_value_is_recognised_by_its_number_and_length() {
         let mut value = [0; 20];
         fill_value(7, &mut value);
-        assert!(matches(&key(7), &value, 20));
-        assert!(!matches(&key(8), &value, 20));
-        assert!(!matches(&key(7), &value[..19], 20));
+        assert!(matches(7, &value, 20));
+        assert!(!matches(8, &value, 20));
+        assert!(!matches(7, &value[..19], 20));
         assert!(value[8..].iter().any(|byte| *byte != 0));
+    }
+
+    #[test]
+    fn sizes_between_two_bounds_are_all_drawn_and_no_others() {
+        let sizes = ValueSizes { min: 10, max: 20 };
+        let drawn: std::collections::BTreeSet<usize> = (0..1000).map(|index| sizes.of(index)).collect();
+        assert!(drawn.into_iter().eq(10..=20));
+        assert!((0..1000).all(|index| ValueSizes::one(120).of(index) == 120));
+        assert_eq!((sizes.same(), sizes.mean(), ValueSizes::one(120).same()), (0, 15, 120));
     }
 
     #[test]
