@@ -6,10 +6,12 @@
 //! - crates that do not say in their first line that they are internal;
 //! - crates that may not use `unsafe` and do not forbid it;
 //! - FILE_FORMAT.md and docs/dependencies.md, which must follow the code: see [`documents`];
-//! - links in documents that lead nowhere.
+//! - links in documents that lead nowhere;
+//! - results that cannot be read: see [`results`].
 
 mod documents;
 mod links;
+mod results;
 
 use crate::{
     metadata::{self, Package},
@@ -63,6 +65,7 @@ pub fn check() -> Result<(), String> {
     problems.extend(documents::format(&sources));
     problems.extend(documents::dependencies(&packages, &sources));
     problems.extend(links::check(&sources, &root));
+    problems.extend(results::check(&sources));
     if problems.is_empty() {
         println!("   {} files are tidy", sources.len());
         return Ok(());
@@ -83,7 +86,8 @@ fn sources(root: &Path) -> Result<Vec<Source>, String> {
                 if !name.starts_with("target") && !name.starts_with('.') && name != "data" {
                     todo.push(path);
                 }
-            } else if [".rs", ".md", ".toml", ".sh", ".c", ".h"].iter().any(|end| name.ends_with(end)) {
+            } else if [".rs", ".md", ".toml", ".sh", ".c", ".h", ".csv"].iter().any(|end| name.ends_with(end))
+            {
                 let text =
                     std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
                 let path = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned();
