@@ -1,6 +1,6 @@
 //! A place to come back to.
 //!
-//! Whoever appends to a structure comes to the same page again and again. A append hint keeps the page, and the version
+//! Whoever appends to a structure comes to the same page again and again. An append hint keeps the page, and the version
 //! that it had when it was left: as long as the page still has that version, it is what it was, and need not be
 //! looked for.
 //!
@@ -14,19 +14,19 @@
 use crate::primitive::{AtomicU64, Bug, Ordering, fence, planted};
 use vellum_base::PageId;
 
-/// Remembers a page, and its contents at one moment, for [`Pager::reacquire`](crate::Pager::reacquire). Shared by
+/// Remembers a page, and its contents at one moment, for [`Navigation::reacquire`](crate::Navigation::reacquire). Shared by
 /// threads; none waits for another.
 ///
 /// ```
 /// use vellum_base::PageId;
 /// use vellum_pool::AppendHint;
 ///
-/// let append hint = AppendHint::default();
-/// assert_eq!(append hint.get(), None);
-/// append hint.set(PageId(7), 42);
-/// assert_eq!(append hint.get(), Some((PageId(7), 42)));
-/// append hint.clear();
-/// assert_eq!(append hint.get(), None);
+/// let hint = AppendHint::default();
+/// assert_eq!(hint.get(), None);
+/// hint.set(PageId(7), 42);
+/// assert_eq!(hint.get(), Some((PageId(7), 42)));
+/// hint.clear();
+/// assert_eq!(hint.get(), None);
 /// ```
 #[derive(Debug, Default)]
 pub struct AppendHint {
@@ -76,25 +76,25 @@ impl AppendHint {
     }
 }
 
-/// How many threads have append hints of their own.
+/// How many threads have hints of their own.
 #[cfg(not(loom))]
 const THREADS: usize = 16;
 
-/// AppendHints for the threads that share a structure.
+/// Append hints for the threads that share a structure.
 ///
 /// ```
 /// use vellum_base::PageId;
 /// use vellum_pool::AppendHints;
 ///
-/// let append hints = AppendHints::default();
-/// append hints.mine().set(PageId(7), 42);
-/// assert_eq!(append hints.mine().get(), Some((PageId(7), 42)));
+/// let hints = AppendHints::default();
+/// hints.mine().set(PageId(7), 42);
+/// assert_eq!(hints.mine().get(), Some((PageId(7), 42)));
 /// ```
 #[cfg(not(loom))]
 #[derive(Debug, Default)]
 pub struct AppendHints([Alone; THREADS]);
 
-/// A append hint with a cache line to itself.
+/// An append hint with a cache line to itself.
 #[cfg(not(loom))]
 #[derive(Debug, Default)]
 #[repr(align(64))]

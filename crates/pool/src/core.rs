@@ -326,7 +326,7 @@ impl Core {
                 Want::Shared | Want::Read => state.release_shared(),
             };
             self.wake(extent.head, wake);
-            return Err(PoolError::Corruption { extent, fault: Fault::NotAllocated });
+            return Err(PoolError::not_allocated(extent));
         }
         Ok(())
     }
@@ -334,7 +334,7 @@ impl Core {
     /// Refuses what cannot be an extent of this file, so that its state may be looked at.
     pub(crate) fn check_bounds(&self, extent: Extent) -> Result<(), PoolError> {
         if extent.pages == 0 || extent.head.0.saturating_add(extent.pages as u64) > self.capacity_pages {
-            return Err(PoolError::Corruption { extent, fault: Fault::NotAllocated });
+            return Err(PoolError::not_allocated(extent));
         }
         if extent.pages > EXTENT_PAGES_MAX {
             return Err(PoolError::LargerThanPool { extent, pool_pages: self.budget.limit() });
@@ -375,18 +375,13 @@ impl Core {
 
     /// Whether what led to a miss still stands.
     pub(crate) fn still_refers(&self, miss: &Miss) -> bool {
-        miss.referrer.is_none_or(|(page, seen)| self.state(page).validate(seen))
-    }
-
-    /// The error of a reference to what is not allocated.
-    pub(crate) fn not_allocated(&self, extent: Extent) -> PoolError {
-        PoolError::Corruption { extent, fault: Fault::NotAllocated }
+        miss.referrer.is_none_or(|(page, seen)| self.state(page).validate(Word(seen)))
     }
 
     /// Reads an extent whose head the caller has latched exclusively; undoes everything on failure.
     fn read_in(&self, extent: Extent) -> Result<(), PoolError> {
         if !self.is_allocated(extent) {
-            return Err(self.not_allocated(extent));
+            return Err(PoolError::not_allocated(extent));
         }
         self.reserve(extent)?;
         self.counters.misses.add(1);

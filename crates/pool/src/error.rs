@@ -1,6 +1,5 @@
 //! What can go wrong in the pool, and the two ways in which an operation asks to be run again.
 
-use crate::page::state::Word;
 use std::{io, path::PathBuf};
 use vellum_base::{Extent, HeaderFault, PageId};
 use vellum_vm::VmError;
@@ -202,6 +201,11 @@ pub enum Fault {
 }
 
 impl PoolError {
+    /// The error of a reference to what is not allocated.
+    pub fn not_allocated(extent: Extent) -> Self {
+        Self::Corruption { extent, fault: Fault::NotAllocated }
+    }
+
     /// An error about the contents of a page.
     pub fn contents(page: PageId, what: impl Into<String>) -> Self {
         Self::Corruption { extent: Extent::page(page), fault: Fault::Contents(what.into()) }
@@ -210,7 +214,7 @@ impl PoolError {
 
 /// Why an operation stopped without having changed anything.
 ///
-/// The first two are *restarts*: [`Pager::resolve`](crate::Pager::resolve) waits for what was missing, and
+/// The first two are *restarts*: [`Navigation::resolve`](crate::Navigation::resolve) waits for what was missing, and
 /// the operation is run again from its beginning. Who runs the operation decides how to wait; the
 /// operation itself knows nothing of it. The third is an error, which passes through.
 #[derive(Debug)]
@@ -234,7 +238,9 @@ pub enum Interrupt {
 pub struct Miss {
     /// What has to be read.
     pub extent: Extent,
-    pub(crate) referrer: Option<(PageId, Word)>,
+    /// The page that referred to it, and the token of the guard on it: see
+    /// [`OptimisticPage::token`](crate::OptimisticPage::token).
+    pub referrer: Option<(PageId, u64)>,
 }
 
 impl Miss {
@@ -246,7 +252,7 @@ impl Miss {
     /// A miss of `page`, to which `parent` refers, whose exclusive latch the caller holds and will release
     /// without a change.
     pub(crate) fn of_latched(core: &crate::core::Core, parent: PageId, page: PageId) -> Self {
-        Self { extent: Extent::page(page), referrer: Some((parent, core.state(parent).load())) }
+        Self { extent: Extent::page(page), referrer: Some((parent, core.state(parent).load().0)) }
     }
 }
 

@@ -12,13 +12,24 @@
 //! - [`Interrupt::Miss`]: what it needs is not in memory;
 //! - [`Interrupt::Fatal`]: it cannot be done.
 //!
-//! [`Pager::run`] is the blocking way of running one: it resolves the interrupt and tries again. Who has many
-//! operations to run gives their misses to a [`Misses`], and goes on with those that need not wait.
+//! [`Navigation::run`] is the blocking way of running one: it resolves the interrupt and tries again. A loop that has
+//! many operations to run gives their misses to a [`Misses`], and goes on with those that need not wait.
+//!
+//! # What a pager provides
+//! | trait | purpose | least to write |
+//! |---|---|---|
+//! | [`Navigation`] | from page to page, and waiting | `root`, `child`, `child_of_latched`, `shared`, `shared_certain`, `relax`, `resolve`, `limit_pages` |
+//! | [`Allocation`] | new and freed extents | `allocate`, `discard`, `is_extent` |
+//! | [`AsynchronousReads`] | misses that do not stop a thread | `misses` |
+//! | [`Streams`] | extents and pages written in order, values read in parts | `stream`, `pages` |
+//!
+//! A type that has all four is a [`Pager`]. Every other method has a default that is right for a pager that knows
+//! nothing better.
 
 use crate::error::{Interrupt, Miss, PoolError};
-use crate::io::miss_queue::{Begun, FinishedRead};
+use crate::replacement::resident_set::EXTENT_PAGES_MAX;
 use std::collections::VecDeque;
-use vellum_base::{Bytes, Extent, PageId, PageKind};
+use vellum_base::{Bytes, Extent, PAGE_SIZE, PageId, PageKind};
 use vellum_vm::AlignedBuffer;
 
 /// A guard that holds nothing: see [`OptimisticGuard`](crate::OptimisticGuard).
@@ -31,7 +42,7 @@ pub trait OptimisticPage: Copy {
     /// Which page it is.
     fn id(&self) -> PageId;
 
-    /// Stands for what the page holds at the moment: see [`Pager::reacquire`].
+    /// Stands for what the page holds at the moment: see [`Navigation::reacquire`].
     fn token(&self) -> u64;
 
     /// Its bytes, as they are at the moment of each read.
@@ -50,13 +61,13 @@ pub trait OptimisticPage: Copy {
     fn upgrade(self) -> Result<Self::Exclusive, Interrupt>;
 }
 
-/// A guard that lets read an extent: see [`SharedGuard`](crate::SharedGuard).
+/// A shared guard on an extent: see [`SharedGuard`](crate::SharedGuard).
 pub trait SharedPage {
     /// All bytes of the extent.
     fn page(&self) -> &[u8];
 }
 
-/// A guard that lets change an extent: see [`ExclusiveGuard`](crate::ExclusiveGuard).
+/// An exclusive guard on an extent: see [`ExclusiveGuard`](crate::ExclusiveGuard).
 pub trait ExclusivePage {
     /// Which page it is.
     fn id(&self) -> PageId;
@@ -134,6 +145,29 @@ pub trait PageWriter {
     fn keep(self);
 }
 
+/// What became of the wish to read an extent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use = "unless it has begun, somebody must try again"]
+pub enum Begun {
+    /// It is being read, and will be among what [`Misses::reap`] gives.
+    Reading,
+    /// There is nothing to read: it is in memory, or the reference was stale. Try the operation again.
+    Ready,
+    /// Another thread has latched it, perhaps to read it. Try the operation again later.
+    Latched,
+    /// As many reads are under way as may be, or there is no memory that could be had without waiting.
+    NoRoom,
+}
+
+/// A read that is over.
+#[derive(Debug)]
+pub struct FinishedRead {
+    /// The first page of what was read.
+    pub page: PageId,
+    /// Why it is not in memory, if it is not.
+    pub result: Result<(), PoolError>,
+}
+
 /// Reads of what is missing, under way while their owner does something else: see
 /// [`MissQueue`](crate::MissQueue).
 pub trait Misses {
@@ -166,8 +200,13 @@ pub trait Misses {
     fn verdict(&self, miss: &Miss, error: &PoolError) -> Option<PoolError>;
 }
 
-/// What brings pages into memory and keeps them there while they are used.
-pub trait Pager: Send + Sync {
+/// Everything that a structure needs of what brings its pages into memory.
+pub trait Pager: Navigation + Allocation + AsynchronousReads + Streams {}
+
+impl<P: Navigation + Allocation + AsynchronousReads + Streams> Pager for P {}
+
+/// The ways from page to page, and waiting for what is in the way.
+pub trait Navigation: Send + Sync {
     /// The guard for optimistic reading.
     type Optimistic<'p>: OptimisticPage<Exclusive = Self::Exclusive<'p>>
     where
@@ -180,37 +219,12 @@ pub trait Pager: Send + Sync {
     type Exclusive<'p>: ExclusivePage
     where
         Self: 'p;
-    /// The guard on a new extent.
-    type Allocated<'p>: AllocatedPage<Exclusive = Self::Exclusive<'p>>
-    where
-        Self: 'p;
-
-    /// The reads of what is missing that do not stop their owner.
-    type Misses<'p>: Misses
-    where
-        Self: 'p;
-
-    /// The writer of an extent that need not fit into memory.
-    type Stream<'p>: ExtentWriter
-    where
-        Self: 'p;
-
-    /// The writer of many single pages.
-    type Pages<'p>: PageWriter
-    where
-        Self: 'p;
 
     /// Begins at a page that no page refers to: the root of a structure.
     ///
     /// # Errors
     /// The interrupts of the restart protocol.
     fn root(&self, page: PageId) -> Result<Self::Optimistic<'_>, Interrupt>;
-
-    /// Looks at a page on which a guard had the token `token`, if the page is in memory and was not changed since.
-    fn reacquire(&self, page: PageId, token: u64) -> Option<Self::Optimistic<'_>>;
-
-    /// Gives up the latch on a page and goes on looking at it as it is now.
-    fn relax<'p>(&'p self, guard: Self::Exclusive<'p>) -> Self::Optimistic<'p>;
 
     /// Goes from a page to the one that it refers to at byte `place`, a multiple of 8. Both are valid at one
     /// moment in between: the parent is validated after the child's look began.
@@ -223,23 +237,21 @@ pub trait Pager: Send + Sync {
         place: usize,
     ) -> Result<Self::Optimistic<'p>, Interrupt>;
 
-    /// Fetches bytes of a page that will be read soon into the processor's cache, and waits for none of it; from the
-    /// beginning of the page also what a look at it needs beside it. Does nothing that a program can see, whatever the
-    /// page.
-    fn prefetch(&self, page: PageId, at: usize, bytes: usize);
-
     /// [`child`](Self::child), after a [`prefetch`](Self::prefetch) of it some time ago.
     ///
     /// # Errors
     /// As for `child`.
+    #[inline(always)]
     fn child_fetched<'p>(
         &'p self,
         parent: &Self::Optimistic<'p>,
         place: usize,
-    ) -> Result<Self::Optimistic<'p>, Interrupt>;
+    ) -> Result<Self::Optimistic<'p>, Interrupt> {
+        self.child(parent, place)
+    }
 
-    /// [`child`](Self::child) for who comes by once and will not come again: the look does not keep the child in
-    /// memory.
+    /// [`child`](Self::child) for a thread that comes by once and will not come again: the look does not keep the
+    /// child in memory.
     ///
     /// # Errors
     /// As for `child`.
@@ -247,7 +259,9 @@ pub trait Pager: Send + Sync {
         &'p self,
         parent: &Self::Optimistic<'p>,
         place: usize,
-    ) -> Result<Self::Optimistic<'p>, Interrupt>;
+    ) -> Result<Self::Optimistic<'p>, Interrupt> {
+        self.child(parent, place)
+    }
 
     /// The same from a parent that is latched exclusively.
     ///
@@ -259,7 +273,23 @@ pub trait Pager: Send + Sync {
         place: usize,
     ) -> Result<Self::Optimistic<'p>, Interrupt>;
 
-    /// Latches an extent shared to which `parent`, just read, refers; the parent is validated behind it.
+    /// Looks at a page on which a guard had the token `token`, if the page is in memory and was not changed since. By
+    /// default it never is.
+    #[inline]
+    fn reacquire(&self, _page: PageId, _token: u64) -> Option<Self::Optimistic<'_>> {
+        None
+    }
+
+    /// Gives up the latch on a page and goes on looking at it as it is now.
+    fn relax<'p>(&'p self, guard: Self::Exclusive<'p>) -> Self::Optimistic<'p>;
+
+    /// Fetches bytes of a page that will be read soon into the processor's cache, and waits for none of it; from the
+    /// beginning of the page also what a look at it needs beside it. Does nothing that a program can see, whatever the
+    /// page; nothing at all by default.
+    #[inline]
+    fn prefetch(&self, _page: PageId, _at: usize, _bytes: usize) {}
+
+    /// Latches an extent shared to which `parent`, just read, refers; the parent is validated after it.
     ///
     /// # Errors
     /// The interrupts of the restart protocol.
@@ -269,77 +299,25 @@ pub trait Pager: Send + Sync {
         extent: Extent,
     ) -> Result<Self::Shared<'p>, Interrupt>;
 
-    /// Allocates an extent.
-    ///
-    /// # Errors
-    /// If the file cannot grow or the pool has no room.
-    fn allocate(&self, pages: u32, kind: PageKind) -> Result<Self::Allocated<'_>, PoolError>;
-
-    /// Allocates an extent to be written past the pool, whatever its size.
-    ///
-    /// # Errors
-    /// If the file cannot grow.
-    fn stream(&self, pages: u32, kind: PageKind) -> Result<Self::Stream<'_>, PoolError>;
-
-    /// Begins to write single pages of a kind, as many as there will be.
-    ///
-    /// # Errors
-    /// If the file is open for reading only.
-    fn pages(&self, kind: PageKind) -> Result<Self::Pages<'_>, PoolError>;
-
-    /// Reads pages of an extent to which `parent`, just read, refers, without bringing it into memory: from
-    /// memory if it is there, from storage otherwise. What comes from storage has not been checked.
-    ///
-    /// # Errors
-    /// The interrupts of the restart protocol, [`Interrupt::Miss`] excepted.
-    fn read_part<'p>(
-        &'p self,
-        parent: &Self::Optimistic<'p>,
-        extent: Extent,
-        first_page: u32,
-        buffer: &mut AlignedBuffer,
-    ) -> Result<(), Interrupt>;
-
-    /// Frees an extent to which nothing refers any more, without reading it in. If somebody still reads it,
-    /// this does not wait: it is freed later.
-    ///
-    /// # Errors
-    /// If it is not allocated as such.
-    fn discard(&self, extent: Extent) -> Result<(), PoolError>;
-
-    /// Whether exactly this extent is allocated.
-    fn is_extent(&self, extent: Extent) -> bool;
-
-    /// The most pages that an extent may have to be kept in memory beside others; larger ones are better
-    /// written and read past the pool.
-    fn comfortable_pages(&self) -> u32;
-
     /// Latches an extent shared that the caller knows to exist, waiting if need be.
     ///
     /// # Errors
     /// If it cannot be read in.
     fn shared_certain(&self, extent: Extent) -> Result<Self::Shared<'_>, PoolError>;
 
-    /// Reads that do not stop their owner, of which up to `depth` are under way at once.
-    ///
-    /// # Errors
-    /// If the system refuses what that takes.
-    fn misses(&self, depth: usize) -> Result<Self::Misses<'_>, PoolError>;
+    /// The most pages that may be in memory.
+    fn limit_pages(&self) -> usize;
 
-    /// Whether somebody holds a page exclusively at this moment, so that looking at it fails.
-    fn is_latched(&self, page: PageId) -> bool;
-
-    /// Whether a page is not in memory at this moment.
-    fn is_evicted(&self, page: PageId) -> bool;
+    /// The error of an operation that needs more pages in memory at once than can be there.
+    fn no_room(&self) -> PoolError {
+        PoolError::PoolExhausted { pool_pages: self.limit_pages(), wanted_pages: 1 }
+    }
 
     /// Waits for what an operation was interrupted for.
     ///
     /// # Errors
     /// What cannot be waited for.
     fn resolve(&self, interrupt: Interrupt) -> Result<(), PoolError>;
-
-    /// The error of an operation that needs more pages in memory at once than can be there.
-    fn no_room(&self) -> PoolError;
 
     /// Runs an operation until it ends, waiting for what it needs.
     ///
@@ -367,5 +345,103 @@ pub trait Pager: Send + Sync {
                 }
             }
         }
+    }
+}
+
+/// New extents, and such as nothing refers to any more.
+pub trait Allocation: Navigation {
+    /// The guard on a new extent.
+    type Allocated<'p>: AllocatedPage<Exclusive = Self::Exclusive<'p>>
+    where
+        Self: 'p;
+
+    /// Allocates an extent.
+    ///
+    /// # Errors
+    /// If the file cannot grow or the pool has no room.
+    fn allocate(&self, pages: u32, kind: PageKind) -> Result<Self::Allocated<'_>, PoolError>;
+
+    /// Frees an extent to which nothing refers any more, without reading it in. If somebody still reads it,
+    /// this does not wait: it is freed later.
+    ///
+    /// # Errors
+    /// If it is not allocated as such.
+    fn discard(&self, extent: Extent) -> Result<(), PoolError>;
+
+    /// Whether exactly this extent is allocated.
+    fn is_extent(&self, extent: Extent) -> bool;
+
+    /// The most pages that an extent may have to be kept in memory beside others; larger ones are better
+    /// written and read past the pool.
+    fn comfortable_pages(&self) -> u32 {
+        (self.limit_pages() / 8).min(EXTENT_PAGES_MAX as usize) as u32
+    }
+}
+
+/// Reads that are under way while a thread does something else.
+pub trait AsynchronousReads: Navigation {
+    /// The reads of what is missing that do not stop their owner.
+    type Misses<'p>: Misses
+    where
+        Self: 'p;
+
+    /// Reads that do not stop their owner, of which up to `depth` are under way at once.
+    ///
+    /// # Errors
+    /// If the system refuses what that takes.
+    fn misses(&self, depth: usize) -> Result<Self::Misses<'_>, PoolError>;
+
+    /// Whether somebody holds a page exclusively at this moment, so that looking at it fails. A hint: by default, no.
+    fn is_latched(&self, _page: PageId) -> bool {
+        false
+    }
+
+    /// Whether a page is not in memory at this moment, so that it is worth reading ahead. A hint: by default, no.
+    fn is_evicted(&self, _page: PageId) -> bool {
+        false
+    }
+}
+
+/// What is larger than memory, or comes in its order: written and read past the pool.
+pub trait Streams: Navigation {
+    /// The writer of an extent that need not fit into memory.
+    type Stream<'p>: ExtentWriter
+    where
+        Self: 'p;
+    /// The writer of many single pages.
+    type Pages<'p>: PageWriter
+    where
+        Self: 'p;
+
+    /// Allocates an extent to be written past the pool, whatever its size.
+    ///
+    /// # Errors
+    /// If the file cannot grow.
+    fn stream(&self, pages: u32, kind: PageKind) -> Result<Self::Stream<'_>, PoolError>;
+
+    /// Begins to write single pages of a kind, as many as there will be.
+    ///
+    /// # Errors
+    /// If the file is open for reading only.
+    fn pages(&self, kind: PageKind) -> Result<Self::Pages<'_>, PoolError>;
+
+    /// Reads pages of an extent to which `parent`, just read, refers: from memory if it is there, otherwise from
+    /// storage without bringing it into memory. What comes from storage has not been checked. By default the whole
+    /// extent is brought into memory.
+    ///
+    /// # Errors
+    /// The interrupts of the restart protocol.
+    fn read_part<'p>(
+        &'p self,
+        parent: &Self::Optimistic<'p>,
+        extent: Extent,
+        first_page: u32,
+        buffer: &mut AlignedBuffer,
+    ) -> Result<(), Interrupt> {
+        let guard = self.shared(parent, extent)?;
+        let part = guard.page().get(first_page as usize * PAGE_SIZE..);
+        let part = part.and_then(|rest| rest.get(..buffer.len())).ok_or(PoolError::not_allocated(extent))?;
+        buffer.copy_from_slice(part);
+        Ok(())
     }
 }

@@ -12,7 +12,7 @@ use crate::{
     page::guard::{AllocatedGuard, ExclusiveGuard, OptimisticGuard, SharedGuard},
     page::optimistic_bytes::{LINE_BYTES, prefetch_line},
     page::state::Word,
-    pager::Pager,
+    pager::{Allocation, AsynchronousReads, Navigation, Streams},
     replacement::evict::Evictor,
     replacement::resident_set::{EXTENT_PAGES_MAX, PAGE_ID_MAX},
     space::SpaceMap,
@@ -210,8 +210,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Begins to look at a page that is known to exist. Most code goes through [`Pager::run`] and wants
-    /// [`Pager::root`], which this is.
+    /// Begins to look at a page that is known to exist. Most code goes through [`Navigation::run`] and wants
+    /// [`Navigation::root`], which this is.
     ///
     /// # Errors
     /// The interrupts of the restart protocol.
@@ -258,7 +258,7 @@ impl Pool {
 
     /// Shows every allocated extent to `visit`, in ascending order: the superblocks, the space map if the
     /// file has not been changed since it was opened, and what the application allocated. What was
-    /// [discarded](Pager::discard) while somebody still read it is free, and not shown.
+    /// [discarded](Allocation::discard) while somebody still read it is free, and not shown.
     pub fn for_each_extent(&self, visit: impl FnMut(Extent)) {
         self.core.for_each_extent(visit);
     }
@@ -334,7 +334,7 @@ impl Pool {
         }
     }
 
-    /// [`Pager::root`] if the page cannot simply be read.
+    /// [`Navigation::root`] if the page cannot simply be read.
     #[cold]
     #[inline(never)]
     fn root_closely(&self, page: PageId) -> Result<OptimisticGuard<'_>, Interrupt> {
@@ -345,7 +345,7 @@ impl Pool {
             .map_err(|now| self.look_failed(page, now, Miss::certain(Extent::page(page))))
     }
 
-    /// [`Pager::child`] if `page`, to which the parent refers, cannot simply be read.
+    /// [`Navigation::child`] if `page`, to which the parent refers, cannot simply be read.
     // The guard is taken by value, so that it need not lie in memory while all is well.
     #[cold]
     #[inline(never)]
@@ -411,14 +411,10 @@ struct Found {
     fresh: bool,
 }
 
-impl Pager for Pool {
+impl Navigation for Pool {
     type Optimistic<'p> = OptimisticGuard<'p>;
     type Shared<'p> = SharedGuard<'p>;
     type Exclusive<'p> = ExclusiveGuard<'p>;
-    type Allocated<'p> = AllocatedGuard<'p>;
-    type Misses<'p> = MissQueue<'p>;
-    type Stream<'p> = ExtentStream<'p>;
-    type Pages<'p> = PageStream<'p>;
 
     #[inline(always)]
     fn root(&self, page: PageId) -> Result<OptimisticGuard<'_>, Interrupt> {
@@ -436,11 +432,6 @@ impl Pager for Pool {
     ) -> Result<OptimisticGuard<'p>, Interrupt> {
         self.prefetch_lines(PageId(parent.bytes().u64_at(place)));
         self.child_fetched(parent, place)
-    }
-
-    #[inline]
-    fn prefetch(&self, page: PageId, at: usize, bytes: usize) {
-        self.core.prefetch(page, at, bytes);
     }
 
     #[inline(always)]
@@ -466,16 +457,6 @@ impl Pager for Pool {
         self.follow(parent, page, OptimisticGuard::begin_in_passing(&self.core, page))
     }
 
-    #[inline]
-    fn reacquire(&self, page: PageId, token: u64) -> Option<OptimisticGuard<'_>> {
-        OptimisticGuard::reacquire(&self.core, page, token)
-    }
-
-    #[inline]
-    fn relax<'p>(&'p self, guard: ExclusiveGuard<'p>) -> OptimisticGuard<'p> {
-        guard.relax()
-    }
-
     fn child_of_latched<'p>(
         &'p self,
         parent: &ExclusiveGuard<'p>,
@@ -489,6 +470,21 @@ impl Pager for Pool {
         // not, the reference still stands.
         OptimisticGuard::begin(&self.core, page)
             .map_err(|now| self.look_failed(page, now, Miss::of_latched(&self.core, parent.id(), page)))
+    }
+
+    #[inline]
+    fn reacquire(&self, page: PageId, token: u64) -> Option<OptimisticGuard<'_>> {
+        OptimisticGuard::reacquire(&self.core, page, token)
+    }
+
+    #[inline]
+    fn relax<'p>(&'p self, guard: ExclusiveGuard<'p>) -> OptimisticGuard<'p> {
+        guard.relax()
+    }
+
+    #[inline]
+    fn prefetch(&self, page: PageId, at: usize, bytes: usize) {
+        self.core.prefetch(page, at, bytes);
     }
 
     fn shared<'p>(
@@ -514,14 +510,73 @@ impl Pager for Pool {
         // it was latched, the parent tells.
         parent.validate()?;
         if !self.core.is_allocated(extent) {
-            return Err(PoolError::Corruption { extent, fault: Fault::NotAllocated }.into());
+            return Err(PoolError::not_allocated(extent).into());
         }
         Ok(guard)
     }
 
+    fn shared_certain(&self, extent: Extent) -> Result<SharedGuard<'_>, PoolError> {
+        Pool::shared(self, extent)
+    }
+
+    fn limit_pages(&self) -> usize {
+        Pool::limit_pages(self)
+    }
+
+    #[cold]
+    fn resolve(&self, interrupt: Interrupt) -> Result<(), PoolError> {
+        match interrupt {
+            Interrupt::Conflict(page) => {
+                self.core.counters.restarts.add(1);
+                if self.within(page) {
+                    self.core.wait_after_conflict(page);
+                }
+                Ok(())
+            }
+            Interrupt::Miss(miss) => {
+                self.core.counters.restarts.add(1);
+                self.core.fault(miss)
+            }
+            Interrupt::Fatal(error) => Err(*error),
+        }
+    }
+}
+
+impl Allocation for Pool {
+    type Allocated<'p> = AllocatedGuard<'p>;
+
     fn allocate(&self, pages: u32, kind: PageKind) -> Result<AllocatedGuard<'_>, PoolError> {
         Pool::allocate(self, pages, kind)
     }
+
+    fn discard(&self, extent: Extent) -> Result<(), PoolError> {
+        self.core.discard(extent)
+    }
+
+    fn is_extent(&self, extent: Extent) -> bool {
+        Pool::is_extent(self, extent)
+    }
+}
+
+impl AsynchronousReads for Pool {
+    type Misses<'p> = MissQueue<'p>;
+
+    fn misses(&self, depth: usize) -> Result<MissQueue<'_>, PoolError> {
+        MissQueue::new(&self.core, depth)
+    }
+
+    fn is_latched(&self, page: PageId) -> bool {
+        self.within(page) && self.core.state(page).load().is_exclusive()
+    }
+
+    fn is_evicted(&self, page: PageId) -> bool {
+        self.within(page) && self.core.state(page).load().is_evicted()
+    }
+}
+
+impl Streams for Pool {
+    type Stream<'p> = ExtentStream<'p>;
+    type Pages<'p> = PageStream<'p>;
 
     fn stream(&self, pages: u32, kind: PageKind) -> Result<ExtentStream<'_>, PoolError> {
         ExtentStream::begin(&self.core, pages, kind)
@@ -543,55 +598,5 @@ impl Pager for Pool {
             return Err(Self::dangling(parent.id(), extent.head));
         }
         self.core.read_part(parent, extent, first_page, buffer)
-    }
-
-    fn discard(&self, extent: Extent) -> Result<(), PoolError> {
-        self.core.discard(extent)
-    }
-
-    fn is_extent(&self, extent: Extent) -> bool {
-        Pool::is_extent(self, extent)
-    }
-
-    fn no_room(&self) -> PoolError {
-        PoolError::PoolExhausted { pool_pages: self.core.budget.limit(), wanted_pages: 1 }
-    }
-
-    fn comfortable_pages(&self) -> u32 {
-        (self.core.budget.limit() / 8).min(EXTENT_PAGES_MAX as usize) as u32
-    }
-
-    fn shared_certain(&self, extent: Extent) -> Result<SharedGuard<'_>, PoolError> {
-        Pool::shared(self, extent)
-    }
-
-    fn misses(&self, depth: usize) -> Result<MissQueue<'_>, PoolError> {
-        MissQueue::new(&self.core, depth)
-    }
-
-    fn is_latched(&self, page: PageId) -> bool {
-        self.within(page) && self.core.state(page).load().is_exclusive()
-    }
-
-    fn is_evicted(&self, page: PageId) -> bool {
-        self.within(page) && self.core.state(page).load().is_evicted()
-    }
-
-    #[cold]
-    fn resolve(&self, interrupt: Interrupt) -> Result<(), PoolError> {
-        match interrupt {
-            Interrupt::Conflict(page) => {
-                self.core.counters.restarts.add(1);
-                if self.within(page) {
-                    self.core.wait_after_conflict(page);
-                }
-                Ok(())
-            }
-            Interrupt::Miss(miss) => {
-                self.core.counters.restarts.add(1);
-                self.core.fault(miss)
-            }
-            Interrupt::Fatal(error) => Err(*error),
-        }
     }
 }

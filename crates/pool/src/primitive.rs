@@ -54,9 +54,9 @@ pub(crate) enum Bug {
     ReserverFence,
     /// A page ceases to be a head only after its latch is given up. Only the model of `space` has it.
     FreedBehindTheLatch,
-    /// A append hint is believed whatever happened while it was read.
+    /// An append hint is believed whatever happened while it was read.
     OneLookAtTheTurn,
-    /// Nothing orders a append hint's odd turn before its words.
+    /// Nothing orders an append hint's odd turn before its words.
     NoFenceBehindTheTurn,
     /// What is left in memory of an inner page is not dropped. Only the model of `space` has it.
     NoVisit,

@@ -56,7 +56,7 @@ pub struct PoolStatistics {
     pub eviction_batches: u64,
     /// How often a thread had to sleep for a latch.
     pub waits: u64,
-    /// How often [`Pager::resolve`](crate::Pager::resolve) let an operation begin anew, because of a conflict
+    /// How often [`Navigation::resolve`](crate::Navigation::resolve) let an operation begin anew, because of a conflict
     /// or a miss.
     pub restarts: u64,
     /// How often something was to be freed that is not allocated. It was left alone; the structure that

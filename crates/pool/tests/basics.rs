@@ -2,7 +2,7 @@
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use vellum_base::{Extent, PageId, PageKind};
-use vellum_pool::{Pager, Pool, PoolError, PoolOptions};
+use vellum_pool::{Navigation, Pool, PoolError, PoolOptions};
 
 fn fill(extent: Extent, round: u64, bytes: &mut [u8]) {
     let mut rng = StdRng::seed_from_u64(extent.head.0 ^ round << 32);

@@ -6,7 +6,7 @@ use common::{Model, assert_nothing_is_held, fill, is_filled, verify};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{process::Command, sync::Arc};
 use vellum_base::{Extent, HeaderFault, PAGE_SIZE, PageId, PageKind, stamp_checksum};
-use vellum_pool::{Fault, Interrupt, Pager, Pool, PoolError, PoolOptions};
+use vellum_pool::{Allocation, Fault, Interrupt, Navigation, Pool, PoolError, PoolOptions};
 use vellum_vm::{Faults, File, Image, SimulatedFile, VmError};
 
 fn options() -> PoolOptions {

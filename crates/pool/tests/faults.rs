@@ -5,7 +5,7 @@ mod common;
 use common::{Model, assert_nothing_is_held, fill, filled, verify};
 use std::sync::Arc;
 use vellum_base::{Extent, PAGE_SIZE, PageKind};
-use vellum_pool::{ExtentWriter, Pager, Pool, PoolError, PoolOptions};
+use vellum_pool::{Allocation, ExtentWriter, Pool, PoolError, PoolOptions, Streams};
 use vellum_vm::{CrashModel, Faults, SimulatedFile};
 
 const POOL_PAGES: usize = 24;

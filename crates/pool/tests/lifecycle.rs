@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 use vellum_base::{Extent, PAGE_SIZE, PageId, PageKind};
-use vellum_pool::{Fault, Interrupt, Miss, Pager, Pool, PoolError, PoolOptions, PoolStatistics};
+use vellum_pool::{
+    Allocation, Fault, Interrupt, Miss, Navigation, Pool, PoolError, PoolOptions, PoolStatistics, Streams,
+};
 use vellum_vm::{File, SimulatedFile};
 
 fn options() -> PoolOptions {

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 use vellum_base::{Extent, Lsn, PageKind};
-use vellum_pool::{Interrupt, LogBarrier, Pager, Pool, PoolError, PoolOptions};
+use vellum_pool::{Interrupt, LogBarrier, Navigation, Pool, PoolError, PoolOptions};
 use vellum_vm::SimulatedFile;
 
 fn options() -> PoolOptions {

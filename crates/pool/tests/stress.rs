@@ -14,7 +14,8 @@ use std::{
 };
 use vellum_base::{Bytes, Extent, HEADER_BYTES, PageId, PageKind};
 use vellum_pool::{
-    ExclusiveGuard, Interrupt, OptimisticGuard, Pager, Pool, PoolError, PoolOptions, PoolStatistics,
+    Allocation, ExclusiveGuard, Interrupt, Navigation, OptimisticGuard, Pool, PoolError, PoolOptions,
+    PoolStatistics,
 };
 use vellum_vm::{Faults, File, ReleaseMethod, Releaser, SimulatedFile};
 
@@ -134,7 +135,7 @@ impl<'a> Stress<'a> {
                 let extent = slot_of(parent.bytes(), slot);
                 parent.validate()?;
                 if extent.pages > 0 {
-                    let guard = Pager::shared(pool, &parent, extent)?;
+                    let guard = Navigation::shared(pool, &parent, extent)?;
                     number_of(guard.page()).unwrap_or_else(|error| panic!("under a shared latch: {error}"));
                 }
                 Ok(extent)

@@ -7,8 +7,8 @@
 //!
 //! Run it by `cargo run -p vellum --example hash_index`.
 
-use vellum::pool::{Bytes, HEADER_BYTES, OptimisticGuard, PAGE_SIZE, PageId, PageKind, Pager};
-use vellum::pool::{ExclusiveGuard, Interrupt, Pool, PoolError, PoolOptions};
+use vellum::pool::{Bytes, HEADER_BYTES, OptimisticGuard, PAGE_SIZE, PageId, PageKind};
+use vellum::pool::{ExclusiveGuard, Interrupt, Navigation, Pool, PoolError, PoolOptions};
 
 const DIRECTORY: PageKind = PageKind(PageKind::USER.0);
 const BUCKET: PageKind = PageKind(PageKind::USER.0 + 1);
@@ -52,7 +52,7 @@ impl<'p> HashIndex<'p> {
     }
 
     /// Looks for a key in `page` and those behind it. The `?` after each step is the whole of the restart
-    /// protocol: whatever goes wrong, `Pager::run` waits for it and begins anew.
+    /// protocol: whatever goes wrong, `Navigation::run` waits for it and begins anew.
     fn find_from(&self, mut page: OptimisticGuard<'p>, key: u64) -> Result<Found<'p>, Interrupt> {
         loop {
             if let Some(at) = find(page.bytes(), key) {

@@ -17,7 +17,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::{error::Error, fs, path::Path};
 use vellum::pool::{Bytes, Extent, HEADER_BYTES, Interrupt, OptimisticGuard, PAGE_SIZE, PageId, PageKind};
-use vellum::pool::{Pager, Pool, PoolError, PoolOptions};
+use vellum::pool::{Navigation, Pool, PoolError, PoolOptions};
 
 const PACKAGE: PageKind = PageKind(PageKind::USER.0);
 /// The next package of the ring.

@@ -42,8 +42,8 @@
 //!
 //! | guard | comes from | others may | gives |
 //! |---|---|---|---|
-//! | [`OptimisticGuard`] | [`Pager::root`], [`Pager::child`] | do anything | [`OptimisticBytes`], to be validated |
-//! | [`SharedGuard`] | [`Pool::shared`], [`Pager::shared`] | read | `&[u8]` |
+//! | [`OptimisticGuard`] | [`Navigation::root`], [`Navigation::child`] | do anything | [`OptimisticBytes`], to be validated |
+//! | [`SharedGuard`] | [`Pool::shared`], [`Navigation::shared`] | read | `&[u8]` |
 //! | [`ExclusiveGuard`] | [`Pool::exclusive`], [`OptimisticGuard::upgrade`] | wait | `&mut [u8]` |
 //! | [`AllocatedGuard`] | [`Pool::allocate`] | not know of it yet | `&mut [u8]` |
 //!
@@ -66,12 +66,12 @@
 //!
 //! An operation is therefore a function that reads, decides, and latches what it changes at its end. It stops
 //! with an [`Interrupt`] before it has changed anything: on a *conflict* (what it read has changed) or a
-//! *miss* (what it needs is not in memory). [`Pager::run`] resolves the interrupt, which is where the reading
+//! *miss* (what it needs is not in memory). [`Navigation::run`] resolves the interrupt, which is where the reading
 //! and the waiting happen, and calls the function again. Here a list of pages, each with the number of the
 //! next at byte 32 and a value at byte 40, is read and changed by several threads:
 //! ```
 //! use vellum::pool::{Bytes, PageId, PageKind};
-//! use vellum::pool::{Interrupt, OptimisticGuard, Pager, Pool, PoolError, PoolOptions};
+//! use vellum::pool::{Interrupt, Navigation, OptimisticGuard, Pool, PoolError, PoolOptions};
 //!
 //! const NEXT: usize = 32;
 //! const VALUE: usize = 40;
@@ -128,23 +128,23 @@
 //! - Change nothing before the last latch is yours; then change and return, without `?` in between.
 //! - A reference is followed by `child`, which validates the parent once more behind it. A page that one
 //!   knows by number and that nothing on a page refers to, the root of a structure, is had by
-//!   [`root`](Pager::root); it must exist as long as anybody may ask for it.
+//!   [`root`](Navigation::root); it must exist as long as anybody may ask for it.
 //! - Loops over what was read need a bound that does not come from it.
 //! - All pages that one run of the function looks at must fit into the pool at once, because a miss begins
 //!   it anew. One that never gets through is ended with [`PoolError::PoolExhausted`].
-//! - Hold no latch when you call [`resolve`](Pager::resolve) or `run`.
+//! - Hold no latch when you call [`resolve`](Navigation::resolve) or `run`.
 //! - Before an extent is freed, every reference to it has been removed. Whoever follows the reference that was
 //!   removed finds that the parent has changed, and begins anew.
 //!
 //! Structures that are written against the [`Pager`] trait, and not against `Pool`, run on other pagers too.
 //!
 //! # Large values
-//! An extent larger than [`Pager::comfortable_pages`] is better not brought into memory as a whole:
-//! [`Pager::stream`] writes it from its beginning to its end past the pool, [`Pager::read_part`] reads pages of
-//! it, and [`Pager::discard`] frees it without reading it in.
+//! An extent larger than [`Allocation::comfortable_pages`] is better not brought into memory as a whole:
+//! [`Streams::stream`] writes it from its beginning to its end past the pool, [`Streams::read_part`] reads pages of
+//! it, and [`Allocation::discard`] frees it without reading it in.
 //! ```
 //! # use vellum::pool::{Extent, PageKind};
-//! # use vellum::pool::{ExtentWriter, Pager, Pool, PoolOptions};
+//! # use vellum::pool::{Allocation, ExtentWriter, Navigation, Pool, PoolOptions, Streams};
 //! # let directory = tempfile::tempdir()?;
 //! let options = PoolOptions::default().pool_bytes(64 << 10);
 //! let pool = Pool::create(directory.path().join("large"), &options)?;

@@ -6,7 +6,7 @@
 //! more than one level at a time, and never wait with a latch in hand, so there is no order to violate: who
 //! meets a latch gives up its own and begins anew.
 //!
-//! Every operation is a function under the restart protocol of [`vellum_pool::Pager`].
+//! Every operation is a function under the restart protocol of [`vellum_pool::Navigation`].
 //!
 //! Whoever appends, to the end of the tree or behind its own last record elsewhere, finds the leaf by a
 //! [`AppendHint`](vellum_pool::AppendHint), without going down: it keeps the page and the version that it was left with, and

@@ -5,7 +5,7 @@
 
 use crate::{
     core::{Core, Memory, lock},
-    error::{Fault, Interrupt, PoolError},
+    error::{Interrupt, PoolError},
     page::guard::{OptimisticGuard, SharedGuard},
     pager::ExtentWriter,
 };
@@ -159,7 +159,7 @@ impl Core {
         buffer: &mut AlignedBuffer,
     ) -> Result<(), Interrupt> {
         let start = first_page as usize * PAGE_SIZE;
-        let not_allocated = || PoolError::Corruption { extent, fault: Fault::NotAllocated };
+        let not_allocated = || PoolError::not_allocated(extent);
         let state = self.state(extent.head);
         let now = state.load();
         if !now.is_evicted() {
@@ -200,7 +200,7 @@ impl Core {
         self.mark_in_use()?;
         // The bounds are checked before the state is looked at.
         if !self.is_allocated(extent) {
-            return Err(PoolError::Corruption { extent, fault: Fault::NotAllocated });
+            return Err(PoolError::not_allocated(extent));
         }
         self.free_pending();
         if !self.try_discard(extent) {

@@ -19,7 +19,7 @@ use crate::{
     core::{Core, lock},
     error::{Miss, PoolError},
     page::state::Wake,
-    pager::Misses,
+    pager::{Begun, FinishedRead, Misses},
 };
 use std::{
     collections::VecDeque,
@@ -34,29 +34,6 @@ const IDLE_MAX: usize = 16;
 /// How many pages that were read ahead and used are remembered, to be given up first when memory is short. Those
 /// beyond are left to the clock.
 const PASSED_MAX: usize = 4096;
-
-/// What became of the wish to read an extent.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[must_use = "unless it has begun, somebody must try again"]
-pub enum Begun {
-    /// It is being read, and will be among what [`MissQueue::reap`] gives.
-    Reading,
-    /// There is nothing to read: it is in memory, or the reference was stale. Try the operation again.
-    Ready,
-    /// Somebody else has latched it, perhaps to read it. Try the operation again later.
-    Latched,
-    /// As many reads are under way as may be, or there is no memory that could be had without waiting.
-    NoRoom,
-}
-
-/// A read that is over.
-#[derive(Debug)]
-pub struct FinishedRead {
-    /// The first page of what was read.
-    pub page: PageId,
-    /// Why it is not in memory, if it is not.
-    pub result: Result<(), PoolError>,
-}
 
 /// What one request reads.
 #[derive(Clone, Copy, Debug)]
@@ -242,7 +219,7 @@ impl<'p> MissQueue<'p> {
             return Ok(Begun::Latched);
         }
         core.end_read(extent.head, false);
-        if core.still_refers(miss) { Err(core.not_allocated(extent)) } else { Ok(Begun::Ready) }
+        if core.still_refers(miss) { Err(PoolError::not_allocated(extent)) } else { Ok(Begun::Ready) }
     }
 
     /// Begins to read single pages that will be wanted soon, neighbours by one request, and returns how many

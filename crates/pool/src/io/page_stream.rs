@@ -34,7 +34,7 @@ const BUFFER_PAGES_MAX: usize = 256;
 const BUFFERS: usize = 4;
 
 /// Writes single pages one after the other, consecutive on storage as far as there is room. Made by
-/// [`Pager::pages`](crate::Pager::pages).
+/// [`Streams::pages`](crate::Streams::pages).
 ///
 /// They are freed when this is dropped, unless [`keep`](PageWriter::keep) says that they are referred to.
 #[must_use = "the pages are freed again at once"]

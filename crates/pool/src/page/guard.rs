@@ -144,7 +144,7 @@ impl<'p> OptimisticGuard<'p> {
     /// [`Interrupt::Conflict`] if this page has changed, so that the reference means nothing.
     pub fn miss(&self, extent: Extent) -> Result<Miss, Interrupt> {
         self.validate()?;
-        Ok(Miss { extent, referrer: Some((self.page, self.seen)) })
+        Ok(Miss { extent, referrer: Some((self.page, self.seen.0)) })
     }
 }
 

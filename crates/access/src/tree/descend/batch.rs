@@ -28,7 +28,7 @@ use vellum_pool::{Begun, FinishedRead, Interrupt, Miss, Misses, Pager};
 /// How much room for values is kept for later, in bytes.
 const VALUES_BYTES_KEPT: usize = 1 << 20;
 
-/// How often an operation may miss before it gives up: see [`Pager::run`].
+/// How often an operation may miss before it gives up: see [`Navigation::run`](vellum_pool::Navigation::run).
 const MISSES_MAX: u32 = 10_000;
 
 /// Operations on trees that one thread runs at once.

@@ -239,7 +239,7 @@ mod tests {
     use crate::Written;
     use std::sync::Arc;
     use vellum_base::PageId;
-    use vellum_pool::{Interrupt, Pool, PoolOptions};
+    use vellum_pool::{Interrupt, Navigation, Pool, PoolOptions};
     use vellum_vm::SimulatedFile;
 
     /// A file with a tree of three levels: values of 500 bytes under the numbers below 3000, and a large one behind each
@@ -337,7 +337,10 @@ mod tests {
         assert_eq!(wave_of(tree, &keys), 17);
     }
 
-    fn latch_of<'p>(tree: Tree<'p, Pool>, key: &[u8]) -> Result<<Pool as Pager>::Exclusive<'p>, Interrupt> {
+    fn latch_of<'p>(
+        tree: Tree<'p, Pool>,
+        key: &[u8],
+    ) -> Result<<Pool as Navigation>::Exclusive<'p>, Interrupt> {
         tree.leaf(key)?.upgrade()
     }
 
