@@ -3,7 +3,7 @@
 //! - [`ci`]: the steps of the test command, in their order;
 //! - [`compare`]: two builds of the lab in turns;
 //! - [`layers`]: each crate uses only what lies to its left, and modules of a crate form no circles;
-//! - [`tidy`]: what compilers do not look at: markers, sizes, documents that lag behind the code;
+//! - [`tidy`]: what compilers do not look at: markers, sizes, documents that no longer follow the code;
 //! - [`process`]: running other programs;
 //! - [`vm`]: tests in emulated machines.
 //!

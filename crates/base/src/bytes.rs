@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-/// Bytes that can be read at any offset, whatever they hold and whoever changes them meanwhile.
+/// Bytes that can be read at any offset, whatever they hold, and even if they change meanwhile.
 ///
 /// Code that searches a page is written once against this trait. Under a latch the bytes are a slice;
 /// under an optimistic guard they may change during the read, and what was computed from them is
@@ -46,7 +46,7 @@ pub trait Bytes: Copy {
         None
     }
 
-    /// Where the first of the 32 ascending 64-bit numbers from `at` on stands that is not less than `bound`; the byte behind
+    /// Where the first of the 32 ascending 64-bit numbers from `at` on stands that is not less than `bound`; the byte after
     /// them if all are less. `None` where the processor compares one number at a time, or fewer are left.
     #[inline]
     fn search_32(self, at: usize, bound: u64) -> Option<usize> {

@@ -3,7 +3,7 @@
 use crate::{Extent, Lsn, PAGE_SIZE, PageId};
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
-/// The size of [`PageHeader`] on storage, in bytes. What follows it belongs to whoever owns the page.
+/// The size of [`PageHeader`] on storage, in bytes. What follows it belongs to the owner of the page.
 pub const HEADER_BYTES: usize = 32;
 
 /// The version of the header's layout.

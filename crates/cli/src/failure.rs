@@ -14,7 +14,7 @@ pub type Result<T = (), E = Failure> = std::result::Result<T, E>;
 /// What sort of failure it is; the exit code, except for [`Code::Silent`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Code {
-    /// Whoever read the output has had enough. Not a failure, and nothing to say.
+    /// The reader of the output has closed it. Not a failure, and nothing to say.
     Silent = 0,
     /// The answer is no.
     No = 1,
@@ -22,7 +22,7 @@ pub enum Code {
     Usage = 2,
     /// The database cannot be trusted.
     Damaged = 3,
-    /// Somebody else is using the database.
+    /// Another process is using the database.
     Busy = 4,
     /// There is no room.
     Full = 5,
@@ -97,7 +97,7 @@ impl Failure {
         Self { message: format!("{words}: {}", self.message), ..self }
     }
 
-    /// The same, with a sentence behind it.
+    /// The same, followed by a sentence.
     #[must_use]
     pub fn and(self, sentence: impl std::fmt::Display) -> Self {
         Self { message: format!("{}. {sentence}", self.message), ..self }
@@ -114,7 +114,7 @@ impl Failure {
             } else {
                 format!("vellum: {}", self.message)
             };
-            // With standard error closed there is nobody to tell.
+            // With standard error closed it cannot be told.
             let _ = writeln!(io::stderr(), "{line}");
         }
         ExitCode::from(code)

@@ -129,7 +129,7 @@ fn unreadable(error: &walkdir::Error, root: &Path) -> Found {
     Found::Unreadable { path, reason }
 }
 
-/// Whether an entry is the root of a file system behind which there are no files but the kernel's state.
+/// Whether an entry is the root of a file system that has no files but shows the kernel's state.
 fn is_kernels(entry: &DirEntry, root_device: u64) -> bool {
     const MAGIC: [FsWord; 9] = [
         0x9fa0,      // proc

@@ -35,7 +35,7 @@ pub enum Omission {
     Skipped,
 }
 
-/// Who is told of files that are not stored.
+/// What is told of files that are not stored.
 pub type Observer<'o> = dyn Fn(Omission, &Path, &str) + Sync + 'o;
 
 /// An import.
@@ -132,7 +132,7 @@ impl Counters {
 
 impl Shared<'_> {
     fn is_over(&self) -> bool {
-        // Relaxed: a request to end soon; the failure itself is behind a lock.
+        // Relaxed: a request to end soon; a lock protects the failure itself.
         self.stopped.load(Ordering::Relaxed) || signals::interrupted()
     }
 

@@ -8,7 +8,7 @@ use std::{
     io::{self, BufWriter, IsTerminal as _, Stdout, Write},
 };
 
-/// Standard output, buffered. Whoever writes to it calls [`finish`](Self::finish) at the end.
+/// Standard output, buffered. Call [`finish`](Self::finish) at the end.
 pub struct Output(BufWriter<Stdout>);
 
 impl Output {

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-/// A bar, or nothing where nobody would see it. Shared by threads.
+/// A bar, or nothing where there is no terminal. Shared by threads.
 pub struct Progress {
     bar: ProgressBar,
 }
@@ -45,7 +45,7 @@ impl Progress {
         Self { bar }
     }
 
-    /// Whether somebody sees it.
+    /// Whether it is shown.
     pub fn is_visible(&self) -> bool {
         !self.bar.is_hidden()
     }
@@ -78,7 +78,7 @@ impl Drop for Progress {
 /// Prints a remark on standard error, unless remarks are not wanted.
 pub fn remark(quiet: bool, line: impl Display) {
     if !quiet {
-        // With standard error closed there is nobody to tell.
+        // With standard error closed it cannot be told.
         let _ = writeln!(io::stderr(), "{line}");
     }
 }

@@ -1,7 +1,7 @@
 //! Ctrl-C, and requests to terminate: noticed between two steps of the work, so that the database is closed.
 //!
 //! The first signal sets a flag, which loops look at; the second ends the process at once. Nothing is
-//! caught until [`watch`] is called, which whoever opens a database for writing does.
+//! caught until [`watch`] is called, when a database is opened for writing.
 
 use crate::failure::{Code, Failure};
 use std::sync::{

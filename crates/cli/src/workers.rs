@@ -8,7 +8,7 @@ use std::sync::{
 /// How many jobs may wait for each worker.
 const WAITING_PER_WORKER: usize = 32;
 
-/// How many workers there are if nobody says: one a processor, at most four. More do not help one disk, and
+/// How many workers there are unless told otherwise: one a processor, at most four. More do not help one disk, and
 /// each may hold an eighth of the pool.
 pub fn default_threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).min(4)

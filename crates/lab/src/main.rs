@@ -1,7 +1,7 @@
 //! The lab: workloads that measure Vellum beside other engines, and what the kernel and the device give.
 //!
 //! - [`cli`], [`parse`]: what is asked for;
-//! - [`engines`]: the engines behind one interface; [`keys`]: the tuples and their orders;
+//! - [`engines`]: the engines and their one interface; [`keys`]: the tuples and their orders;
 //! - [`workloads`]: what is done, by several threads for a time;
 //! - [`contest`]: rounds that alternate between contestants, medians and ratios; [`statistics`];
 //! - [`coordinator`], [`worker`], [`record_worker`], [`protocol`]: each engine in a process of its own, so that its memory and

@@ -44,7 +44,7 @@ pub trait RecordWorkload: Sized + Sync {
     /// What the engine says, or that it gave something that cannot be.
     fn pass<S: Store>(&self, store: &S, pace: &Pace) -> Result<Pass>;
 
-    /// Checks all that is stored, while nobody changes it; gives what was found for each thing that was checked.
+    /// Checks all that is stored, while no thread changes it; gives what was found for each thing that was checked.
     ///
     /// # Errors
     /// What the engine says.

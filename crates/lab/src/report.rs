@@ -9,7 +9,7 @@ use std::io::{self, Write};
 
 /// The figures of one engine (or method) with so many threads, over all rounds of a run.
 ///
-/// The fields and their order are relied on by those who read the JSON.
+/// Readers of the JSON rely on the fields and their order.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
     /// Always `summary`.

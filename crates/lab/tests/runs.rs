@@ -328,7 +328,7 @@ fn single_records() {
     }
 }
 
-/// Engines behind features do the same work as the others.
+/// Engines that need features do the same work as the others.
 #[cfg(any(feature = "sqlite", feature = "rocksdb"))]
 #[test]
 fn engines_behind_features() {

@@ -2,11 +2,11 @@
 //!
 //! A block is free, open (a client writes to it), waiting for a client, closed, being compacted, or part of a large
 //! record. Its word also counts its live records, and what retracted ones take, in units of the format. It is free again
-//! when it is closed and nothing in it is live: exactly one of those who may bring that about, the client that closes
-//! it and whoever retracts its last record, is told so, because both facts are in one word.
+//! when it is closed and nothing in it is live: exactly one thread is told so, either the client that closes
+//! it or the thread that retracts its last record, because both facts are in one word.
 //!
 //! The word of an open block names its client, and a client counts each record in it before it writes it, by an exchange
-//! that fails if the block is not its own any more. So whoever compacts may take an open block without the client's help,
+//! that fails if the block is not its own any more. So compaction may take an open block without the client's help,
 //! which may sleep for ever: what the client has counted stays live, and it writes nothing more there.
 
 use crate::lock::SharedWord;
@@ -26,7 +26,7 @@ pub enum State {
     Free = 0,
     /// A client writes to it, whose number its word holds.
     Open = 1,
-    /// Nobody writes to it.
+    /// No thread writes to it.
     Closed = 2,
     /// Its live records are being moved.
     Compacting = 3,
@@ -56,7 +56,7 @@ impl State {
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Block {
     state: State,
-    /// Who has it open; zero otherwise.
+    /// The client that has it open; zero otherwise.
     client: u16,
     live: u32,
     dead: u32,
@@ -112,7 +112,7 @@ impl<W: SharedWord> BlockWord<'_, W> {
         let mut word = self.0.load(Ordering::Relaxed);
         loop {
             let changed = new(Block::of(word))?;
-            // Acquire and release: whoever frees a block has seen all uses of it by others end.
+            // Acquire and release: a thread that frees a block has seen all uses of it by others end.
             match self.0.exchange(word, changed.word(), Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return Some(changed.state),
                 Err(now) => word = now,
@@ -120,17 +120,17 @@ impl<W: SharedWord> BlockWord<'_, W> {
         }
     }
 
-    /// Sets everything, where nobody else uses the block.
+    /// Sets everything, where no other thread uses the block.
     pub fn set(&self, state: State, live: u32, dead: u32) {
         self.change(|_| Some(Block { state, client: 0, live, dead }));
     }
 
-    /// It is this client's from here on, who alone knows of it.
+    /// It is this client's from here on, which alone knows of it.
     pub fn open(&self, client: u16) {
         self.change(|block| Some(Block { client, ..block.now(State::Open) }));
     }
 
-    /// Counts one more live record, before it is written. Not if the block is not the client's any more, who must not write
+    /// Counts one more live record, before it is written. Not if the block is not the client's any more, which must not write
     /// to it then.
     #[must_use]
     pub fn reserve(&self, client: u16) -> bool {
@@ -151,7 +151,7 @@ impl<W: SharedWord> BlockWord<'_, W> {
         after == Some(State::Free)
     }
 
-    /// Who compacted it is done, or nobody waits for it any more. Whether it is free now, and the caller's to give back.
+    /// Its compaction is done, or no thread waits for that any more. Whether it is free now, and the caller's to give back.
     #[must_use]
     pub fn close(&self) -> bool {
         self.change(|block| Some(block.closed())) == Some(State::Free)
@@ -213,7 +213,7 @@ mod tests {
         assert!(!block.close(), "what the client counted is live");
         assert_eq!(block.load(), (State::Closed, 1, 0));
         assert!(block.retracted(2));
-        // Somebody else has it now.
+        // Another thread has it now.
         block.open(4);
         assert!(!block.reserve(3) && block.reserve(4) && block.leave(4));
         assert_eq!(block.load(), (State::Waiting, 1, 0));

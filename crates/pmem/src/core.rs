@@ -6,7 +6,7 @@
 //! index lead to it; makes the record that it replaces invalid, durably; and only then is it acknowledged. The last
 //! two steps happen under the lock of the key. So there are at most two valid records of a key after a crash, of which
 //! the one with the higher sequence number is the later: sequence numbers are drawn above that of the record that is
-//! replaced. A delete makes the record invalid, durably, before the index forgets it, so that nobody is told that
+//! replaced. A delete makes the record invalid, durably, before the index forgets it, so that no caller is told that
 //! a key is gone which might come back.
 //!
 //! # Reading
@@ -119,7 +119,7 @@ impl<L: Format, M: Medium> Core<L, M> {
             compacted: AtomicU64::new(0),
             poisoned: AtomicBool::new(false),
             clients: Mutex::default(),
-            // Differs from one opening to the next, so that nobody can prepare keys that collide.
+            // Differs from one opening to the next, so that an adversary cannot prepare keys that collide.
             hash_seed: RandomState::new().hash_one(0),
             layout: PhantomData,
         }
@@ -225,7 +225,7 @@ impl<L: Format, M: Medium> Core<L, M> {
             let head = self.medium.memory().word(self.geometry.page_at_of(place));
             let seen = match lock::begin_read(head) {
                 Some(seen) => seen,
-                // A crash left the lock behind, and who may not write cannot take it away. Nobody changes anything.
+                // A crash left the lock, and a store opened for reading cannot take it away. No thread changes anything.
                 None if self.read_only => head.load(Ordering::Relaxed),
                 None => {
                     std::thread::yield_now();
@@ -415,7 +415,7 @@ impl<L: Format, M: Medium> Core<L, M> {
             self.index.insert(hash, place.0);
             return Ok(Put::Inserted);
         };
-        // Somebody else may have put a later one since this put drew its number: then this one came just before it.
+        // Another thread may have put a later one since this put drew its number: then this one came just before it.
         let (gone, gone_record) = if old_record.sequence(&self.medium) > sequence {
             (place, record)
         } else {

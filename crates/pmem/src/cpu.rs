@@ -153,7 +153,7 @@ mod tests {
     fn flushing_and_streaming_leave_the_contents_right() {
         let mut area = vec![0u64; 1024];
         let bytes: Vec<u8> = (0..4099u32).map(|index| (index * 31) as u8).collect();
-        // SAFETY: the area is larger than the bytes, aligned, and used by nobody else.
+        // SAFETY: the area is larger than the bytes, aligned, and used by no other code.
         unsafe { stream(area.as_mut_ptr(), &bytes) };
         fence();
         if let Some(flush) = Flush::detect() {

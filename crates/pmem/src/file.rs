@@ -5,7 +5,7 @@
 //! that a place in the store is an address that never changes. A mapping with `MAP_SYNC` succeeds only where the
 //! system guarantees that flushed stores survive, which is how persistent memory is told from other files.
 //!
-//! What is cut off the end is first covered with anonymous memory: somebody may still be reading a record there
+//! What is cut off the end is first covered with anonymous memory: a thread may still be reading a record there
 //! that has moved, and finds zeroes instead of a signal.
 
 use crate::{
@@ -31,7 +31,7 @@ use std::{
 use vellum_base::PAGE_SIZE;
 use vellum_vm::Mapping;
 
-/// Runs of bytes of at least this length go past the caches: shorter ones are read again soon, by whoever publishes
+/// Runs of bytes of at least this length go past the caches: shorter ones are read again soon, by the thread that publishes
 /// the record.
 const STREAM_BYTES: usize = 1024;
 
@@ -42,7 +42,7 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 #[derive(Debug)]
 pub struct FileMedium {
     memory: Memory,
-    // Behind `memory`, which lies in it.
+    // After `memory`, which lies in it.
     _mapping: Mapping,
     file: File,
     path: PathBuf,
@@ -202,7 +202,7 @@ impl FileMedium {
         if address == libc::MAP_FAILED {
             return false;
         }
-        // SAFETY: it was just mapped and nobody knows of it.
+        // SAFETY: it was just mapped and no other code knows of it.
         unsafe { libc::munmap(address, PAGE_SIZE) };
         true
     }
@@ -214,7 +214,7 @@ impl FileMedium {
     /// Maps the file, whole chunks at a time, at least up to byte `to`.
     fn map_up_to(&self, to: u64, mapped: &mut Mapped) -> Result<()> {
         let to = to.next_multiple_of(self.chunk_bytes);
-        // What lies behind the end of a device cannot be mapped.
+        // What lies after the end of a device cannot be mapped.
         let to = if self.is_device { to.min(self.capacity.load(Ordering::Relaxed)) } else { to };
         if to <= mapped.to {
             return Ok(());
@@ -236,7 +236,7 @@ impl FileMedium {
         let address = self.memory.address(from).cast_mut();
         let bytes = (to - from) as usize;
         let offset = if file < 0 { 0 } else { from as libc::off_t };
-        // SAFETY: the range lies in the address space that this medium reserved, and of which nobody holds references
+        // SAFETY: the range lies in the address space that this medium reserved, and into which no references exist
         // but to atomic words, which stay readable.
         let outcome = unsafe { libc::mmap(address.cast(), bytes, self.protection(), flags, file, offset) };
         if outcome == libc::MAP_FAILED { Err(self.failed("map")(io::Error::last_os_error())) } else { Ok(()) }
@@ -256,7 +256,7 @@ impl FileMedium {
         }
     }
 
-    /// Puts storage behind the bytes from `from` to `to`: a store to a hole could otherwise end in a signal.
+    /// Allocates storage for the bytes from `from` to `to`: a store to a hole could otherwise end in a signal.
     fn allocate(&self, from: u64, to: u64) -> io::Result<()> {
         let (from, bytes) = (from as libc::off_t, (to - from) as libc::off_t);
         loop {
@@ -379,7 +379,7 @@ impl Medium for FileMedium {
             outcome => outcome.map(|()| step),
         };
         let reached = extended.map_err(self.failed("extend"))?;
-        // The new size must be durable before anything behind the old one is.
+        // The new size must be durable before anything after the old one is.
         self.file.sync_all().map_err(self.failed("sync"))?;
         self.map_up_to(reached, &mut mapped)?;
         // Release: see `capacity`.
@@ -395,13 +395,13 @@ impl Medium for FileMedium {
         if self.persistence == Persistence::Msync || self.confirmed {
             return false;
         }
-        // Held, so that nobody cuts the file meanwhile.
+        // Held, so that no thread cuts the file meanwhile.
         let mut mapped = self.lock_mapped();
         if mapped.huge.saturating_add(HUGE_PAGE_BYTES as u64) > self.capacity() {
             return false;
         }
         let address = self.memory.address(mapped.huge).cast_mut();
-        // SAFETY: the range is mapped and its contents stay the same, as whoever uses them meanwhile sees.
+        // SAFETY: the range is mapped and its contents stay the same, also for threads that use them meanwhile.
         let outcome = unsafe { libc::madvise(address.cast(), HUGE_PAGE_BYTES, MADV_COLLAPSE) };
         // A system that does not know how is not asked again; where there is no huge page now, small ones will do.
         let is_unknown = outcome != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL);

@@ -203,7 +203,7 @@ impl<L: Layout, M: Medium> Client<L, M> {
         })
     }
 
-    /// Changes the value of a key by a function; whether the key was there. Durable when this returns; nobody sees
+    /// Changes the value of a key by a function; whether the key was there. Durable when this returns; no thread sees
     /// anything in between. If the change is within eight bytes (at a multiple of eight from the value's beginning) it
     /// is made in place, otherwise a changed copy takes the value's place. Other changes of the key wait meanwhile.
     ///

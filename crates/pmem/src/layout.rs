@@ -6,7 +6,7 @@ use crate::lock::LOCK_MASK;
 use vellum_base::PAGE_SIZE;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// How many pages at the beginning hold the superblocks and the word behind them.
+/// How many pages at the beginning hold the superblocks and the word after them.
 pub const META_PAGES: u64 = 3;
 /// Where the word lies that says how many blocks are used.
 pub const BLOCKS_END_AT: u64 = 8192;

@@ -5,10 +5,10 @@
 //! lock bit means that no such change began or ended meanwhile. Seven bits come round after 128 changes, so
 //! readers do not rely on them alone: see `core.rs`.
 //!
-//! What needs the lock: a change in place, from before its first store until it is durable, so that nobody
-//! reads what may yet be lost; and formatting a block again, so that whoever still reads a record of its
+//! What needs the lock: a change in place, from before its first store until it is durable, so that no thread
+//! reads what may yet be lost; and formatting a block again, so that a reader of a record of its
 //! former life notices. What does not: writing a record to a place that nothing leads to, publishing it,
-//! and retracting it, which are single words. Whoever holds one version lock waits for no other lock, so there is
+//! and retracting it, which are single words. A thread that holds one version lock waits for no other lock, so there is
 //! no order of version locks to violate.
 
 use std::sync::atomic::Ordering;
@@ -79,7 +79,7 @@ pub fn begin_read<W: SharedWord>(word: &W) -> Option<u64> {
 #[inline]
 pub fn end_read<W: SharedWord>(word: &W, seen: u64) -> bool {
     // The fence keeps the loads of the record before this one; a writer's stores come after its fence in
-    // `lock`, so whoever saw one of them sees at least the lock bit here.
+    // `lock`, so a thread that saw one of them sees at least the lock bit here.
     W::acquire_fence();
     word.load(Ordering::Relaxed) == seen
 }
@@ -88,8 +88,8 @@ pub fn end_read<W: SharedWord>(word: &W, seen: u64) -> bool {
 #[must_use]
 pub struct PageLock<'a, W: SharedWord>(&'a W);
 
-/// Locks a page that belongs to the caller alone, such as one of a block that was just handed out: nobody else may hold the
-/// lock, so if its bit is set, that was left behind by a crash.
+/// Locks a page that belongs to the caller alone, such as one of a block that was just handed out: no other thread may hold the
+/// lock, so if its bit is set, that was left by a crash.
 pub fn seize<W: SharedWord>(word: &W) -> PageLock<'_, W> {
     let mut seen = word.load(Ordering::Relaxed);
     while let Err(now) = word.exchange(seen, seen | LOCKED, Ordering::Acquire, Ordering::Relaxed) {
@@ -99,7 +99,7 @@ pub fn seize<W: SharedWord>(word: &W) -> PageLock<'_, W> {
     PageLock(word)
 }
 
-/// Takes away a lock bit that was left behind by a crash, when nobody uses the store yet; whether there was one.
+/// Takes away a lock bit that was left by a crash, when no thread uses the store yet; whether there was one.
 pub fn reset<W: SharedWord>(word: &W) -> bool {
     let mut seen = word.load(Ordering::Relaxed);
     while seen & LOCKED != 0 {
@@ -111,7 +111,7 @@ pub fn reset<W: SharedWord>(word: &W) -> bool {
     false
 }
 
-/// Locks a page, waiting for whoever has it.
+/// Locks a page, waiting for the thread that has it.
 pub fn lock<W: SharedWord>(word: &W) -> PageLock<'_, W> {
     let mut tries = 0u32;
     loop {

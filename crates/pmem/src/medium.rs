@@ -31,9 +31,9 @@ pub enum Site {
     LargeHead,
     /// The same word, when they do not any more.
     LargeGone,
-    /// A page that takes in the pages behind it.
+    /// A page that takes in the pages after it.
     SpanHead,
-    /// The blocks behind the first of a large record, before they become blocks of their own again.
+    /// The blocks after the first of a large record, before they become blocks of their own again.
     InnerBlocks,
     /// A new record that nothing leads to yet.
     Record,
@@ -117,7 +117,7 @@ pub trait Medium: Send + Sync + Sized + 'static {
         false
     }
 
-    /// Gives back what is behind byte `to`, if that is possible. Whoever still reads there reads zeroes.
+    /// Gives back what is after byte `to`, if that is possible. A thread that still reads there reads zeroes.
     ///
     /// # Errors
     /// What the system says.

@@ -32,7 +32,7 @@ impl Memory {
     ///
     /// # Safety
     /// `base` is aligned to pages; `bytes` bytes from there are address space that stays reserved as long as
-    /// this value is used, and that nobody accesses but through it (or, as the kernel and other processes do
+    /// this value is used, and that no thread accesses but through it (or, as the kernel and other processes do
     /// with a shared mapping, in ways that the compiler does not see). Parts that are not mapped are not
     /// accessed.
     pub unsafe fn new(base: NonNull<u8>, bytes: u64) -> Self {
@@ -89,7 +89,7 @@ pub const fn words_of(bytes: usize) -> usize {
     bytes.div_ceil(WORD)
 }
 
-/// A word of up to eight bytes, zeroes behind them.
+/// A word of up to eight bytes, zeroes after them.
 #[inline]
 fn word_from(bytes: &[u8]) -> u64 {
     match bytes.first_chunk() {
@@ -106,7 +106,7 @@ fn word_from(bytes: &[u8]) -> u64 {
 
 /// Stores bytes in words, zeroes up to the end of the last.
 ///
-/// Relaxed: whoever publishes the record orders it, and readers validate.
+/// Relaxed: publishing the record orders it, and readers validate.
 #[inline]
 pub fn store_bytes(words: &[AtomicU64], bytes: &[u8]) {
     let mut chunks = bytes.chunks_exact(WORD);
@@ -121,7 +121,7 @@ pub fn store_bytes(words: &[AtomicU64], bytes: &[u8]) {
 
 /// Copies words to bytes; as many as there is room for.
 ///
-/// Relaxed: the words may be changing, and who asks validates afterwards.
+/// Relaxed: the words may be changing, and the caller validates afterwards.
 #[inline]
 pub fn load_bytes(words: &[AtomicU64], bytes: &mut [u8]) {
     let mut source = words.iter();
@@ -137,7 +137,7 @@ pub fn load_bytes(words: &[AtomicU64], bytes: &mut [u8]) {
     }
 }
 
-/// Whether words hold these bytes and zeroes behind them. Relaxed, as in [`load_bytes`].
+/// Whether words hold these bytes and zeroes after them. Relaxed, as in [`load_bytes`].
 #[inline]
 pub fn equal_bytes(words: &[AtomicU64], bytes: &[u8]) -> bool {
     words.len() == words_of(bytes.len())

@@ -136,9 +136,9 @@ fn a_reader_never_accepts_half_of_a_change() {
     });
 }
 
-/// Formats a block: whoever is told that it is free.
+/// Formats a block, by the thread that is told that it is free.
 fn reuse(shared: &(AtomicU64, UnsafeCell<u32>)) {
-    // SAFETY: whoever is told has the block alone; loom reports it if not.
+    // SAFETY: the thread that is told has the block alone; loom reports it if not.
     shared.1.with_mut(|cell| unsafe { *cell += 1 });
 }
 
@@ -185,7 +185,7 @@ fn a_block_that_is_taken_from_its_client_is_not_written_by_it_any_more() {
     check("models::a_block_that_is_taken_from_its_client_is_not_written_by_it_any_more", &bugs, || {
         let shared = Arc::new((AtomicU64::new(0), UnsafeCell::new(0u32)));
         BlockWord(&shared.0).open(1);
-        // Whoever is told that the block is free gives it to another client, which writes to it.
+        // The thread that is told that the block is free gives it to another client, which writes to it.
         let pass_on = |shared: &(AtomicU64, UnsafeCell<u32>)| {
             BlockWord(&shared.0).open(2);
             assert!(BlockWord(&shared.0).reserve(2), "nobody takes it again");

@@ -45,7 +45,7 @@ pub struct ReclaimOptions {
     /// A block is compacted when this share of it is free, from 0 to 1.
     pub free_share: f64,
     /// The share of its time that the background thread works, from 0 to 1; it sleeps the rest, so that it leaves the
-    /// processor and the memory to those who write.
+    /// processor and the memory to threads that write.
     pub busy_share: f64,
     /// How long it sleeps when there is nothing to do.
     pub interval: Duration,
@@ -87,7 +87,7 @@ pub struct Options {
     /// How stores become durable; found out if not given.
     pub persistence: Option<Persistence>,
     /// Believe [`persistence`](Self::persistence) even where the system does not confirm that the file is persistent
-    /// memory. For memory that is persistent and does not say so, and for measuring on a stand-in. Whoever sets this
+    /// memory. For memory that is persistent and does not say so, and for measuring on a stand-in. A program that sets this
     /// vouches for it: if it is not true, what was acknowledged may be lost.
     pub vouch_for_memory: bool,
     /// Make a new store on a device that holds one, or something else; that is lost. Of no effect on files, which must not

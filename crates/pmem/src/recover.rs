@@ -4,7 +4,7 @@
 //! higher sequence number is the later; the other is made invalid, durably, before the store is used: were it left, it
 //! would return when the later one is deleted. Copies that compaction had not finished with have the same number and the
 //! same contents; the one at the lower place stays. Blocks of large records without a valid record become free blocks.
-//! Lock bits that a crash left behind are taken away.
+//! Lock bits that a crash left are taken away.
 //!
 //! All changes that recovery makes may be made again, in any order, by the next one, if a crash interrupts it.
 
@@ -175,7 +175,7 @@ pub fn recover<L: Format, M: Medium>(
         return Err(PmemError::Damaged(*damage));
     }
     std::mem::replace(&mut all.durable, Ok(()))?;
-    // Relaxed: nobody else has the store yet.
+    // Relaxed: no other thread has the store yet.
     core.clock.store(all.clock, Ordering::Relaxed);
     if !core.read_only {
         let mut writer = core.writer(Purpose::Reclaim)?;

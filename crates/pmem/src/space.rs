@@ -31,7 +31,7 @@ pub struct Partial {
     pub spare: Box<[u64]>,
 }
 
-/// Who asks for a block.
+/// What a block is asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
     /// A client, for new records.
@@ -68,7 +68,7 @@ struct Inner {
 pub struct SpaceCounts {
     /// Blocks handed out and not given back to the file system.
     pub blocks: u64,
-    /// Of these, those that nobody uses.
+    /// Of these, those that are not in use.
     pub free: u64,
     /// Blocks that clients gave back unfinished.
     pub partial: u64,
@@ -137,7 +137,7 @@ impl Space {
         }
     }
 
-    /// A block that somebody gave back unfinished.
+    /// A block that a client gave back unfinished.
     pub fn take_partial(&self) -> Option<Partial> {
         self.lock().partial.pop()
     }
@@ -218,7 +218,7 @@ impl Space {
         }
     }
 
-    /// Raises the recorded end if blocks beyond it are handed out. Called with the lists locked, so that nobody uses a
+    /// Raises the recorded end if blocks beyond it are handed out. Called with the lists locked, so that no thread uses a
     /// block before this is durable.
     fn record_end<M: Medium>(&self, inner: &mut Inner, medium: &M, lane: &mut Lane) -> Result<()> {
         if inner.end <= inner.recorded {
@@ -296,7 +296,7 @@ impl Space {
         }
     }
 
-    /// A record of so many units was retracted; its block is free if that was the last and nobody writes to it.
+    /// A record of so many units was retracted; its block is free if that was the last and no thread writes to it.
     pub fn retracted(&self, block: u64, units: u32) {
         if self.block(block).retracted(units) {
             self.release(block);

@@ -187,7 +187,7 @@ impl<L: Layout> Store<L> {
     }
 
     /// Whether the system confirms that the file is persistent memory, as far as
-    /// [`persistence`](Self::persistence) needs it to be; if not, somebody vouched for it.
+    /// [`persistence`](Self::persistence) needs it to be; if not, the user vouched for it.
     pub fn is_confirmed(&self) -> bool {
         self.core.medium.is_confirmed()
     }
@@ -360,7 +360,7 @@ impl Background {
     fn start<L: Layout, M: Medium>(core: Arc<Core<L, M>>) -> Self {
         let signal = Arc::<Signal>::default();
         let own = signal.clone();
-        // Without the thread space is reclaimed when somebody asks, or runs out.
+        // Without the thread, space is reclaimed on request, or when it runs out.
         let thread =
             std::thread::Builder::new().name("pmem-reclaim".into()).spawn(move || own.work(&core)).ok();
         Self { thread, signal }

@@ -1,9 +1,9 @@
-//! Locks of keys: whoever changes what the index says about a key holds the lock of the key's stripe.
+//! Locks of keys: a thread that changes what the index says about a key holds the lock of the key's stripe.
 //!
 //! So of the records of one key only one change is under way at a time: a crash finds at most the record that was
 //! acknowledged last and one that was not acknowledged yet, and no deleted record returns.
 //!
-//! Lock order: stripes come before everything else. Who needs several takes them in ascending order; who holds any waits
+//! Lock order: stripes come before everything else. A thread that needs several takes them in ascending order; a thread that holds any waits
 //! for no other stripe.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -66,7 +66,7 @@ impl<L: Format, M: Medium> Core<L, M> {
     ) -> Result<()> {
         let memory = self.medium.memory();
         let head_at = self.geometry.page_at_of(place);
-        // Held until the change is durable: nobody reads what might be lost.
+        // Held until the change is durable: no thread reads what might be lost.
         let held = lock::lock(memory.word(head_at));
         self.medium.touched(head_at, 8);
         if self.superblock.checksums {

@@ -1,9 +1,9 @@
 //! A persistent hash index on the pool alone: no tree, no tables, nothing but pages and the restart protocol.
 //!
 //! A directory page refers to one page a bucket. Entries go into that page; when it is full, its contents move
-//! to an overflow page behind it. Readers hold no latch: they look, follow references from page to page, and
+//! to an overflow page. Readers hold no latch: they look, follow references from page to page, and
 //! find out by validation whether what they saw was one state. Writers latch the page of the bucket, which
-//! makes them take turns, and whichever page behind it they change.
+//! makes them take turns, whichever overflow page they change.
 //!
 //! Run it by `cargo run -p vellum --example hash_index`.
 
@@ -51,8 +51,8 @@ impl<'p> HashIndex<'p> {
         self.pool.child(&directory, HEADER_BYTES + 8 * (hash as usize % BUCKETS))
     }
 
-    /// Looks for a key in `page` and those behind it. The `?` after each step is the whole of the restart
-    /// protocol: whatever goes wrong, `Navigation::run` waits for it and begins anew.
+    /// Looks for a key in `page` and its overflow pages. The `?` after each step is the whole of the restart
+    /// protocol: whatever goes wrong, `Navigation::run` waits for it and retries.
     fn find_from(&self, mut page: OptimisticGuard<'p>, key: u64) -> Result<Found<'p>, Interrupt> {
         loop {
             if let Some(at) = find(page.bytes(), key) {
@@ -75,7 +75,7 @@ impl<'p> HashIndex<'p> {
         })
     }
 
-    /// As `find_from`, in the pages behind a first page that the caller has latched.
+    /// As `find_from`, in the overflow pages of a first page that the caller has latched.
     fn find_behind(&self, first: &ExclusiveGuard<'p>, key: u64) -> Result<Found<'p>, Interrupt> {
         match first.page().u64_at(NEXT_AT) {
             0 => Ok(None),
@@ -125,7 +125,7 @@ impl<'p> HashIndex<'p> {
                 behind = Some(page.upgrade()?);
                 at
             };
-            // The last entry of the first page fills the hole: pages behind are always full.
+            // The last entry of the first page fills the hole: overflow pages are always full.
             let last = first.page().u64_at(COUNT_AT) - 1;
             let last_at = ENTRIES_AT + 16 * last as usize;
             let moved = [first.page().u64_at(last_at), first.page().u64_at(last_at + 8)];

@@ -2,14 +2,14 @@
 //!
 //! Real dependency data (the packages of a Debian system where there is one, and the crates of this workspace's
 //! `Cargo.lock`) becomes one page a package. A page holds the page ids of the packages that it depends on and
-//! of those that depend on it, so most pages are referred to by many others, and whoever follows references
+//! of those that depend on it, so most pages are referred to by many others, and a reader that follows references
 //! forth and back runs in circles. All packages form a ring besides. The pool is smaller than the data, so
 //! pages come and go during the search.
 //!
 //! Designs that swizzle pointers cannot do this. They replace a reference by the address of what is in memory,
 //! and must put the page id back before that is evicted; so they have to find every reference to a page, which
 //! they can only if there is exactly one, in a parent that they know: trees, and nothing else. Here a page id *is*
-//! an address. Nothing is written into a page when another comes or goes, and nobody needs to know who refers to
+//! an address. Nothing is written into a page when another comes or goes, and no page needs to know which others refer to
 //! it. The code below does nothing special for it: it stores page ids and follows them.
 //!
 //! Run it by `cargo run -p vellum --example references`.
@@ -125,7 +125,7 @@ fn store(pool: &Pool, packages: &Dependencies) -> Result<(), PoolError> {
     pool.set_root_slot(0, first)
 }
 
-/// Which packages a package refers to. Reads without latches, and begins anew if a page changes or is evicted.
+/// Which packages a package refers to. Reads without latches, and retries if a page changes or is evicted.
 fn neighbours(pool: &Pool, page: PageId, direction: Direction) -> Result<Vec<PageId>, PoolError> {
     pool.run(|| {
         let mut found = Vec::new();

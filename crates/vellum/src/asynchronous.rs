@@ -2,10 +2,10 @@
 //!
 //! A future tries its operation when it is polled first: what needs no waiting is done there and then. What has to
 //! wait, for the device mostly, is handed to one thread of the database, the *driver*, which is started when it is
-//! needed first. It runs all such operations as one batch, so that their reads overlap, and wakes who waits for each.
+//! needed first. It runs all such operations as one batch, so that their reads overlap, and wakes the task that waits for each.
 //!
 //! The driver holds handles on the database only while it has operations; it gives them up before it says that the
-//! last of them is done, so that whoever has awaited everything can close the database at once.
+//! last of them is done, so that a program that has awaited everything can close the database at once.
 //!
 //! Lock order: the inbox; a future's state. Neither is held while an operation runs or a waker is called.
 
@@ -304,7 +304,7 @@ fn run_orders(mut orders: Vec<Order>, more: impl Fn() -> Vec<Order>) {
         }
         done.drain(..).for_each(|(slot, result)| slot.fill(result));
     }
-    // Whoever has awaited the last of them may close the database at once.
+    // A program that has awaited the last of them may close the database at once.
     drop(batch);
     drop(inner);
     done.drain(..).for_each(|(slot, result)| slot.fill(result));

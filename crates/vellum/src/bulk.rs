@@ -31,8 +31,8 @@ impl BulkOptions {
 /// Loads a table from entries in the order of their keys: made by [`Table::bulk_loader`](crate::Table::bulk_loader).
 ///
 /// The tree of the table is built from its leaves up, beside the table: pages are filled one after the other, lie
-/// one behind the other on storage, and are written in large requests where memory is short, without pushing out
-/// what others use. Until [`finish`](Self::finish) nobody sees anything of it, and others may use the table; if they
+/// one after the other on storage, and are written in large requests where memory is short, without pushing out
+/// what others use. Until [`finish`](Self::finish) nothing of it is visible, and others may use the table; if they
 /// store something in it, `finish` fails. A loader that is dropped leaves the table as it was, and frees what it wrote.
 ///
 /// Large values go to extents of their own, as ever; their bytes are written while they are pushed.
@@ -68,7 +68,7 @@ impl BulkLoader<'_> {
     /// they are durable when the database has been closed or [`checkpoint`](crate::Database::checkpoint)ed.
     ///
     /// # Errors
-    /// [`AlreadyExists`](crate::ErrorKind::AlreadyExists) if somebody has stored something in the table meanwhile;
+    /// [`AlreadyExists`](crate::ErrorKind::AlreadyExists) if something has been stored in the table meanwhile;
     /// and if a page cannot be written. The table is then as it was.
     pub fn finish(self) -> Result<u64> {
         Ok(self.0.finish()?)

@@ -5,7 +5,7 @@ use vellum_pool::Pool;
 
 /// Walks the entries of a range in both directions. See [`Table::range`](crate::Table::range).
 ///
-/// A cursor stands *between* two entries: [`next`](Self::next) returns the one behind and steps over it,
+/// A cursor stands *between* two entries: [`next`](Self::next) returns the one after it and steps over it,
 /// [`previous`](Self::previous) the one before. A new cursor stands at the beginning of its range.
 ///
 /// It holds no latch: others may change the table while it is used. It looks at a group of entries at a time (a few, later

@@ -30,7 +30,7 @@ pub struct Database {
 
 /// What all handles share.
 pub(crate) struct Inner {
-    /// The thread behind asynchronous calls, once there was one that had to wait. Ends before the pool goes.
+    /// The thread of asynchronous calls, once there was one that had to wait. Ends before the pool goes.
     pub(crate) driver: OnceLock<Option<Driver>>,
     pub(crate) pool: Pool,
     /// How many reads of one batch may be under way at once.
@@ -213,7 +213,7 @@ impl Database {
     /// Walks every structure, reads every page, checks every checksum and every invariant, and finds pages
     /// that belong to nothing or to two things.
     ///
-    /// Nobody may change the database meanwhile: what is in between two states would be reported.
+    /// No thread may change the database meanwhile: a state between two others would be reported.
     ///
     /// # Errors
     /// None of its own: what is wrong is in the report.

@@ -33,11 +33,11 @@
 //! consecutive ones. Its first page, the *head*, names it. All its bytes are one slice, however many they
 //! are. The first 32 belong to the pool: a header with the checksum, the extent's place and length, a
 //! [kind](PageKind) (from 64 on they are yours) and an LSN. What was read from storage is
-//! checked against its header before anybody sees it. The rest, the *payload*, is yours.
+//! checked against its header before any reader sees it. The rest, the *payload*, is yours.
 //!
 //! # States and guards
 //! Each page has one state word: unlocked, shared by up to [`SHARED_HOLDERS_MAX`], exclusive, marked (the
-//! clock has passed, and nobody came since) or evicted, and a version that grows with each change and each
+//! clock has passed, and nothing has used it since) or evicted, and a version that grows with each change and each
 //! eviction. Bytes are reached through *guards* alone:
 //!
 //! | guard | comes from | others may | gives |
@@ -53,7 +53,7 @@
 //! leaks nothing.
 //!
 //! A thread that waits for a latch spins for a moment and then sleeps. The pool does not look for deadlocks:
-//! whoever holds several latches takes them in an order, from parent to child, say, and does not ask for a
+//! a thread that holds several latches takes them in an order, say from parent to child, and does not ask for a
 //! page that it holds itself. A guard that is leaked (`mem::forget`) keeps its page latched for ever; closing
 //! the file then fails. A panic while a page is being changed releases its latch and leaves it half-changed,
 //! so the file cannot be closed cleanly any more.
@@ -126,15 +126,15 @@
 //! ```
 //! Rules for such functions:
 //! - Change nothing before the last latch is yours; then change and return, without `?` in between.
-//! - A reference is followed by `child`, which validates the parent once more behind it. A page that one
+//! - A reference is followed by `child`, which validates the parent once more afterwards. A page that one
 //!   knows by number and that nothing on a page refers to, the root of a structure, is had by
-//!   [`root`](Navigation::root); it must exist as long as anybody may ask for it.
+//!   [`root`](Navigation::root); it must exist as long as it may be asked for.
 //! - Loops over what was read need a bound that does not come from it.
 //! - All pages that one run of the function looks at must fit into the pool at once, because a miss begins
 //!   it anew. One that never gets through is ended with [`PoolError::PoolExhausted`].
 //! - Hold no latch when you call [`resolve`](Navigation::resolve) or `run`.
-//! - Before an extent is freed, every reference to it has been removed. Whoever follows the reference that was
-//!   removed finds that the parent has changed, and begins anew.
+//! - Before an extent is freed, every reference to it has been removed. A reader that follows the reference that was
+//!   removed finds that the parent has changed, and retries.
 //!
 //! Structures that are written against the [`Pager`] trait, and not against `Pool`, run on other pagers too.
 //!
@@ -176,9 +176,9 @@
 //! # Memory
 //! The pages in memory never exceed [`PoolOptions::pool_bytes`]. Beside them, each page of the file that was
 //! ever touched takes 8 bytes for its state and a quarter of a byte for its allocation, and each page of the
-//! pool 16 to 32 bytes. Replacement is a clock: a page that nobody came to between two passes of its hand is
+//! pool 16 to 32 bytes. Replacement is a clock: a page that was not used between two passes of its hand is
 //! evicted. A thread in the background keeps some room; without it
-//! ([`PoolOptions::background_eviction`]) those who need room make it. Every guard that takes a latch keeps
+//! ([`PoolOptions::background_eviction`]) the threads that need room make it. Every guard that takes a latch keeps
 //! its extent in memory, so a pool needs room for what its threads hold at once. Address space is reserved
 //! ahead ([`PoolOptions::capacity_bytes`]) and costs nothing.
 //!

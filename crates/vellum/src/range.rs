@@ -59,7 +59,7 @@ fn as_bytes<K: AsRef<[u8]>>(bound: &Bound<K>) -> Bound<&[u8]> {
     }
 }
 
-/// The first key behind all that begin with `prefix`; none if there is no such key.
+/// The first key after all that begin with `prefix`; none if there is no such key.
 pub(crate) fn end_of_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     let mut end = prefix.to_vec();
     while let Some(last) = end.pop() {

@@ -8,7 +8,7 @@ use vellum_pool::Pool;
 /// [`Table::submissions`].
 ///
 /// It belongs to one thread at a time. Nothing happens between two calls but reads of the device; [`poll`](Self::poll)
-/// takes up what they brought. Others who want a page that is being read for this loop are not kept waiting by a loop
+/// takes up what they brought. Other threads that want a page that is being read for this loop are not kept waiting by a loop
 /// that does not poll: they take it up themselves.
 ///
 /// ```

@@ -96,8 +96,8 @@ impl Table {
     /// Some bytes of the value of `key`: those of `part` that it has, which may be none. `None` if there is no value.
     ///
     /// Of a value of up to 1 KiB no other bytes are touched, so reading a few bytes of many records costs fewer
-    /// cache misses than [`get`](Self::get); of a larger one only the parts around them are read from storage. Who
-    /// reads many parts of one large value does so with a [`reader`](Self::reader).
+    /// cache misses than [`get`](Self::get); of a larger one only the parts around them are read from storage. To
+    /// read many parts of one large value, use a [`reader`](Self::reader).
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -210,12 +210,12 @@ impl Table {
     }
 
     /// Lets `change` change the bytes of the value of `key`, whose length stays the same, and returns what it
-    /// returns; `None`, without calling it, if there is no value. Atomic: nobody reads or writes the value in
+    /// returns; `None`, without calling it, if there is no value. Atomic: no other thread reads or writes the value in
     /// between.
     ///
-    /// A value of up to 1 KiB is changed where it lies, without a copy, while nobody else can use its page: be
+    /// A value of up to 1 KiB is changed where it lies, without a copy, while no other thread can use its page: be
     /// short, and do not use the database inside. For a larger value `change` works on a copy, and may be
-    /// called again if somebody else replaces the value meanwhile; what it returned last counts. If it panics, the
+    /// called again if another thread replaces the value meanwhile; what it returned last counts. If it panics, the
     /// database cannot be closed cleanly any more.
     ///
     /// ```

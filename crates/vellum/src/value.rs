@@ -10,7 +10,7 @@ use vellum_pool::Pool;
 
 /// A value, as one slice: a copy if it is small, the pages themselves if it is large.
 ///
-/// A large value stays in memory, latched, as long as this lives, and whoever replaces it leaves its space
+/// A large value stays in memory, latched, as long as this lives, and a thread that replaces it leaves its space
 /// unused until then: drop it soon.
 #[derive(Debug)]
 pub struct Value<'t>(pub(crate) vellum_access::Value<'t, Pool>);

@@ -1,4 +1,4 @@
-//! Futures and submissions: answers, errors, closing, and others who want the same pages.
+//! Futures and submissions: answers, errors, closing, and other threads that want the same pages.
 
 use std::{
     collections::HashMap,
@@ -127,7 +127,7 @@ fn futures_that_are_dropped_harm_nobody() {
     drop(table.get_async("never polled"));
     assert_eq!(block_on(table.get_async(4999u64.to_be_bytes())).unwrap(), Some(value(4999, 1)));
     drop(table);
-    // The driver may still be at work on what nobody awaits.
+    // The driver may still be at work on futures that were dropped.
     let mut database = database;
     while let Err(error) = database.checkpoint() {
         assert!(matches!(error, Error::StillInUse { .. }), "{error}");
@@ -191,7 +191,7 @@ fn an_event_loop_submits_polls_and_reaps() {
     while !submissions.is_empty() {
         submissions.poll();
         turns += 1;
-        // Somebody else wants pages that may be under way.
+        // Another thread wants pages that may be under way.
         let key = turns % KEYS;
         assert_eq!(table.get(key.to_be_bytes()).unwrap(), Some(value(key, 1)));
         submissions.reap(|tag, key, answer| match answer.unwrap() {

@@ -22,7 +22,7 @@ pub trait Directory: Send + Sync + fmt::Debug {
     /// What the file system reports.
     fn names(&self) -> io::Result<Vec<String>>;
 
-    /// Removes a file. Who has it open can go on using it. Durable after [`sync`](Self::sync).
+    /// Removes a file. Open handles stay usable. Durable after [`sync`](Self::sync).
     ///
     /// # Errors
     /// [`io::ErrorKind::NotFound`] if there is no such file, or what the file system reports.

@@ -40,7 +40,7 @@ impl DiskFile {
     /// durable when it returns.
     ///
     /// # Errors
-    /// [`VmError::Open`] if the file system refuses, [`VmError::Locked`] if somebody else has it open,
+    /// [`VmError::Open`] if the file system refuses, [`VmError::Locked`] if another process or handle has it open,
     /// [`VmError::DirectUnavailable`] or [`VmError::EngineUnavailable`] if what the options insist on cannot
     /// be had.
     pub fn open(path: &Path, options: &FileOptions) -> Result<Self, VmError> {
@@ -64,7 +64,7 @@ impl DiskFile {
 
     /// The size and whatever else the file system knows changed.
     fn note_resized(&self) {
-        // Release, with the acquire in `sync`: who sees the mark syncs after the change.
+        // Release, with the acquire in `sync`: a thread that sees the mark syncs after the change.
         self.resized.store(true, Ordering::Release);
     }
 }
@@ -104,7 +104,7 @@ impl File for DiskFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        // Acquire and release: who finds a failure finds it for good; nothing else is ordered by it.
+        // Acquire and release: a failure that a thread finds is there for good; nothing else is ordered by it.
         let failure = self.sync_failure.load(Ordering::Acquire);
         if failure != 0 {
             return Err(io::Error::from_raw_os_error(failure));
@@ -289,7 +289,7 @@ fn prove_direct(file: &std::fs::File) -> io::Result<()> {
     let mut page = AlignedBuffer::new(PAGE_SIZE);
     match std::os::unix::fs::FileExt::read_at(file, &mut page, 0) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Err(error),
-        // A device that fails is reported when somebody asks for the page.
+        // A device that fails is reported when the page is asked for.
         _ => Ok(()),
     }
 }
@@ -341,7 +341,7 @@ fn set_direct(descriptor: RawFd, on: bool) -> io::Result<()> {
 fn allocate(descriptor: RawFd, from: u64, to: u64) -> io::Result<()> {
     let (start, length) = (file_offset(from, 0)?, file_offset(to - from, 0)?);
     loop {
-        // SAFETY: changes the file behind an open descriptor, no memory.
+        // SAFETY: changes the file of an open descriptor, no memory.
         if unsafe { libc::fallocate(descriptor, 0, start, length) } == 0 {
             return Ok(());
         }

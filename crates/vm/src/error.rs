@@ -1,6 +1,6 @@
 //! What can go wrong when memory is reserved, pages are released or a file is opened.
 //!
-//! Reads and writes of an open file fail with [`std::io::Error`] instead: who asked for them knows which
+//! Reads and writes of an open file fail with [`std::io::Error`] instead: the caller knows which
 //! page it was about.
 
 use crate::{IoEngine, ReleaseMethod};

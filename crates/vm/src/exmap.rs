@@ -126,7 +126,7 @@ pub struct ExmapCounters {
     pub pages_read: u64,
     /// TLB flushes for releases.
     pub flushes: u64,
-    /// TLB flushes because somebody had read a page while it was not there.
+    /// TLB flushes because a page had been read while it was not there.
     pub flushes_blank: u64,
     /// Pages that an interface took from another one.
     pub pages_stolen: u64,
@@ -189,7 +189,7 @@ impl Exmap {
         // SAFETY: as above.
         unsafe { control(&device, abi::SETUP, (&raw const setup).cast_mut())? };
         let (base, bytes) = map(&device, wanted, least)?;
-        // SAFETY: the kernel has just made this mapping, and nobody else knows of it.
+        // SAFETY: the kernel has just made this mapping, and no other code knows of it.
         let mapping = unsafe { Mapping::adopt(base, bytes, purpose) };
         let interfaces = interfaces as u64;
         let area = Self { device, base, bytes, interfaces, ranges_max, has_file: file.is_some() };

@@ -41,7 +41,7 @@ impl File for ExmapFile {
             // SAFETY: passed on from the caller.
             let (read, outcome) = unsafe { self.area.read(address, bytes) };
             match outcome {
-                // A page is there already. Whoever asks to read over it wants that, so the file does the rest.
+                // A page is there already. The caller asked to read over it, so the file does the rest.
                 Err(error) if error.raw_os_error() == Some(libc::EEXIST) => done = read,
                 outcome => return outcome,
             }

@@ -21,8 +21,8 @@ pub trait File: Send + Sync + fmt::Debug {
     /// then holds anything.
     ///
     /// # Safety
-    /// `address` is valid for writes of `bytes` bytes, and nobody else accesses them during the call except
-    /// optimistic readers, who validate what they read.
+    /// `address` is valid for writes of `bytes` bytes, and only optimistic readers, which validate what they
+    /// read, access them during the call.
     unsafe fn read(&self, offset: u64, address: *mut u8, bytes: usize) -> io::Result<()>;
 
     /// Writes exactly `bytes` bytes at `offset`. Durable only after [`sync`](Self::sync).
@@ -31,7 +31,7 @@ pub trait File: Send + Sync + fmt::Debug {
     /// What the device reports, such as [`io::ErrorKind::StorageFull`]. Any part may have been written.
     ///
     /// # Safety
-    /// `address` is valid for reads of `bytes` bytes, and nobody writes to them during the call.
+    /// `address` is valid for reads of `bytes` bytes, and no thread writes to them during the call.
     unsafe fn write(&self, offset: u64, address: *const u8, bytes: usize) -> io::Result<()>;
 
     /// Runs all requests, overlapped as far as the file can, in no particular order, and sets the `result`
@@ -62,7 +62,7 @@ pub trait File: Send + Sync + fmt::Debug {
     /// What the file system reports.
     fn size(&self) -> io::Result<u64>;
 
-    /// Makes the file at least `to` bytes large, with storage behind it; what is new reads as zeroes.
+    /// Makes the file at least `to` bytes large, with storage for all of it; new parts read as zeroes.
     ///
     /// # Errors
     /// [`io::ErrorKind::StorageFull`] and the like; the file is then as it was.
@@ -107,7 +107,7 @@ pub struct Request {
     pub result: io::Result<()>,
 }
 
-// SAFETY: a request is a description; using its address is up to the caller of `File::run`, who vouches for
+// SAFETY: a request is a description; using its address is up to the caller of `File::run`, which vouches for
 // it.
 unsafe impl Send for Request {}
 // SAFETY: as above.

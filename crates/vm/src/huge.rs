@@ -48,7 +48,7 @@ impl Mapping {
     /// Backs the `bytes` bytes at `offset`, which is where a huge page may begin, with one huge page. Memory that
     /// was not there is filled with zeroes.
     ///
-    /// It takes some milliseconds, most of them to copy; whoever touches the memory meanwhile waits for it.
+    /// It takes some milliseconds, most of them to copy; a thread that touches the memory meanwhile waits for it.
     pub fn collapse(&self, offset: usize, bytes: usize) -> Collapse {
         self.back_with_huge_page(offset, bytes, &[MADV_COLLAPSE])
     }
@@ -96,7 +96,7 @@ mod tests {
         sync::{Mutex, PoisonError},
     };
 
-    /// Held by whoever has huge pages: the kernel joins neighbouring areas, and counts theirs together.
+    /// Held by each test that has huge pages: the kernel joins neighbouring areas, and counts theirs together.
     static TURN: Mutex<()> = Mutex::new(());
 
     /// The bytes that huge pages back of the area around `address`, as the kernel tells.
@@ -133,7 +133,7 @@ mod tests {
         let mapping = Mapping::reserve(4 * bytes, "test").unwrap().for_pages().unwrap();
         let offset = mapping.first_huge_page(bytes);
         let start = mapping.base().as_ptr().wrapping_add(offset);
-        // SAFETY: the run lies in the mapping, and nobody else knows of it.
+        // SAFETY: the run lies in the mapping, and no other code knows of it.
         let run = unsafe { std::slice::from_raw_parts_mut(start, bytes) };
         for (index, page) in run.chunks_mut(PAGE_SIZE).enumerate() {
             page.fill(index as u8 | 1);
@@ -148,7 +148,7 @@ mod tests {
         mapping.split(offset + 5 * PAGE_SIZE);
         assert_eq!(huge_bytes(start.addr()), 0);
         let page = PageRange { address: start.wrapping_add(5 * PAGE_SIZE), bytes: PAGE_SIZE };
-        // SAFETY: nobody looks at the page meanwhile.
+        // SAFETY: no thread looks at the page meanwhile.
         unsafe { Releaser::new(None).unwrap().release(&[page]).unwrap() };
         assert_eq!(resident_bytes(start.addr(), bytes), bytes - PAGE_SIZE);
         for (index, page) in run.chunks(PAGE_SIZE).enumerate() {
@@ -167,7 +167,7 @@ mod tests {
             Collapse::Done => assert_eq!(huge_bytes(start.addr()), bytes as u64),
             other => return eprintln!("no huge page: {other:?}"),
         }
-        // SAFETY: the run lies in the mapping, and nobody else knows of it.
+        // SAFETY: the run lies in the mapping, and no other code knows of it.
         let run = unsafe { std::slice::from_raw_parts_mut(start, bytes) };
         assert!(run.iter().all(|byte| *byte == 0));
         run.fill(7);

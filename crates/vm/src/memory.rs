@@ -5,7 +5,7 @@
 //! single virtual memory area (VMA) for as long as it lives: all advice is given to the whole of it,
 //! because the kernel releases batches of pages quickly only within one VMA.
 //!
-//! A `Mapping` hands out its address and no references: who may touch which bytes when is decided above.
+//! A `Mapping` hands out its address and no references: the layers above decide which bytes may be touched when.
 
 use crate::VmError;
 use std::io;
@@ -16,13 +16,13 @@ use vellum_base::PAGE_SIZE;
 /// What the C library's interface has no name for yet in every version.
 pub(crate) const MADV_POPULATE_WRITE: libc::c_int = 23;
 
-/// A range of address space that belongs to whoever holds this; unmapped when dropped.
+/// A range of address space that belongs to the holder of this value; unmapped when dropped.
 ///
 /// # Examples
 /// ```
 /// use vellum_vm::Mapping;
 /// let terabyte = Mapping::reserve(1 << 40, "an example")?.for_pages()?;
-/// // SAFETY: the byte lies in the mapping and nobody else uses it.
+/// // SAFETY: the byte lies in the mapping and no other code uses it.
 /// let byte = unsafe { terabyte.base().add(1 << 39).read() };
 /// assert_eq!(byte, 0);
 /// # Ok::<(), vellum_vm::VmError>(())
@@ -101,7 +101,7 @@ impl Mapping {
     /// Takes over what was mapped elsewhere.
     ///
     /// # Safety
-    /// The `bytes` bytes at `base` are a whole mapping, which nobody else will unmap.
+    /// The `bytes` bytes at `base` are a whole mapping, which no other code unmaps.
     pub(crate) unsafe fn adopt(base: NonNull<u8>, bytes: usize, purpose: &'static str) -> Self {
         Self { base, bytes, purpose }
     }
@@ -174,7 +174,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the range was mapped by `reserve` or adopted, and whoever drops it has ended all use of it.
+        // SAFETY: the range was mapped by `reserve` or adopted, and its owner has ended all use of it before dropping it.
         let outcome = unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
         debug_assert_eq!(outcome, 0, "a mapping can always be unmapped");
     }

@@ -254,7 +254,7 @@ impl Ring {
                 continue;
             }
             let built = build(entry, self.registered, plain).user_data(index as u64);
-            // SAFETY: whoever submitted the request vouches for its memory until it is reaped, and neither the
+            // SAFETY: the submitter of the request vouches for its memory until it is reaped, and neither the
             // ring nor this queue is left before that.
             match unsafe { self.uring.submission().push(&built) } {
                 Ok(()) => self.in_kernel += 1,

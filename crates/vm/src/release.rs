@@ -145,7 +145,7 @@ impl Releaser {
     /// As for [`supply`](Self::supply).
     ///
     /// # Safety
-    /// The range lies in the mapping, nobody holds a reference into it, and nobody but optimistic readers looks at
+    /// The range lies in the mapping, no reference into it exists, and only optimistic readers look at
     /// it during the call.
     pub unsafe fn supply_zeroes(&self, range: PageRange) -> Result<(), VmError> {
         if self.supply_counted(&[range])? > 0 {
@@ -189,8 +189,8 @@ impl Releaser {
     /// released or not.
     ///
     /// # Safety
-    /// Every range lies in a live [`Mapping`], nobody holds a reference into it, and nobody but optimistic
-    /// readers, who validate what they read, looks at it during the call.
+    /// Every range lies in a live [`Mapping`], no reference into it exists, and only optimistic readers, which
+    /// validate what they read, look at it during the call.
     pub unsafe fn release(&self, ranges: &[PageRange]) -> Result<(), VmError> {
         let mut batch = Batch::new();
         for range in ranges.iter().filter(|range| range.bytes > 0) {
@@ -402,7 +402,7 @@ fn prove(process: &OwnedFd) -> io::Result<()> {
     }
     // SAFETY: as above, and no reference into them exists.
     let bytes = unsafe { process_madvise(process, &[vector(0), vector(2)])? };
-    // SAFETY: as above. Volatile, because the kernel changed them behind the compiler's back.
+    // SAFETY: as above. Volatile, because the kernel changed them and the compiler does not know.
     let seen = [0, 1, 2].map(|number| unsafe { page(number).read_volatile() });
     if bytes == 2 * PAGE_SIZE && seen == [0, 1, 0] {
         Ok(())

@@ -400,7 +400,7 @@ mod tests {
     fn a_buffer_that_the_kernel_still_holds_is_waited_for() {
         let waiting = std::thread::spawn(|| {
             let Ok(mut ring) = Ring::new(8) else { return };
-            // A read from a pipe is the kernel's until somebody writes.
+            // A read from a pipe is the kernel's until something is written.
             let (reader, mut writer) = std::io::pipe().unwrap();
             let mut buffer = AlignedBuffer::new(4 * PAGE_SIZE);
             let mut requests = page_reads(&mut buffer);

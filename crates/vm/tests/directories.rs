@@ -50,7 +50,7 @@ fn both_kinds_of_directory_do_the_same() {
         fill(&*a, 1).unwrap();
         fill(&*b, 2).unwrap();
 
-        // Who has a file open goes on using it, whatever becomes of its name.
+        // An open file stays usable, whatever becomes of its name.
         directory.rename("a", "b").unwrap();
         assert_eq!(directory.names().unwrap(), ["b"]);
         assert_eq!((first_byte(&*a), first_byte(&*b)), (1, 2));

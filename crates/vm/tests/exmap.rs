@@ -149,7 +149,7 @@ fn a_single_read_brings_and_fills_pages_in_one_call() {
     fill(&memory, 12, 0xff);
     read(8, 8).unwrap();
     assert!((8..16).all(|number| byte(&memory, number) == number as u8 | 1));
-    // Beyond the end nothing is left behind.
+    // Beyond the end nothing is left.
     let error = read(60, 8).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof);
     release(&memory, &[range(&memory, 0, PAGES)]);
@@ -202,7 +202,7 @@ fn batches_and_queues_bring_all_their_pages_by_one_call() {
     assert!(failed >= 200, "{failed}");
 }
 
-/// Readers without latches look at pages that come and go: they see zeroes or a page's own contents, and nobody
+/// Readers without latches look at pages that come and go: they see zeroes or a page's own contents, and no reader
 /// gets a signal. Each page is filled before its number is published, and zeroed before it goes.
 #[test]
 fn readers_without_latches_see_zeroes_or_the_page() {

@@ -68,7 +68,7 @@ fn released_pages_read_as_zeroes_and_are_no_longer_resident() {
             .step_by(2)
             .map(|number| PageRange { address: page(&mapping, number), bytes: PAGE_SIZE })
             .collect();
-        // SAFETY: the ranges lie in the mapping, which nobody else uses.
+        // SAFETY: the ranges lie in the mapping, which no other code uses.
         unsafe { releaser.release(&ranges).unwrap() };
         let half = resident_bytes().unwrap();
         assert!(half + (31 << 20) <= full, "{}: {full} then {half}", releaser.method());
@@ -94,7 +94,7 @@ fn ranges_of_any_length_and_order_are_released_exactly() {
         let range = |first, pages| PageRange { address: page(&mapping, first), bytes: pages * PAGE_SIZE };
         // Adjoining, empty, backwards, long.
         let ranges = [range(1, 1), range(2, 3), range(0, 0), range(40, 8), range(20, 1), range(63, 1)];
-        // SAFETY: the ranges lie in the mapping, which nobody else uses.
+        // SAFETY: the ranges lie in the mapping, which no other code uses.
         unsafe { releaser.release(&ranges).unwrap() };
         // SAFETY: nothing is released.
         unsafe { releaser.release(&[]).unwrap() };
@@ -118,7 +118,7 @@ fn more_than_the_kernel_takes_in_one_call_is_released() {
             PageRange { address: page(&mapping, 0), bytes: 5 << 30 },
             PageRange { address: page(&mapping, 5 * gibibyte + 77), bytes: PAGE_SIZE },
         ];
-        // SAFETY: the ranges lie in the mapping, which nobody else uses.
+        // SAFETY: the ranges lie in the mapping, which no other code uses.
         unsafe { releaser.release(&ranges).unwrap() };
         for number in written {
             let kept = number == 5 * gibibyte;

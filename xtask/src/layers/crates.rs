@@ -1,7 +1,7 @@
 //! Each crate uses only layers to its left.
 //!
 //! `base -> vm -> pool -> access -> vellum -> cli, lab`; the crates of the last column do not use each other,
-//! nobody uses `xtask`, and `kernel/`, which is C, stands apart: no crate lies in it or depends on it.
+//! no crate uses `xtask`, and `kernel/`, which is C, stands apart: no crate lies in it or depends on it.
 
 use crate::metadata::Package;
 use std::path::Path;

@@ -368,7 +368,7 @@ impl<'ast> Visit<'ast> for Visitor<'_> {
     /// Attributes name no modules.
     fn visit_attribute(&mut self, _: &'ast Attribute) {}
 
-    /// Nor do visibilities, which say who may look and not what is looked at.
+    /// Nor do visibilities: they say from where a name may be used, and use none.
     fn visit_visibility(&mut self, _: &'ast Visibility) {}
 }
 

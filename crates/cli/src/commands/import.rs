@@ -155,7 +155,7 @@ fn tell(omission: Omission, path: &Path, reason: &str, general: &General, progre
     };
     if general.json {
         let mut out = Output::new();
-        // If nobody reads the output, the summary at the end will notice.
+        // If the output was closed, the summary at the end notices.
         let _ = out.json(&OmissionRow { kind, path, reason }).and_then(|()| out.finish());
         return;
     }

@@ -82,7 +82,7 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
         (Ok(_), Err(failure)) => return Err(failure),
         (Err(failure), closed) => {
             if created {
-                // Nothing was stored, and nobody asked for an empty database.
+                // Nothing was stored, and an empty database was not asked for.
                 let _ = std::fs::remove_file(path);
             }
             return Err(match closed {

@@ -83,7 +83,7 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
     store::close(database)?;
     let put = stored.inspect_err(|_| {
         if created {
-            // It holds nothing but an empty table, and nobody asked for that.
+            // It holds nothing but an empty table, which was not asked for.
             let _ = std::fs::remove_file(path);
         }
     })?;

@@ -40,7 +40,7 @@ pub struct Arguments {
     /// Only keys that begin with this
     #[arg(long, short, value_name = "KEY", conflicts_with_all = ["from", "to"])]
     prefix: Option<OsString>,
-    /// Only this key and those behind it
+    /// Only this key and those after it
     #[arg(long, value_name = "KEY")]
     from: Option<OsString>,
     /// Only keys before this one

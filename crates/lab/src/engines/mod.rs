@@ -1,4 +1,4 @@
-//! The engines that the workloads compare, behind one small interface with static dispatch.
+//! The engines that the workloads compare, with one small interface and static dispatch.
 //!
 //! Each engine is used as its own documentation recommends for speed, and does the same work as the others:
 //! a lookup copies the value into a buffer of the caller, a scan shows every key and value.

@@ -1,6 +1,6 @@
 //! No engine at all: a file of tuples whose places are computed, and a direct read of one page a lookup.
 //!
-//! It says what the device gives at best to anybody who does one blocking read for each lookup, in the same
+//! It says what the device gives at best where each lookup is one blocking read, in the same
 //! run and with the same keys as the engines. It caches nothing, keeps no order beyond that of its keys,
 //! which must be `0, 1, 2, ..` with values of one size, and cannot remove anything.
 

@@ -154,7 +154,7 @@ pub trait RecordHandle {
     /// Copies a value to a buffer, whose contents are replaced; `false` if there is none.
     fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool>;
 
-    /// Changes a value without changing its length; nobody else changes it in between. `None` if there is none. `change`
+    /// Changes a value without changing its length; no other thread changes it in between. `None` if there is none. `change`
     /// may be called again, with the value as it is then.
     fn modify<T>(&mut self, key: &[u8], change: impl FnMut(&mut [u8]) -> T) -> Result<Option<T>>;
 
@@ -167,7 +167,7 @@ pub trait RecordHandle {
     /// Removes a record; `false` if there is none, where the engine finds that out.
     fn delete(&mut self, key: &[u8]) -> Result<bool>;
 
-    /// Shows all records, in whatever order, while nobody changes any, until `visit` breaks off.
+    /// Shows all records, in whatever order, while no thread changes any, until `visit` breaks off.
     fn for_each(&mut self, visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<()>;
 
     /// Shows all records from `first` on, in the order of their keys, until `visit` breaks off.

@@ -19,7 +19,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
 
-/// A database, and connections that nobody uses at the moment.
+/// A database, and connections that are not in use at the moment.
 pub struct Sqlite {
     path: PathBuf,
     tables: Vec<Statements>,
@@ -59,7 +59,7 @@ impl Statements {
     }
 }
 
-/// A connection, for as long as somebody uses it.
+/// A connection, for as long as it is in use.
 pub struct SqliteSession<'a> {
     store: &'a Sqlite,
     connection: Option<Connection>,

@@ -99,7 +99,7 @@ pub trait Transaction {
     /// Stores a record whose key is new.
     fn insert(&mut self, table: usize, key: &[u8], value: &[u8]) -> Result<()>;
 
-    /// Changes the value of `key` without changing its length; nobody else reads or writes it in between. `None`
+    /// Changes the value of `key` without changing its length; no other thread reads or writes it in between. `None`
     /// if there is none. `change` may be called again, with the value as it is then.
     fn modify<T>(
         &mut self,
@@ -135,7 +135,7 @@ pub trait Transaction {
         visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<()>;
 
-    /// Shows all records until `visit` breaks off, in whatever order, while nobody changes any.
+    /// Shows all records until `visit` breaks off, in whatever order, while no thread changes any.
     fn for_each(&mut self, table: usize, visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<()> {
         self.scan(table, &[], visit)
     }

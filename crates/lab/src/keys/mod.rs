@@ -140,7 +140,7 @@ pub fn key(index: u64) -> [u8; KEY_BYTES] {
     index.to_be_bytes()
 }
 
-/// A key of 8 or 16 bytes: a number, and zeroes behind it.
+/// A key of 8 or 16 bytes: a number, and zeroes after it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Key {
     bytes: [u8; KEY_BYTES_MAX],

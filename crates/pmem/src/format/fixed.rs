@@ -97,7 +97,7 @@ impl<const K: usize, const V: usize> Format for Fixed<K, V> {
         let memory = medium.memory();
         let first_at = geometry.block_at(block);
         if read_page_word(memory.word(first_at).load(Ordering::Relaxed), block, 0) != PageWord::Unformatted {
-            // All its bits are clear, durably. Whoever still reads a record of its former life must notice.
+            // All its bits are clear, durably. A thread that still reads a record of its former life must notice.
             for page in 0..geometry.pages {
                 drop(lock::seize(memory.word(geometry.page_at(block, page))));
                 medium.touched(geometry.page_at(block, page), 8);

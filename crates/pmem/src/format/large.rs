@@ -1,7 +1,7 @@
 //! Records that do not fit into a block: they take consecutive blocks of their own.
 //!
 //! The first page begins with its head, then the number of blocks, then, as in a log, the size word and the record, which
-//! runs on through all blocks. So the heads of the blocks behind the first mean nothing while the first says that it is
+//! runs on through all blocks. So the heads of the blocks after the first mean nothing while the first says that it is
 //! that of a large record: that is made durable before anything is written there; and when such blocks are given back, they
 //! are made to say "unformatted" before the first is.
 
@@ -28,7 +28,7 @@ pub fn blocks_for(geometry: Geometry, key_bytes: usize, value_bytes: usize) -> u
     bytes_for(key_bytes, value_bytes).div_ceil(geometry.block_bytes())
 }
 
-/// Prepares so many blocks, handed out to nobody else, for a large record, and says where it goes.
+/// Prepares so many blocks, handed out to no other client, for a large record, and says where it goes.
 ///
 /// # Errors
 /// If that cannot be made durable.
@@ -121,7 +121,7 @@ pub fn walk<M: Medium>(
     let count = read_checked_number(count_at, memory.word(count_at).load(Ordering::Relaxed));
     let Some(blocks) = count.filter(|count| *count > 1 && *count <= end - block) else {
         visit(Walked::Damage(Damage::Word { at: count_at }));
-        // What is behind it cannot be told from records.
+        // What is after it cannot be told from records.
         return Extent { blocks: end - block, kind: ExtentKind::Large };
     };
     let size_at = at + LOG_AT;

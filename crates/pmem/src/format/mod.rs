@@ -169,7 +169,7 @@ pub trait Format: Sized + Send + Sync + 'static {
     /// The position in a formatted block, from a page on.
     fn begin(geometry: Geometry, block: u64, page: u32) -> Self::Cursor;
 
-    /// The position in a block that somebody gave back.
+    /// The position in a block that a client gave back.
     fn resume(geometry: Geometry, block: u64, spare: &[u64]) -> Self::Cursor;
 
     /// The block of a position.
@@ -218,7 +218,7 @@ pub trait Format: Sized + Send + Sync + 'static {
         visit: &mut dyn FnMut(Walked),
     ) -> Extent;
 
-    /// What is unused in a block, when nobody uses the store yet. Takes away the locks that a crash left on pages that will be
+    /// What is unused in a block, when no thread uses the store yet. Takes away the locks that a crash left on pages that will be
     /// written to.
     fn spare<M: Medium>(medium: &M, geometry: Geometry, block: u64) -> Option<Box<[u64]>>;
 

@@ -1,7 +1,7 @@
 //! Records of any size: each page is a log, a size word before each record, zero where the log ends.
 //!
 //! A record that does not fit into what is left of a page begins the next one; one larger than a page begins a page
-//! that takes in as many behind it as it needs, and the log goes on there. What does not fit into a block takes blocks
+//! that takes in as many after it as it needs, and the log goes on there. What does not fit into a block takes blocks
 //! of its own: see `large.rs`. A record always lies in consecutive bytes.
 
 use super::{Extent, ExtentKind, Format, Next, Record, Walked, large};
@@ -148,7 +148,7 @@ impl Format for Variable {
         }
         Self::format_pages(medium, geometry, lane, block);
         medium.fence(lane, Site::PageHeads)?;
-        // Who reads a record that is written here after this sees the new versions of the pages.
+        // A reader of a record that is written here after this sees the new versions of the pages.
         fence(Ordering::Release);
         let locked = first.load(Ordering::Relaxed) & lock::LOCK_MASK;
         first.store(page_word(block, 0, KIND_LOG, 1) | locked, Ordering::Relaxed);

@@ -3,18 +3,18 @@
 //! Extendible hashing, as in *Write-Optimized Dynamic Hashing for Persistent Memory* (Nam et al., FAST 2019), though
 //! nothing here persists: a directory of segments, each of a fixed size, which split one at a time when they are full.
 //! The directory is indexed by the lowest bits of the hash, so that it doubles in place: its upper half begins as a copy
-//! of its lower, and whoever still uses the shorter one finds the same segments.
+//! of its lower, and a thread that still uses the shorter one finds the same segments.
 //!
 //! - Readers take no lock. An entry is two words, the hash and the place; a place of zero is no entry. Entries never
 //!   move, except when a segment splits: then half of them are copied to the new segment, the directory leads there,
-//!   and only then are they cleared in the old one. So who finds nothing looks again if the directory has changed
+//!   and only then are they cleared in the old one. So a reader that finds nothing looks again if the directory has changed
 //!   meanwhile; and an entry that still holds a place is the one entry of its key.
 //! - Writers lock the segment. The new segment of a split stays locked until the old one is cleared, so that of the two
 //!   copies that exist for a moment neither can change.
-//! - Who changes the entry of a key holds the lock of that key (`stripes.rs`), so a key has one entry at most.
+//! - A thread that changes the entry of a key holds the lock of that key (`stripes.rs`), so a key has one entry at most.
 //!
 //! Hashes that agree in more bits than the directory can have, which only an accident of 2^-64 or an adversary who knows the
-//! seed can bring about in numbers, go to a list behind a lock.
+//! seed can bring about in numbers, go to a list with a lock.
 //!
 //! Lock order: a segment, then `growing`.
 
@@ -74,7 +74,7 @@ impl Entry<'_> {
     #[inline]
     pub fn still_holds(&self) -> bool {
         match self.place {
-            // Acquire: pairs with the release of whoever wrote it. What the caller read before this was fenced by
+            // Acquire: pairs with the release of the thread that wrote it. What the caller read before this was fenced by
             // `end_read`.
             Some(place) => place.load(Ordering::Acquire) == self.at,
             None => self.index.lock_overflow().contains(&(self.hash, self.at)),
@@ -126,7 +126,7 @@ impl Index {
     /// How many entries there are.
     pub fn len(&self) -> u64 {
         // Acquire: the segments below were described before they were counted. A split in between moves some entries
-        // behind the end of this loop or not; the sum is exact when nobody writes.
+        // after the end of this loop or not; the sum is exact when no thread writes.
         let segments = self.segments.load(Ordering::Acquire);
         let counted: u64 = (0..segments).map(|segment| self.count(segment).load(Ordering::Relaxed)).sum();
         counted + self.overflowing.load(Ordering::Relaxed) as u64
@@ -189,7 +189,7 @@ impl Index {
                 Look::Again => continue 'again,
                 Look::Pass => {}
             }
-            // Acquire in `directory_entry`: who saw an entry cleared by a split sees the directory that leads on.
+            // Acquire in `directory_entry`: a thread that saw an entry cleared by a split sees the directory that leads on.
             if self.directory_entry(hash) == segment {
                 return None;
             }
@@ -225,14 +225,14 @@ impl Index {
             if let Some(entry) = self.vacancy(segment.number, hash) {
                 let [entry_hash, entry_place] = entry else { continue };
                 entry_hash.store(hash, Ordering::Relaxed);
-                // Release: who sees the place sees the record, and the hash as far as it matters (`find`).
+                // Release: a thread that sees the place sees the record, and the hash as far as it matters (`find`).
                 entry_place.store(place, Ordering::Release);
                 self.count(segment.number).fetch_add(1, Ordering::Relaxed);
                 return;
             }
             if !self.split(&segment) {
                 self.lock_overflow().push((hash, place));
-                // Release: who sees the number finds the entry.
+                // Release: a thread that sees the number finds the entry.
                 self.overflowing.fetch_add(1, Ordering::Release);
                 return;
             }
@@ -243,7 +243,7 @@ impl Index {
     pub fn replace(&self, hash: u64, old: u64, new: u64) {
         let segment = self.lock_segment_of(hash);
         if let Some(place) = self.place_in(segment.number, hash, old) {
-            // Release: who sees the new place sees the record.
+            // Release: a thread that sees the new place sees the record.
             place.store(new, Ordering::Release);
             return;
         }
@@ -257,7 +257,7 @@ impl Index {
     pub fn remove(&self, hash: u64, old: u64) {
         let segment = self.lock_segment_of(hash);
         if let Some((bucket, place)) = self.entry_in(segment.number, hash, old) {
-            // A bucket that was ever full stays so for those who search, as they must go on to the next.
+            // A bucket that was ever full stays so for threads that search, as they must go on to the next.
             let has_room = places(bucket).any(|place| place.load(Ordering::Relaxed) == 0);
             // Release: the record may be overwritten after this.
             place.store(if has_room { 0 } else { TOMBSTONE }, Ordering::Release);

@@ -137,7 +137,7 @@ impl Index {
         self.entry_in(segment, hash, at).map(|(_, place)| place)
     }
 
-    /// Prepares an empty index, which nobody uses yet, for so many entries.
+    /// Prepares an empty index, which no thread uses yet, for so many entries.
     pub fn expect(&self, entries: u64) {
         // As full as segments are on average.
         let segments = entries.div_ceil((BUCKETS * SLOTS) as u64 * 5 / 8).max(1).next_power_of_two();
@@ -153,7 +153,7 @@ impl Index {
 
     /// Divides a locked segment in two; `false` if the index can grow no further.
     pub(super) fn split(&self, old: &Locked<'_>) -> bool {
-        // Nothing is half done if somebody panicked with it: the directory is changed by single stores.
+        // Nothing is half done if a thread panicked while it held the lock: the directory is changed by single stores.
         let _growing = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
         let (pattern, depth) = self.pattern(old.number);
         let number = self.segments.load(Ordering::Relaxed);
@@ -164,7 +164,7 @@ impl Index {
         let bit = 1 << depth;
         self.set_pattern(number, pattern | bit, depth + 1);
         if !self.copy_upper_half(old.number, number, bit) {
-            // Clustered so badly that not even half of them fit: clear what was copied, nobody knows of it.
+            // Clustered so badly that not even half of them fit: clear what was copied; no other thread knows of it.
             places(self.entries(number)).for_each(|place| place.store(0, Ordering::Relaxed));
             self.count(number).store(0, Ordering::Relaxed);
             return false;
@@ -207,12 +207,12 @@ impl Index {
                 to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
             }
             bits += 1;
-            // Release: who uses the longer directory sees its upper half.
+            // Release: a thread that uses the longer directory sees its upper half.
             self.depth.store(bits, Ordering::Release);
         }
         let entries = Self::words(&self.directory, 0, 1 << bits);
         for entry in entries.iter().skip(pattern as usize).step_by(2 << depth) {
-            // Release: who is led there sees the entries.
+            // Release: a thread that is led there sees the entries.
             entry.store(u64::from(number), Ordering::Release);
         }
     }
@@ -226,7 +226,7 @@ impl Index {
                 let [hash, place] = entry else { continue };
                 let at = place.load(Ordering::Relaxed);
                 if at != 0 && at != TOMBSTONE && hash.load(Ordering::Relaxed) & bit != 0 {
-                    // Release: who sees it cleared sees the directory that leads on.
+                    // Release: a thread that sees it cleared sees the directory that leads on.
                     place.store(if has_room { 0 } else { TOMBSTONE }, Ordering::Release);
                     cleared += 1;
                 }

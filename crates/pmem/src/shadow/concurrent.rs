@@ -102,7 +102,7 @@ fn look<L: Testable>(
     problems: &Mutex<Vec<String>>,
     seen: &Mutex<u64>,
 ) {
-    // With the ledger locked nobody begins or acknowledges anything, though what was begun goes on.
+    // With the ledger locked no thread begins or acknowledges anything, though what was begun goes on.
     let (states, now) = {
         let expected = expected.lock().unwrap();
         let states = store.core().medium.crash_states();

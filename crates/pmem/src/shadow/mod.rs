@@ -104,7 +104,7 @@ impl Shadow {
         self
     }
 
-    /// Lets somebody look before each fence.
+    /// Calls an observer before each fence.
     pub fn observe(self, observer: Observer) -> Self {
         *self.observer.lock().unwrap() = Some(observer);
         self
@@ -265,7 +265,7 @@ impl Medium for Shadow {
             }
             books.durable[word] = history.values[0];
         }
-        // Histories of one value are kept as long as somebody's pending flush may refer to their numbers.
+        // Histories of one value are kept as long as a thread's pending flush may refer to their numbers.
         if books.pending.is_empty() {
             books.uncertain.retain(|_, history| history.values.len() > 1);
         }

@@ -32,7 +32,7 @@ fn put(client: usize, k: u64, v: u64, bytes: usize) -> Op {
 /// Everything that stores of both layouts do; values of `bytes` bytes, of which few fit into a block.
 pub fn everyday(bytes: usize) -> Vec<Op> {
     let mut history = vec![put(0, 0, 0, bytes)];
-    // The next version of key 0 lies elsewhere, and somebody who has a block does nothing with it.
+    // The next version of key 0 lies elsewhere, and a client that has a block does nothing with it.
     history.extend((1..8).map(|k| put(0, k, k, bytes)));
     history.push(Op::Stall);
     history.push(put(1, 0, 100, bytes));
@@ -96,7 +96,7 @@ pub fn large(block_bytes: usize) -> Vec<Op> {
     vec![
         put(0, 9, 9, bytes),
         Op::Delete(0, key(9)),
-        // The first block of those that were freed goes to somebody who does nothing with it, the next to another.
+        // The first block of those that were freed goes to a client that does nothing with it, the next to another.
         Op::Stall,
         put(1, 8, 8, 50),
         put(0, 0, 0, bytes),

@@ -40,7 +40,7 @@ impl SimulatedDisk {
         Self { disk: Arc::new(Mutex::new(Disk::new(seed, Faults::default()))) }
     }
 
-    /// The file of this name, created if need be, without regard to who has it open: for the test that
+    /// The file of this name, created if need be, whether or not it is open: for the test that
     /// wants to set its faults or look at it.
     pub fn file(&self, name: &str) -> SimulatedFile {
         let mut state = self.state();

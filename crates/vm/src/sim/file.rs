@@ -39,7 +39,7 @@ use vellum_base::PAGE_SIZE;
 pub struct SimulatedFile {
     disk: Arc<Mutex<Disk>>,
     index: usize,
-    /// Present if it was opened through a directory: who may open it besides.
+    /// Present if it was opened through a directory: which other openings are allowed.
     lock: Option<Arc<OpenLock>>,
 }
 

@@ -1,6 +1,6 @@
 //! What a simulated disk consists of: files, what of them is durable, names, and what is to go wrong.
 //!
-//! All of it is behind one lock, so that a crash catches all files at the same moment.
+//! One lock protects all of it, so that a crash catches all files at the same moment.
 
 use super::faults::{CrashModel, Faults, FileOperation, Schedule};
 use super::history::{Entry, History};
@@ -42,7 +42,7 @@ pub(super) struct FileState {
     pub pending: Vec<Change>,
     pub faults: Faults,
     pub schedule: Schedule,
-    /// How many have it open to read, or -1 for one who has it open to write.
+    /// How many handles are open for reading, or -1 for one that is open for writing.
     pub holders: i64,
 }
 
@@ -182,7 +182,7 @@ impl Disk {
         Ok(bytes)
     }
 
-    /// Writes, with the faults that nobody is told of.
+    /// Writes, with the faults that are not reported.
     pub fn write(&mut self, index: usize, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let faults = self.files[index].faults.clone();
         let end = offset.saturating_add(bytes.len() as u64);

@@ -1,4 +1,4 @@
-//! Stores of persistent memory of any layout behind one interface, and opening them.
+//! One interface to stores of persistent memory of any layout, and opening them.
 //!
 //! The sizes of records are known when the program is compiled. Stores with records of one size can be worked with here
 //! if their sizes are among those of [`SIZES`]; stores with records of any size always can.

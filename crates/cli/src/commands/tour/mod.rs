@@ -1,7 +1,7 @@
 //! `vellum tour`: a directory tree into a database and out again, with figures.
 //!
 //! The database is made beside its place, and takes it when it is complete: until then an earlier one
-//! stays as it is, and a tour that ends early leaves nothing behind. Its table `main` has the contents of
+//! stays as it is, and a tour that ends early leaves nothing. Its table `main` has the contents of
 //! the files, and `attributes` the length and time of change that each had, which tell a file that was
 //! changed meanwhile from one that was not stored right.
 

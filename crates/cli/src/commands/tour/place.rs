@@ -1,4 +1,4 @@
-//! Where the tour's database goes, without destroying anything that somebody may want to keep.
+//! Where the tour's database goes, without destroying anything that a user may want to keep.
 
 use super::ATTRIBUTES_TABLE;
 use crate::{
@@ -23,7 +23,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Makes sure that a database may be made here, and removes what a tour that was killed left behind.
+    /// Makes sure that a database may be made here, and removes what a killed tour has left.
     pub fn prepare(path: &Path, force: bool) -> Result<Self> {
         let directory = store::directory(path);
         if !directory.is_dir() {
@@ -98,7 +98,7 @@ fn check_replaceable(path: &Path) -> Result {
     )))
 }
 
-/// Fails unless the file of an incomplete tour is one, and nobody is writing to it.
+/// Fails unless the file of an incomplete tour is one, and no process is writing to it.
 fn check_abandoned(partial: &Path) -> Result {
     match Database::open(partial, &Options::default().pool_bytes(POOL_BYTES_MIN)) {
         Err(error) if error.kind() == ErrorKind::Busy => {

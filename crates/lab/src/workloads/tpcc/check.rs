@@ -1,6 +1,6 @@
 //! The consistency conditions of clause 3.3.2, and that indexes and stock agree with what they are about.
 //!
-//! Nobody may be at work meanwhile. The tables are read in the order of their keys, one district after the
+//! No terminal may be at work meanwhile. The tables are read in the order of their keys, one district after the
 //! other, so that little memory is needed; only the payments, which are in the order of their making, are added
 //! up for a block of warehouses at a time.
 

@@ -53,7 +53,7 @@ pub struct District {
     pub number: u8,
 }
 
-/// Puts parts one behind the other.
+/// Puts parts one after the other.
 macro_rules! join {
     ($bytes:expr; $($part:expr),*) => {{
         let mut key = [0; $bytes];

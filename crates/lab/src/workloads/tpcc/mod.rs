@@ -5,19 +5,19 @@
 //! - [`new_order`], [`payment`], [`reports`] (order-status and stock-level), [`delivery`]: the transactions;
 //! - [`terminal`]: what one thread does; [`check`]: the conditions of clause 3.3.2.
 //!
-//! What differs from the specification, as in published measurements of storage engines: nobody thinks or
+//! What differs from the specification, as in published measurements of storage engines: no terminal thinks or
 //! types between transactions, so that few threads do the work of all terminals of their warehouses; deliveries
 //! are carried out at once; nothing is durable. So the figures are no results in the sense of the TPC.
 //!
 //! # Without transactions
 //! Some engines have atomic operations only. So the order of operations is such that all conditions hold when
-//! nobody is at work, whatever the number of threads:
+//! no terminal is at work, whatever the number of threads:
 //! - a new-order that is to be rolled back finds its unused item before it has changed anything;
 //! - numbers of orders are handed out by one atomic change of the district, and all sums are kept by atomic
 //!   changes;
 //! - an order's lines come first, then the order and its index entry, and last its entry among the new orders,
-//!   so that whoever delivers it finds it whole;
-//! - who delivers an order is who removed that entry. Where several threads work for one warehouse, an order is
+//!   so that a delivery finds it whole;
+//! - the thread that removed that entry delivers the order. Where several threads work for one warehouse, an order is
 //!   delivered only after the one before it, so that conditions 2 and 3 hold.
 
 mod check;

@@ -30,7 +30,7 @@ impl Who {
         }
     }
 
-    /// The number of the customer; `None` if nobody has that name.
+    /// The number of the customer; `None` if there is no such name.
     ///
     /// # Errors
     /// What the engine says.

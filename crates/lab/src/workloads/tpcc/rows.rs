@@ -25,7 +25,7 @@ impl<const BYTES: usize> Text<BYTES> {
         Self { at }
     }
 
-    /// The byte of the row behind it.
+    /// The byte of the row after it.
     pub const fn end(&self) -> usize {
         self.at + BYTES
     }
@@ -50,7 +50,7 @@ macro_rules! numbers {
                 Self { at, what: PhantomData }
             }
 
-            /// The byte of the row behind it.
+            /// The byte of the row after it.
             pub const fn end(&self) -> usize {
                 self.at + size_of::<$type>()
             }
@@ -87,7 +87,7 @@ macro_rules! sums {
 
 sums!(u32, i64);
 
-/// Lays out the fields of a row one behind the other.
+/// Lays out the fields of a row one after the other.
 macro_rules! row {
     ($(#[$about:meta])* $name:ident { $($fields:tt)* }) => {
         $(#[$about])*

@@ -10,7 +10,7 @@
 //! | E | 95 % scans of 1 to 100 records, 5 % insertions | zipfian |
 //! | F | half reads, half reads of a record with an update of one field of it | zipfian |
 //!
-//! A record is one value: its fields, one behind the other. A read copies the whole record and checks it, an update
+//! A record is one value: its fields, one after the other. A read copies the whole record and checks it, an update
 //! changes one field, in place where the engine allows it; in F what the update writes depends on what it finds.
 //! Each operation is a transaction.
 //!
@@ -206,7 +206,7 @@ impl RecordWorkload for Ycsb {
         };
         run_threads(pace.threads, prepare, |(mut client, latencies), start| {
             let work = until_deadline(pace, start, latencies, || client.one())?;
-            // A pass that fails ends the run, so that nobody asks for the sum.
+            // A pass that fails ends the run, so that the sum is not asked for.
             self.digests.fetch_add(client.digests, Ordering::SeqCst);
             Ok(work)
         })

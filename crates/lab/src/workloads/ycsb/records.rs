@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// How many insertions may be under way beyond the oldest that is.
 const WINDOW: u64 = 1 << 16;
 
-/// How long to wait for who is far behind: it has failed, if it takes so long.
+/// How long to wait for a thread that is far behind: it has failed, if it takes so long.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a record looks like.
@@ -83,7 +83,7 @@ impl Layout {
 
 /// A number that stands for what a field of a record holds, without visible structure.
 ///
-/// The sum over all fields of all records stands for the whole table. Whoever changes a field atomically knows how the sum
+/// The sum over all fields of all records stands for the whole table. A thread that changes a field atomically knows how the sum
 /// changes, whatever others do meanwhile; so it tells whether any change was lost, came twice or was undone.
 #[inline]
 pub fn digest_field(key: &[u8], number: usize, field: &[u8]) -> u64 {
@@ -98,7 +98,7 @@ pub fn digest_field(key: &[u8], number: usize, field: &[u8]) -> u64 {
     Generator::hash(digest)
 }
 
-/// Counts the records: numbers are handed out to those who insert, and those below some limit have been inserted.
+/// Counts the records: numbers are handed out to inserting threads, and those below some limit have been inserted.
 pub struct Numbers {
     next: AtomicU64,
     limit: AtomicU64,
@@ -127,10 +127,10 @@ impl Numbers {
     /// A number for a record that will be inserted; it must be, or no limit goes beyond it any more.
     ///
     /// # Errors
-    /// If somebody has not inserted the record of a much smaller number for a long time.
+    /// If a thread has not inserted the record of a much smaller number for a long time.
     pub fn hand_out(&self) -> Result<u64> {
         let number = self.next.fetch_add(1, Ordering::SeqCst);
-        // Somebody may be far behind; nobody may use its mark.
+        // A thread may be far behind; no other may use its mark.
         let begin = Instant::now();
         while number >= self.limit() + WINDOW {
             if begin.elapsed() > PATIENCE {
@@ -144,7 +144,7 @@ impl Numbers {
     /// The record of this number was inserted.
     pub fn inserted(&self, number: u64) {
         self.mark(number).store(true, Ordering::SeqCst);
-        // Who does not get the lock has set its mark before whoever has it lets it go, or sets the limit itself later.
+        // A thread that does not get the lock has set its mark before the holder releases it, or sets the limit itself later.
         while self.mark(self.limit()).load(Ordering::SeqCst) {
             let Ok(_guard) = self.advance.try_lock() else { return };
             let mut limit = self.limit();

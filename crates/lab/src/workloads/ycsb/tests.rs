@@ -198,7 +198,7 @@ fn engines_of_single_records_do_every_mix() {
     does_every_mix::<crate::engines::rocksdb_records::Rocks>(SIZES, true);
 }
 
-/// Changes what a store holds behind the back of the workload, and demands that the check finds it, and nothing else once
+/// Changes what a store holds without the workload's knowledge, and demands that the check finds it, and nothing else once
 /// it is undone.
 fn notices_what_is_wrong(store: &impl Store, layout: Layout) {
     let workload = sized((Mix::A, Distribution::Uniform), 300, layout);
@@ -244,7 +244,7 @@ fn notices_what_is_wrong(store: &impl Store, layout: Layout) {
     expect("301 records where 300 were inserted");
     set(other.bytes(), None);
     assert_eq!(problems(&workload, store), [""; 0]);
-    // Bytes that nobody wrote, behind the mark of the field that reads look at.
+    // Bytes that were never written, after the mark of the field that reads look at.
     let mut damaged = after[key].clone();
     *damaged.last_mut().unwrap() ^= 1;
     set(key, Some(&damaged));
