@@ -6,12 +6,12 @@
 //! A failed sync is final: Linux may have dropped the data it could not write and report success for the
 //! next call, so a [`DiskFile`] repeats the failure for as long as it is open.
 
-use crate::file::{CreateMode, File, FileDescription, FileOptions, IoEngine, Operation, Request};
+use crate::file::{File, FileDescription, FileOptions, IoEngine, Operation, Request};
+use crate::lock::open_locked;
 use crate::plain::{Plain, file_offset};
 use crate::queue::{DiskQueue, Queue};
 use crate::ring::RingPool;
 use crate::{AlignedBuffer, VmError};
-use std::fs::TryLockError;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -27,6 +27,8 @@ use vellum_base::PAGE_SIZE;
 pub struct DiskFile {
     plain: Plain,
     path: PathBuf,
+    /// Whether opening it created it.
+    created: bool,
     /// Present if and only if the engine is io_uring.
     rings: Option<RingPool>,
     /// Whether the size changed since the last sync.
@@ -37,29 +39,35 @@ pub struct DiskFile {
 
 impl DiskFile {
     /// Opens, and perhaps creates, the file at `path` and locks it. A directory entry that this creates is
-    /// durable when it returns.
+    /// durable when it returns, and gone again if it fails. It waits briefly for a lock, because that of a process
+    /// which was killed outlives it for a moment.
     ///
     /// # Errors
     /// [`VmError::Open`] if the file system refuses, [`VmError::Locked`] if another process or handle has it open,
     /// [`VmError::DirectUnavailable`] or [`VmError::EngineUnavailable`] if what the options insist on cannot
     /// be had.
     pub fn open(path: &Path, options: &FileOptions) -> Result<Self, VmError> {
-        let failed = |action| move |source| VmError::Open { path: path.to_owned(), action, source };
-        let existed = path.exists();
-        let file = open_file(path, options).map_err(failed(action(options)))?;
-        lock(&file, path, options.read_only)?;
-        if !existed {
-            sync_directory(parent(path)).map_err(failed("make durable that there is now a file"))?;
-        }
-        let direct = choose_direct(&file, path, options.direct)?;
-        let rings = choose_engine(path, options)?;
+        let (file, created) = open_locked(path, options)?;
+        let prepared = prepare(&file, created, path, options).inspect_err(|_| {
+            if created {
+                // It is empty, and nobody else can have it while it is locked.
+                let _ = std::fs::remove_file(path);
+            }
+        });
+        let (direct, rings) = prepared?;
         Ok(Self {
             plain: Plain { file, direct, read_only: options.read_only },
             path: path.to_owned(),
+            created,
             rings,
             resized: AtomicBool::new(false),
             sync_failure: AtomicI32::new(0),
         })
+    }
+
+    /// Whether opening it created it.
+    pub fn was_created(&self) -> bool {
+        self.created
     }
 
     /// The size and whatever else the file system knows changed.
@@ -183,54 +191,22 @@ fn parent(path: &Path) -> &Path {
     }
 }
 
-/// What opening a file with these options is called in errors.
-fn action(options: &FileOptions) -> &'static str {
-    match (options.create, options.read_only) {
-        (CreateMode::CreateNew, _) => "create",
-        (CreateMode::OpenOrCreate, false) => "open or create",
-        (_, true) => "open for reading",
-        _ => "open for reading and writing",
-    }
-}
-
-fn open_file(path: &Path, options: &FileOptions) -> io::Result<std::fs::File> {
-    let mut how = std::fs::OpenOptions::new();
-    how.read(true).write(!options.read_only);
-    match options.create {
-        CreateMode::OpenExisting => {}
-        _ if options.read_only => {}
-        CreateMode::CreateNew => {
-            how.create_new(true);
-        }
-        CreateMode::OpenOrCreate => {
-            how.create(true);
-        }
-    }
-    let file = how.open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
-    }
-    Ok(file)
-}
-
-/// Takes the lock, without waiting for it.
-fn lock(file: &std::fs::File, path: &Path, read_only: bool) -> Result<(), VmError> {
-    let outcome = if read_only { file.try_lock_shared() } else { file.try_lock() };
-    match outcome {
-        Ok(()) => Ok(()),
-        Err(TryLockError::WouldBlock) => Err(VmError::Locked {
+/// Makes a new name durable, and chooses how the file is read and written.
+fn prepare(
+    file: &std::fs::File,
+    created: bool,
+    path: &Path,
+    options: &FileOptions,
+) -> Result<(bool, Option<RingPool>), VmError> {
+    if created {
+        let action = "make durable that there is now a file";
+        sync_directory(parent(path)).map_err(|source| VmError::Open {
             path: path.to_owned(),
-            hint: if read_only {
-                "another process, or another handle in this one, has it open for writing; close that first"
-            } else {
-                "another process, or another handle in this one, has it open; close that first, or open \
-                 both read-only"
-            },
-        }),
-        Err(TryLockError::Error(source)) => {
-            Err(VmError::Open { path: path.to_owned(), action: "lock", source })
-        }
+            action,
+            source,
+        })?;
     }
+    Ok((choose_direct(file, path, options.direct)?, choose_engine(path, options)?))
 }
 
 /// Sets rings up if they are wanted or, with no wish, possible.

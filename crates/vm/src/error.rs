@@ -4,6 +4,7 @@
 //! page it was about.
 
 use crate::{IoEngine, ReleaseMethod};
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use vellum_base::PAGE_SIZE;
@@ -33,8 +34,9 @@ pub enum VmError {
 
     /// The kernel would not reserve that much address space.
     #[error(
-        "cannot reserve {bytes} bytes of address space for {purpose}: {source}. Lower the capacity option, \
-         raise the limit on address space (`ulimit -v`, RLIMIT_AS), or set vm.overcommit_memory to 0 or 1"
+        "cannot reserve {bytes} bytes of address space for {purpose}: {source}. Lower the size of the pool or the \
+         capacity option, raise the limit on address space (`ulimit -v`, RLIMIT_AS), or set vm.overcommit_memory to \
+         0 or 1"
     )]
     AddressSpace {
         /// What the address space was for.
@@ -105,12 +107,19 @@ pub enum VmError {
     },
 
     /// Another process, or another handle in this one, has the file open.
-    #[error("{} is locked: {hint}", path.display())]
+    #[error(
+        "{} is locked: {holder} has it open{}; close that first{}",
+        path.display(),
+        if *to_write { "" } else { " for writing" },
+        if *to_write { ", or open both read-only" } else { "" }
+    )]
     Locked {
         /// The file.
         path: PathBuf,
-        /// What to do about it.
-        hint: &'static str,
+        /// Who has it open.
+        holder: LockHolder,
+        /// Whether it was to be opened for writing.
+        to_write: bool,
     },
 
     /// Direct I/O was asked for and cannot be had.
@@ -150,4 +159,31 @@ pub enum VmError {
         /// The names that there are.
         known: &'static str,
     },
+}
+
+/// Who has a file open.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum LockHolder {
+    /// Another handle in this process.
+    ThisProcess,
+    /// Another process.
+    Process {
+        /// Its number.
+        process: u32,
+        /// The name of its program.
+        name: String,
+    },
+    /// The system does not tell.
+    Unknown,
+}
+
+impl fmt::Display for LockHolder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ThisProcess => f.write_str("another handle in this process"),
+            Self::Process { process, name } => write!(f, "process {process} ({name})"),
+            Self::Unknown => f.write_str("another process, or another handle in this one,"),
+        }
+    }
 }

@@ -5,7 +5,7 @@ use super::file::{OpenLock, SimulatedFile, history, state};
 use super::image::Image;
 use super::state::{Disk, NameChange};
 use crate::directory::Directory;
-use crate::{CreateMode, File, FileOptions, VmError};
+use crate::{CreateMode, File, FileOptions, LockHolder, VmError};
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -140,8 +140,8 @@ impl Directory for SimulatedDisk {
         let exclusive = !options.read_only;
         let holders = &mut state.files[index].holders;
         if *holders < 0 || (exclusive && *holders > 0) {
-            let hint = "another handle has it open; close that first";
-            return Err(VmError::Locked { path: PathBuf::from(name), hint });
+            let (path, holder) = (PathBuf::from(name), LockHolder::ThisProcess);
+            return Err(VmError::Locked { path, holder, to_write: exclusive });
         }
         *holders = if exclusive { -1 } else { *holders + 1 };
         drop(state);

@@ -1,0 +1,186 @@
+//! Opening a file so that nobody else uses it: `flock`, exclusive for writers and shared for readers.
+//!
+//! The kernel gives the lock of a process that was killed back some time after the process is seen to be dead:
+//! its memory goes first. So an opening waits a little for a lock, and longer while it sees that the holder is
+//! ending. Who the holder is, `/proc/locks` tells, where it is there.
+//!
+//! The lock belongs to the open file and not to its name. A name that leads elsewhere once the lock is had was
+//! taken away by somebody who held it, so the opening begins anew.
+
+use crate::file::{CreateMode, FileOptions};
+use crate::{LockHolder, VmError};
+use std::fs::{File, TryLockError};
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long an opening waits for a lock.
+const PATIENCE: Duration = Duration::from_millis(200);
+/// How long it waits for a lock whose holder is ending, which takes as long as freeing its memory.
+const PATIENCE_WITH_THE_DYING: Duration = Duration::from_secs(10);
+/// The longest pause between two tries.
+const PAUSE_MAX: Duration = Duration::from_millis(16);
+/// How often an opening begins anew because the file was replaced meanwhile.
+const OPENINGS_MAX: u32 = 100;
+
+/// Opens, and perhaps creates, the file at `path` and locks it; says whether it was created.
+pub(crate) fn open_locked(path: &Path, options: &FileOptions) -> Result<(File, bool), VmError> {
+    let failed = |source| VmError::Open { path: path.to_owned(), action: action(options), source };
+    for _ in 0..OPENINGS_MAX {
+        let (file, created) = open_or_create(path, options).map_err(failed)?;
+        lock(&file, path, options.read_only)?;
+        if leads_to(path, &file) {
+            return Ok((file, created));
+        }
+    }
+    Err(failed(io::Error::other("it was replaced by another file again and again")))
+}
+
+/// What opening a file with these options is called in errors.
+fn action(options: &FileOptions) -> &'static str {
+    match (options.create, options.read_only) {
+        (CreateMode::CreateNew, _) => "create",
+        (CreateMode::OpenOrCreate, false) => "open or create",
+        (_, true) => "open for reading",
+        _ => "open for reading and writing",
+    }
+}
+
+fn open_or_create(path: &Path, options: &FileOptions) -> io::Result<(File, bool)> {
+    let existing = || {
+        let file = File::options().read(true).write(!options.read_only).open(path)?;
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
+        }
+        Ok((file, false))
+    };
+    let new = || Ok((File::options().read(true).write(true).create_new(true).open(path)?, true));
+    let outcome = match options.create {
+        _ if options.read_only => existing(),
+        CreateMode::OpenExisting => existing(),
+        CreateMode::CreateNew => new(),
+        CreateMode::OpenOrCreate => match existing() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => match new() {
+                // Somebody else was faster.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => existing(),
+                other => other,
+            },
+            other => other,
+        },
+    };
+    outcome.map_err(|error| explain_link(path, error))
+}
+
+/// Says so if the path is a link to a file that does not exist: the kernel calls that existing, or not.
+fn explain_link(path: &Path, error: io::Error) -> io::Error {
+    let misleading = matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::AlreadyExists);
+    match std::fs::read_link(path) {
+        Ok(target) if misleading && !path.exists() => io::Error::new(
+            io::ErrorKind::NotFound,
+            format!(
+                "it is a symbolic link to {}, which does not exist; name that file itself, or remove the link",
+                target.display()
+            ),
+        ),
+        _ => error,
+    }
+}
+
+fn leads_to(path: &Path, file: &File) -> bool {
+    match (std::fs::metadata(path), file.metadata()) {
+        (Ok(there), Ok(here)) => (there.dev(), there.ino()) == (here.dev(), here.ino()),
+        // A name that is gone was removed; one that cannot be looked at says nothing.
+        (Err(error), _) => error.kind() != io::ErrorKind::NotFound,
+        _ => true,
+    }
+}
+
+/// Takes the lock; waits for it as long as whoever holds it may be about to end.
+fn lock(file: &File, path: &Path, read_only: bool) -> Result<(), VmError> {
+    let start = Instant::now();
+    let mut pause = Duration::from_millis(1);
+    loop {
+        match if read_only { file.try_lock_shared() } else { file.try_lock() } {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::WouldBlock) => {}
+            Err(TryLockError::Error(source)) => {
+                return Err(VmError::Open { path: path.to_owned(), action: "lock", source });
+            }
+        }
+        let (holder, is_dying) = holder(file);
+        let patience = match holder {
+            LockHolder::ThisProcess => Duration::ZERO,
+            _ if is_dying => PATIENCE_WITH_THE_DYING,
+            _ => PATIENCE,
+        };
+        if start.elapsed() >= patience {
+            return Err(VmError::Locked { path: path.to_owned(), holder, to_write: !read_only });
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+}
+
+/// Who holds a lock on the file, as far as the kernel tells, and whether that process is ending.
+fn holder(file: &File) -> (LockHolder, bool) {
+    let Ok(locks) = std::fs::read_to_string("/proc/locks") else { return (LockHolder::Unknown, false) };
+    let Ok(about) = file.metadata() else { return (LockHolder::Unknown, false) };
+    let device = about.dev();
+    let place = format!("{:02x}:{:02x}:{}", libc::major(device), libc::minor(device), about.ino());
+    let mut found = (LockHolder::Unknown, false);
+    for process in locks.lines().filter_map(|line| holder_in(line, &place)) {
+        if process == std::process::id() {
+            return (LockHolder::ThisProcess, false);
+        }
+        // The process that took the lock may be gone and have left it to a child, of which nothing is known.
+        if let Some((name, is_dying)) = describe(process) {
+            found = (LockHolder::Process { process, name }, is_dying);
+        }
+    }
+    found
+}
+
+/// The process that a line of `/proc/locks` names, if the line is about a lock on the file at `place`:
+/// `1: FLOCK  ADVISORY  WRITE 1234 fe:00:5513301 0 EOF`. The lines of those that wait have an arrow.
+fn holder_in(line: &str, place: &str) -> Option<u32> {
+    let mut words = line.split_whitespace().skip(1);
+    let is_held = words.next() == Some("FLOCK");
+    let process = words.nth(2)?;
+    (is_held && words.next() == Some(place)).then(|| process.parse().ok())?
+}
+
+/// The name of a process, and whether it is ending; nothing if there is none of that number.
+fn describe(process: u32) -> Option<(String, bool)> {
+    /// `PF_EXITING` of the kernel.
+    const EXITING: u64 = 4;
+    // `1234 (name) S 1 2 3 4 5 flags ...`; the name may hold anything.
+    let about = std::fs::read(format!("/proc/{process}/stat")).ok()?;
+    let about = String::from_utf8_lossy(&about);
+    let (name, rest) = about.split_once('(')?.1.rsplit_once(')')?;
+    let mut words = rest.split_whitespace();
+    let is_zombie = words.next() == Some("Z");
+    let flags: u64 = words.nth(5).and_then(|flags| flags.parse().ok()).unwrap_or(0);
+    Some((name.escape_debug().to_string(), is_zombie || flags & EXITING != 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_the_kernel_are_understood() {
+        let place = "fe:00:5513301";
+        let held = "1: FLOCK  ADVISORY  WRITE 1234 fe:00:5513301 0 EOF";
+        assert_eq!(holder_in(held, place), Some(1234));
+        assert_eq!(holder_in("12: FLOCK  ADVISORY  READ 9 fe:00:5513301 0 EOF", place), Some(9));
+        assert_eq!(holder_in(held, "fe:00:551330"), None);
+        assert_eq!(holder_in("1: -> FLOCK  ADVISORY  WRITE 1234 fe:00:5513301 0 EOF", place), None);
+        assert_eq!(holder_in("1: POSIX  ADVISORY  WRITE 1234 fe:00:5513301 0 EOF", place), None);
+        assert_eq!(holder_in("1: FLOCK  ADVISORY  WRITE -1 fe:00:5513301 0 EOF", place), None);
+        assert_eq!(holder_in("", place), None);
+        let (_, is_dying) = describe(std::process::id()).unwrap();
+        assert!(!is_dying);
+        assert_eq!(describe(u32::MAX), None);
+    }
+}
