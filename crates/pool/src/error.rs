@@ -86,6 +86,24 @@ pub enum PoolError {
         /// The least that works.
         least: u64,
     },
+    /// The pool's limit is higher than what the machine has.
+    #[error(
+        "a pool of {bytes} bytes is larger than the {most} bytes of memory of this machine; lower the pool's size"
+    )]
+    PoolTooLarge {
+        /// What was asked for.
+        bytes: u64,
+        /// The machine's memory.
+        most: u64,
+    },
+    /// The capacity is too low to work with.
+    #[error("a capacity of {bytes} bytes is too small; it needs at least {least} bytes")]
+    CapacityTooSmall {
+        /// What was asked for.
+        bytes: u64,
+        /// The least that works.
+        least: u64,
+    },
     /// The data has outgrown the address space that was reserved for it.
     #[error(
         "the file has reached the {bytes} bytes of address space that were reserved for it; open it again with a \
@@ -102,6 +120,15 @@ pub enum PoolError {
         path: PathBuf,
         /// What is different.
         why: &'static str,
+    },
+    /// The file holds nothing.
+    #[error(
+        "{path} is not a Vellum file yet: it is empty, or whoever created it was interrupted; it holds nothing, so \
+         delete it, or open it in a way that creates what is not there", path = path.display()
+    )]
+    Unfinished {
+        /// Which file.
+        path: PathBuf,
     },
     /// The file was made by a later version.
     #[error(

@@ -42,7 +42,7 @@ pub use {
     io::extent_stream::ExtentStream,
     io::miss_queue::MissQueue,
     io::page_stream::PageStream,
-    options::{LogBarrier, POOL_BYTES_MIN, PoolOptions},
+    options::{CAPACITY_BYTES_MIN, LogBarrier, POOL_BYTES_MIN, PoolOptions},
     page::guard::{AllocatedGuard, ExclusiveGuard, OptimisticGuard, SharedGuard},
     page::optimistic_bytes::OptimisticBytes,
     page::state::SHARED_HOLDERS_MAX,

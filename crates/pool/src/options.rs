@@ -7,6 +7,9 @@ use vellum_vm::{IoEngine, ReleaseMethod};
 /// The smallest pool, in bytes: enough for one thread that splits nodes all the way to the root.
 pub const POOL_BYTES_MIN: u64 = 64 << 10;
 
+/// The smallest capacity, in bytes.
+pub const CAPACITY_BYTES_MIN: u64 = 64 << 10;
+
 /// The pool asks this before it writes a page: is the log durable up to the page's last change?
 ///
 /// The pool knows no log beyond this. Structures that log their changes set the LSN of each page they
@@ -64,7 +67,7 @@ impl Default for PoolOptions {
 
 impl PoolOptions {
     /// The most memory that pages may take, in bytes; rounded down to whole pages. Default 64 MiB, least
-    /// [`POOL_BYTES_MIN`]. What else the process needs comes on top: up to 16 bytes for each page of data.
+    /// [`POOL_BYTES_MIN`], most the machine's memory. What else the process needs comes on top: up to 16 bytes for each page of data.
     #[must_use]
     pub fn pool_bytes(mut self, bytes: u64) -> Self {
         self.pool_bytes = bytes;
@@ -72,8 +75,9 @@ impl PoolOptions {
     }
 
     /// How large the file may become while it is open, in bytes: so much address space is reserved, which
-    /// costs nothing until it is used. Default 1 TiB. If the system refuses, less is reserved, but at
-    /// least twice the file's size.
+    /// costs nothing until it is used. Default 1 TiB, least [`CAPACITY_BYTES_MIN`]. A file that has more than half of that
+    /// already may become twice as large as it is. If the system refuses, less is reserved, but at least twice the
+    /// size of the file and of the pool.
     #[must_use]
     pub fn capacity_bytes(mut self, bytes: u64) -> Self {
         self.capacity_bytes = bytes;

@@ -8,7 +8,7 @@ use crate::{
     io::extent_stream::ExtentStream,
     io::miss_queue::MissQueue,
     io::page_stream::PageStream,
-    options::{POOL_BYTES_MIN, PoolOptions},
+    options::{CAPACITY_BYTES_MIN, POOL_BYTES_MIN, PoolOptions},
     page::guard::{AllocatedGuard, ExclusiveGuard, OptimisticGuard, SharedGuard},
     page::optimistic_bytes::{LINE_BYTES, prefetch_line},
     page::state::Word,
@@ -25,7 +25,7 @@ use std::{
 use vellum_base::{Bytes, Extent, PAGE_SIZE, PageId, PageKind};
 use vellum_vm::{
     AlignedBuffer, CreateMode, DiskFile, File, FileOptions, Mapping, PageMemory, PageMemoryOptions,
-    ReleaseMethod,
+    ReleaseMethod, physical_bytes,
 };
 
 /// How many cache lines of a page are fetched ahead when a reference to it is followed: the header and the
@@ -51,11 +51,38 @@ impl Pool {
     pub fn create(path: impl AsRef<Path>, options: &PoolOptions) -> Result<Self, PoolError> {
         let path = path.as_ref();
         Self::check_creation(options)?;
-        let file = Self::open_file(path, options, CreateMode::CreateNew)?;
-        Self::create_on(Arc::new(file), options).inspect_err(|_| {
-            // It was created a moment ago and holds nothing; if it cannot be removed, opening it will say
-            // that it is empty or was not closed.
-            let _ = std::fs::remove_file(path);
+        let file = Arc::new(Self::open_file(path, options, CreateMode::CreateNew)?);
+        Self::create_in(file, path, options)
+    }
+
+    /// Opens a file, or creates it if there is none, or if there is one whose creation was interrupted before it held
+    /// anything; says whether it was created. Two processes that do this at once do not disturb each other.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open) and [`create`](Self::create).
+    pub fn open_or_create(path: impl AsRef<Path>, options: &PoolOptions) -> Result<(Self, bool), PoolError> {
+        let path = path.as_ref();
+        if options.read_only {
+            return Ok((Self::open(path, options)?, false));
+        }
+        Self::check(options)?;
+        let file = Arc::new(Self::open_file(path, options, CreateMode::OpenOrCreate)?);
+        if !lifecycle::is_unfinished(&*file, &options.application)? {
+            return Ok((Self::open_on(file, options)?, false));
+        }
+        let unfinished = |source| PoolError::Write { extent: Extent::page(PageId(0)), source };
+        file.truncate(0).map_err(unfinished)?;
+        Ok((Self::create_in(file, path, options)?, true))
+    }
+
+    /// Makes a file on disk a pool's, or removes it if that fails: it holds nothing then, and would be in the way. Nobody
+    /// else can have it while it is locked.
+    fn create_in(file: Arc<DiskFile>, path: &Path, options: &PoolOptions) -> Result<Self, PoolError> {
+        Self::create_on(file.clone(), options).inspect_err(|_| {
+            if file.was_created() {
+                // If that is refused, `open_or_create` will create it anew.
+                let _ = std::fs::remove_file(path);
+            }
         })
     }
 
@@ -65,6 +92,7 @@ impl Pool {
     /// If there is no such file, it is not Vellum's, of another application, of a later version, damaged,
     /// truncated, in use by another process, or was not closed cleanly; or the system refuses memory.
     pub fn open(path: impl AsRef<Path>, options: &PoolOptions) -> Result<Self, PoolError> {
+        Self::check(options)?;
         let file = Self::open_file(path.as_ref(), options, CreateMode::OpenExisting)?;
         Self::open_on(Arc::new(file), options)
     }
@@ -101,6 +129,16 @@ impl Pool {
         if options.pool_bytes < POOL_BYTES_MIN {
             return Err(PoolError::PoolTooSmall { bytes: options.pool_bytes, least: POOL_BYTES_MIN });
         }
+        let most = physical_bytes().unwrap_or(u64::MAX);
+        if options.pool_bytes > most {
+            return Err(PoolError::PoolTooLarge { bytes: options.pool_bytes, most });
+        }
+        if options.capacity_bytes < CAPACITY_BYTES_MIN {
+            return Err(PoolError::CapacityTooSmall {
+                bytes: options.capacity_bytes,
+                least: CAPACITY_BYTES_MIN,
+            });
+        }
         let name = &options.application;
         if name.len() > APPLICATION_BYTES || name.contains('\0') {
             return Err(PoolError::ApplicationName { name: name.clone(), most: APPLICATION_BYTES });
@@ -123,16 +161,17 @@ impl Pool {
         Ok(DiskFile::open(path, &file_options)?)
     }
 
-    /// Reserves the address space for a file that now needs `least` bytes.
+    /// Reserves the address space for a file that now has `file_bytes` bytes.
     fn reserve(
         options: &PoolOptions,
-        least: u64,
+        file_bytes: u64,
         file: Arc<dyn File>,
     ) -> Result<(PageMemory, u64), PoolError> {
         let page = PAGE_SIZE as u64;
         let largest = (PAGE_ID_MAX + 1) * page;
-        let least = least.max(options.pool_bytes).saturating_mul(2).saturating_add(page).min(largest);
-        let wanted = options.capacity_bytes.max(least).min(largest);
+        let twice = |bytes: u64| bytes.saturating_mul(2).saturating_add(page).min(largest);
+        let wanted = options.capacity_bytes.max(twice(file_bytes)).min(largest);
+        let least = twice(file_bytes.max(options.pool_bytes)).min(wanted);
         let round = |bytes: u64| (bytes.next_multiple_of(page)) as usize;
         let wanted = PageMemoryOptions {
             wanted_bytes: round(wanted),

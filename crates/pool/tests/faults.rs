@@ -287,7 +287,9 @@ fn assert_open_shows_a_checkpoint(file: &SimulatedFile, progress: &Progress, con
             let expected = match &error {
                 PoolError::NotClosedCleanly { .. } => true,
                 // The very first superblocks may be torn, or not be there at all.
-                PoolError::NotVellum { .. } | PoolError::Corruption { .. } => progress.completed == 0,
+                PoolError::NotVellum { .. } | PoolError::Unfinished { .. } | PoolError::Corruption { .. } => {
+                    progress.completed == 0
+                }
                 _ => false,
             };
             assert!(expected, "{context}: {error}");

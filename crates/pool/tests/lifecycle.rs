@@ -152,7 +152,7 @@ fn a_name_that_cannot_be_stored_is_an_error() {
 fn absurd_options_are_errors() {
     for absurd in [options().pool_bytes(u64::MAX), options().pool_bytes(1 << 60)] {
         let outcome = Pool::create_on(Arc::new(SimulatedFile::new(1)), &absurd).map(drop);
-        assert!(matches!(outcome, Err(PoolError::Vm(_))), "{outcome:?}");
+        assert!(matches!(outcome, Err(PoolError::PoolTooLarge { .. })), "{outcome:?}");
     }
     let vast = options().capacity_bytes(u64::MAX);
     Pool::create_on(Arc::new(SimulatedFile::new(1)), &vast).unwrap().close().unwrap();

@@ -35,6 +35,8 @@ pub(crate) struct Inner {
     pub(crate) pool: Pool,
     /// How many reads of one batch may be under way at once.
     pub(crate) read_depth: usize,
+    /// Whether opening it created it.
+    created: bool,
     /// The tables that have handles. Locked while tables are created, opened and dropped, never during an
     /// operation on one.
     open: Mutex<HashMap<String, Weak<OpenTable>>>,
@@ -65,10 +67,7 @@ impl Database {
     /// If it exists or cannot be written, or the system refuses memory.
     pub fn create(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let path = path.as_ref();
-        Self::initialise(Pool::create(path, &options.pool)?, options).inspect_err(|_| {
-            // It was created a moment ago and holds nothing yet.
-            let _ = std::fs::remove_file(path);
-        })
+        Self::initialise(Pool::create(path, &options.pool)?, options, Some(path))
     }
 
     /// Opens a database that was closed.
@@ -77,17 +76,20 @@ impl Database {
     /// If there is no such file, it is not a database of Vellum, is of a later version, damaged, truncated,
     /// in use by another process, or was not closed cleanly; or the system refuses memory.
     pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
-        Ok(Self::with(Pool::open(path, &options.pool)?, options))
+        Ok(Self::with(Pool::open(path, &options.pool)?, options, false))
     }
 
-    /// Opens a database, or creates it if there is no file.
+    /// Opens a database, or creates it if there is no file, or one that holds nothing because its creation was
+    /// interrupted; [`was_created`](Self::was_created) tells which it did. Several processes may do so at once: one of
+    /// them creates it.
     ///
     /// # Errors
     /// As for [`open`](Self::open) and [`create`](Self::create).
     pub fn open_or_create(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
-        match Self::open(&path, options) {
-            Err(error) if error.kind() == crate::ErrorKind::NotFound => Self::create(path, options),
-            other => other,
+        let path = path.as_ref();
+        match Pool::open_or_create(path, &options.pool)? {
+            (pool, true) => Self::initialise(pool, options, Some(path)),
+            (pool, false) => Ok(Self::with(pool, options, false)),
         }
     }
 
@@ -96,7 +98,7 @@ impl Database {
     /// # Errors
     /// As for `create`.
     pub fn create_on(file: Arc<dyn File>, options: &Options) -> Result<Self> {
-        Self::initialise(Pool::create_on(file, &options.pool)?, options)
+        Self::initialise(Pool::create_on(file, &options.pool)?, options, None)
     }
 
     /// As [`open`](Self::open), on any file.
@@ -104,21 +106,26 @@ impl Database {
     /// # Errors
     /// As for `open`.
     pub fn open_on(file: Arc<dyn File>, options: &Options) -> Result<Self> {
-        Ok(Self::with(Pool::open_on(file, &options.pool)?, options))
+        Ok(Self::with(Pool::open_on(file, &options.pool)?, options, false))
     }
 
-    fn initialise(pool: Pool, options: &Options) -> Result<Self> {
-        catalog::create(&pool)?;
-        Ok(Self::with(pool, options))
+    fn initialise(pool: Pool, options: &Options, path: Option<&Path>) -> Result<Self> {
+        if let Err(error) = catalog::create(&pool) {
+            // It was created a moment ago, holds nothing yet, and is still locked.
+            let _ = path.map(std::fs::remove_file);
+            return Err(error);
+        }
+        Ok(Self::with(pool, options, true))
     }
 
-    fn with(pool: Pool, options: &Options) -> Self {
+    fn with(pool: Pool, options: &Options, created: bool) -> Self {
         let read_depth = options.read_depth;
         Self {
             inner: Arc::new(Inner {
                 driver: OnceLock::new(),
                 pool,
                 read_depth,
+                created,
                 open: Mutex::new(HashMap::new()),
             }),
         }
@@ -203,6 +210,11 @@ impl Database {
     /// What the pool has done since the database was opened, and how it stands.
     pub fn statistics(&self) -> Statistics {
         self.inner.pool.statistics()
+    }
+
+    /// Whether this handle, or the one that it was cloned from, created the file.
+    pub fn was_created(&self) -> bool {
+        self.inner.created
     }
 
     /// The file's path; empty for a file that has none.

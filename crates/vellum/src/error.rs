@@ -114,10 +114,13 @@ fn pool_kind(error: &PoolError) -> ErrorKind {
         }
         PoolError::Corruption { .. } | PoolError::Truncated { .. } => ErrorKind::Corruption,
         PoolError::PoolExhausted { .. } | PoolError::LargerThanPool { .. } => ErrorKind::OutOfMemory,
-        PoolError::PoolTooSmall { .. } => ErrorKind::InvalidInput,
-        PoolError::NotVellum { .. } | PoolError::FormatTooNew { .. } | PoolError::OtherApplication { .. } => {
-            ErrorKind::Incompatible
-        }
+        PoolError::PoolTooSmall { .. }
+        | PoolError::PoolTooLarge { .. }
+        | PoolError::CapacityTooSmall { .. } => ErrorKind::InvalidInput,
+        PoolError::Unfinished { .. }
+        | PoolError::NotVellum { .. }
+        | PoolError::FormatTooNew { .. }
+        | PoolError::OtherApplication { .. } => ErrorKind::Incompatible,
         PoolError::NotClosedCleanly { .. } => ErrorKind::NotClosedCleanly,
         PoolError::ReadOnly => ErrorKind::ReadOnly,
         _ => ErrorKind::Io,

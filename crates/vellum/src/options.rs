@@ -25,8 +25,8 @@ impl Default for Options {
 
 impl Options {
     /// The most memory that pages may take, in bytes. Default 64 MiB, least
-    /// [`POOL_BYTES_MIN`](crate::pool::POOL_BYTES_MIN) (64 KiB). Up to 16 bytes for each 4 KiB of data, and a
-    /// few MiB, come on top.
+    /// [`POOL_BYTES_MIN`](crate::pool::POOL_BYTES_MIN) (64 KiB), most the machine's memory. Up to 16 bytes for each
+    /// 4 KiB of data, and a few MiB, come on top.
     #[must_use]
     pub fn pool_bytes(mut self, bytes: u64) -> Self {
         self.pool = self.pool.pool_bytes(bytes);
@@ -34,7 +34,9 @@ impl Options {
     }
 
     /// How large the file may become while it is open, in bytes: so much address space is reserved, which
-    /// costs nothing until it is used. Default 1 TiB.
+    /// costs nothing until it is used. Default 1 TiB, least
+    /// [`CAPACITY_BYTES_MIN`](crate::pool::CAPACITY_BYTES_MIN) (64 KiB). A file that has more than half of that already may
+    /// become twice as large as it is.
     #[must_use]
     pub fn capacity_bytes(mut self, bytes: u64) -> Self {
         self.pool = self.pool.capacity_bytes(bytes);

@@ -34,9 +34,8 @@ pub enum VmError {
 
     /// The kernel would not reserve that much address space.
     #[error(
-        "cannot reserve {bytes} bytes of address space for {purpose}: {source}. Lower the size of the pool or the \
-         capacity option, raise the limit on address space (`ulimit -v`, RLIMIT_AS), or set vm.overcommit_memory to \
-         0 or 1"
+        "cannot reserve {bytes} bytes of address space for {purpose}: {source}. Use a smaller pool or \
+         capacity, raise the limit on address space (`ulimit -v`, RLIMIT_AS), or set vm.overcommit_memory to 0 or 1"
     )]
     AddressSpace {
         /// What the address space was for.

@@ -42,7 +42,7 @@ pub use error::{LockHolder, VmError};
 pub use exmap::ExmapCounters;
 pub use file::{CreateMode, File, FileDescription, FileOptions, IoEngine, Operation, Request};
 pub use huge::{Collapse, huge_page_bytes};
-pub use memory::{Mapping, resident_bytes, resident_bytes_peak};
+pub use memory::{Mapping, physical_bytes, resident_bytes, resident_bytes_peak};
 pub use page_memory::{PageMemory, PageMemoryOptions};
 pub use queue::{Completion, Queue, Wait};
 pub use release::{PageRange, ReleaseMethod, Releaser};

@@ -209,6 +209,14 @@ pub fn resident_bytes_peak() -> io::Result<u64> {
         .ok_or_else(|| io::Error::other("/proc/self/status has no peak resident size"))
 }
 
+/// The memory of this machine, in bytes; nothing if the system does not tell.
+pub fn physical_bytes() -> Option<u64> {
+    // SAFETY: sysconf reads a number of the system.
+    let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
+    let bytes = u64::try_from(pages).ok()?.checked_mul(base_page_bytes() as u64)?;
+    (bytes > 0).then_some(bytes)
+}
+
 /// The size of this system's memory pages, in bytes; 0 if it does not tell.
 fn base_page_bytes() -> usize {
     static BYTES: OnceLock<usize> = OnceLock::new();

@@ -82,6 +82,27 @@ pub(crate) fn create(file: &dyn File, application: &str) -> Result<Superblock, P
     Ok(superblock)
 }
 
+/// Whether a file holds nothing: it is empty, or whoever began to create it was interrupted before both
+/// superblocks were written for the first time.
+pub(crate) fn is_unfinished(file: &dyn File, application: &str) -> Result<bool, PoolError> {
+    let size = file.size().map_err(|source| PoolError::Read { extent: Extent::page(PageId(0)), source })?;
+    if size != SUPERBLOCKS * PAGE_SIZE as u64 {
+        return Ok(size == 0);
+    }
+    for page in (0..SUPERBLOCKS).map(PageId) {
+        let buffer = read_buffer(file, Extent::page(page))?;
+        let is_blank = buffer.iter().all(|byte| *byte == 0);
+        let is_first = matches!(Superblock::decode(&buffer, page), Decoded::Valid(superblock)
+            if superblock.generation <= SUPERBLOCKS
+                && !superblock.closed
+                && superblock.application == application_bytes(application));
+        if !is_blank && !is_first {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 /// What an existing file turned out to be.
 pub(crate) struct Opened {
     pub(crate) superblock: Superblock,
@@ -141,8 +162,8 @@ fn find_superblocks(file: &dyn File) -> Result<Found, PoolError> {
 pub(crate) fn inspect(file: &dyn File, path: PathBuf, application: &str) -> Result<Opened, PoolError> {
     let not_vellum = |why| PoolError::NotVellum { path: path.clone(), why };
     let size = file.size().map_err(|source| PoolError::Read { extent: Extent::page(PageId(0)), source })?;
-    if size == 0 {
-        return Err(not_vellum("it is empty"));
+    if is_unfinished(file, application)? {
+        return Err(PoolError::Unfinished { path });
     }
     if size < PAGE_SIZE as u64 {
         return Err(not_vellum("it is shorter than a page"));
