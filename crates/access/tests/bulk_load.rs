@@ -262,6 +262,26 @@ fn a_load_that_is_dropped_leaves_nothing_behind() {
 }
 
 #[test]
+fn a_load_that_is_forgotten_does_not_keep_the_file_from_opening() {
+    for (pool_pages, count) in [(4096, 1), (4096, 5000), (64, 5000)] {
+        let file = SimulatedFile::new(1);
+        let pool = Pool::create_on(Arc::new(file.clone()), &options(pool_pages)).unwrap();
+        let tree = create_tree(&pool).unwrap();
+        let mut load = tree.bulk_load(90).unwrap();
+        for key in 0..count {
+            let length = if key % 50 == 1 { 10_000 } else { 100 };
+            load.push(&u64::to_be_bytes(key), &sealed(key, 0, length)).unwrap();
+        }
+        std::mem::forget(load);
+        let model = numbered(100, 100);
+        self::load(&tree, &model, 100).unwrap();
+        pool.close().unwrap();
+        let pool = Pool::open_on(Arc::new(file), &options(pool_pages)).unwrap();
+        assert_equal(&open_tree(&pool), &model);
+    }
+}
+
+#[test]
 fn free_space_is_used_before_the_file_grows() {
     let pool = Pool::create_on(Arc::new(SimulatedFile::new(1)), &options(256)).unwrap();
     let tree = create_tree(&pool).unwrap();

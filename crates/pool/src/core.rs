@@ -525,7 +525,7 @@ impl Core {
     /// Makes the file hold `pages` pages, and beside them the map that a close will write: a full disk must
     /// not keep a file from being closed.
     pub(crate) fn grow_file_for(&self, pages: u64) -> Result<(), PoolError> {
-        self.grow_file(pages + u64::from(space_map_pages(pages)) + 1)
+        self.grow_file(pages + u64::from(space_map_pages(pages)))
     }
 
     /// Makes the file hold `pages` pages. Called with the space map locked.

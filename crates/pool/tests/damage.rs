@@ -336,6 +336,37 @@ fn damage_behind_a_stale_reference_is_no_error() {
     assert!(matches!(pool.run(look), Err(PoolError::Corruption { .. })));
 }
 
+/// The child of a latched page that is missed, and is gone when it is looked for, because somebody else changes the
+/// page at that moment.
+#[test]
+fn a_child_that_is_gone_while_its_parent_is_being_changed_is_no_damage() {
+    let (image, model, _) = sample();
+    let singles: Vec<Extent> = model.keys().filter(|extent| extent.pages == 1).copied().collect();
+    let (parent, child) = (singles[0], singles[1]);
+    let pool = open(&SimulatedFile::from_image(1, image)).unwrap();
+    let mut guard = pool.exclusive(parent).unwrap();
+    guard.payload_mut()[..8].copy_from_slice(&child.head.0.to_le_bytes());
+    drop(guard);
+    let guard = pool.exclusive(parent).unwrap();
+    let interrupt = pool.child_of_latched(&guard, 32).map(drop).unwrap_err();
+    assert!(matches!(interrupt, Interrupt::Miss(_)));
+    drop(guard);
+    let mut other = pool.exclusive(parent).unwrap();
+    pool.discard(child).unwrap();
+    pool.resolve(interrupt).unwrap();
+    other.payload_mut()[..8].fill(0);
+    drop(other);
+    // If the reference stands, it is one.
+    let mut guard = pool.exclusive(parent).unwrap();
+    guard.payload_mut()[..8].copy_from_slice(&child.head.0.to_le_bytes());
+    drop(guard);
+    let guard = pool.exclusive(parent).unwrap();
+    let interrupt = pool.child_of_latched(&guard, 32).map(drop).unwrap_err();
+    drop(guard);
+    let outcome = pool.resolve(interrupt);
+    assert!(matches!(outcome, Err(PoolError::Corruption { extent, .. }) if extent == child), "{outcome:?}");
+}
+
 const CHILD_VARIABLE: &str = "VELLUM_POOL_TEST_FILE";
 
 #[test]

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use vellum_base::{Extent, PAGE_SIZE, PageId, PageKind};
 use vellum_pool::{
-    Allocation, Fault, Interrupt, Miss, Navigation, Pool, PoolError, PoolOptions, PoolStatistics, Streams,
+    Allocation, ExtentWriter, Fault, Interrupt, Miss, Navigation, PageWriter, Pool, PoolError, PoolOptions,
+    PoolStatistics, Streams,
 };
 use vellum_vm::{File, SimulatedFile};
 
@@ -281,5 +282,39 @@ fn a_leaked_guard_does_not_let_the_file_look_closed() {
         drop(pool);
         let again = Pool::open_on(Arc::new(file), &options()).map(drop);
         assert!(matches!(again, Err(PoolError::NotClosedCleanly { .. })), "{again:?}");
+    }
+}
+
+#[test]
+fn what_a_forgotten_stream_had_claimed_is_free_when_the_file_is_opened_again() {
+    // With room in the pool the pages of a stream go there; without it they are written past the pool.
+    for pages in [1, 20, 300] {
+        let (file, [single, triple]) = two_extents();
+        let mut pool = open(&file);
+        let mut stream = pool.pages(PageKind::USER).unwrap();
+        for _ in 0..pages {
+            let fill = |bytes: &mut [u8]| {
+                bytes[100..].fill(1);
+                Ok::<(), PoolError>(())
+            };
+            stream.append(fill).unwrap();
+        }
+        std::mem::forget(stream);
+        let mut stream = pool.stream(7, PageKind::USER).unwrap();
+        let extent = stream.extent();
+        stream.append(&[1; 20_000]).unwrap();
+        std::mem::forget(stream);
+        assert!(!pool.is_extent(extent));
+        pool.checkpoint().unwrap();
+        pool.close().unwrap();
+        let pool = open(&file);
+        assert!(!pool.is_extent(extent), "an extent that nobody finished");
+        assert_eq!(pool.shared(single).unwrap().payload()[0], 1);
+        assert_eq!(pool.shared(triple).unwrap().payload()[0], 3);
+        // Its place is used again.
+        let end = pool.statistics().pages_in_file;
+        drop(pool.allocate(7, PageKind::USER).unwrap().keep());
+        assert_eq!(pool.statistics().pages_in_file, end);
+        pool.close().unwrap();
     }
 }

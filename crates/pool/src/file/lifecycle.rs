@@ -48,9 +48,15 @@ fn read_buffer(file: &dyn File, extent: Extent) -> Result<AlignedBuffer, PoolErr
     Ok(buffer)
 }
 
-/// How long the map of so many pages is, in pages.
-pub(crate) fn space_map_pages(pages: u64) -> u32 {
-    (HEADER_BYTES + SpaceMap::image_bytes(pages)).div_ceil(PAGE_SIZE) as u32
+/// How long the map of a file of `end` pages is, in pages. It has room for its own pages too: it may lie behind
+/// everything else, and then covers itself.
+pub(crate) fn space_map_pages(end: u64) -> u32 {
+    let image_pages = |pages| (HEADER_BYTES + SpaceMap::image_bytes(pages)).div_ceil(PAGE_SIZE) as u64;
+    let mut pages = image_pages(end);
+    while image_pages(end + pages) > pages {
+        pages += 1;
+    }
+    pages as u32
 }
 
 /// The name of an application, padded.
@@ -210,8 +216,7 @@ pub(crate) fn read_space_map(
     if extent.head.0 < SUPERBLOCKS || extent.head.0.saturating_add(extent.pages as u64) > superblock.end {
         return Err(contents("the superblock says that the space map is here, where it cannot be".into()));
     }
-    // It covers itself if it lies behind everything else, which may take a page more.
-    if extent.pages > space_map_pages(superblock.end) + 1 {
+    if extent.pages > space_map_pages(superblock.end) {
         return Err(contents("the superblock says that the space map is here, but that is too long".into()));
     }
     let buffer = read_buffer(file, extent)?;
@@ -257,13 +262,12 @@ impl Core {
             return Err(error);
         }
         if let Some(extent) = old_map {
-            // Nobody latches what is the pool's own, and it remains so until it is free.
-            self.space.free(extent);
-            self.space_map_head.store(0, Ordering::Release);
+            // Others take the old map's place only if there is room for the next one elsewhere.
+            match self.grow_file_for(self.space.end()) {
+                Ok(()) => self.free_space_map(extent),
+                Err(_) => superblock.space_map = old_map,
+            }
         }
-        // Others may take the old map's place, so the next one needs room. If there is none now, what is
-        // deleted will make some.
-        let _ = self.grow_file_for(self.space.end());
         self.marked_in_use.store(true, Ordering::Release);
         Ok(())
     }
@@ -293,7 +297,7 @@ impl Core {
         let (extent, end) = self.write_space_map()?;
         self.cut_file(end);
         if let Err(error) = self.sync() {
-            self.free_space_map(extent);
+            self.lock_superblock().space_map = Some(extent);
             return Err(error);
         }
         let mut superblock = self.lock_superblock();
@@ -331,12 +335,12 @@ impl Core {
     /// Writes the space map to a newly allocated extent, which it includes. Returns that and the number of
     /// pages that the map covers.
     fn write_space_map(&self) -> Result<(Extent, u64), PoolError> {
-        self.space.trim();
-        // The map may lie behind everything else, and then covers itself.
-        let mut pages = space_map_pages(self.space.end());
-        while space_map_pages(self.space.end() + pages as u64) > pages {
-            pages += 1;
+        // One whose place was kept, because there is no other.
+        if let Some(kept) = self.lock_superblock().space_map.take() {
+            self.free_space_map(kept);
         }
+        self.space.trim();
+        let pages = space_map_pages(self.space.end());
         let extent = self.space.allocate(pages, |pages| self.grow_file(pages))?;
         self.claim(extent, Memory::Drop);
         self.space_map_head.store(extent.head.0, Ordering::Release);
@@ -347,15 +351,78 @@ impl Core {
         PageHeader { extent, lsn: Lsn(0), kind: PageKind::SPACE_MAP }.write(&mut buffer);
         stamp_checksum(&mut buffer);
         if let Err(error) = write_buffer(&*self.file, extent, &buffer) {
-            self.free_space_map(extent);
+            self.lock_superblock().space_map = Some(extent);
             return Err(error);
         }
         Ok((extent, end))
     }
 
-    /// Undoes [`write_space_map`](Self::write_space_map).
+    /// Gives the place of a space map to others. Nobody latches what is the pool's own, and it remains so until it is
+    /// free.
     fn free_space_map(&self, extent: Extent) {
         self.space.free(extent);
         self.space_map_head.store(0, Ordering::Release);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::space_map_pages;
+    use crate::{Pool, PoolOptions};
+    use std::sync::Arc;
+    use vellum_base::{Extent, PageId, PageKind};
+    use vellum_vm::SimulatedFile;
+
+    /// Closes a file of about `pages` pages in extents of 64 GiB, as large values make them, one of which was freed so
+    /// that the map lies in its place, or none. Returns how many pages the file has then, and its map.
+    fn closed(file: &SimulatedFile, pages: u64, hole: bool) -> (u64, Extent) {
+        let options = options();
+        let mut pool = Pool::create_on(Arc::new(file.clone()), &options).unwrap();
+        let core = pool.core();
+        let mut large = Vec::new();
+        while core.space.end() < pages {
+            let length = (pages - core.space.end()).min((1 << 24) - 1) as u32;
+            let extent = core.space.allocate(length, |pages| core.grow_file_for(pages)).unwrap();
+            core.space.publish(extent);
+            large.push(extent);
+        }
+        if hole {
+            assert!(core.space.free(large[1]));
+        }
+        drop(pool.allocate(1, PageKind::USER).unwrap().keep());
+        pool.checkpoint().unwrap();
+        (pool.core().space.end(), pool.own_extents().last().copied().unwrap())
+    }
+
+    fn options() -> PoolOptions {
+        PoolOptions::default()
+            .pool_bytes(1 << 20)
+            .capacity_bytes(5 << 40)
+            .background_eviction(false)
+            .huge_pages(false)
+    }
+
+    #[test]
+    fn a_file_beyond_a_tebibyte_opens_wherever_its_map_lies() {
+        // Just over 1.25, 1.75 and 2 TiB.
+        for pages in [335_000_000, 470_000_000, (1 << 29) + 1000] {
+            for hole in [false, true] {
+                let file = SimulatedFile::new(1);
+                let (end, map) = closed(&file, pages, hole);
+                assert_eq!(map.end() == PageId(end), !hole, "the map lies at {map} of {end} pages");
+                let pool = Pool::open_on(Arc::new(file), &options()).unwrap();
+                assert_eq!(pool.core().space.end(), end);
+            }
+        }
+    }
+
+    #[test]
+    fn a_map_covers_itself_and_is_no_longer_than_that_takes() {
+        for end in (0..1 << 31).step_by(9_999_991) {
+            let pages = u64::from(space_map_pages(end));
+            let room = |pages: u64| (pages * 4096 - 32) / 16 * 64;
+            assert!(end + pages <= room(pages), "{end} pages");
+            assert!(pages == 1 || end + pages - 1 > room(pages - 1), "{end} pages");
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Extents that pass the pool by: written and read in parts, larger than memory if need be.
 //!
-//! While one is written, or a part of it read from storage, its head is latched exclusively without being
-//! resident, so nobody brings it into memory meanwhile.
+//! While one is written it is merely claimed, so nobody refers to it or brings it into memory, and no latch is held.
+//! While a part of one is read from storage, its head is latched exclusively without being resident.
 
 use crate::{
     core::{Core, Memory, lock},
@@ -40,7 +40,6 @@ impl<'p> ExtentStream<'p> {
         assert!(pages > 0 && kind.0 > 0, "an extent has at least one page, and a kind");
         core.mark_in_use()?;
         let extent = core.space.allocate(pages, |pages| core.grow_file_for(pages))?;
-        core.claim(extent, Memory::Drop);
         let mut first = AlignedBuffer::new(PAGE_SIZE);
         PageHeader { extent, lsn: Lsn(0), kind }.write(&mut first);
         let mut checksum = ChecksumStream::default();
@@ -136,17 +135,18 @@ impl ExtentWriter for ExtentStream<'_> {
         self.append(&[])?;
         self.write_all()?;
         self.kept = true;
-        Ok(self.extent.head)
+        let head = self.extent.head;
+        self.core.claim(self.extent, Memory::Drop);
+        self.core.wake(head, self.core.state(head).release_exclusive_evicted());
+        Ok(head)
     }
 }
 
 impl Drop for ExtentStream<'_> {
     fn drop(&mut self) {
         if !self.kept {
-            self.core.space.free(self.extent);
+            self.core.space.unclaim(self.extent.head.0..self.extent.end().0);
         }
-        let head = self.extent.head;
-        self.core.wake(head, self.core.state(head).release_exclusive_evicted());
     }
 }
 

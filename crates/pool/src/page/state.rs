@@ -242,9 +242,10 @@ impl PageState {
     /// Whether a read that began at `seen` saw one state of the contents.
     ///
     /// A shared latch or the clock's mark in between does not hurt; a change, an eviction or somebody
-    /// exclusive does.
+    /// exclusive does. So `seen` is never the word of an exclusive holder, which says nothing of the next one.
     #[inline]
     pub fn validate(&self, seen: Word) -> bool {
+        debug_assert!(!seen.is_exclusive(), "{seen:?}");
         // The reads of the contents come before the load of the word (see the module's ordering).
         if !planted(Bug::NoAcquireFence) {
             fence(Ordering::Acquire);

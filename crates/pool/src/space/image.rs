@@ -25,15 +25,16 @@ impl SpaceMap {
         pages.div_ceil(64) as usize * 16
     }
 
-    /// Writes the state of the first `pages` pages, and takes it as what is on storage. Nobody allocates or
-    /// frees meanwhile.
+    /// Writes the state of the first `pages` pages, and takes it as what is on storage. What is merely claimed is
+    /// written as free: whoever claimed it was leaked, or comes to nothing in a crash. Nobody allocates or frees
+    /// meanwhile.
     pub(crate) fn write_image(&self, pages: u64, target: &mut [u8]) {
         self.lock().changed = false;
         for (index, pair) in target.chunks_exact_mut(16).take(pages.div_ceil(64) as usize).enumerate() {
             let (allocated, heads) = pair.split_at_mut(8);
-            let bits = self.uses.load_pair(index);
-            allocated.copy_from_slice(&bits.0.to_le_bytes());
-            heads.copy_from_slice(&bits.1.to_le_bytes());
+            let (allocated_bits, head_bits) = self.uses.load_pair(index);
+            allocated.copy_from_slice(&allocated_bits.to_le_bytes());
+            heads.copy_from_slice(&(head_bits & allocated_bits).to_le_bytes());
         }
     }
 
