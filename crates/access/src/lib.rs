@@ -15,7 +15,9 @@ pub mod node;
 mod tree;
 mod value;
 
-pub use blob::{BlobReader, BlobReference};
+pub use blob::BlobReference;
 pub use error::{AccessError, MAX_VALUE_BYTES};
-pub use tree::{Answer, Batch, BulkLoad, Cursor, Entry, Task, Tree, TreeReport, TreeShape, Written};
+pub use tree::{
+    Answer, Batch, BlobReader, BulkLoad, Cursor, Entry, Task, Tree, TreeReport, TreeShape, Written,
+};
 pub use value::Value;

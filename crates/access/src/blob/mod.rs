@@ -12,14 +12,12 @@
 //! latches it shared with the leaf still valid, so whoever frees it waits, or defers.
 
 mod check;
-mod read;
 mod write;
 
 use crate::node::BLOB_REFERENCE_BYTES;
 use vellum_base::{Bytes, Extent, HEADER_BYTES, PAGE_SIZE, PageHeader, PageId, PageKind, checksum};
 
 pub(crate) use check::BlobCheck;
-pub use read::BlobReader;
 pub(crate) use write::write_blob;
 
 /// The unit in which a blob is checked, in bytes.
@@ -81,11 +79,11 @@ impl BlobReference {
 }
 
 /// Where the checksums of a blob begin.
-fn trailer_at(length: u64) -> u64 {
+pub(crate) fn trailer_at(length: u64) -> u64 {
     (HEADER_BYTES as u64 + length).next_multiple_of(8)
 }
 
-fn chunks(length: u64) -> u64 {
+pub(crate) fn chunks(length: u64) -> u64 {
     length.div_ceil(CHUNK_BYTES)
 }
 

@@ -1,12 +1,19 @@
 //! Looking at a whole tree: how large it is, and whether everything in it is as it should be.
 
-use crate::tree::{Tree, descend::Towards};
+use crate::tree::{
+    Tree,
+    descend::{
+        Towards,
+        step::{Approach, Descent},
+    },
+    read::record::{StoredValue, value_in},
+};
 use crate::{
     AccessError,
     blob::{BlobCheck, BlobReference},
-    node::{NodeView, ValueAt, ValueKind},
+    node::NodeView,
 };
-use vellum_base::{Bytes, Extent, PAGE_SIZE, PageHeader, PageId, PageKind};
+use vellum_base::{Extent, PAGE_SIZE, PageHeader, PageId, PageKind};
 use vellum_pool::{OptimisticPage, Pager, PoolError, SharedPage};
 use vellum_vm::AlignedBuffer;
 
@@ -47,27 +54,19 @@ impl TreeShape {
         for index in 0..node.count() {
             key.clear();
             node.append_key(index, &mut key);
-            let at = node.value_location(index);
-            let reference = (at.kind == ValueKind::Blob).then(|| reference_at(node, at)).flatten();
             self.entries += 1;
             self.data_bytes += key.len() as u64;
-            match reference {
-                Some(reference) => {
+            match value_in(node, index) {
+                Some(StoredValue::Blob(reference)) => {
                     self.large_values += 1;
                     self.large_value_pages += reference.extent().pages as u64;
                     self.data_bytes += reference.length;
                 }
-                None => self.data_bytes += at.length as u64,
+                Some(StoredValue::Inline(value)) => self.data_bytes += value.len() as u64,
+                None => {}
             }
         }
     }
-}
-
-/// The reference to a blob that stands at `at` of a leaf.
-fn reference_at(leaf: NodeView<&[u8]>, at: ValueAt) -> Option<BlobReference> {
-    let mut bytes = Vec::with_capacity(at.length);
-    leaf.bytes().append_to(at.at, at.length, &mut bytes);
-    BlobReference::decode(&bytes)
 }
 
 /// What [`Tree::verify`] found.
@@ -136,9 +135,8 @@ impl<P: Pager> Tree<'_, P> {
     /// If a page cannot be read or is damaged.
     pub fn shape(&self) -> Result<TreeShape, AccessError> {
         let root_level = self.pager.run(|| {
-            let root = self.pager.root(self.root)?;
-            let level = self.level_of(&root, None)?;
-            root.validate().map(|()| level)
+            let root = Descent::<P>::begin(self.pager, self.root)?;
+            root.node.validate().map(|()| root.level)
         })?;
         let mut shape = TreeShape { height: root_level as u32 + 1, ..TreeShape::default() };
         for level in 0..=root_level {
@@ -149,10 +147,11 @@ impl<P: Pager> Tree<'_, P> {
 
     /// Shows copies of all nodes of a level to `visit`, in the order of their keys.
     fn for_each_node(&self, level: u8, mut visit: impl FnMut(NodeView<&[u8]>)) -> Result<(), AccessError> {
+        let approach = if level == 0 { Approach::InPassing } else { Approach::Direct };
         let (mut copy, mut fence, mut towards_first) = (Vec::new(), Vec::new(), true);
         loop {
             let towards = if towards_first { Towards::First } else { Towards::Behind(&fence) };
-            if !self.copy_node(towards, level, level == 0, &mut copy)? {
+            if !self.copy_node(towards, level, approach, &mut copy)? {
                 return Ok(());
             }
             let node = NodeView::new(&copy[..]);
@@ -229,14 +228,12 @@ impl<P: Pager> Tree<'_, P> {
     ) {
         let mut key = Vec::new();
         for index in 0..leaf.count() {
-            let at = leaf.value_location(index);
-            if at.kind == ValueKind::Inline {
-                continue;
-            }
-            key.clear();
-            leaf.append_key(index, &mut key);
-            let verified = match reference_at(leaf, at) {
-                Some(reference) if visit(reference.extent()) => self.verify_blob(&key, reference),
+            let verified = match value_in(leaf, index) {
+                Some(StoredValue::Blob(reference)) if visit(reference.extent()) => {
+                    key.clear();
+                    leaf.append_key(index, &mut key);
+                    self.verify_blob(&key, reference)
+                }
                 Some(_) => Ok(()),
                 None => {
                     let page = PageHeader::read(leaf.bytes()).extent.head;
@@ -259,12 +256,11 @@ impl<P: Pager> Tree<'_, P> {
         while page < extent.pages {
             let pages = PIECE_PAGES.min(extent.pages - page);
             let mut piece = AlignedBuffer::new(pages as usize * PAGE_SIZE);
-            let found = self.with_blob(key, |pager, leaf, found| {
-                leaf.validate()?;
+            let found = self.with_blob(key, |leaf, found| {
                 if found != Some(reference) {
                     return Ok(false);
                 }
-                pager.read_part(leaf, extent, page, &mut piece).map(|()| true)
+                self.pager.read_part(leaf, extent, page, &mut piece).map(|()| true)
             })?;
             if !found {
                 let what = "a key of the leaf that refers to it is not found from the root";

@@ -19,32 +19,31 @@
 //!   the next leaf by their parent, or by going down to the fence of the last one.
 //! - A node may be empty; merging is a matter of space, not of correctness.
 
+mod batch;
 mod bulk;
 mod change;
 mod check;
 mod descend;
 mod read;
 
+pub use batch::{
+    Batch,
+    task::{Answer, Task},
+};
 pub use bulk::BulkLoad;
 pub use change::write::Written;
 pub use check::{TreeReport, TreeShape};
-pub use descend::{
-    batch::Batch,
-    operation::{Answer, Task},
+pub use read::{
+    blob_reader::BlobReader,
+    cursor::{Cursor, Entry},
 };
-pub use read::cursor::{Cursor, Entry};
 
 use crate::{
     AccessError,
-    blob::{BlobReader, BlobReference},
-    error::damaged,
-    node::{MAX_KEY_BYTES, NodeMut, NodeView, ValueAt, ValueKind},
-    value::{Held, Value},
+    node::{MAX_KEY_BYTES, NodeMut, NodeView},
 };
-use descend::operation::Part;
-use std::ops::Range;
-use vellum_base::{Bytes, PageId, PageKind};
-use vellum_pool::{AllocatedPage, AppendHints, ExclusivePage, Interrupt, OptimisticPage, Pager, SharedPage};
+use vellum_base::{PageId, PageKind};
+use vellum_pool::{AllocatedPage, AppendHints, ExclusivePage, Interrupt, OptimisticPage, Pager};
 
 /// A B+tree from keys of up to 1024 bytes to values of up to 1 GiB, in the order of the keys' bytes.
 ///
@@ -77,13 +76,6 @@ impl<P> Clone for Tree<'_, P> {
 }
 
 impl<P> Copy for Tree<'_, P> {}
-
-/// What a lookup found in a leaf.
-pub(crate) enum Found<'p, P: Pager + 'p> {
-    Nothing,
-    Inline,
-    Blob(BlobReference, P::Shared<'p>),
-}
 
 impl<'p, P: Pager> Tree<'p, P> {
     /// Makes an empty tree.
@@ -118,201 +110,7 @@ impl<'p, P: Pager> Tree<'p, P> {
     pub fn root(&self) -> PageId {
         self.root
     }
-
-    /// The value of `key`, copied.
-    ///
-    /// # Errors
-    /// If the key is too long, or a page cannot be read or is damaged.
-    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, AccessError> {
-        let mut value = Vec::new();
-        Ok(self.get_into(key, &mut value)?.then_some(value))
-    }
-
-    /// Replaces the contents of `target` by the value of `key`; returns whether there is one. Allocates
-    /// nothing if `target` has room.
-    ///
-    /// # Errors
-    /// As for [`get`](Self::get).
-    #[inline]
-    pub fn get_into(&self, key: &[u8], target: &mut Vec<u8>) -> Result<bool, AccessError> {
-        match self.look_up(key, target)? {
-            Found::Nothing => Ok(false),
-            Found::Inline => Ok(true),
-            Found::Blob(reference, guard) => {
-                let value = Value::<P>(Held::Blob { guard, length: reference.length as usize });
-                target.extend_from_slice(&value);
-                Ok(true)
-            }
-        }
-    }
-
-    /// Replaces the contents of `target` by some bytes of the value of `key`: those of `part` that it has. Returns
-    /// whether there is a value. Of one in a leaf no other bytes are touched, so that reading a few bytes of a record of
-    /// many costs few cache misses; of a large one only the parts around them are read.
-    ///
-    /// # Errors
-    /// As for [`get`](Self::get).
-    ///
-    /// ```
-    /// # use vellum_access::Tree;
-    /// # use vellum_pool::{Pool, PoolOptions};
-    /// # let directory = tempfile::tempdir()?;
-    /// # let pool = Pool::create(directory.path().join("file"), &PoolOptions::default())?;
-    /// let tree = Tree::create(&pool)?;
-    /// tree.insert(b"key", b"a long value")?;
-    /// let mut part = Vec::new();
-    /// assert!(tree.get_part_into(b"key", 2..6, &mut part)?);
-    /// assert_eq!(part, b"long");
-    /// assert!(tree.get_part_into(b"key", 7..100, &mut part)?);
-    /// assert_eq!(part, b"value");
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn get_part_into(
-        &self,
-        key: &[u8],
-        part: Range<usize>,
-        target: &mut Vec<u8>,
-    ) -> Result<bool, AccessError> {
-        check_key(key)?;
-        let wanted = Part { offset: part.start, length: part.len() };
-        loop {
-            let found = self.pager.run(|| {
-                target.clear();
-                let leaf = self.leaf(key)?;
-                let found = NodeView::new(leaf.bytes()).get(key);
-                if let Some(value @ ValueAt { kind: ValueKind::Inline, .. }) = found {
-                    let ValueAt { at, length, .. } = wanted.of(value);
-                    leaf.bytes().append_to(at, length, target);
-                }
-                leaf.validate()?;
-                Ok(found.map(|value| value.kind))
-            })?;
-            match found {
-                None => return Ok(false),
-                Some(ValueKind::Inline) => return Ok(true),
-                Some(ValueKind::Blob) => {}
-            }
-            let Some(mut reader) = self.reader(key)? else { continue };
-            let length = reader.length().saturating_sub(part.start as u64).min(part.len() as u64);
-            target.resize(length as usize, 0);
-            match reader.read_at(part.start as u64, target) {
-                Ok(_) => return Ok(true),
-                // Somebody has replaced or removed it: look again.
-                Err(AccessError::ValueChanged) => {}
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
-    /// The value of `key`: a large one is not copied, but read where it lies, and stays latched as long as
-    /// the result lives.
-    ///
-    /// # Errors
-    /// As for [`get`](Self::get); a value larger than the pool must be read in parts: see
-    /// [`reader`](Self::reader).
-    pub fn value(&self, key: &[u8]) -> Result<Option<Value<'p, P>>, AccessError> {
-        let mut copy = Vec::new();
-        Ok(match self.look_up(key, &mut copy)? {
-            Found::Nothing => None,
-            Found::Inline => Some(Value(Held::Copy(copy))),
-            Found::Blob(reference, guard) => {
-                Some(Value(Held::Blob { guard, length: reference.length as usize }))
-            }
-        })
-    }
-
-    /// The length of the value of `key`, without reading it.
-    ///
-    /// # Errors
-    /// As for [`get`](Self::get).
-    pub fn value_length(&self, key: &[u8]) -> Result<Option<u64>, AccessError> {
-        check_key(key)?;
-        Ok(self.pager.run(|| {
-            let leaf = self.leaf(key)?;
-            let view = NodeView::new(leaf.bytes());
-            let length = match view.get(key) {
-                None => None,
-                Some(at) if at.kind == ValueKind::Inline => Some(at.length as u64),
-                Some(at) => Some(blob_reference::<P>(&leaf, at)?.length),
-            };
-            leaf.validate()?;
-            Ok(length)
-        })?)
-    }
-
-    /// A reader of the value of `key` in parts, if it is a large one; `None` if there is no value or a small
-    /// one, which [`get`](Self::get) reads.
-    ///
-    /// # Errors
-    /// As for [`get`](Self::get).
-    pub fn reader(&self, key: &[u8]) -> Result<Option<BlobReader<'p, P>>, AccessError> {
-        let reference = self.with_blob(key, |_, leaf, found| {
-            leaf.validate()?;
-            Ok(found)
-        })?;
-        Ok(reference.map(|reference| BlobReader::new(*self, key, reference)))
-    }
-
-    /// Runs `read` on the leaf of `key` and the blob that it refers to there.
-    pub(crate) fn with_blob<T>(
-        &self,
-        key: &[u8],
-        mut read: impl FnMut(&'p P, &P::Optimistic<'p>, Option<BlobReference>) -> Result<T, Interrupt>,
-    ) -> Result<T, AccessError> {
-        check_key(key)?;
-        Ok(self.pager.run(|| {
-            let leaf = self.leaf(key)?;
-            let found = match NodeView::new(leaf.bytes()).get(key) {
-                Some(at) if at.kind == ValueKind::Blob => Some(blob_reference::<P>(&leaf, at)?),
-                _ => None,
-            };
-            read(self.pager, &leaf, found)
-        })?)
-    }
-
-    #[inline]
-    fn look_up(&self, key: &[u8], target: &mut Vec<u8>) -> Result<Found<'p, P>, AccessError> {
-        check_key(key)?;
-        Ok(self.pager.run(|| {
-            target.clear();
-            let leaf = self.leaf(key)?;
-            let view = NodeView::new(leaf.bytes());
-            match view.get(key) {
-                None => {
-                    leaf.validate()?;
-                    Ok(Found::Nothing)
-                }
-                Some(at) if at.kind == ValueKind::Inline => {
-                    leaf.bytes().append_to(at.at, at.length, target);
-                    leaf.validate()?;
-                    Ok(Found::Inline)
-                }
-                Some(at) => {
-                    let reference = blob_reference::<P>(&leaf, at)?;
-                    let guard = self.pager.shared(&leaf, reference.extent())?;
-                    if !reference.leads_to(guard.page()) {
-                        return Err(damaged(leaf.id(), NOT_ITS_VALUE));
-                    }
-                    Ok(Found::Blob(reference, guard))
-                }
-            }
-        })?)
-    }
 }
-
-/// Reads the reference to a blob that stands at `at` of a leaf, and makes sure that it really stood there.
-pub(crate) fn blob_reference<'p, P: Pager + 'p>(
-    leaf: &P::Optimistic<'p>,
-    at: ValueAt,
-) -> Result<BlobReference, Interrupt> {
-    let mut bytes = Vec::with_capacity(at.length);
-    leaf.bytes().append_to(at.at, at.length, &mut bytes);
-    leaf.validate()?;
-    BlobReference::decode(&bytes).ok_or_else(|| damaged(leaf.id(), "a reference to a large value is damaged"))
-}
-
-/// What is wrong with a reference that leads to an extent which is not its value.
-const NOT_ITS_VALUE: &str = "a reference to a large value leads to something else";
 
 #[inline]
 pub(crate) fn check_key(key: &[u8]) -> Result<(), AccessError> {

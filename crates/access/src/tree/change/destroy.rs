@@ -1,12 +1,11 @@
 //! Freeing a whole tree.
 
-use crate::tree::Tree;
-use crate::{
-    AccessError,
-    blob::BlobReference,
-    node::{NodeView, ValueKind},
+use crate::tree::{
+    Tree,
+    read::record::{StoredValue, value_in},
 };
-use vellum_base::{Bytes, Extent, PageHeader, PageId, PageKind};
+use crate::{AccessError, node::NodeView};
+use vellum_base::{Extent, PageHeader, PageId, PageKind};
 use vellum_pool::{Pager, PoolError, SharedPage};
 
 impl<P: Pager> Tree<'_, P> {
@@ -46,12 +45,7 @@ impl<P: Pager> Tree<'_, P> {
         todo.extend(view.children().map(|child| (child, view.level().checked_sub(1))));
         let mut result = Ok(());
         for index in 0..if view.is_leaf() { view.count() } else { 0 } {
-            let at = view.value_location(index);
-            let mut reference = Vec::new();
-            if at.kind == ValueKind::Blob {
-                view.bytes().append_to(at.at, at.length, &mut reference);
-            }
-            if let Some(reference) = BlobReference::decode(&reference) {
+            if let Some(StoredValue::Blob(reference)) = value_in(view, index) {
                 result = result.and(self.pager.discard(reference.extent()));
             }
         }

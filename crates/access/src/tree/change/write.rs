@@ -1,6 +1,10 @@
 //! Changing a tree: the leaf is found without latches, and latched at the end.
 
-use crate::tree::{Tree, check_key, latch, view_of};
+use crate::tree::{
+    Tree, check_key, latch,
+    read::record::{RecordLocation, StoredValue, value_in},
+    view_of,
+};
 use crate::{
     AccessError, MAX_VALUE_BYTES,
     blob::{BlobReference, write_blob},
@@ -8,7 +12,6 @@ use crate::{
     node::{MAX_INLINE_RECORD_BYTES, MAX_INLINE_VALUE_BYTES, NodeError, NodeMut, NodeView, ValueKind},
 };
 use std::io::Read;
-use vellum_base::Bytes;
 use vellum_pool::{ExclusivePage, Interrupt, OptimisticPage, Pager, PoolError};
 
 /// How often a record is tried in a leaf that is full and split, which takes a few times, or as many more as
@@ -227,7 +230,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         kind: ValueKind,
         mode: Mode,
     ) -> Result<Attempt, Interrupt> {
-        let find = NodeView::new(leaf.bytes()).find(key);
+        let find = RecordLocation::of(leaf, key);
         if mode != Mode::Upsert && find.found == (mode == Mode::Insert) {
             // A write that will be refused latches nothing.
             leaf.validate()?;
@@ -262,13 +265,12 @@ impl<'p, P: Pager> Tree<'p, P> {
 
     /// Removes a record; returns the blob that it referred to, and whether the leaf should be merged.
     fn try_remove(&self, key: &[u8]) -> Result<Option<(Option<BlobReference>, bool)>, Interrupt> {
-        let leaf = self.leaf(key)?;
-        let find = NodeView::new(leaf.bytes()).find(key);
+        let find = RecordLocation::of(self.leaf(key)?, key);
         if !find.found {
-            leaf.validate()?;
+            find.leaf.validate()?;
             return Ok(None);
         }
-        let mut guard = latch::<P>(leaf)?;
+        let mut guard = latch::<P>(find.leaf)?;
         let id = guard.id();
         let old = self.old_blob(&guard, find.index)?;
         NodeMut::new(guard.page_mut()).remove(find.index).map_err(|fault| damaged(id, fault))?;
@@ -277,14 +279,11 @@ impl<'p, P: Pager> Tree<'p, P> {
 
     /// The blob that a record of a latched leaf refers to, which will be freed.
     fn old_blob(&self, guard: &impl ExclusivePage, index: usize) -> Result<Option<BlobReference>, Interrupt> {
-        let at = view_of(guard).value_location(index);
-        if at.kind == ValueKind::Inline {
-            return Ok(None);
-        }
-        let mut bytes = Vec::with_capacity(at.length);
-        guard.page().append_to(at.at, at.length, &mut bytes);
-        match BlobReference::decode(&bytes) {
-            Some(reference) if self.pager.is_extent(reference.extent()) => Ok(Some(reference)),
+        match value_in(view_of(guard), index) {
+            Some(StoredValue::Inline(_)) => Ok(None),
+            Some(StoredValue::Blob(reference)) if self.pager.is_extent(reference.extent()) => {
+                Ok(Some(reference))
+            }
             _ => Err(damaged(guard.id(), "a reference to a large value is damaged")),
         }
     }

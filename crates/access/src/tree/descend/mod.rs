@@ -1,20 +1,18 @@
-//! The way down, without latches.
+//! The way down, without latches: one step, and three ways of driving it.
+//!
+//! - `step`: from a node to its child;
+//! - `blocking`: one operation at a time;
+//! - `group`: many side by side, as long as all is in memory (group prefetching);
+//! - `amac`: many as a queue of state machines, which may wait for pages (asynchronous memory access chaining).
 
-pub(in crate::tree) mod batch;
+pub(in crate::tree) mod amac;
+mod blocking;
 pub(in crate::tree) mod group;
-pub(in crate::tree) mod operation;
+pub(in crate::tree) mod step;
 
-use crate::tree::Tree;
-use crate::{
-    AccessError,
-    error::damaged,
-    node::{NODE_BYTES, NodeView},
-};
-use vellum_base::{Bytes, PAGE_FORMAT_VERSION, PageId, PageKind};
-use vellum_pool::{Interrupt, OptimisticPage, Pager, PoolError};
-
-/// Bytes 28..32 of the page of a node: its kind, the version of the header, and zeroes.
-const KIND_WORD: u32 = PageKind::TREE_NODE.0 as u32 | (PAGE_FORMAT_VERSION as u32) << 8;
+use crate::node::NodeView;
+use vellum_base::PageId;
+use vellum_pool::{OptimisticPage, Pager};
 
 /// A node, and where its parent refers to it.
 pub(in crate::tree) struct Place<'p, P: Pager + 'p> {
@@ -67,166 +65,6 @@ pub(in crate::tree) enum Towards<'k> {
     First,
     /// The last one.
     Last,
-}
-
-impl<'p, P: Pager> Tree<'p, P> {
-    /// The leaf that covers `key`.
-    #[inline(always)]
-    pub(in crate::tree) fn leaf(&self, key: &[u8]) -> Result<P::Optimistic<'p>, Interrupt> {
-        let mut node = self.pager.root(self.root)?;
-        let mut level = NodeView::new(node.bytes()).level();
-        self.check_node(&node, level, None)?;
-        while level > 0 {
-            let place = NodeView::new(node.bytes()).child_for(key);
-            let child = self.pager.child(&node, place)?;
-            level -= 1;
-            self.check_node(&child, level, Some(level + 1))?;
-            node = child;
-        }
-        Ok(node)
-    }
-
-    /// The node at `level` in the given direction, with its parent. Nothing if the tree is not that high.
-    pub(in crate::tree) fn node_at(
-        &self,
-        towards: Towards<'_>,
-        level: u8,
-    ) -> Result<Option<Place<'p, P>>, Interrupt> {
-        self.node_at_by(towards, level, false)
-    }
-
-    /// The same; `in_passing` says that the look does not keep the node itself in memory.
-    fn node_at_by(
-        &self,
-        towards: Towards<'_>,
-        level: u8,
-        in_passing: bool,
-    ) -> Result<Option<Place<'p, P>>, Interrupt> {
-        let mut place: Place<'p, P> = Place { parent: None, node: self.pager.root(self.root)? };
-        let mut at = self.level_of(&place.node, None)?;
-        if at < level {
-            place.node.validate()?;
-            return Ok(None);
-        }
-        while at > level {
-            let view = NodeView::new(place.node.bytes());
-            let child_place = match towards {
-                Towards::Key(key) => view.child_for(key),
-                Towards::Behind(key) => {
-                    let find = view.find(key);
-                    view.child_place(find.index + usize::from(find.found))
-                }
-                Towards::First => view.child_place(0),
-                Towards::Last => view.child_place(view.count()),
-            };
-            let child = if in_passing && at == level + 1 {
-                self.pager.child_in_passing(&place.node, child_place)?
-            } else {
-                self.pager.child(&place.node, child_place)?
-            };
-            at = self.level_of(&child, Some(at))?;
-            place = Place { parent: Some((place.node, child_place)), node: child };
-        }
-        Ok(Some(place))
-    }
-
-    /// The leaf in the given direction, with its parent. `in_passing` says that the look does not keep it in memory.
-    pub(in crate::tree) fn leaf_at(
-        &self,
-        towards: Towards<'_>,
-        in_passing: bool,
-    ) -> Result<Place<'p, P>, Interrupt> {
-        // Every tree has leaves.
-        let place = self.node_at_by(towards, 0, in_passing)?;
-        place.ok_or_else(|| damaged(self.root, "the root of a tree should be here"))
-    }
-
-    /// The leaf to which `parent` refers at `place`.
-    pub(in crate::tree) fn leaf_of(
-        &self,
-        parent: P::Optimistic<'p>,
-        place: usize,
-        in_passing: bool,
-    ) -> Result<Place<'p, P>, Interrupt> {
-        let node = if in_passing {
-            self.pager.child_in_passing(&parent, place)?
-        } else {
-            self.pager.child(&parent, place)?
-        };
-        self.level_of(&node, Some(1))?;
-        Ok(Place { parent: Some((parent, place)), node })
-    }
-
-    /// Copies the node at `level` in the given direction, as it is at one moment. False if the tree is not that
-    /// high. `in_passing` says that the look does not keep the node in memory.
-    pub(in crate::tree) fn copy_node(
-        &self,
-        towards: Towards<'_>,
-        level: u8,
-        in_passing: bool,
-        copy: &mut Vec<u8>,
-    ) -> Result<bool, AccessError> {
-        let page = self.pager.run(|| {
-            copy.clear();
-            let Some(Place { node, .. }) = self.node_at_by(towards, level, in_passing)? else {
-                return Ok(None);
-            };
-            node.bytes().append_to(0, NODE_BYTES, copy);
-            node.validate().map(|()| Some(node.id()))
-        })?;
-        match page {
-            Some(page) if !leads_on(NodeView::new(&copy[..]), towards) => {
-                Err(PoolError::contents(page, NOT_ITS_FENCES).into())
-            }
-            found => Ok(found.is_some()),
-        }
-    }
-
-    /// The level of a node, which must be one below its parent's, so that a way down always ends.
-    #[inline(always)]
-    pub(in crate::tree) fn level_of(
-        &self,
-        node: &P::Optimistic<'p>,
-        parent_level: Option<u8>,
-    ) -> Result<u8, Interrupt> {
-        let level = NodeView::new(node.bytes()).level();
-        // No parent is a leaf.
-        let expected = parent_level.map_or(level, |parent| parent.saturating_sub(1));
-        self.check_node(node, expected, parent_level).map(|()| level)
-    }
-
-    /// Makes sure that a node is one, and of this level.
-    // The level is no part of the result: a byte in one arm of a `Result` makes the compiler move the others in
-    // bytes too, and the processor stalls when it reads the whole of what was stored so.
-    #[inline(always)]
-    fn check_node(
-        &self,
-        node: &P::Optimistic<'p>,
-        level: u8,
-        parent_level: Option<u8>,
-    ) -> Result<(), Interrupt> {
-        if NodeView::new(node.bytes()).level() == level && node.bytes().u32_at(28) == KIND_WORD {
-            Ok(())
-        } else {
-            Err(self.not_a_node(*node, parent_level))
-        }
-    }
-
-    // The guard is taken by value, so that it need not lie in memory while all is well.
-    #[cold]
-    #[inline(never)]
-    fn not_a_node(&self, node: P::Optimistic<'p>, parent_level: Option<u8>) -> Interrupt {
-        if let Err(interrupt) = node.validate() {
-            return interrupt;
-        }
-        match parent_level {
-            None => damaged(node.id(), "the root of a tree should be here"),
-            Some(parent) => {
-                let level = parent.saturating_sub(1);
-                damaged(node.id(), format!("a tree's node of level {level} should be here"))
-            }
-        }
-    }
 }
 
 /// Whether a node is one that is looked for in this direction. In a sound tree it always is; in a damaged one it

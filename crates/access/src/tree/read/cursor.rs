@@ -11,17 +11,18 @@
 
 use crate::tree::{
     Tree, check_key,
-    descend::{Direction, NOT_ITS_FENCES, Place, Towards, leads_on},
-    read::read_ahead::ReadAhead,
+    descend::{Direction, NOT_ITS_FENCES, Place, Towards, leads_on, step::Approach},
+    read::{
+        read_ahead::ReadAhead,
+        record::{StoredValue, copy_records, value_in},
+    },
 };
 use crate::{
     AccessError,
-    blob::BlobReference,
-    node::{LeafCopy, NODE_BYTES, NodeView, ValueKind},
+    node::{LeafCopy, NODE_BYTES, NodeView},
     value::{Held, Value},
 };
-use std::ops::{Bound, Range};
-use vellum_base::Bytes;
+use std::ops::Bound;
 use vellum_pool::{Interrupt, OptimisticPage, Pager, PoolError};
 
 /// How many bytes of records a cursor copies at a time, to begin with; after these groups it copies whole leaves.
@@ -89,13 +90,7 @@ enum Stand {
 pub struct Entry<'c, 'p, P> {
     tree: Tree<'p, P>,
     key: &'c [u8],
-    value: EntryValue<'c>,
-}
-
-#[derive(Clone, Copy)]
-enum EntryValue<'c> {
-    Inline(&'c [u8]),
-    Blob(BlobReference),
+    value: StoredValue<'c>,
 }
 
 impl<'c, 'p, P: Pager> Entry<'c, 'p, P> {
@@ -107,16 +102,16 @@ impl<'c, 'p, P: Pager> Entry<'c, 'p, P> {
     /// The length of the value, which takes no reading.
     pub fn value_length(&self) -> u64 {
         match self.value {
-            EntryValue::Inline(bytes) => bytes.len() as u64,
-            EntryValue::Blob(reference) => reference.length,
+            StoredValue::Inline(bytes) => bytes.len() as u64,
+            StoredValue::Blob(reference) => reference.length,
         }
     }
 
     /// The value, if it is a small one that the cursor has at hand.
     pub fn inline_value(&self) -> Option<&'c [u8]> {
         match self.value {
-            EntryValue::Inline(bytes) => Some(bytes),
-            EntryValue::Blob(_) => None,
+            StoredValue::Inline(bytes) => Some(bytes),
+            StoredValue::Blob(_) => None,
         }
     }
 
@@ -127,8 +122,8 @@ impl<'c, 'p, P: Pager> Entry<'c, 'p, P> {
     /// As for [`Tree::value`].
     pub fn value(&self) -> Result<Option<Value<'p, P>>, AccessError> {
         match self.value {
-            EntryValue::Inline(bytes) => Ok(Some(Value(Held::Copy(bytes.to_vec())))),
-            EntryValue::Blob(_) => self.tree.value(self.key),
+            StoredValue::Inline(bytes) => Ok(Some(Value(Held::Copy(bytes.to_vec())))),
+            StoredValue::Blob(_) => self.tree.value(self.key),
         }
     }
 }
@@ -216,9 +211,9 @@ impl<'p, P: Pager> Cursor<'p, P> {
             return Ok(None);
         }
         self.stand = Stand::Before;
-        let value = self.value_at(index)?;
+        let Some(value) = value_in(self.leaf.view(), index) else { return Err(self.damaged()) };
         (self.stand, self.index) = (Stand::Behind, index + 1);
-        Ok(Some(self.entry(value)))
+        Ok(Some(Entry { tree: self.tree, key: &self.key, value }))
     }
 
     /// Steps back over the entry before and returns it; `None` at the beginning of the range.
@@ -240,9 +235,9 @@ impl<'p, P: Pager> Cursor<'p, P> {
             return Ok(None);
         }
         self.stand = Stand::Behind;
-        let value = self.value_at(index)?;
+        let Some(value) = value_in(self.leaf.view(), index) else { return Err(self.damaged()) };
         (self.stand, self.index) = (Stand::Before, index);
-        Ok(Some(self.entry(value)))
+        Ok(Some(Entry { tree: self.tree, key: &self.key, value }))
     }
 
     /// Does the next thing that it takes to have the next record in this direction at hand; false if there is none.
@@ -256,10 +251,10 @@ impl<'p, P: Pager> Cursor<'p, P> {
         if at_end {
             return self.go_on(direction);
         }
-        let page = place.node;
-        copy_group(NodeView::new(page.bytes()), self.index, direction, self.groups, &mut self.leaf);
+        let bytes = GROUPS_BYTES.get(self.groups).copied();
+        let copied = copy_records(&place.node, (self.index, direction), bytes, &mut self.leaf);
         self.groups += 1;
-        if page.validate().is_err() {
+        if copied.is_err() {
             // The leaf is not what it was: the copy is worthless, the place in it too.
             self.leave();
         }
@@ -325,7 +320,8 @@ impl<'p, P: Pager> Cursor<'p, P> {
     ) -> Result<(), AccessError> {
         self.leave();
         let Self { tree, key, leaf, groups, .. } = self;
-        let (stand, in_passing) = (self.stand, self.ahead.is_scan());
+        let stand = self.stand;
+        let approach = if self.ahead.is_scan() { Approach::InPassing } else { Approach::Direct };
         let towards = match (stand, direction) {
             (Stand::Start, _) => Towards::First,
             (Stand::End, _) => Towards::Last,
@@ -336,8 +332,8 @@ impl<'p, P: Pager> Cursor<'p, P> {
             let (place, index) = tree.pager.run(|| {
                 sibling = sibling.filter(|(parent, _)| parent.validate().is_ok());
                 let place = match sibling {
-                    Some((parent, place)) => tree.leaf_of(parent, place, in_passing)?,
-                    None => tree.leaf_at(towards, in_passing)?,
+                    Some((parent, place)) => tree.leaf_of(parent, place, approach)?,
+                    None => tree.leaf_at(towards, approach)?,
                 };
                 let view = NodeView::new(place.node.bytes());
                 let index = match towards {
@@ -353,8 +349,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
                 if *groups < GROUPS_BYTES.len() {
                     leaf.begin(view);
                 }
-                copy_group(view, index, direction, *groups, leaf);
-                place.node.validate()?;
+                copy_records(&place.node, (index, direction), GROUPS_BYTES.get(*groups).copied(), leaf)?;
                 Ok::<_, Interrupt>((place, index))
             })?;
             if leads_on(leaf.view(), towards) {
@@ -422,56 +417,9 @@ impl<'p, P: Pager> Cursor<'p, P> {
         }
     }
 
-    /// The value in slot `index` of the copy: its place there, or what it refers to.
-    #[inline]
-    fn value_at(&self, index: usize) -> Result<Located, AccessError> {
-        let view = self.leaf.view();
-        let at = view.value_location(index);
-        let range = at.at..at.at + at.length;
-        let located = view.bytes().get(range.clone()).and_then(|bytes| match at.kind {
-            ValueKind::Inline => Some(Located::Inline(range)),
-            ValueKind::Blob => BlobReference::decode(bytes).map(Located::Blob),
-        });
-        located.ok_or_else(|| self.damaged())
-    }
-
     #[cold]
     fn damaged(&self) -> AccessError {
         let page = self.place.as_ref().map_or(self.tree.root, |place| place.node.id());
         PoolError::contents(page, "a record of this leaf lies outside of it").into()
-    }
-
-    /// The entry whose key has been loaded.
-    #[inline]
-    fn entry(&self, value: Located) -> Entry<'_, 'p, P> {
-        let value = match value {
-            Located::Inline(range) => {
-                EntryValue::Inline(self.leaf.view().bytes().get(range).unwrap_or_default())
-            }
-            Located::Blob(reference) => EntryValue::Blob(reference),
-        };
-        Entry { tree: self.tree, key: &self.key, value }
-    }
-}
-
-/// Where the value of an entry is.
-enum Located {
-    /// At these bytes of the copy of the leaf.
-    Inline(Range<usize>),
-    Blob(BlobReference),
-}
-
-/// Copies the records of a leaf that come next in this direction, `index` being the slot behind the cursor.
-fn copy_group<B: Bytes>(
-    leaf: NodeView<B>,
-    index: usize,
-    direction: Direction,
-    groups: usize,
-    copy: &mut LeafCopy,
-) {
-    match (GROUPS_BYTES.get(groups), direction) {
-        (Some(bytes), Direction::Forward) => copy.add_from(leaf, index, *bytes),
-        (Some(bytes), Direction::Backward) => copy.add_before(leaf, index, *bytes),
-        (None, _) => copy.copy_all(leaf),
     }
 }

@@ -1,4 +1,7 @@
-//! Reading a tree: cursors, and fetching the leaves that they will come to.
+//! Reading a tree: records, values in parts, cursors, and fetching the leaves that they will come to.
 
+pub(super) mod blob_reader;
 pub(super) mod cursor;
-pub(super) mod read_ahead;
+mod get;
+mod read_ahead;
+pub(super) mod record;

@@ -16,7 +16,7 @@
 use crate::node::{NODE_BYTES, NodeView};
 use crate::tree::{
     Tree,
-    descend::{Direction, Towards},
+    descend::{Direction, Towards, step::Approach},
 };
 use std::{cmp::Ordering, collections::VecDeque};
 use vellum_base::{Bytes, PageId};
@@ -146,7 +146,7 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
             Direction::Forward => Towards::Behind(fence),
             Direction::Backward => Towards::Key(fence),
         };
-        if !matches!(tree.copy_node(towards, 1, false, &mut self.parent), Ok(true)) {
+        if !matches!(tree.copy_node(towards, 1, Approach::Direct, &mut self.parent), Ok(true)) {
             self.exhausted = true;
             return;
         }

@@ -1,9 +1,13 @@
 //! Reading a value in parts, checked, without bringing all of it into memory.
 
-use super::{BlobReference, CHUNK_BYTES, chunks, trailer_at};
-use crate::{AccessError, error::damaged, tree::Tree};
+use crate::{
+    AccessError,
+    blob::{BlobReference, CHUNK_BYTES, chunks, trailer_at},
+    error::damaged,
+    tree::Tree,
+};
 use vellum_base::{HEADER_BYTES, PAGE_SIZE, checksum};
-use vellum_pool::{Interrupt, OptimisticPage, Pager};
+use vellum_pool::{Interrupt, Pager};
 use vellum_vm::AlignedBuffer;
 
 /// Reads bytes `at..at + length` of the extent, to which `leaf` refers.
@@ -104,7 +108,7 @@ pub struct BlobReader<'p, P: Pager> {
 }
 
 impl<'p, P: Pager> BlobReader<'p, P> {
-    pub(crate) fn new(tree: Tree<'p, P>, key: &[u8], reference: BlobReference) -> Self {
+    pub(in crate::tree) fn new(tree: Tree<'p, P>, key: &[u8], reference: BlobReference) -> Self {
         Self { tree, key: key.to_vec(), reference, sums: None, chunk: None }
     }
 
@@ -139,10 +143,9 @@ impl<'p, P: Pager> BlobReader<'p, P> {
 
     fn chunk(&mut self, index: u64) -> Result<&[u8], AccessError> {
         if !matches!(&self.chunk, Some((cached, _)) if *cached == index) {
-            let (reference, sums) = (self.reference, &mut self.sums);
-            let bytes = self.tree.with_blob(&self.key, |pager, leaf, found| {
+            let (pager, reference, sums) = (self.tree.pager, self.reference, &mut self.sums);
+            let bytes = self.tree.with_blob(&self.key, |leaf, found| {
                 if found != Some(reference) {
-                    leaf.validate()?;
                     return Ok(None);
                 }
                 read_part(pager, leaf, reference, sums, index).map(Some)

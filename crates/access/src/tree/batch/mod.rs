@@ -15,13 +15,18 @@
 //!
 //! No latch is held between two steps.
 
-use crate::AccessError;
-use crate::tree::{
-    Tree, check_key,
-    descend::group::GROUP_SIZE,
-    descend::operation::{Answer, Fetch, Job, Located, Outcome, Scratch, Stage, Step, Task},
+mod group;
+mod multi_modify;
+mod operation;
+pub(super) mod task;
+
+use crate::{
+    AccessError,
+    tree::{Tree, check_key, descend::group::GROUP_SIZE},
 };
+use operation::{Operation, State, StepResults};
 use std::collections::VecDeque;
+use task::{Answer, Outcome, Performed, Task};
 use vellum_base::PageId;
 use vellum_pool::{Begun, FinishedRead, Interrupt, Miss, Misses, Pager};
 
@@ -64,27 +69,42 @@ const MISSES_MAX: u32 = 10_000;
 pub struct Batch<'p, P: Pager + 'p, K, V> {
     pager: &'p P,
     depth: usize,
-    jobs: Vec<Job<'p, P, K, V>>,
+    /// All operations, and places for more.
+    operations: Vec<Operation<'p, P, K, V>>,
+    /// The places that are free.
     free: Vec<usize>,
     /// Those that can take a step.
     ready: VecDeque<usize>,
-    /// Those that wait for reads of this batch.
-    parked: Vec<(usize, Miss)>,
-    /// Those that want a read for which there was no room, oldest first.
-    starved: VecDeque<(usize, Miss)>,
-    /// Those that met a page that somebody else held or changed.
-    disturbed: Vec<(usize, PageId)>,
-    /// Those that are done and have not been taken, in the order in which they were; who takes them by place does
-    /// not need it.
-    over: VecDeque<usize>,
+    waiting: Waiting,
+    /// Those that are done and have not been taken, in the order in which they were; a caller that takes them by place
+    /// does not need it.
+    done: VecDeque<usize>,
     /// How many are done and have not been taken.
-    finished_count: usize,
+    done_count: usize,
     /// The length of the values of those, in bytes.
     values_bytes: usize,
     /// There is none before the first miss.
     reads: Option<P::Misses<'p>>,
-    finished: Vec<FinishedRead>,
-    room: Scratch,
+    finished_reads: Vec<FinishedRead>,
+    results: StepResults,
+}
+
+/// Operations that cannot take a step, each with what it waits for.
+#[derive(Default)]
+struct Waiting {
+    /// Reads of this batch.
+    reads: Vec<(usize, Miss)>,
+    /// Room for a read, the oldest first.
+    room: VecDeque<(usize, Miss)>,
+    /// Pages that somebody else held or changed.
+    pages: Vec<(usize, PageId)>,
+}
+
+impl Waiting {
+    /// Whether an operation waits for the read of what was missed, which is then under way.
+    fn is_being_read(&self, miss: &Miss) -> bool {
+        self.reads.iter().any(|(_, other)| other.extent == miss.extent)
+    }
 }
 
 impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
@@ -93,25 +113,23 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
         Self {
             pager,
             depth: depth.max(1),
-            jobs: Vec::new(),
+            operations: Vec::new(),
             free: Vec::new(),
             ready: VecDeque::new(),
-            parked: Vec::new(),
-            starved: VecDeque::new(),
-            disturbed: Vec::new(),
-            over: VecDeque::new(),
-            finished_count: 0,
+            waiting: Waiting::default(),
+            done: VecDeque::new(),
+            done_count: 0,
             values_bytes: 0,
             reads: None,
-            finished: Vec::new(),
-            room: Scratch::default(),
+            finished_reads: Vec::new(),
+            results: StepResults::default(),
         }
     }
 
     /// How many operations were begun and not taken yet.
     #[inline]
     pub fn len(&self) -> usize {
-        self.jobs.len() - self.free.len()
+        self.operations.len() - self.free.len()
     }
 
     /// Whether nothing was begun that has not been taken.
@@ -131,31 +149,24 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
     /// is its own until it is taken.
     #[inline]
     pub fn begin(&mut self, tree: Tree<'p, P>, key: K, task: Task<V>, tag: u64) -> usize {
-        let stage = match check_key(key.as_ref()) {
-            Ok(()) => Stage::Start,
-            Err(error) => Stage::Finished(Err(error)),
-        };
-        let over = matches!(stage, Stage::Finished(_));
+        let checked = check_key(key.as_ref());
         let request = Some((key, task));
-        let index = match self.free.pop() {
-            Some(index) => {
-                let job = &mut self.jobs[index];
-                (job.tree, job.request, job.tag, job.stage, job.misses) = (tree, request, tag, stage, 0);
-                job.locates = false;
-                index
+        let operation = Operation { tree, request, tag, state: State::START, misses: 0 };
+        let place = match self.free.pop() {
+            Some(place) => {
+                self.operations[place] = operation;
+                place
             }
             None => {
-                self.jobs.push(Job { tree, request, tag, stage, misses: 0, patient: true, locates: false });
-                self.jobs.len() - 1
+                self.operations.push(operation);
+                self.operations.len() - 1
             }
         };
-        if over {
-            self.finished_count += 1;
-            self.over.push_back(index);
-        } else {
-            self.ready.push_back(index);
+        match checked {
+            Ok(()) => self.ready.push_back(place),
+            Err(error) => self.finish(place, Err(error)),
         }
-        index
+        place
     }
 
     /// Lets each operation that can take a step take one; if none can, looks what has been read, and waits for it
@@ -168,26 +179,21 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
         }
         for _ in 0..self.ready.len() {
             let Some(index) = self.ready.pop_front() else { break };
-            let Some(job) = self.jobs.get_mut(index) else { continue };
-            match job.step(self.pager, &mut self.room) {
-                Ok(Step::More) => self.ready.push_back(index),
-                Ok(Step::Last(outcome)) => {
-                    job.stage = Stage::Finished(Ok(outcome));
-                    self.values_bytes += outcome.bytes();
-                    self.finished_count += 1;
-                    self.over.push_back(index);
-                }
-                Ok(Step::Failed(error)) => self.fail(index, error),
-                // Jobs of a batch are patient.
-                Ok(Step::WouldWait) => self.fail(index, self.pager.no_room().into()),
+            let Some(operation) = self.operations.get_mut(index) else { continue };
+            match operation.step(self.pager, &mut self.results) {
+                Ok(None) => self.ready.push_back(index),
+                Ok(Some(Performed::Done(outcome))) => self.finish(index, Ok(outcome)),
+                Ok(Some(Performed::Failed(error))) => self.finish(index, Err(error)),
+                // Operations of a batch may wait for what they need beyond the leaf.
+                Ok(Some(Performed::WouldWait)) => self.finish(index, Err(self.pager.no_room().into())),
                 Err(interrupt) => self.interrupted(index, interrupt),
             }
         }
-        for Fetch { page, at, bytes } in self.room.fetches.drain(..) {
-            self.pager.prefetch(page, at, bytes);
+        for fetch in self.results.fetches.drain(..) {
+            fetch.begin(self.pager);
         }
-        if !self.disturbed.is_empty() {
-            self.retry_disturbed();
+        if !self.waiting.pages.is_empty() {
+            self.retry_pages();
         }
     }
 
@@ -196,14 +202,14 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
         &mut self,
         visit: impl FnOnce(u64, &K, Result<Answer<'_>, AccessError>) -> T,
     ) -> Option<T> {
-        let index = self.over.pop_front()?;
+        let index = self.done.pop_front()?;
         self.take_from(index, visit)
     }
 
     /// Whether the operation at a place is done. Whoever asks takes all operations by place.
     #[inline]
     fn is_finished(&self, index: usize) -> bool {
-        self.jobs.get(index).is_some_and(|job| matches!(job.stage, Stage::Finished(_)))
+        self.operations.get(index).is_some_and(|operation| matches!(operation.state, State::Finished(_)))
     }
 
     fn take_from<T>(
@@ -213,7 +219,7 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
     ) -> Option<T> {
         let (tag, key, result) = self.end(index)?;
         let found = result.as_ref().map_or(0, Outcome::bytes);
-        let answer = result.map(|outcome| outcome.with(&self.room.values));
+        let answer = result.map(|outcome| outcome.with(&self.results.values));
         let visited = visit(tag, &key, answer);
         self.values_bytes -= found;
         self.tidy_values();
@@ -223,16 +229,16 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
     /// Gives back the place of an operation that is done.
     #[inline]
     fn end(&mut self, index: usize) -> Option<(u64, K, Result<Outcome, AccessError>)> {
-        let job = self.jobs.get_mut(index)?;
-        let stage = std::mem::replace(&mut job.stage, Stage::Start);
-        let Stage::Finished(result) = stage else {
-            job.stage = stage;
+        let operation = self.operations.get_mut(index)?;
+        let state = std::mem::replace(&mut operation.state, State::START);
+        let State::Finished(result) = state else {
+            operation.state = state;
             return None;
         };
-        let (key, _) = job.request.take()?;
+        let (key, _) = operation.request.take()?;
         self.free.push(index);
-        self.finished_count -= 1;
-        Some((job.tag, key, result))
+        self.done_count -= 1;
+        Some((operation.tag, key, result))
     }
 
     /// Begins all operations, in order and as many at once as pays, and shows their answers to `visit` in the same
@@ -253,22 +259,27 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
             if group.is_empty() {
                 return;
             }
-            let done = tree.run_group(&group, &mut room, |answer| {
-                visit(shown, answer);
-                shown += 1;
-            });
+            let done = tree.run_group(
+                &group,
+                |(key, task)| (key.as_ref(), task.by_ref()),
+                &mut room,
+                |answer| {
+                    visit(shown, answer);
+                    shown += 1;
+                },
+            );
             if done < group.len() {
                 break group.drain(done..).chain(tasks);
             }
         };
-        self.run_machines(tree, rest, |_, answer| {
+        self.run_queue(tree, rest, |_, answer| {
             visit(shown, answer);
             shown += 1;
         });
     }
 
     /// The same for operations of which the first will most likely have to wait.
-    pub(in crate::tree) fn run_machines(
+    pub(in crate::tree) fn run_queue(
         &mut self,
         tree: Tree<'p, P>,
         tasks: impl IntoIterator<Item = (K, Task<V>)>,
@@ -289,42 +300,15 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
         );
     }
 
-    /// Finds out where the values of keys are, in order and as many at once as pays, and tells `visit` of each in the
-    /// same order when it and what it is made of have been fetched into the processor's cache. Nothing, if there is none.
-    /// The batch must be empty.
-    pub(in crate::tree) fn locate(
-        &mut self,
-        tree: Tree<'p, P>,
-        keys: impl IntoIterator<Item = K>,
-        mut visit: impl FnMut(K, Result<Option<Located>, AccessError>),
-    ) {
-        let mut keys = keys.into_iter().fuse();
-        self.make_room(keys.size_hint().0);
-        self.run_in_order(
-            |batch| {
-                let index = batch.begin(tree, keys.next()?, Task::Get, 0);
-                if let Some(job) = batch.jobs.get_mut(index) {
-                    job.locates = true;
-                }
-                Some(index)
-            },
-            |batch, index| {
-                let Some((_, key, result)) = batch.end(index) else { return };
-                let located = |outcome| if let Outcome::Located(at) = outcome { Some(at) } else { None };
-                visit(key, result.map(located));
-            },
-        );
-    }
-
     /// Makes room for so many operations, as far as they take steps at once: bit by bit it would take longer than a small
     /// batch itself.
     fn make_room(&mut self, operations: usize) {
         let at_once = operations.min(GROUP_SIZE);
-        self.jobs.reserve(at_once);
+        self.operations.reserve(at_once);
         self.free.reserve(at_once);
         self.ready.reserve(at_once);
-        self.over.reserve(at_once);
-        self.room.fetches.reserve(at_once);
+        self.done.reserve(at_once);
+        self.results.fetches.reserve(at_once);
     }
 
     /// Begins operations, as many at once as pays, until `begin` begins no more, and has `end` take them in the same
@@ -345,7 +329,7 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
                 return;
             }
             self.advance(true);
-            self.over.clear();
+            self.done.clear();
             while let Some(index) = order.pop_front_if(|index| self.is_finished(*index)) {
                 end(self, index);
             }
@@ -354,14 +338,14 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
 
     /// Drops the values that have been taken, when they are more than those that have not.
     fn tidy_values(&mut self) {
-        let values = &mut self.room.values;
-        if self.finished_count == 0 {
+        let values = &mut self.results.values;
+        if self.done_count == 0 {
             values.clear();
             values.shrink_to(VALUES_BYTES_KEPT);
         } else if values.len() > 2 * self.values_bytes + VALUES_BYTES_KEPT {
             let old = std::mem::take(values);
-            for job in &mut self.jobs {
-                if let Stage::Finished(Ok(Outcome::Found { start, bytes })) = &mut job.stage {
+            for operation in &mut self.operations {
+                if let State::Finished(Ok(Outcome::Found { start, bytes })) = &mut operation.state {
                     let value = old.get(*start..*start + *bytes).unwrap_or_default();
                     *start = values.len();
                     values.extend_from_slice(value);
@@ -376,14 +360,14 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
         if self.reads.as_ref().is_some_and(|reads| reads.under_way() > 0) {
             return self.reap(wait);
         }
-        self.begin_starved();
+        self.begin_waiting_reads();
         if !self.ready.is_empty() || !wait || self.reads.as_ref().is_some_and(|r| r.under_way() > 0) {
             return;
         }
         // Nothing is under way: somebody else must do something, or this thread must make room.
-        let (index, interrupt) = match (self.starved.pop_front(), self.disturbed.pop()) {
-            (Some((index, miss)), disturbed) => {
-                self.disturbed.extend(disturbed);
+        let (index, interrupt) = match (self.waiting.room.pop_front(), self.waiting.pages.pop()) {
+            (Some((index, miss)), other) => {
+                self.waiting.pages.extend(other);
                 (index, Interrupt::Miss(miss))
             }
             (None, Some((index, page))) => (index, Interrupt::Conflict(page)),
@@ -391,7 +375,7 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
         };
         match self.pager.resolve(interrupt) {
             Ok(()) => self.ready.push_back(index),
-            Err(error) => self.fail(index, error.into()),
+            Err(error) => self.finish(index, Err(error.into())),
         }
     }
 
@@ -400,39 +384,39 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
         match interrupt {
             Interrupt::Miss(miss) => self.miss(index, miss),
             Interrupt::Conflict(page) => {
-                if let Some(job) = self.jobs.get_mut(index) {
-                    job.stage = Stage::Start;
+                if let Some(operation) = self.operations.get_mut(index) {
+                    operation.state = State::START;
                 }
-                self.disturbed.push((index, page));
+                self.waiting.pages.push((index, page));
             }
-            Interrupt::Fatal(error) => self.fail(index, (*error).into()),
+            Interrupt::Fatal(error) => self.finish(index, Err((*error).into())),
         }
     }
 
-    /// Those that were disturbed by a page which nobody holds any more begin anew.
-    fn retry_disturbed(&mut self) {
+    /// Those that met a page which nobody holds any more begin anew.
+    fn retry_pages(&mut self) {
         let mut kept = 0;
-        for at in 0..self.disturbed.len() {
-            let Some(&(index, page)) = self.disturbed.get(at) else { break };
+        for at in 0..self.waiting.pages.len() {
+            let Some(&(index, page)) = self.waiting.pages.get(at) else { break };
             if self.pager.is_latched(page) {
-                self.disturbed.swap(kept, at);
+                self.waiting.pages.swap(kept, at);
                 kept += 1;
             } else {
                 self.ready.push_back(index);
             }
         }
-        self.disturbed.truncate(kept);
+        self.waiting.pages.truncate(kept);
     }
 
     /// An operation needs an extent that is not in memory.
     fn miss(&mut self, index: usize, miss: Miss) {
-        let Some(job) = self.jobs.get_mut(index) else { return };
-        job.misses += 1;
-        if job.misses > MISSES_MAX {
-            return self.fail(index, self.pager.no_room().into());
+        let Some(operation) = self.operations.get_mut(index) else { return };
+        operation.misses += 1;
+        if operation.misses > MISSES_MAX {
+            return self.finish(index, Err(self.pager.no_room().into()));
         }
-        if self.parked.iter().any(|(_, other)| other.extent == miss.extent) {
-            return self.parked.push((index, miss));
+        if self.waiting.is_being_read(&miss) {
+            return self.waiting.reads.push((index, miss));
         }
         self.begin_read(index, miss);
     }
@@ -443,34 +427,34 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
             match self.pager.misses(self.depth) {
                 Ok(reads) => self.reads = Some(reads),
                 Err(error) => {
-                    self.fail(index, error.into());
+                    self.finish(index, Err(error.into()));
                     return true;
                 }
             }
         }
         let Some(reads) = &mut self.reads else { return true };
         match reads.begin(&miss) {
-            Ok(Begun::Reading) => self.parked.push((index, miss)),
+            Ok(Begun::Reading) => self.waiting.reads.push((index, miss)),
             Ok(Begun::Ready) => self.ready.push_back(index),
-            Ok(Begun::Latched) => self.disturbed.push((index, miss.extent.head)),
+            Ok(Begun::Latched) => self.waiting.pages.push((index, miss.extent.head)),
             Ok(Begun::NoRoom) => {
-                self.starved.push_back((index, miss));
+                self.waiting.room.push_back((index, miss));
                 return false;
             }
-            Err(error) => self.fail(index, error.into()),
+            Err(error) => self.finish(index, Err(error.into())),
         }
         true
     }
 
     /// Begins reads for which there was no room, as far as there is now.
-    fn begin_starved(&mut self) {
-        for _ in 0..self.starved.len() {
-            let Some((index, miss)) = self.starved.pop_front() else { return };
-            if self.parked.iter().any(|(_, other)| other.extent == miss.extent) {
-                self.parked.push((index, miss));
+    fn begin_waiting_reads(&mut self) {
+        for _ in 0..self.waiting.room.len() {
+            let Some((index, miss)) = self.waiting.room.pop_front() else { return };
+            if self.waiting.is_being_read(&miss) {
+                self.waiting.reads.push((index, miss));
             } else if !self.begin_read(index, miss) {
                 // It went to the end of the queue, and belongs at its beginning.
-                self.starved.rotate_right(1);
+                self.waiting.room.rotate_right(1);
                 return;
             }
         }
@@ -479,38 +463,39 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
     /// Takes what has been read, and lets go on who waited for it.
     fn reap(&mut self, wait: bool) {
         let Some(reads) = &mut self.reads else { return };
-        reads.reap(wait, &mut self.finished);
-        if self.finished.is_empty() {
+        reads.reap(wait, &mut self.finished_reads);
+        if self.finished_reads.is_empty() {
             return;
         }
-        let mut finished = std::mem::take(&mut self.finished);
+        let mut finished = std::mem::take(&mut self.finished_reads);
         for FinishedRead { page, result } in finished.drain(..) {
             let mut at = 0;
-            while let Some(&(index, miss)) = self.parked.get(at) {
+            while let Some(&(index, miss)) = self.waiting.reads.get(at) {
                 if miss.extent.head != page {
                     at += 1;
                     continue;
                 }
-                self.parked.swap_remove(at);
+                self.waiting.reads.swap_remove(at);
                 let error = result.as_ref().err();
                 let verdict = error.and_then(|error| self.reads.as_ref()?.verdict(&miss, error));
                 match verdict {
-                    Some(error) => self.fail(index, error.into()),
+                    Some(error) => self.finish(index, Err(error.into())),
                     None => self.ready.push_back(index),
                 }
             }
         }
-        self.finished = finished;
-        if !self.starved.is_empty() {
-            self.begin_starved();
+        self.finished_reads = finished;
+        if !self.waiting.room.is_empty() {
+            self.begin_waiting_reads();
         }
     }
 
-    fn fail(&mut self, index: usize, error: AccessError) {
-        if let Some(job) = self.jobs.get_mut(index) {
-            job.stage = Stage::Finished(Err(error));
-            self.finished_count += 1;
-            self.over.push_back(index);
+    fn finish(&mut self, index: usize, result: Result<Outcome, AccessError>) {
+        if let Some(operation) = self.operations.get_mut(index) {
+            self.values_bytes += result.as_ref().map_or(0, Outcome::bytes);
+            operation.state = State::Finished(result);
+            self.done_count += 1;
+            self.done.push_back(index);
         }
     }
 }
@@ -544,10 +529,10 @@ mod tests {
                     .take_from(place, |_, _, answer| answer.unwrap() == Answer::Value(Some(&value(number))));
                 assert_eq!(taken, Some(true), "{number} in round {round}");
             }
-            assert!(batch.room.values.len() <= VALUES_BYTES_KEPT + 400_000);
+            assert!(batch.results.values.len() <= VALUES_BYTES_KEPT + 400_000);
         }
         let taken = batch.take_from(first, |_, _, answer| answer.unwrap() == Answer::Value(Some(&value(7))));
         assert_eq!(taken, Some(true));
-        assert!(batch.is_empty() && batch.room.values.is_empty());
+        assert!(batch.is_empty() && batch.results.values.is_empty());
     }
 }

@@ -1,0 +1,125 @@
+//! Changing values of many keys where they lie.
+
+use super::{Batch, task::Task};
+use crate::{
+    AccessError,
+    tree::{Tree, change::modify::ChangedLeaf, descend::group::GROUP_SIZE, read::record::RecordLocation},
+};
+use vellum_pool::{Navigation, OptimisticPage, Pager};
+
+/// How much of a value that will be changed is fetched, in bytes. A change of a long one seldom touches all of it.
+const CHANGE_BYTES: usize = 256;
+
+/// Whether a key is the one before, or differs from it in the last byte alone.
+#[inline]
+fn follows<K: AsRef<[u8]>>(keys: &[K], index: usize) -> bool {
+    let key = |index: usize| keys.get(index).and_then(|key| key.as_ref().split_last());
+    let before = index.checked_sub(1).and_then(key);
+    before.zip(key(index)).is_some_and(|((_, before), (_, this))| before == this)
+}
+
+type Location<'p, P> = RecordLocation<<P as Navigation>::Optimistic<'p>>;
+type Locations<'p, P> = [Option<Location<'p, P>>; GROUP_SIZE];
+
+impl<'p, P: Pager> Tree<'p, P> {
+    /// Does for many keys what [`modify`](Self::modify) does for one, with up to `depth` reads under way at once: lets
+    /// `change` change the values, each with the number of its key, and tells `visit` of each whether there was one. Each
+    /// change is atomic by itself. If a key occurs twice, its value is changed twice.
+    ///
+    /// Several changes are on their way to their leaves at once, so their cache misses overlap.
+    ///
+    /// # Errors
+    /// Each change has its own, as for [`modify`](Self::modify).
+    pub fn multi_modify<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        depth: usize,
+        mut change: impl FnMut(usize, &mut [u8]),
+        mut visit: impl FnMut(usize, Result<bool, AccessError>),
+    ) {
+        let (mut number, mut last) = (0, None);
+        let mut rest = keys;
+        'groups: while !rest.is_empty() {
+            let (group, located) = self.locate_firsts(rest);
+            let Some(located) = located else { break };
+            let mut firsts = located.into_iter();
+            for (index, key) in group.iter().map(AsRef::as_ref).enumerate() {
+                let located = if follows(group, index) {
+                    self.locate_beside(key, last).map(Some).or_else(|| self.locate_one(key))
+                } else {
+                    firsts.next()
+                };
+                let Some(located) = located else { break 'groups };
+                let mut change_it = |value: &mut [u8]| change(number, value);
+                // If that fails, the leaf has changed since, or the value is a large one.
+                let changed = located.map_or(Ok(false), |at| {
+                    Ok(self.modify_at(at, &mut last, &mut change_it)
+                        || self.modify(key, change_it)?.is_some())
+                });
+                visit(number, changed);
+                number += 1;
+                rest = rest.get(1..).unwrap_or_default();
+            }
+        }
+        if rest.is_empty() {
+            return;
+        }
+        // Something has to be waited for: for as much as can be at once.
+        let tasks = rest.iter().map(|key| (key, Task::<&[u8]>::GetPart { offset: 0, length: 0 }));
+        let first = number;
+        Batch::new(self.pager, depth).run_queue(*self, tasks, |index, there| {
+            let number = first + index;
+            let key = rest.get(index).map(AsRef::as_ref).unwrap_or_default();
+            let changed = there.and_then(|_| self.modify(key, |value| change(number, value)));
+            visit(number, changed.map(|changed| changed.is_some()));
+        });
+    }
+
+    /// The keys that make a group, and where the values are of those that do not follow another one; nothing if that cannot
+    /// be found without waiting. What follows is mostly in the same leaf, and looked for there first.
+    fn locate_firsts<'k, K: AsRef<[u8]>>(&self, keys: &'k [K]) -> (&'k [K], Option<Locations<'p, P>>) {
+        let mut firsts = [&[][..]; GROUP_SIZE];
+        let (mut count, mut end) = (0, 0);
+        for (index, key) in keys.iter().enumerate() {
+            if !follows(keys, index) {
+                let Some(first) = firsts.get_mut(count) else { break };
+                *first = key.as_ref();
+                count += 1;
+            }
+            end = index + 1;
+        }
+        let located = firsts.get(..count).and_then(|firsts| self.locate_group(firsts));
+        (keys.get(..end).unwrap_or_default(), located)
+    }
+
+    /// Where the value of a key is, or that there is none; nothing if that cannot be found without waiting.
+    fn locate_one(&self, key: &[u8]) -> Option<Option<Location<'p, P>>> {
+        self.locate_group(&[key]).and_then(|located| located.first().copied())
+    }
+
+    /// Where the value of a key is, if it is in the leaf in which one was changed last.
+    fn locate_beside(&self, key: &[u8], last: Option<ChangedLeaf>) -> Option<Location<'p, P>> {
+        let ChangedLeaf { page, left, .. } = last?;
+        let at = RecordLocation::of(self.pager.reacquire(page, left)?, key);
+        at.leaf.validate().ok()?;
+        at.found.then_some(at)
+    }
+
+    /// Where the values of up to [`GROUP_SIZE`] keys are, which are on their way into the cache; behind those stand others.
+    /// Nothing if one of them cannot be found without waiting.
+    #[inline]
+    pub(super) fn locate_group<K: AsRef<[u8]>>(&self, keys: &[K]) -> Option<Locations<'p, P>> {
+        let descents = self.leaves(keys, AsRef::as_ref)?;
+        let mut located = [None; GROUP_SIZE];
+        for ((descent, located), key) in descents.iter().zip(&mut located).zip(keys) {
+            let at = RecordLocation::of(descent.node, key.as_ref());
+            let fetch = at.value(CHANGE_BYTES);
+            at.leaf.validate().ok()?;
+            if at.found {
+                fetch.begin(self.pager);
+                *located = Some(at);
+            }
+        }
+        Some(located)
+    }
+}

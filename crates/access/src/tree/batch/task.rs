@@ -1,0 +1,176 @@
+//! What is to be done with a key, and the one place where it is done, whatever drives the operation.
+
+use crate::{
+    AccessError, Written,
+    node::ValueAt,
+    tree::{
+        Tree,
+        change::write::Mode,
+        read::record::{self, Part},
+    },
+};
+use vellum_pool::{Interrupt, Pager};
+
+/// What to do with a key.
+#[derive(Clone, Copy, Debug)]
+pub enum Task<V> {
+    /// Read its value.
+    Get,
+    /// Read some bytes of its value: up to `length` from `offset` on, as many of them as it has. A large value is
+    /// brought into memory as a whole all the same.
+    GetPart {
+        /// The first byte.
+        offset: usize,
+        /// How many there are at most.
+        length: usize,
+    },
+    /// Store a value, if the key is new.
+    Insert(V),
+    /// Replace its value, if it has one.
+    Update(V),
+    /// Store a value, whether or not it has one.
+    Upsert(V),
+    /// Remove it.
+    Remove,
+}
+
+impl<V> Task<V> {
+    /// The same with a reference to the value that is to be stored.
+    #[inline(always)]
+    pub(in crate::tree) fn by_ref(&self) -> Task<&V> {
+        match self {
+            Self::Get => Task::Get,
+            Self::GetPart { offset, length } => Task::GetPart { offset: *offset, length: *length },
+            Self::Insert(value) => Task::Insert(value),
+            Self::Update(value) => Task::Update(value),
+            Self::Upsert(value) => Task::Upsert(value),
+            Self::Remove => Task::Remove,
+        }
+    }
+
+    /// Which bytes of the value are to be read, if this is about reading it.
+    #[inline(always)]
+    pub(in crate::tree) fn part(&self) -> Option<Part> {
+        match self {
+            Self::Get => Some(Part::ALL),
+            Self::GetPart { offset, length } => Some(Part { offset: *offset, length: *length }),
+            _ => None,
+        }
+    }
+}
+
+/// What came of a [`Task`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Answer<'b> {
+    /// The value that was read, if there is one.
+    Value(Option<&'b [u8]>),
+    /// What a write found.
+    Written(Written),
+    /// Whether what was to be removed was there.
+    Removed(bool),
+}
+
+/// What a [`Task`] came to; a value that was read is among those of its driver.
+#[derive(Clone, Copy)]
+pub(in crate::tree) enum Outcome {
+    Absent,
+    Found { start: usize, bytes: usize },
+    Written(Written),
+    Removed(bool),
+}
+
+impl Outcome {
+    /// The length of the value that has been read, in bytes.
+    pub(in crate::tree) fn bytes(&self) -> usize {
+        if let Self::Found { bytes, .. } = self { *bytes } else { 0 }
+    }
+
+    /// What it comes to, with the values that have been read.
+    #[inline(always)]
+    pub(in crate::tree) fn with(self, values: &[u8]) -> Answer<'_> {
+        match self {
+            Self::Absent => Answer::Value(None),
+            Self::Found { start, bytes } => {
+                let value = values.get(start..).and_then(|rest| rest.get(..bytes));
+                Answer::Value(value)
+            }
+            Self::Written(written) => Answer::Written(written),
+            Self::Removed(removed) => Answer::Removed(removed),
+        }
+    }
+}
+
+/// What a change may wait for. Reading never waits: it is interrupted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::tree) enum Blocking {
+    /// For nothing.
+    Never,
+    /// For what it needs beyond its leaf: a split, a large value. It is interrupted if the leaf is not to be had.
+    BeyondLeaf,
+    /// For its leaf too.
+    Always,
+}
+
+/// How a task ended that was not interrupted.
+pub(in crate::tree) enum Performed {
+    Done(Outcome),
+    Failed(AccessError),
+    /// What is left to be done may wait, which it must not.
+    WouldWait,
+}
+
+impl<'p, P: Pager> Tree<'p, P> {
+    /// Does what a task is about in the leaf of its key, where `found` has been found if it is to be read. A value that
+    /// is read goes behind `values`.
+    #[inline(always)]
+    pub(in crate::tree) fn perform<V: AsRef<[u8]>>(
+        &self,
+        leaf: P::Optimistic<'p>,
+        (key, task): (&[u8], Task<V>),
+        found: Option<ValueAt>,
+        blocking: Blocking,
+        values: &mut Vec<u8>,
+    ) -> Result<Performed, Interrupt> {
+        if let Some(part) = task.part() {
+            let start = values.len();
+            return match record::read_value(self.pager, &leaf, (found, part), values) {
+                Ok(true) => Ok(Performed::Done(Outcome::Found { start, bytes: values.len() - start })),
+                Ok(false) => Ok(Performed::Done(Outcome::Absent)),
+                Err(interrupt) => {
+                    values.truncate(start);
+                    Err(interrupt)
+                }
+            };
+        }
+        self.perform_change(leaf, (key, task), blocking)
+    }
+
+    fn perform_change<V: AsRef<[u8]>>(
+        &self,
+        leaf: P::Optimistic<'p>,
+        (key, task): (&[u8], Task<V>),
+        blocking: Blocking,
+    ) -> Result<Performed, Interrupt> {
+        let (value, mode) = match &task {
+            Task::Insert(value) => (value.as_ref(), Mode::Insert),
+            Task::Update(value) => (value.as_ref(), Mode::Update),
+            Task::Upsert(value) => (value.as_ref(), Mode::Upsert),
+            _ if blocking == Blocking::Never => return Ok(Performed::WouldWait),
+            _ => return Ok(Performed::of(self.remove(key).map(Outcome::Removed))),
+        };
+        let written = match self.write_in_leaf(leaf, key, value, mode) {
+            Ok(Some(written)) => Ok(written),
+            Err(interrupt) if blocking != Blocking::Always => return Err(interrupt),
+            Ok(None) if blocking == Blocking::Never => return Ok(Performed::WouldWait),
+            // Whatever is the matter with the leaf, the call for one key finds out about it.
+            Ok(None) | Err(_) => self.write(key, value, mode),
+        };
+        Ok(Performed::of(written.map(Outcome::Written)))
+    }
+}
+
+impl Performed {
+    fn of(result: Result<Outcome, AccessError>) -> Self {
+        result.map_or_else(Self::Failed, Self::Done)
+    }
+}

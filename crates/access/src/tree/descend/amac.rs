@@ -1,0 +1,66 @@
+//! Many operations as a queue of state machines (*AMAC*, asynchronous memory access chaining: Kocberber, Falsafi, Grot,
+//! PVLDB 2015): the machine of one descent.
+//!
+//! Unlike the operations of a group, each is at a node of its own, may wait for a page to be read, and goes on from its
+//! parent when that is there. Each step touches only what an earlier one has had fetched into the processor's cache, and
+//! says what the next will touch; the owner of the queue begins all fetches of a round together.
+
+use super::{
+    Towards,
+    step::{Approach, Descent, Fetch},
+};
+use vellum_base::PageId;
+use vellum_pool::{Interrupt, Pager};
+
+/// How far a descent has come. It holds no latch.
+pub(in crate::tree) enum DescentState<'p, P: Pager + 'p> {
+    /// It begins at the root.
+    Start,
+    /// The child that was chosen is being fetched.
+    Following(Descent<'p, P>),
+    /// The slots of the node are being fetched among which the search will look.
+    Searching(Descent<'p, P>),
+}
+
+impl<'p, P: Pager + 'p> DescentState<'p, P> {
+    /// Takes the next step towards `key`, and says what the one after that will read; gives the leaf if that has been
+    /// reached, as often as it is asked. After a miss the same step is to be taken again; after a conflict the first.
+    #[inline]
+    pub(in crate::tree) fn advance(
+        &mut self,
+        pager: &'p P,
+        root: PageId,
+        key: &[u8],
+        fetches: &mut Vec<Fetch>,
+    ) -> Result<Option<P::Optimistic<'p>>, Interrupt> {
+        let mut descent = match self {
+            Self::Start => Self::top(pager, root, key)?,
+            Self::Searching(descent) => *descent,
+            Self::Following(descent) => {
+                let mut descent = *descent;
+                descent.follow(pager, Approach::Fetched)?;
+                fetches.push(descent.slots_for(key));
+                *self = Self::Searching(descent);
+                return Ok(None);
+            }
+        };
+        if descent.level == 0 {
+            *self = Self::Searching(descent);
+            return Ok(Some(descent.node));
+        }
+        descent.choose(Towards::Key(key));
+        fetches.push(descent.child_header());
+        *self = Self::Following(descent);
+        Ok(None)
+    }
+
+    /// The root or, if it is no leaf and no parent of leaves, the node below: both are in the cache anyway, because every
+    /// operation comes by.
+    fn top(pager: &'p P, root: PageId, key: &[u8]) -> Result<Descent<'p, P>, Interrupt> {
+        let mut descent = Descent::begin(pager, root)?;
+        if descent.level >= 2 {
+            descent.step(pager, Towards::Key(key), Approach::Direct)?;
+        }
+        Ok(descent)
+    }
+}

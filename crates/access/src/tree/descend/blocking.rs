@@ -1,0 +1,118 @@
+//! One operation at a time: what it needs and is not there interrupts it, and [`Navigation::run`] waits for it.
+//!
+//! [`Navigation::run`]: vellum_pool::Navigation::run
+
+use super::{
+    NOT_ITS_FENCES, Place, Towards, leads_on,
+    step::{Approach, Descent, check_node},
+};
+use crate::{
+    AccessError,
+    error::damaged,
+    node::{NODE_BYTES, NodeView},
+    tree::Tree,
+};
+use vellum_base::Bytes;
+use vellum_pool::{Interrupt, OptimisticPage, Pager, PoolError};
+
+impl<'p, P: Pager> Tree<'p, P> {
+    /// The leaf that covers `key`.
+    #[inline(always)]
+    pub(in crate::tree) fn leaf(&self, key: &[u8]) -> Result<P::Optimistic<'p>, Interrupt> {
+        let mut descent = Descent::<P>::begin(self.pager, self.root)?;
+        while descent.level > 0 {
+            descent.step(self.pager, Towards::Key(key), Approach::Direct)?;
+        }
+        Ok(descent.node)
+    }
+
+    /// The node at `level` in the given direction, with its parent. Nothing if the tree is not that high.
+    pub(in crate::tree) fn node_at(
+        &self,
+        towards: Towards<'_>,
+        level: u8,
+    ) -> Result<Option<Place<'p, P>>, Interrupt> {
+        self.node_by(towards, level, Approach::Direct)
+    }
+
+    /// The same; the node itself is approached in this way.
+    fn node_by(
+        &self,
+        towards: Towards<'_>,
+        level: u8,
+        approach: Approach,
+    ) -> Result<Option<Place<'p, P>>, Interrupt> {
+        let mut descent = Descent::<P>::begin(self.pager, self.root)?;
+        let mut parent = None;
+        if descent.level < level {
+            descent.node.validate()?;
+            return Ok(None);
+        }
+        while descent.level > level {
+            let last = descent.level == level + 1;
+            let node = descent.node;
+            descent.step(self.pager, towards, if last { approach } else { Approach::Direct })?;
+            parent = Some((node, descent.place));
+        }
+        Ok(Some(Place { parent, node: descent.node }))
+    }
+
+    /// The leaf in the given direction, with its parent.
+    pub(in crate::tree) fn leaf_at(
+        &self,
+        towards: Towards<'_>,
+        approach: Approach,
+    ) -> Result<Place<'p, P>, Interrupt> {
+        // Every tree has leaves.
+        let place = self.node_by(towards, 0, approach)?;
+        place.ok_or_else(|| damaged(self.root, "the root of a tree should be here"))
+    }
+
+    /// The leaf to which `parent` refers at `place`.
+    pub(in crate::tree) fn leaf_of(
+        &self,
+        parent: P::Optimistic<'p>,
+        place: usize,
+        approach: Approach,
+    ) -> Result<Place<'p, P>, Interrupt> {
+        let mut descent = Descent::<P> { node: parent, level: 1, place };
+        descent.follow(self.pager, approach)?;
+        Ok(Place { parent: Some((parent, place)), node: descent.node })
+    }
+
+    /// Copies the node at `level` in the given direction, as it is at one moment. False if the tree is not that high.
+    pub(in crate::tree) fn copy_node(
+        &self,
+        towards: Towards<'_>,
+        level: u8,
+        approach: Approach,
+        copy: &mut Vec<u8>,
+    ) -> Result<bool, AccessError> {
+        let page = self.pager.run(|| {
+            copy.clear();
+            let Some(Place { node, .. }) = self.node_by(towards, level, approach)? else {
+                return Ok(None);
+            };
+            node.bytes().append_to(0, NODE_BYTES, copy);
+            node.validate().map(|()| Some(node.id()))
+        })?;
+        match page {
+            Some(page) if !leads_on(NodeView::new(&copy[..]), towards) => {
+                Err(PoolError::contents(page, NOT_ITS_FENCES).into())
+            }
+            found => Ok(found.is_some()),
+        }
+    }
+
+    /// The level of a node, which must be one below its parent's.
+    pub(in crate::tree) fn level_of(
+        &self,
+        node: &P::Optimistic<'p>,
+        parent_level: Option<u8>,
+    ) -> Result<u8, Interrupt> {
+        let level = NodeView::new(node.bytes()).level();
+        // No parent is a leaf.
+        let expected = parent_level.map_or(level, |parent| parent.saturating_sub(1));
+        check_node(node, expected, parent_level).map(|()| level)
+    }
+}

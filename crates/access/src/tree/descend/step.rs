@@ -1,0 +1,154 @@
+//! One step of a descent: from a node to its child. All drivers take this step, and none another.
+//!
+//! A step chooses the child, follows the reference to it, and checks what it finds: a node, one level below. The
+//! parent is validated after the child is first looked at (*optimistic lock coupling*), so both belonged together at
+//! one moment. Between choosing and following a driver may fetch what the child will be read for, and do something
+//! else meanwhile.
+
+use super::Towards;
+use crate::{error::damaged, node::NodeView};
+use vellum_base::{Bytes, PAGE_FORMAT_VERSION, PageId, PageKind};
+use vellum_pool::{Interrupt, OptimisticPage, Pager};
+
+/// Bytes 28..32 of the page of a node: its kind, the version of the header, and zeroes.
+const KIND_WORD: u32 = PageKind::TREE_NODE.0 as u32 | (PAGE_FORMAT_VERSION as u32) << 8;
+
+/// How a child is come to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::tree) enum Approach {
+    /// Nothing of it has been fetched.
+    Direct,
+    /// What will be read of it at first has been fetched.
+    Fetched,
+    /// For a single look, which does not keep it in memory.
+    InPassing,
+}
+
+/// Bytes of a page that will be read soon.
+#[derive(Clone, Copy)]
+pub(in crate::tree) struct Fetch {
+    pub(in crate::tree) page: PageId,
+    pub(in crate::tree) at: usize,
+    pub(in crate::tree) bytes: usize,
+}
+
+impl Fetch {
+    #[inline]
+    pub(in crate::tree) fn begin<P: Pager>(self, pager: &P) {
+        pager.prefetch(self.page, self.at, self.bytes);
+    }
+}
+
+/// An operation on its way down: the node that it has come to, and where the reference stands that it will follow.
+pub(in crate::tree) struct Descent<'p, P: Pager + 'p> {
+    pub(in crate::tree) node: P::Optimistic<'p>,
+    pub(in crate::tree) level: u8,
+    pub(in crate::tree) place: usize,
+}
+
+impl<'p, P: Pager + 'p> Clone for Descent<'p, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<'p, P: Pager + 'p> Copy for Descent<'p, P> {}
+
+impl<'p, P: Pager + 'p> Descent<'p, P> {
+    /// Begins at the root.
+    #[inline(always)]
+    pub(in crate::tree) fn begin(pager: &'p P, root: PageId) -> Result<Self, Interrupt> {
+        let node = pager.root(root)?;
+        let level = NodeView::new(node.bytes()).level();
+        check_node(&node, level, None)?;
+        Ok(Self { node, level, place: 0 })
+    }
+
+    /// The first half of a step: chooses the child. Only for inner nodes.
+    #[inline(always)]
+    pub(in crate::tree) fn choose(&mut self, towards: Towards<'_>) {
+        let view = NodeView::new(self.node.bytes());
+        self.place = match towards {
+            Towards::Key(key) => view.child_for(key),
+            Towards::Behind(key) => {
+                let find = view.find(key);
+                view.child_place(find.index + usize::from(find.found))
+            }
+            Towards::First => view.child_place(0),
+            Towards::Last => view.child_place(view.count()),
+        };
+    }
+
+    /// The second half of a step: goes to the child that was chosen. After an interrupt nothing has changed.
+    // The new level is no part of a result: a byte in one arm of a `Result` makes the compiler move the others in
+    // bytes too, and the processor stalls when it reads the whole of what was stored so.
+    #[inline(always)]
+    pub(in crate::tree) fn follow(&mut self, pager: &'p P, approach: Approach) -> Result<(), Interrupt> {
+        let child = match approach {
+            Approach::Direct => pager.child(&self.node, self.place)?,
+            Approach::Fetched => pager.child_fetched(&self.node, self.place)?,
+            Approach::InPassing => pager.child_in_passing(&self.node, self.place)?,
+        };
+        // No parent is a leaf: in a damaged tree one could be, and is refused for its child's level.
+        let level = self.level.wrapping_sub(1);
+        check_node(&child, level, Some(self.level))?;
+        (self.node, self.level) = (child, level);
+        Ok(())
+    }
+
+    /// A whole step.
+    #[inline(always)]
+    pub(in crate::tree) fn step(
+        &mut self,
+        pager: &'p P,
+        towards: Towards<'_>,
+        approach: Approach,
+    ) -> Result<(), Interrupt> {
+        self.choose(towards);
+        self.follow(pager, approach)
+    }
+
+    /// What will be read at first of the child that was chosen: its header and its hints.
+    #[inline(always)]
+    pub(in crate::tree) fn child_header(&self) -> Fetch {
+        let page = NodeView::new(self.node.bytes()).child_at(self.place);
+        Fetch { page, at: 0, bytes: NodeView::<&[u8]>::GUIDE_BYTES }
+    }
+
+    /// The slots among which a search of the node will look.
+    #[inline(always)]
+    pub(in crate::tree) fn slots_for(&self, key: &[u8]) -> Fetch {
+        let (at, bytes) = NodeView::new(self.node.bytes()).search_range(key);
+        Fetch { page: self.node.id(), at, bytes }
+    }
+}
+
+/// Makes sure that a node is one, and of this level, which is one below its parent's, so that every descent ends.
+#[inline(always)]
+pub(in crate::tree) fn check_node<O: OptimisticPage>(
+    node: &O,
+    level: u8,
+    parent_level: Option<u8>,
+) -> Result<(), Interrupt> {
+    if NodeView::new(node.bytes()).level() == level && node.bytes().u32_at(28) == KIND_WORD {
+        Ok(())
+    } else {
+        Err(not_a_node(*node, parent_level))
+    }
+}
+
+// The guard is taken by value, so that it need not lie in memory while all is well.
+#[cold]
+#[inline(never)]
+fn not_a_node<O: OptimisticPage>(node: O, parent_level: Option<u8>) -> Interrupt {
+    if let Err(interrupt) = node.validate() {
+        return interrupt;
+    }
+    match parent_level {
+        None => damaged(node.id(), "the root of a tree should be here"),
+        Some(parent) => {
+            let level = parent.saturating_sub(1);
+            damaged(node.id(), format!("a tree's node of level {level} should be here"))
+        }
+    }
+}

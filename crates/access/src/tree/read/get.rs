@@ -1,0 +1,150 @@
+//! Lookups of one key.
+
+use super::{
+    blob_reader::BlobReader,
+    record::{Part, Record, find, find_and_read, read_length, read_value, share_blob},
+};
+use crate::{
+    AccessError,
+    blob::BlobReference,
+    tree::{Tree, check_key},
+    value::{Held, Value},
+};
+use std::ops::Range;
+use vellum_pool::{Interrupt, Pager};
+
+impl<'p, P: Pager> Tree<'p, P> {
+    /// The value of `key`, copied.
+    ///
+    /// # Errors
+    /// If the key is too long, or a page cannot be read or is damaged.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, AccessError> {
+        let mut value = Vec::new();
+        Ok(self.get_into(key, &mut value)?.then_some(value))
+    }
+
+    /// Replaces the contents of `target` by the value of `key`; returns whether there is one. Allocates
+    /// nothing if `target` has room.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    #[inline]
+    pub fn get_into(&self, key: &[u8], target: &mut Vec<u8>) -> Result<bool, AccessError> {
+        check_key(key)?;
+        Ok(self.pager.run(|| {
+            target.clear();
+            let leaf = self.leaf(key)?;
+            read_value(self.pager, &leaf, (find(&leaf, key, Part::ALL), Part::ALL), target)
+        })?)
+    }
+
+    /// Replaces the contents of `target` by some bytes of the value of `key`: those of `part` that it has. Returns
+    /// whether there is a value. Of one in a leaf no other bytes are touched, so that reading a few bytes of a record of
+    /// many costs few cache misses; of a large one only the parts around them are read.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    ///
+    /// ```
+    /// # use vellum_access::Tree;
+    /// # use vellum_pool::{Pool, PoolOptions};
+    /// # let directory = tempfile::tempdir()?;
+    /// # let pool = Pool::create(directory.path().join("file"), &PoolOptions::default())?;
+    /// let tree = Tree::create(&pool)?;
+    /// tree.insert(b"key", b"a long value")?;
+    /// let mut part = Vec::new();
+    /// assert!(tree.get_part_into(b"key", 2..6, &mut part)?);
+    /// assert_eq!(part, b"long");
+    /// assert!(tree.get_part_into(b"key", 7..100, &mut part)?);
+    /// assert_eq!(part, b"value");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn get_part_into(
+        &self,
+        key: &[u8],
+        part: Range<usize>,
+        target: &mut Vec<u8>,
+    ) -> Result<bool, AccessError> {
+        check_key(key)?;
+        let wanted = Part { offset: part.start, length: part.len() };
+        loop {
+            let record = self.pager.run(|| {
+                target.clear();
+                find_and_read(&self.leaf(key)?, key, wanted, target)
+            })?;
+            let reference = match record {
+                Record::Absent => return Ok(false),
+                Record::Inline => return Ok(true),
+                Record::Blob(reference) => reference,
+            };
+            let length = reference.length.saturating_sub(part.start as u64).min(part.len() as u64);
+            target.resize(length as usize, 0);
+            match BlobReader::new(*self, key, reference).read_at(part.start as u64, target) {
+                Ok(_) => return Ok(true),
+                // It was replaced or removed meanwhile: try again.
+                Err(AccessError::ValueChanged) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The value of `key`: a large one is not copied, but read where it lies, and stays latched as long as
+    /// the result lives.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get); a value larger than the pool must be read in parts: see
+    /// [`reader`](Self::reader).
+    pub fn value(&self, key: &[u8]) -> Result<Option<Value<'p, P>>, AccessError> {
+        check_key(key)?;
+        let mut copy = Vec::new();
+        let blob = self.pager.run(|| {
+            copy.clear();
+            let leaf = self.leaf(key)?;
+            Ok(match find_and_read(&leaf, key, Part::ALL, &mut copy)? {
+                Record::Absent => None,
+                Record::Inline => Some(None),
+                Record::Blob(reference) => Some(Some((share_blob(self.pager, &leaf, reference)?, reference))),
+            })
+        })?;
+        Ok(blob.map(|blob| match blob {
+            None => Value(Held::Copy(copy)),
+            Some((guard, reference)) => Value(Held::Blob { guard, length: reference.length as usize }),
+        }))
+    }
+
+    /// The length of the value of `key`, without reading it.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub fn value_length(&self, key: &[u8]) -> Result<Option<u64>, AccessError> {
+        check_key(key)?;
+        Ok(self.pager.run(|| read_length(&self.leaf(key)?, key))?)
+    }
+
+    /// A reader of the value of `key` in parts, if it is a large one; `None` if there is no value or a small
+    /// one, which [`get`](Self::get) reads.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub fn reader(&self, key: &[u8]) -> Result<Option<BlobReader<'p, P>>, AccessError> {
+        let reference = self.with_blob(key, |_, found| Ok(found))?;
+        Ok(reference.map(|reference| BlobReader::new(*self, key, reference)))
+    }
+
+    /// Runs `read` on the leaf of `key` and the reference to a large value that it holds there.
+    pub(in crate::tree) fn with_blob<T>(
+        &self,
+        key: &[u8],
+        mut read: impl FnMut(&P::Optimistic<'p>, Option<BlobReference>) -> Result<T, Interrupt>,
+    ) -> Result<T, AccessError> {
+        check_key(key)?;
+        Ok(self.pager.run(|| {
+            let leaf = self.leaf(key)?;
+            let found = match find_and_read(&leaf, key, Part::NONE, &mut Vec::new())? {
+                Record::Blob(reference) => Some(reference),
+                Record::Absent | Record::Inline => None,
+            };
+            read(&leaf, found)
+        })?)
+    }
+}

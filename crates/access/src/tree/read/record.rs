@@ -1,0 +1,234 @@
+//! Reading a record out of a leaf. Every reader does it here, by whatever way it came to the leaf: lookups of one key and
+//! of many, futures, cursors, checks, and changes that look for what they change.
+//!
+//! A reader without a latch *finds* a record, which tells where the wanted bytes of its value lie, so that they can be
+//! fetched into the processor's cache, and then *reads* it, which copies them and makes sure that the leaf was what it
+//! is found to be. What has been found means nothing before that.
+
+use crate::{
+    blob::BlobReference,
+    error::damaged,
+    node::{Find, LeafCopy, NodeView, ValueAt, ValueKind},
+    tree::descend::{Direction, step::Fetch},
+};
+use std::ops::Range;
+use vellum_base::{Bytes, HEADER_BYTES};
+use vellum_pool::{Interrupt, OptimisticPage, Pager, SharedPage};
+
+/// Bytes of a value, as far as it has them.
+#[derive(Clone, Copy)]
+pub(in crate::tree) struct Part {
+    pub(in crate::tree) offset: usize,
+    pub(in crate::tree) length: usize,
+}
+
+impl Part {
+    pub(in crate::tree) const ALL: Self = Self { offset: 0, length: usize::MAX };
+    pub(in crate::tree) const NONE: Self = Self { offset: 0, length: 0 };
+
+    /// Where they are in a value of so many bytes.
+    #[inline]
+    fn within(self, bytes: usize) -> Range<usize> {
+        let start = self.offset.min(bytes);
+        start..start + self.length.min(bytes - start)
+    }
+
+    /// What is to be read of a leaf for them: of a large value the whole reference.
+    #[inline]
+    fn of(self, value: ValueAt) -> ValueAt {
+        match value.kind {
+            ValueKind::Inline => {
+                let part = self.within(value.length);
+                ValueAt { at: value.at + part.start, length: part.len(), ..value }
+            }
+            ValueKind::Blob => value,
+        }
+    }
+}
+
+/// What a leaf has under a key.
+pub(in crate::tree) enum Record {
+    Absent,
+    /// A small value: what was wanted of it has been copied.
+    Inline,
+    /// A large one.
+    Blob(BlobReference),
+}
+
+/// Where in a leaf the wanted part of the value of `key` lies, if the leaf has it.
+#[inline(always)]
+pub(in crate::tree) fn find<O: OptimisticPage>(leaf: &O, key: &[u8], part: Part) -> Option<ValueAt> {
+    NodeView::new(leaf.bytes()).get(key).map(|value| part.of(value))
+}
+
+/// Fetches what was found, if it is a small value.
+#[inline(always)]
+pub(in crate::tree) fn fetch<O: OptimisticPage>(leaf: &O, found: Option<ValueAt>) -> Option<Fetch> {
+    match found {
+        Some(ValueAt { at, length, kind: ValueKind::Inline }) => {
+            Some(Fetch { page: leaf.id(), at, bytes: length })
+        }
+        _ => None,
+    }
+}
+
+/// Appends what was found to `target`, and makes sure that it was there. What has been appended before an interrupt means
+/// nothing.
+#[inline(always)]
+pub(in crate::tree) fn read<O: OptimisticPage>(
+    leaf: &O,
+    found: Option<ValueAt>,
+    target: &mut Vec<u8>,
+) -> Result<Record, Interrupt> {
+    let record = match found {
+        None => Record::Absent,
+        Some(ValueAt { at, length, kind: ValueKind::Inline }) => {
+            leaf.bytes().append_to(at, length, target);
+            Record::Inline
+        }
+        Some(found) => return read_reference(leaf, found).map(Record::Blob),
+    };
+    leaf.validate()?;
+    Ok(record)
+}
+
+#[cold]
+#[inline(never)]
+fn read_reference<O: OptimisticPage>(leaf: &O, found: ValueAt) -> Result<BlobReference, Interrupt> {
+    let mut bytes = Vec::with_capacity(found.length);
+    leaf.bytes().append_to(found.at, found.length, &mut bytes);
+    leaf.validate()?;
+    BlobReference::decode(&bytes).ok_or_else(|| damaged(leaf.id(), "a reference to a large value is damaged"))
+}
+
+/// Finds and reads at once.
+#[inline(always)]
+pub(in crate::tree) fn find_and_read<O: OptimisticPage>(
+    leaf: &O,
+    key: &[u8],
+    part: Part,
+    target: &mut Vec<u8>,
+) -> Result<Record, Interrupt> {
+    read(leaf, find(leaf, key, part), target)
+}
+
+/// The length of the value of `key`, if the leaf has it.
+pub(in crate::tree) fn read_length<O: OptimisticPage>(
+    leaf: &O,
+    key: &[u8],
+) -> Result<Option<u64>, Interrupt> {
+    let found = find(leaf, key, Part::ALL);
+    let record = read(leaf, found.map(|value| Part::NONE.of(value)), &mut Vec::new())?;
+    Ok(match record {
+        Record::Absent => None,
+        Record::Inline => found.map(|value| value.length as u64),
+        Record::Blob(reference) => Some(reference.length),
+    })
+}
+
+/// Appends what was found to `target`, also of a large value, which is brought into memory as a whole; returns whether
+/// there is one.
+#[inline(always)]
+pub(in crate::tree) fn read_value<'p, P: Pager>(
+    pager: &'p P,
+    leaf: &P::Optimistic<'p>,
+    (found, part): (Option<ValueAt>, Part),
+    target: &mut Vec<u8>,
+) -> Result<bool, Interrupt> {
+    match read(leaf, found, target)? {
+        Record::Absent => Ok(false),
+        Record::Inline => Ok(true),
+        Record::Blob(reference) => read_blob(pager, leaf, reference, part, target).map(|()| true),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn read_blob<'p, P: Pager>(
+    pager: &'p P,
+    leaf: &P::Optimistic<'p>,
+    reference: BlobReference,
+    part: Part,
+    target: &mut Vec<u8>,
+) -> Result<(), Interrupt> {
+    let guard = share_blob(pager, leaf, reference)?;
+    let value = guard.page().get(HEADER_BYTES..HEADER_BYTES + reference.length as usize);
+    let value = value.and_then(|value| value.get(part.within(value.len())));
+    target.extend_from_slice(value.unwrap_or_default());
+    Ok(())
+}
+
+/// Latches a large value shared, to which `leaf` refers.
+pub(in crate::tree) fn share_blob<'p, P: Pager>(
+    pager: &'p P,
+    leaf: &P::Optimistic<'p>,
+    reference: BlobReference,
+) -> Result<P::Shared<'p>, Interrupt> {
+    let guard = pager.shared(leaf, reference.extent())?;
+    if reference.leads_to(guard.page()) {
+        Ok(guard)
+    } else {
+        Err(damaged(leaf.id(), "a reference to a large value leads to something else"))
+    }
+}
+
+/// A value, as it stands in a leaf that does not change: a latched one, or a copy.
+#[derive(Clone, Copy)]
+pub(in crate::tree) enum StoredValue<'l> {
+    Inline(&'l [u8]),
+    Blob(BlobReference),
+}
+
+/// The value of the record in a slot of a leaf that does not change; nothing if it is damaged.
+#[inline]
+pub(in crate::tree) fn value_in(leaf: NodeView<&[u8]>, index: usize) -> Option<StoredValue<'_>> {
+    let ValueAt { at, length, kind } = leaf.value_location(index);
+    let bytes = leaf.bytes().get(at..at + length)?;
+    match kind {
+        ValueKind::Inline => Some(StoredValue::Inline(bytes)),
+        ValueKind::Blob => BlobReference::decode(bytes).map(StoredValue::Blob),
+    }
+}
+
+/// Adds records of a leaf to a copy, `index` being the slot behind which or before which they stand, and makes sure that all
+/// that has been copied of the leaf belongs to one moment: `bytes` of them at least if there are so many, or all.
+pub(in crate::tree) fn copy_records<O: OptimisticPage>(
+    leaf: &O,
+    (index, direction): (usize, Direction),
+    bytes: Option<usize>,
+    copy: &mut LeafCopy,
+) -> Result<(), Interrupt> {
+    let view = NodeView::new(leaf.bytes());
+    match (bytes, direction) {
+        (Some(bytes), Direction::Forward) => copy.add_from(view, index, bytes),
+        (Some(bytes), Direction::Backward) => copy.add_before(view, index, bytes),
+        (None, _) => copy.copy_all(view),
+    }
+    leaf.validate()
+}
+
+/// A record of a leaf, or where it would be, as long as the leaf is what it was: for who will change it.
+#[derive(Clone, Copy)]
+pub(in crate::tree) struct RecordLocation<O> {
+    pub(in crate::tree) leaf: O,
+    /// The slot of the record or, if it is not there, the one before which it would be.
+    pub(in crate::tree) index: usize,
+    pub(in crate::tree) found: bool,
+}
+
+impl<O: OptimisticPage> RecordLocation<O> {
+    /// Where `key` is in a leaf that covers it. Means nothing before the leaf is validated or latched, which fails if it
+    /// has changed.
+    #[inline(always)]
+    pub(in crate::tree) fn of(leaf: O, key: &[u8]) -> Self {
+        let Find { index, found } = NodeView::new(leaf.bytes()).find(key);
+        Self { leaf, index, found }
+    }
+
+    /// Its value, or the first bytes of it. Means something only if it was found.
+    #[inline(always)]
+    pub(in crate::tree) fn value(&self, bytes_max: usize) -> Fetch {
+        let ValueAt { at, length, .. } = NodeView::new(self.leaf.bytes()).value_location(self.index);
+        Fetch { page: self.leaf.id(), at, bytes: length.min(bytes_max) }
+    }
+}
