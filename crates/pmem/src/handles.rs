@@ -4,9 +4,9 @@ use crate::{
     core::{Core, Put, Writer},
     error::{PmemError, Result},
     file::FileMedium,
-    format::{Format, Record},
+    format::{Format, Layout, Record},
     medium::Medium,
-    store::{Layout, reclaim_now},
+    reclaim,
     superblock::Shape,
 };
 use std::sync::Arc;
@@ -165,7 +165,7 @@ impl<L: Layout, M: Medium> Client<L, M> {
     ) -> Result<T> {
         match operation(&self.reader.core, &mut self.writer) {
             Err(PmemError::Full { reason }) => {
-                let reclaimed = reclaim_now(&self.reader.core)?;
+                let reclaimed = reclaim::now(&self.reader.core)?;
                 if reclaimed.blocks_compacted == 0 {
                     return Err(PmemError::Full { reason });
                 }

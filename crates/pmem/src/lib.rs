@@ -49,10 +49,10 @@ mod update;
 
 pub use crate::core::Put;
 pub use error::{Damage, PmemError, Result};
-pub use format::{fixed::Fixed, variable::Variable};
+pub use format::{Layout, fixed::Fixed, variable::Variable};
 pub use handles::{Client, Reader};
 pub use options::{Options, Persistence, ReclaimOptions};
 pub use reclaim::Reclaimed;
 pub use recover::Recovery;
-pub use store::{Layout, Statistics, Store, describe};
+pub use store::{Statistics, Store, describe};
 pub use superblock::{Shape, Superblock};

@@ -15,6 +15,7 @@ use crate::{
     index::Look,
     layout::Place,
     medium::{Medium, Site},
+    space::Purpose,
 };
 use std::{
     sync::atomic::Ordering,
@@ -36,6 +37,14 @@ pub struct Reclaimed {
     pub records_moved: u64,
     /// Blocks that were given back to the file system.
     pub blocks_returned: u64,
+}
+
+/// Reclaims space as fast as it goes.
+pub fn now<L: Format, M: Medium>(core: &Core<L, M>) -> Result<Reclaimed> {
+    let mut writer = core.writer(Purpose::Reclaim)?;
+    let outcome = pass(core, &mut writer, &mut Pace::new(1.0, &|_| false));
+    core.end_writer(&mut writer);
+    outcome
 }
 
 /// Sees to it that reclaiming leaves time to others, and ends when it is told to.

@@ -4,7 +4,7 @@ use crate::{
     core::Core,
     error::{PmemError, Result},
     file::{FileMedium, Opening},
-    format::{Format, fixed::Fixed, variable::Variable},
+    format::{Format, Layout},
     handles::{Client, Reader},
     index::Index,
     layout::Geometry,
@@ -23,24 +23,6 @@ use std::{
     time::Duration,
 };
 use vellum_base::PAGE_SIZE;
-
-/// What records are like: [`Fixed`] or [`Variable`].
-pub trait Layout: Format {
-    /// A key.
-    type Key: ?Sized + AsRef<[u8]>;
-    /// A value.
-    type Value: ?Sized + AsRef<[u8]>;
-}
-
-impl<const K: usize, const V: usize> Layout for Fixed<K, V> {
-    type Key = [u8; K];
-    type Value = [u8; V];
-}
-
-impl Layout for Variable {
-    type Key = [u8];
-    type Value = [u8];
-}
 
 /// The number of segments that an index may grow to: some 3 billion entries.
 const SEGMENTS_MAX: u32 = 1 << 21;
@@ -339,21 +321,13 @@ impl<L: Layout, M: Medium> Store<L, M> {
     /// # Errors
     /// [`PmemError::ReadOnly`], or what making changes durable says.
     pub fn reclaim(&self) -> Result<Reclaimed> {
-        reclaim_now(&self.core)
+        reclaim::now(&self.core)
     }
 
     #[cfg(test)]
     pub(crate) fn core(&self) -> &Core<L, M> {
         &self.core
     }
-}
-
-/// Reclaims space as fast as it goes.
-pub fn reclaim_now<L: Format, M: Medium>(core: &Core<L, M>) -> Result<Reclaimed> {
-    let mut writer = core.writer(Purpose::Reclaim)?;
-    let outcome = reclaim::pass(core, &mut writer, &mut Pace::new(1.0, &|_| false));
-    core.end_writer(&mut writer);
-    outcome
 }
 
 impl Background {
@@ -418,6 +392,7 @@ impl Drop for Background {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::format::fixed::Fixed;
 
     #[test]
     fn what_a_device_holds_is_not_overwritten_unless_asked_for() {

@@ -6,12 +6,13 @@
 //! A failed sync is final: Linux may have dropped the data it could not write and report success for the
 //! next call, so a [`DiskFile`] repeats the failure for as long as it is open.
 
-use crate::file::{File, FileDescription, FileOptions, IoEngine, Operation, Request};
+use crate::file::{File, FileDescription, FileOptions};
 use crate::lock::open_locked;
 use crate::plain::{Plain, file_offset};
 use crate::queue::{DiskQueue, Queue};
+use crate::request::{Operation, Request};
 use crate::ring::RingPool;
-use crate::{AlignedBuffer, VmError};
+use crate::{AlignedBuffer, IoEngine, VmError};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};

@@ -17,8 +17,7 @@
 //! selects: one of its own, as long as there are no more threads than lists. Pages that one list lacks are taken
 //! from others by the module.
 
-use crate::memory::Mapping;
-use crate::release::PageRange;
+use crate::memory::{Mapping, PageRange};
 use std::ffi::{c_int, c_ulong};
 use std::fmt;
 use std::fs::File;

@@ -5,9 +5,10 @@
 //! Everything else goes to the file as it is.
 
 use crate::exmap::Exmap;
-use crate::file::{File, FileDescription, Operation, Request};
+use crate::file::{File, FileDescription};
+use crate::memory::PageRange;
 use crate::queue::{Completion, Queue, Wait};
-use crate::release::PageRange;
+use crate::request::{Operation, Request};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;

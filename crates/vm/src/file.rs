@@ -4,7 +4,9 @@
 //! I/O wants that. Buffers are raw addresses, because they are pages of the pool, into which optimistic
 //! readers may look while the kernel fills them.
 
-use crate::{Queue, VmError};
+use crate::queue::Queue;
+use crate::request::Request;
+use crate::{IoEngine, VmError};
 use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -80,70 +82,6 @@ pub trait File: Send + Sync + fmt::Debug {
     /// The file as the kernel knows it, if it does: for reads that go past this interface.
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
-    }
-}
-
-/// Which way a [`Request`] goes.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Operation {
-    /// From the file to memory.
-    Read,
-    /// From memory to the file.
-    Write,
-}
-
-/// One of a batch of reads and writes, see [`File::run`].
-#[derive(Debug)]
-pub struct Request {
-    /// Whether to read or write.
-    pub operation: Operation,
-    /// Where in the file, in bytes.
-    pub offset: u64,
-    /// Where in memory. A write only reads from it.
-    pub address: *mut u8,
-    /// How much, in bytes.
-    pub bytes: usize,
-    /// What came of it. Meaningless before the request was run.
-    pub result: io::Result<()>,
-}
-
-// SAFETY: a request is a description; using its address is up to the caller of `File::run`, which vouches for
-// it.
-unsafe impl Send for Request {}
-// SAFETY: as above.
-unsafe impl Sync for Request {}
-
-impl Request {
-    /// A request to read `bytes` bytes at `offset` to `address`.
-    pub fn read(offset: u64, address: *mut u8, bytes: usize) -> Self {
-        Self { operation: Operation::Read, offset, address, bytes, result: Ok(()) }
-    }
-
-    /// A request to write `bytes` bytes from `address` to `offset`.
-    pub fn write(offset: u64, address: *const u8, bytes: usize) -> Self {
-        Self { operation: Operation::Write, offset, address: address.cast_mut(), bytes, result: Ok(()) }
-    }
-}
-
-/// How requests reach the device.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[non_exhaustive]
-pub enum IoEngine {
-    /// io_uring: batches overlap.
-    IoUring,
-    /// `pread` and `pwrite`, one after the other.
-    Pread,
-    /// No device at all: [`SimulatedFile`](crate::SimulatedFile).
-    Simulated,
-}
-
-impl fmt::Display for IoEngine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::IoUring => "io_uring",
-            Self::Pread => "pread",
-            Self::Simulated => "simulated",
-        })
     }
 }
 

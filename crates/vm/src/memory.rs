@@ -16,6 +16,20 @@ use vellum_base::PAGE_SIZE;
 /// What the C library's interface has no name for yet in every version.
 pub(crate) const MADV_POPULATE_WRITE: libc::c_int = 23;
 
+/// A run of whole pages in memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PageRange {
+    /// The first byte; a multiple of [`PAGE_SIZE`].
+    pub address: *mut u8,
+    /// The size in bytes; a multiple of [`PAGE_SIZE`].
+    pub bytes: usize,
+}
+
+// SAFETY: a range is two numbers; using the address is up to unsafe code.
+unsafe impl Send for PageRange {}
+// SAFETY: as above.
+unsafe impl Sync for PageRange {}
+
 /// A range of address space that belongs to the holder of this value; unmapped when dropped.
 ///
 /// # Examples

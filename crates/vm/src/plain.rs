@@ -1,6 +1,6 @@
 //! Reading and writing by `pread` and `pwrite`: one request at a time, which works everywhere.
 
-use crate::file::{Operation, Request};
+use crate::request::{Operation, Request};
 use crate::transfer::{Transfer, transfer_all};
 use std::io;
 use std::os::fd::AsRawFd;

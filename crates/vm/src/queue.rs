@@ -12,8 +12,8 @@
 //! A ring that fails is drained and not used again; what it did not do, and all that comes later, is done by
 //! `pread` and `pwrite` at the moment of submission. So it is where there is no io_uring from the beginning.
 
-use crate::file::{Operation, Request};
 use crate::plain::Plain;
+use crate::request::{Operation, Request};
 use crate::ring::{Outcome, build_ring, outcome};
 use crate::transfer::{CALL_BYTES_MAX, Transfer};
 use io_uring::{IoUring, opcode, squeue, types};

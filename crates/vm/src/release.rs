@@ -11,8 +11,8 @@
 //! mapping of pages does not exist there either.
 
 use crate::exmap::{Exmap, ExmapCounters};
-use crate::{Mapping, VmError};
-use std::fmt;
+use crate::memory::{Mapping, PageRange};
+use crate::{ReleaseMethod, VmError};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -23,28 +23,6 @@ use vellum_base::PAGE_SIZE;
 
 /// How many ranges go into one call: half of what the kernel takes, more no longer pays.
 const RANGES_PER_CALL: usize = 512;
-
-/// How the memory of pages is given back.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[non_exhaustive]
-pub enum ReleaseMethod {
-    /// `process_madvise` on the own process: a batch a call.
-    ProcessMadvise,
-    /// `madvise`: a range a call.
-    Madvise,
-    /// `/dev/exmap`: a batch a call.
-    Exmap,
-}
-
-impl fmt::Display for ReleaseMethod {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::ProcessMadvise => "process_madvise",
-            Self::Madvise => "madvise",
-            Self::Exmap => "exmap",
-        })
-    }
-}
 
 impl FromStr for ReleaseMethod {
     type Err = VmError;
@@ -62,20 +40,6 @@ impl FromStr for ReleaseMethod {
         }
     }
 }
-
-/// A run of whole pages in memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PageRange {
-    /// The first byte; a multiple of [`PAGE_SIZE`].
-    pub address: *mut u8,
-    /// The size in bytes; a multiple of [`PAGE_SIZE`].
-    pub bytes: usize,
-}
-
-// SAFETY: a range is two numbers; using the address is up to unsafe code.
-unsafe impl Send for PageRange {}
-// SAFETY: as above.
-unsafe impl Sync for PageRange {}
 
 /// Releases batches of pages by the method that works here.
 #[derive(Debug)]

@@ -15,7 +15,7 @@
 //! What a ring could not do for reasons of its own is reported as undone, and the caller does it without
 //! a ring.
 
-use crate::file::{Operation, Request};
+use crate::request::{Operation, Request};
 use crate::transfer::{CALL_BYTES_MAX, Transfer};
 use io_uring::{IoUring, Probe, opcode, types};
 use std::io;

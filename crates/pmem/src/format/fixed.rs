@@ -3,7 +3,7 @@
 //! The first word of a page is its head; then come the words of occupancy bits, 48 slots each, then the slots. How many
 //! there are is worked out when the program is compiled.
 
-use super::{Extent, ExtentKind, Format, Next, Record, Walked};
+use super::{Extent, ExtentKind, Format, Layout, Next, Record, Walked};
 use crate::{
     error::{Damage, Result},
     layout::{
@@ -74,6 +74,11 @@ pub struct FixedCursor {
     begun: u32,
     /// For each word of occupancy bits of each page, the slots that may be used.
     spare: Box<[u64]>,
+}
+
+impl<const K: usize, const V: usize> Layout for Fixed<K, V> {
+    type Key = [u8; K];
+    type Value = [u8; V];
 }
 
 impl<const K: usize, const V: usize> Format for Fixed<K, V> {

@@ -146,6 +146,14 @@ pub enum Next {
     Large(u64),
 }
 
+/// What the records of a store are like: [`Fixed`](fixed::Fixed) or [`Variable`](variable::Variable).
+pub trait Layout: Format {
+    /// A key.
+    type Key: ?Sized + AsRef<[u8]>;
+    /// A value.
+    type Value: ?Sized + AsRef<[u8]>;
+}
+
 /// How records lie in blocks. All functions take the medium and the geometry, and keep nothing.
 pub trait Format: Sized + Send + Sync + 'static {
     /// A client's position in its block.

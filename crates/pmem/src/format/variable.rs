@@ -4,7 +4,7 @@
 //! that takes in as many after it as it needs, and the log goes on there. What does not fit into a block takes blocks
 //! of its own: see `large.rs`. A record always lies in consecutive bytes.
 
-use super::{Extent, ExtentKind, Format, Next, Record, Walked, large};
+use super::{Extent, ExtentKind, Format, Layout, Next, Record, Walked, large};
 use crate::{
     error::{Damage, Result},
     layout::{
@@ -115,6 +115,11 @@ impl Variable {
             }
         }
     }
+}
+
+impl Layout for Variable {
+    type Key = [u8];
+    type Value = [u8];
 }
 
 impl Format for Variable {

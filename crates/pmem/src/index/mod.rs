@@ -22,20 +22,13 @@ mod segment;
 mod visit;
 
 use crate::error::Result;
-use segment::{BUCKETS, PROBES, SLOTS, TOMBSTONE};
+use segment::{BUCKETS, ENTRY_WORDS, META_WORDS, PROBES, SEGMENT_WORDS, TOMBSTONE, home, places};
 use std::sync::{
     Mutex, MutexGuard, PoisonError,
     atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering},
 };
 use vellum_base::PAGE_SIZE;
 use vellum_vm::Mapping;
-
-/// Words of an entry: the hash, then the place.
-const ENTRY_WORDS: usize = 2;
-/// Words of a segment.
-const SEGMENT_WORDS: usize = BUCKETS * SLOTS * ENTRY_WORDS;
-/// Words of the description of a segment: lock, pattern and depth, count; the rest keeps others' locks away.
-const META_WORDS: usize = 8;
 
 /// The index.
 #[derive(Debug)]
@@ -275,17 +268,6 @@ impl Index {
         // Each change of the list is one operation: a panic elsewhere leaves it right.
         self.overflow.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// The bucket in which a hash is looked for first. The directory uses the lowest bits, so these are the highest.
-#[inline]
-fn home(hash: u64) -> usize {
-    (hash >> 56) as usize % BUCKETS
-}
-
-/// The places of a bucket.
-fn places(bucket: &[AtomicU64]) -> impl Iterator<Item = &AtomicU64> {
-    bucket.iter().skip(1).step_by(ENTRY_WORDS)
 }
 
 #[cfg(test)]

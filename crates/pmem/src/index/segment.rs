@@ -1,6 +1,6 @@
 //! Segments: their memory, their locks, how they split and how the directory grows.
 
-use super::{ENTRY_WORDS, Index, META_WORDS, SEGMENT_WORDS, home, places};
+use super::Index;
 use std::sync::{
     PoisonError,
     atomic::{AtomicU64, Ordering},
@@ -12,8 +12,25 @@ pub const BUCKETS: usize = 256;
 pub const SLOTS: usize = 8;
 /// How many buckets an entry may be in.
 pub const PROBES: usize = 4;
+/// Words of an entry: the hash, then the place.
+pub const ENTRY_WORDS: usize = 2;
+/// Words of a segment.
+pub const SEGMENT_WORDS: usize = BUCKETS * SLOTS * ENTRY_WORDS;
+/// Words of the description of a segment: lock, pattern and depth, count; the rest keeps others' locks away.
+pub const META_WORDS: usize = 8;
 /// A place that says: here was an entry, and the bucket was full.
 pub const TOMBSTONE: u64 = 1;
+
+/// The bucket in which a hash is looked for first. The directory uses the lowest bits, so these are the highest.
+#[inline]
+pub fn home(hash: u64) -> usize {
+    (hash >> 56) as usize % BUCKETS
+}
+
+/// The places of a bucket.
+pub fn places(bucket: &[AtomicU64]) -> impl Iterator<Item = &AtomicU64> {
+    bucket.iter().skip(1).step_by(ENTRY_WORDS)
+}
 
 /// A locked segment.
 pub struct Locked<'a> {

@@ -2,16 +2,17 @@
 
 use super::faults::{CrashModel, Faults, FileOperation, OperationCounts};
 use super::image::Image;
-use super::queue::SimulatedQueue;
+use super::queue::{Device, SimulatedQueue, assert_aligned, assert_disjoint};
 use super::state::{Change, Disk};
-use crate::file::{File, FileDescription, IoEngine, Operation, Request};
+use crate::IoEngine;
+use crate::file::{File, FileDescription};
 use crate::queue::Queue;
+use crate::request::{Operation, Request};
 use crate::transfer::{Transfer, transfer_all};
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use vellum_base::PAGE_SIZE;
 
 /// A file in memory that fails as it is told to, the same way each time for the same seed.
 ///
@@ -165,11 +166,6 @@ impl SimulatedFile {
         state(&self.disk)
     }
 
-    /// A random number below `end`.
-    pub(super) fn draw(&self, end: u64) -> u64 {
-        self.state().random.below(end)
-    }
-
     /// Counts an operation, and fails or waits if it is to.
     fn begin(&self, operation: FileOperation, offset: u64, bytes: usize) -> io::Result<()> {
         if operation != FileOperation::Read && self.lock.as_ref().is_some_and(|lock| !lock.exclusive) {
@@ -201,12 +197,14 @@ impl SimulatedFile {
         }
         Ok(there)
     }
+}
 
-    /// What a failing read leaves in memory: anything.
-    ///
-    /// # Safety
-    /// As for [`File::read`].
-    pub(super) unsafe fn scribble(&self, address: *mut u8, bytes: usize) {
+impl Device for SimulatedFile {
+    fn draw(&self, end: u64) -> u64 {
+        self.state().random.below(end)
+    }
+
+    unsafe fn scribble(&self, address: *mut u8, bytes: usize) {
         let mut state = self.state();
         let spoilt = state.random.below(bytes as u64 + 1) as usize;
         // SAFETY: passed on from the caller; the part is not longer than the whole.
@@ -348,34 +346,4 @@ pub(super) fn history(disk: &Disk, only: Option<usize>) -> String {
     // Writing to a string does not fail.
     let _ = disk.history.print(&mut text, name, only);
     text
-}
-
-pub(super) fn assert_aligned(offset: u64, address: *const u8, bytes: usize) {
-    let page = PAGE_SIZE as u64;
-    assert!(
-        offset.is_multiple_of(page)
-            && bytes.is_multiple_of(PAGE_SIZE)
-            && address.addr().is_multiple_of(PAGE_SIZE),
-        "direct I/O wants whole pages, not {bytes} bytes between offset {offset} and address {address:?}"
-    );
-}
-
-/// Requests of one batch happen at the same time, so what one writes no other may touch.
-pub(super) fn assert_disjoint<'a>(requests: impl Iterator<Item = &'a Request> + Clone) {
-    let check = |place: fn(&Request) -> u64, writing: Operation| {
-        let mut sorted: Vec<_> = requests.clone().filter(|request| request.bytes > 0).collect();
-        sorted.sort_by_key(|request| place(request));
-        // How far anything before reaches, and how far what writes does.
-        let (mut reached, mut written) = (0, 0);
-        for request in sorted {
-            let (start, end) = (place(request), place(request).saturating_add(request.bytes as u64));
-            let writes = request.operation == writing;
-            let clear = start >= if writes { reached } else { written };
-            assert!(clear, "a request of this batch overlaps another one: {request:?}");
-            reached = reached.max(end);
-            written = if writes { written.max(end) } else { written };
-        }
-    };
-    check(|request| request.offset, Operation::Write);
-    check(|request| request.address.addr() as u64, Operation::Read);
 }

@@ -3,20 +3,33 @@
 //! From submission on, the memory of a read is the device's: it may hold anything, and does. What a reap finds
 //! done is drawn from the seed, so a request that was submitted first may be reaped last, or long after.
 
-use super::file::{SimulatedFile, assert_aligned, assert_disjoint};
-use crate::file::{File, Operation, Request};
+use crate::file::File;
 use crate::queue::{Completion, Queue, Wait};
+use crate::request::{Operation, Request};
+use vellum_base::PAGE_SIZE;
+
+/// The file that a queue of requests belongs to.
+pub(super) trait Device: File {
+    /// A random number below `end`.
+    fn draw(&self, end: u64) -> u64;
+
+    /// What a failing read leaves in memory: anything.
+    ///
+    /// # Safety
+    /// As for [`File::read`].
+    unsafe fn scribble(&self, address: *mut u8, bytes: usize);
+}
 
 /// Requests to a simulated file that are under way.
 #[derive(Debug)]
-pub(super) struct SimulatedQueue {
-    file: SimulatedFile,
+pub(super) struct SimulatedQueue<D: Device> {
+    file: D,
     depth: usize,
     under_way: Vec<(Request, u64)>,
 }
 
-impl SimulatedQueue {
-    pub fn new(file: SimulatedFile, depth: u32) -> Self {
+impl<D: Device> SimulatedQueue<D> {
+    pub fn new(file: D, depth: u32) -> Self {
         Self { file, depth: depth.max(1) as usize, under_way: Vec::new() }
     }
 
@@ -40,7 +53,7 @@ impl SimulatedQueue {
     }
 }
 
-impl Queue for SimulatedQueue {
+impl<D: Device> Queue for SimulatedQueue<D> {
     fn depth(&self) -> usize {
         self.depth
     }
@@ -72,10 +85,40 @@ impl Queue for SimulatedQueue {
     }
 }
 
-impl Drop for SimulatedQueue {
+impl<D: Device> Drop for SimulatedQueue<D> {
     fn drop(&mut self) {
         while !self.under_way.is_empty() {
             self.complete(self.under_way.len() - 1);
         }
     }
+}
+
+pub(super) fn assert_aligned(offset: u64, address: *const u8, bytes: usize) {
+    let page = PAGE_SIZE as u64;
+    assert!(
+        offset.is_multiple_of(page)
+            && bytes.is_multiple_of(PAGE_SIZE)
+            && address.addr().is_multiple_of(PAGE_SIZE),
+        "direct I/O wants whole pages, not {bytes} bytes between offset {offset} and address {address:?}"
+    );
+}
+
+/// Requests of one batch happen at the same time, so what one writes no other may touch.
+pub(super) fn assert_disjoint<'a>(requests: impl Iterator<Item = &'a Request> + Clone) {
+    let check = |place: fn(&Request) -> u64, writing: Operation| {
+        let mut sorted: Vec<_> = requests.clone().filter(|request| request.bytes > 0).collect();
+        sorted.sort_by_key(|request| place(request));
+        // How far anything before reaches, and how far what writes does.
+        let (mut reached, mut written) = (0, 0);
+        for request in sorted {
+            let (start, end) = (place(request), place(request).saturating_add(request.bytes as u64));
+            let writes = request.operation == writing;
+            let clear = start >= if writes { reached } else { written };
+            assert!(clear, "a request of this batch overlaps another one: {request:?}");
+            reached = reached.max(end);
+            written = if writes { written.max(end) } else { written };
+        }
+    };
+    check(|request| request.offset, Operation::Write);
+    check(|request| request.address.addr() as u64, Operation::Read);
 }
