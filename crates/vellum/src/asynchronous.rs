@@ -7,63 +7,22 @@
 //! The driver holds handles on the database only while it has operations; it gives them up before it says that the
 //! last of them is done, so that a program that has awaited everything can close the database at once.
 //!
-//! Lock order: the inbox; a future's state. Neither is held while an operation runs or a waker is called.
+//! Lock order: the inbox of the driver; a future's state. Neither is held while an operation runs or a waker is called.
 
 use crate::{
-    Answer, Put, Result, Table, Task, Written,
-    database::{Inner, OpenTable},
+    Put, Result, Table, Task, Written,
+    driver::{Driver, lock},
+    shared::{OpenTable, Order, Owned, Slot},
 };
 use std::{
     future::Future,
     pin::Pin,
-    sync::{Arc, Condvar, Mutex, MutexGuard},
+    sync::Arc,
     task::{Context, Poll, Waker},
-    thread,
 };
 use vellum_access::{Batch, Tree};
 use vellum_base::PageId;
 use vellum_pool::Pool;
-
-/// An [`Answer`] that owns its value.
-enum Owned {
-    Value(Option<Vec<u8>>),
-    Written(Written),
-    Removed(bool),
-}
-
-impl From<Answer<'_>> for Owned {
-    fn from(answer: Answer<'_>) -> Self {
-        match answer {
-            Answer::Value(value) => Self::Value(value.map(<[u8]>::to_vec)),
-            Answer::Written(written) => Self::Written(written),
-            Answer::Removed(removed) => Self::Removed(removed),
-        }
-    }
-}
-
-/// What a future and the driver share.
-#[derive(Default)]
-struct Slot {
-    state: Mutex<SlotState>,
-}
-
-#[derive(Default)]
-struct SlotState {
-    result: Option<Result<Owned>>,
-    waker: Option<Waker>,
-}
-
-impl Slot {
-    fn fill(&self, result: Result<Owned>) {
-        let mut state = lock(&self.state);
-        state.result = Some(result);
-        let waker = state.waker.take();
-        drop(state);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-    }
-}
 
 /// An operation on a table that is under way, or will be when it is polled.
 ///
@@ -100,10 +59,10 @@ impl<T> TableFuture<T> {
         lock(&slot.state).waker = Some(waker.clone());
         let (inner, open) = table.handles();
         let order = Order { inner: inner.clone(), open: open.clone(), key, task, slot: slot.clone() };
-        match inner.driver.get_or_init(Driver::start) {
-            Some(driver) => driver.inbox.put(order),
+        match inner.driver.get_or_init(|| Driver::start(run_orders)) {
+            Some(driver) => driver.put(order),
             // The system has no room for a thread: then the operation is done here, and waits.
-            None => run_orders(vec![order], Vec::new),
+            None => run_orders(vec![order], &Vec::new),
         }
         self.slot = Some(slot);
         Poll::Pending
@@ -196,84 +155,8 @@ fn written(answer: &Owned) -> Written {
     }
 }
 
-/// An operation for the driver.
-struct Order {
-    inner: Arc<Inner>,
-    open: Arc<OpenTable>,
-    key: Vec<u8>,
-    task: Task<Vec<u8>>,
-    slot: Arc<Slot>,
-}
-
-/// Where orders wait for the driver.
-#[derive(Default)]
-struct Inbox {
-    state: Mutex<InboxState>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct InboxState {
-    orders: Vec<Order>,
-    stop: bool,
-}
-
-impl Inbox {
-    fn put(&self, order: Order) {
-        lock(&self.state).orders.push(order);
-        self.changed.notify_one();
-    }
-
-    /// What has come meanwhile.
-    fn take(&self) -> Vec<Order> {
-        std::mem::take(&mut lock(&self.state).orders)
-    }
-
-    /// Waits for orders; none when the database is closed.
-    fn wait(&self) -> Option<Vec<Order>> {
-        let state = lock(&self.state);
-        let waited = self.changed.wait_while(state, |state| state.orders.is_empty() && !state.stop);
-        let mut state = waited.unwrap_or_else(|poisoned| poisoned.into_inner());
-        if state.orders.is_empty() { None } else { Some(std::mem::take(&mut state.orders)) }
-    }
-}
-
-/// The thread that runs what has to wait.
-pub(crate) struct Driver {
-    inbox: Arc<Inbox>,
-    thread: Option<thread::JoinHandle<()>>,
-}
-
-impl Driver {
-    fn start() -> Option<Self> {
-        let inbox = Arc::new(Inbox::default());
-        let shared = inbox.clone();
-        let run = move || {
-            while let Some(orders) = shared.wait() {
-                run_orders(orders, || shared.take());
-            }
-        };
-        let thread = thread::Builder::new().name("vellum-driver".into()).spawn(run).ok()?;
-        Some(Self { inbox, thread: Some(thread) })
-    }
-}
-
-impl Drop for Driver {
-    fn drop(&mut self) {
-        lock(&self.inbox.state).stop = true;
-        self.inbox.changed.notify_all();
-        // The driver itself may be the one that drops the last handle of the database.
-        if let Some(thread) =
-            self.thread.take().filter(|thread| thread.thread().id() != thread::current().id())
-        {
-            // A panic in it has been reported where it happened.
-            let _ = thread.join();
-        }
-    }
-}
-
 /// Runs orders of one database, and those that `more` gives in between, until all are done.
-fn run_orders(mut orders: Vec<Order>, more: impl Fn() -> Vec<Order>) {
+fn run_orders(mut orders: Vec<Order>, more: &dyn Fn() -> Vec<Order>) {
     let Some(inner) = orders.first().map(|order| order.inner.clone()) else { return };
     let mut under_way: Vec<Option<(Arc<Slot>, Arc<OpenTable>)>> = Vec::new();
     let mut free: Vec<usize> = Vec::new();
@@ -312,9 +195,4 @@ fn run_orders(mut orders: Vec<Order>, more: impl Fn() -> Vec<Order>) {
 
 fn root_of(open: &OpenTable) -> PageId {
     open.root
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing panics while it is held.
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

@@ -2,8 +2,8 @@
 
 use crate::{
     Error, Options, Result, Table, VerifyReport,
-    asynchronous::Driver,
     catalog::{self, NAME_BYTES_MAX},
+    shared::{Inner, OpenTable},
     verify::{self, Progress},
 };
 use std::{
@@ -26,28 +26,6 @@ pub type Statistics = PoolStatistics;
 #[derive(Clone)]
 pub struct Database {
     inner: Arc<Inner>,
-}
-
-/// What all handles share.
-pub(crate) struct Inner {
-    /// The thread of asynchronous calls, once there was one that had to wait. Ends before the pool goes.
-    pub(crate) driver: OnceLock<Option<Driver>>,
-    pub(crate) pool: Pool,
-    /// How many reads of one batch may be under way at once.
-    pub(crate) read_depth: usize,
-    /// Whether opening it created it.
-    created: bool,
-    /// The tables that have handles. Locked while tables are created, opened and dropped, never during an
-    /// operation on one.
-    open: Mutex<HashMap<String, Weak<OpenTable>>>,
-}
-
-/// A table that has handles.
-pub(crate) struct OpenTable {
-    pub(crate) name: String,
-    pub(crate) root: PageId,
-    /// Where its last leaf is, while records are appended.
-    pub(crate) ends: AppendHints,
 }
 
 /// A table, as [`Database::tables`] lists it.
@@ -268,22 +246,6 @@ impl Database {
             table
         });
         Table::new(self.inner.clone(), table)
-    }
-}
-
-impl Inner {
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Weak<OpenTable>>> {
-        self.open.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        // After a panic something may be half done: then it is better that opening says so.
-        if !std::thread::panicking() {
-            // An error has nowhere to go; opening will say that the file was not closed cleanly.
-            let _ = self.pool.checkpoint();
-        }
     }
 }
 

@@ -2,8 +2,8 @@
 
 use crate::{
     BulkLoader, BulkOptions, Cursor, KeyRange, Result, Value, ValueReader,
-    database::{Inner, OpenTable},
     range::end_of_prefix,
+    shared::{Inner, OpenTable},
 };
 use std::{
     io::Read,

@@ -1,0 +1,83 @@
+//! A thread that runs orders: the *driver* of a database.
+//!
+//! The lock of the inbox is not held while an order runs.
+
+use std::{
+    sync::{Arc, Condvar, Mutex, MutexGuard},
+    thread,
+};
+
+/// The thread that runs what has to wait.
+pub(crate) struct Driver<O> {
+    inbox: Arc<Inbox<O>>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl<O: Send + 'static> Driver<O> {
+    /// Starts the thread; none if the system has no room for one. `run` runs orders, and those that its second
+    /// argument gives in between, until all are done.
+    pub fn start(run: fn(Vec<O>, &dyn Fn() -> Vec<O>)) -> Option<Self> {
+        let state = Mutex::new(InboxState { orders: Vec::new(), stop: false });
+        let inbox = Arc::new(Inbox { state, changed: Condvar::new() });
+        let shared = inbox.clone();
+        let work = move || {
+            while let Some(orders) = shared.wait() {
+                run(orders, &|| shared.take());
+            }
+        };
+        let thread = thread::Builder::new().name("vellum-driver".into()).spawn(work).ok()?;
+        Some(Self { inbox, thread: Some(thread) })
+    }
+
+    /// Hands it an order.
+    pub fn put(&self, order: O) {
+        lock(&self.inbox.state).orders.push(order);
+        self.inbox.changed.notify_one();
+    }
+}
+
+impl<O> Drop for Driver<O> {
+    fn drop(&mut self) {
+        lock(&self.inbox.state).stop = true;
+        self.inbox.changed.notify_all();
+        // The driver itself may be the one that drops the last handle of the database.
+        if let Some(thread) =
+            self.thread.take().filter(|thread| thread.thread().id() != thread::current().id())
+        {
+            // A panic in it has been reported where it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Locks a mutex of the driver or of an order.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing panics while it is held.
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Where orders wait for the driver.
+struct Inbox<O> {
+    state: Mutex<InboxState<O>>,
+    changed: Condvar,
+}
+
+struct InboxState<O> {
+    orders: Vec<O>,
+    stop: bool,
+}
+
+impl<O> Inbox<O> {
+    /// What has come meanwhile.
+    fn take(&self) -> Vec<O> {
+        std::mem::take(&mut lock(&self.state).orders)
+    }
+
+    /// Waits for orders; none when the database is closed.
+    fn wait(&self) -> Option<Vec<O>> {
+        let state = lock(&self.state);
+        let waited = self.changed.wait_while(state, |state| state.orders.is_empty() && !state.stop);
+        let mut state = waited.unwrap_or_else(|poisoned| poisoned.into_inner());
+        if state.orders.is_empty() { None } else { Some(std::mem::take(&mut state.orders)) }
+    }
+}

@@ -1,0 +1,101 @@
+//! What the handles of a database share: the pool, its tables that are open, and orders for its driver.
+
+use crate::{
+    Answer, Result, Task, Written,
+    driver::{Driver, lock},
+};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, OnceLock, Weak},
+    task::Waker,
+};
+use vellum_base::PageId;
+use vellum_pool::{AppendHints, Pool};
+
+/// What all handles share.
+pub(crate) struct Inner {
+    /// The thread of asynchronous calls, once there was one that had to wait. Ends before the pool goes.
+    pub(crate) driver: OnceLock<Option<Driver<Order>>>,
+    pub(crate) pool: Pool,
+    /// How many reads of one batch may be under way at once.
+    pub(crate) read_depth: usize,
+    /// Whether opening it created it.
+    pub(crate) created: bool,
+    /// The tables that have handles. Locked while tables are created, opened and dropped, never during an
+    /// operation on one.
+    pub(crate) open: Mutex<HashMap<String, Weak<OpenTable>>>,
+}
+
+/// A table that has handles.
+pub(crate) struct OpenTable {
+    pub(crate) name: String,
+    pub(crate) root: PageId,
+    /// Where its last leaf is, while records are appended.
+    pub(crate) ends: AppendHints,
+}
+
+impl Inner {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, HashMap<String, Weak<OpenTable>>> {
+        self.open.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // After a panic something may be half done: then it is better that opening says so.
+        if !std::thread::panicking() {
+            // An error has nowhere to go; opening will say that the file was not closed cleanly.
+            let _ = self.pool.checkpoint();
+        }
+    }
+}
+
+/// An operation for the driver.
+pub(crate) struct Order {
+    pub(crate) inner: Arc<Inner>,
+    pub(crate) open: Arc<OpenTable>,
+    pub(crate) key: Vec<u8>,
+    pub(crate) task: Task<Vec<u8>>,
+    pub(crate) slot: Arc<Slot>,
+}
+
+/// An [`Answer`] that owns its value.
+pub(crate) enum Owned {
+    Value(Option<Vec<u8>>),
+    Written(Written),
+    Removed(bool),
+}
+
+impl From<Answer<'_>> for Owned {
+    fn from(answer: Answer<'_>) -> Self {
+        match answer {
+            Answer::Value(value) => Self::Value(value.map(<[u8]>::to_vec)),
+            Answer::Written(written) => Self::Written(written),
+            Answer::Removed(removed) => Self::Removed(removed),
+        }
+    }
+}
+
+/// What a future and the driver share.
+#[derive(Default)]
+pub(crate) struct Slot {
+    pub(crate) state: Mutex<SlotState>,
+}
+
+#[derive(Default)]
+pub(crate) struct SlotState {
+    pub(crate) result: Option<Result<Owned>>,
+    pub(crate) waker: Option<Waker>,
+}
+
+impl Slot {
+    pub(crate) fn fill(&self, result: Result<Owned>) {
+        let mut state = lock(&self.state);
+        state.result = Some(result);
+        let waker = state.waker.take();
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
