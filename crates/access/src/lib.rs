@@ -4,6 +4,7 @@
 //! - [`Batch`]: many operations on trees at once, by one thread, whose cache misses and reads overlap;
 //! - [`BulkLoad`]: a tree from records in the order of their keys, from its leaves up;
 //! - [`BlobReader`] and what is behind it: values too large for a leaf, each in an extent of its own;
+//! - [`redo`] and [`PageChange`]: what is done to pages, as data;
 //! - [`node`]: the layout of the tree's nodes.
 //!
 //! Everything is written against [`vellum_pool::Pager`] and knows neither the pool nor files.
@@ -11,12 +12,14 @@
 
 mod blob;
 mod error;
+mod gateway;
 pub mod node;
 mod tree;
 mod value;
 
 pub use blob::BlobReference;
 pub use error::{AccessError, MAX_VALUE_BYTES};
+pub use gateway::{ChangeRecord, NodeImage, PageChange, RecordFault, ValueImage, redo};
 pub use tree::{
     Answer, Batch, BlobReader, BulkLoad, Cursor, Entry, Task, Tree, TreeReport, TreeShape, Written,
 };

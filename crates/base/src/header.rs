@@ -156,6 +156,14 @@ pub fn stamp_checksum(bytes: &mut [u8]) {
     bytes[0..8].copy_from_slice(&sum.to_le_bytes());
 }
 
+/// Stores the place in the log of the last change of a page in its header. Nothing, if `bytes` is shorter than a header.
+#[inline]
+pub fn stamp_lsn(bytes: &mut [u8], lsn: Lsn) {
+    if let Some(target) = bytes.get_mut(16..24) {
+        target.copy_from_slice(&lsn.0.to_le_bytes());
+    }
+}
+
 /// Checks that `bytes`, just read from storage, are the extent that was asked for.
 ///
 /// # Errors

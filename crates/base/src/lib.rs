@@ -12,7 +12,7 @@ mod ids;
 pub use bytes::Bytes;
 pub use header::{
     ChecksumStream, HEADER_BYTES, HeaderFault, PAGE_FORMAT_VERSION, PageHeader, PageKind, checksum,
-    stamp_checksum, verify_header,
+    stamp_checksum, stamp_lsn, verify_header,
 };
 pub use ids::{Extent, Lsn, PageId};
 

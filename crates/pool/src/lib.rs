@@ -47,8 +47,8 @@ pub use {
     page::optimistic_bytes::OptimisticBytes,
     page::state::SHARED_HOLDERS_MAX,
     pager::{
-        AllocatedPage, Allocation, AsynchronousReads, Begun, ExclusivePage, ExtentWriter, FinishedRead,
-        Misses, Navigation, OptimisticPage, PageWriter, Pager, SharedPage, Streams,
+        AllocatedPage, Allocation, AsynchronousReads, Begun, ChangeRecords, ExclusivePage, ExtentWriter,
+        FinishedRead, Misses, Navigation, OptimisticPage, PageWriter, Pager, SharedPage, Streams,
     },
     pool::Pool,
     replacement::resident_set::{EXTENT_PAGES_MAX, PAGE_ID_MAX},

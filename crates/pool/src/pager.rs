@@ -29,7 +29,7 @@
 use crate::error::{Interrupt, Miss, PoolError};
 use crate::replacement::resident_set::EXTENT_PAGES_MAX;
 use std::collections::VecDeque;
-use vellum_base::{Bytes, Extent, PAGE_SIZE, PageId, PageKind};
+use vellum_base::{Bytes, Extent, Lsn, PAGE_SIZE, PageId, PageKind};
 use vellum_vm::AlignedBuffer;
 
 /// A guard that holds nothing: see [`OptimisticGuard`](crate::OptimisticGuard).
@@ -201,9 +201,9 @@ pub trait Misses {
 }
 
 /// Everything that a structure needs of what brings its pages into memory.
-pub trait Pager: Navigation + Allocation + AsynchronousReads + Streams {}
+pub trait Pager: Navigation + Allocation + AsynchronousReads + Streams + ChangeRecords {}
 
-impl<P: Navigation + Allocation + AsynchronousReads + Streams> Pager for P {}
+impl<P: Navigation + Allocation + AsynchronousReads + Streams + ChangeRecords> Pager for P {}
 
 /// The ways from page to page, and waiting for what is in the way.
 pub trait Navigation: Send + Sync {
@@ -444,4 +444,20 @@ pub trait Streams: Navigation {
         buffer.copy_from_slice(part);
         Ok(())
     }
+}
+
+/// Where the records of changes go: to a log, if there is one. By default there is none.
+pub trait ChangeRecords {
+    /// Whether changes are recorded. If not, nothing is gathered for that, and nothing below is called.
+    const RECORDS: bool = false;
+
+    /// Reserves the place of a record that is `bytes` long, and gives its number, which is greater than those of all records
+    /// before. All pages that the change is about are latched, so for each page the order of the numbers is that of its
+    /// changes. It cannot fail, because the pages have been changed; a log that has failed says so to whoever waits for it.
+    fn reserve_record(&self, _bytes: usize) -> Lsn {
+        Lsn(0)
+    }
+
+    /// Fills the place of a record, after its latches have been released.
+    fn fill_record(&self, _at: Lsn, _record: &[u8]) {}
 }

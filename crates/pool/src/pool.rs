@@ -12,7 +12,7 @@ use crate::{
     page::guard::{AllocatedGuard, ExclusiveGuard, OptimisticGuard, SharedGuard},
     page::optimistic_bytes::{LINE_BYTES, prefetch_line},
     page::state::Word,
-    pager::{Allocation, AsynchronousReads, Navigation, Streams},
+    pager::{Allocation, AsynchronousReads, ChangeRecords, Navigation, Streams},
     replacement::evict::Evictor,
     replacement::resident_set::{EXTENT_PAGES_MAX, PAGE_ID_MAX},
     space::SpaceMap,
@@ -596,6 +596,8 @@ impl Allocation for Pool {
         Pool::is_extent(self, extent)
     }
 }
+
+impl ChangeRecords for Pool {}
 
 impl AsynchronousReads for Pool {
     type Misses<'p> = MissQueue<'p>;

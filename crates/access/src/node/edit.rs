@@ -250,6 +250,20 @@ impl<'a> NodeMut<'a> {
         Ok(())
     }
 
+    /// Makes a root of this node that is one level higher and has two children, for what is up to `separator` and for what is
+    /// beyond. What was in it has been copied to them.
+    ///
+    /// # Errors
+    /// If the tree would be too high or the separator is too long. The node is then as it was.
+    pub(crate) fn raise(&mut self, left: PageId, separator: &[u8], right: PageId) -> Result<(), NodeError> {
+        let level = self.view().level();
+        let level = level.checked_add(1).ok_or(NodeFault::Level { level })?;
+        let mut page = [0; NODE_BYTES];
+        NodeMut::init(&mut page, level, None, None, left)?.insert_separator(separator, right)?;
+        self.take_over(&page);
+        Ok(())
+    }
+
     /// Replaces child `index` of an inner node; child `count` is the last one.
     ///
     /// # Errors

@@ -42,6 +42,13 @@ impl End {
     fn moved(&self, at: usize) -> usize {
         (at + (NODE_BYTES - self.fence_bytes)).saturating_sub(self.shape.heap_end)
     }
+
+    /// Whether what will not stay in the leaf fits into the one beyond.
+    fn next_fits(&self, view: NodeView<&[u8]>) -> bool {
+        let prefix_length = self.next.prefix.len();
+        let records = view.records_bytes(self.kept..self.shape.count, prefix_length);
+        self.next.bytes(0, prefix_length) + records <= BODY_BYTES
+    }
 }
 
 impl NodeView<&[u8]> {
@@ -65,8 +72,10 @@ impl NodeView<&[u8]> {
         let mut separator = shortest_separator(&last, incoming);
         let mut before = Vec::new();
         loop {
-            if let Some((longer, fence_bytes)) = plan.with_room(&separator) {
-                return plan.end(separator, longer, fence_bytes, incoming);
+            if let Some(fences) = plan.with_room(&separator) {
+                return plan
+                    .end(separator, fences, Some(incoming))
+                    .map(|end| end.next_fits(self).then_some(end));
             }
             plan.move_last();
             let Some(index) = plan.kept.checked_sub(1).filter(|_| shape.count - plan.kept <= MOVED_MAX)
@@ -78,6 +87,20 @@ impl NodeView<&[u8]> {
             separator = shortest_separator(&before, &last);
             std::mem::swap(&mut before, &mut last);
         }
+    }
+
+    /// The end of this leaf with this upper fence, which [`NodeView::plan_end`] has chosen for it at some time.
+    ///
+    /// # Errors
+    /// A fault, if the leaf cannot end there.
+    pub(crate) fn planned_end(self, separator: &[u8]) -> Result<End, NodeFault> {
+        let mut plan = Plan::new(self, Shape::read(self.bytes)?)?;
+        let find = self.find(separator);
+        while plan.kept > find.index + usize::from(find.found) {
+            plan.move_last();
+        }
+        let fences = plan.with_room(separator).filter(|_| self.is_leaf()).ok_or(NodeFault::Split)?;
+        plan.end(separator.to_vec(), fences, None)
     }
 }
 
@@ -138,13 +161,13 @@ impl<'a> Plan<'a> {
         (room && view.has_prefix_of(separator)).then_some((longer, fence_bytes))
     }
 
+    /// The end with this fence above. `incoming` will be the first new key of the leaf beyond.
     fn end(
         self,
         separator: Vec<u8>,
-        longer: usize,
-        fence_bytes: usize,
-        incoming: &[u8],
-    ) -> Result<Option<End>, NodeFault> {
+        (longer, fence_bytes): (usize, usize),
+        incoming: Option<&[u8]>,
+    ) -> Result<End, NodeFault> {
         let Self { view, shape, kept, lowest, used, tails } = self;
         if view.leaf_slots(kept).any(|slot| slot.rest_length() < longer) {
             return Err(NodeFault::Prefix { length: shape.word.prefix_length() });
@@ -155,14 +178,11 @@ impl<'a> Plan<'a> {
         let mut upper = Vec::new();
         let upper = view.upper_fence(&mut upper).then_some(&upper[..]);
         let mut next = Frame::plain(Some(&separator), upper);
-        if upper.is_none() {
+        if let (None, Some(incoming)) = (upper, incoming) {
             // There will be few keys in it to begin with.
             next.prefix = separator.iter().take(common_length(&separator, incoming)).copied().collect();
         }
-        let next_length = next.prefix.len();
-        let next_bytes = next.bytes(0, next_length) + view.records_bytes(kept..shape.count, next_length);
-        let end = End { separator, shape, kept, longer, fence_bytes, heap_used, lowest, next };
-        Ok((next_bytes <= BODY_BYTES).then_some(end))
+        Ok(End { separator, shape, kept, longer, fence_bytes, heap_used, lowest, next })
     }
 }
 

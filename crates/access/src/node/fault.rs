@@ -106,6 +106,9 @@ pub enum NodeFault {
     /// The node has too little in it to be split, or no place where both halves fit.
     #[error("it cannot be split")]
     Split,
+    /// It is not what a recorded change was made of.
+    #[error("it is not the page to which a recorded change was done")]
+    NotRecorded,
     /// Two nodes to be merged are not neighbours at the separator.
     #[error("its fence is not the separator from its neighbour")]
     Neighbour,

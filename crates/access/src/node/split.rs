@@ -25,7 +25,7 @@ pub struct Split {
 /// The part of a node's bytes, 1 / this, by which the halves may differ for the sake of a shorter separator.
 const WINDOW_PART: usize = 8;
 
-impl<'a> NodeMut<'a> {
+impl NodeView<&[u8]> {
     /// Chooses where to split a node that has no room for the key `incoming`, or that is to be split for
     /// another reason.
     ///
@@ -39,49 +39,76 @@ impl<'a> NodeMut<'a> {
     /// # Errors
     /// A fault, if the node is damaged or has too little in it: an inner node needs one separator; a leaf
     /// one record, which is not that of `incoming`, or two.
-    pub fn choose_separator(&self, incoming: Option<&[u8]>) -> Result<Split, NodeFault> {
+    pub fn choose_separator(self, incoming: Option<&[u8]>) -> Result<Split, NodeFault> {
         let shape = Shape::read(self.bytes)?;
-        let planner = Planner::new(self.view(), shape);
+        let planner = Planner::new(self, shape);
         if shape.word.level() == 0 { planner.leaf(incoming) } else { planner.inner(incoming) }
     }
 
-    /// Splits this node: it becomes the left half and `right` the right half, both rebuilt with their new
-    /// fences and prefixes. The caller gives `split.separator` to the parent, see
-    /// [`NodeMut::insert_separator`].
+    /// The index of the [`Split`] with this separator, which in an inner node is one of its own.
+    fn split_index(self, separator: &[u8]) -> Result<usize, NodeFault> {
+        let Find { index, found } = self.find(separator);
+        match self.is_leaf() {
+            true => Ok(index + usize::from(found)),
+            false if found => Ok(index),
+            false => Err(NodeFault::Split),
+        }
+    }
+}
+
+impl NodeMut<'_> {
+    /// Makes the right half of `left`, which has not been split yet, of `bytes`, whose page header it leaves alone.
     ///
     /// # Errors
-    /// If the node is damaged or `split` does not fit it. This node is then as it was; the contents of
-    /// `right` are undefined.
-    pub fn split_into(&mut self, right: &mut [u8], split: &Split) -> Result<(), NodeError> {
-        let shape = Shape::read(self.bytes)?;
-        let leaf = shape.word.level() == 0;
-        let old = self.view();
-        let right_start = split.index + usize::from(!leaf);
-        if right_start > shape.count {
+    /// If `left` is damaged or `split` does not fit it.
+    pub fn begin_right(bytes: &mut [u8], left: NodeView<&[u8]>, split: &Split) -> Result<(), NodeError> {
+        let shape = Shape::read(left.bytes)?;
+        let level = shape.word.level();
+        let index = left.split_index(&split.separator)?;
+        if index != split.index {
             return Err(NodeFault::Index { index: split.index }.into());
         }
-        let (mut lower, mut upper) = (Vec::new(), Vec::new());
-        let lower = old.lower_fence(&mut lower).then_some(&lower[..]);
-        let upper = old.upper_fence(&mut upper).then_some(&upper[..]);
-        let (left_last, right_last) = if leaf {
-            (PageId(0), PageId(0))
-        } else {
-            (old.child_at(child_place(split.index)), old.child_at(child_place(shape.count)))
-        };
-        let separator = Some(&split.separator[..]);
-        let level = shape.word.level();
-        let (mut left_frame, mut right_frame) =
-            (Frame::plain(lower, separator), Frame::plain(separator, upper));
-        left_frame.lengthen_for(old, 0..split.index);
-        right_frame.lengthen_for(old, right_start..shape.count);
-        let mut page = [0; NODE_BYTES];
-        let mut left = Builder::new(&mut page, level, &left_frame, left_last)?;
-        left.append_range(old, 0..split.index)?;
-        left.finish();
-        NodeMut { bytes: right }.fill_zero();
-        let mut right = Builder::new(right, level, &right_frame, right_last)?;
-        right.append_range(old, right_start..shape.count)?;
+        let start = index + usize::from(level > 0);
+        let mut upper = Vec::new();
+        let upper = left.upper_fence(&mut upper).then_some(&upper[..]);
+        let last_child = if level == 0 { PageId(0) } else { left.child_at(child_place(shape.count)) };
+        let mut frame = Frame::plain(Some(&split.separator), upper);
+        frame.lengthen_for(left, start..shape.count);
+        NodeMut { bytes: &mut *bytes }.fill_zero();
+        let mut right = Builder::new(bytes, level, &frame, last_child)?;
+        right.append_range(left, start..shape.count)?;
         right.finish();
+        Ok(())
+    }
+
+    /// Makes the left half of `whole`, which ends with the separator of a [`Split`], of `bytes`, whose page header it leaves
+    /// alone.
+    ///
+    /// # Errors
+    /// If `whole` is damaged or the separator does not fit it.
+    pub fn begin_left(bytes: &mut [u8], whole: NodeView<&[u8]>, separator: &[u8]) -> Result<(), NodeError> {
+        let level = Shape::read(whole.bytes)?.word.level();
+        let count = whole.split_index(separator)?;
+        let last_child = if level == 0 { PageId(0) } else { whole.child_at(child_place(count)) };
+        let mut lower = Vec::new();
+        let lower = whole.lower_fence(&mut lower).then_some(&lower[..]);
+        let mut frame = Frame::plain(lower, Some(separator));
+        frame.lengthen_for(whole, 0..count);
+        NodeMut { bytes: &mut *bytes }.fill_zero();
+        let mut left = Builder::new(bytes, level, &frame, last_child)?;
+        left.append_range(whole, 0..count)?;
+        left.finish();
+        Ok(())
+    }
+
+    /// Cuts the right half off, from the separator of a [`Split`] on: this node becomes the left half, with that as its
+    /// upper fence. The caller gives the separator to the parent, see [`NodeMut::insert_separator`].
+    ///
+    /// # Errors
+    /// If the node is damaged or the separator does not fit it. It is then as it was.
+    pub fn split_off(&mut self, separator: &[u8]) -> Result<(), NodeError> {
+        let mut page = [0; NODE_BYTES];
+        NodeMut::begin_left(&mut page, self.view(), separator)?;
         self.take_over(&page);
         Ok(())
     }
@@ -269,10 +296,11 @@ mod tests {
         while node.insert(&key(3, number), &[3; 100], ValueKind::Inline).is_ok() {
             number += 1;
         }
-        let split = node.choose_separator(Some(&key(3, number))).unwrap();
+        let split = node.view().choose_separator(Some(&key(3, number))).unwrap();
         assert_eq!(split, Split { index: number as usize, separator: vec![3, 0xff] });
         let mut right = vec![0; NODE_BYTES];
-        node.split_into(&mut right, &split).unwrap();
+        NodeMut::begin_right(&mut right, node.view(), &split).unwrap();
+        node.split_off(&split.separator).unwrap();
         let end = node.view().plan_end(&key(3, number)).unwrap().unwrap();
         let mut next = vec![0; NODE_BYTES];
         NodeMut::begin_at(&mut next, node.view(), &end).unwrap();

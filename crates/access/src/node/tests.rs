@@ -408,9 +408,9 @@ fn a_key_without_the_prefix_has_room_or_changes_nothing() {
             let before = node.bytes.to_vec();
             assert_eq!(node.insert(alien, b"", ValueKind::Inline), Err(NodeError::Full));
             assert_eq!(node.bytes, before);
-            let split = node.choose_separator(Some(alien)).unwrap();
+            let split = node.view().choose_separator(Some(alien)).unwrap();
             let mut right = vec![0; NODE_BYTES];
-            node.split_into(&mut right, &split).unwrap();
+            split_into(&mut node, &mut right, &split).unwrap();
             // Everything stays together, so that the key comes into a leaf that was made for it.
             assert_eq!(node.view().count().min(NodeView::new(&right[..]).count()), 0);
             node.view().validate().unwrap();
@@ -539,10 +539,10 @@ fn splits_are_balanced_by_bytes_and_have_short_separators() {
     for number in 0..100u8 {
         node.insert(&[b'b', b'c', number / 10, 5, number % 10], &[0; 8], ValueKind::Inline).unwrap();
     }
-    let split = node.choose_separator(None).unwrap();
+    let split = node.view().choose_separator(None).unwrap();
     assert_eq!(split.separator.len(), 3, "a change of the third byte is near the middle");
     let mut right = vec![0; NODE_BYTES];
-    node.split_into(&mut right, &split).unwrap();
+    split_into(&mut node, &mut right, &split).unwrap();
     let right = NodeView::new(&right[..]);
     right.validate().unwrap();
     node.view().validate().unwrap();
@@ -559,10 +559,16 @@ fn a_split_that_does_not_fit_is_refused() {
     let mut right = vec![0; NODE_BYTES];
     for (index, separator) in [(count + 1, &b"kac"[..]), (3, b"ka"), (3, b"kaz"), (3, b"kab\0"), (3, b"x")] {
         let split = Split { index, separator: separator.to_vec() };
-        let result = NodeMut::new(&mut page).split_into(&mut right, &split);
+        let result = split_into(&mut NodeMut::new(&mut page), &mut right, &split);
         assert!(matches!(result, Err(NodeError::Fault(_))), "{split:?}");
     }
     assert_eq!(page, before);
     let empty = NodeMut::init(&mut page, 0, None, None, PageId(0)).unwrap();
-    assert_eq!(empty.choose_separator(Some(b"a")), Err(NodeFault::Split));
+    assert_eq!(empty.view().choose_separator(Some(b"a")), Err(NodeFault::Split));
+}
+
+/// Splits a node: it becomes the left half, and `right` the right one.
+fn split_into(node: &mut NodeMut<'_>, right: &mut [u8], split: &Split) -> Result<(), NodeError> {
+    NodeMut::begin_right(right, node.view(), split)?;
+    node.split_off(&split.separator)
 }

@@ -2,7 +2,7 @@
 
 use super::layout::*;
 use std::{cmp::Ordering, ops::Range};
-use vellum_base::{Bytes, PageId};
+use vellum_base::{Bytes, HEADER_BYTES, PageId};
 
 /// Where a key is, or would be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -494,4 +494,16 @@ impl<B: Bytes> NodeView<B> {
 #[inline]
 pub(super) fn child_place(index: usize) -> usize {
     SLOTS_AT + index.min(MAX_INNER_COUNT) * INNER_STRIDE + 8
+}
+
+impl<'a> NodeView<&'a [u8]> {
+    /// What lies between the page header and the end of the slots, and what lies from the heap on: all but the free bytes
+    /// between them. Of a damaged node, all is in the first part.
+    pub(crate) fn parts(self) -> (&'a [u8], &'a [u8]) {
+        let body = self.bytes.get(HEADER_BYTES..).unwrap_or_default();
+        let (slots_end, heap_start) = (self.word().slots_end(), self.word().heap_start());
+        let heap = self.bytes.get(heap_start..).filter(|_| slots_end <= heap_start);
+        let front = self.bytes.get(HEADER_BYTES..slots_end);
+        front.zip(heap).unwrap_or((body, &[]))
+    }
 }

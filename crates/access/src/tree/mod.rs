@@ -40,10 +40,11 @@ pub use read::{
 
 use crate::{
     AccessError,
-    node::{MAX_KEY_BYTES, NodeMut, NodeView},
+    gateway::{AtomicChange, Fresh},
+    node::{MAX_KEY_BYTES, NodeMut},
 };
-use vellum_base::{PageId, PageKind};
-use vellum_pool::{AllocatedPage, AppendHints, ExclusivePage, Interrupt, OptimisticPage, Pager};
+use vellum_base::PageId;
+use vellum_pool::{AppendHints, Pager, PoolError};
 
 /// A B+tree from keys of up to 1024 bytes to values of up to 1 GiB, in the order of the keys' bytes.
 ///
@@ -83,11 +84,13 @@ impl<'p, P: Pager> Tree<'p, P> {
     /// # Errors
     /// If the file cannot grow or the pool has no room.
     pub fn create(pager: &'p P) -> Result<Self, AccessError> {
-        let mut guard = pager.allocate(1, PageKind::TREE_NODE)?;
-        let root = guard.id();
-        NodeMut::init(guard.page_mut(), 0, None, None, PageId(0))
-            .map_err(|fault| vellum_pool::PoolError::contents(root, fault.to_string()))?;
-        drop(guard.keep());
+        let page = Fresh::allocate(pager)?;
+        let root = page.id();
+        let mut change = AtomicChange::new(pager, root, page);
+        let empty = |page: &mut [u8]| Ok(NodeMut::init(page, 0, None, None, PageId(0)).map(drop)?);
+        let formatted = change.recording.format(&mut change.pages, empty);
+        formatted.map_err(|fault| PoolError::contents(root, fault.to_string()))?;
+        change.commit();
         Ok(Self::open(pager, root))
     }
 
@@ -115,16 +118,4 @@ impl<'p, P: Pager> Tree<'p, P> {
 #[inline]
 pub(crate) fn check_key(key: &[u8]) -> Result<(), AccessError> {
     if key.len() > MAX_KEY_BYTES { Err(AccessError::KeyTooLong { bytes: key.len() }) } else { Ok(()) }
-}
-
-/// Latches what was read optimistically, as a node to change.
-#[inline]
-pub(crate) fn latch<'p, P: Pager + 'p>(page: P::Optimistic<'p>) -> Result<P::Exclusive<'p>, Interrupt> {
-    page.upgrade()
-}
-
-/// The node in a page that is latched.
-#[inline]
-pub(crate) fn view_of(page: &impl ExclusivePage) -> NodeView<&[u8]> {
-    NodeView::new(page.page())
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use vellum_access::node::{
     BLOB_REFERENCE_BYTES, End, MAX_INLINE_RECORD_BYTES, MAX_INLINE_VALUE_BYTES, MAX_KEY_BYTES, NODE_BYTES,
-    NodeError, NodeMut, NodeView, ValueKind, can_merge,
+    NodeError, NodeMut, NodeView, Split, ValueKind, can_merge,
 };
 use vellum_base::PageId;
 
@@ -132,7 +132,7 @@ impl Tree {
         if ends && let Some(end) = self.view(page).plan_end(key).unwrap() {
             return self.end(page, above, &end);
         }
-        let split = self.node(page).choose_separator(Some(key)).unwrap();
+        let split = self.view(page).choose_separator(Some(key)).unwrap();
         let level = self.view(page).level();
         if let Some(&parent) = above.last() {
             if !self.view(parent).has_room_for(&split.separator, 0) {
@@ -146,7 +146,7 @@ impl Tree {
         self.splits += 1;
         let right = self.allocate();
         let mut right_page = std::mem::take(&mut self.pages[right]);
-        self.node(page).split_into(&mut right_page, &split).unwrap();
+        split_into(&mut self.node(page), &mut right_page, &split).unwrap();
         self.pages[right] = right_page;
         let parent = above.last().copied().unwrap_or(self.root);
         let index = self.node(parent).insert_separator(&split.separator, PageId(right as u64)).unwrap();
@@ -308,4 +308,10 @@ impl Tree {
         let used: usize = leaves.iter().map(|&leaf| self.view(leaf).used_bytes()).sum();
         used as f64 / (leaves.len() * (NODE_BYTES - 128)) as f64
     }
+}
+
+/// Splits a node: it becomes the left half, and `right` the right one.
+fn split_into(node: &mut NodeMut<'_>, right: &mut [u8], split: &Split) -> Result<(), NodeError> {
+    NodeMut::begin_right(right, node.view(), split)?;
+    node.split_off(&split.separator)
 }

@@ -15,7 +15,7 @@ use crate::{
     pager::{AllocatedPage, ExclusivePage, OptimisticPage, SharedPage},
 };
 use std::mem::ManuallyDrop;
-use vellum_base::{Extent, HEADER_BYTES, Lsn, PageId};
+use vellum_base::{Extent, HEADER_BYTES, Lsn, PageId, stamp_lsn};
 
 /// A look at a page that holds nothing: what was read is valid if [`validate`](Self::validate) says so.
 #[must_use = "what was read means nothing until it is validated"]
@@ -239,9 +239,7 @@ impl<'p> ExclusiveGuard<'p> {
 
     /// Records the log record of the last change. See [`LogBarrier`](crate::LogBarrier).
     pub fn set_lsn(&mut self, lsn: Lsn) {
-        if let Some(target) = self.page_mut().get_mut(16..24) {
-            target.copy_from_slice(&lsn.0.to_le_bytes());
-        }
+        stamp_lsn(self.page_mut(), lsn);
     }
 
     /// Lets others read, in one step: nobody changes the page in between.

@@ -1,28 +1,30 @@
 //! Bulk load: a tree from records in the order of their keys, from its leaves up.
 //!
 //! Leaves are filled one after the other and never searched, and the nodes above grow along with them, a node a level
-//! at a time. The pages come from a [`PageWriter`], so leaves are consecutive on storage, and those that memory has no
+//! at a time. The pages come from a [`PageWriter`](vellum_pool::PageWriter), so leaves are consecutive on storage, and those that memory has no
 //! room for are written in large requests while the next are being filled.
 //!
 //! All of it happens beside the tree. Others may read and change the tree meanwhile; they see nothing of the load until
 //! [`BulkLoad::finish`] puts the new root's contents into the root's page, which it latches for that and in
 //! which it then looks whether the tree still is what it was. A load that ends in any other way frees what it wrote.
 
-use crate::tree::{Tree, change::split::copy_node, change::write::is_inline, check_key, latch, view_of};
+use crate::tree::{Tree, change::write::is_inline, check_key};
 use crate::{
     AccessError,
     blob::write_blob,
+    error::refused,
+    gateway::{AtomicChange, Latched, NodeImage, NodeStream, PageChange},
     node::{InnerBuilder, LeafBuilder, NODE_BYTES, NodeError, NodeView, ValueKind},
 };
 use std::io::Read;
-use vellum_base::{PageId, PageKind};
-use vellum_pool::{ExclusivePage, Interrupt, OptimisticPage, PageWriter, Pager, PoolError};
+use vellum_base::PageId;
+use vellum_pool::{Interrupt, OptimisticPage, Pager, PoolError};
 
 /// A tree under construction: see [`Tree::bulk_load`].
 #[must_use = "nothing is loaded before `finish`"]
 pub struct BulkLoad<'p, P: Pager> {
     tree: Tree<'p, P>,
-    pages: P::Pages<'p>,
+    pages: NodeStream<'p, P>,
     /// The leaf that is being filled.
     leaf: LeafBuilder,
     /// From here on its page has been fetched into the processor's cache.
@@ -74,7 +76,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         let fill_percent = fill_percent.clamp(50, 100);
         Ok(BulkLoad {
             tree: *self,
-            pages: self.pager.pages(PageKind::TREE_NODE)?,
+            pages: NodeStream::begin(self.pager, self.root)?,
             leaf: LeafBuilder::new(fill_percent),
             fetched_from: NODE_BYTES,
             inner: Vec::new(),
@@ -173,7 +175,7 @@ impl<P: Pager> BulkLoad<'_, P> {
     }
 
     fn append_blob(&mut self, key: &[u8], length: u64, source: &mut dyn Read) -> Result<(), AccessError> {
-        let reference = write_blob(self.tree.pager, length, source)?;
+        let reference = write_blob(self.tree.pager, self.tree.root, length, source)?;
         self.pages.adopt(reference.extent());
         self.append(key, &reference.encode(), ValueKind::Blob)
     }
@@ -311,9 +313,12 @@ impl<'p, P: Pager> Tree<'p, P> {
             root.validate()?;
             return Ok(false);
         }
-        let mut root = latch::<P>(root)?;
-        debug_assert!(is_empty(view_of(&root)), "latching fails if the root has changed");
-        copy_node(top, root.page_mut());
+        let mut change = self.change(Latched::latch(root)?);
+        let AtomicChange { pages: root, recording } = &mut change;
+        debug_assert!(is_empty(root.view()), "latching fails if the root has changed");
+        let contents = PageChange::ReplaceRoot { image: NodeImage::of(top) };
+        recording.apply(root, None, &contents).map_err(|error| refused(root.id(), error))?;
+        change.commit();
         Ok(true)
     }
 }

@@ -4,7 +4,7 @@ use crate::tree::{
     Tree,
     read::record::{StoredValue, value_in},
 };
-use crate::{AccessError, node::NodeView};
+use crate::{AccessError, gateway::discard, node::NodeView};
 use vellum_base::{Extent, PageHeader, PageId, PageKind};
 use vellum_pool::{Pager, PoolError, SharedPage};
 
@@ -46,9 +46,9 @@ impl<P: Pager> Tree<'_, P> {
         let mut result = Ok(());
         for index in 0..if view.is_leaf() { view.count() } else { 0 } {
             if let Some(StoredValue::Blob(reference)) = value_in(view, index) {
-                result = result.and(self.pager.discard(reference.extent()));
+                result = result.and(discard(self.pager, self.root, reference.extent()));
             }
         }
-        Ok(result.and(self.pager.discard(Extent::page(page)))?)
+        Ok(result.and(discard(self.pager, self.root, Extent::page(page)))?)
     }
 }

@@ -5,17 +5,16 @@
 
 use crate::tree::{
     Tree,
-    change::split::copy_node,
     descend::{Place, Towards},
-    latch, view_of,
 };
 use crate::{
     AccessError,
     error::{damaged, refused},
-    node::{NODE_BYTES, NodeMut, NodeView, can_merge},
+    gateway::{AtomicChange, Doomed, Latched, NodeImage, PageChange, Recording},
+    node::NodeView,
 };
 use vellum_base::Bytes;
-use vellum_pool::{ExclusivePage, Interrupt, OptimisticPage, Pager};
+use vellum_pool::{Interrupt, OptimisticPage, Pager};
 
 /// Whether a node should be merged with a neighbour.
 pub(in crate::tree) fn is_sparse<B: Bytes>(view: NodeView<B>) -> bool {
@@ -24,7 +23,8 @@ pub(in crate::tree) fn is_sparse<B: Bytes>(view: NodeView<B>) -> bool {
     records * 3 < free * 2
 }
 
-enum Attempt {
+/// How an attempt to merge ended.
+enum Merged {
     /// There is nothing to do, or nothing that can be done.
     Nothing,
     /// Two nodes became one, and the parent has become sparse.
@@ -40,18 +40,18 @@ impl<'p, P: Pager> Tree<'p, P> {
         let mut level = level;
         loop {
             match self.pager.run(|| self.try_merge(key, level))? {
-                Attempt::Nothing => return Ok(()),
-                Attempt::ParentSparse => level += 1,
-                Attempt::RootLowered => level = level.saturating_sub(1),
+                Merged::Nothing => return Ok(()),
+                Merged::ParentSparse => level += 1,
+                Merged::RootLowered => level = level.saturating_sub(1),
             }
         }
     }
 
-    fn try_merge(&self, key: &[u8], level: u8) -> Result<Attempt, Interrupt> {
-        let Some(place) = self.node_at(Towards::Key(key), level)? else { return Ok(Attempt::Nothing) };
+    fn try_merge(&self, key: &[u8], level: u8) -> Result<Merged, Interrupt> {
+        let Some(place) = self.node_at(Towards::Key(key), level)? else { return Ok(Merged::Nothing) };
         if !is_sparse(NodeView::new(place.node.bytes())) {
             place.node.validate()?;
-            return Ok(Attempt::Nothing);
+            return Ok(Merged::Nothing);
         }
         match place {
             Place { parent: None, node } => self.lower_root(node),
@@ -61,7 +61,7 @@ impl<'p, P: Pager> Tree<'p, P> {
                 if count == 0 {
                     // It has no neighbour below its parent, but its parent may have one.
                     parent.validate()?;
-                    return Ok(Attempt::ParentSparse);
+                    return Ok(Merged::ParentSparse);
                 }
                 // The right neighbour, or else the left one.
                 for left_index in [Some(index), index.checked_sub(1)].into_iter().flatten() {
@@ -70,7 +70,7 @@ impl<'p, P: Pager> Tree<'p, P> {
                     }
                 }
                 parent.validate()?;
-                Ok(Attempt::Nothing)
+                Ok(Merged::Nothing)
             }
         }
     }
@@ -99,51 +99,53 @@ impl<'p, P: Pager> Tree<'p, P> {
         Ok(fits)
     }
 
-    fn merge_children(&self, parent: P::Optimistic<'p>, index: usize) -> Result<Attempt, Interrupt> {
-        let mut parent = latch::<P>(parent)?;
+    fn merge_children(&self, parent: P::Optimistic<'p>, index: usize) -> Result<Merged, Interrupt> {
+        let parent = Latched::latch(parent)?;
         let parent_id = parent.id();
-        let view = view_of(&parent);
+        let view = parent.view();
         if index >= view.count() {
             return Err(damaged(parent_id, "it has fewer children than it had a moment ago"));
         }
-        let left = self.pager.child_of_latched(&parent, view.child_place(index))?;
-        let right = self.pager.child_of_latched(&parent, view.child_place(index + 1))?;
-        let (mut left, right) = (latch::<P>(left)?, latch::<P>(right)?);
+        let left = parent.child(self.pager, view.child_place(index))?;
+        let right = parent.child(self.pager, view.child_place(index + 1))?;
+        let (left, right) = (Latched::latch(left)?, Latched::latch(right)?);
         let mut separator = Vec::new();
         view.append_key(index, &mut separator);
-        if !can_merge(view_of(&left), view_of(&right), &separator) {
-            return Ok(Attempt::Nothing);
-        }
-        // Both become one beside them, so that nothing has changed if the parent turns out to be damaged.
-        let mut page = [0; NODE_BYTES];
-        copy_node(left.page(), &mut page);
-        NodeMut::new(&mut page)
-            .merge_from_right(view_of(&right), &separator)
-            .map_err(|error| refused(left.id(), error))?;
-        NodeMut::new(parent.page_mut()).remove_separator(index).map_err(|fault| damaged(parent_id, fault))?;
-        copy_node(&page, left.page_mut());
-        right.free();
-        let sparse = is_sparse(view_of(&parent));
-        Ok(if sparse { Attempt::ParentSparse } else { Attempt::Nothing })
+        let mut change = self.change(((parent, left), Doomed(right)));
+        let AtomicChange { pages: ((parent, left), Doomed(right)), recording } = &mut change;
+        let right = NodeImage::of(right.page());
+        let absorb = PageChange::Absorb { separator: &separator, right };
+        // Mostly they do not fit into one page.
+        let Ok(both) = Recording::prepare(left, absorb) else { return Ok(Merged::Nothing) };
+        let forget = PageChange::RemoveSeparator { separator: &separator };
+        recording.apply(parent, Some(index), &forget).map_err(|error| refused(parent_id, error))?;
+        recording.install(left, &both);
+        let sparse = is_sparse(parent.view());
+        change.commit();
+        Ok(if sparse { Merged::ParentSparse } else { Merged::Nothing })
     }
 
     /// A root with one child takes over its contents.
-    fn lower_root(&self, root: P::Optimistic<'p>) -> Result<Attempt, Interrupt> {
+    fn lower_root(&self, root: P::Optimistic<'p>) -> Result<Merged, Interrupt> {
         let view = NodeView::new(root.bytes());
         if view.is_leaf() || view.count() > 0 {
             root.validate()?;
-            return Ok(Attempt::Nothing);
+            return Ok(Merged::Nothing);
         }
-        let (level, mut root) = (view.level(), latch::<P>(root)?);
-        let place = view_of(&root).child_place(0);
-        if view_of(&root).child_at(place) == root.id() {
+        let (level, root) = (view.level(), Latched::latch(root)?);
+        let place = root.view().child_place(0);
+        if root.view().child_at(place) == root.id() {
             return Err(damaged(root.id(), "it refers to itself"));
         }
-        let child = self.pager.child_of_latched(&root, place)?;
+        let child = root.child(self.pager, place)?;
         self.level_of(&child, Some(level))?;
-        let child = latch::<P>(child)?;
-        copy_node(child.page(), root.page_mut());
-        child.free();
-        Ok(Attempt::RootLowered)
+        let mut change = self.change((root, Doomed(Latched::latch(child)?)));
+        let AtomicChange { pages: (root, Doomed(child)), recording } = &mut change;
+        let image = NodeImage::of(child.page());
+        recording
+            .apply(root, None, &PageChange::ReplaceRoot { image })
+            .map_err(|error| refused(root.id(), error))?;
+        change.commit();
+        Ok(Merged::RootLowered)
     }
 }

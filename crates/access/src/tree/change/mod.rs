@@ -5,3 +5,15 @@ pub(super) mod merge;
 pub(super) mod modify;
 pub(super) mod split;
 pub(super) mod write;
+
+use crate::gateway::{AtomicChange, PageSet};
+use crate::tree::Tree;
+use vellum_pool::Pager;
+
+impl<'p, P: Pager> Tree<'p, P> {
+    /// Begins to change pages of the tree that are latched.
+    #[inline]
+    pub(in crate::tree) fn change<S: PageSet<'p, P>>(&self, pages: S) -> AtomicChange<'p, P, S> {
+        AtomicChange::new(self.pager, self.root, pages)
+    }
+}

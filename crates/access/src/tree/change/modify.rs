@@ -3,24 +3,26 @@
 use crate::tree::{
     Tree, Written,
     change::write::Mode,
-    check_key, latch,
+    check_key,
     read::record::{Part, Record, RecordLocation, find, read, read_value},
-    view_of,
 };
 use crate::{
     AccessError,
     blob::write_blob,
-    error::damaged,
-    node::{NodeMut, ValueKind},
+    error::refused,
+    gateway::{AtomicChange, Latched},
+    node::ValueKind,
 };
 use vellum_base::PageId;
-use vellum_pool::{ExclusivePage, Interrupt, OptimisticPage, Pager};
+use vellum_pool::{Interrupt, OptimisticPage, Pager};
 
-/// How one attempt ended.
-enum Attempt<T> {
+/// What became of a value.
+enum Modified<T, L> {
+    /// There is none.
     Nothing,
-    Changed(T),
-    /// The value is a large one.
+    /// It was changed; what the change returned, and the leaf after it.
+    Changed(T, L),
+    /// Nothing, because it is a large one.
     Large,
 }
 
@@ -69,9 +71,9 @@ impl<'p, P: Pager> Tree<'p, P> {
         check_key(key)?;
         loop {
             match self.pager.run(|| self.try_modify(key, &mut change))? {
-                Attempt::Nothing => return Ok(None),
-                Attempt::Changed(result) => return Ok(Some(result)),
-                Attempt::Large => {
+                Modified::Nothing => return Ok(None),
+                Modified::Changed(result, _) => return Ok(Some(result)),
+                Modified::Large => {
                     if let Some(result) = self.exchange_blob(key, &mut change)? {
                         return Ok(Some(result));
                     }
@@ -92,42 +94,40 @@ impl<'p, P: Pager> Tree<'p, P> {
         let same = last.filter(|last| last.page == page && [last.found, last.left].contains(&token));
         let found = same.map_or(token, |last| last.found);
         let leaf = same.map_or(Some(at.leaf), |last| self.pager.reacquire(page, last.left));
-        let Some(Ok(mut guard)) = leaf.map(latch::<P>) else { return false };
-        let changed = matches!(Self::change_at(&mut guard, at.index, change), Ok(Attempt::Changed(())));
-        if changed {
-            *last = Some(ChangedLeaf { page, found, left: self.pager.relax(guard).token() });
-        }
-        changed
+        let Some(Ok(leaf)) = leaf.map(Latched::latch) else { return false };
+        let Ok(Modified::Changed((), leaf)) = self.change_at(leaf, at.index, change) else { return false };
+        *last = Some(ChangedLeaf { page, found, left: leaf.token() });
+        true
     }
 
     fn try_modify<T>(
         &self,
         key: &[u8],
         change: &mut impl FnMut(&mut [u8]) -> T,
-    ) -> Result<Attempt<T>, Interrupt> {
+    ) -> Result<Modified<T, P::Optimistic<'p>>, Interrupt> {
         let at = RecordLocation::of(self.leaf(key)?, key);
         if !at.found {
             at.leaf.validate()?;
-            return Ok(Attempt::Nothing);
+            return Ok(Modified::Nothing);
         }
-        // Latching fails if the leaf has changed, so what was found before still holds.
-        let mut guard = latch::<P>(at.leaf)?;
-        Self::change_at(&mut guard, at.index, change)
+        self.change_at(Latched::latch(at.leaf)?, at.index, change)
     }
 
+    /// Lets `change` change a small value in a leaf.
     #[inline]
     fn change_at<T>(
-        guard: &mut P::Exclusive<'p>,
+        &self,
+        leaf: Latched<'p, P>,
         index: usize,
         change: &mut impl FnMut(&mut [u8]) -> T,
-    ) -> Result<Attempt<T>, Interrupt> {
-        if view_of(guard).value_location(index).kind == ValueKind::Blob {
-            return Ok(Attempt::Large);
+    ) -> Result<Modified<T, P::Optimistic<'p>>, Interrupt> {
+        if leaf.view().value_location(index).kind == ValueKind::Blob {
+            return Ok(Modified::Large);
         }
-        let id = guard.id();
-        let mut node = NodeMut::new(guard.page_mut());
-        let value = node.value_mut(index).map_err(|fault| damaged(id, fault))?;
-        Ok(Attempt::Changed(change(value)))
+        let mut atomic = self.change(leaf);
+        let AtomicChange { pages: leaf, recording } = &mut atomic;
+        let result = recording.patch(leaf, index, change).map_err(|error| refused(leaf.id(), error))?;
+        Ok(Modified::Changed(result, atomic.commit()))
     }
 
     /// Stores a changed copy of a large value, unless it is another one by then, or none any more.
@@ -145,7 +145,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         })?;
         let Some((old, mut value)) = blob else { return Ok(None) };
         let result = change(&mut value);
-        let new = write_blob(self.pager, old.length, &mut &value[..])?;
+        let new = write_blob(self.pager, self.root, old.length, &mut &value[..])?;
         let written = self.place_blob(key, new, Mode::Exchange(old))?;
         Ok((written == Written::Replaced).then_some(result))
     }

@@ -3,17 +3,17 @@
 use crate::tree::{
     Tree,
     descend::{Place, Towards},
-    latch, view_of,
 };
 use crate::{
     AccessError,
     error::{damaged, refused},
-    node::{Find, NODE_BYTES, NodeMut, NodeView},
+    gateway::{AtomicChange, Fresh, Latched, PageChange, Recording},
+    node::{End, Find, NodeFault, NodeMut, NodeView, Split},
 };
-use vellum_base::{HEADER_BYTES, PageKind};
-use vellum_pool::{AllocatedPage, ExclusivePage, Interrupt, OptimisticPage, Pager};
+use vellum_pool::{Interrupt, OptimisticPage, Pager};
 
-enum Attempt {
+/// How an attempt to split a node ended.
+enum Divided {
     Done,
     /// The parent has no room for this separator.
     ParentFull {
@@ -36,8 +36,8 @@ impl<'p, P: Pager> Tree<'p, P> {
     ) -> Result<(), AccessError> {
         loop {
             match self.pager.run(|| self.try_split(key, level, entry, value_bytes))? {
-                Attempt::Done => return Ok(()),
-                Attempt::ParentFull { separator } => self.split(key, level + 1, &separator, 0)?,
+                Divided::Done => return Ok(()),
+                Divided::ParentFull { separator } => self.split(key, level + 1, &separator, 0)?,
             }
         }
     }
@@ -48,10 +48,10 @@ impl<'p, P: Pager> Tree<'p, P> {
         level: u8,
         entry: &[u8],
         value_bytes: usize,
-    ) -> Result<Attempt, Interrupt> {
+    ) -> Result<Divided, Interrupt> {
         let Some(Place { parent, node }) = self.node_at(Towards::Key(key), level)? else {
             // The tree has become lower meanwhile, so what was full is not there any more.
-            return Ok(Attempt::Done);
+            return Ok(Divided::Done);
         };
         let view = NodeView::new(node.bytes());
         let find = if level == 0 { view.find(key) } else { Find { index: 0, found: false } };
@@ -62,7 +62,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         };
         if has_room {
             node.validate()?;
-            return Ok(Attempt::Done);
+            return Ok(Divided::Done);
         }
         match parent {
             None => self.split_root(node, key),
@@ -76,81 +76,94 @@ impl<'p, P: Pager> Tree<'p, P> {
         place: usize,
         node: P::Optimistic<'p>,
         key: &[u8],
-    ) -> Result<Attempt, Interrupt> {
+    ) -> Result<Divided, Interrupt> {
         // Allocated first: it may have to wait for memory, and nothing is latched yet.
-        let mut right = self.pager.allocate(1, PageKind::TREE_NODE)?;
-        let mut parent = latch::<P>(parent)?;
-        let mut node = latch::<P>(node)?;
-        let (parent_id, node_id) = (parent.id(), node.id());
-        if let Some(end) =
-            NodeView::new(node.page()).plan_end(key).map_err(|fault| damaged(node_id, fault))?
-        {
-            if !has_room_at::<P>(&parent, place, &end.separator)? {
-                return Ok(Attempt::ParentFull { separator: end.separator });
-            }
-            NodeMut::begin_at(right.page_mut(), NodeView::new(node.page()), &end)
-                .map_err(|error| refused(node_id, error))?;
-            NodeMut::new(parent.page_mut())
-                .insert_separator(&end.separator, right.id())
-                .map_err(|error| refused(parent_id, error))?;
-            NodeMut::new(node.page_mut()).end_at(&end);
-            let right = right.keep();
-            if let Some(ends) = self.ends {
-                let right = self.pager.relax(right);
-                ends.mine().set(right.id(), right.token());
-            }
-            return Ok(Attempt::Done);
+        let right = Fresh::allocate(self.pager)?;
+        let (parent, node) = (Latched::latch(parent)?, Latched::latch(node)?);
+        let (parent_id, node_id, right_id) = (parent.id(), node.id(), right.id());
+        let mut change = self.change(((parent, node), right));
+        let AtomicChange { pages: ((parent, node), right), recording } = &mut change;
+        let cut = Cut::plan(node.view(), key).map_err(|fault| damaged(node_id, fault))?;
+        let separator = cut.separator();
+        if !has_room_at(parent, place, separator)? {
+            return Ok(Divided::ParentFull { separator: separator.to_vec() });
         }
-        // The left half is made beside the node, so that nothing has changed if either node turns out to be
-        // damaged.
-        let mut page = [0; NODE_BYTES];
-        copy_node(node.page(), &mut page);
-        let mut left = NodeMut::new(&mut page);
-        let split = left.choose_separator(Some(key)).map_err(|fault| damaged(node_id, fault))?;
-        if !has_room_at::<P>(&parent, place, &split.separator)? {
-            return Ok(Attempt::ParentFull { separator: split.separator });
+        let insert = PageChange::InsertSeparator { separator, right: right_id };
+        let of_node = |error| refused(node_id, error);
+        let of_parent = |error| refused(parent_id, error);
+        match &cut {
+            Cut::End(end) => {
+                let begin = |page: &mut [u8]| NodeMut::begin_at(page, node.view(), end);
+                recording.format(right, begin).map_err(of_node)?;
+                recording.apply(parent, None, &insert).map_err(of_parent)?;
+                recording.end(node, end);
+            }
+            Cut::Split(split) => {
+                let begin = |page: &mut [u8]| NodeMut::begin_right(page, node.view(), split);
+                recording.format(right, begin).map_err(of_node)?;
+                let left = Recording::prepare(node, PageChange::SplitOff { separator }).map_err(of_node)?;
+                recording.apply(parent, None, &insert).map_err(of_parent)?;
+                recording.install(node, &left);
+            }
         }
-        left.split_into(right.page_mut(), &split).map_err(|error| refused(node_id, error))?;
-        NodeMut::new(parent.page_mut())
-            .insert_separator(&split.separator, right.id())
-            .map_err(|error| refused(parent_id, error))?;
-        copy_node(&page, node.page_mut());
-        drop(right.keep());
-        Ok(Attempt::Done)
+        let (_, right) = change.commit();
+        if let (Cut::End(_), Some(ends)) = (&cut, self.ends) {
+            ends.mine().set(right.id(), right.token());
+        }
+        Ok(Divided::Done)
     }
 
     /// The root keeps its page: its contents move to two new ones, of which it becomes the parent.
-    fn split_root(&self, root: P::Optimistic<'p>, key: &[u8]) -> Result<Attempt, Interrupt> {
-        let mut left = self.pager.allocate(1, PageKind::TREE_NODE)?;
-        let mut right = self.pager.allocate(1, PageKind::TREE_NODE)?;
-        let mut root = latch::<P>(root)?;
-        let (root_id, left_id) = (root.id(), left.id());
-        copy_node(root.page(), left.page_mut());
-        let mut node = NodeMut::new(left.page_mut());
-        let split = node.choose_separator(Some(key)).map_err(|fault| damaged(root_id, fault))?;
-        node.split_into(right.page_mut(), &split).map_err(|error| refused(root_id, error))?;
-        let level = view_of(&root).level();
-        let mut top = [0; NODE_BYTES];
-        let mut above = level
-            .checked_add(1)
-            .ok_or_else(|| damaged(root_id, "the tree is too high"))
-            .and_then(|level| {
-                NodeMut::init(&mut top, level, None, None, left_id).map_err(|fault| damaged(root_id, fault))
-            })?;
-        above.insert_separator(&split.separator, right.id()).map_err(|error| refused(root_id, error))?;
-        copy_node(&top, root.page_mut());
-        drop((left.keep(), right.keep()));
-        Ok(Attempt::Done)
+    fn split_root(&self, root: P::Optimistic<'p>, key: &[u8]) -> Result<Divided, Interrupt> {
+        let (left, right) = (Fresh::allocate(self.pager)?, Fresh::allocate(self.pager)?);
+        let root = Latched::latch(root)?;
+        let (root_id, left_id, right_id) = (root.id(), left.id(), right.id());
+        let mut change = self.change((root, (left, right)));
+        let AtomicChange { pages: (root, (left, right)), recording } = &mut change;
+        let split = root.view().choose_separator(Some(key)).map_err(|fault| damaged(root_id, fault))?;
+        let separator = &split.separator[..];
+        recording
+            .format(left, |page| NodeMut::begin_left(page, root.view(), separator))
+            .and_then(|()| recording.format(right, |page| NodeMut::begin_right(page, root.view(), &split)))
+            .and_then(|()| {
+                recording.apply(
+                    root,
+                    None,
+                    &PageChange::RaiseRoot { left: left_id, separator, right: right_id },
+                )
+            })
+            .map_err(|error| refused(root_id, error))?;
+        change.commit();
+        Ok(Divided::Done)
+    }
+}
+
+/// How a node is divided.
+enum Cut {
+    /// It is a leaf, and ends behind its last keys.
+    End(End),
+    Split(Split),
+}
+
+impl Cut {
+    fn plan(node: NodeView<&[u8]>, incoming: &[u8]) -> Result<Self, NodeFault> {
+        match node.plan_end(incoming)? {
+            Some(end) => Ok(Self::End(end)),
+            None => node.choose_separator(Some(incoming)).map(Self::Split),
+        }
+    }
+
+    fn separator(&self) -> &[u8] {
+        match self {
+            Self::End(end) => &end.separator,
+            Self::Split(split) => &split.separator,
+        }
     }
 }
 
 /// Whether a latched parent has room for a separator that splits the child whose id stands at byte `place`.
-fn has_room_at<'p, P: Pager + 'p>(
-    parent: &P::Exclusive<'p>,
-    place: usize,
-    separator: &[u8],
-) -> Result<bool, Interrupt> {
-    let view = view_of(parent);
+fn has_room_at<P: Pager>(parent: &Latched<'_, P>, place: usize, separator: &[u8]) -> Result<bool, Interrupt> {
+    let view = parent.view();
     if !view.has_room_for(separator, 0) {
         return Ok(false);
     }
@@ -159,12 +172,4 @@ fn has_room_at<'p, P: Pager + 'p>(
         return Err(damaged(parent.id(), "its separators do not enclose its children's"));
     }
     Ok(true)
-}
-
-/// Copies the contents of a node, and leaves the page header of the target alone.
-pub(in crate::tree) fn copy_node(from: &[u8], to: &mut [u8]) {
-    let from = NodeView::new(from).bytes().get(HEADER_BYTES..).unwrap_or_default();
-    if let Some(target) = to.get_mut(HEADER_BYTES..HEADER_BYTES + from.len()) {
-        target.copy_from_slice(from);
-    }
 }

@@ -1,18 +1,20 @@
 //! Changing a tree: the leaf is found without latches, and latched at the end.
 
 use crate::tree::{
-    Tree, check_key, latch,
+    Tree,
+    change::merge::is_sparse,
+    check_key,
     read::record::{RecordLocation, StoredValue, value_in},
-    view_of,
 };
 use crate::{
     AccessError, MAX_VALUE_BYTES,
     blob::{BlobReference, write_blob},
     error::{damaged, refused},
-    node::{MAX_INLINE_RECORD_BYTES, MAX_INLINE_VALUE_BYTES, NodeError, NodeMut, NodeView, ValueKind},
+    gateway::{AtomicChange, Latched, PageChange, ValueImage, discard},
+    node::{MAX_INLINE_RECORD_BYTES, MAX_INLINE_VALUE_BYTES, NodeError, NodeView, ValueKind},
 };
 use std::io::Read;
-use vellum_pool::{ExclusivePage, Interrupt, OptimisticPage, Pager, PoolError};
+use vellum_pool::{Interrupt, OptimisticPage, Pager, PoolError};
 
 /// How often a record is tried in a leaf that is full and split, which takes a few times, or as many more as
 /// others fill it again at once. So it ends also in a damaged leaf whose free bytes are not there.
@@ -40,7 +42,7 @@ pub(in crate::tree) enum Mode {
 }
 
 /// How one attempt ended.
-enum Attempt {
+enum WriteAttempt {
     Done(Written, Option<BlobReference>),
     /// The leaf is full.
     Full,
@@ -141,7 +143,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         if hopeless {
             return Ok(Written::Refused);
         }
-        let reference = write_blob(self.pager, length, source)?;
+        let reference = write_blob(self.pager, self.root, length, source)?;
         self.place_blob(key, reference, mode)
     }
 
@@ -163,18 +165,18 @@ impl<'p, P: Pager> Tree<'p, P> {
     fn free_blob(&self, reference: Option<BlobReference>) {
         // That it was allocated has been checked under the leaf's latch. So this fails only if a damaged
         // record elsewhere has led somebody to free it in between; the change has been made all the same.
-        let _ = reference.map(|reference| self.pager.discard(reference.extent()));
+        let _ = reference.map(|reference| discard(self.pager, self.root, reference.extent()));
     }
 
     /// Puts a record into its leaf, splitting what is full on the way, and frees the blob that it replaces.
     fn place(&self, key: &[u8], value: &[u8], kind: ValueKind, mode: Mode) -> Result<Written, AccessError> {
         for _ in 0..ATTEMPTS_MAX {
             match self.pager.run(|| self.try_place(key, value, kind, mode))? {
-                Attempt::Done(written, old) => {
+                WriteAttempt::Done(written, old) => {
                     self.free_blob(old);
                     return Ok(written);
                 }
-                Attempt::Full => self.split(key, 0, key, value.len())?,
+                WriteAttempt::Full => self.split(key, 0, key, value.len())?,
             }
         }
         Err(PoolError::contents(self.root, "splitting its leaves makes no room in them").into())
@@ -193,15 +195,21 @@ impl<'p, P: Pager> Tree<'p, P> {
             return Ok(None);
         }
         Ok(match self.place_in_leaf(leaf, key, value, ValueKind::Inline, mode)? {
-            Attempt::Done(written, old) => {
+            WriteAttempt::Done(written, old) => {
                 self.free_blob(old);
                 Some(written)
             }
-            Attempt::Full => None,
+            WriteAttempt::Full => None,
         })
     }
 
-    fn try_place(&self, key: &[u8], value: &[u8], kind: ValueKind, mode: Mode) -> Result<Attempt, Interrupt> {
+    fn try_place(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        kind: ValueKind,
+        mode: Mode,
+    ) -> Result<WriteAttempt, Interrupt> {
         let leaf = match self.hinted_leaf(key) {
             Some(leaf) => leaf,
             None => self.leaf(key)?,
@@ -229,37 +237,40 @@ impl<'p, P: Pager> Tree<'p, P> {
         value: &[u8],
         kind: ValueKind,
         mode: Mode,
-    ) -> Result<Attempt, Interrupt> {
+    ) -> Result<WriteAttempt, Interrupt> {
         let find = RecordLocation::of(leaf, key);
         if mode != Mode::Upsert && find.found == (mode == Mode::Insert) {
             // A write that will be refused latches nothing.
             leaf.validate()?;
-            return Ok(Attempt::Done(Written::Refused, None));
+            return Ok(WriteAttempt::Done(Written::Refused, None));
         }
-        // Latching fails if the leaf has changed, so what was found before still holds.
-        let mut guard = latch::<P>(leaf)?;
-        let id = guard.id();
-        let old = if find.found { self.old_blob(&guard, find.index)? } else { None };
+        let mut change = self.change(Latched::latch(leaf)?);
+        let AtomicChange { pages: leaf, recording } = &mut change;
+        let old = if find.found { self.old_blob(leaf, find.index)? } else { None };
         if matches!(mode, Mode::Exchange(expected) if old != Some(expected)) {
-            return Ok(Attempt::Done(Written::Refused, None));
+            return Ok(WriteAttempt::Done(Written::Refused, None));
         }
-        let mut node = NodeMut::new(guard.page_mut());
+        let value = ValueImage { kind, bytes: value };
         let result = if find.found {
-            node.replace(find.index, value, kind)
+            recording.replace(leaf, find.index, key, value)
         } else {
-            node.insert_at(find.index, key, value, kind)
+            recording.apply(leaf, Some(find.index), &PageChange::Insert { key, value })
         };
         match result {
-            Ok(()) if find.found => Ok(Attempt::Done(Written::Replaced, old)),
+            Ok(()) if find.found => {
+                change.commit();
+                Ok(WriteAttempt::Done(Written::Replaced, old))
+            }
             Ok(()) => {
-                if let Some(ends) = self.ends.filter(|_| view_of(&guard).goes_on(find.index)) {
-                    let leaf = self.pager.relax(guard);
+                let ends = self.ends.filter(|_| leaf.view().goes_on(find.index));
+                let leaf = change.commit();
+                if let Some(ends) = ends {
                     ends.mine().set(leaf.id(), leaf.token());
                 }
-                Ok(Attempt::Done(Written::Inserted, None))
+                Ok(WriteAttempt::Done(Written::Inserted, None))
             }
-            Err(NodeError::Full) => Ok(Attempt::Full),
-            Err(error) => Err(refused(id, error)),
+            Err(NodeError::Full) => Ok(WriteAttempt::Full),
+            Err(error) => Err(refused(leaf.id(), error)),
         }
     }
 
@@ -270,21 +281,23 @@ impl<'p, P: Pager> Tree<'p, P> {
             find.leaf.validate()?;
             return Ok(None);
         }
-        let mut guard = latch::<P>(find.leaf)?;
-        let id = guard.id();
-        let old = self.old_blob(&guard, find.index)?;
-        NodeMut::new(guard.page_mut()).remove(find.index).map_err(|fault| damaged(id, fault))?;
-        Ok(Some((old, crate::tree::change::merge::is_sparse(view_of(&guard)))))
+        let mut change = self.change(Latched::latch(find.leaf)?);
+        let AtomicChange { pages: leaf, recording } = &mut change;
+        let old = self.old_blob(leaf, find.index)?;
+        recording.remove(leaf, find.index, key).map_err(|error| refused(leaf.id(), error))?;
+        let sparse = is_sparse(leaf.view());
+        change.commit();
+        Ok(Some((old, sparse)))
     }
 
     /// The blob that a record of a latched leaf refers to, which will be freed.
-    fn old_blob(&self, guard: &impl ExclusivePage, index: usize) -> Result<Option<BlobReference>, Interrupt> {
-        match value_in(view_of(guard), index) {
+    fn old_blob(&self, leaf: &Latched<'p, P>, index: usize) -> Result<Option<BlobReference>, Interrupt> {
+        match value_in(leaf.view(), index) {
             Some(StoredValue::Inline(_)) => Ok(None),
             Some(StoredValue::Blob(reference)) if self.pager.is_extent(reference.extent()) => {
                 Ok(Some(reference))
             }
-            _ => Err(damaged(guard.id(), "a reference to a large value is damaged")),
+            _ => Err(damaged(leaf.id(), "a reference to a large value is damaged")),
         }
     }
 }

@@ -1,0 +1,144 @@
+//! Extents whose contents are written past the log: large values, and the nodes of bulk loads.
+
+use super::{atomic::Recording, page_change::PageChange};
+use crate::AccessError;
+use vellum_base::{Extent, HEADER_BYTES, PageHeader, PageId, PageKind, checksum, stamp_lsn};
+use vellum_pool::{AllocatedPage, ExtentWriter, PageWriter, Pager, PoolError};
+
+/// Makes an extent for a large value of the tree `tree`, in memory, as `fill` does, which returns its digest. Nothing
+/// refers to it yet: the caller refers to it, or discards it.
+pub(crate) fn new_blob<P: Pager>(
+    pager: &P,
+    tree: PageId,
+    pages: u32,
+    fill: impl FnOnce(&mut [u8]) -> Result<u64, AccessError>,
+) -> Result<(PageId, u64), AccessError> {
+    let mut guard = pager.allocate(pages, PageKind::BLOB)?;
+    let digest = fill(guard.page_mut())?;
+    let head = guard.id();
+    record_written(pager, tree, Extent { head, pages }, digest);
+    drop(guard.keep());
+    Ok((head, digest))
+}
+
+/// The same, written past the pool from its beginning to its end.
+pub(crate) struct BlobStream<'p, P: Pager + 'p> {
+    pager: &'p P,
+    tree: PageId,
+    pages: u32,
+    stream: P::Stream<'p>,
+}
+
+impl<'p, P: Pager> BlobStream<'p, P> {
+    pub fn begin(pager: &'p P, tree: PageId, pages: u32) -> Result<Self, PoolError> {
+        Ok(Self { pager, tree, pages, stream: pager.stream(pages, PageKind::BLOB)? })
+    }
+
+    pub fn append(&mut self, bytes: &[u8]) -> Result<(), PoolError> {
+        self.stream.append(bytes)
+    }
+
+    pub fn finish(self, digest: u64) -> Result<PageId, PoolError> {
+        let head = self.stream.finish()?;
+        record_written(self.pager, self.tree, Extent { head, pages: self.pages }, digest);
+        Ok(head)
+    }
+}
+
+/// Frees an extent to which nothing of the tree `tree` refers any more, without reading it in.
+pub(crate) fn discard<P: Pager>(pager: &P, tree: PageId, extent: Extent) -> Result<(), PoolError> {
+    // Before it is freed, so that the record of its next allocation comes later.
+    if P::RECORDS && pager.is_extent(extent) {
+        Recording::record_alone(pager, tree, &[(extent.head, PageChange::Free { pages: extent.pages })]);
+    }
+    pager.discard(extent)
+}
+
+fn record_written<P: Pager>(pager: &P, tree: PageId, extent: Extent, digest: u64) {
+    if P::RECORDS {
+        let change = PageChange::Write { kind: PageKind::BLOB, pages: extent.pages, digest };
+        Recording::record_alone(pager, tree, &[(extent.head, change)]);
+    }
+}
+
+/// Nodes of a bulk load that are written one after the other. They are freed again unless kept, together with what they
+/// have adopted.
+pub(crate) struct NodeStream<'p, P: Pager + 'p> {
+    // Before the pages, so that it is dropped before they are freed.
+    written: Written<'p, P>,
+    pages: P::Pages<'p>,
+}
+
+/// What has been recorded as written, and is to be recorded as freed if it is not kept.
+struct Written<'p, P: Pager> {
+    pager: &'p P,
+    tree: PageId,
+    extents: Vec<Extent>,
+}
+
+impl<'p, P: Pager> NodeStream<'p, P> {
+    pub fn begin(pager: &'p P, tree: PageId) -> Result<Self, PoolError> {
+        let pages = pager.pages(PageKind::TREE_NODE)?;
+        Ok(Self { written: Written { pager, tree, extents: Vec::new() }, pages })
+    }
+
+    /// Writes the next node: `fill` is given a page that is zero behind its header.
+    pub fn append(
+        &mut self,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), AccessError>,
+    ) -> Result<PageId, AccessError> {
+        let written = &mut self.written;
+        self.pages.append(|page| {
+            fill(page)?;
+            if P::RECORDS {
+                written.record(page);
+            }
+            Ok(())
+        })
+    }
+
+    /// Fetches bytes of the page that will probably be the next into the processor's cache.
+    #[inline]
+    pub fn prefetch_next(&self, at: usize, bytes: usize) {
+        self.pages.prefetch_next(at, bytes);
+    }
+
+    /// Takes over an extent of a large value.
+    pub fn adopt(&mut self, extent: Extent) {
+        if P::RECORDS {
+            self.written.extents.push(extent);
+        }
+        self.pages.adopt(extent);
+    }
+
+    /// Waits until all nodes can be read.
+    pub fn settle(&mut self) -> Result<(), PoolError> {
+        self.pages.settle()
+    }
+
+    /// All nodes and what they have adopted are referred to from now on.
+    pub fn keep(self) {
+        let Self { mut written, pages } = self;
+        written.extents.clear();
+        pages.keep();
+    }
+}
+
+impl<P: Pager> Written<'_, P> {
+    /// Records a node, which gets the record's number.
+    fn record(&mut self, page: &mut [u8]) {
+        let extent = PageHeader::read(page).extent;
+        let digest = checksum(page.get(HEADER_BYTES..).unwrap_or_default());
+        let change = PageChange::Write { kind: PageKind::TREE_NODE, pages: 1, digest };
+        stamp_lsn(page, Recording::record_alone(self.pager, self.tree, &[(extent.head, change)]));
+        self.extents.push(extent);
+    }
+}
+
+impl<P: Pager> Drop for Written<'_, P> {
+    fn drop(&mut self) {
+        for Extent { head, pages } in self.extents.drain(..) {
+            Recording::record_alone(self.pager, self.tree, &[(head, PageChange::Free { pages })]);
+        }
+    }
+}

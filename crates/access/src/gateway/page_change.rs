@@ -1,0 +1,237 @@
+//! What can happen to a page, as data, and the code that does it.
+
+use crate::node::{NODE_BYTES, NodeError, NodeFault, NodeMut, NodeView, ValueKind};
+use vellum_base::{Extent, HEADER_BYTES, Lsn, PageHeader, PageId, PageKind, stamp_lsn};
+
+/// What a record holds under its key: the value, or a reference to a large one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ValueImage<'a> {
+    /// What the bytes are.
+    pub kind: ValueKind,
+    /// They.
+    pub bytes: &'a [u8],
+}
+
+/// The contents of a node without the page header and the free bytes between slots and heap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NodeImage<'a> {
+    /// From the end of the page header to the end of the slots.
+    pub front: &'a [u8],
+    /// From the beginning of the heap to the end of the page.
+    pub heap: &'a [u8],
+}
+
+impl<'a> NodeImage<'a> {
+    /// The image of a node.
+    pub fn of(page: &'a [u8]) -> Self {
+        let (front, heap) = NodeView::new(page).parts();
+        Self { front, heap }
+    }
+
+    /// Writes the node to a page, whose header it leaves alone.
+    fn write_to(self, page: &mut [u8]) -> Result<(), NodeError> {
+        let body = page.get_mut(HEADER_BYTES..).unwrap_or_default();
+        let free = body.len().checked_sub(self.front.len() + self.heap.len());
+        let free =
+            free.ok_or(NodeFault::Size { bytes: HEADER_BYTES + self.front.len() + self.heap.len() })?;
+        let (front, rest) = body.split_at_mut(self.front.len());
+        let (gap, heap) = rest.split_at_mut(free);
+        front.copy_from_slice(self.front);
+        gap.fill(0);
+        heap.copy_from_slice(self.heap);
+        Ok(())
+    }
+}
+
+/// A change of one page.
+///
+/// Records are named by their keys, and children by their separators, not by their slots. Changes of records also say what
+/// was there before, from which they can be [undone](Self::inverse).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PageChange<'a> {
+    /// A leaf gets a record with a new key.
+    Insert {
+        /// The key.
+        key: &'a [u8],
+        /// Its value.
+        value: ValueImage<'a>,
+    },
+    /// A record of a leaf gets another value.
+    Replace {
+        /// The key.
+        key: &'a [u8],
+        /// The new value.
+        value: ValueImage<'a>,
+        /// The old one.
+        before: ValueImage<'a>,
+    },
+    /// A leaf loses a record.
+    Remove {
+        /// The key.
+        key: &'a [u8],
+        /// The value that it had.
+        before: ValueImage<'a>,
+    },
+    /// Some bytes of a value change where they lie.
+    Patch {
+        /// The key.
+        key: &'a [u8],
+        /// Where in the value the bytes begin.
+        offset: u16,
+        /// What they become.
+        bytes: &'a [u8],
+        /// What they were, which is as long.
+        before: &'a [u8],
+    },
+    /// An inner node gets a separator after a child was split.
+    InsertSeparator {
+        /// The separator.
+        separator: &'a [u8],
+        /// The child beyond it.
+        right: PageId,
+    },
+    /// An inner node loses a separator, and with it the child beyond, which was merged into the one before.
+    RemoveSeparator {
+        /// The separator.
+        separator: &'a [u8],
+    },
+    /// A leaf ends with a new upper fence, and the few records beyond go elsewhere.
+    EndAt {
+        /// The fence.
+        separator: &'a [u8],
+    },
+    /// A node keeps its lower half, and all beyond goes elsewhere.
+    SplitOff {
+        /// The new upper fence.
+        separator: &'a [u8],
+    },
+    /// A node takes over the contents of its right neighbour.
+    Absorb {
+        /// The fence between them.
+        separator: &'a [u8],
+        /// The neighbour.
+        right: NodeImage<'a>,
+    },
+    /// The contents of a root have moved to two new nodes, of which it becomes the parent, one level higher.
+    RaiseRoot {
+        /// The node of the lower half.
+        left: PageId,
+        /// The separator between the two.
+        separator: &'a [u8],
+        /// The node of the upper half.
+        right: PageId,
+    },
+    /// A root gets other contents: those of its only child, or those of a bulk load.
+    ReplaceRoot {
+        /// The contents.
+        image: NodeImage<'a>,
+    },
+    /// A page is allocated and becomes a node.
+    Format {
+        /// The node.
+        image: NodeImage<'a>,
+    },
+    /// An extent is allocated, and what is in it was written past the log.
+    Write {
+        /// What it is.
+        kind: PageKind,
+        /// How many pages it has.
+        pages: u32,
+        /// Of a node, the checksum of all bytes behind the page header; of a large value, the digest of its reference.
+        digest: u64,
+    },
+    /// An extent is freed.
+    Free {
+        /// How many pages it has.
+        pages: u32,
+    },
+}
+
+impl<'a> PageChange<'a> {
+    /// The change that takes this one back, if it is one of a record. It is not for the same page: splits and merges may
+    /// have moved the record since.
+    pub fn inverse(&self) -> Option<Self> {
+        match *self {
+            Self::Insert { key, value } => Some(Self::Remove { key, before: value }),
+            Self::Remove { key, before } => Some(Self::Insert { key, value: before }),
+            Self::Replace { key, value, before } => Some(Self::Replace { key, value: before, before: value }),
+            Self::Patch { key, offset, bytes, before } => {
+                Some(Self::Patch { key, offset, bytes: before, before: bytes })
+            }
+            _ => None,
+        }
+    }
+
+    /// Does the change to a page, whose header it leaves alone; if it cannot be done, the page stays as it was. `known` is
+    /// the slot of the key or of the separator, where it has been looked for already.
+    // Inlined where the kind of change is known, so that nothing is left of the choice.
+    #[inline(always)]
+    pub(super) fn apply(&self, page: &mut [u8], known: Option<usize>) -> Result<(), NodeError> {
+        let mut node = NodeMut::new(page);
+        let slot_of = |node: &NodeMut<'_>, key: &[u8]| known.map_or_else(|| find(node.view(), key), Ok);
+        match *self {
+            Self::Insert { key, value } => match known {
+                Some(index) => node.insert_at(index, key, value.bytes, value.kind),
+                None => node.insert(key, value.bytes, value.kind).map(drop),
+            },
+            Self::Replace { key, value, .. } => {
+                let index = slot_of(&node, key)?;
+                node.replace(index, value.bytes, value.kind)
+            }
+            Self::Remove { key, .. } => {
+                let index = slot_of(&node, key)?;
+                Ok(node.remove(index)?)
+            }
+            Self::Patch { key, offset, bytes, .. } => {
+                let index = slot_of(&node, key)?;
+                let from = node.value_mut(index)?.get_mut(offset as usize..).unwrap_or_default();
+                from.get_mut(..bytes.len()).ok_or(NodeFault::NotRecorded)?.copy_from_slice(bytes);
+                Ok(())
+            }
+            Self::InsertSeparator { separator, right } => node.insert_separator(separator, right).map(drop),
+            Self::RemoveSeparator { separator } => {
+                let index = slot_of(&node, separator)?;
+                Ok(node.remove_separator(index)?)
+            }
+            Self::EndAt { separator } => Ok(node.end_at(&node.view().planned_end(separator)?)),
+            Self::SplitOff { separator } => node.split_off(separator),
+            Self::Absorb { separator, right } => {
+                let mut neighbour = [0; NODE_BYTES];
+                right.write_to(&mut neighbour)?;
+                node.merge_from_right(NodeView::new(&neighbour), separator)
+            }
+            Self::RaiseRoot { left, separator, right } => node.raise(left, separator, right),
+            Self::ReplaceRoot { image } | Self::Format { image } => image.write_to(page),
+            Self::Write { .. } => Err(NodeFault::NotRecorded.into()),
+            Self::Free { .. } => Ok(()),
+        }
+    }
+}
+
+/// Does to page `id` what is recorded under `lsn`, unless it has been done already: false then.
+///
+/// The page is as it was at some time since its present life began, or it begins with the record.
+///
+/// # Errors
+/// If the page is not what the change was made of.
+pub fn redo(page: &mut [u8], id: PageId, lsn: Lsn, change: &PageChange<'_>) -> Result<bool, NodeError> {
+    if page.len() != NODE_BYTES {
+        return Err(NodeFault::Size { bytes: page.len() }.into());
+    }
+    if PageHeader::read(page).lsn >= lsn {
+        return Ok(false);
+    }
+    change.apply(page, None)?;
+    match change {
+        PageChange::Format { .. } => {
+            PageHeader { extent: Extent::page(id), lsn, kind: PageKind::TREE_NODE }.write(page);
+        }
+        _ => stamp_lsn(page, lsn),
+    }
+    Ok(true)
+}
+
+fn find(view: NodeView<&[u8]>, key: &[u8]) -> Result<usize, NodeError> {
+    let find = view.find(key);
+    if find.found { Ok(find.index) } else { Err(NodeFault::NotRecorded.into()) }
+}
