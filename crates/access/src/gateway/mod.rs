@@ -14,7 +14,7 @@
 //! - The redo of each page needs that page and the record, and no other page.
 //!
 //! # Records
-//! Whether changes are recorded is a constant of the pager ([`Pager::RECORDS`](vellum_pool::Pager::RECORDS)). If they are
+//! Whether changes are recorded is a constant of the pager ([`ChangeRecords::RECORDS`](vellum_pool::ChangeRecords::RECORDS)). If they are
 //! not, nothing is gathered. If they are, the record takes its number while all pages are latched, all of them get it as
 //! their LSN, and the record is handed over after the latches have been released. A page whose LSN is not less than a
 //! record's number has that change already: see [`redo`].
