@@ -103,13 +103,15 @@ fn batch<'p>(pager: &'p RecordingPager, tree: &Tree<'p, RecordingPager>, random:
     });
 }
 
-/// Trees that come and go: loaded in bulk or appended to, changed, and destroyed. Some loads fail.
+/// Trees that come and go: loaded in bulk or appended to, changed, and destroyed; some loads fail. The last one is only
+/// appended to, and stays.
 fn trees_of_its_own(pager: &RecordingPager, random: &mut StdRng, rounds: u64) {
     for round in 0..rounds {
         let hints = AppendHints::default();
         let tree = retry(|| Tree::create(pager)).with_append_hints(&hints);
-        let count = random.random_range(0..2000u64);
-        if round.is_multiple_of(2) {
+        let is_last = round + 1 == rounds;
+        let count = if is_last { 2000 } else { random.random_range(0..2000u64) };
+        if !is_last && round.is_multiple_of(2) {
             let mut load = retry(|| tree.bulk_load(80));
             for number in 0..count {
                 let value = if number == 700 { vec![7; 50_000] } else { vec![number as u8; 60] };
@@ -124,15 +126,16 @@ fn trees_of_its_own(pager: &RecordingPager, random: &mut StdRng, rounds: u64) {
         for number in count..2 * count {
             retry(|| tree.insert(&number.to_be_bytes(), &number.to_le_bytes()));
         }
+        if is_last {
+            return;
+        }
         for number in 0..2 * count {
             retry(|| tree.remove(&(number * 7 % (2 * count)).to_be_bytes()));
             if round.is_multiple_of(3) && number == count {
                 break;
             }
         }
-        if round + 1 < rounds {
-            retry(|| tree.destroy());
-        }
+        retry(|| tree.destroy());
     }
 }
 
@@ -163,7 +166,8 @@ fn run(operations: u64, beside: impl FnOnce(&RecordingPager, PageId)) -> (Histor
     beside(&pager, root);
     let found = Tree::open(&pager, root).verify(|_| true).problems;
     assert!(found.is_empty(), "{found:#?}");
-    assert!(pager.pool.statistics().pages_evicted > 1000, "all of it fit into memory");
+    let evicted = pager.pool.statistics().pages_evicted;
+    assert!(evicted > operations / 2, "nearly all of it fit into memory: {evicted}");
     (pager.history(start), root)
 }
 
@@ -231,7 +235,7 @@ fn a_change_that_is_wrong_on_replay_is_noticed() {
         assert!(history.redo(0, alter).is_err(), "nobody misses {kind}");
     }
     // Done otherwise.
-    let bugs: [(&str, Alter<'_>); 6] = [
+    let bugs: [(&str, Alter<'_>); 5] = [
         ("a value that lacks its end", &|change| {
             Some(match change {
                 PageChange::Insert { key, value: ValueImage { kind, bytes } } if bytes.len() > 24 => {
@@ -253,12 +257,6 @@ fn a_change_that_is_wrong_on_replay_is_noticed() {
                 PageChange::RaiseRoot { left, separator, right } => {
                     PageChange::RaiseRoot { left: right, separator, right: left }
                 }
-                change => change,
-            })
-        }),
-        ("a half that is built anew instead of ended", &|change| {
-            Some(match change {
-                PageChange::EndAt { separator } => PageChange::SplitOff { separator },
                 change => change,
             })
         }),

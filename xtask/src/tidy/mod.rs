@@ -3,6 +3,7 @@
 //! - leftover markers, and debugging output;
 //! - files of more than [`LINES_MAX`] lines that give no reason: a comment that begins `Over 600 lines:`;
 //! - files that no `mod` declares;
+//! - code of `crates/access` that writes to pages, allocates or frees them past its gateway;
 //! - crates that do not say in their first line that they are internal;
 //! - crates that may not use `unsafe` and do not forbid it;
 //! - FILE_FORMAT.md and docs/dependencies.md, which must follow the code: see [`documents`];
@@ -39,6 +40,24 @@ const MARKERS: &[(&str, &str)] = &[
 /// The crates that may use `unsafe`; all others forbid it.
 const UNSAFE_CRATES: &[&str] = &["vellum-vm", "vellum-pool", "vellum-pmem", "vellum-lab"];
 
+/// The only folder of `crates/access` in which pages are written.
+const GATEWAY: &str = "crates/access/src/gateway/";
+/// What writes to pages, allocates or frees them: the traits that have the methods, and the methods. Without the traits the
+/// compiler knows none of those that write.
+const WRITING: &[&str] = &[
+    "ExclusivePage",
+    "AllocatedPage",
+    "PageWriter",
+    "ExtentWriter",
+    "page_mut",
+    "payload_mut",
+    ".upgrade(",
+    "pager.allocate(",
+    "pager.discard(",
+    "pager.stream(",
+    "pager.pages(",
+];
+
 /// A file of the workspace and its text.
 pub struct Source {
     /// Its path from the root of the workspace.
@@ -59,6 +78,7 @@ pub fn check() -> Result<(), String> {
     for source in &sources {
         problems.extend(markers(source));
         problems.extend(length(source));
+        problems.extend(past_the_gateway(source));
     }
     problems.extend(dead_files(&sources));
     problems.extend(first_lines(&packages, &root));
@@ -120,6 +140,23 @@ fn length(source: &Source) -> Option<String> {
             source.path
         )
     })
+}
+
+/// Changes of pages in `crates/access` that are not made by its gateway.
+fn past_the_gateway(source: &Source) -> Vec<String> {
+    if !source.path.starts_with("crates/access/src/") || source.path.starts_with(GATEWAY) {
+        return Vec::new();
+    }
+    let mut problems = Vec::new();
+    let engine = source.text.lines().take_while(|line| line.trim() != "#[cfg(test)]");
+    for (number, line) in engine.enumerate() {
+        let code = line.split("//").next().unwrap_or_default();
+        for word in WRITING.iter().filter(|word| code.contains(**word)) {
+            let path = &source.path;
+            problems.push(format!("{path}:{}: `{word}` is used past the gateway, {GATEWAY}", number + 1));
+        }
+    }
+    problems
 }
 
 /// Files under `src` that no `mod` of their crate declares: compilers do not see them.
@@ -190,6 +227,16 @@ mod tests {
             assert!(problems[0].starts_with("a.rs:2:"));
         }
         assert!(markers(&source("a.rs", "let mut todo = vec![];")).is_empty());
+    }
+
+    #[test]
+    fn pages_are_written_by_the_gateway_alone() {
+        for word in WRITING {
+            let text = format!("// {word} is fine here\nlet page = self.{word};");
+            assert_eq!(past_the_gateway(&source("crates/access/src/tree/mod.rs", &text)).len(), 1, "{word}");
+            assert!(past_the_gateway(&source(&format!("{GATEWAY}atomic.rs"), &text)).is_empty());
+            assert!(past_the_gateway(&source("crates/pool/src/pool.rs", &text)).is_empty());
+        }
     }
 
     #[test]

@@ -209,3 +209,119 @@ impl<'a> Reader<'a> {
         Some(NodeImage { front: self.bytes()?, heap: self.bytes()? })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        gateway::redo,
+        node::{NODE_BYTES, NodeMut},
+    };
+    use vellum_base::Lsn;
+
+    /// A change of the kind `tag`, made of some bytes.
+    fn change(tag: u8, bytes: &[u8], number: u64) -> Option<PageChange<'_>> {
+        let (first, second) = bytes.split_at(number as usize % (bytes.len() + 1));
+        let kind = if number.is_multiple_of(2) { ValueKind::Inline } else { ValueKind::Blob };
+        let value = |bytes| ValueImage { kind, bytes };
+        let image = NodeImage { front: first, heap: second };
+        Some(match tag {
+            tag::INSERT => PageChange::Insert { key: first, value: value(second) },
+            tag::REPLACE => PageChange::Replace { key: first, value: value(second), before: value(first) },
+            tag::REMOVE => PageChange::Remove { key: first, before: value(second) },
+            tag::PATCH => {
+                PageChange::Patch { key: first, offset: number as u16, bytes: second, before: second }
+            }
+            tag::INSERT_SEPARATOR => PageChange::InsertSeparator { separator: first, right: PageId(number) },
+            tag::REMOVE_SEPARATOR => PageChange::RemoveSeparator { separator: bytes },
+            tag::END_AT => PageChange::EndAt { separator: bytes },
+            tag::SPLIT_OFF => PageChange::SplitOff { separator: bytes },
+            tag::ABSORB => PageChange::Absorb { separator: first, right: image },
+            tag::RAISE_ROOT => {
+                PageChange::RaiseRoot { left: PageId(number), separator: bytes, right: PageId(!number) }
+            }
+            tag::REPLACE_ROOT => PageChange::ReplaceRoot { image },
+            tag::FORMAT => PageChange::Format { image },
+            tag::WRITE => {
+                PageChange::Write { kind: PageKind(number as u8), pages: number as u32, digest: !number }
+            }
+            tag::FREE => PageChange::Free { pages: number as u32 },
+            _ => return None,
+        })
+    }
+
+    fn decoded(record: &[u8]) -> Result<Vec<(PageId, PageChange<'_>)>, RecordFault> {
+        ChangeRecord::decode(record)?.changes().collect()
+    }
+
+    #[test]
+    fn changes_come_back_as_they_were() {
+        bolero::check!().with_type::<Vec<(u8, Vec<u8>, u64)>>().for_each(|parts| {
+            let parts = parts.iter().map(|(tag, bytes, number)| {
+                (PageId(number.rotate_left(7)), change(tag % 14 + 1, bytes, *number).unwrap())
+            });
+            let changes: Vec<_> = parts.collect();
+            let mut record = PageId(77).0.to_le_bytes().to_vec();
+            changes.iter().for_each(|(page, change)| change.encode(*page, &mut record));
+            assert_eq!(ChangeRecord::decode(&record).unwrap().tree, PageId(77));
+            assert_eq!(decoded(&record).unwrap(), changes);
+            // What is cut off is noticed, unless it is cut off between two changes.
+            for length in 0..record.len().min(500) {
+                if let Ok(fewer) = decoded(&record[..length]) {
+                    assert_eq!(fewer, changes[..fewer.len()]);
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn every_kind_of_change_has_a_tag_of_its_own() {
+        for tag in 0..=u8::MAX {
+            let Some(change) = change(tag, b"some bytes", 5) else { continue };
+            let mut record = vec![0; 8];
+            change.encode(PageId(1), &mut record);
+            assert_eq!(record[16], tag);
+        }
+    }
+
+    fn pages() -> [Vec<u8>; 3] {
+        let mut leaf = vec![0; NODE_BYTES];
+        let mut node = NodeMut::init(&mut leaf, 0, Some(b"a"), Some(b"x"), PageId(0)).unwrap();
+        for number in 0..100u8 {
+            node.insert(&[b'b', number], &[number; 20], ValueKind::Inline).unwrap();
+        }
+        let mut inner = vec![0; NODE_BYTES];
+        let mut node = NodeMut::init(&mut inner, 1, None, None, PageId(9)).unwrap();
+        for number in 0..100u8 {
+            node.insert_separator(&[b'b', number], PageId(number as u64)).unwrap();
+        }
+        [leaf, inner, vec![0x5a; NODE_BYTES]]
+    }
+
+    /// Whatever the bytes are: what cannot be redone leaves the page as it is.
+    fn survives(record: &[u8]) {
+        let Ok(record) = ChangeRecord::decode(record) else { return };
+        for (page, change) in record.changes().map_while(Result::ok) {
+            for before in pages() {
+                let mut bytes = before.clone();
+                if redo(&mut bytes, page, Lsn(u64::MAX), &change) != Ok(true) {
+                    assert_eq!(bytes, before, "{change:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_survived() {
+        bolero::check!().for_each(survives);
+    }
+
+    #[test]
+    fn changes_of_any_bytes_are_survived() {
+        bolero::check!().with_type::<(u8, Vec<u8>, u64)>().for_each(|(tag, bytes, number)| {
+            let mut record = vec![0; 8];
+            change(tag % 14 + 1, bytes, *number).unwrap().encode(PageId(3), &mut record);
+            survives(&record);
+        });
+    }
+}

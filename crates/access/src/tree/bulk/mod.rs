@@ -1,7 +1,7 @@
 //! Bulk load: a tree from records in the order of their keys, from its leaves up.
 //!
 //! Leaves are filled one after the other and never searched, and the nodes above grow along with them, a node a level
-//! at a time. The pages come from a [`PageWriter`](vellum_pool::PageWriter), so leaves are consecutive on storage, and those that memory has no
+//! at a time. The pages come from a [`NodeStream`], so leaves are consecutive on storage, and those that memory has no
 //! room for are written in large requests while the next are being filled.
 //!
 //! All of it happens beside the tree. Others may read and change the tree meanwhile; they see nothing of the load until
