@@ -10,7 +10,7 @@ use vellum_base::{Bytes, HEADER_BYTES, PageId};
 /// A node to change, under an exclusive latch.
 ///
 /// No method panics or writes to the page header (bytes 0..32), whatever the bytes are; a damaged page gives
-/// a [`NodeFault`] or stays damaged. The caller logs the change and sets the page's LSN.
+/// a [`NodeFault`] or stays damaged. The gateway records the change and sets the LSN of the page.
 #[derive(Debug)]
 pub struct NodeMut<'a> {
     pub(super) bytes: &'a mut [u8],
