@@ -265,11 +265,19 @@ impl<'p, P: Pager> Recording<'p, P> {
         Ok(())
     }
 
-    /// Makes a change beside the page, so that it cannot fail when it is [installed](Self::install).
-    pub fn prepare<'c>(page: &Latched<'p, P>, change: PageChange<'c>) -> Result<Prepared<'c>, NodeError> {
-        let mut image = [0; NODE_BYTES];
-        copy_contents(page.page(), &mut image);
-        change.apply(&mut image, None)?;
+    /// Makes a change beside the page, in `image`, which is zero, so that it cannot fail when it is
+    /// [installed](Self::install).
+    pub fn prepare<'c>(
+        page: &Latched<'p, P>,
+        change: PageChange<'c>,
+        image: &'c mut [u8; NODE_BYTES],
+    ) -> Result<Prepared<'c>, NodeError> {
+        if let PageChange::SplitOff { separator } = change {
+            NodeMut::begin_left(image, page.view(), separator)?;
+        } else {
+            copy_contents(page.page(), image);
+            change.apply(image, None)?;
+        }
         Ok(Prepared { change, image })
     }
 
@@ -278,7 +286,7 @@ impl<'p, P: Pager> Recording<'p, P> {
         if P::RECORDS {
             self.describe(page.id(), &prepared.change);
         }
-        copy_contents(&prepared.image, page.bytes_mut());
+        copy_contents(prepared.image, page.bytes_mut());
         self.changed = true;
     }
 
@@ -319,7 +327,7 @@ impl<P: Pager> Drop for Recording<'_, P> {
 /// A change that has been made beside its page.
 pub(crate) struct Prepared<'c> {
     change: PageChange<'c>,
-    image: [u8; NODE_BYTES],
+    image: &'c [u8; NODE_BYTES],
 }
 
 /// Changes of one or several pages of a tree that happen together, under latches on all of them.

@@ -193,7 +193,11 @@ impl<'a> PageChange<'a> {
                 let index = slot_of(&node, separator)?;
                 Ok(node.remove_separator(index)?)
             }
-            Self::EndAt { separator } => Ok(node.end_at(&node.view().planned_end(separator)?)),
+            Self::EndAt { separator } => {
+                let end = node.view().planned_end(separator)?;
+                node.end_at(&end);
+                Ok(())
+            }
             Self::SplitOff { separator } => node.split_off(separator),
             Self::Absorb { separator, right } => {
                 let mut neighbour = [0; NODE_BYTES];

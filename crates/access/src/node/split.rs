@@ -81,8 +81,8 @@ impl NodeMut<'_> {
         Ok(())
     }
 
-    /// Makes the left half of `whole`, which ends with the separator of a [`Split`], of `bytes`, whose page header it leaves
-    /// alone.
+    /// Makes the left half of `whole`, which ends with the separator of a [`Split`], of `bytes`, which are zero behind the
+    /// page header.
     ///
     /// # Errors
     /// If `whole` is damaged or the separator does not fit it.
@@ -94,7 +94,6 @@ impl NodeMut<'_> {
         let lower = whole.lower_fence(&mut lower).then_some(&lower[..]);
         let mut frame = Frame::plain(lower, Some(separator));
         frame.lengthen_for(whole, 0..count);
-        NodeMut { bytes: &mut *bytes }.fill_zero();
         let mut left = Builder::new(bytes, level, &frame, last_child)?;
         left.append_range(whole, 0..count)?;
         left.finish();

@@ -11,7 +11,7 @@ use crate::{
     AccessError,
     error::{damaged, refused},
     gateway::{AtomicChange, Doomed, Latched, NodeImage, PageChange, Recording},
-    node::NodeView,
+    node::{NODE_BYTES, NodeView},
 };
 use vellum_base::Bytes;
 use vellum_pool::{Interrupt, OptimisticPage, Pager};
@@ -116,7 +116,8 @@ impl<'p, P: Pager> Tree<'p, P> {
         let right = NodeImage::of(right.page());
         let absorb = PageChange::Absorb { separator: &separator, right };
         // Mostly they do not fit into one page.
-        let Ok(both) = Recording::prepare(left, absorb) else { return Ok(Merged::Nothing) };
+        let mut both = [0; NODE_BYTES];
+        let Ok(both) = Recording::prepare(left, absorb, &mut both) else { return Ok(Merged::Nothing) };
         let forget = PageChange::RemoveSeparator { separator: &separator };
         recording.apply(parent, Some(index), &forget).map_err(|error| refused(parent_id, error))?;
         recording.install(left, &both);

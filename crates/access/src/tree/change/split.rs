@@ -8,7 +8,7 @@ use crate::{
     AccessError,
     error::{damaged, refused},
     gateway::{AtomicChange, Fresh, Latched, PageChange, Recording},
-    node::{End, Find, NodeFault, NodeMut, NodeView, Split},
+    node::{End, Find, NODE_BYTES, NodeFault, NodeMut, NodeView, Split},
 };
 use vellum_pool::{Interrupt, OptimisticPage, Pager};
 
@@ -101,7 +101,9 @@ impl<'p, P: Pager> Tree<'p, P> {
             Cut::Split(split) => {
                 let begin = |page: &mut [u8]| NodeMut::begin_right(page, node.view(), split);
                 recording.format(right, begin).map_err(of_node)?;
-                let left = Recording::prepare(node, PageChange::SplitOff { separator }).map_err(of_node)?;
+                let mut left = [0; NODE_BYTES];
+                let split_off = PageChange::SplitOff { separator };
+                let left = Recording::prepare(node, split_off, &mut left).map_err(of_node)?;
                 recording.apply(parent, None, &insert).map_err(of_parent)?;
                 recording.install(node, &left);
             }
