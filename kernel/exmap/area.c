@@ -6,7 +6,8 @@
  * it up or maps it; calls from any other are refused, and a forked child does
  * not inherit the mapping. The files that name an area keep it in being, and
  * a mapping keeps its file. Its pages return to the pool at munmap; the pool
- * goes with the last file, or with the address space if that ends first.
+ * goes with the last file, or with the address space if that ends first, even
+ * if another process still has a file.
  */
 #include <linux/blkdev.h>
 #include <linux/file.h>
@@ -26,18 +27,32 @@ struct exmap_area *exmap_area_create(void)
 	return area;
 }
 
+/*
+ * Frees the pool, unless that is done. By now no call can run: there is no file
+ * any more, or nobody in the address space. Return: pages freed.
+ */
+static unsigned long drop_pool(struct exmap_area *area)
+{
+	struct exmap_pool *pool = xchg(&area->pool, NULL);
+	unsigned long nr_pages = 0;
+
+	if (pool) {
+		nr_pages = pool->nr_pages;
+		exmap_pool_destroy(pool);
+	}
+	return nr_pages;
+}
+
 static void area_free(struct kref *ref)
 {
 	struct exmap_area *area = container_of(ref, struct exmap_area, ref);
+	unsigned long nr_pages = drop_pool(area);
 
-	if (area->pool) {
-		unsigned long nr_pages = area->pool->nr_pages;
-
-		exmap_pool_destroy(area->pool);
+	if (nr_pages)
 		account_locked_vm(area->mm, nr_pages, false);
-	}
-	if (area->blank)
-		put_page(area->blank);
+	/* Waits for callbacks that run. */
+	if (atomic_read(&area->setup))
+		mmu_notifier_unregister(&area->notifier, area->mm);
 	if (area->mm)
 		mmdrop(area->mm);
 	kfree(area);
@@ -99,7 +114,7 @@ static int create_pool(struct exmap_area *area,
 	struct file *backing = NULL;
 	int err;
 
-	if (setup->fd != -1) {
+	if (setup->fd >= 0) {
 		backing = get_backing(setup->fd);
 		if (IS_ERR(backing))
 			return PTR_ERR(backing);
@@ -114,6 +129,7 @@ static int create_pool(struct exmap_area *area,
 		goto fail_account;
 	}
 	pool->backing = backing;
+	/* Pairs with exmap_call_begin(): who sees the pool sees it whole. */
 	smp_store_release(&area->pool, pool);
 	return 0;
 
@@ -124,6 +140,46 @@ fail_backing:
 		fput(backing);
 	return err;
 }
+
+/* ---- what the kernel tells about the address space ---- */
+
+/*
+ * It ends. Nobody is left in it who may use the pool, but somebody elsewhere
+ * may have a file of the area, and keep it for ever. Where the area is mapped
+ * area_close() follows, outside SRCU, on which others may wait.
+ */
+static void notifier_release(struct mmu_notifier *notifier,
+			     struct mm_struct *mm)
+{
+	struct exmap_area *area =
+		container_of(notifier, struct exmap_area, notifier);
+
+	if (!area->nr_vmas)
+		drop_pool(area);
+}
+
+/*
+ * It has unmapped something of the area. That it did is all that need be
+ * known, and only when the pool runs short: see recover_when_due(). Calls of
+ * the module announce what they remove, too: those know what it was.
+ */
+static void notifier_invalidate_end(struct mmu_notifier *notifier,
+				    const struct mmu_notifier_range *range)
+{
+	struct exmap_area *area =
+		container_of(notifier, struct exmap_area, notifier);
+
+	if (range->event == MMU_NOTIFY_MIGRATE && range->owner == area)
+		return;
+	if (range->start < READ_ONCE(area->end) &&
+	    range->end > READ_ONCE(area->start))
+		atomic_long_inc(&area->zaps);
+}
+
+static const struct mmu_notifier_ops notifier_ops = {
+	.release = notifier_release,
+	.invalidate_range_end = notifier_invalidate_end,
+};
 
 /**
  * exmap_area_setup - carry out SETUP
@@ -148,7 +204,13 @@ int exmap_area_setup(struct exmap_area *area,
 		return err;
 	if (atomic_cmpxchg(&area->setup, 0, 1))
 		return -EBUSY;
-	err = create_pool(area, setup);
+	area->notifier.ops = &notifier_ops;
+	err = mmu_notifier_register(&area->notifier, area->mm);
+	if (!err) {
+		err = create_pool(area, setup);
+		if (err)
+			mmu_notifier_unregister(&area->notifier, area->mm);
+	}
 	if (err)
 		atomic_set(&area->setup, 0);
 	return err;
@@ -158,12 +220,11 @@ int exmap_area_setup(struct exmap_area *area,
  * exmap_area_options - carry out OPTIONS
  *
  * Return: 0; -EINVAL for a choice that does not exist; -EBUSY while the area
- * is mapped; -EPERM for an area of another process; -ENOMEM; -EINTR.
+ * is mapped; -EPERM for an area of another process; -EINTR.
  */
 int exmap_area_options(struct exmap_area *area,
 		       const struct exmap_options *options)
 {
-	struct page *blank = NULL;
 	int err;
 
 	if (options->faults > EXMAP_FAULTS_BLANK ||
@@ -172,21 +233,13 @@ int exmap_area_options(struct exmap_area *area,
 	err = exmap_area_bind(area);
 	if (err)
 		return err;
-	if (options->faults == EXMAP_FAULTS_BLANK) {
-		blank = alloc_page(GFP_KERNEL_ACCOUNT | __GFP_ZERO);
-		if (!blank)
-			return -ENOMEM;
-	}
-	err = mmap_write_lock_killable(area->mm) ? -EINTR : 0;
-	if (!err) {
-		if (area->nr_vmas)
-			err = -EBUSY;
-		else
-			swap(area->blank, blank);
-		mmap_write_unlock(area->mm);
-	}
-	if (blank)
-		put_page(blank);
+	if (mmap_write_lock_killable(area->mm))
+		return -EINTR;
+	if (area->nr_vmas)
+		err = -EBUSY;
+	else
+		area->blank = options->faults == EXMAP_FAULTS_BLANK;
+	mmap_write_unlock(area->mm);
 	return err;
 }
 
@@ -215,41 +268,43 @@ static void area_open(struct vm_area_struct *vma)
 static void area_close(struct vm_area_struct *vma)
 {
 	struct exmap_area *area = vma->vm_private_data;
-	struct exmap_pool *pool = area->pool;
 
 	if (vma->vm_mm != area->mm || --area->nr_vmas)
 		return;
 	WRITE_ONCE(area->start, 0);
-	mmu_interval_notifier_remove(&area->notifier);
-	if (!pool)
-		return;
-	if (!atomic_read(&area->mm->mm_users)) {
-		area->pool = NULL;
-		exmap_pool_destroy(pool);
-	} else {
-		exmap_pool_recover(pool, &pool->ifaces[0]);
-	}
+	WRITE_ONCE(area->end, 0);
+	if (!atomic_read(&area->mm->mm_users))
+		drop_pool(area);
+	else if (area->pool)
+		exmap_pool_recover(area->pool, &area->pool->ifaces[0]);
+}
+
+/* Pages come by ALLOC and READ only; see README.md, "Faults". */
+static vm_fault_t area_fault(struct vm_fault *vmf)
+{
+	return VM_FAULT_SIGSEGV;
 }
 
 /*
- * Pages come by ALLOC and READ only; see README.md, "Faults". The kernel holds
- * mmap_lock, or that of the VMA, which keep the page tables in being.
+ * The kernel holds mmap_lock, or that of the VMA. The protection that it made
+ * for the area lets nobody write, as the operations have a pfn_mkwrite: the
+ * kernel's own page of zeroes must not be mapped otherwise.
  */
-static vm_fault_t area_fault(struct vm_fault *vmf)
+static vm_fault_t blank_fault(struct vm_fault *vmf)
 {
 	struct vm_area_struct *vma = vmf->vma;
 	struct exmap_area *area = vma->vm_private_data;
 
-	if ((vmf->flags & FAULT_FLAG_WRITE) || !area->blank ||
-	    vma->vm_mm != area->mm)
+	if ((vmf->flags & FAULT_FLAG_WRITE) || vma->vm_mm != area->mm ||
+	    WARN_ON_ONCE(pgprot_val(vma->vm_page_prot) & _PAGE_RW))
 		return VM_FAULT_SIGSEGV;
-	if (exmap_map_blank(vma, vmf->address & PAGE_MASK, area->blank))
+	if (exmap_map_blank(vma, vmf->address & PAGE_MASK))
 		return VM_FAULT_OOM;
 	return VM_FAULT_NOPAGE;
 }
 
 /* A store to a blank page, which the kernel would otherwise make writable. */
-static vm_fault_t area_pfn_mkwrite(struct vm_fault *vmf)
+static vm_fault_t blank_pfn_mkwrite(struct vm_fault *vmf)
 {
 	return VM_FAULT_SIGSEGV;
 }
@@ -274,26 +329,23 @@ static const struct vm_operations_struct area_vm_ops = {
 	.open = area_open,
 	.close = area_close,
 	.fault = area_fault,
-	.pfn_mkwrite = area_pfn_mkwrite,
 	.may_split = area_may_split,
 	.mremap = area_mremap,
 	.mprotect = area_mprotect,
 };
 
 /*
- * The kernel is about to unmap something of the area. That it did is all that
- * need be known, and only when the pool runs short: see recover_when_due().
+ * With blank pages. Others do without a pfn_mkwrite, since the kernel lets
+ * nobody pin pages for long, as registered buffers are, where there is one.
  */
-static bool notifier_invalidate(struct mmu_interval_notifier *notifier,
-				const struct mmu_notifier_range *range,
-				unsigned long seq)
-{
-	mmu_interval_set_seq(notifier, seq);
-	return true;
-}
-
-static const struct mmu_interval_notifier_ops notifier_ops = {
-	.invalidate = notifier_invalidate,
+static const struct vm_operations_struct blank_vm_ops = {
+	.open = area_open,
+	.close = area_close,
+	.fault = blank_fault,
+	.pfn_mkwrite = blank_pfn_mkwrite,
+	.may_split = area_may_split,
+	.mremap = area_mremap,
+	.mprotect = area_mprotect,
 };
 
 /**
@@ -314,33 +366,50 @@ int exmap_area_mmap(struct exmap_area *area, struct vm_area_struct *vma)
 		return err;
 	if (area->nr_vmas)
 		return -EBUSY;
-
-	err = mmu_interval_notifier_insert_locked(&area->notifier, vma->vm_mm,
-						  vma->vm_start,
-						  vma->vm_end - vma->vm_start,
-						  &notifier_ops);
-	if (err)
-		return err;
 	exmap_vm_flags_set(vma, VM_MIXEDMAP | VM_DONTEXPAND | VM_DONTCOPY |
 				VM_DONTDUMP | VM_NOHUGEPAGE);
 	vma->vm_private_data = area;
-	vma->vm_ops = &area_vm_ops;
+	vma->vm_ops = area->blank ? &blank_vm_ops : &area_vm_ops;
 	area->nr_vmas = 1;
 	area->epoch++;
 	WRITE_ONCE(area->start, vma->vm_start);
+	WRITE_ONCE(area->end, vma->vm_end);
 	return 0;
+}
+
+/* The addresses from which the call may remove entries. */
+static void announce(struct exmap_call *call, const struct exmap_seg *segs,
+		     unsigned int nr)
+{
+	u64 pages = vma_pages(call->vma), first = pages, last = 0;
+	unsigned int i;
+
+	for (i = 0; i < nr; i++) {
+		if (segs[i].first >= pages || !segs[i].count)
+			continue;
+		first = min(first, segs[i].first);
+		last = max(last, segs[i].first +
+			   min(segs[i].count, pages - segs[i].first));
+	}
+	call->announced = first < last;
+	if (call->announced)
+		exmap_removal_begin(call,
+				    call->vma->vm_start + (first << PAGE_SHIFT),
+				    call->vma->vm_start + (last << PAGE_SHIFT));
 }
 
 /**
  * exmap_call_lock - lock the address space and find the area in it
+ * @segs: what will be changed under the lock
  *
  * The VMA is looked up anew, because munmap takes it out of the tree before
  * area_close() hears of it, and frees its page tables in between.
  *
  * Return: 0 with mmap_lock held for reading and call->vma valid; -EINVAL if
- * the area is not mapped; -EINTR.
+ * the area is not mapped, or not as it was when the call first looked; -EINTR.
  */
-int exmap_call_lock(struct exmap_call *call)
+int exmap_call_lock(struct exmap_call *call, const struct exmap_seg *segs,
+		    unsigned int nr)
 {
 	struct exmap_area *area = call->area;
 	struct vm_area_struct *vma;
@@ -350,23 +419,37 @@ int exmap_call_lock(struct exmap_call *call)
 		return -EINTR;
 	start = READ_ONCE(area->start);
 	vma = start ? find_vma(call->mm, start) : NULL;
-	if (!vma || vma->vm_start != start || vma->vm_ops != &area_vm_ops ||
-	    vma->vm_private_data != area) {
+	if (!vma || vma->vm_start != start || vma->vm_private_data != area ||
+	    (vma->vm_ops != &area_vm_ops && vma->vm_ops != &blank_vm_ops) ||
+	    (call->epoch && call->epoch != area->epoch)) {
 		mmap_read_unlock(call->mm);
 		return -EINVAL;
 	}
 	call->vma = vma;
+	call->epoch = area->epoch;
+	call->start = start;
+	call->steps = 0;
+	/* Only where there are blank pages does bringing one remove another. */
+	if (call->removes || area->blank)
+		announce(call, segs, nr);
 	return 0;
 }
 
+/*
+ * What was removed is flushed before anybody who waits to change the mapping
+ * can find the entries gone.
+ */
 void exmap_call_unlock(struct exmap_call *call)
 {
-	exmap_blank_finish(call);
+	if (call->announced)
+		exmap_removal_end(call);
+	call->announced = false;
 	if (call->rss)
 		exmap_rss_add(call->mm, call->rss);
 	call->rss = 0;
 	call->vma = NULL;
 	mmap_read_unlock(call->mm);
+	exmap_gather_release(call);
 }
 
 /* ---- the mappings of interface pages ---- */
@@ -407,6 +490,7 @@ int exmap_iface_mmap(struct exmap_area *area, struct vm_area_struct *vma,
 
 	if (READ_ONCE(area->mm) && area->mm != current->mm)
 		return -EPERM;
+	/* Pairs with create_pool(). */
 	pool = smp_load_acquire(&area->pool);
 	if (!pool || index >= pool->nr_ifaces)
 		return -ENXIO;

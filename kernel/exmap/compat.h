@@ -4,32 +4,28 @@
 #define EXMAP_COMPAT_H
 
 #include <linux/mm.h>
+#include <linux/mm_inline.h>
+#include <linux/mmu_notifier.h>
 #include <linux/percpu_counter.h>
 #include <linux/uio.h>
 #include <linux/version.h>
+#include <linux/vmstat.h>
 #include <linux/io_uring.h>
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 7, 0)
 #include <linux/io_uring/cmd.h>
 #endif
 
 #if !defined(CONFIG_X86_64)
-#error "exmap maps pages by a 64-bit compare-and-swap of x86-64 page-table entries"
+#error "exmap writes page-table entries of x86-64"
 #endif
 #if LINUX_VERSION_CODE < KERNEL_VERSION(6, 1, 0)
 #error "exmap needs Linux 6.1 or later"
 #endif
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 14, 0)
-/*
- * From 6.14 on, MADV_DONTNEED may free an empty page table while it holds
- * mmap_lock only for reading; the walk in pages.c relies on that not being so.
- */
-#error "exmap has not been made ready for Linux 6.14 and later"
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(7, 4, 0)
+#error "exmap relies on rules of mm (exmap.rst) that nobody has compared with Linux 7.4 and later"
 #endif
 #ifndef CONFIG_MMU_NOTIFIER
 #error "exmap needs CONFIG_MMU_NOTIFIER"
-#endif
-#ifdef CONFIG_PAGE_TABLE_CHECK
-#error "exmap does not keep the books that CONFIG_PAGE_TABLE_CHECK checks"
 #endif
 
 static inline void exmap_vm_flags_set(struct vm_area_struct *vma,
@@ -51,6 +47,11 @@ static inline void exmap_vm_flags_clear(struct vm_area_struct *vma,
 	vma->vm_flags &= ~flags;
 #endif
 }
+
+/* Newer kernels hide it from modules; for older ones this proves the type. */
+void flush_tlb_mm_range(struct mm_struct *mm, unsigned long start,
+			unsigned long end, unsigned int stride_shift,
+			bool freed_tables);
 
 /* add_mm_counter() is inline, but calls a tracing hook that is not exported. */
 static inline void exmap_rss_add(struct mm_struct *mm, long pages)
@@ -92,9 +93,53 @@ static inline void exmap_iter_segment(const struct iov_iter *iter,
 static inline const void *exmap_uring_payload(struct io_uring_cmd *cmd)
 {
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 6, 0)
-	return io_uring_sqe_cmd(cmd->sqe);
+	return cmd->sqe->cmd;
 #else
 	return cmd->cmd;
+#endif
+}
+
+static inline void exmap_uring_done(struct io_uring_cmd *cmd, long ret,
+				    unsigned int issue_flags)
+{
+#ifdef EXMAP_HAVE_URING_CMD_DONE32	/* then the plain one has one result */
+	io_uring_cmd_done(cmd, ret, issue_flags);
+#else
+	io_uring_cmd_done(cmd, ret, 0, issue_flags);
+#endif
+}
+
+static inline void exmap_count_file_mapped(struct page *page, int nr)
+{
+#ifdef EXMAP_HAVE___LRUVEC_STAT_MOD_FOLIO
+	__lruvec_stat_mod_folio(page_folio(page), NR_FILE_MAPPED, nr);
+#else
+	lruvec_stat_mod_folio(page_folio(page), NR_FILE_MAPPED, nr);
+#endif
+}
+
+/* Calls what is, or stands for, __mmu_notifier_invalidate_range_end(). */
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 6, 0)
+#define EXMAP_NOTIFY_END(function, range) ((function)(range))
+#else
+#define EXMAP_NOTIFY_END(function, range) ((function)(range, false))
+#endif
+
+/*
+ * Of all events MIGRATE is the one whose owner is always set, so that whoever
+ * caused it can know it again and leave it be. Everybody else must act on it.
+ */
+static inline void exmap_notifier_range_init(struct mmu_notifier_range *range,
+					     struct vm_area_struct *vma,
+					     unsigned long lo, unsigned long hi,
+					     void *owner)
+{
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 3, 0)
+	mmu_notifier_range_init_owner(range, MMU_NOTIFY_MIGRATE, 0,
+				      vma->vm_mm, lo, hi, owner);
+#else
+	mmu_notifier_range_init_owner(range, MMU_NOTIFY_MIGRATE, 0, vma,
+				      vma->vm_mm, lo, hi, owner);
 #endif
 }
 

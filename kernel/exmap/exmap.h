@@ -58,7 +58,7 @@ struct exmap_ioctl_stats {
 };
 
 #define EXMAP_PAGE_LEN_BITS		12
-#define EXMAP_PAGE_MAX_PAGES		(1 << EXMAP_PAGE_LEN_BITS)
+#define EXMAP_PAGE_MAX_PAGES		4096
 #define EXMAP_USER_INTERFACE_PAGES	512
 
 /* One entry of an interface page: a range going in, a result coming out. */
@@ -96,9 +96,9 @@ struct exmap_uring_range {
 #define EXMAP_ABI_VERSION		1
 
 /* exmap_version.features */
-#define EXMAP_FEATURE_URING		(1u << 0)
-#define EXMAP_FEATURE_BLANK		(1u << 1) /* EXMAP_FAULTS_BLANK */
-#define EXMAP_FEATURE_NO_FLUSH		(1u << 31) /* a broken build, for tests */
+#define EXMAP_FEATURE_URING		0x1
+#define EXMAP_FEATURE_BLANK		0x2 /* EXMAP_FAULTS_BLANK */
+#define EXMAP_FEATURE_NO_FLUSH		0x80000000 /* a broken build, for tests */
 
 struct exmap_version {
 	__u32 abi;		/* EXMAP_ABI_VERSION */

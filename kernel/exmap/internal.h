@@ -23,17 +23,21 @@
  *
  * Locks, outermost first:
  *   mmap_lock        read for every look at or change of the area's entries;
- *                    the area's VMA is looked up anew under it in each call;
- *   page-table lock  held by the kernel's walkers and for every removal;
- *                    an insertion is a compare-and-swap and needs none;
+ *                    the area's VMA is looked up anew under it each time. What
+ *                    was removed under one hold of it is flushed before its
+ *                    end (tlb.c);
+ *   page-table lock  for every look at or change of an entry;
  *   iface->lock, pool->parked_lock
  *                    inside mmap_lock or alone; never together, never inside a
  *                    page-table lock, and nothing is taken inside them.
- * The blank page (EXMAP_FAULTS_BLANK) belongs to the area and not to the pool.
- * Entries for it are special and read-only, hold no reference, and count as
- * not mapped everywhere; ALLOC replaces them, at the price of a flush.
+ * SETUP takes mmap_lock for writing, to charge the pool and to hear of the
+ * address space's end, and holds nothing then. The notifier's callbacks run
+ * under the notifiers' SRCU, with or without mmap_lock, and take no lock.
  *
- * SETUP takes mmap_lock for writing, to charge the pool, and holds nothing then.
+ * A blank page (EXMAP_FAULTS_BLANK) is the kernel's page of zeroes. Entries
+ * for it are special and read-only, hold no reference, and count as not mapped
+ * everywhere; ALLOC replaces them, at the price of a flush. exmap.rst says why
+ * that is safe, and lists every rule of mm that the module relies on.
  */
 #ifndef EXMAP_INTERNAL_H
 #define EXMAP_INTERNAL_H
@@ -54,14 +58,20 @@
 #define EXMAP_STATE	3UL	/* mask */
 #define EXMAP_GENERATION 4UL	/* step */
 
-/* Ranges worked on at a time, and the width of one wave of reads. */
-#define EXMAP_CHUNK	64
+/* Ranges worked on at a time: what one TLB flush covers. */
+#define EXMAP_CHUNK	512
+/* Reads that are under way at a time. */
+#define EXMAP_WAVE	64
+/* Pages that one flush covers, at most (and a page table's more). */
+#define EXMAP_GATHER_MAX 4096
+/* Entries looked at before mmap_lock is given to those who want it. */
+#define EXMAP_STEPS	4096
 /* Pages taken from or stolen into a list at a time, at most. */
 #define EXMAP_GRAB	512
 #define EXMAP_MAX_RANGES 65536
 
 struct exmap_iface {
-	spinlock_t lock;
+	spinlock_t lock;		/* for free and nr_free */
 	struct list_head free;		/* by page->lru, last in first out */
 	unsigned long nr_free;
 	u32 last_victim;
@@ -78,24 +88,25 @@ struct exmap_pool {
 	struct exmap_iface *ifaces;
 	struct file *backing;		/* may be NULL */
 
-	spinlock_t parked_lock;
+	spinlock_t parked_lock;		/* for parked and nr_parked */
 	struct list_head parked;
 	unsigned long nr_parked;
 
 	atomic64_t recovered;
-	unsigned long searched;		/* the notifier's sequence at the last search */
+	long searched;			/* area->zaps before the last search */
 };
 
 struct exmap_area {
 	struct kref ref;		/* one for each file that names it */
 	struct mm_struct *mm;		/* owner, set once */
 	atomic_t setup;			/* 0, or 1 once SETUP has begun */
-	struct exmap_pool *pool;	/* set last by SETUP */
-	struct page *blank;		/* what loads from nothing see, or NULL */
-	unsigned long start;		/* under mmap_lock; 0 when not mapped */
+	struct exmap_pool *pool;	/* set last by SETUP, taken by the end */
+	bool blank;			/* loads from nothing see zeroes */
+	unsigned long start, end;	/* under mmap_lock; 0 when not mapped */
 	int nr_vmas;			/* under mmap_lock */
 	unsigned long epoch;		/* under mmap_lock; grows with each mmap */
-	struct mmu_interval_notifier notifier;	/* while mapped */
+	struct mmu_notifier notifier;	/* once set up */
+	atomic_long_t zaps;		/* how often the kernel has unmapped something */
 };
 
 /* file->private_data */
@@ -119,21 +130,26 @@ struct exmap_call {
 	struct exmap_pool *pool;
 	struct exmap_iface *iface;
 	struct mm_struct *mm;
-	struct vm_area_struct *vma;	/* valid between lock and unlock */
+	unsigned long epoch, start;	/* of the area, from the first lock on */
+	bool removes;			/* FREE, and not ALLOC or READ */
+	bool stop_at_mapped;		/* READ */
+
+	/* Between lock and unlock */
+	struct vm_area_struct *vma;
+	bool announced;			/* that entries may be removed: */
+	struct mmu_notifier_range range; /* from these addresses */
+	unsigned long lo, hi;		/* and were from these */
+	unsigned long steps;		/* entries looked at */
+	long rss;			/* not yet told to the mm */
 
 	struct list_head hand;		/* pages to map */
 	unsigned long nr_hand;
 	u64 wanted;			/* pages that later ranges may ask for */
-
-	struct list_head gather;	/* pages unmapped, not yet flushed */
-	unsigned long nr_gather;
-	unsigned long lo, hi;		/* addresses that the flush must cover */
-	unsigned long blank_lo, blank_hi; /* ditto, where blank pages were */
-
-	bool stop_at_mapped;
 	unsigned long mapped;		/* by the range in progress */
 	unsigned long visited;		/* ditto, those found mapped included */
-	long rss;			/* not yet told to the mm */
+
+	struct list_head gather;	/* pages unmapped */
+	unsigned long nr_gather;
 };
 
 /* area.c */
@@ -147,6 +163,9 @@ int exmap_area_options(struct exmap_area *area,
 int exmap_area_mmap(struct exmap_area *area, struct vm_area_struct *vma);
 int exmap_iface_mmap(struct exmap_area *area, struct vm_area_struct *vma,
 		     unsigned long index);
+int exmap_call_lock(struct exmap_call *call, const struct exmap_seg *segs,
+		    unsigned int nr);
+void exmap_call_unlock(struct exmap_call *call);
 extern const struct file_operations exmap_fops;
 
 /* pool.c */
@@ -161,32 +180,26 @@ unsigned long exmap_pool_recover(struct exmap_pool *pool,
 unsigned long exmap_pool_nr_free(struct exmap_pool *pool);
 
 /* pages.c */
+int exmap_pages_init(void);
+bool exmap_should_pause(struct exmap_call *call);
 int exmap_map_range(struct exmap_call *call, unsigned long addr,
-		    unsigned long nr);
-unsigned long exmap_count_mapped(struct exmap_call *call, unsigned long addr,
-				 unsigned long nr);
+		    unsigned long end);
 unsigned long exmap_unmap_range(struct exmap_call *call, unsigned long addr,
-				unsigned long nr);
-void exmap_gather_finish(struct exmap_call *call);
-int exmap_map_blank(struct vm_area_struct *vma, unsigned long addr,
-		    struct page *blank);
-void exmap_blank_finish(struct exmap_call *call);
+				unsigned long end);
+void exmap_gather_release(struct exmap_call *call);
+int exmap_map_blank(struct vm_area_struct *vma, unsigned long addr);
 
 /* ops.c */
 int exmap_call_begin(struct exmap_call *call, struct exmap_area *area,
 		     u32 iface);
 void exmap_call_end(struct exmap_call *call);
-int exmap_call_lock(struct exmap_call *call);
-void exmap_call_unlock(struct exmap_call *call);
-int exmap_run(struct exmap_call *call, u32 opcode, struct exmap_seg *segs,
-	      unsigned int nr);
+int exmap_change(struct exmap_call *call, struct exmap_seg *segs,
+		 unsigned int nr);
 long exmap_action(struct exmap_area *area,
 		  const struct exmap_action_params *params);
 long exmap_batch(struct exmap_area *area, struct exmap_batch __user *arg);
 ssize_t exmap_read_iter(struct kiocb *kiocb, struct iov_iter *iter);
 int exmap_uring_cmd(struct io_uring_cmd *cmd, unsigned int issue_flags);
-
-int exmap_map_for_read(struct exmap_call *call, struct exmap_seg *seg);
 
 /* read.c */
 int exmap_read_segs(struct exmap_call *call, struct exmap_seg *segs,
@@ -194,6 +207,8 @@ int exmap_read_segs(struct exmap_call *call, struct exmap_seg *segs,
 
 /* tlb.c */
 int exmap_tlb_init(void);
-void exmap_tlb_flush(struct mm_struct *mm, unsigned long lo, unsigned long hi);
+void exmap_removal_begin(struct exmap_call *call, unsigned long lo,
+			 unsigned long hi);
+void exmap_removal_end(struct exmap_call *call);
 
 #endif /* EXMAP_INTERNAL_H */

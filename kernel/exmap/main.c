@@ -45,6 +45,7 @@ static struct exmap_area *area_of(struct file *file)
 {
 	struct exmap_file *ef = file->private_data;
 
+	/* Pairs with the exchange in ioctl_clone(). */
 	return smp_load_acquire(&ef->area);
 }
 
@@ -241,7 +242,9 @@ static int __init exmap_init(void)
 	int err;
 
 	check_layout();
-	err = exmap_tlb_init();
+	err = exmap_pages_init();
+	if (!err)
+		err = exmap_tlb_init();
 	if (err)
 		return err;
 #ifdef EXMAP_TEST_NO_FLUSH

@@ -3,7 +3,7 @@
  * ops.c - ALLOC, FREE and READ, by whichever of the interfaces they come
  *
  * Every way in makes segments of what it was given, at most EXMAP_CHUNK at a
- * time, and hands them to exmap_run(). User memory is never touched under
+ * time, and hands them to run(). User memory is never touched under
  * mmap_lock, except for the pages of the interfaces, which the kernel reaches
  * by its own mapping; what is read from them is read once.
  */
@@ -33,7 +33,10 @@ int exmap_call_begin(struct exmap_call *call, struct exmap_area *area,
 		return -EBADF;
 	if (mm != current->mm)
 		return -EPERM;
-	/* From here on this process's being here keeps the pool. */
+	/*
+	 * Pairs with create_pool(). From here on this process's being here
+	 * keeps the pool.
+	 */
 	pool = smp_load_acquire(&area->pool);
 	if (!pool)
 		return -EBADF;
@@ -47,15 +50,12 @@ int exmap_call_begin(struct exmap_call *call, struct exmap_area *area,
 	call->mm = mm;
 	INIT_LIST_HEAD(&call->hand);
 	INIT_LIST_HEAD(&call->gather);
-	call->lo = ULONG_MAX;
-	call->blank_lo = ULONG_MAX;
 	return 0;
 }
 
-/* Flushes what is still to be flushed, and gives back what was not used. */
+/* Gives back what was not used. */
 void exmap_call_end(struct exmap_call *call)
 {
-	exmap_gather_finish(call);
 	exmap_pool_give(call->iface, &call->hand, call->nr_hand);
 	call->nr_hand = 0;
 }
@@ -72,76 +72,94 @@ static unsigned long seg_address(struct exmap_call *call,
 }
 
 /*
- * With an empty pool an ALLOC may still pass over what is mapped; only a page
- * that is not makes it fail.
+ * Maps pages from the segment's reach on, to its end or until it is time to
+ * pause. The hand is filled for what the batch may still want, so that a batch
+ * of single pages takes its pages from the list at once. With an empty pool an
+ * ALLOC may still pass over what is mapped.
  */
-static int pass_mapped(struct exmap_call *call, unsigned long addr,
-		       unsigned long left)
-{
-	unsigned long nr = exmap_count_mapped(call, addr, left);
-
-	if (!nr)
-		return -ENOMEM;
-	if (call->stop_at_mapped)
-		nr = 1;
-	call->visited += nr;
-	return call->stop_at_mapped ? -EEXIST : 0;
-}
-
-/*
- * Maps pages from the segment's reach to its end. The hand is filled for what
- * the batch may still want, so that a batch of single pages takes its pages
- * from the list at once.
- */
-static int alloc_seg(struct exmap_call *call, struct exmap_seg *seg)
+static int alloc_some(struct exmap_call *call, struct exmap_seg *seg)
 {
 	unsigned long addr = seg_address(call, seg);
-	int err = 0;
+	unsigned long end = addr + (seg->count << PAGE_SHIFT);
+	bool any;
+	int err;
 
 	if (!addr)
 		return -EINVAL;
+	if (!seg->reach)
+		call->wanted -= min_t(u64, call->wanted, seg->count);
+	addr += seg->reach << PAGE_SHIFT;
 	call->mapped = 0;
 	call->visited = 0;
-	call->wanted -= min_t(u64, call->wanted, seg->count);
-	while (!err && call->visited < seg->count) {
-		unsigned long left = seg->count - call->visited;
-		unsigned long at = addr + (call->visited << PAGE_SHIFT);
+	do {
+		u64 left = seg->count - seg->reach - call->visited;
 		u64 want = min_t(u64, left, EXMAP_GRAB) + call->wanted;
 
-		if (call->nr_hand ||
-		    exmap_pool_take(call, min_t(u64, want, EXMAP_GRAB)))
-			err = exmap_map_range(call, at,
-					      min(left, call->nr_hand));
-		else
-			err = pass_mapped(call, at, left);
-		cond_resched();
-	}
-	/* The page that stopped a READ was looked at, but is not dealt with. */
-	if (err == -EEXIST)
-		call->visited--;
-	seg->done = call->mapped;
-	seg->reach = call->visited;
+		any = call->nr_hand ||
+		      exmap_pool_take(call, min_t(u64, want, EXMAP_GRAB));
+		err = exmap_map_range(call,
+				      addr + (call->visited << PAGE_SHIFT),
+				      end);
+	} while (err == -EAGAIN && any && !exmap_should_pause(call));
+
+	seg->done += call->mapped;
+	seg->reach += call->visited;
 	atomic64_add(call->mapped, &call->iface->allocated);
+	if (err == -EAGAIN)
+		return any ? 0 : -ENOMEM;
 	return err;
 }
 
-static int free_seg(struct exmap_call *call, struct exmap_seg *seg)
+static int free_some(struct exmap_call *call, struct exmap_seg *seg)
 {
 	unsigned long addr = seg_address(call, seg);
+	unsigned long before = call->nr_gather, reached;
 
 	if (!addr)
 		return -EINVAL;
-	while (seg->reach < seg->count) {
-		unsigned long nr = min_t(u64, seg->count - seg->reach,
-					 PTRS_PER_PTE);
+	reached = exmap_unmap_range(call, addr + (seg->reach << PAGE_SHIFT),
+				    addr + (seg->count << PAGE_SHIFT));
+	seg->reach = (reached - addr) >> PAGE_SHIFT;
+	seg->done += call->nr_gather - before;
+	return 0;
+}
 
-		seg->done += exmap_unmap_range(call,
-				addr + (seg->reach << PAGE_SHIFT), nr);
-		seg->reach += nr;
-		if (fatal_signal_pending(current))
-			return -EINTR;
-		cond_resched();
+/**
+ * exmap_change - map or unmap the pages of some segments
+ *
+ * One hold of mmap_lock, and at most one flush, unless there is so much to do
+ * that others may want the lock. Sets done, reach and error of each; an empty
+ * segment is done at once.
+ *
+ * Return: 0, or an error that concerns the call as a whole, in which case the
+ * segments say nothing.
+ */
+int exmap_change(struct exmap_call *call, struct exmap_seg *segs,
+		 unsigned int nr)
+{
+	unsigned int i;
+	int err = exmap_call_lock(call, segs, nr);
+
+	if (err)
+		return err;
+	for (i = 0; i < nr; i++) {
+		struct exmap_seg *seg = &segs[i];
+
+		while (seg->reach < seg->count && !seg->error) {
+			if (exmap_should_pause(call)) {
+				exmap_call_unlock(call);
+				if (fatal_signal_pending(current))
+					return -EINTR;
+				cond_resched();
+				err = exmap_call_lock(call, seg, nr - i);
+				if (err)
+					return err;
+			}
+			seg->error = call->removes ? free_some(call, seg) :
+						     alloc_some(call, seg);
+		}
 	}
+	exmap_call_unlock(call);
 	return 0;
 }
 
@@ -155,52 +173,27 @@ static u64 sum_counts(const struct exmap_seg *segs, unsigned int nr)
 	return sum;
 }
 
-/**
- * exmap_run - carry out one opcode on some segments
- * @nr: at most EXMAP_CHUNK
- *
- * Sets done, reach and error of each. FREE leaves its pages in the gather; an
- * empty segment is done at once.
- *
- * Return: 0, or an error that concerns the call as a whole, in which case the
- * segments say nothing.
+/*
+ * Carries out one opcode, at most EXMAP_FREE, on some segments. Return: as
+ * exmap_change().
  */
-int exmap_run(struct exmap_call *call, u32 opcode, struct exmap_seg *segs,
-	      unsigned int nr)
+static int run(struct exmap_call *call, u32 opcode, struct exmap_seg *segs,
+	       unsigned int nr)
 {
-	unsigned int i;
-	int err;
-
 	call->wanted = sum_counts(segs, nr);
 	if (opcode == EXMAP_OP_READ)
 		return exmap_read_segs(call, segs, nr);
-	if (opcode != EXMAP_OP_ALLOC && opcode != EXMAP_OP_FREE)
-		return -EINVAL;
-
-	err = exmap_call_lock(call);
-	if (err)
-		return err;
+	call->removes = opcode == EXMAP_OP_FREE;
 	call->stop_at_mapped = false;
-	for (i = 0; i < nr; i++) {
-		if (!segs[i].count)
-			continue;
-		if (opcode == EXMAP_OP_ALLOC)
-			segs[i].error = alloc_seg(call, &segs[i]);
-		else
-			segs[i].error = free_seg(call, &segs[i]);
-	}
-	exmap_call_unlock(call);
-	return 0;
+	return exmap_change(call, segs, nr);
 }
 
-/*
- * For READ: maps the segments up to the first page that is mapped, under the
- * lock that the caller holds.
- */
-int exmap_map_for_read(struct exmap_call *call, struct exmap_seg *seg)
+/* Room for what one flush covers, or less where there is less to do. */
+static struct exmap_seg *alloc_segs(unsigned int *nr)
 {
-	call->stop_at_mapped = true;
-	return alloc_seg(call, seg);
+	*nr = min_t(unsigned int, *nr, EXMAP_CHUNK);
+	return kvmalloc_array(max(*nr, 1U), sizeof(struct exmap_seg),
+			      GFP_KERNEL);
 }
 
 /* ---- the published ACTION: ranges in the interface's page ---- */
@@ -245,10 +238,10 @@ static unsigned int store_iovs(struct exmap_iov *iovs,
 long exmap_action(struct exmap_area *area,
 		  const struct exmap_action_params *params)
 {
-	struct exmap_seg segs[EXMAP_CHUNK / 2];
+	unsigned int at, nr, max = params->iov_len;
+	struct exmap_seg few[8], *segs = few;
 	struct exmap_call call;
 	struct exmap_iov *iovs;
-	unsigned int at, nr;
 	long failed = 0;
 	int err;
 
@@ -259,17 +252,23 @@ long exmap_action(struct exmap_area *area,
 	    params->iov_len > EXMAP_USER_INTERFACE_PAGES)
 		return -EINVAL;
 
+	if (max > ARRAY_SIZE(few)) {
+		segs = alloc_segs(&max);
+		if (!segs)
+			return -ENOMEM;
+	}
 	iovs = page_address(call.iface->page);
 	for (at = 0; at < params->iov_len; at += nr) {
-		nr = min_t(unsigned int, params->iov_len - at,
-			   ARRAY_SIZE(segs));
+		nr = min_t(unsigned int, params->iov_len - at, max);
 		load_iovs(segs, iovs + at, nr);
-		err = exmap_run(&call, params->opcode, segs, nr);
+		err = run(&call, params->opcode, segs, nr);
 		if (err)
 			break;
 		failed += store_iovs(iovs + at, segs, nr);
 	}
 	exmap_call_end(&call);
+	if (segs != few)
+		kvfree(segs);
 	return err ? err : failed;
 }
 
@@ -310,18 +309,18 @@ static int store_ranges(struct exmap_range __user *ranges,
 }
 
 static int run_ranges(struct exmap_call *call, struct exmap_batch *batch,
-		      struct exmap_seg *segs)
+		      struct exmap_seg *segs, unsigned int max)
 {
 	struct exmap_range __user *ranges = u64_to_user_ptr(batch->ranges);
 	unsigned int at, nr;
 	int err;
 
 	for (at = 0; at < batch->nr_ranges; at += nr) {
-		nr = min_t(unsigned int, batch->nr_ranges - at, EXMAP_CHUNK);
+		nr = min_t(unsigned int, batch->nr_ranges - at, max);
 		err = load_ranges(segs, ranges + at, nr);
 		if (err)
 			return err;
-		err = exmap_run(call, batch->opcode, segs, nr);
+		err = run(call, batch->opcode, segs, nr);
 		if (!err)
 			err = store_ranges(ranges + at, segs, nr, batch);
 		if (err)
@@ -338,9 +337,10 @@ static int run_ranges(struct exmap_call *call, struct exmap_batch *batch,
  */
 long exmap_batch(struct exmap_area *area, struct exmap_batch __user *arg)
 {
+	struct exmap_seg few[8], *segs = few;
 	struct exmap_batch batch;
-	struct exmap_seg *segs;
 	struct exmap_call call;
+	unsigned int max;
 	int err;
 
 	if (copy_from_user(&batch, arg, sizeof(batch)))
@@ -352,14 +352,18 @@ long exmap_batch(struct exmap_area *area, struct exmap_batch __user *arg)
 	    batch.nr_ranges > EXMAP_MAX_RANGES)
 		return -EINVAL;
 
-	segs = kmalloc_array(EXMAP_CHUNK, sizeof(*segs), GFP_KERNEL);
-	if (!segs)
-		return -ENOMEM;
+	max = batch.nr_ranges;
+	if (max > ARRAY_SIZE(few)) {
+		segs = alloc_segs(&max);
+		if (!segs)
+			return -ENOMEM;
+	}
 	batch.pages_done = 0;
 	batch.ranges_failed = 0;
-	err = run_ranges(&call, &batch, segs);
+	err = run_ranges(&call, &batch, segs, max);
 	exmap_call_end(&call);
-	kfree(segs);
+	if (segs != few)
+		kvfree(segs);
 	if (!err && copy_to_user(arg, &batch, sizeof(batch)))
 		err = -EFAULT;
 	return err;
@@ -397,8 +401,9 @@ static int load_iter(struct exmap_seg *segs, unsigned int max,
 
 /*
  * The bytes dealt with from the beginning on without a gap, and the error of
- * the segment that ended it. What a READ did beyond the gap is undone, for the
- * caller could not tell.
+ * the segment that ended it. As in the published module an ALLOC of a segment
+ * counts if all of it was vacant. What a READ did beyond the gap is undone, for
+ * the caller could not tell.
  */
 static ssize_t settle(struct exmap_call *call, u32 opcode,
 		      struct exmap_seg *segs, unsigned int nr, int *err)
@@ -407,21 +412,26 @@ static ssize_t settle(struct exmap_call *call, u32 opcode,
 	unsigned int i;
 
 	for (i = 0; i < nr; i++) {
-		bytes += segs[i].reach << PAGE_SHIFT;
 		*err = segs[i].error;
+		if (opcode == EXMAP_OP_ALLOC && !*err &&
+		    segs[i].done < segs[i].count)
+			break;
+		bytes += segs[i].reach << PAGE_SHIFT;
 		if (*err || segs[i].reach < segs[i].count)
 			break;
 	}
 	if (opcode == EXMAP_OP_READ && i + 1 < nr) {
-		for (i++; i < nr; i++) {
+		unsigned int beyond = i + 1;
+
+		for (i = beyond; i < nr; i++) {
 			segs[i].count = segs[i].done;
 			segs[i].done = 0;
 			segs[i].reach = 0;
-			if (segs[i].count && !exmap_call_lock(call)) {
-				free_seg(call, &segs[i]);
-				exmap_call_unlock(call);
-			}
+			segs[i].error = 0;
 		}
+		/* Without the lock there is no area any more, or no process. */
+		call->removes = true;
+		exmap_change(call, segs + beyond, nr - beyond);
 	}
 	return bytes;
 }
@@ -446,7 +456,7 @@ static ssize_t run_iter(struct exmap_call *call, u32 opcode,
 		pages = 0;
 		for (i = 0; i < nr; i++)
 			pages += segs[i].count;
-		err = exmap_run(call, opcode, segs, nr);
+		err = run(call, opcode, segs, nr);
 		if (err)
 			return total ? total : err;
 		bytes = settle(call, opcode, segs, nr, &err);
@@ -478,23 +488,24 @@ ssize_t exmap_read_iter(struct kiocb *kiocb, struct iov_iter *iter)
 
 	if (kiocb->ki_flags & IOCB_NOWAIT)
 		return -EAGAIN;
+	/* Pairs with the exchange in ioctl_clone(). */
 	ret = exmap_call_begin(&call, smp_load_acquire(&ef->area), pos & 0xff);
 	if (ret)
 		return ret;
-	if (pos >> 16 || opcode > EXMAP_OP_FREE ||
+	if (pos >> 16 || opcode > EXMAP_OP_ALLOC ||
 	    !(iter_is_ubuf(iter) || iter_is_iovec(iter)))
 		return -EINVAL;
 
 	if (iter_is_iovec(iter) && iter->nr_segs > max) {
-		max = EXMAP_CHUNK;
-		segs = kmalloc_array(max, sizeof(*segs), GFP_KERNEL);
+		max = iter->nr_segs;
+		segs = alloc_segs(&max);
 		if (!segs)
 			return -ENOMEM;
 	}
 	ret = run_iter(&call, opcode, iter, segs, max);
 	exmap_call_end(&call);
 	if (segs != small)
-		kfree(segs);
+		kvfree(segs);
 	return ret;
 }
 
@@ -530,12 +541,14 @@ static long uring_run(struct exmap_area *area, u32 op,
 int exmap_uring_cmd(struct io_uring_cmd *cmd, unsigned int issue_flags)
 {
 	struct exmap_file *ef = cmd->file->private_data;
-	struct exmap_area *area = smp_load_acquire(&ef->area);
 	struct exmap_uring_range range;
+	struct exmap_area *area;
 	long ret;
 
 	if (issue_flags & IO_URING_F_NONBLOCK)
 		return -EAGAIN;
+	/* Pairs with the exchange in ioctl_clone(). */
+	area = smp_load_acquire(&ef->area);
 	/* The entry is shared with the program until it is copied. */
 	memcpy(&range, exmap_uring_payload(cmd), sizeof(range));
 	if (cmd->cmd_op == EXMAP_IOCTL_BATCH)
@@ -543,6 +556,6 @@ int exmap_uring_cmd(struct io_uring_cmd *cmd, unsigned int issue_flags)
 	else
 		ret = uring_run(area, cmd->cmd_op, range);
 	/* Linux 6.1 loses a positive result that is returned from a worker. */
-	io_uring_cmd_done(cmd, ret, 0, issue_flags);
+	exmap_uring_done(cmd, ret, issue_flags);
 	return -EIOCBQUEUED;
 }

@@ -2,21 +2,17 @@
 /*
  * pages.c - putting pages into page-table entries, and taking them out
  *
- * Every function here runs under mmap_lock, held for reading, with call->vma
- * found under it: that keeps the page tables of the area in being, and keeps
- * out all that rewrites present entries without regard for others (mprotect,
- * mremap, soft-dirty clearing).
+ * Every entry is read and written under the lock of its page table, here as in
+ * the rest of the kernel, so that nothing here depends on who else may write
+ * entries of the area (madvise, userfaultfd, clear_refs).
  *
- * An entry goes from none to present only by compare-and-swap, here and
- * nowhere else. A present entry changes only under its page-table lock, because
- * the kernel, too, removes entries, and rewrites a present one between looking
- * and storing under that lock: so FREE takes it, and so does ALLOC where a
- * fault has put the blank page.
+ * The functions run under mmap_lock, held for reading, with call->vma found
+ * under it, or in a page fault: either keeps all levels above the last in
+ * being. A page table itself may be taken away while it is empty, by
+ * MADV_DONTNEED from Linux 6.14 on; lock_table() minds that.
  */
 #include <linux/mm.h>
 #include <linux/pgtable.h>
-#include <linux/vmstat.h>
-#include <linux/memcontrol.h>
 
 #include "compat.h"
 #include "internal.h"
@@ -28,9 +24,9 @@ static void count_mapping(struct page *page)
 
 	get_page(page);
 	atomic_inc(&page->_mapcount);
-	__lruvec_stat_mod_folio(page_folio(page), NR_FILE_MAPPED, 1);
-	/* Whoever sees this generation as mapped sees its counts, too. */
+	exmap_count_file_mapped(page, 1);
 	word = (word & ~EXMAP_STATE) + EXMAP_GENERATION;
+	/* Who sees this generation as mapped, in claim(), sees its counts. */
 	smp_store_release(&page->private, word | EXMAP_MAPPED);
 }
 
@@ -39,212 +35,274 @@ static void uncount_mapping(struct page *page)
 {
 	unsigned long word = READ_ONCE(page->private);
 
-	/* Not for exmap_pool_recover() any more, before its map count goes. */
 	WRITE_ONCE(page->private, (word & ~EXMAP_STATE) | EXMAP_HELD);
+	/* Not for claim() any more, before its map count goes. */
 	smp_mb__before_atomic();
 	atomic_dec(&page->_mapcount);
-	__lruvec_stat_mod_folio(page_folio(page), NR_FILE_MAPPED, -1);
+	exmap_count_file_mapped(page, -1);
 }
 
-/* No page of the pool: nothing, or a blank page, which is always special. */
-static bool is_vacant(pte_t pte)
+/* A page of the pool is there: not nothing, a blank page, or a marker. */
+static bool is_mapped(pte_t pte)
 {
-	return pte_none(pte) || pte_special(pte);
+	return pte_present(pte) && !pte_special(pte);
 }
 
 /*
- * Maps a page of the hand by one compare-and-swap, unless the entry is taken:
- * -EEXIST; or the page-table lock is needed for it: -EAGAIN. Preemption is off,
- * for the statistics.
+ * Young and dirty from the start, so that no processor need write that back.
+ * Dirty comes last: of an entry that is not writable yet, the kernel notes it
+ * in another bit, which the hardware does not know.
  */
-static int map_one(struct exmap_call *call, pte_t *ptep, unsigned long addr,
-		   bool locked)
+static pte_t pool_pte(struct page *page, pgprot_t prot)
 {
-	pte_t old = READ_ONCE(*ptep);
-	struct page *page;
-	pte_t new, seen;
-
-	if (unlikely(pte_special(old)) && !locked)
-		return -EAGAIN;
-	call->visited++;
-	if (!is_vacant(old))
-		return -EEXIST;
-
-	page = list_first_entry(&call->hand, struct page, lru);
-	list_del(&page->lru);
-	count_mapping(page);
-
-	/* Young and dirty from the start: no processor need write them back. */
-	new = mk_pte(page, call->vma->vm_page_prot);
-	new = exmap_pte_mkwrite(pte_mkdirty(pte_mkyoung(new)));
-	for (;;) {
-		seen.pte = cmpxchg64((u64 *)&ptep->pte, old.pte, new.pte);
-		if (likely(seen.pte == old.pte))
-			break;
-		if (is_vacant(seen) && locked) {
-			/* A load came in between. */
-			old = seen;
-			continue;
-		}
-		uncount_mapping(page);
-		put_page(page);
-		list_add(&page->lru, &call->hand);
-		if (!is_vacant(seen))
-			return -EEXIST;
-		call->visited--;
-		return -EAGAIN;
-	}
-	if (unlikely(!pte_none(old))) {
-		call->blank_lo = min(call->blank_lo, addr);
-		call->blank_hi = max(call->blank_hi, addr + PAGE_SIZE);
-	}
-	call->nr_hand--;
-	call->mapped++;
-	return 0;
+	return pte_mkdirty(exmap_pte_mkwrite(pte_mkyoung(mk_pte(page, prot))));
 }
 
-/* What a mapped page means for the range. */
-static int pass(struct exmap_call *call, int err)
+/**
+ * exmap_pages_init - check what the module takes for granted about entries
+ *
+ * Return: 0, or -EOPNOTSUPP.
+ */
+int exmap_pages_init(void)
 {
-	return err == -EEXIST && !call->stop_at_mapped ? 0 : err;
+	const pteval_t wanted = _PAGE_PRESENT | _PAGE_USER | _PAGE_RW |
+				_PAGE_ACCESSED | _PAGE_DIRTY;
+	pte_t pool = pool_pte(ZERO_PAGE(0), PAGE_SHARED);
+	pte_t read_only = pool_pte(ZERO_PAGE(0), PAGE_READONLY);
+
+	if ((pte_flags(pool) & wanted) == wanted &&
+	    (pte_flags(read_only) & wanted) == wanted && !pte_special(pool))
+		return 0;
+	pr_err("exmap: this kernel makes entries with the bits %llx, of which %llx are needed\n",
+	       (u64)pte_flags(pool), (u64)wanted);
+	return -EOPNOTSUPP;
 }
 
-/* With the page-table lock held. */
-static int map_pte(pte_t *ptep, unsigned long addr, void *data)
-{
-	struct exmap_call *call = data;
-
-	return pass(call, map_one(call, ptep, addr, true));
-}
-
-/* The entry for @addr, or NULL where there is no page table yet. */
-static pte_t *walk(struct mm_struct *mm, unsigned long addr)
+/*
+ * The entry that may lead to the page table for @addr, or NULL. @next is the
+ * first address, at most @end, that is not below it.
+ */
+static pmd_t *find_pmd(struct mm_struct *mm, unsigned long addr,
+		       unsigned long end, unsigned long *next)
 {
 	pgd_t *pgd = pgd_offset(mm, addr);
 	p4d_t *p4d;
 	pud_t *pud;
-	pmd_t *pmd;
 
+	*next = pgd_addr_end(addr, end);
 	if (pgd_none(*pgd) || pgd_bad(*pgd))
 		return NULL;
 	p4d = p4d_offset(pgd, addr);
+	*next = p4d_addr_end(addr, end);
 	if (p4d_none(*p4d) || p4d_bad(*p4d))
 		return NULL;
 	pud = pud_offset(p4d, addr);
+	*next = pud_addr_end(addr, end);
 	if (pud_none(*pud) || pud_bad(*pud))
 		return NULL;
-	pmd = pmd_offset(pud, addr);
-	if (pmd_none(*pmd) || pmd_bad(*pmd))
-		return NULL;
-	return pte_offset_kernel(pmd, addr);
+	*next = pmd_addr_end(addr, end);
+	return pmd_offset(pud, addr);
+}
+
+/*
+ * What pte_offset_map_lock() does, which is not exported: locks the page table
+ * below @pmd, unless there is none (NULL), and makes sure that it is still
+ * there. RCU keeps one that is being taken away until its lock is let go.
+ */
+static pte_t *lock_table(struct mm_struct *mm, pmd_t *pmd, unsigned long addr,
+			 spinlock_t **lock)
+{
+	pmd_t seen;
+
+	for (;;) {
+		rcu_read_lock();
+		seen = READ_ONCE(*pmd);
+		if (pmd_none(seen) || pmd_bad(seen)) {
+			rcu_read_unlock();
+			return NULL;
+		}
+		*lock = pte_lockptr(mm, &seen);
+		spin_lock(*lock);
+		if (likely(pmd_same(seen, READ_ONCE(*pmd))))
+			return pte_offset_kernel(&seen, addr);
+		spin_unlock(*lock);
+		rcu_read_unlock();
+	}
+}
+
+static void unlock_table(spinlock_t *lock)
+{
+	spin_unlock(lock);
+	rcu_read_unlock();
+}
+
+/*
+ * The same, and @pmd's page table is made if there is none. Return: NULL for
+ * want of memory.
+ */
+static pte_t *make_table(struct mm_struct *mm, unsigned long addr,
+			 unsigned long end, unsigned long *next,
+			 spinlock_t **lock)
+{
+	for (;;) {
+		pmd_t *pmd = find_pmd(mm, addr, end, next);
+		pte_t *ptep = pmd ? lock_table(mm, pmd, addr, lock) : NULL;
+
+		if (likely(ptep))
+			return ptep;
+		/* Without a function it only makes what is missing. */
+		if (apply_to_page_range(mm, addr, PAGE_SIZE, NULL, NULL))
+			return NULL;
+	}
+}
+
+/* An address whose entry no longer says what it said to TLBs and mirrors. */
+static void note_removed(struct exmap_call *call, unsigned long addr)
+{
+	call->lo = min(call->lo, addr);
+	call->hi = max(call->hi, addr + PAGE_SIZE);
+}
+
+/* Maps a page of the hand unless one is there. */
+static int map_one(struct exmap_call *call, pte_t *ptep, unsigned long addr)
+{
+	pte_t old = ptep_get(ptep);
+	struct page *page;
+
+	if (is_mapped(old)) {
+		if (call->stop_at_mapped)
+			return -EEXIST;
+		call->visited++;
+		return 0;
+	}
+	if (!call->nr_hand)
+		return -EAGAIN;
+	if (pte_present(old)) {
+		ptep_get_and_clear(call->mm, addr, ptep);
+		note_removed(call, addr);
+	} else if (unlikely(!pte_none(old))) {
+		/* A marker of userfaultfd, which wants to hear of stores. */
+		pte_clear(call->mm, addr, ptep);
+	}
+	page = list_first_entry(&call->hand, struct page, lru);
+	list_del(&page->lru);
+	call->nr_hand--;
+	count_mapping(page);
+	set_pte_at(call->mm, addr, ptep,
+		   pool_pte(page, call->vma->vm_page_prot));
+	call->mapped++;
+	call->visited++;
+	return 0;
+}
+
+/* Whether mmap_lock has been held for so much work that others may want it. */
+bool exmap_should_pause(struct exmap_call *call)
+{
+	if (call->nr_gather >= EXMAP_GATHER_MAX)
+		return true;
+	return call->steps >= EXMAP_STEPS &&
+	       (need_resched() || mmap_lock_is_contended(call->mm) ||
+		fatal_signal_pending(current));
 }
 
 /**
  * exmap_map_range - map pages of the hand where nothing is mapped
- * @call: holds at least @nr pages in its hand
+ * @call: its hand may be empty
  * @addr: first address, within the area
- * @nr: pages, at least 1
+ * @end: last address + 1, ditto
  *
  * Adds to call->mapped the pages mapped, to call->visited those and the ones
  * found mapped. With call->stop_at_mapped the first mapped page ends it.
  *
- * Return: 0, -EEXIST as said, -ENOMEM for want of a page table.
+ * Return: 0 at the end, or earlier when it is time to pause; -EAGAIN at a page
+ * for which there is none in the hand; -EEXIST as said; -ENOMEM for want of a
+ * page table.
  */
 int exmap_map_range(struct exmap_call *call, unsigned long addr,
-		    unsigned long nr)
+		    unsigned long end)
 {
-	unsigned long before = call->mapped;
-	int err;
+	unsigned long before = call->mapped, next;
+	int err = 0;
 
-	if (nr == 1) {
-		pte_t *ptep = walk(call->mm, addr);
+	while (!err && addr != end) {
+		spinlock_t *lock;	/* of the page table */
+		pte_t *ptep = make_table(call->mm, addr, end, &next, &lock);
 
-		if (likely(ptep)) {
-			preempt_disable();
-			err = map_one(call, ptep, addr, false);
-			preempt_enable();
-			if (likely(err != -EAGAIN)) {
-				err = pass(call, err);
-				goto out;
-			}
+		if (!ptep) {
+			err = -ENOMEM;
+			break;
 		}
+		call->steps += (next - addr) >> PAGE_SHIFT;
+		for (; !err && addr != next; ptep++, addr += PAGE_SIZE)
+			err = map_one(call, ptep, addr);
+		unlock_table(lock);
+		if (exmap_should_pause(call))
+			break;
 	}
-	err = apply_to_page_range(call->mm, addr, nr << PAGE_SHIFT, map_pte,
-				  call);
-out:
 	call->rss += call->mapped - before;
 	return err;
 }
 
-/* How many pages from @addr on are mapped without a gap; at most @nr. */
-unsigned long exmap_count_mapped(struct exmap_call *call, unsigned long addr,
-				 unsigned long nr)
+static void unmap_one(struct exmap_call *call, pte_t *ptep, unsigned long addr)
 {
-	unsigned long n;
-
-	for (n = 0; n < nr; n++, addr += PAGE_SIZE) {
-		pte_t *ptep = walk(call->mm, addr);
-
-		if (!ptep || is_vacant(READ_ONCE(*ptep)))
-			break;
-	}
-	return n;
-}
-
-static int unmap_pte(pte_t *ptep, unsigned long addr, void *data)
-{
-	struct exmap_call *call = data;
 	struct page *page;
-	pte_t old;
 
-	old = READ_ONCE(*ptep);
-	if (!pte_present(old) || pte_special(old))
-		return 0;
-	old = ptep_get_and_clear(call->mm, addr, ptep);
-	page = pte_page(old);
+	if (!is_mapped(ptep_get(ptep)))
+		return;
+	page = pte_page(ptep_get_and_clear(call->mm, addr, ptep));
 	uncount_mapping(page);
 	list_add(&page->lru, &call->gather);
 	call->nr_gather++;
-	call->lo = min(call->lo, addr);
-	call->hi = max(call->hi, addr + PAGE_SIZE);
-	return 0;
+	call->rss--;
+	note_removed(call, addr);
 }
 
 /**
  * exmap_unmap_range - take out of the area what is mapped in a range
  *
  * The pages are in call->gather afterwards, still visible through TLBs: no one
- * may have them before exmap_gather_finish().
+ * may have them before exmap_removal_end().
  *
- * Return: the number of pages that were mapped.
+ * Return: @end, or an earlier address when it is time to pause.
  */
 unsigned long exmap_unmap_range(struct exmap_call *call, unsigned long addr,
-				unsigned long nr)
+				unsigned long end)
 {
-	unsigned long before = call->nr_gather;
+	unsigned long next;
 
-	apply_to_existing_page_range(call->mm, addr, nr << PAGE_SHIFT,
-				     unmap_pte, call);
-	call->rss -= call->nr_gather - before;
-	return call->nr_gather - before;
+	for (; addr != end; addr = next) {
+		pmd_t *pmd = find_pmd(call->mm, addr, end, &next);
+		unsigned long at = addr;
+		spinlock_t *lock;	/* of the page table */
+		pte_t *ptep;
+
+		if (exmap_should_pause(call))
+			break;
+		ptep = pmd ? lock_table(call->mm, pmd, addr, &lock) : NULL;
+		if (!ptep) {
+			call->steps++;
+			continue;
+		}
+		call->steps += (next - addr) >> PAGE_SHIFT;
+		for (; at != next; ptep++, at += PAGE_SIZE)
+			unmap_one(call, ptep, at);
+		unlock_table(lock);
+	}
+	return addr;
 }
 
 /*
- * One flush for all that was gathered, then the pages go to the interface, or
- * are parked while something else holds them. mmap_lock need not be held: what
- * was mapped meanwhile at these addresses loses a translation, no more.
+ * After the flush: the pages go to the interface, or are parked while something
+ * else holds them.
  */
-void exmap_gather_finish(struct exmap_call *call)
+void exmap_gather_release(struct exmap_call *call)
 {
 	struct page *page, *next;
 	unsigned long nr = call->nr_gather;
 
 	if (!nr)
 		return;
-	exmap_tlb_flush(call->mm, call->lo, call->hi);
-	atomic64_inc(&call->iface->flushes);
 	atomic64_add(nr, &call->iface->released);
-
 	list_for_each_entry_safe(page, next, &call->gather, lru) {
 		cond_resched();
 		/*
@@ -260,43 +318,29 @@ void exmap_gather_finish(struct exmap_call *call)
 	}
 	exmap_pool_give(call->iface, &call->gather, nr);
 	call->nr_gather = 0;
-	call->lo = ULONG_MAX;
-	call->hi = 0;
-}
-
-static int blank_pte(pte_t *ptep, unsigned long addr, void *data)
-{
-	pte_t *new = data;
-
-	/* If somebody was faster, the load finds a page of the pool. */
-	cmpxchg64((u64 *)&ptep->pte, 0, new->pte);
-	return 0;
 }
 
 /**
  * exmap_map_blank - let loads from an address see zeroes, unless it is mapped
  *
- * The entry is special: the kernel keeps no count of the page, and no one can
- * take a reference to it by way of the area.
+ * In a page fault. The entry is special: the kernel keeps no count of it.
  *
  * Return: 0, or -ENOMEM for want of a page table.
  */
-int exmap_map_blank(struct vm_area_struct *vma, unsigned long addr,
-		    struct page *blank)
+int exmap_map_blank(struct vm_area_struct *vma, unsigned long addr)
 {
-	pte_t new = pte_mkyoung(mk_pte(blank, vma->vm_page_prot));
+	pte_t blank = mk_pte(ZERO_PAGE(addr), vma->vm_page_prot);
+	unsigned long next;
+	spinlock_t *lock;	/* of the page table */
+	pte_t *ptep = make_table(vma->vm_mm, addr, addr + PAGE_SIZE, &next,
+				 &lock);
 
-	new = pte_mkspecial(pte_wrprotect(new));
-	return apply_to_page_range(vma->vm_mm, addr, PAGE_SIZE, blank_pte, &new);
-}
-
-/* Makes all processors forget the blank pages that the call has replaced. */
-void exmap_blank_finish(struct exmap_call *call)
-{
-	if (likely(!call->blank_hi))
-		return;
-	exmap_tlb_flush(call->mm, call->blank_lo, call->blank_hi);
-	atomic64_inc(&call->iface->flushes_blank);
-	call->blank_lo = ULONG_MAX;
-	call->blank_hi = 0;
+	if (!ptep)
+		return -ENOMEM;
+	/* If somebody was faster, the load finds a page of the pool. */
+	if (!pte_present(ptep_get(ptep)))
+		set_pte_at(vma->vm_mm, addr, ptep,
+			   pte_mkspecial(pte_mkyoung(blank)));
+	unlock_table(lock);
+	return 0;
 }

@@ -96,8 +96,8 @@ fail:
 }
 
 /*
- * Nothing of the area is mapped any more, and no call runs. A page that is
- * still pinned is freed by whoever drops the last pin.
+ * No call runs. A page that is still pinned, or mapped by an area that is about
+ * to be unmapped, is freed by whoever drops the last reference.
  */
 void exmap_pool_destroy(struct exmap_pool *pool)
 {
@@ -262,6 +262,7 @@ static unsigned long unpark(struct exmap_pool *pool, struct exmap_iface *iface)
  */
 static bool claim(struct page *page)
 {
+	/* Pairs with count_mapping() and uncount_mapping() in pages.c. */
 	unsigned long word = smp_load_acquire(&page->private);
 
 	if ((word & EXMAP_STATE) != EXMAP_MAPPED ||
@@ -305,17 +306,19 @@ unsigned long exmap_pool_recover(struct exmap_pool *pool,
 
 /*
  * The same when the pool seems empty, but only if the kernel has unmapped
- * something of the area since the last time: the notifier's sequence tells.
+ * something of the area since the last time. What it unmaps during the search
+ * it counts afterwards, which makes the next search due.
  */
 static unsigned long recover_when_due(struct exmap_call *call)
 {
-	unsigned long seq = mmu_interval_read_begin(&call->area->notifier);
+	long zaps = atomic_long_read_acquire(&call->area->zaps);
+
 	unsigned long nr;
 
-	if (READ_ONCE(call->pool->searched) == seq)
+	if (READ_ONCE(call->pool->searched) == zaps)
 		return 0;
 	nr = exmap_pool_recover(call->pool, call->iface);
-	WRITE_ONCE(call->pool->searched, seq);
+	WRITE_ONCE(call->pool->searched, zaps);
 	return nr;
 }
 
@@ -323,8 +326,7 @@ static unsigned long recover_when_due(struct exmap_call *call)
  * exmap_pool_take - bring pages into the hand of a call
  *
  * Takes up to @want; fewer only where no more are found at once. It may take
- * long, and sleep: call it under mmap_lock, with the area mapped, and without
- * other locks.
+ * long, and sleep: call it without a page-table lock.
  *
  * Return: pages added; 0 when every page of the pool is in use.
  */

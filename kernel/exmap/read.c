@@ -23,7 +23,6 @@
 #include "internal.h"
 
 struct exmap_wave {
-	unsigned long epoch;		/* of the area when it was mapped */
 	atomic_t pending;
 	struct completion done;
 };
@@ -51,41 +50,21 @@ static void io_complete(struct kiocb *kiocb, long result)
 	wave_put(io->wave);
 }
 
-static void io_submit(struct exmap_io *io, struct file *file,
+static void io_submit(struct exmap_io *io, struct exmap_call *call,
 		      const struct exmap_seg *seg)
 {
+	struct file *file = call->pool->backing;
 	size_t len = seg->done << PAGE_SHIFT;
 	ssize_t ret;
 
 	init_sync_kiocb(&io->kiocb, file);
+	io->addr = call->start + (seg->first << PAGE_SHIFT);
 	io->kiocb.ki_pos = seg->first << PAGE_SHIFT;
 	io->kiocb.ki_complete = io_complete;
 	iov_iter_ubuf(&io->iter, READ, (void __user *)io->addr, len);
 	ret = file->f_op->read_iter(&io->kiocb, &io->iter);
 	if (ret != -EIOCBQUEUED)
 		io_complete(&io->kiocb, ret);
-}
-
-/* Maps what is to be read; segments that fail at once are left out. */
-static int map_wave(struct exmap_call *call, struct exmap_wave *wave,
-		    struct exmap_seg *segs, struct exmap_io *ios,
-		    unsigned int nr)
-{
-	unsigned int i;
-	int err = exmap_call_lock(call);
-
-	if (err)
-		return err;
-	wave->epoch = call->area->epoch;
-	for (i = 0; i < nr; i++) {
-		if (!segs[i].count)
-			continue;
-		segs[i].error = exmap_map_for_read(call, &segs[i]);
-		ios[i].addr = call->vma->vm_start +
-			      (segs[i].first << PAGE_SHIFT);
-	}
-	exmap_call_unlock(call);
-	return 0;
 }
 
 static void fill_wave(struct exmap_call *call, struct exmap_wave *wave,
@@ -101,7 +80,7 @@ static void fill_wave(struct exmap_call *call, struct exmap_wave *wave,
 			continue;
 		ios[i].wave = wave;
 		atomic_inc(&wave->pending);
-		io_submit(&ios[i], call->pool->backing, &segs[i]);
+		io_submit(&ios[i], call, &segs[i]);
 	}
 	wave_put(wave);
 	/* Not killable: the file system writes into pages and kiocbs. */
@@ -129,14 +108,15 @@ static u64 pages_filled(struct exmap_seg *seg, const struct exmap_io *io)
  * the area has been unmapped meanwhile there is nothing to unmap; and if it
  * has been mapped anew, what the addresses mean now is none of READ's business.
  */
-static void trim_wave(struct exmap_call *call, struct exmap_wave *wave,
-		      struct exmap_seg *segs, struct exmap_io *ios,
-		      unsigned int nr)
+static void trim_wave(struct exmap_call *call, struct exmap_seg *segs,
+		      struct exmap_io *ios, unsigned int nr)
 {
 	unsigned int i;
 
+	call->removes = true;
 	for (i = 0; i < nr; i++) {
 		u64 mapped = segs[i].done, filled;
+		struct exmap_seg rest;
 
 		if (!mapped)
 			continue;
@@ -148,15 +128,29 @@ static void trim_wave(struct exmap_call *call, struct exmap_wave *wave,
 			continue;
 		if (!segs[i].error || segs[i].error == -EEXIST)
 			segs[i].error = -ENODATA;
-		if (exmap_call_lock(call))
-			continue;
-		if (call->area->epoch == wave->epoch)
-			exmap_unmap_range(call,
-					  ios[i].addr + (filled << PAGE_SHIFT),
-					  mapped - filled);
-		exmap_call_unlock(call);
+		rest = (struct exmap_seg) {
+			.first = segs[i].first + filled,
+			.count = mapped - filled,
+		};
+		exmap_change(call, &rest, 1);
 	}
-	exmap_gather_finish(call);
+}
+
+/* Maps and fills as many segments as are read at a time, or fewer. */
+static int read_wave(struct exmap_call *call, struct exmap_seg *segs,
+		     struct exmap_io *ios, unsigned int nr)
+{
+	struct exmap_wave wave;
+	int err;
+
+	call->removes = false;
+	call->stop_at_mapped = true;
+	err = exmap_change(call, segs, nr);
+	if (err)
+		return err;
+	fill_wave(call, &wave, segs, ios, nr);
+	trim_wave(call, segs, ios, nr);
+	return 0;
 }
 
 /**
@@ -172,22 +166,20 @@ static void trim_wave(struct exmap_call *call, struct exmap_wave *wave,
 int exmap_read_segs(struct exmap_call *call, struct exmap_seg *segs,
 		    unsigned int nr)
 {
+	const unsigned int width = min_t(unsigned int, nr, EXMAP_WAVE);
 	struct exmap_io one, *ios = &one;
-	struct exmap_wave wave;
-	int err;
+	unsigned int at;
+	int err = 0;
 
 	if (!call->pool->backing)
 		return -EINVAL;
-	if (nr > 1) {
-		ios = kmalloc_array(nr, sizeof(*ios), GFP_KERNEL);
+	if (width > 1) {
+		ios = kmalloc_array(width, sizeof(*ios), GFP_KERNEL);
 		if (!ios)
 			return -ENOMEM;
 	}
-	err = map_wave(call, &wave, segs, ios, nr);
-	if (!err) {
-		fill_wave(call, &wave, segs, ios, nr);
-		trim_wave(call, &wave, segs, ios, nr);
-	}
+	for (at = 0; at < nr && !err; at += width)
+		err = read_wave(call, segs + at, ios, min(nr - at, width));
 	if (ios != &one)
 		kfree(ios);
 	return err;

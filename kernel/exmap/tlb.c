@@ -1,94 +1,105 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * tlb.c - forgetting translations, and the only symbol that must be looked up
+ * tlb.c - telling TLBs and secondary MMUs that entries are gone
  *
  * Linux exports to modules no function that flushes a range, or one address
- * space, from the TLBs of the processors that use it. Two ways remain:
+ * space, from the TLBs of the processors that use it, and none that starts an
+ * invalidation of those who mirror page tables (KVM, devices). Both are
+ * looked up by way of kprobes. flush_tlb_mm_range() knows about PCIDs,
+ * page-table isolation, idle processors that need no interrupt, hypervisors
+ * and instructions that flush on one's behalf, and its flushes are counted
+ * where an administrator looks for them: there is no second way that would be
+ * as good, so without the symbols the module does not load.
  *
- * "kernel" (the default) finds the kernel's own flush_tlb_mm_range() by asking
- *   kprobes for its address. It knows about PCIDs, page-table isolation, idle
- *   processors that need no interrupt, hypervisors that flush on one's behalf,
- *   and devices that share the page tables; and its flushes are counted where
- *   an administrator looks for them.
- * "ipi" needs exported symbols only: it raises the address space's generation,
- *   so that a processor that switches to it later flushes by itself, and
- *   interrupts all that use it now to flush everything, global entries of the
- *   kernel included. It wakes idle processors, and does not reach devices.
- *
- * Without the symbol the module refuses to load as "kernel", and says how to
- * go on without.
+ * The protocol is that of mm/mmu_gather.c and mm/mapping_dirty_helpers.c. See
+ * exmap.rst, "Removal".
  */
 #include <linux/kprobes.h>
-#include <linux/module.h>
-#include <linux/smp.h>
+#include <linux/mm_inline.h>
+#include <linux/mmu_notifier.h>
+#include <linux/static_call.h>
 #include <asm/tlbflush.h>
-#ifdef CONFIG_X86_KERNEL_IBT
-#include <asm/ibt.h>
-#endif
 
+#include "compat.h"
 #include "internal.h"
 
-static char *flush = "kernel";
-module_param(flush, charp, 0444);
-MODULE_PARM_DESC(flush, "how to flush TLBs: kernel (flush_tlb_mm_range) or ipi");
+/*
+ * Static calls, which become direct ones: with IBT the kernel seals functions
+ * of its own that nobody calls by a pointer.
+ */
+DEFINE_STATIC_CALL_NULL(exmap_flush, flush_tlb_mm_range);
+DEFINE_STATIC_CALL_NULL(exmap_notify_start,
+			__mmu_notifier_invalidate_range_start);
+DEFINE_STATIC_CALL_NULL(exmap_notify_end, __mmu_notifier_invalidate_range_end);
 
-static void (*flush_range)(struct mm_struct *mm, unsigned long start,
-			   unsigned long end, unsigned int stride_shift,
-			   bool freed_tables);
-
-static unsigned long lookup(const char *name)
+static void *lookup(const char *name)
 {
 	struct kprobe probe = { .symbol_name = name };
-	unsigned long addr;
+	int err = register_kprobe(&probe);
 
-	if (register_kprobe(&probe))
-		return 0;
-	addr = (unsigned long)probe.addr;
+	if (err) {
+		pr_err("exmap: %s cannot be found in this kernel (%d); are kprobes configured?\n",
+		       name, err);
+		return NULL;
+	}
 	unregister_kprobe(&probe);
-#ifdef CONFIG_X86_KERNEL_IBT
-	/* The probe sits behind the ENDBR that an indirect call must meet. */
-	if (addr && is_endbr(*(u32 *)(addr - 4)))
-		addr -= 4;
-#endif
-	return addr;
+	return probe.addr;
 }
 
 int exmap_tlb_init(void)
 {
-	if (!strcmp(flush, "ipi"))
-		return 0;
-	if (strcmp(flush, "kernel")) {
-		pr_err("exmap: flush=%s: must be kernel or ipi\n", flush);
-		return -EINVAL;
-	}
-	flush_range = (void *)lookup("flush_tlb_mm_range");
-	if (!flush_range) {
-		pr_err("exmap: no flush_tlb_mm_range in this kernel (or no kprobes); flush=ipi does without\n");
+	void *flush = lookup("flush_tlb_mm_range");
+	void *start = lookup("__mmu_notifier_invalidate_range_start");
+	void *end = lookup("__mmu_notifier_invalidate_range_end");
+
+	if (!flush || !start || !end)
 		return -ENOENT;
-	}
+	static_call_update(exmap_flush, flush);
+	static_call_update(exmap_notify_start, start);
+	static_call_update(exmap_notify_end, end);
 	return 0;
 }
 
-#ifndef EXMAP_TEST_NO_FLUSH
-static void flush_this_cpu(void *unused)
-{
-	__flush_tlb_all();
-}
-#endif
-
-/*
- * When this returns, no processor translates an address in [lo, hi) of @mm by
- * an entry that was cleared before the call.
+/**
+ * exmap_removal_begin - announce that entries in [lo, hi) may be removed
+ *
+ * Under mmap_lock, before the first page-table lock. From here until
+ * exmap_removal_end() others who find such an entry gone, and are done before
+ * the flush, flush by themselves, as tlb_finish_mmu() does: for the entry may
+ * still be in a TLB.
  */
-void exmap_tlb_flush(struct mm_struct *mm, unsigned long lo, unsigned long hi)
+void exmap_removal_begin(struct exmap_call *call, unsigned long lo,
+			 unsigned long hi)
 {
-#ifndef EXMAP_TEST_NO_FLUSH
-	if (flush_range) {
-		flush_range(mm, lo, hi, PAGE_SHIFT, false);
-		return;
+	exmap_notifier_range_init(&call->range, call->vma, lo, hi, call->area);
+	call->range.flags |= MMU_NOTIFIER_RANGE_BLOCKABLE;
+	static_call(exmap_notify_start)(&call->range);
+	inc_tlb_flush_pending(call->mm);
+	call->lo = ULONG_MAX;
+	call->hi = 0;
+}
+
+/**
+ * exmap_removal_end - make all forget what was removed
+ *
+ * Under the same hold of mmap_lock. When it returns no processor translates an
+ * address of the range by an entry that this call removed, or found removed.
+ */
+void exmap_removal_end(struct exmap_call *call)
+{
+	/* Somebody else removes, too, and may have left this call nothing. */
+	if (mm_tlb_flush_nested(call->mm)) {
+		call->lo = call->range.start;
+		call->hi = call->range.end;
 	}
-	/* A full barrier: orders the cleared entries before the mask is read. */
-	atomic64_inc_return(&mm->context.tlb_gen);
-	on_each_cpu_cond_mask(NULL, flush_this_cpu, NULL, true, mm_cpumask(mm));
+	if (call->hi) {
+#ifndef EXMAP_TEST_NO_FLUSH
+		static_call(exmap_flush)(call->mm, call->lo, call->hi,
+					 PAGE_SHIFT, false);
 #endif
+		atomic64_inc(call->removes ? &call->iface->flushes :
+					     &call->iface->flushes_blank);
+	}
+	EXMAP_NOTIFY_END(static_call(exmap_notify_end), &call->range);
+	dec_tlb_flush_pending(call->mm);
 }

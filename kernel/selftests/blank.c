@@ -94,6 +94,41 @@ static void no_stores(void)
 	close(zero);
 }
 
+/* Those who look at the page itself and not through an entry see zeroes, too. */
+static void pinned(void)
+{
+	const unsigned long scratch = DISK_PAGES + 9;
+	char *copy = aligned_alloc(PAGE, PAGE);
+	int disk = open_disk(), out[2];
+	struct iovec iov, local = { .iov_base = copy, .iov_len = PAGE };
+	struct map m;
+
+	blank_create(&m, -1, 1, 32, 64);
+	REQUIRE(copy && pipe(out) == 0);
+	memset(copy, 7, PAGE);
+	EXPECT_EQ(pwrite(disk, m.base, PAGE, scratch * PAGE), PAGE);
+	EXPECT_EQ(pread(disk, copy, PAGE, scratch * PAGE), PAGE);
+	EXPECT_EQ(copy[0] | copy[PAGE - 1], 0);
+	iov.iov_base = m.base + PAGE;
+	iov.iov_len = PAGE;
+	EXPECT_EQ(m.base[PAGE], 0);
+	EXPECT_EQ(vmsplice(out[1], &iov, 1, 0), PAGE);
+	EXPECT_EQ(process_vm_readv(getpid(), &local, 1, &iov, 1, 0), PAGE);
+	EXPECT_EQ(copy[0], 0);
+	/* But nobody writes to it. */
+	EXPECT_ERRNO(pread(disk, m.base, PAGE, 0), EFAULT);
+	EXPECT_ERRNO(pread(disk, m.base + 2 * PAGE, PAGE, 0), EFAULT);
+	memset(copy, 7, PAGE);
+	EXPECT_ERRNO(process_vm_writev(getpid(), &local, 1, &iov, 1, 0), EFAULT);
+	EXPECT_EQ(m.base[PAGE], 0);
+	/* What the pipe has is not what comes there. */
+	EXPECT_EQ(one(&m, 0, EXMAP_OP_ALLOC, 0, 4, NULL), 0);
+	memset(m.base, 9, 4 * PAGE);
+	EXPECT_EQ(read(out[0], copy, PAGE), PAGE);
+	EXPECT_EQ(copy[0], 0);
+	map_destroy(&m);
+}
+
 static void reads(void)
 {
 	struct map m;
@@ -128,7 +163,7 @@ static void fork_and_exit(void)
 	EXPECT_EQ(m.base[0], 0);
 	EXPECT_EQ(one(&m, 0, EXMAP_OP_ALLOC, 1, 1, NULL), 0);
 	EXPECT_EQ(in_child(blank_child, &m), 0);
-	EXPECT_EQ(madvise(m.base, m.pages * PAGE, MADV_DOFORK), 0);
+	allow_fork(&m);
 	EXPECT_EQ(in_child(blank_child, &m), 0);
 	EXPECT_EQ(m.base[0], 0);
 	/* Leaves it all to exit, with the descriptor closed first. */
@@ -272,6 +307,8 @@ const struct test blank_tests[] = {
 	  zeroes, NULL },
 	{ "a blank page cannot be written, by the program or by the kernel",
 	  no_stores, NULL },
+	{ "direct writes and pipes take zeroes from a blank page, and direct reads fail",
+	  pinned, DISK },
 	{ "READ fills what was blank", reads, DISK },
 	{ "a child has no blank pages; exit takes them away", fork_and_exit,
 	  NULL },

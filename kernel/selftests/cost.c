@@ -107,8 +107,9 @@ int main(void)
 		printf("not ok - a round failed\n");
 		return 2;
 	}
-	printf("# a page allocated and freed: %llu instructions by exmap, %llu by fault and madvise\n",
-	       (unsigned long long)(a * 2000 / unit),
+	printf("# a page allocated and freed: %llu instructions by exmap, ",
+	       (unsigned long long)(a * 2000 / unit));
+	printf("%llu by fault and madvise\n",
 	       (unsigned long long)(b * 2000 / unit));
 	printf("%s - exmap takes at most half of the instructions\n",
 	       a * 2 <= b ? "ok" : "not ok");

@@ -1,5 +1,5 @@
 # guest.sh - in the guest: load the module, run the tests, look at what the kernel has to say. Sourced words come from
-# /guest.conf: TESTS (groups of exmap-test, empty for all), SECONDS_STRESS, RELOADS, PARAMS (of the module),
+# /guest.conf: TESTS (groups of exmap-test, empty for all), SECONDS_STRESS, RELOADS,
 # COST (1 to count instructions), SLACK_KIB (memory that may seem lost for a while).
 . /guest.conf
 . /dmesg.sh
@@ -28,9 +28,8 @@ if [ -e /sys/module/null_blk ]; then
 fi
 mount -t cgroup2 none /sys/fs/cgroup && echo +memory > /sys/fs/cgroup/cgroup.subtree_control || echo "# no memory groups"
 
-# shellcheck disable=SC2086 # several parameters may be given
-insmod /exmap.ko $PARAMS || exit 1
-# shellcheck disable=SC2086
+insmod /exmap.ko || exit 1
+# shellcheck disable=SC2086 # several words
 EXMAP_SLACK_KIB=$SLACK_KIB EXMAP_SECONDS=$SECONDS_STRESS /exmap-test $TESTS || failed=1
 if [ "$COST" = 1 ]; then
 	/exmap-cost || failed=1
@@ -47,7 +46,7 @@ if [ "$RELOADS" -gt 0 ]; then
 	reload() {
 		n=$1
 		while [ "$n" -gt 0 ]; do
-			insmod /exmap.ko $PARAMS && /exmap-test basic > /tmp/load && rmmod exmap || return 1
+			insmod /exmap.ko && /exmap-test basic > /tmp/load && rmmod exmap || return 1
 			n=$((n - 1))
 		done
 	}

@@ -3,7 +3,7 @@
  * main.c - runs the tests, each in a process of its own, and prints TAP
  *
  *   exmap-test [group...]   groups: basic setup alloc read memory uring count
- *                           blank stale stress; all by default
+ *                           blank stale mm stress; all by default
  *
  * EXMAP_SECONDS sets how long each stress test lasts (5).
  */
@@ -43,7 +43,7 @@ static int run(const struct test *test)
 	if (pid < 0)
 		return 255;
 	if (!pid) {
-		alarm(90 + (seconds ? atoi(seconds) : 0));
+		alarm(240 + (seconds ? atoi(seconds) : 0));
 		test->run();
 		fflush(stdout);
 		_exit(failed ? 1 : 0);
@@ -64,6 +64,7 @@ static const struct group {
 	{ "read", read_tests }, { "memory", memory_tests },
 	{ "uring", uring_tests }, { "count", count_tests },
 	{ "blank", blank_tests }, { "stale", stale_tests },
+	{ "mm", mm_tests },
 	{ "stress", stress_tests },
 	{ NULL, NULL },
 };
@@ -98,6 +99,9 @@ int main(int argc, char **argv)
 				       g->name, t->sentence, t->needs);
 				continue;
 			}
+			/* If the machine is ended, this says during what. */
+			printf("# begins %d - %s: %s\n", number, g->name,
+			       t->sentence);
 			int status = run(t);
 
 			printf("%s %d - %s: %s\n", status ? "not ok" : "ok",

@@ -70,7 +70,7 @@ static void fork_inherits_nothing(void)
 	memset(m.base, 1, 20 * PAGE);
 	EXPECT_EQ(in_child(child_body, &m), 0);
 	/* Even if the program asks for it. */
-	EXPECT_EQ(madvise(m.base, m.pages * PAGE, MADV_DOFORK), 0);
+	allow_fork(&m);
 	EXPECT_EQ(in_child(child_body, &m), 0);
 	EXPECT_EQ(count_mapped(&m, 0, 64), 20);
 	EXPECT_EQ(m.base[19 * PAGE], 1);
@@ -380,6 +380,47 @@ static void exec(void)
 	EXPECT_EQ(in_child(exec_body, NULL), 0);
 }
 
+#define OWNERS 8
+#define OWNER_PAGES 2000
+
+/* Owners that have set an area up, of which another process has the file. */
+static void outlived(void)
+{
+	unsigned long before, after;
+	int files[OWNERS];
+
+	for (int round = 0; round < 2; round++) {
+		before = free_kib();
+		for (int i = 0; i < OWNERS; i++) {
+			pid_t pid;
+			int status;
+
+			files[i] = exmap_open();
+			pid = fork();
+			if (!pid) {
+				/* Every other one has it mapped, too. */
+				if (i % 2)
+					mmap(NULL, 64 * PAGE,
+					     PROT_READ | PROT_WRITE, MAP_SHARED,
+					     files[i], 0);
+				_exit(exmap_setup(files[i], -1, 1, OWNER_PAGES) != 0);
+			}
+			REQUIRE(waitpid(pid, &status, 0) == pid);
+			EXPECT_EQ(status, 0);
+		}
+		after = free_kib();
+		/* The first round pays for what the kernel keeps. */
+		if (round && after + slack_kib() < before)
+			note_failure(__FILE__, __LINE__, "%lu KiB of %lu are held",
+				     before - after, OWNERS * OWNER_PAGES * 4UL);
+		/* The areas are of no use to anyone. */
+		for (int i = 0; i < OWNERS; i++) {
+			EXPECT_ERRNO(exmap_setup(files[i], -1, 1, 1), EPERM);
+			close(files[i]);
+		}
+	}
+}
+
 #define CGROUP "/sys/fs/cgroup/exmap-test"
 
 /* The kernel gathers these counts lazily, and keeps some on each processor. */
@@ -450,6 +491,8 @@ const struct test memory_tests[] = {
 	{ "munmap in the middle of other threads' calls", unmap_while_busy,
 	  NULL },
 	{ "SIGKILL in the middle of calls frees everything", killed_while_busy,
+	  NULL },
+	{ "the pool ends with its owner, though others have the file", outlived,
 	  NULL },
 	{ "exec with the area mapped and the file inherited", exec, NULL },
 	{ NULL, NULL, NULL },

@@ -47,6 +47,7 @@ extern const struct test basic_tests[], setup_tests[], alloc_tests[];
 extern const struct test read_tests[];
 extern const struct test memory_tests[], stress_tests[], stale_tests[];
 extern const struct test count_tests[], uring_tests[], blank_tests[];
+extern const struct test mm_tests[];
 
 void note_failure(const char *file, int line, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
@@ -123,6 +124,8 @@ unsigned long count_mapped(struct map *m, unsigned long first,
 bool load_faults(const volatile char *address);
 /* The same of a store, of 1. */
 bool store_faults(volatile char *address);
+/* Asks that children have the area, which newer kernels refuse. */
+void allow_fork(struct map *m);
 /* Until another thread has counted @nr more of its looks at a page. */
 void wait_for_looks(const volatile uint64_t *looks, uint64_t nr);
 

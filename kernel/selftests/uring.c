@@ -138,9 +138,63 @@ static void many_reads(void)
 	EXPECT_EQ(count_mapped(&m, 0, DISK_PAGES), 128);
 }
 
+static int reg(struct ring *r, unsigned int what, void *arg, unsigned int nr)
+{
+	return syscall(SYS_io_uring_register, r->fd, what, arg, nr);
+}
+
+static void registered(void)
+{
+	int disk = open_disk(), result = 0;
+	struct iovec iov = { .iov_len = 8 * PAGE };
+	struct io_uring_sqe *sqe;
+	struct ring r;
+	struct map m;
+
+	ring_create(&r);
+	map_create(&m, -1, 1, 64, 128);
+	EXPECT_EQ(batch_one(&m, 0, EXMAP_OP_ALLOC, 0, 16, NULL), 0);
+	iov.iov_base = m.base;
+	if (reg(&r, IORING_REGISTER_BUFFERS, &iov, 1)) {
+		/* Before 6.5 io_uring itself took no file's memory. */
+		printf("# errno %d\n", errno);
+		EXPECT_EQ(errno, EOPNOTSUPP);
+		return;
+	}
+	push(&r, disk, 0, 0, 0, 0);
+	sqe = &r.sqes[(*r.sq_tail - 1) & *r.sq_mask];
+	memset(sqe, 0, sizeof(*sqe));
+	sqe->opcode = IORING_OP_READ_FIXED;
+	sqe->fd = disk;
+	sqe->off = 9 * PAGE;
+	sqe->addr = (uintptr_t)m.base + 3 * PAGE;
+	sqe->len = PAGE;
+	finish(&r, 1, &result);
+	EXPECT_EQ(result, PAGE);
+	EXPECT(stamped(m.base + 3 * PAGE, 9 ^ DISK_SEED));
+
+	/* They are held, and come back when they are not any more. */
+	EXPECT_EQ(batch_one(&m, 0, EXMAP_OP_FREE, 0, 16, NULL), 0);
+	EXPECT_EQ(counters(&m).pages_parked, 8);
+	EXPECT_EQ(drain(&m, 0, 0), 56);
+	EXPECT_EQ(reg(&r, IORING_UNREGISTER_BUFFERS, NULL, 0), 0);
+	usleep(100000);
+	EXPECT_EQ(drain(&m, 0, 0), 64);
+	map_destroy(&m);
+
+	/* With blank pages the kernel lets nobody pin for long. */
+	map_create_with(&m, EXMAP_FAULTS_BLANK, -1, 1, 64, 128);
+	EXPECT_EQ(batch_one(&m, 0, EXMAP_OP_ALLOC, 0, 16, NULL), 0);
+	iov.iov_base = m.base;
+	EXPECT_ERRNO(reg(&r, IORING_REGISTER_BUFFERS, &iov, 1), EFAULT);
+	map_destroy(&m);
+}
+
 const struct test uring_tests[] = {
 	{ "io_uring allocates, releases and carries batches", alloc_and_free,
 	  NULL },
+	{ "pages can be registered as buffers, read into, and are held until they are not",
+	  registered, DISK },
 	{ "io_uring reads many ranges at once", many_reads, DISK },
 	{ NULL, NULL, NULL },
 };

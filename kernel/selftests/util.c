@@ -205,6 +205,12 @@ bool store_faults(volatile char *address)
 	return access_faults(address, true);
 }
 
+void allow_fork(struct map *m)
+{
+	if (madvise(m->base, m->pages * PAGE, MADV_DOFORK))
+		EXPECT_EQ(errno, EINVAL);
+}
+
 void wait_for_looks(const volatile uint64_t *looks, uint64_t nr)
 {
 	uint64_t from = *looks;
