@@ -1,7 +1,8 @@
 #!/bin/bash
-# debug-kernel.sh - build a kernel that looks at everything the module does: KASAN, lockdep, PROVE_RCU, DEBUG_VM
+# debug-kernel.sh - build a kernel that looks at everything the module does: KASAN, lockdep, PROVE_RCU, DEBUG_VM,
+# PAGE_TABLE_CHECK
 #
-#   kernel/debug-kernel.sh [SERIES]     SERIES is 6.1 (the default) or 6.12
+#   kernel/debug-kernel.sh [SERIES]     SERIES is 6.12 (the default) or 6.1
 #   kernel/test.sh debug                then runs the tests on it
 #
 # From Debian's linux-source package, with a small configuration of its own: what the tests need and nothing else. Takes
@@ -11,7 +12,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 work=${CARGO_TARGET_DIR:-$PWD/target}/kernel
-series=${1:-6.1}
+series=${1:-6.12}
 dest=$work/debug
 jobs=${JOBS:-$(nproc)}
 polite="nice -n ${NICE:-19}"
@@ -98,6 +99,8 @@ CONFIG_USERFAULTFD=y
 # KVM brings MMU_NOTIFIER
 CONFIG_VIRTUALIZATION=y
 CONFIG_KVM=y
+CONFIG_CPU_SUP_AMD=y
+CONFIG_KVM_AMD=y
 # what looks on
 CONFIG_DEBUG_KERNEL=y
 CONFIG_DEBUG_INFO_NONE=y
@@ -115,6 +118,9 @@ CONFIG_DEBUG_VM=y
 CONFIG_DEBUG_VM_RB=y
 CONFIG_DEBUG_VM_PGFLAGS=y
 CONFIG_DEBUG_VM_MAPLE_TREE=y
+CONFIG_DEBUG_VM_PGTABLE=y
+CONFIG_PAGE_TABLE_CHECK=y
+CONFIG_PAGE_TABLE_CHECK_ENFORCED=y
 CONFIG_DEBUG_LIST=y
 CONFIG_BUG_ON_DATA_CORRUPTION=y
 CONFIG_PAGE_POISONING=y
@@ -135,7 +141,7 @@ make -s KCONFIG_ALLCONFIG="$dest/fragment" allnoconfig > /dev/null
 make -s olddefconfig
 
 # Options that did not take would make the run say nothing.
-for option in KASAN PROVE_LOCKING PROVE_RCU DEBUG_VM DEBUG_ATOMIC_SLEEP DEBUG_LIST MMU_NOTIFIER KPROBES IO_URING MEMCG \
+for option in KASAN PROVE_LOCKING PROVE_RCU DEBUG_VM PAGE_TABLE_CHECK DEBUG_ATOMIC_SLEEP DEBUG_LIST MMU_NOTIFIER KPROBES IO_URING MEMCG \
 	VIRTIO_BLK SERIAL_8250_CONSOLE; do
 	grep -q "^CONFIG_$option=y" .config || { echo "debug-kernel.sh: $option was not accepted" >&2; exit 1; }
 done

@@ -114,13 +114,14 @@ set +e
 timeout --kill-after=5 "$limit" nice -n "${VM_NICE:-10}" qemu-system-x86_64 -accel "$accel" -cpu "${VM_CPU:-max}" -smp "$cpus" \
 	-m "$memory" -nodefaults -nographic -no-reboot -serial stdio $qargs \
 	-kernel "$kernel/root/boot/vmlinuz-$release" -initrd "$out/initramfs.gz" \
-	-append "console=ttyS0 panic=-1 oops=panic quiet $kargs" < /dev/null 2>&1 | sed -u 's/\r//g' | tee "$out/console.log"
+	-append "console=ttyS0 panic=-1 oops=panic no_timer_check quiet $kargs" < /dev/null 2>&1 | sed -u 's/\r//g' | tee "$out/console.log"
 qemu=${PIPESTATUS[0]}
 set -e
 status=$(sed -n 's/^vm: exit status \([0-9]*\)$/\1/p' "$out/console.log" | tail -1)
 if [ -n "$status" ]; then
 	exit "$status"
 fi
-echo "run.sh: the guest did not finish (qemu ended with $qemu)" >&2
+echo "run.sh: the guest did not finish (qemu ended with $qemu, the limit is $limit s). What it said last:" >&2
+tail -3 "$out/console.log" | sed 's/^/run.sh:   /' >&2
 [ "$qemu" = 124 ] && exit 124
 exit 125
