@@ -12,7 +12,7 @@
 use crate::{
     Put, Result, Table, Task, Written,
     driver::{Driver, lock},
-    shared::{OpenTable, Order, Owned, Slot},
+    shared::{OpenTable, Order, Owed, Owned, Slot},
 };
 use std::{
     future::Future,
@@ -58,7 +58,8 @@ impl<T> TableFuture<T> {
         let slot = Arc::new(Slot::default());
         lock(&slot.state).waker = Some(waker.clone());
         let (inner, open) = table.handles();
-        let order = Order { inner: inner.clone(), open: open.clone(), key, task, slot: slot.clone() };
+        let order =
+            Order { inner: inner.clone(), open: open.clone(), key, task, slot: Owed::new(slot.clone()) };
         match inner.driver.get_or_init(|| Driver::start(run_orders)) {
             Some(driver) => driver.put(order),
             // The system has no room for a thread: then the operation is done here, and waits.
@@ -158,9 +159,9 @@ fn written(answer: &Owned) -> Written {
 /// Runs orders of one database, and those that `more` gives in between, until all are done.
 fn run_orders(mut orders: Vec<Order>, more: &dyn Fn() -> Vec<Order>) {
     let Some(inner) = orders.first().map(|order| order.inner.clone()) else { return };
-    let mut under_way: Vec<Option<(Arc<Slot>, Arc<OpenTable>)>> = Vec::new();
+    let mut under_way: Vec<Option<(Owed, Arc<OpenTable>)>> = Vec::new();
     let mut free: Vec<usize> = Vec::new();
-    let mut done: Vec<(Arc<Slot>, Result<Owned>)> = Vec::new();
+    let mut done: Vec<(Owed, Result<Owned>)> = Vec::new();
     let mut batch: Batch<'_, Pool, Vec<u8>, Vec<u8>> = Batch::new(&inner.pool, inner.read_depth);
     loop {
         for Order { inner: _, open, key, task, slot } in orders.drain(..) {

@@ -3,6 +3,7 @@
 //! The lock of the inbox is not held while an order runs.
 
 use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Condvar, Mutex, MutexGuard},
     thread,
 };
@@ -22,7 +23,8 @@ impl<O: Send + 'static> Driver<O> {
         let shared = inbox.clone();
         let work = move || {
             while let Some(orders) = shared.wait() {
-                run(orders, &|| shared.take());
+                // What it had under way has failed then, and the next orders are run.
+                let _ = catch_unwind(AssertUnwindSafe(|| run(orders, &|| shared.take())));
             }
         };
         let thread = thread::Builder::new().name("vellum-driver".into()).spawn(work).ok()?;
@@ -44,7 +46,7 @@ impl<O> Drop for Driver<O> {
         if let Some(thread) =
             self.thread.take().filter(|thread| thread.thread().id() != thread::current().id())
         {
-            // A panic in it has been reported where it happened.
+            // It catches panics, which have been reported where they happened.
             let _ = thread.join();
         }
     }

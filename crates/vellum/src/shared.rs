@@ -6,11 +6,12 @@ use crate::{
 };
 use std::{
     collections::HashMap,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex, MutexGuard, OnceLock, Weak},
     task::Waker,
 };
 use vellum_base::PageId;
-use vellum_pool::{AppendHints, Pool};
+use vellum_pool::{AppendHints, Pool, PoolError};
 
 /// What all handles share.
 pub(crate) struct Inner {
@@ -56,7 +57,7 @@ pub(crate) struct Order {
     pub(crate) open: Arc<OpenTable>,
     pub(crate) key: Vec<u8>,
     pub(crate) task: Task<Vec<u8>>,
-    pub(crate) slot: Arc<Slot>,
+    pub(crate) slot: Owed,
 }
 
 /// An [`Answer`] that owns its value.
@@ -95,7 +96,46 @@ impl Slot {
         let waker = state.waker.take();
         drop(state);
         if let Some(waker) = waker {
-            waker.wake();
+            // A runtime's waker that panics has been reported by the panic itself, and is no concern of other futures.
+            let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
         }
+    }
+}
+
+/// A result that somebody waits for: if it is dropped, the future fails.
+pub(crate) struct Owed(Option<Arc<Slot>>);
+
+impl Owed {
+    pub(crate) fn new(slot: Arc<Slot>) -> Self {
+        Self(Some(slot))
+    }
+
+    pub(crate) fn fill(mut self, result: Result<Owned>) {
+        if let Some(slot) = self.0.take() {
+            slot.fill(result);
+        }
+    }
+}
+
+impl Drop for Owed {
+    fn drop(&mut self) {
+        if let Some(slot) = self.0.take() {
+            slot.fill(Err(PoolError::Panicked.into()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_dropped_undone_fails_and_does_not_wait_for_ever() {
+        let slot = Arc::new(Slot::default());
+        drop(Owed::new(slot.clone()));
+        assert!(matches!(lock(&slot.state).result, Some(Err(_))));
+        let slot = Arc::new(Slot::default());
+        Owed::new(slot.clone()).fill(Ok(Owned::Removed(true)));
+        assert!(matches!(lock(&slot.state).result, Some(Ok(Owned::Removed(true)))));
     }
 }

@@ -115,6 +115,39 @@ fn what_is_in_memory_is_there_at_the_first_poll() {
     assert_eq!(block_on(future).unwrap(), Some(value(4000, 1)));
 }
 
+/// A waker of a runtime that is being shut down, say.
+struct Panics(mpsc::Sender<()>);
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        self.0.send(()).unwrap();
+        panic!("this waker panics");
+    }
+}
+
+#[test]
+fn a_waker_that_panics_keeps_no_other_future_waiting() {
+    let file = SimulatedFile::new(34);
+    let (database, table) = cold(&file);
+    file.set_faults(Faults { delay_max: Duration::from_millis(20), ..Faults::default() });
+    for round in 0..3u64 {
+        let (sender, woken) = mpsc::channel();
+        let waker = Waker::from(Arc::new(Panics(sender)));
+        let mut context = Context::from_waker(&waker);
+        let mut future = Box::pin(table.get_async((1000 + 500 * round).to_be_bytes()));
+        assert!(future.as_mut().poll(&mut context).is_pending());
+        // Beside it, and after it.
+        let beside = table.get_async((3000 + 500 * round).to_be_bytes());
+        assert_eq!(block_on(beside).unwrap(), Some(value(3000 + 500 * round, 1)));
+        woken.recv().unwrap();
+        assert_eq!(block_on(table.get_async([0; 8])).unwrap(), Some(value(0, 1)));
+        // The answer is there for whoever asks again.
+        assert_eq!(block_on(future).unwrap(), Some(value(1000 + 500 * round, 1)));
+    }
+    drop(table);
+    database.close().unwrap();
+}
+
 #[test]
 fn futures_that_are_dropped_harm_nobody() {
     let file = SimulatedFile::new(31);
