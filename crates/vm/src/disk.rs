@@ -18,6 +18,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use vellum_base::PAGE_SIZE;
 
 /// A file of pages on a file system.
@@ -32,6 +33,8 @@ pub struct DiskFile {
     created: bool,
     /// Present if and only if the engine is io_uring.
     rings: Option<RingPool>,
+    /// Locked while somebody writes through the system's page cache.
+    writing: Mutex<()>,
     /// Whether the size changed since the last sync.
     resized: AtomicBool,
     /// The error number of the first sync that failed; 0 as long as none has.
@@ -61,6 +64,7 @@ impl DiskFile {
             path: path.to_owned(),
             created,
             rings,
+            writing: Mutex::new(()),
             resized: AtomicBool::new(false),
             sync_failure: AtomicI32::new(0),
         })
@@ -69,6 +73,50 @@ impl DiskFile {
     /// Whether opening it created it.
     pub fn was_created(&self) -> bool {
         self.created
+    }
+
+    /// Keeps others from writing to a file through the system's page cache, because the system tells of a failure once.
+    fn begin_writing(&self) -> Option<MutexGuard<'_, ()>> {
+        (!self.plain.direct).then(|| self.writing.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Waits until what was written through the system's page cache has left it. If it cannot, the system forgets it
+    /// sooner or later, and a read would find what was there before; so nobody may give up their copy before this.
+    fn await_storage(&self, places: impl Iterator<Item = (u64, usize)> + Clone) -> io::Result<()> {
+        if self.plain.direct {
+            return Ok(());
+        }
+        let (begin, end) = (libc::SYNC_FILE_RANGE_WRITE, libc::SYNC_FILE_RANGE_WAIT_AFTER);
+        let all = libc::SYNC_FILE_RANGE_WAIT_BEFORE | begin | end;
+        for flags in [begin, all] {
+            for (offset, bytes) in places.clone() {
+                let (start, length) = (file_offset(offset, 0)?, file_offset(bytes as u64, 0)?);
+                // SAFETY: changes no memory.
+                let outcome =
+                    unsafe { libc::sync_file_range(self.plain.file.as_raw_fd(), start, length, flags) };
+                let error = io::Error::last_os_error();
+                // A system that cannot wait for a part of a file tells of a failure when all of it is synced.
+                if outcome != 0 && !matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL)) {
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the file system find storage for a part of the file, by writing to it: what was promised to be there must
+    /// not be missing when pages are written.
+    fn write_zeroes(&self, from: u64, to: u64) -> io::Result<()> {
+        const BYTES_MAX: usize = 1 << 20;
+        let bytes = |at: u64| usize::try_from(to - at).map_or(BYTES_MAX, |left| left.min(BYTES_MAX));
+        let zeroes = AlignedBuffer::new(bytes(from));
+        let mut at = from;
+        while at < to {
+            // SAFETY: the buffer is this function's own, and at least as long as that.
+            unsafe { self.plain.write(at, zeroes.as_ptr(), bytes(at))? };
+            at += bytes(at) as u64;
+        }
+        Ok(())
     }
 
     /// The size and whatever else the file system knows changed.
@@ -85,13 +133,16 @@ impl File for DiskFile {
     }
 
     unsafe fn write(&self, offset: u64, address: *const u8, bytes: usize) -> io::Result<()> {
+        let _writing = self.begin_writing();
         // SAFETY: as above.
-        unsafe { self.plain.write(offset, address, bytes) }
+        unsafe { self.plain.write(offset, address, bytes)? };
+        self.await_storage([(offset, bytes)].into_iter())
     }
 
     unsafe fn run(&self, requests: &mut [Request]) {
         let writes = || requests.iter().any(|request| request.operation == Operation::Write);
         let ringless = requests.len() < 2 || (self.plain.read_only && writes());
+        let _writing = writes().then(|| self.begin_writing());
         match &self.rings {
             Some(rings) if !ringless => {
                 // SAFETY: passed on from the caller.
@@ -105,6 +156,15 @@ impl File for DiskFile {
             }
             // SAFETY: as above.
             _ => requests.iter_mut().for_each(|request| request.result = unsafe { self.plain.run(request) }),
+        }
+        let written =
+            |request: &&mut Request| request.operation == Operation::Write && request.result.is_ok();
+        let places = requests.iter_mut().filter(written).map(|request| (request.offset, request.bytes));
+        if let Err(error) = self.await_storage(places.collect::<Vec<_>>().into_iter()) {
+            // Which of them it was the system does not tell.
+            for request in requests.iter_mut().filter(written) {
+                request.result = Err(io::Error::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EIO)));
+            }
         }
     }
 
@@ -144,14 +204,13 @@ impl File for DiskFile {
         check_size_limit(to)?;
         self.note_resized();
         match allocate(self.plain.file.as_raw_fd(), from, to) {
-            Err(error) if lacks_allocation(&error) => self.plain.file.set_len(to),
-            Err(error) => {
-                // The file system may have got part of the way. Best effort: larger does no harm.
-                let _ = self.plain.file.set_len(from);
-                Err(error)
-            }
-            Ok(()) => Ok(()),
+            Err(error) if lacks_allocation(&error) => self.write_zeroes(from, to),
+            other => other,
         }
+        .inspect_err(|_| {
+            // The file system may have got part of the way. Best effort: larger does no harm.
+            let _ = self.plain.file.set_len(from);
+        })
     }
 
     fn truncate(&self, to: u64) -> io::Result<()> {

@@ -158,6 +158,16 @@ impl Mapping {
         self.advise_part(offset, bytes, MADV_POPULATE_WRITE).is_ok()
     }
 
+    /// Lets its memory be given back although the process has locked all its memory (`mlockall`).
+    ///
+    /// # Errors
+    /// What the kernel reports.
+    pub fn unlock(&self) -> io::Result<()> {
+        // SAFETY: the range lies in the mapping; what it holds stays the same.
+        let outcome = unsafe { libc::munlock(self.base.as_ptr().cast(), self.bytes) };
+        if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
     /// Prepares it to hold a table of which all parts are used often, such as the states of pages: huge
     /// pages where the kernel has them, and kept out of core dumps. Best effort.
     ///

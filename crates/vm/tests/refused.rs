@@ -4,6 +4,7 @@
 mod refuse;
 
 use refuse::refuse;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use vellum_base::PAGE_SIZE;
 use vellum_vm::{
@@ -183,12 +184,41 @@ fn a_changed_size_is_synced_with_everything_else() {
 }
 
 #[test]
+fn a_buffered_write_that_cannot_leave_the_page_cache_fails() {
+    for batch in [1, 3] {
+        alone(move || {
+            let directory = tempfile::tempdir().unwrap();
+            let buffered = FileOptions { direct: Some(false), ..options(None) };
+            let file = DiskFile::open(&directory.path().join("file"), &buffered).unwrap();
+            file.grow(16 * PAGE_SIZE as u64).unwrap();
+            refuse(libc::SYS_sync_file_range, libc::EIO);
+            let page = AlignedBuffer::new(PAGE_SIZE);
+            let write = |index: u64| Request::write(2 * index * PAGE_SIZE as u64, page.as_ptr(), PAGE_SIZE);
+            let mut requests: Vec<_> = (0..batch).map(write).collect();
+            // SAFETY: nobody writes to the page.
+            unsafe { file.run(&mut requests) };
+            for request in requests {
+                assert_eq!(request.result.unwrap_err().raw_os_error(), Some(libc::EIO));
+            }
+            // SAFETY: as above.
+            let written = unsafe { file.write(0, page.as_ptr(), PAGE_SIZE) };
+            assert_eq!(written.unwrap_err().raw_os_error(), Some(libc::EIO));
+        });
+    }
+}
+
+#[test]
 fn a_file_system_that_cannot_allocate_ahead_has_files_that_grow() {
     for error in [libc::EOPNOTSUPP, libc::ENOSYS] {
         alone(move || {
             let directory = tempfile::tempdir().unwrap();
             let file = open(directory.path(), None).unwrap();
             refuse(libc::SYS_fallocate, error);
+            let large = 2 * 1024 * 1024 + 8192;
+            file.grow(large).unwrap();
+            let about = std::fs::metadata(directory.path().join("file")).unwrap();
+            assert!(about.len() == large && about.blocks() * 512 >= large, "{} blocks", about.blocks());
+            file.truncate(0).unwrap();
             use_file(&file);
             assert_eq!(file.size().unwrap(), 100 * PAGE_SIZE as u64);
         });

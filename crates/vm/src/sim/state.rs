@@ -139,6 +139,10 @@ impl Disk {
         };
         let fails = random.chance(probability) || scheduled;
         let delay_max = file.faults.delay_max;
+        if operation == FileOperation::Write && file.faults.no_space {
+            self.note(index, operation, offset, bytes, "ENOSPC");
+            return Err(io::Error::from_raw_os_error(libc::ENOSPC));
+        }
         if fails {
             self.note(index, operation, offset, bytes, "EIO");
             return Err(eio());
