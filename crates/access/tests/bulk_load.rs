@@ -355,7 +355,7 @@ fn faulty_model() -> Model {
         20 if key < 40 => 60_000,
         _ => 300,
     };
-    (0..400u64).map(|key| (key.to_be_bytes().to_vec(), sealed(key, 0, length(key)))).collect()
+    (0..500u64).map(|key| (key.to_be_bytes().to_vec(), sealed(key, 0, length(key)))).collect()
 }
 
 #[test]

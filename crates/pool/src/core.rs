@@ -19,8 +19,9 @@ use crate::{
     file::superblock::{SUPERBLOCKS, Superblock},
     io::cooperative::{CooperativeCompletion, Queues},
     io::miss_queue::Reads,
+    io::outage::{Failure, Outage, copy_of},
     maintenance::huge_pages::HugeRuns,
-    maintenance::prefault::PrefaultRequests,
+    maintenance::prefault::PrefaultWindow,
     options::LogBarrier,
     page::optimistic_bytes::{OptimisticBytes, prefetch, prefetch_to_write},
     page::parking::ParkingLot,
@@ -34,11 +35,11 @@ use crate::{
 };
 use std::sync::{
     Arc, Mutex, MutexGuard,
-    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence},
 };
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use vellum_base::{Extent, Lsn, PAGE_SIZE, PageHeader, PageId, PageKind, verify_header};
-use vellum_vm::{File, Mapping, PageRange, Releaser, Wait};
+use vellum_vm::{File, Mapping, PageRange, Releaser, VmError, Wait};
 
 /// How often a latch is looked at before the thread goes to sleep: about as long as a short critical
 /// section takes.
@@ -72,6 +73,10 @@ pub(crate) struct Core {
     pub(crate) background: Mutex<()>,
     /// The superblock on storage says "in use": set before the first page is written.
     pub(crate) marked_in_use: AtomicBool,
+    /// That, and nothing else speaks against changes.
+    pub(crate) changes_admitted: AtomicBool,
+    /// Whether pages can be written.
+    pub(crate) outage: Outage,
     /// A sync failed: nothing more can be promised about this file.
     pub(crate) poisoned: AtomicBool,
     /// A thread panicked while it changed a page: what is in memory must not be declared sound.
@@ -81,11 +86,13 @@ pub(crate) struct Core {
     pub(crate) pending_frees: Mutex<Vec<Extent>>,
     /// The file's size as far as it has been grown, in pages.
     pub(crate) file_pages: Mutex<u64>,
+    /// The size to which it could not be grown lately, in pages. Locked with `file_pages`.
+    pub(crate) growth_failure: Mutex<Option<(u64, Failure)>>,
     /// All queues of asynchronous reads; those that nobody uses at the moment; how many pages they read.
     pub(crate) queues: Queues<Reads>,
     pub(crate) reads_idle: Mutex<Vec<Arc<Mutex<Reads>>>>,
     pub(crate) reading_pages: AtomicUsize,
-    pub(crate) prefault: PrefaultRequests,
+    pub(crate) prefault: PrefaultWindow,
     // Last, so that they outlive everything that points into them.
     pub(crate) huge: HugeRuns,
     /// The memory of the pages.
@@ -153,15 +160,18 @@ impl Core {
             background: Mutex::new(()),
             superblock: Mutex::new(parts.superblock),
             marked_in_use: AtomicBool::new(parts.marked_in_use),
+            changes_admitted: AtomicBool::new(parts.marked_in_use),
+            outage: Outage::default(),
             poisoned: AtomicBool::new(false),
             panicked: AtomicBool::new(false),
             counters: Counters::default(),
             pending_frees: Mutex::new(Vec::new()),
             file_pages: Mutex::new(parts.file_pages),
+            growth_failure: Mutex::new(None),
             queues: Queues::new(),
             reads_idle: Mutex::new(Vec::new()),
             reading_pages: AtomicUsize::new(0),
-            prefault: PrefaultRequests::new(parts.space.end(), parts.prefault),
+            prefault: PrefaultWindow::new(parts.space.end(), parts.prefault),
             huge: HugeRuns::new(&parts.pages, parts.huge_pages),
             space: parts.space,
             pages: parts.pages,
@@ -296,7 +306,7 @@ impl Core {
 
     /// Latches an extent exclusively, reading it in if need be.
     pub(crate) fn latch_exclusive(&self, extent: Extent) -> Result<(), PoolError> {
-        self.mark_in_use()?;
+        self.admit_changes()?;
         self.latch(extent, Want::Exclusive)
     }
 
@@ -399,12 +409,27 @@ impl Core {
         Ok(())
     }
 
+    /// Gives the memory of ranges back to the system. The kernel refuses to if the process has locked it; that is undone
+    /// for the pool, whose limit is worth nothing otherwise.
+    ///
+    /// # Safety
+    /// As for [`Releaser::release`].
+    pub(crate) unsafe fn release(&self, ranges: &[PageRange]) -> Result<(), VmError> {
+        // SAFETY: passed on from the caller.
+        unsafe { self.releaser.release(ranges) }.or_else(|error| {
+            self.counters.releases_refused.add(1);
+            self.pages.unlock().map_err(|_| error)?;
+            // SAFETY: as above.
+            unsafe { self.releaser.release(ranges) }
+        })
+    }
+
     /// Gives the memory of an exclusively latched extent back at once.
     pub(crate) fn drop_memory(&self, extent: Extent) {
         self.split_huge_pages(&[extent]);
         let range = PageRange { address: self.address(extent.head), bytes: extent.bytes() };
         // SAFETY: the caller holds the latch exclusively and keeps no reference.
-        if unsafe { self.releaser.release(&[range]) }.is_err() {
+        if unsafe { self.release(&[range]) }.is_err() {
             // The kernel kept the pages, or some. They must still read as zeroes, so that "evicted" means empty.
             if self.releaser.supply(&[range]).is_ok() {
                 // SAFETY: as above.
@@ -416,10 +441,10 @@ impl Core {
     /// Allocates an extent on storage and in memory. Its head is latched exclusively, its contents are
     /// zeroes behind a fresh header.
     pub(crate) fn allocate(&self, pages: u32, kind: PageKind) -> Result<Extent, PoolError> {
-        self.mark_in_use()?;
+        self.admit_changes()?;
         let wanted = Extent { head: PageId(0), pages };
-        self.reserve(wanted)?;
-        let extent = match self.space.allocate(pages, |pages| self.grow_file_for(pages)) {
+        self.reserve_for_new(wanted)?;
+        let extent = match self.claim_space(pages, Memory::Keep) {
             Ok(extent) => extent,
             Err(error) => {
                 self.budget.give_back(pages as usize);
@@ -463,6 +488,11 @@ impl Core {
     /// Latches the head of a newly claimed extent, drops what is left in memory of each of its pages from
     /// their last life, and publishes it. See `space` on why nothing new can come meanwhile.
     pub(crate) fn claim(&self, extent: Extent, memory: Memory) {
+        if extent.pages > 1 {
+            // SeqCst: orders the claim on storage before the look at pages that are not latched here; see
+            // `Core::release_strays`.
+            fence(Ordering::SeqCst);
+        }
         for page in (extent.head.0..extent.end().0).map(PageId) {
             let state = self.state(page);
             if page != extent.head && state.load().is_evicted() {
@@ -522,6 +552,22 @@ impl Core {
         self.wake(extent.head, wake);
     }
 
+    /// Claims room on storage for an extent. If it is not to be brought into memory now, what was fetched ahead for it
+    /// is released.
+    pub(crate) fn claim_space(&self, pages: u32, memory: Memory) -> Result<Extent, PoolError> {
+        let mut prefaulted = 0..0;
+        let claimed = self.space.allocate(pages, |end| {
+            self.grow_file_for(end)?;
+            prefaulted = self.prefault.leave(end);
+            Ok(())
+        });
+        match memory {
+            Memory::Keep => self.budget.give_back(prefaulted.count()),
+            Memory::Drop => self.release_prefaulted(prefaulted),
+        }
+        claimed
+    }
+
     /// Makes the file hold `pages` pages, and beside them the map that a close will write: a full disk must
     /// not keep a file from being closed.
     pub(crate) fn grow_file_for(&self, pages: u64) -> Result<(), PoolError> {
@@ -539,14 +585,29 @@ impl Core {
         if pages <= *file_pages {
             return Ok(());
         }
+        let full = |source| PoolError::StorageFull { bytes: pages * PAGE_SIZE as u64, source };
+        let mut failure = lock(&self.growth_failure);
+        let pending = failure.as_ref().and_then(|(size, failure)| Some((*size, failure.pending()?)));
+        if let Some((_, error)) = pending.as_ref().filter(|(size, _)| pages >= *size) {
+            return Err(full(copy_of(error)));
+        }
         let ahead = (pages / 8).clamp(*CHUNK_PAGES.start(), *CHUNK_PAGES.end());
-        let target = (pages + ahead).min(self.capacity_pages);
-        let grown = self.file.grow(target * PAGE_SIZE as u64).map(|()| target);
-        // Where a whole chunk no longer fits, what is needed may.
-        let grown = grown.or_else(|_| self.file.grow(pages * PAGE_SIZE as u64).map(|()| pages));
-        *file_pages =
-            grown.map_err(|source| PoolError::StorageFull { bytes: pages * PAGE_SIZE as u64, source })?;
-        Ok(())
+        // Where a whole chunk does not fit, less may. What has just been refused is not asked for again at once.
+        let sizes = [ahead, ahead / 8, ahead / 64, 0].map(|ahead| (pages + ahead).min(self.capacity_pages));
+        let refused = pending.map_or(u64::MAX, |(size, _)| size);
+        let mut outcome = Ok(());
+        for size in sizes.into_iter().filter(|size| *size < refused) {
+            let begun = Instant::now();
+            outcome = self.file.grow(size * PAGE_SIZE as u64);
+            match &outcome {
+                Ok(()) => {
+                    *file_pages = size;
+                    break;
+                }
+                Err(source) => *failure = Some((size, Failure::new(source, begun))),
+            }
+        }
+        outcome.map_err(full)
     }
 
     /// Starts an optimistic read of a page that is resident and not latched exclusively.

@@ -308,9 +308,15 @@ pub trait Navigation: Send + Sync {
     /// The most pages that may be in memory.
     fn limit_pages(&self) -> usize;
 
+    /// Why changed pages cannot leave memory at the moment, if they cannot: there is less room then.
+    fn outage(&self) -> Option<PoolError> {
+        None
+    }
+
     /// The error of an operation that needs more pages in memory at once than can be there.
     fn no_room(&self) -> PoolError {
-        PoolError::PoolExhausted { pool_pages: self.limit_pages(), wanted_pages: 1 }
+        let exhausted = || PoolError::PoolExhausted { pool_pages: self.limit_pages(), wanted_pages: 1 };
+        self.outage().unwrap_or_else(exhausted)
     }
 
     /// Waits for what an operation was interrupted for.
@@ -332,13 +338,16 @@ pub trait Navigation: Send + Sync {
     {
         /// About a second's worth of reads.
         const MISSES_MAX: u32 = 10_000;
+        /// The most while pages cannot be written.
+        const MISSES_IN_OUTAGE_MAX: u32 = 256;
         let mut misses = 0;
         loop {
             match operation() {
                 Ok(value) => return Ok(value),
                 Err(interrupt) => {
                     misses += u32::from(matches!(interrupt, Interrupt::Miss(_)));
-                    if misses > MISSES_MAX {
+                    let short = misses > MISSES_IN_OUTAGE_MAX && self.outage().is_some();
+                    if short || misses > MISSES_MAX {
                         return Err(self.no_room());
                     }
                     self.resolve(interrupt)?;

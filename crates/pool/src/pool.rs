@@ -244,7 +244,7 @@ impl Pool {
     /// If `slot` is not below `ROOTS`.
     pub fn set_root_slot(&self, slot: usize, value: u64) -> Result<(), PoolError> {
         assert!(slot < ROOTS, "a file has {ROOTS} roots");
-        self.core.mark_in_use()?;
+        self.core.admit_changes()?;
         self.core.lock_superblock().roots[slot] = value;
         Ok(())
     }
@@ -560,6 +560,10 @@ impl Navigation for Pool {
 
     fn limit_pages(&self) -> usize {
         Pool::limit_pages(self)
+    }
+
+    fn outage(&self) -> Option<PoolError> {
+        self.core.outage.error()
     }
 
     #[cold]

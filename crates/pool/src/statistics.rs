@@ -16,6 +16,7 @@ pub(crate) struct Counters {
     pub(crate) waits: Counter,
     pub(crate) restarts: Counter,
     pub(crate) frees_refused: Counter,
+    pub(crate) releases_refused: Counter,
 }
 
 /// One counter. Relaxed throughout: nothing is decided by it.
@@ -62,6 +63,9 @@ pub struct PoolStatistics {
     /// How often something was to be freed that is not allocated. It was left alone; the structure that
     /// asked for it is damaged.
     pub frees_refused: u64,
+    /// How often the system refused to take memory back, because the process had locked it (`mlockall`), say; the pool's
+    /// memory was unlocked then.
+    pub releases_refused: u64,
     /// Pages in memory now, or about to be: what counts against the limit.
     pub pages_resident: u64,
     /// The most pages that may be in memory.
@@ -91,6 +95,7 @@ impl Counters {
             waits: self.waits.get(),
             restarts: self.restarts.get(),
             frees_refused: self.frees_refused.get(),
+            releases_refused: self.releases_refused.get(),
             pages_resident: core.budget.used() as u64,
             pages_limit: core.budget.limit() as u64,
             pages_huge: core.huge.pages(),

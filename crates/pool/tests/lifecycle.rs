@@ -6,7 +6,7 @@ use vellum_pool::{
     Allocation, ExtentWriter, Fault, Interrupt, Miss, Navigation, PageWriter, Pool, PoolError, PoolOptions,
     PoolStatistics, Streams,
 };
-use vellum_vm::{File, SimulatedFile};
+use vellum_vm::{File, FileOperation, SimulatedFile};
 
 fn options() -> PoolOptions {
     PoolOptions::default().pool_bytes(64 * 4096).capacity_bytes(1 << 28)
@@ -317,4 +317,39 @@ fn what_a_forgotten_stream_had_claimed_is_free_when_the_file_is_opened_again() {
         assert_eq!(pool.statistics().pages_in_file, end);
         pool.close().unwrap();
     }
+}
+
+#[test]
+fn what_is_freed_twice_while_somebody_reads_it_is_freed_once() {
+    let (file, [_, triple]) = two_extents();
+    let pool = open(&file);
+    let reader = pool.shared(triple).unwrap();
+    pool.discard(triple).unwrap();
+    let again = pool.discard(triple);
+    assert!(matches!(again, Err(PoolError::Corruption { fault: Fault::NotAllocated, .. })), "{again:?}");
+    drop(reader);
+    pool.for_each_extent(|extent| assert_ne!(extent, triple));
+    let new = pool.allocate(3, PageKind::USER).unwrap().keep().extent();
+    assert_eq!(new, triple);
+    pool.for_each_extent(|_| {});
+    assert!(pool.is_extent(new));
+    pool.close().unwrap();
+}
+
+#[test]
+fn after_a_failed_sync_nothing_is_changed_any_more() {
+    let (file, [single, triple]) = two_extents();
+    let mut pool = open(&file);
+    pool.exclusive(single).unwrap().payload_mut().fill(9);
+    file.fail_nth_of(FileOperation::Sync, 1);
+    assert!(matches!(pool.checkpoint(), Err(PoolError::Sync(_))));
+    assert!(matches!(pool.exclusive(single).map(drop), Err(PoolError::Sync(_))));
+    assert!(matches!(pool.allocate(1, PageKind::USER).map(drop), Err(PoolError::Sync(_))));
+    assert!(matches!(pool.stream(3, PageKind::USER).map(drop), Err(PoolError::Sync(_))));
+    assert!(matches!(pool.discard(triple), Err(PoolError::Sync(_))));
+    assert!(matches!(pool.set_root_slot(0, 1), Err(PoolError::Sync(_))));
+    assert!(matches!(pool.checkpoint(), Err(PoolError::Sync(_))));
+    // What there is can be read.
+    assert_eq!(pool.shared(single).unwrap().payload()[0], 9);
+    assert_eq!(pool.shared(triple).unwrap().payload()[0], 3);
 }

@@ -238,15 +238,44 @@ pub(crate) fn read_space_map(
 }
 
 impl Core {
-    /// Makes the superblocks say "in use", if they do not yet. Called before anything is changed.
+    /// Asks whether something may be changed: called before it is.
+    ///
+    /// # Errors
+    /// If the file is open for reading only or can never be closed cleanly, its superblocks cannot be written, or
+    /// pages cannot, so that what is changed could not leave memory.
     #[inline]
-    pub(crate) fn mark_in_use(&self) -> Result<(), PoolError> {
+    pub(crate) fn admit_changes(&self) -> Result<(), PoolError> {
         // Acquire: whoever sees it set may reuse the space of the old space map.
-        if self.marked_in_use.load(Ordering::Acquire) { Ok(()) } else { self.mark_in_use_first() }
+        if self.changes_admitted.load(Ordering::Acquire) { Ok(()) } else { self.admit_changes_first() }
     }
 
     #[cold]
-    fn mark_in_use_first(&self) -> Result<(), PoolError> {
+    fn admit_changes_first(&self) -> Result<(), PoolError> {
+        if self.is_poisoned() {
+            return Err(Self::earlier_sync_failed());
+        }
+        if self.outage.lasts() {
+            self.try_to_write()?;
+        }
+        self.mark_in_use()?;
+        self.changes_admitted.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    fn earlier_sync_failed() -> PoolError {
+        PoolError::Sync(std::io::Error::other("an earlier attempt failed"))
+    }
+
+    fn poison(&self) {
+        self.poisoned.store(true, Ordering::Release);
+        self.changes_admitted.store(false, Ordering::Release);
+    }
+
+    /// Makes the superblocks say "in use", if they do not yet.
+    pub(crate) fn mark_in_use(&self) -> Result<(), PoolError> {
+        if self.marked_in_use.load(Ordering::Acquire) {
+            return Ok(());
+        }
         if self.read_only {
             return Err(PoolError::ReadOnly);
         }
@@ -289,7 +318,7 @@ impl Core {
             return Ok(());
         }
         if self.is_poisoned() {
-            return Err(PoolError::Sync(std::io::Error::other("an earlier attempt failed")));
+            return Err(Self::earlier_sync_failed());
         }
         // Also after an attempt that failed, so that the map which that left behind is freed.
         self.mark_in_use()?;
@@ -307,10 +336,11 @@ impl Core {
         // From here on the file may say "closed", so the next change has to say "in use" again first,
         // whether or not this succeeds.
         self.marked_in_use.store(false, Ordering::Release);
+        self.changes_admitted.store(false, Ordering::Release);
         let written = write_superblocks(&*self.file, &mut superblock);
         superblock.closed = written.is_ok();
         if let Err(PoolError::Sync(_)) = written {
-            self.poisoned.store(true, Ordering::Release);
+            self.poison();
         }
         written
     }
@@ -327,7 +357,7 @@ impl Core {
         self.file.sync().map_err(|source| {
             // After a failed sync the system may have dropped what was to be written, and a second one may
             // succeed all the same. Nothing can be promised about this file any more.
-            self.poisoned.store(true, Ordering::Release);
+            self.poison();
             PoolError::Sync(source)
         })
     }
@@ -341,7 +371,13 @@ impl Core {
         }
         self.space.trim();
         let pages = space_map_pages(self.space.end());
-        let extent = self.space.allocate(pages, |pages| self.grow_file(pages))?;
+        let mut prefaulted = 0..0;
+        let extent = self.space.allocate(pages, |end| {
+            self.grow_file(end)?;
+            prefaulted = self.prefault.leave(end);
+            Ok::<_, PoolError>(())
+        })?;
+        self.release_prefaulted(prefaulted);
         self.claim(extent, Memory::Drop);
         self.space_map_head.store(extent.head.0, Ordering::Release);
         self.wake(extent.head, self.state(extent.head).release_exclusive_evicted());

@@ -38,8 +38,8 @@ pub struct ExtentStream<'p> {
 impl<'p> ExtentStream<'p> {
     pub(crate) fn begin(core: &'p Core, pages: u32, kind: PageKind) -> Result<Self, PoolError> {
         assert!(pages > 0 && kind.0 > 0, "an extent has at least one page, and a kind");
-        core.mark_in_use()?;
-        let extent = core.space.allocate(pages, |pages| core.grow_file_for(pages))?;
+        core.admit_changes()?;
+        let extent = core.claim_space(pages, Memory::Drop)?;
         let mut first = AlignedBuffer::new(PAGE_SIZE);
         PageHeader { extent, lsn: Lsn(0), kind }.write(&mut first);
         let mut checksum = ChecksumStream::default();
@@ -197,10 +197,14 @@ impl Core {
 
     /// Frees an extent to which nothing refers any more, now or when its last reader has gone.
     pub(crate) fn discard(&self, extent: Extent) -> Result<(), PoolError> {
-        self.mark_in_use()?;
-        // The bounds are checked before the state is looked at.
-        if !self.is_allocated(extent) {
-            return Err(PoolError::not_allocated(extent));
+        self.admit_changes()?;
+        {
+            // The bounds are checked before the state is looked at. What waits to be freed is nobody's any more: the
+            // second of two frees would hit whoever is given its place between them.
+            let pending = lock(&self.pending_frees);
+            if pending.contains(&extent) || !self.is_allocated(extent) {
+                return Err(PoolError::not_allocated(extent));
+            }
         }
         self.free_pending();
         if !self.try_discard(extent) {

@@ -18,12 +18,13 @@
 use crate::{
     core::{Core, lock},
     error::{Miss, PoolError},
+    io::outage::copy_of,
     page::state::Wake,
     pager::{Begun, FinishedRead, Misses},
 };
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex, atomic::Ordering},
+    sync::{Arc, Mutex, MutexGuard, TryLockError, atomic::Ordering},
 };
 use vellum_base::{Extent, PAGE_SIZE, PageId};
 use vellum_vm::{Completion, Queue, Request, Wait};
@@ -133,11 +134,12 @@ impl Reads {
     }
 }
 
-/// The same error once more, for somebody else who waits.
-fn copy_of(error: &std::io::Error) -> std::io::Error {
-    match error.raw_os_error() {
-        Some(number) => std::io::Error::from_raw_os_error(number),
-        None => std::io::Error::new(error.kind(), error.to_string()),
+/// Locks a queue unless somebody else has locked it.
+fn try_lock(reads: &Mutex<Reads>) -> Option<MutexGuard<'_, Reads>> {
+    match reads.try_lock() {
+        Ok(reads) => Some(reads),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
     }
 }
 
@@ -202,10 +204,11 @@ impl<'p> MissQueue<'p> {
         if !now.is_evicted() {
             return Ok(if now.is_exclusive() { Begun::Latched } else { Begun::Ready });
         }
+        // Somebody who ends reads in this queue waits for the device with the queue locked.
+        let Some(mut reads) = try_lock(&self.reads) else { return Ok(Begun::NoRoom) };
         if self.under_way >= self.depth || !core.may_read(pages) {
             return Ok(Begun::NoRoom);
         }
-        let mut reads = lock(&self.reads);
         let taken = state.try_exclusive(now);
         if taken && core.is_allocated(extent) {
             core.counters.misses.add(1);
@@ -229,7 +232,7 @@ impl<'p> MissQueue<'p> {
     /// The pages come in marked, as if nobody had wanted them since the clock passed: what a scan brings in is
     /// the first to go.
     pub fn begin_read_ahead(&mut self, pages: &[PageId]) -> usize {
-        let mut reads = lock(&self.reads);
+        let Some(mut reads) = try_lock(&self.reads) else { return 0 };
         let mut run: Option<Extent> = None;
         let mut requests = 0;
         for page in pages.iter().copied() {
@@ -266,7 +269,10 @@ impl<'p> MissQueue<'p> {
 
     /// Lets the device begin.
     pub fn flush(&mut self) {
-        lock(&self.reads).queue.flush();
+        // Whoever has locked it lets the device begin before it waits.
+        if let Some(mut reads) = try_lock(&self.reads) {
+            reads.queue.flush();
+        }
     }
 
     /// Appends the reads that are over to `finished`; waits for one if asked to, unless none is under way.
@@ -274,11 +280,11 @@ impl<'p> MissQueue<'p> {
         if self.under_way == 0 {
             return;
         }
-        let mut reads = match self.reads.try_lock() {
-            Ok(reads) => reads,
+        let mut reads = match try_lock(&self.reads) {
+            Some(reads) => reads,
             // Somebody helps, and waits for the device with the queue locked.
-            Err(_) if !wait => return,
-            Err(_) => lock(&self.reads),
+            None if !wait => return,
+            None => lock(&self.reads),
         };
         let wait = if wait && reads.finished.is_empty() { Wait::ForOne } else { Wait::No };
         reads.finish(self.core, wait);
@@ -429,3 +435,47 @@ impl Misses for MissQueue<'_> {
 }
 
 const _: () = assert!(AHEAD_PAGES_MAX as usize * PAGE_SIZE == 512 << 10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Pool, PoolOptions};
+    use vellum_base::PageKind;
+    use vellum_vm::SimulatedFile;
+
+    #[test]
+    fn nothing_but_a_reap_waits_for_somebody_who_has_locked_the_queue() {
+        let options = PoolOptions::default().pool_bytes(64 * 4096).capacity_bytes(1 << 24);
+        let file = SimulatedFile::new(1);
+        let pool = Pool::create_on(Arc::new(file.clone()), &options).unwrap();
+        let page = pool.allocate(1, PageKind::USER).unwrap().keep().extent();
+        pool.close().unwrap();
+        let pool = Pool::open_on(Arc::new(file), &options).unwrap();
+        let (locked, unlock) = (std::sync::mpsc::channel(), std::sync::mpsc::channel::<()>());
+        std::thread::scope(|scope| {
+            let mut queue = MissQueue::new(pool.core(), 4).unwrap();
+            let reads = queue.reads.clone();
+            // Unlocks after a while even if it is waited for, so that the test fails and does not hang.
+            scope.spawn(move || {
+                let _held = lock(&reads);
+                locked.0.send(()).unwrap();
+                let _ = unlock.1.recv_timeout(std::time::Duration::from_secs(2));
+            });
+            locked.1.recv().unwrap();
+            let begun = std::time::Instant::now();
+            assert_eq!(queue.begin(&Miss::certain(page)).unwrap(), Begun::NoRoom);
+            assert_eq!(queue.begin_read_ahead(&[page.head]), 0);
+            queue.flush();
+            queue.reap(false, &mut Vec::new());
+            assert!(begun.elapsed() < std::time::Duration::from_secs(1));
+            assert_eq!(pool.statistics().pages_resident, 0);
+            unlock.0.send(()).unwrap();
+            while queue.begin(&Miss::certain(page)).unwrap() == Begun::NoRoom {
+                std::thread::yield_now();
+            }
+            let mut finished = Vec::new();
+            queue.reap(true, &mut finished);
+            assert!(finished.pop().unwrap().result.is_ok());
+        });
+    }
+}

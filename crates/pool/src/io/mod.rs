@@ -6,4 +6,6 @@ pub(crate) mod extent_stream;
 #[cfg(not(loom))]
 pub(crate) mod miss_queue;
 #[cfg(not(loom))]
+pub(crate) mod outage;
+#[cfg(not(loom))]
 pub(crate) mod page_stream;

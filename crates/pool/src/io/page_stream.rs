@@ -20,7 +20,7 @@ use crate::{
     page::state::Want,
     pager::PageWriter,
 };
-use std::ops::Range;
+use std::{cell::Cell, ops::Range};
 use vellum_base::{Extent, Lsn, PAGE_SIZE, PageHeader, PageId, PageKind, stamp_checksum};
 use vellum_vm::{AlignedBuffer, Completion, Queue, Request, Wait};
 
@@ -44,6 +44,8 @@ pub struct PageStream<'p> {
     /// Claimed pages that are to be filled next, and how many will be claimed behind them.
     ahead: Range<u64>,
     run_pages: u32,
+    /// Those of them whose memory was fetched ahead and is counted in the budget.
+    prefaulted: Range<u64>,
     /// Pages that were written past the pool, or will be: claimed.
     past: Ranges,
     /// Where the pages and extents lie that are allocated, and nothing else is.
@@ -56,12 +58,13 @@ pub struct PageStream<'p> {
 impl<'p> PageStream<'p> {
     pub(crate) fn begin(core: &'p Core, kind: PageKind) -> Result<Self, PoolError> {
         assert!(kind.0 > 0, "a page has a kind");
-        core.mark_in_use()?;
+        core.admit_changes()?;
         Ok(Self {
             core,
             kind,
             ahead: 0..0,
             run_pages: RUN_PAGES_FIRST,
+            prefaulted: 0..0,
             past: Ranges::default(),
             allocated: Ranges::default(),
             buffers: None,
@@ -77,8 +80,13 @@ impl<'p> PageStream<'p> {
             return Err(PoolError::Write { extent, source });
         }
         if self.ahead.is_empty() {
-            let grow = |pages| self.core.grow_file_for(pages);
-            self.ahead = self.core.space.claim_run(self.run_pages, grow)?;
+            let prefaulted = Cell::new(0..0);
+            self.ahead = self.core.space.claim_run(self.run_pages, |end| {
+                self.core.grow_file_for(end)?;
+                prefaulted.set(self.core.prefault.leave(end));
+                Ok::<_, PoolError>(())
+            })?;
+            self.prefaulted = prefaulted.into_inner();
             self.run_pages = (self.run_pages * 2).min(RUN_PAGES_MAX);
         }
         Ok(PageId(self.ahead.start))
@@ -92,6 +100,9 @@ impl<'p> PageStream<'p> {
     ) -> Result<(), E> {
         let extent = Extent::page(page);
         self.ahead.start += 1;
+        if self.prefaulted.start == page.0 && self.prefaulted.next().is_some() {
+            self.core.budget.give_back(1);
+        }
         self.core.admit_new(extent, self.kind)?;
         let mut guard = AllocatedGuard::adopt(self.core, extent);
         fill(guard.page_mut())?;
@@ -106,6 +117,7 @@ impl<'p> PageStream<'p> {
         page: PageId,
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
     ) -> Result<(), E> {
+        self.core.release_prefaulted(std::mem::take(&mut self.prefaulted));
         let mut buffers = match self.buffers.take() {
             Some(buffers) => buffers,
             None => Buffers::new(self.core)?,
@@ -191,6 +203,7 @@ impl Drop for PageStream<'_> {
         // Waits for what is being written, so that nobody else's pages are overwritten.
         self.buffers = None;
         let core = self.core;
+        core.release_prefaulted(std::mem::take(&mut self.prefaulted));
         core.space.unclaim(self.ahead.clone());
         std::mem::take(&mut self.past).0.into_iter().for_each(|pages| core.space.unclaim(pages));
         for pages in std::mem::take(&mut self.allocated).0 {

@@ -16,9 +16,13 @@
 //! two parties that each write and then read: who releases latches the page and then looks at the flag; who
 //! collapses sets the flag and then looks at the latches; both across a sequentially consistent fence.
 
-use crate::core::Core;
+use crate::core::{Core, lock};
 use std::{
-    sync::atomic::{AtomicBool, AtomicU64, Ordering, fence},
+    ops::Range,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering, fence},
+    },
     time::{Duration, Instant},
 };
 use vellum_base::{Extent, PAGE_SIZE, PageId};
@@ -40,13 +44,15 @@ const IDLE: Duration = Duration::from_secs(30);
 /// The runs of a mapping, and which of them a huge page backs.
 pub(crate) struct HugeRuns {
     /// The first page of the first run.
-    first_page: u64,
+    pub(super) first_page: u64,
     /// The pages of a run; 0 if the system has no huge pages or none are wanted.
-    run_pages: u64,
+    pub(super) run_pages: u64,
     flags: Box<[AtomicU64]>,
     count: AtomicU64,
     /// The kernel does not know how.
     refused: AtomicBool,
+    /// Pages that may have got memory which nobody counts.
+    strays: Mutex<Vec<PageId>>,
 }
 
 impl HugeRuns {
@@ -71,6 +77,7 @@ impl HugeRuns {
             flags: Box::default(),
             count: AtomicU64::new(0),
             refused: AtomicBool::new(false),
+            strays: Mutex::new(Vec::new()),
         }
     }
 
@@ -84,17 +91,17 @@ impl HugeRuns {
         self.count.load(Ordering::Relaxed) * self.run_pages
     }
 
-    fn first_page_of(&self, run: u64) -> u64 {
+    pub(super) fn first_page_of(&self, run: u64) -> u64 {
         self.first_page + run * self.run_pages
     }
 
-    fn is_flagged(&self, run: u64) -> bool {
+    pub(super) fn is_flagged(&self, run: u64) -> bool {
         let word = self.flags.get((run / 64) as usize);
         // Relaxed: the fences of those who depend on the order are beside their calls.
         word.is_some_and(|word| word.load(Ordering::Relaxed) >> (run % 64) & 1 == 1)
     }
 
-    fn flag(&self, run: u64) {
+    pub(super) fn flag(&self, run: u64) {
         if let Some(word) = self.flags.get((run / 64) as usize)
             && word.fetch_or(1 << (run % 64), Ordering::Relaxed) >> (run % 64) & 1 == 0
         {
@@ -102,7 +109,7 @@ impl HugeRuns {
         }
     }
 
-    fn unflag(&self, run: u64) -> bool {
+    pub(super) fn unflag(&self, run: u64) -> bool {
         let Some(word) = self.flags.get((run / 64) as usize) else { return false };
         let was = word.fetch_and(!(1 << (run % 64)), Ordering::Relaxed) >> (run % 64) & 1 == 1;
         if was {
@@ -163,37 +170,47 @@ impl Core {
         // A page went away meanwhile, and the kernel has put zeroes in its place, which are not counted in the budget.
         self.huge.unflag(run);
         self.pages.split(first.offset() as usize);
-        for page in first.0..first.0 + self.huge.run_pages {
-            let state = self.state(PageId(page));
-            let now = state.load();
-            if now.is_evicted() && state.try_exclusive(now) {
-                self.drop_memory(Extent::page(PageId(page)));
-                self.wake(PageId(page), state.release_exclusive_evicted());
-            }
-        }
+        self.note_strays(first.0..first.0 + self.huge.run_pages);
         Collapse::Busy
     }
 
-    /// Backs the run that begins at a page beyond the end of the file with a huge page. Returns how many pages that
-    /// are; nothing if no run begins there, or it could not be.
-    pub(crate) fn prefault_run(&self, first: PageId) -> Option<u64> {
-        let huge = &self.huge;
-        let behind = first.0.checked_sub(huge.first_page).filter(|_| huge.is_enabled())?;
-        let (run, end) = (behind / huge.run_pages, first.0 + huge.run_pages);
-        if behind % huge.run_pages != 0 || end > self.capacity_pages || huge.is_flagged(run) {
-            return None;
+    /// Releases memory that was given to those of the pages that are not in memory.
+    pub(crate) fn note_strays(&self, pages: Range<u64>) {
+        lock(&self.huge.strays).extend(pages.map(PageId));
+        self.release_strays();
+    }
+
+    /// Releases memory that was given to pages that are not in memory. What is latched, because it is just
+    /// being evicted, say, is left for the next time.
+    pub(crate) fn release_strays(&self) {
+        let mut strays = lock(&self.huge.strays);
+        strays.retain(|page| !self.release_stray(*page));
+    }
+
+    /// Releases the memory of a page unless it belongs to an extent in memory. Returns false if that cannot be told
+    /// yet.
+    fn release_stray(&self, page: PageId) -> bool {
+        // Whether the page is in memory, the state of its extent's head tells; its own if it belongs to none.
+        let head = self.space.head_of(page).unwrap_or(page);
+        let state = self.state(head);
+        let now = state.load();
+        if !now.is_evicted() || !state.try_exclusive(now) {
+            return !now.is_evicted()
+                && !now.is_exclusive()
+                && self.space.head_of(page).unwrap_or(page) == head;
         }
-        // Before the look at the end, which takes the lock that allocations take: who releases a page of the run has
-        // allocated it later, and sees the flag.
-        huge.flag(run);
-        let bytes = huge.run_pages as usize * PAGE_SIZE;
-        if self.space.end() <= first.0
-            && self.pages.populate_huge(first.offset() as usize, bytes) == Collapse::Done
-        {
-            return Some(huge.run_pages);
+        // SeqCst: orders the latch before the look. An allocation that makes the page a part of an extent claims it
+        // and then looks at its latch (see `Core::claim`), so one of the two sees the other.
+        fence(Ordering::SeqCst);
+        let certain = match self.space.head_of(page) {
+            Some(found) => found == head,
+            None => page == head && !self.space.is_claimed(page),
+        };
+        if certain {
+            self.drop_memory(Extent::page(page));
         }
-        huge.unflag(run);
-        None
+        self.wake(head, state.release_exclusive_evicted());
+        certain
     }
 
     /// How many pages there are before the first run that begins behind a page.
@@ -310,6 +327,7 @@ impl HugePageScheduler {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::maintenance::prefault::Prefaulted;
     use crate::{Pool, PoolOptions};
     use std::sync::Arc;
     use vellum_base::PageKind;
@@ -403,6 +421,90 @@ mod tests {
         assert!(core.state(page).load().is_evicted());
     }
 
+    /// Whether a page has memory.
+    fn has_memory(core: &Core, page: PageId) -> bool {
+        use std::os::unix::fs::FileExt;
+        let mut entry = [0; 8];
+        let map = std::fs::File::open("/proc/self/pagemap").unwrap();
+        map.read_exact_at(&mut entry, core.address(page) as u64 / PAGE_SIZE as u64 * 8).unwrap();
+        entry[7] & 0x80 != 0
+    }
+
+    #[test]
+    fn a_page_that_is_being_evicted_while_its_run_is_collapsed_keeps_no_memory() {
+        let Some(pool) = collapsed(PAGES) else { return };
+        let core = pool.core();
+        let page = PageId(PAGES / 2);
+        let run = (page.0 - core.huge.first_page) / core.huge.run_pages;
+        // Its evictor has latched it and released its memory, and has not unlatched it yet.
+        let state = core.state(page);
+        assert!(state.try_exclusive(state.load()));
+        core.drop_memory(Extent::page(page));
+        assert_eq!(core.collapse(run), Collapse::Busy);
+        assert!(has_memory(core, page), "the collapse filled it");
+        core.release_strays();
+        assert!(core.resident.remove(page).is_some());
+        core.budget.give_back(1);
+        core.wake(page, state.release_exclusive_evicted());
+        core.release_strays();
+        assert!(core.state(page).load().is_evicted() && !has_memory(core, page));
+        assert!(lock(&core.huge.strays).is_empty());
+        assert_contents(&pool, (2..PAGES).filter(|other| *other != page.0));
+    }
+
+    #[test]
+    fn an_extent_that_takes_the_place_of_pages_while_their_run_is_collapsed_keeps_its_contents() {
+        let Some(pool) = collapsed(PAGES) else { return };
+        let core = pool.core();
+        let first = PAGES / 2;
+        let run = (first - core.huge.first_page) / core.huge.run_pages;
+        // Behind the look at the states, four pages are freed; an extent in memory takes the place of three.
+        for page in first..first + 4 {
+            pool.exclusive(Extent::page(PageId(page))).unwrap().free();
+        }
+        let mut guard = pool.allocate(3, PageKind::USER).unwrap();
+        guard.payload_mut().fill(9);
+        let extent = guard.keep().extent();
+        assert_eq!(extent.head, PageId(first));
+        assert_eq!(core.collapse(run), Collapse::Busy);
+        assert!(pool.shared(extent).unwrap().payload().iter().all(|byte| *byte == 9));
+        assert!(lock(&core.huge.strays).is_empty());
+        // When it is evicted, what a collapse has given to its pages goes.
+        let state = core.state(extent.head);
+        assert!(state.try_exclusive(state.load()));
+        assert!(core.resident.remove(extent.head).is_some());
+        core.drop_memory(extent);
+        core.budget.give_back(3);
+        core.wake(extent.head, state.release_exclusive_evicted());
+        assert_eq!(core.collapse(run), Collapse::Busy);
+        assert!((first..first + 3).all(|page| !has_memory(core, PageId(page))));
+    }
+
+    #[test]
+    fn a_run_whose_flag_is_cleared_while_its_memory_comes_is_split() {
+        let Some(pool) = collapsed(PAGES) else { return };
+        let core = pool.core();
+        let (huge, end) = (pool.statistics().pages_huge, core.space.end());
+        let first = end + core.pages_to_run(end);
+        let run = (first - core.huge.first_page) / core.huge.run_pages;
+        assert_eq!(core.prefault(end..first, || true), Prefaulted::Done);
+        core.huge.flag(run);
+        let outcome = core.prefault_flagged(run, || {
+            while core.space.end() <= first + 4 {
+                drop(pool.allocate(1, PageKind::USER).unwrap().keep());
+            }
+            drop_page(core, PageId(first + 1));
+            let (offset, bytes) = (PageId(first).offset() as usize, core.huge.run_pages as usize * PAGE_SIZE);
+            core.pages.populate_huge(offset, bytes) == Collapse::Done
+        });
+        assert!(outcome.is_some());
+        assert_eq!(pool.statistics().pages_huge, huge);
+        assert!(!has_memory(core, PageId(first + 1)));
+        // The next one that goes frees its memory at once.
+        drop_page(core, PageId(first + 2));
+        assert!(!has_memory(core, PageId(first + 2)) && has_memory(core, PageId(first + 3)));
+    }
+
     #[test]
     fn a_run_beyond_the_end_is_backed_before_its_pages_are_allocated() {
         let Some(pool) = collapsed(PAGES) else { return };
@@ -410,6 +512,8 @@ mod tests {
         let (run_pages, huge) = (core.huge.run_pages, pool.statistics().pages_huge);
         let end = core.space.end();
         let first = end + core.pages_to_run(end);
+        assert_eq!(core.prefault_run(PageId(first)), None, "the window does not end there");
+        assert_eq!(core.prefault(end..first, || true), Prefaulted::Done);
         assert_eq!(core.prefault_run(PageId(first + 1)), None, "no run begins there");
         assert_eq!(core.prefault_run(PageId(first - run_pages)), None, "it is in use");
         assert_eq!(pool.statistics().pages_huge, huge);
@@ -432,7 +536,7 @@ mod tests {
     fn nothing_is_collapsed_in_a_full_pool() {
         let Some(pool) = collapsed(PAGES) else { return };
         let huge = pool.statistics().pages_huge;
-        for _ in PAGES..2 * PAGES - 64 {
+        for _ in PAGES..2 * PAGES - 160 {
             drop(pool.allocate(1, PageKind::USER).unwrap().keep());
         }
         let mut scheduler = HugePageScheduler::new(pool.core());

@@ -9,15 +9,25 @@
 //! walk the page table less. But on a virtual machine that has to get the memory for it from its host first it takes
 //! several times as long, and small pages, which are more often there, are fetched until the loss is a small part of all.
 //!
-//! Such pages are zero, as those that were never touched, and not counted in the budget: there are
-//! [`WINDOW_MAX`] of them at most, and none while memory is short.
+//! Such pages are zero, as those that were never touched. They form the *window*, which begins at the highest end that
+//! the file has had, and are counted in the budget until they are allocated: whoever allocates them counts them anew,
+//! or releases their memory if it writes past the pool. There are [`WINDOW_MAX`] and a run of them at most, and none
+//! while memory is short.
 
-use crate::{core::Core, primitive::AtomicU64};
+use crate::{
+    core::{Core, lock},
+    primitive::AtomicU64,
+};
 use std::{
-    sync::atomic::Ordering,
+    ops::Range,
+    sync::{
+        Mutex,
+        atomic::{Ordering, fence},
+    },
     time::{Duration, Instant},
 };
-use vellum_base::{PAGE_SIZE, PageId};
+use vellum_base::{Extent, PAGE_SIZE, PageId};
+use vellum_vm::Collapse;
 
 /// How many pages ahead of the end of the file: at first, and at most (4 MiB).
 const WINDOW_MIN: u64 = 64;
@@ -29,24 +39,40 @@ const STEP: u64 = 64;
 const PART: u32 = 16;
 const SMALL_MAX: u64 = 1 << 16;
 
-/// When memory is to be fetched ahead.
-pub(crate) struct PrefaultRequests {
+/// Which memory has been fetched ahead, and when more is to be.
+pub(crate) struct PrefaultWindow {
     /// The background thread is asked for more when the file ends beyond this page.
     ask_at: AtomicU64,
+    /// The pages that have memory or will have it in a moment, are counted in the budget, and were never allocated.
+    pages: Mutex<Range<u64>>,
+    /// Locked while memory is fetched for pages that are in the window already, before `pages`.
+    populating: Mutex<()>,
 }
 
-impl PrefaultRequests {
+impl PrefaultWindow {
     /// For a file that ends at page `end`; nothing is ever fetched unless it is `wanted`.
     pub fn new(end: u64, wanted: bool) -> Self {
-        Self { ask_at: AtomicU64::new(if wanted { end + WINDOW_MIN } else { u64::MAX }) }
+        Self {
+            ask_at: AtomicU64::new(if wanted { end + WINDOW_MIN } else { u64::MAX }),
+            pages: Mutex::new(end..end),
+            populating: Mutex::new(()),
+        }
+    }
+
+    /// The file ends at page `end` from now on. Returns the pages that leave the window: the caller owns their memory,
+    /// and what they count in the budget.
+    pub fn leave(&self, end: u64) -> Range<u64> {
+        let mut pages = lock(&self.pages);
+        let left = pages.start..pages.end.min(end.max(pages.start));
+        let start = pages.start.max(end);
+        *pages = start..pages.end.max(start);
+        left
     }
 }
 
 /// How far the background thread has come.
 pub(crate) struct Prefaulter {
     window: u64,
-    /// The memory of the pages before this one is populated, or lies below the end of the file.
-    fetched: u64,
     /// How long a small page takes, on average.
     small_page: Duration,
     /// Before this page no huge ones are tried.
@@ -55,42 +81,53 @@ pub(crate) struct Prefaulter {
 
 impl Prefaulter {
     pub fn new() -> Self {
-        Self { window: WINDOW_MIN, fetched: 0, small_page: Duration::ZERO, small_before: 0 }
+        Self { window: WINDOW_MIN, small_page: Duration::ZERO, small_before: 0 }
     }
 
     /// Fetches the memory of pages beyond the end of the file, after somebody has asked for it.
     pub fn run(&mut self, core: &Core) {
         let end = core.space.end();
         let stop = (end + self.window).min(core.capacity_pages);
-        let mut from = self.fetched.max(end);
-        while from < stop && core.budget.is_ample() && !core.budget.is_stopped() {
-            if let Some(pages) = self.prefault_run(core, from) {
-                from += pages;
+        while core.budget.is_ample() && !core.budget.is_stopped() {
+            let _populating = lock(&core.prefault.populating);
+            let from = lock(&core.prefault.pages).end;
+            if from >= stop {
+                break;
+            }
+            if self.prefault_run(core, from) {
                 continue;
             }
             let pages = STEP.min(stop - from).min(core.pages_to_run(from));
             let begun = Instant::now();
-            if !core.pages.populate(from as usize * PAGE_SIZE, pages as usize * PAGE_SIZE) {
+            let fetch = || core.pages.populate(from as usize * PAGE_SIZE, pages as usize * PAGE_SIZE);
+            match core.prefault(from..from + pages, fetch) {
+                Prefaulted::Done => {}
+                Prefaulted::NotNow => break,
                 // Without memory, or from a kernel that does not know how. Nobody asks again.
-                return;
+                Prefaulted::Refused => return,
             }
             self.small_page = (self.small_page * 7 + begun.elapsed() / pages as u32) / 8;
-            from += pages;
         }
-        self.fetched = from;
         core.prefault.ask_at.store(stop - (stop - end) / 2, Ordering::Relaxed);
         self.window = (self.window * 2).min(WINDOW_MAX);
     }
 
-    /// Fetches a run as a huge page, if one begins at page `from` and it is worth while. Returns how many pages it has.
-    fn prefault_run(&mut self, core: &Core, from: u64) -> Option<u64> {
+    /// Gives back what was fetched: memory is short.
+    pub fn release(&mut self, core: &Core) {
+        let _populating = lock(&core.prefault.populating);
+        core.shrink_window(0);
+        self.window = WINDOW_MIN;
+    }
+
+    /// Fetches a run as a huge page, if one begins at page `from` and it is worth while. Returns whether it did.
+    fn prefault_run(&mut self, core: &Core, from: u64) -> bool {
         if self.window < WINDOW_MAX || from < self.small_before {
-            return None;
+            return false;
         }
         let begun = Instant::now();
-        let pages = core.prefault_run(PageId(from))?;
+        let Some(pages) = core.prefault_run(PageId(from)) else { return false };
         self.judge(from, pages, begun.elapsed());
-        Some(pages)
+        true
     }
 
     /// Decides whether huge pages go on, after one for the run at page `from` took so long.
@@ -99,6 +136,16 @@ impl Prefaulter {
         let small = (lost * PART).as_nanos() / self.small_page.as_nanos().max(1);
         self.small_before = from + u64::try_from(small).unwrap_or(SMALL_MAX).min(SMALL_MAX);
     }
+}
+
+/// What became of an attempt to fetch memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Prefaulted {
+    Done,
+    /// There is no room in the budget, or the file has grown beyond the window meanwhile.
+    NotNow,
+    /// The system gave none.
+    Refused,
 }
 
 impl Core {
@@ -112,15 +159,110 @@ impl Core {
             self.budget.ask_for_memory();
         }
     }
+
+    /// Takes the next pages into the window, and fetches their memory by `fetch`. `populating` is locked.
+    pub(crate) fn prefault(&self, run: Range<u64>, fetch: impl FnOnce() -> bool) -> Prefaulted {
+        let count = (run.end - run.start) as usize;
+        if !self.budget.try_reserve(count) {
+            return Prefaulted::NotNow;
+        }
+        let taken = {
+            let mut pages = lock(&self.prefault.pages);
+            let taken = pages.end == run.start;
+            pages.end = if taken { run.end } else { pages.end };
+            taken
+        };
+        if !taken {
+            self.budget.give_back(count);
+            return Prefaulted::NotNow;
+        }
+        let fetched = fetch();
+        if !fetched {
+            self.shrink_window(run.start);
+        }
+        // What was allocated meanwhile may have left memory again before its memory came.
+        let start = lock(&self.prefault.pages).start;
+        if start > run.start {
+            self.note_strays(run.start..start.min(run.end));
+        }
+        if fetched { Prefaulted::Done } else { Prefaulted::Refused }
+    }
+
+    /// Backs the run that begins at a page beyond the end of the file with a huge page. Returns how many pages that
+    /// are; nothing if no run begins there, the window does not end there, or it could not be.
+    pub(crate) fn prefault_run(&self, first: PageId) -> Option<u64> {
+        let huge = &self.huge;
+        let behind = first.0.checked_sub(huge.first_page).filter(|_| huge.is_enabled())?;
+        let (run, end) = (behind / huge.run_pages, first.0 + huge.run_pages);
+        if behind % huge.run_pages != 0 || end > self.capacity_pages || huge.is_flagged(run) {
+            return None;
+        }
+        // Before the run enters the window, which takes the lock that allocations take: whoever releases a page of the
+        // run has allocated it later, and sees the flag.
+        huge.flag(run);
+        let bytes = huge.run_pages as usize * PAGE_SIZE;
+        self.prefault_flagged(run, || {
+            self.pages.populate_huge(first.offset() as usize, bytes) == Collapse::Done
+        })
+    }
+
+    /// Fetches the memory of a flagged run by `fetch`.
+    pub(super) fn prefault_flagged(&self, run: u64, fetch: impl FnOnce() -> bool) -> Option<u64> {
+        let huge = &self.huge;
+        let first = huge.first_page_of(run);
+        let outcome = self.prefault(first..first + huge.run_pages, || {
+            let fetched = fetch();
+            // SeqCst: orders the memory before the look; see the module's invariant.
+            fence(Ordering::SeqCst);
+            if !huge.is_flagged(run) {
+                // A page of it was allocated and released meanwhile, and split what was not there yet.
+                self.pages.split(PageId(first).offset() as usize);
+            }
+            fetched
+        });
+        if outcome == Prefaulted::Done {
+            return Some(huge.run_pages);
+        }
+        huge.unflag(run);
+        None
+    }
+
+    /// Releases the memory of the window's pages from `from` on. `populating` is locked.
+    fn shrink_window(&self, from: u64) {
+        // While it is locked none of them can be allocated and written.
+        let mut pages = lock(&self.prefault.pages);
+        let from = from.max(pages.start);
+        let released = from..pages.end.max(from);
+        pages.end = from.min(pages.end);
+        self.drop_prefaulted(released);
+    }
+
+    /// Releases memory that has left the window for pages that are written past the pool.
+    pub(crate) fn release_prefaulted(&self, pages: Range<u64>) {
+        if !pages.is_empty() {
+            // Some of it may be coming only now.
+            let _populating = lock(&self.prefault.populating);
+            self.drop_prefaulted(pages);
+        }
+    }
+
+    fn drop_prefaulted(&self, pages: Range<u64>) {
+        let count = pages.end.saturating_sub(pages.start);
+        if count > 0 {
+            self.drop_memory(Extent { head: PageId(pages.start), pages: count as u32 });
+            self.budget.give_back(count as usize);
+        }
+    }
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::{ExtentWriter, PageWriter, Streams};
     use crate::{Pool, PoolOptions};
     use std::os::unix::fs::FileExt;
     use std::sync::Arc;
-    use vellum_base::{Extent, PageKind};
+    use vellum_base::PageKind;
     use vellum_vm::{ReleaseMethod, SimulatedFile};
 
     /// A pool in memory that page faults bring, whatever the machine has.
@@ -136,10 +278,15 @@ mod tests {
 
     /// How many of the pages behind the end of the file have memory.
     fn ahead(pool: &Pool) -> usize {
-        let end = pool.core().address(PageId(pool.core().space.end())) as u64;
-        let mut entries = vec![0; 2 * WINDOW_MAX as usize * 8];
+        with_memory(pool, pool.core().space.end(), 2 * WINDOW_MAX)
+    }
+
+    /// How many of so many pages have memory.
+    fn with_memory(pool: &Pool, first: u64, pages: u64) -> usize {
+        let first = pool.core().address(PageId(first)) as u64;
+        let mut entries = vec![0; pages as usize * 8];
         let map = std::fs::File::open("/proc/self/pagemap").unwrap();
-        map.read_exact_at(&mut entries, end / PAGE_SIZE as u64 * 8).unwrap();
+        map.read_exact_at(&mut entries, first / PAGE_SIZE as u64 * 8).unwrap();
         // Bit 63 of the 64 for each page says that it is in memory.
         entries.chunks_exact(8).filter(|entry| entry[7] & 0x80 != 0).count()
     }
@@ -174,14 +321,20 @@ mod tests {
             .release_method(ReleaseMethod::Madvise);
         let pool = Pool::create_on(Arc::new(SimulatedFile::new(1)), &options).unwrap();
         let core = pool.core();
-        let run = core.pages_to_run(core.space.end());
-        if run == u64::MAX || core.prefault_run(PageId(core.space.end() + run)).is_none() {
+        let (end, run) = (core.space.end(), core.pages_to_run(core.space.end()));
+        let none = run == u64::MAX || {
+            assert_eq!(core.prefault(end..end + run, || true), Prefaulted::Done);
+            core.prefault_run(PageId(end + run)).is_none()
+        };
+        if none {
             eprintln!("the system gives no huge pages");
             return None;
         }
-        core.split_huge_pages(&[Extent::page(PageId(core.space.end() + run))]);
-        assert_eq!(pool.statistics().pages_huge, 0);
-        Some((pool, Prefaulter { window: WINDOW_MAX, small_page, ..Prefaulter::new() }))
+        let mut prefaulter = Prefaulter::new();
+        prefaulter.release(core);
+        let statistics = pool.statistics();
+        assert_eq!((statistics.pages_huge, statistics.pages_resident), (0, 0));
+        Some((pool, Prefaulter { window: WINDOW_MAX, small_page, ..prefaulter }))
     }
 
     #[test]
@@ -215,6 +368,70 @@ mod tests {
         }
         prefaulter.run(pool.core());
         assert_eq!((ahead(&pool) as u64, pool.statistics().pages_huge), (WINDOW_MAX, 0));
+    }
+
+    #[test]
+    fn what_was_fetched_is_counted_until_it_is_allocated_or_released() {
+        let pool = pool(1 << 26);
+        let mut prefaulter = Prefaulter::new();
+        let resident = || pool.statistics().pages_resident;
+        prefaulter.run(pool.core());
+        assert_eq!((resident(), ahead(&pool) as u64), (WINDOW_MIN, WINDOW_MIN));
+        for _ in 0..10 {
+            drop(pool.allocate(1, PageKind::USER).unwrap().keep());
+        }
+        drop(pool.allocate(2, PageKind::USER).unwrap().keep());
+        assert_eq!(resident(), WINDOW_MIN, "what was counted is counted on");
+        prefaulter.run(pool.core());
+        assert_eq!(resident(), 12 + 2 * WINDOW_MIN);
+        // Part of the window, and all of it and more, go to extents that are written past the pool.
+        for pages in [100, 1100] {
+            let stream = pool.stream(pages, PageKind::USER).unwrap();
+            let extent = stream.extent();
+            stream.finish().unwrap();
+            assert_eq!(with_memory(&pool, extent.head.0, u64::from(pages)), 0);
+            assert_eq!(resident() as usize, 12 + ahead(&pool));
+        }
+        assert_eq!(resident(), 12);
+        prefaulter.run(pool.core());
+        assert_eq!(resident(), 12 + 4 * WINDOW_MIN);
+        prefaulter.release(pool.core());
+        assert_eq!((resident(), ahead(&pool)), (12, 0));
+        prefaulter.run(pool.core());
+        assert_eq!((resident(), ahead(&pool) as u64), (12 + WINDOW_MIN, WINDOW_MIN));
+    }
+
+    #[test]
+    fn what_is_allocated_and_freed_while_its_memory_comes_keeps_none() {
+        let pool = pool(1 << 26);
+        let core = pool.core();
+        let end = core.space.end();
+        let outcome = core.prefault(end..end + 64, || {
+            drop(pool.allocate(4, PageKind::USER).unwrap().keep());
+            drop(pool.allocate(3, PageKind::USER).unwrap());
+            core.pages.populate(end as usize * PAGE_SIZE, 64 * PAGE_SIZE)
+        });
+        assert_eq!(outcome, Prefaulted::Done);
+        let there = with_memory(&pool, 0, core.space.end() + WINDOW_MAX);
+        assert_eq!((core.budget.used(), there), (64 - 3, 64 - 3));
+    }
+
+    #[test]
+    fn pages_of_a_bulk_load_keep_no_memory_that_they_do_not_use() {
+        let pool = pool(1 << 20);
+        let core = pool.core();
+        Prefaulter::new().run(core);
+        assert_eq!(core.budget.used() as u64, WINDOW_MIN);
+        // So little is free that pages are written past the pool.
+        assert!(core.budget.try_reserve(150));
+        let mut pages = pool.pages(PageKind::USER).unwrap();
+        for _ in 0..40 {
+            pages.append(|_| Ok::<(), crate::PoolError>(())).unwrap();
+        }
+        pages.settle().unwrap();
+        pages.keep();
+        let there = with_memory(&pool, 0, core.space.end() + WINDOW_MAX);
+        assert!(there < 64 && core.budget.used() == 150 + there, "{there} of {}", core.budget.used());
     }
 
     #[test]

@@ -118,7 +118,7 @@ impl<'p> OptimisticGuard<'p> {
     #[inline]
     pub fn upgrade(self) -> Result<ExclusiveGuard<'p>, Interrupt> {
         // Before the first change of all the file is marked as in use; one that is open for reading only never is.
-        self.core.mark_in_use()?;
+        self.core.admit_changes()?;
         if self.state().try_upgrade_optimistic(self.seen) {
             Ok(ExclusiveGuard { core: self.core, extent: Extent::page(self.page), changed: false })
         } else {

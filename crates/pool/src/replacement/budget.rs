@@ -90,6 +90,14 @@ impl Budget {
         self.free() >= self.high_water + self.limit / 16
     }
 
+    /// Whether less than a little would be free beside so many pages.
+    #[cfg(not(loom))]
+    pub fn is_scarce(&self, pages: usize) -> bool {
+        /// Enough for one reader, and its way down a structure.
+        const LEAST: usize = 4;
+        self.free() < pages + (self.limit / 64).max(LEAST)
+    }
+
     /// Whether the background evictor should go on.
     pub fn wants_more(&self) -> bool {
         self.free() < self.high_water

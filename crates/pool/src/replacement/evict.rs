@@ -13,9 +13,14 @@ use crate::{
     error::PoolError,
     maintenance::huge_pages::HugePageScheduler,
     maintenance::prefault::Prefaulter,
+    page::state::Word,
     replacement::budget::Woken,
 };
-use std::{sync::Arc, thread, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    thread,
+    time::{Duration, Instant},
+};
 use vellum_base::{Extent, Lsn, PageHeader, stamp_checksum};
 use vellum_vm::{Operation, PageRange, Request};
 
@@ -23,6 +28,8 @@ use vellum_vm::{Operation, PageRange, Request};
 const BATCH_PAGES_MAX: usize = 512;
 /// The longest write that neighbours are joined into, in bytes.
 const WRITE_BYTES_MAX: usize = 1 << 20;
+/// The most pages that are written to find out whether pages can be written again.
+const ATTEMPT_PAGES: usize = 8;
 /// How many slots of the resident set are looked at by who must not wait.
 const SLOTS_AT_ONCE_MAX: usize = 8192;
 /// How often a thread tries to make room without getting anywhere before it gives up; it sleeps a
@@ -63,13 +70,33 @@ impl Core {
         Ok(())
     }
 
+    /// Reserves the memory of an extent that is going to be written to. Leaves a little to those who read: if nothing
+    /// can be written back, they have that and what is unchanged.
+    pub(crate) fn reserve_for_new(&self, extent: Extent) -> Result<(), PoolError> {
+        let pages = extent.pages as usize;
+        while pages <= self.budget.limit() && self.budget.is_scarce(pages) {
+            let outcome = self.evict(self.batch_pages());
+            if let Some(error) = self.outage.error() {
+                return Err(error);
+            }
+            if !matches!(outcome, Ok(1..)) {
+                break;
+            }
+        }
+        self.reserve(extent)
+    }
+
     /// Reserves so many pages without waiting for anything: if there is no room, clean pages are evicted, and
     /// changed ones are left to the background evictor.
     pub(crate) fn reserve_at_once(&self, pages: usize) -> bool {
         if self.budget.try_reserve(pages) {
             return true;
         }
-        let found = self.gather_within(self.batch_pages(), SLOTS_AT_ONCE_MAX);
+        let found = if self.outage.lasts() {
+            self.gather_within(pages, SLOTS_AT_ONCE_MAX, |now| !now.is_dirty())
+        } else {
+            self.gather_within(self.batch_pages(), SLOTS_AT_ONCE_MAX, |_| true)
+        };
         self.evict_clean(found) > 0 && self.budget.try_reserve(pages)
     }
 
@@ -93,8 +120,33 @@ impl Core {
 
     /// Evicts about `target` pages and returns how many it did. An error means that some could not be
     /// written; others may have been evicted all the same, and then their number is returned.
+    ///
+    /// As long as nothing can be written it is tried seldom, with a few pages, and one unchanged extent goes at a time:
+    /// there may be few, and those who read need some of them at once.
     pub(crate) fn evict(&self, target: usize) -> Result<usize, PoolError> {
-        self.evict_these(self.gather(target))
+        if !self.outage.lasts() {
+            return self.evict_these(self.gather(target, |_| true));
+        }
+        if self.outage.is_recent() {
+            let evicted = self.evict_clean(self.gather(1, |now| !now.is_dirty()));
+            if evicted > 0 {
+                return Ok(evicted);
+            }
+        }
+        self.evict_these(self.gather(target.min(ATTEMPT_PAGES), |_| true))
+    }
+
+    /// Tries whether pages can be written again.
+    pub(crate) fn try_to_write(&self) -> Result<(), PoolError> {
+        if !self.outage.is_recent() {
+            let dirty = self.gather(ATTEMPT_PAGES, |now| now.is_dirty());
+            if dirty.is_empty() {
+                self.outage.ends();
+            }
+            // Its error is found in the next lines.
+            let _ = self.write_back(dirty, |_, _| false);
+        }
+        self.outage.error().map_or(Ok(()), Err)
     }
 
     /// Evicts those of the extents that are still there, unused and can be latched at once.
@@ -113,7 +165,10 @@ impl Core {
                 false
             }
         });
-        victims.extend(clean.into_iter().filter(|extent| self.latch_clean(*extent)));
+        // If nothing could be written, what is unchanged stays for those who read; see `evict`.
+        if written.is_ok() || !self.outage.lasts() {
+            victims.extend(clean.into_iter().filter(|extent| self.latch_clean(*extent)));
+        }
         let evicted = self.drop_all(victims);
         if evicted > 0 {
             self.counters.eviction_batches.add(1);
@@ -125,13 +180,13 @@ impl Core {
     }
 
     /// Moves the clock until enough pages are found that nobody used since it came by last.
-    fn gather(&self, target: usize) -> Vec<Extent> {
+    fn gather(&self, target: usize, wanted: impl Fn(Word) -> bool) -> Vec<Extent> {
         // Two rounds suffice: the first marks, the second finds the marks.
-        self.gather_within(target, 2 * self.resident.slots())
+        self.gather_within(target, 2 * self.resident.slots(), wanted)
     }
 
     /// The same, over about so many slots at most.
-    fn gather_within(&self, target: usize, slots_max: usize) -> Vec<Extent> {
+    fn gather_within(&self, target: usize, slots_max: usize, wanted: impl Fn(Word) -> bool) -> Vec<Extent> {
         const STEP: usize = 64;
         let mut candidates = Vec::new();
         let (mut pages, mut passed) = (0, 0);
@@ -141,7 +196,7 @@ impl Core {
                 let now = state.load();
                 if now.is_unlocked() {
                     state.try_mark(now);
-                } else if now.is_marked() && pages < target {
+                } else if now.is_marked() && pages < target && wanted(now) {
                     pages += extent.pages as usize;
                     candidates.push(extent);
                 }
@@ -184,6 +239,7 @@ impl Core {
             dirty.into_iter().filter(|extent| self.latch_for_writing(*extent, &mut lsn)).collect();
         let mut result = self.log.make_durable(lsn).map_err(PoolError::Log);
         let mut requests = self.requests(&latched);
+        let begun = Instant::now();
         if result.is_ok() {
             // SAFETY: each extent is latched shared until its request is done, so nobody changes it; no two
             // overlap.
@@ -217,6 +273,12 @@ impl Core {
                     result = Err(PoolError::Write { extent, source });
                 }
             }
+        }
+        if written > 0 {
+            self.outage.ends();
+        } else if let Err(PoolError::Write { extent, source }) = &result {
+            self.outage.begins(*extent, source, begun);
+            self.changes_admitted.store(false, Ordering::Release);
         }
         result.map(|()| written)
     }
@@ -279,7 +341,7 @@ impl Core {
             }
         }
         // SAFETY: all are latched exclusively by this thread, which holds no reference into them.
-        let released = unsafe { self.releaser.release(&ranges) };
+        let released = unsafe { self.release(&ranges) };
         if released.is_err() {
             // What the kernel did release reads as zeroes now, so nothing may be trusted.
             victims.iter().for_each(|extent| self.drop_memory(*extent));
@@ -342,12 +404,15 @@ impl Evictor {
     fn run(core: &Core) {
         let (mut scheduler, mut prefaulter) = (HugePageScheduler::new(core), Prefaulter::new());
         loop {
-            match core.budget.sleep_until_low(scheduler.patience(core)) {
+            let woken = core.budget.sleep_until_low(scheduler.patience(core));
+            core.release_strays();
+            match woken {
                 Woken::Stopped => return,
                 Woken::Idle => scheduler.run(core),
                 Woken::Asked => prefaulter.run(core),
                 Woken::Low => {
                     scheduler.disturbed(core);
+                    prefaulter.release(core);
                     Self::make_room(core);
                 }
             }
@@ -359,7 +424,8 @@ impl Evictor {
         while core.budget.wants_more() && !core.budget.is_stopped() {
             let outcome = {
                 let _working = lock(&core.background);
-                core.evict(core.batch_pages())
+                // What is unchanged stays for those who read.
+                if core.outage.is_recent() { Ok(0) } else { core.evict(core.batch_pages()) }
             };
             // An error is counted, and found again by whoever needs the page's room.
             if matches!(outcome, Ok(1..)) {
@@ -413,7 +479,7 @@ mod tests {
                 pool.exclusive(old).unwrap().payload_mut().fill(2);
             }
             // The next free page is one of these, so that the extent's place is taken by three single ones.
-            let found = pool.core().gather(3);
+            let found = pool.core().gather(3, |_| true);
             assert_eq!(found, [old]);
             pool.exclusive(old).unwrap().free();
             let mut singles = Vec::new();

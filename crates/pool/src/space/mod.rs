@@ -89,6 +89,20 @@ impl SpaceMap {
             && self.uses.get(end) != Use::Inner
     }
 
+    /// The head of the extent that a page belongs to, if it belongs to one. Certain while that head's latch is held.
+    pub(crate) fn head_of(&self, page: PageId) -> Option<PageId> {
+        let mut at = page.0;
+        while at > 0 && self.uses.get(at) == Use::Inner {
+            at -= 1;
+        }
+        (self.uses.get(at) == Use::Head).then_some(PageId(at))
+    }
+
+    /// Whether a page was claimed and not published yet.
+    pub(crate) fn is_claimed(&self, page: PageId) -> bool {
+        self.uses.get(page.0) == Use::Claimed
+    }
+
     /// Claims room for `pages` pages; [`publish`](Self::publish) makes it an extent. `grow` is asked to make the file long enough if it must grow, with the
     /// number of pages that it must hold.
     ///

@@ -1,7 +1,10 @@
 //! What several test files share: contents that tell whether they are what was written.
 #![allow(dead_code, reason = "each test file uses some of it")]
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 use vellum_base::{Extent, HEADER_BYTES, PAGE_SIZE};
 use vellum_pool::{Pool, PoolError};
 
@@ -53,7 +56,19 @@ pub fn verify(pool: &Pool, model: &Model) -> Result<(), PoolError> {
 /// Checks that nothing is latched and no memory is lost: the whole pool can be had at once.
 pub fn assert_nothing_is_held(pool: &Pool) {
     let limit = pool.limit_pages();
-    let whole = pool.allocate(limit as u32, vellum_base::PageKind::USER).expect("the whole pool can be had");
+    let begun = Instant::now();
+    let whole = loop {
+        match pool.allocate(limit as u32, vellum_base::PageKind::USER) {
+            Ok(whole) => break whole,
+            // What could not be done a moment ago is tried again after a pause.
+            Err(PoolError::Write { .. } | PoolError::StorageFull { .. })
+                if begun.elapsed() < Duration::from_secs(5) =>
+            {
+                std::thread::sleep(Duration::from_micros(100));
+            }
+            Err(error) => panic!("the whole pool can be had: {error}"),
+        }
+    };
     assert_eq!(pool.statistics().pages_resident, limit as u64);
     drop(whole);
     assert_eq!(pool.statistics().pages_resident, 0);

@@ -1,0 +1,105 @@
+//! What cannot be done to the file for a while: a disk is full, a quota used up, a device failing.
+//!
+//! An attempt that failed is likely to fail again, and takes time that others wait for. So it is repeated only when
+//! [`PART`] times as long has passed, and until then whoever asks for it is told how it failed.
+//!
+//! While pages cannot be written, nothing is changed: what is changed cannot leave memory, and would take the room
+//! that readers need (see `Core::admit_changes`).
+
+use crate::{core::lock, error::PoolError};
+use std::{
+    io,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+use vellum_base::Extent;
+
+/// Attempts that fail may take one part in so many of the time.
+const PART: u32 = 20;
+/// The longest pause between two attempts.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// How an attempt failed, and when the next one is due.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    source: io::Error,
+    next_at: Instant,
+}
+
+impl Failure {
+    /// An attempt that began at `begun` has just failed.
+    pub(crate) fn new(source: &io::Error, begun: Instant) -> Self {
+        let now = Instant::now();
+        Self { source: copy_of(source), next_at: now + ((now - begun) * PART).min(PAUSE_MAX) }
+    }
+
+    /// The error, if it is too early for another attempt.
+    pub(crate) fn pending(&self) -> Option<io::Error> {
+        (Instant::now() < self.next_at).then(|| copy_of(&self.source))
+    }
+}
+
+/// The same error once more, for somebody else who waits.
+pub(crate) fn copy_of(error: &io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(number) => io::Error::from_raw_os_error(number),
+        None => io::Error::new(error.kind(), error.to_string()),
+    }
+}
+
+/// The last attempt to write that failed.
+struct Last {
+    extent: Extent,
+    failure: Failure,
+    /// The one before it failed too: only then is there a pause.
+    again: bool,
+}
+
+/// Whether pages can be written.
+#[derive(Default)]
+pub(crate) struct Outage {
+    lasts: AtomicBool,
+    last: Mutex<Option<Last>>,
+}
+
+impl Outage {
+    /// Whether all writes failed when they were tried last.
+    #[inline]
+    pub(crate) fn lasts(&self) -> bool {
+        // Relaxed: what depends on it is only how soon somebody tries again.
+        self.lasts.load(Ordering::Relaxed)
+    }
+
+    /// Whether it is too early to try again.
+    pub(crate) fn is_recent(&self) -> bool {
+        let is_recent = |last: &Last| last.again && last.failure.pending().is_some();
+        self.lasts() && lock(&self.last).as_ref().is_some_and(is_recent)
+    }
+
+    /// Nothing could be written in an attempt that began at `begun`.
+    pub(crate) fn begins(&self, extent: Extent, source: &io::Error, begun: Instant) {
+        let mut last = lock(&self.last);
+        *last = Some(Last { extent, failure: Failure::new(source, begun), again: self.lasts() });
+        self.lasts.store(true, Ordering::Relaxed);
+    }
+
+    /// Something was written.
+    pub(crate) fn ends(&self) {
+        if self.lasts() {
+            self.lasts.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// The error that whoever needs a write is told while it lasts.
+    pub(crate) fn error(&self) -> Option<PoolError> {
+        if !self.lasts() {
+            return None;
+        }
+        let last = lock(&self.last);
+        let Last { extent, failure, .. } = last.as_ref()?;
+        Some(PoolError::Write { extent: *extent, source: copy_of(&failure.source) })
+    }
+}
