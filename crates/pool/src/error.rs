@@ -275,14 +275,6 @@ impl Miss {
     pub fn certain(extent: Extent) -> Self {
         Self { extent, referrer: None }
     }
-
-    /// A miss of `page`, to which `parent` refers, whose exclusive latch the caller holds and will release
-    /// without a change.
-    pub(crate) fn of_latched(core: &crate::core::Core, parent: PageId, page: PageId) -> Self {
-        // Not the word as it is: another thread that latches the parent later has the same one.
-        let released = core.state(parent).word_behind(false);
-        Self { extent: Extent::page(page), referrer: Some((parent, released.0)) }
-    }
 }
 
 impl From<PoolError> for Interrupt {

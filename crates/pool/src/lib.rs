@@ -1,8 +1,12 @@
 //! Internal to Vellum (use `vellum::pool`): a buffer pool whose page table is the processor's.
 //!
 //! The guide to it, with examples, is the documentation of the module `vellum::pool`, under which the
-//! published crate re-exports it. Begin reading the code with `core`, which has the invariants and the order
-//! of locks, then `state` and `guard`.
+//! published crate re-exports it.
+//!
+//! The layers, from the bottom; each owns the one below it, and knows nothing of those above:
+//! `page_table` (where pages live, and their states), `file` and `space` (what is on storage), `replacement` (what is in
+//! memory, and what goes), `io` (what comes), `allocator`, `guard`, `stream`, `maintenance` (the background thread),
+//! `checkpoint`, `pool`. Begin reading with `page_table` and `page::state`.
 #![warn(missing_docs)]
 // With loom, only what is modelled is compiled, and the models do not use all of it.
 #![cfg_attr(loom, allow(dead_code))]
@@ -16,15 +20,23 @@ mod primitive;
 mod replacement;
 
 #[cfg(not(loom))]
-mod core;
+mod allocator;
+#[cfg(not(loom))]
+mod checkpoint;
 #[cfg(not(loom))]
 mod error;
 #[cfg(not(loom))]
 mod file;
 #[cfg(not(loom))]
+mod guard;
+#[cfg(not(loom))]
 mod maintenance;
 #[cfg(not(loom))]
+mod navigation;
+#[cfg(not(loom))]
 mod options;
+#[cfg(not(loom))]
+mod page_table;
 #[cfg(not(loom))]
 mod pager;
 #[cfg(not(loom))]
@@ -33,17 +45,17 @@ mod pool;
 mod space;
 #[cfg(not(loom))]
 mod statistics;
+#[cfg(not(loom))]
+mod stream;
 
 #[cfg(not(loom))]
 pub use {
     append_hint::{AppendHint, AppendHints},
     error::{Fault, Interrupt, Miss, PoolError},
     file::superblock::{APPLICATION_BYTES, ROOTS},
-    io::extent_stream::ExtentStream,
+    guard::{AllocatedGuard, ExclusiveGuard, OptimisticGuard, SharedGuard},
     io::miss_queue::MissQueue,
-    io::page_stream::PageStream,
     options::{CAPACITY_BYTES_MIN, LogBarrier, POOL_BYTES_MIN, PoolOptions},
-    page::guard::{AllocatedGuard, ExclusiveGuard, OptimisticGuard, SharedGuard},
     page::optimistic_bytes::OptimisticBytes,
     page::state::SHARED_HOLDERS_MAX,
     pager::{
@@ -53,4 +65,6 @@ pub use {
     pool::Pool,
     replacement::resident_set::{EXTENT_PAGES_MAX, PAGE_ID_MAX},
     statistics::PoolStatistics,
+    stream::extent_stream::ExtentStream,
+    stream::page_stream::PageStream,
 };

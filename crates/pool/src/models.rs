@@ -9,8 +9,8 @@
 
 use crate::{
     append_hint::AppendHint,
-    io::cooperative::{CooperativeCompletion, Queues},
-    page::parking::ParkingLot,
+    io::cooperative::Queues,
+    page::parking::{CooperativeCompletion, ParkingLot},
     page::state::{PageState, Wake, Want},
     primitive::{Bug, plant, planted},
     replacement::budget::{Budget, Woken},
@@ -325,7 +325,7 @@ model!(the_resident_set_loses_no_entry, [InsertWithoutExchange, RemoveStopsAtEmp
         })
     });
     // The clock sees nothing but what was inserted.
-    set.advance(2, |extent| assert!(pages.contains(&extent)));
+    set.visit(1, 2, |extent| assert!(pages.contains(&extent)));
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     let mut seen = Vec::new();
     set.for_each(|extent| seen.push(extent));
@@ -485,7 +485,7 @@ fn somebody_else_ends_the_read() {
     let owner = {
         let shared = shared.clone();
         thread::spawn(move || {
-            // As `MissQueue::begin` does it. Nobody will ever reap.
+            // As `Reads::begin` does it. Nobody will ever reap.
             let begin = |reading: &mut Option<PageId>| *reading = Some(PAGE);
             let early = planted(Bug::LatchBeforeLock) && take(&shared.state);
             let mut reading = queue.lock().unwrap();
@@ -497,7 +497,7 @@ fn somebody_else_ends_the_read() {
     let waiter = {
         let shared = shared.clone();
         thread::spawn(move || {
-            // As `Core::wait` and `Core::help` do it.
+            // As `PageIo::wait` does it.
             while shared.state.load().is_exclusive() {
                 shared.lot.park(PAGE, &shared.state, Want::Read, None, || {
                     shared.queues.complete(

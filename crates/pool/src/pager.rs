@@ -174,14 +174,16 @@ pub trait Misses {
     /// How many reads were begun and not given back by [`reap`](Self::reap) yet.
     fn under_way(&self) -> usize;
 
-    /// Begins to read what is missing, if that can be done without waiting.
+    /// Begins to read what is missing, if that can be done without waiting. The device may hear of it only at the next
+    /// [`flush`](Self::flush) or [`reap`](Self::reap).
     ///
     /// # Errors
     /// If it is not allocated, or larger than the pool.
     fn begin(&mut self, miss: &Miss) -> Result<Begun, PoolError>;
 
     /// Begins to read single pages that will be wanted soon, neighbours by one request, and returns how many
-    /// requests there are: so many will be among what [`reap`](Self::reap) gives.
+    /// requests there are: so many will be among what [`reap`](Self::reap) gives. Pages that are in memory, are latched, or
+    /// are not allocated are left out; so is what finds no memory at once. What comes is the first to go again.
     fn begin_read_ahead(&mut self, pages: &[PageId]) -> usize;
 
     /// If memory is short, evicts pages of `passed`, from its beginning and until about `wanted` are free beyond what

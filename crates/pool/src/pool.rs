@@ -1,19 +1,22 @@
 //! The pool: a file whose pages are memory.
 
 use crate::{
-    core::{Core, Parts},
-    error::{Fault, Interrupt, Miss, PoolError},
+    allocator::Allocator,
+    checkpoint::checkpoint,
+    error::{Interrupt, PoolError},
     file::lifecycle,
-    file::superblock::{APPLICATION_BYTES, ROOTS, SUPERBLOCKS},
-    io::extent_stream::ExtentStream,
-    io::miss_queue::MissQueue,
-    io::page_stream::PageStream,
+    file::storage::Storage,
+    file::superblock::{APPLICATION_BYTES, ROOTS, SUPERBLOCKS, Superblock},
+    guard::{AllocatedGuard, ExclusiveGuard, OptimisticGuard, SharedGuard},
+    io::fault::Faults,
+    io::page_io::PageIo,
+    maintenance::background::BackgroundThread,
+    maintenance::prefault,
     options::{CAPACITY_BYTES_MIN, POOL_BYTES_MIN, PoolOptions},
-    page::guard::{AllocatedGuard, ExclusiveGuard, OptimisticGuard, SharedGuard},
-    page::optimistic_bytes::{LINE_BYTES, prefetch_line},
-    page::state::Word,
-    pager::{Allocation, AsynchronousReads, ChangeRecords, Navigation, Streams},
-    replacement::evict::Evictor,
+    page_table::PageTable,
+    pager::Navigation,
+    replacement::evictor::Evictor,
+    replacement::resident_pages::ResidentPages,
     replacement::resident_set::{EXTENT_PAGES_MAX, PAGE_ID_MAX},
     space::SpaceMap,
     statistics::PoolStatistics,
@@ -22,23 +25,17 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
-use vellum_base::{Bytes, Extent, PAGE_SIZE, PageId, PageKind};
-use vellum_vm::{
-    AlignedBuffer, CreateMode, DiskFile, File, FileOptions, Mapping, PageMemory, PageMemoryOptions,
-    ReleaseMethod, physical_bytes,
-};
-
-/// How many cache lines of a page are fetched ahead when a reference to it is followed: the header and the
-/// first slots of a tree's node.
-const PREFETCH_LINES: usize = 6;
+use vellum_base::{Extent, PAGE_SIZE, PageId, PageKind};
+use vellum_vm::{CreateMode, DiskFile, File, FileOptions, PageMemory, PageMemoryOptions, physical_bytes};
 
 /// A file of pages, of which as many are in memory as the limit allows. See the [crate](crate).
 ///
 /// Shared by threads; every method may be called from any.
 pub struct Pool {
     // Dropped first: the thread ends before the mapping goes.
-    evictor: Option<Evictor>,
-    core: Arc<Core>,
+    background: Option<BackgroundThread>,
+    // Owns the layers, each the one below it.
+    allocator: Arc<Allocator>,
     path: PathBuf,
     damaged_superblock: Option<PageId>,
 }
@@ -106,7 +103,7 @@ impl Pool {
         let (memory, capacity_pages) = Self::reserve(options, SUPERBLOCKS * PAGE_SIZE as u64, file.clone())?;
         let space = SpaceMap::new(capacity_pages, SUPERBLOCKS)?;
         let superblock = lifecycle::create(&*file, &options.application)?;
-        Self::start(options, Found { memory, capacity_pages, space, superblock, damaged: None, fresh: true })
+        Self::start(options, Found { memory, space, superblock, damaged: None, fresh: true })
     }
 
     /// As [`open`](Self::open), on any file.
@@ -122,7 +119,7 @@ impl Pool {
             Self::reserve(options, superblock.end.saturating_mul(PAGE_SIZE as u64), file.clone())?;
         let space = lifecycle::read_space_map(&*file, &superblock, capacity_pages)?;
         let damaged = opened.damaged_superblock;
-        Self::start(options, Found { memory, capacity_pages, space, superblock, damaged, fresh: false })
+        Self::start(options, Found { memory, space, superblock, damaged, fresh: false })
     }
 
     fn check(options: &PoolOptions) -> Result<(), PoolError> {
@@ -186,38 +183,37 @@ impl Pool {
 
     fn start(options: &PoolOptions, found: Found) -> Result<Self, PoolError> {
         let PageMemory { pages, releaser, file } = found.memory;
-        let state_bytes = (found.capacity_pages as usize * size_of::<u64>()).next_multiple_of(PAGE_SIZE);
-        let states = Mapping::reserve(state_bytes, "the states of the pages")?.for_table();
-        let size = file.size();
-        let size = size.map_err(|source| PoolError::Read { extent: Extent::page(PageId(0)), source })?;
-        // The device maps small pages only, and none but those that are asked for.
-        let faults_bring_memory = releaser.method() != ReleaseMethod::Exmap;
-        let core = Arc::new(Core::new(Parts {
-            capacity_pages: found.capacity_pages,
-            pool_pages: (options.pool_bytes / PAGE_SIZE as u64) as usize,
-            count_hits: options.count_hits,
-            huge_pages: options.huge_pages && faults_bring_memory,
-            prefault: options.background_eviction && !options.read_only && faults_bring_memory,
-            read_only: options.read_only,
-            releaser,
-            log: options.log.clone(),
-            space: found.space,
-            superblock: found.superblock,
-            marked_in_use: found.fresh,
-            file_pages: size / PAGE_SIZE as u64,
-            pages,
-            states,
-            file,
-        }));
+        let path = file.description().path.unwrap_or_default();
+        let table = PageTable::new(pages, releaser, options.count_hits, options.huge_pages)?;
+        let prefaults = options.background_eviction && !options.read_only && table.faults_bring_memory();
+        let capacity = table.capacity_pages();
+        let (space, superblock) = (found.space, found.superblock);
+        let storage = Storage::new(file, space, superblock, capacity, options.read_only, found.fresh)?;
+        let pages = ResidentPages::new(table, storage, (options.pool_bytes / PAGE_SIZE as u64) as usize);
+        let evictor = Evictor::new(pages, options.log.clone());
+        let allocator = Arc::new(Allocator::new(PageIo::new(Faults::new(evictor))));
+        if prefaults {
+            allocator.pages().window().ask_at(prefault::first_request(allocator.storage().space().end()));
+        }
         // Without the thread everything works as well, only less smoothly.
-        let evictor = options.background_eviction.then(|| Evictor::start(core.clone()).ok()).flatten();
-        let path = core.file.description().path.unwrap_or_default();
-        Ok(Self { evictor, core, path, damaged_superblock: found.damaged })
+        let start = || BackgroundThread::start(allocator.clone()).ok();
+        let background = options.background_eviction.then(start).flatten();
+        Ok(Self { background, allocator, path, damaged_superblock: found.damaged })
+    }
+
+    #[inline]
+    pub(crate) fn allocator(&self) -> &Allocator {
+        &self.allocator
     }
 
     #[cfg(test)]
-    pub(crate) fn core(&self) -> &Core {
-        &self.core
+    pub(crate) fn evictor(&self) -> &Evictor {
+        self.allocator.evictor()
+    }
+
+    #[inline]
+    pub(crate) fn table(&self) -> &PageTable {
+        self.allocator.table()
     }
 
     /// The file's path; empty for a file that has none.
@@ -232,7 +228,7 @@ impl Pool {
     /// If `slot` is not below `ROOTS`.
     pub fn root_slot(&self, slot: usize) -> u64 {
         assert!(slot < ROOTS, "a file has {ROOTS} roots");
-        self.core.lock_superblock().roots[slot]
+        self.allocator.storage().lock_superblock().roots[slot]
     }
 
     /// Sets a root; durable when the file is closed.
@@ -244,8 +240,8 @@ impl Pool {
     /// If `slot` is not below `ROOTS`.
     pub fn set_root_slot(&self, slot: usize, value: u64) -> Result<(), PoolError> {
         assert!(slot < ROOTS, "a file has {ROOTS} roots");
-        self.core.admit_changes()?;
-        self.core.lock_superblock().roots[slot] = value;
+        self.allocator.evictor().admit_changes()?;
+        self.allocator.storage().lock_superblock().roots[slot] = value;
         Ok(())
     }
 
@@ -265,8 +261,8 @@ impl Pool {
     /// # Errors
     /// If it is not allocated as such, cannot be read, is damaged, or does not fit into the pool.
     pub fn shared(&self, extent: Extent) -> Result<SharedGuard<'_>, PoolError> {
-        self.core.latch_shared(extent)?;
-        Ok(SharedGuard::adopt(&self.core, extent))
+        self.allocator.io().latch_shared(extent)?;
+        Ok(SharedGuard::adopt(self.table(), extent))
     }
 
     /// Latches an extent exclusively, reading it in if need be; waits for who holds it.
@@ -274,8 +270,8 @@ impl Pool {
     /// # Errors
     /// As for [`shared`](Self::shared); and if the file is open for reading only.
     pub fn exclusive(&self, extent: Extent) -> Result<ExclusiveGuard<'_>, PoolError> {
-        self.core.latch_exclusive(extent)?;
-        Ok(ExclusiveGuard::adopt(&self.core, extent))
+        self.allocator.io().latch_exclusive(extent)?;
+        Ok(ExclusiveGuard::adopt(&self.allocator, extent))
     }
 
     /// Allocates an extent of `pages` pages: zeroes behind a header of `kind`, latched exclusively.
@@ -289,28 +285,28 @@ impl Pool {
         assert!(pages > 0 && kind.0 > 0, "an extent has at least one page, and a kind");
         if pages > EXTENT_PAGES_MAX {
             let extent = Extent { head: PageId(0), pages };
-            return Err(PoolError::LargerThanPool { extent, pool_pages: self.core.budget.limit() });
+            return Err(PoolError::LargerThanPool { extent, pool_pages: self.limit_pages() });
         }
-        let extent = self.core.allocate(pages, kind)?;
-        Ok(AllocatedGuard::adopt(&self.core, extent))
+        let extent = self.allocator.allocate(pages, kind)?;
+        Ok(AllocatedGuard::adopt(&self.allocator, extent))
     }
 
     /// Shows every allocated extent to `visit`, in ascending order: the superblocks, the space map if the
     /// file has not been changed since it was opened, and what the application allocated. What was
-    /// [discarded](Allocation::discard) while somebody still read it is free, and not shown.
+    /// [discarded](crate::Allocation::discard) while somebody still read it is free, and not shown.
     pub fn for_each_extent(&self, visit: impl FnMut(Extent)) {
-        self.core.for_each_extent(visit);
+        self.allocator.for_each_extent(visit);
     }
 
     /// The extents that belong to the pool itself and not to the application.
     pub fn own_extents(&self) -> Vec<Extent> {
         let superblocks = (0..SUPERBLOCKS).map(|page| Extent::page(PageId(page)));
-        superblocks.chain(self.core.lock_superblock().space_map).collect()
+        superblocks.chain(self.allocator.storage().lock_superblock().space_map).collect()
     }
 
     /// Whether exactly this extent is allocated.
     pub fn is_extent(&self, extent: Extent) -> bool {
-        self.core.space.is_extent(extent)
+        self.allocator.storage().space().is_extent(extent)
     }
 
     /// The copy of the superblock that was found damaged when the file was opened, if one was. The other
@@ -321,12 +317,32 @@ impl Pool {
 
     /// What the pool has done, and how it stands.
     pub fn statistics(&self) -> PoolStatistics {
-        self.core.counters.collect(&self.core)
+        let (table, storage, counters) = (self.table(), self.allocator.storage(), self.table().counters());
+        PoolStatistics {
+            hits: table.counts_hits().then(|| counters.hits.get()),
+            misses: counters.misses.get(),
+            pages_read: counters.pages_read.get(),
+            pages_evicted: counters.pages_evicted.get(),
+            pages_written: counters.pages_written.get(),
+            write_errors: counters.write_errors.get(),
+            eviction_batches: counters.eviction_batches.get(),
+            waits: counters.waits.get(),
+            restarts: counters.restarts.get(),
+            frees_refused: counters.frees_refused.get(),
+            releases_refused: counters.releases_refused.get(),
+            pages_resident: self.allocator.budget().used() as u64,
+            pages_limit: self.limit_pages() as u64,
+            pages_huge: table.huge_runs().pages(),
+            pages_allocated: storage.space().allocated_pages(),
+            pages_in_file: storage.space().end(),
+            release_method: table.release_method(),
+            file: storage.file().description(),
+        }
     }
 
     /// The most pages that may be in memory.
     pub fn limit_pages(&self) -> usize {
-        self.core.budget.limit()
+        self.allocator.budget().limit()
     }
 
     /// Writes everything, makes it durable and marks the file as cleanly closed. The pool can be used on;
@@ -336,7 +352,7 @@ impl Pool {
     /// If something cannot be written: it is still in memory then, and may be tried again. After a failed
     /// *sync* every further attempt fails.
     pub fn checkpoint(&mut self) -> Result<(), PoolError> {
-        self.core.checkpoint()
+        checkpoint(&self.allocator)
     }
 
     /// Closes the file cleanly. Call [`checkpoint`](Self::checkpoint) first to be able to try again if it
@@ -347,301 +363,21 @@ impl Pool {
     pub fn close(mut self) -> Result<(), PoolError> {
         self.checkpoint()
     }
-
-    /// Waits for whatever made an optimistic look impossible.
-    fn look_failed(&self, page: PageId, now: Word, miss: Miss) -> Interrupt {
-        if now.is_evicted() { Interrupt::Miss(miss) } else { Interrupt::Conflict(page) }
-    }
-
-    /// A page that something refers to, if it lies within the capacity.
-    #[inline]
-    fn within(&self, page: PageId) -> bool {
-        page.0 < self.core.capacity_pages
-    }
-
-    #[cold]
-    fn dangling(referrer: PageId, page: PageId) -> Interrupt {
-        PoolError::Corruption { extent: Extent::page(referrer), fault: Fault::Reference(page.0) }.into()
-    }
-
-    /// Fetches the first lines of a page, which a look at it will need, all at once. The page need not even exist.
-    #[inline(always)]
-    fn prefetch_lines(&self, page: PageId) {
-        let start = self.core.address_of_any(page);
-        for line in 0..PREFETCH_LINES {
-            prefetch_line(start.wrapping_add(line * LINE_BYTES));
-        }
-    }
-
-    /// [`Navigation::root`] if the page cannot simply be read.
-    #[cold]
-    #[inline(never)]
-    fn root_closely(&self, page: PageId) -> Result<OptimisticGuard<'_>, Interrupt> {
-        if !self.within(page) {
-            return Err(Self::dangling(page, page));
-        }
-        OptimisticGuard::begin(&self.core, page)
-            .map_err(|now| self.look_failed(page, now, Miss::certain(Extent::page(page))))
-    }
-
-    /// [`Navigation::child`] if `page`, to which the parent refers, cannot simply be read.
-    // The guard is taken by value, so that it need not lie in memory while all is well.
-    #[cold]
-    #[inline(never)]
-    fn child_closely<'p>(
-        &'p self,
-        parent: OptimisticGuard<'p>,
-        page: PageId,
-    ) -> Result<OptimisticGuard<'p>, Interrupt> {
-        if !self.within(page) {
-            parent.validate()?;
-            return Err(Self::dangling(parent.id(), page));
-        }
-        self.follow(&parent, page, OptimisticGuard::begin(&self.core, page))
-    }
-
-    /// What a look at `page`, to which the parent refers, comes to.
-    #[inline]
-    fn follow<'p>(
-        &'p self,
-        parent: &OptimisticGuard<'p>,
-        page: PageId,
-        look: Result<OptimisticGuard<'p>, Word>,
-    ) -> Result<OptimisticGuard<'p>, Interrupt> {
-        match look {
-            Ok(child) => {
-                parent.validate()?;
-                Ok(child)
-            }
-            Err(now) => {
-                let miss = parent.miss(Extent::page(page))?;
-                Err(self.look_failed(page, now, miss))
-            }
-        }
-    }
-
-    /// The page to which the parent refers at `place`.
-    #[inline]
-    fn referred(&self, parent: &OptimisticGuard<'_>, place: usize) -> Result<PageId, Interrupt> {
-        let page = PageId(parent.bytes().u64_at(place));
-        if self.within(page) {
-            return Ok(page);
-        }
-        parent.validate()?;
-        Err(Self::dangling(parent.id(), page))
-    }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // The evictor ends before the mapping goes. A pool that is dropped and not closed leaves the file
+        // The thread ends before the mapping goes. A pool that is dropped and not closed leaves the file
         // marked as in use, if it was changed.
-        self.evictor = None;
+        self.background = None;
     }
 }
 
 /// What was found in, or made of, the file.
 struct Found {
     memory: PageMemory,
-    capacity_pages: u64,
     space: SpaceMap,
-    superblock: crate::file::superblock::Superblock,
+    superblock: Superblock,
     damaged: Option<PageId>,
     fresh: bool,
-}
-
-impl Navigation for Pool {
-    type Optimistic<'p> = OptimisticGuard<'p>;
-    type Shared<'p> = SharedGuard<'p>;
-    type Exclusive<'p> = ExclusiveGuard<'p>;
-
-    #[inline(always)]
-    fn root(&self, page: PageId) -> Result<OptimisticGuard<'_>, Interrupt> {
-        match OptimisticGuard::look(&self.core, page) {
-            Some(root) => Ok(root),
-            None => self.root_closely(page),
-        }
-    }
-
-    #[inline(always)]
-    fn child<'p>(
-        &'p self,
-        parent: &OptimisticGuard<'p>,
-        place: usize,
-    ) -> Result<OptimisticGuard<'p>, Interrupt> {
-        self.prefetch_lines(PageId(parent.bytes().u64_at(place)));
-        self.child_fetched(parent, place)
-    }
-
-    #[inline(always)]
-    fn child_fetched<'p>(
-        &'p self,
-        parent: &OptimisticGuard<'p>,
-        place: usize,
-    ) -> Result<OptimisticGuard<'p>, Interrupt> {
-        let page = PageId(parent.bytes().u64_at(place));
-        match OptimisticGuard::look(&self.core, page) {
-            Some(child) if parent.is_valid() => Ok(child),
-            _ => self.child_closely(*parent, page),
-        }
-    }
-
-    fn child_in_passing<'p>(
-        &'p self,
-        parent: &OptimisticGuard<'p>,
-        place: usize,
-    ) -> Result<OptimisticGuard<'p>, Interrupt> {
-        let page = self.referred(parent, place)?;
-        self.prefetch_lines(page);
-        self.follow(parent, page, OptimisticGuard::begin_in_passing(&self.core, page))
-    }
-
-    fn child_of_latched<'p>(
-        &'p self,
-        parent: &ExclusiveGuard<'p>,
-        place: usize,
-    ) -> Result<OptimisticGuard<'p>, Interrupt> {
-        let page = PageId(parent.page().u64_at(place));
-        if !self.within(page) {
-            return Err(Self::dangling(parent.id(), page));
-        }
-        // The parent's version will differ by the time the miss is resolved, if it is changed; if it is
-        // not, the reference still stands.
-        OptimisticGuard::begin(&self.core, page)
-            .map_err(|now| self.look_failed(page, now, Miss::of_latched(&self.core, parent.id(), page)))
-    }
-
-    #[inline]
-    fn reacquire(&self, page: PageId, token: u64) -> Option<OptimisticGuard<'_>> {
-        OptimisticGuard::reacquire(&self.core, page, token)
-    }
-
-    #[inline]
-    fn relax<'p>(&'p self, guard: ExclusiveGuard<'p>) -> OptimisticGuard<'p> {
-        guard.relax()
-    }
-
-    #[inline]
-    fn prefetch(&self, page: PageId, at: usize, bytes: usize) {
-        self.core.prefetch(page, at, bytes);
-    }
-
-    fn shared<'p>(
-        &'p self,
-        parent: &OptimisticGuard<'p>,
-        extent: Extent,
-    ) -> Result<SharedGuard<'p>, Interrupt> {
-        let beyond = extent.head.0.saturating_add(extent.pages as u64) > self.core.capacity_pages;
-        if beyond || extent.pages == 0 {
-            parent.validate()?;
-            return Err(Self::dangling(parent.id(), extent.head));
-        }
-        let state = self.core.state(extent.head);
-        let now = state.load();
-        if now.is_evicted() {
-            return Err(Interrupt::Miss(parent.miss(extent)?));
-        }
-        if !state.try_shared(now) {
-            return Err(Interrupt::Conflict(extent.head));
-        }
-        let guard = SharedGuard::adopt(&self.core, extent);
-        // The latch keeps the extent from being freed; whether it still was what the parent refers to when
-        // it was latched, the parent tells.
-        parent.validate()?;
-        if !self.core.is_allocated(extent) {
-            return Err(PoolError::not_allocated(extent).into());
-        }
-        Ok(guard)
-    }
-
-    fn shared_certain(&self, extent: Extent) -> Result<SharedGuard<'_>, PoolError> {
-        Pool::shared(self, extent)
-    }
-
-    fn limit_pages(&self) -> usize {
-        Pool::limit_pages(self)
-    }
-
-    fn outage(&self) -> Option<PoolError> {
-        self.core.outage.error()
-    }
-
-    #[cold]
-    fn resolve(&self, interrupt: Interrupt) -> Result<(), PoolError> {
-        match interrupt {
-            Interrupt::Conflict(page) => {
-                self.core.counters.restarts.add(1);
-                if self.within(page) {
-                    self.core.wait_after_conflict(page);
-                }
-                Ok(())
-            }
-            Interrupt::Miss(miss) => {
-                self.core.counters.restarts.add(1);
-                self.core.fault(miss)
-            }
-            Interrupt::Fatal(error) => Err(*error),
-        }
-    }
-}
-
-impl Allocation for Pool {
-    type Allocated<'p> = AllocatedGuard<'p>;
-
-    fn allocate(&self, pages: u32, kind: PageKind) -> Result<AllocatedGuard<'_>, PoolError> {
-        Pool::allocate(self, pages, kind)
-    }
-
-    fn discard(&self, extent: Extent) -> Result<(), PoolError> {
-        self.core.discard(extent)
-    }
-
-    fn is_extent(&self, extent: Extent) -> bool {
-        Pool::is_extent(self, extent)
-    }
-}
-
-impl ChangeRecords for Pool {}
-
-impl AsynchronousReads for Pool {
-    type Misses<'p> = MissQueue<'p>;
-
-    fn misses(&self, depth: usize) -> Result<MissQueue<'_>, PoolError> {
-        MissQueue::new(&self.core, depth)
-    }
-
-    fn is_latched(&self, page: PageId) -> bool {
-        self.within(page) && self.core.state(page).load().is_exclusive()
-    }
-
-    fn is_evicted(&self, page: PageId) -> bool {
-        self.within(page) && self.core.state(page).load().is_evicted()
-    }
-}
-
-impl Streams for Pool {
-    type Stream<'p> = ExtentStream<'p>;
-    type Pages<'p> = PageStream<'p>;
-
-    fn stream(&self, pages: u32, kind: PageKind) -> Result<ExtentStream<'_>, PoolError> {
-        ExtentStream::begin(&self.core, pages, kind)
-    }
-
-    fn pages(&self, kind: PageKind) -> Result<PageStream<'_>, PoolError> {
-        PageStream::begin(&self.core, kind)
-    }
-
-    fn read_part<'p>(
-        &'p self,
-        parent: &OptimisticGuard<'p>,
-        extent: Extent,
-        first_page: u32,
-        buffer: &mut AlignedBuffer,
-    ) -> Result<(), Interrupt> {
-        if extent.head.0.saturating_add(extent.pages as u64) > self.core.capacity_pages {
-            parent.validate()?;
-            return Err(Self::dangling(parent.id(), extent.head));
-        }
-        self.core.read_part(parent, extent, first_page, buffer)
-    }
 }

@@ -18,6 +18,11 @@ pub(crate) use std::{
     },
 };
 
+/// Locks what a panic cannot leave half-done: nothing panics under these locks but for a broken invariant.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
 /// Bugs that the models plant, one at a time, to show that they would find them.
 #[cfg_attr(not(loom), allow(dead_code))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

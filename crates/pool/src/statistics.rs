@@ -81,28 +81,3 @@ pub struct PoolStatistics {
     /// How the file is read and written.
     pub file: FileDescription,
 }
-
-impl Counters {
-    pub(crate) fn collect(&self, core: &crate::core::Core) -> PoolStatistics {
-        PoolStatistics {
-            hits: core.count_hits.then(|| self.hits.get()),
-            misses: self.misses.get(),
-            pages_read: self.pages_read.get(),
-            pages_evicted: self.pages_evicted.get(),
-            pages_written: self.pages_written.get(),
-            write_errors: self.write_errors.get(),
-            eviction_batches: self.eviction_batches.get(),
-            waits: self.waits.get(),
-            restarts: self.restarts.get(),
-            frees_refused: self.frees_refused.get(),
-            releases_refused: self.releases_refused.get(),
-            pages_resident: core.budget.used() as u64,
-            pages_limit: core.budget.limit() as u64,
-            pages_huge: core.huge.pages(),
-            pages_allocated: core.space.allocated_pages(),
-            pages_in_file: core.space.end(),
-            release_method: core.releaser.method(),
-            file: core.file.description(),
-        }
-    }
-}

@@ -1,4 +1,5 @@
-//! A file's life: created, opened, marked as in use before its first change, closed cleanly.
+//! A file's life: created, opened, marked as in use before its first change, closed cleanly. Here are its bytes: what is
+//! written to a new file, and what makes an existing one fit to be opened. `storage` is the open file.
 //!
 //! The superblocks say "in use" from before the first change until everything is written and the space map
 //! with it. A file that says so when it is opened was not closed: some of its pages are from one
@@ -8,20 +9,17 @@
 //! damage to either of them later is not mistaken for an older state.
 
 use crate::{
-    core::{Core, Memory, lock},
     error::{Fault, PoolError},
     file::superblock::{APPLICATION_BYTES, Decoded, FORMAT_VERSION, ROOTS, SUPERBLOCKS, Superblock},
     space::{ImageFault, SpaceMap},
 };
-use std::{path::PathBuf, sync::atomic::Ordering};
-use vellum_base::{
-    Extent, HEADER_BYTES, Lsn, PAGE_SIZE, PageHeader, PageId, PageKind, stamp_checksum, verify_header,
-};
+use std::path::PathBuf;
+use vellum_base::{Extent, HEADER_BYTES, PAGE_SIZE, PageId, PageKind, verify_header};
 use vellum_vm::{AlignedBuffer, File};
 
 /// Writes two superblocks with the next two generations, and makes them durable. The generation grows also
 /// if that fails, so that what is written later counts as newer than what this may have left behind.
-fn write_superblocks(file: &dyn File, superblock: &mut Superblock) -> Result<(), PoolError> {
+pub(crate) fn write_superblocks(file: &dyn File, superblock: &mut Superblock) -> Result<(), PoolError> {
     let mut buffer = AlignedBuffer::new(PAGE_SIZE);
     superblock.generation += SUPERBLOCKS;
     let last = superblock.generation;
@@ -34,7 +32,7 @@ fn write_superblocks(file: &dyn File, superblock: &mut Superblock) -> Result<(),
     Ok(())
 }
 
-fn write_buffer(file: &dyn File, extent: Extent, buffer: &AlignedBuffer) -> Result<(), PoolError> {
+pub(crate) fn write_buffer(file: &dyn File, extent: Extent, buffer: &AlignedBuffer) -> Result<(), PoolError> {
     // SAFETY: the buffer is borrowed for the duration, and as long as the extent.
     let written = unsafe { file.write(extent.head.offset(), buffer.as_ptr(), extent.bytes()) };
     written.map_err(|source| PoolError::Write { extent, source })
@@ -48,7 +46,7 @@ fn read_buffer(file: &dyn File, extent: Extent) -> Result<AlignedBuffer, PoolErr
     Ok(buffer)
 }
 
-/// How long the map of a file of `end` pages is, in pages. It has room for its own pages too: it may lie behind
+/// How long the map of a file of `end` pages is, in pages. It has room for its own pages too: it may lie after
 /// everything else, and then covers itself.
 pub(crate) fn space_map_pages(end: u64) -> u32 {
     let image_pages = |pages| (HEADER_BYTES + SpaceMap::image_bytes(pages)).div_ceil(PAGE_SIZE) as u64;
@@ -237,170 +235,6 @@ pub(crate) fn read_space_map(
     Ok(map)
 }
 
-impl Core {
-    /// Asks whether something may be changed: called before it is.
-    ///
-    /// # Errors
-    /// If the file is open for reading only or can never be closed cleanly, its superblocks cannot be written, or
-    /// pages cannot, so that what is changed could not leave memory.
-    #[inline]
-    pub(crate) fn admit_changes(&self) -> Result<(), PoolError> {
-        // Acquire: whoever sees it set may reuse the space of the old space map.
-        if self.changes_admitted.load(Ordering::Acquire) { Ok(()) } else { self.admit_changes_first() }
-    }
-
-    #[cold]
-    fn admit_changes_first(&self) -> Result<(), PoolError> {
-        if self.is_poisoned() {
-            return Err(Self::earlier_sync_failed());
-        }
-        if self.outage.lasts() {
-            self.try_to_write()?;
-        }
-        self.mark_in_use()?;
-        self.changes_admitted.store(true, Ordering::Release);
-        Ok(())
-    }
-
-    fn earlier_sync_failed() -> PoolError {
-        PoolError::Sync(std::io::Error::other("an earlier attempt failed"))
-    }
-
-    fn poison(&self) {
-        self.poisoned.store(true, Ordering::Release);
-        self.changes_admitted.store(false, Ordering::Release);
-    }
-
-    /// Makes the superblocks say "in use", if they do not yet.
-    pub(crate) fn mark_in_use(&self) -> Result<(), PoolError> {
-        if self.marked_in_use.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        if self.read_only {
-            return Err(PoolError::ReadOnly);
-        }
-        let mut superblock = self.lock_superblock();
-        if self.marked_in_use.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        // From here on the file may say "in use", whether or not writing that succeeds.
-        superblock.closed = false;
-        let old_map = superblock.space_map.take();
-        if let Err(error) = write_superblocks(&*self.file, &mut superblock) {
-            superblock.space_map = old_map;
-            return Err(error);
-        }
-        if let Some(extent) = old_map {
-            // Others take the old map's place only if there is room for the next one elsewhere.
-            match self.grow_file_for(self.space.end()) {
-                Ok(()) => self.free_space_map(extent),
-                Err(_) => superblock.space_map = old_map,
-            }
-        }
-        self.marked_in_use.store(true, Ordering::Release);
-        Ok(())
-    }
-
-    pub(crate) fn lock_superblock(&self) -> std::sync::MutexGuard<'_, Superblock> {
-        lock(&self.superblock)
-    }
-
-    /// Writes everything, makes it durable and marks the file as cleanly closed. The caller sees to it that
-    /// nobody else uses the pool. May be called again if it fails, and used on if it succeeds.
-    pub(crate) fn checkpoint(&self) -> Result<(), PoolError> {
-        if self.panicked.load(Ordering::Acquire) {
-            return Err(PoolError::Panicked);
-        }
-        let _pause = lock(&self.background);
-        self.free_pending();
-        let closed = self.lock_superblock().closed;
-        if closed && !self.space.is_changed() && self.changed_extents().is_empty() {
-            return Ok(());
-        }
-        if self.is_poisoned() {
-            return Err(Self::earlier_sync_failed());
-        }
-        // Also after an attempt that failed, so that the map which that left behind is freed.
-        self.mark_in_use()?;
-        self.flush()?;
-        let (extent, end) = self.write_space_map()?;
-        self.cut_file(end);
-        if let Err(error) = self.sync() {
-            self.lock_superblock().space_map = Some(extent);
-            return Err(error);
-        }
-        let mut superblock = self.lock_superblock();
-        superblock.closed = true;
-        superblock.space_map = Some(extent);
-        superblock.end = end;
-        // From here on the file may say "closed", so the next change has to say "in use" again first,
-        // whether or not this succeeds.
-        self.marked_in_use.store(false, Ordering::Release);
-        self.changes_admitted.store(false, Ordering::Release);
-        let written = write_superblocks(&*self.file, &mut superblock);
-        superblock.closed = written.is_ok();
-        if let Err(PoolError::Sync(_)) = written {
-            self.poison();
-        }
-        written
-    }
-
-    /// Cuts off what was preallocated. If that fails, the file is merely longer than it need be.
-    fn cut_file(&self, end: u64) {
-        let mut file_pages = lock(&self.file_pages);
-        if *file_pages > end && self.file.truncate(end * PAGE_SIZE as u64).is_ok() {
-            *file_pages = end;
-        }
-    }
-
-    fn sync(&self) -> Result<(), PoolError> {
-        self.file.sync().map_err(|source| {
-            // After a failed sync the system may have dropped what was to be written, and a second one may
-            // succeed all the same. Nothing can be promised about this file any more.
-            self.poison();
-            PoolError::Sync(source)
-        })
-    }
-
-    /// Writes the space map to a newly allocated extent, which it includes. Returns that and the number of
-    /// pages that the map covers.
-    fn write_space_map(&self) -> Result<(Extent, u64), PoolError> {
-        // One whose place was kept, because there is no other.
-        if let Some(kept) = self.lock_superblock().space_map.take() {
-            self.free_space_map(kept);
-        }
-        self.space.trim();
-        let pages = space_map_pages(self.space.end());
-        let mut prefaulted = 0..0;
-        let extent = self.space.allocate(pages, |end| {
-            self.grow_file(end)?;
-            prefaulted = self.prefault.leave(end);
-            Ok::<_, PoolError>(())
-        })?;
-        self.release_prefaulted(prefaulted);
-        self.claim(extent, Memory::Drop);
-        self.space_map_head.store(extent.head.0, Ordering::Release);
-        self.wake(extent.head, self.state(extent.head).release_exclusive_evicted());
-        let end = self.space.end();
-        let mut buffer = AlignedBuffer::new(extent.bytes());
-        self.space.write_image(end, buffer.get_mut(HEADER_BYTES..).unwrap_or_default());
-        PageHeader { extent, lsn: Lsn(0), kind: PageKind::SPACE_MAP }.write(&mut buffer);
-        stamp_checksum(&mut buffer);
-        if let Err(error) = write_buffer(&*self.file, extent, &buffer) {
-            self.lock_superblock().space_map = Some(extent);
-            return Err(error);
-        }
-        Ok((extent, end))
-    }
-
-    /// Gives the place of a space map to others. Nobody latches what is the pool's own, and it remains so until it is
-    /// free.
-    fn free_space_map(&self, extent: Extent) {
-        self.space.free(extent);
-        self.space_map_head.store(0, Ordering::Release);
-    }
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::space_map_pages;
@@ -414,20 +248,20 @@ mod tests {
     fn closed(file: &SimulatedFile, pages: u64, hole: bool) -> (u64, Extent) {
         let options = options();
         let mut pool = Pool::create_on(Arc::new(file.clone()), &options).unwrap();
-        let core = pool.core();
+        let storage = pool.allocator().storage();
         let mut large = Vec::new();
-        while core.space.end() < pages {
-            let length = (pages - core.space.end()).min((1 << 24) - 1) as u32;
-            let extent = core.space.allocate(length, |pages| core.grow_file_for(pages)).unwrap();
-            core.space.publish(extent);
+        while storage.space().end() < pages {
+            let length = (pages - storage.space().end()).min((1 << 24) - 1) as u32;
+            let extent = storage.allocate(length, |_| ()).unwrap();
+            storage.space().publish(extent);
             large.push(extent);
         }
         if hole {
-            assert!(core.space.free(large[1]));
+            assert!(storage.space().free(large[1]));
         }
         drop(pool.allocate(1, PageKind::USER).unwrap().keep());
         pool.checkpoint().unwrap();
-        (pool.core().space.end(), pool.own_extents().last().copied().unwrap())
+        (pool.allocator().storage().space().end(), pool.own_extents().last().copied().unwrap())
     }
 
     fn options() -> PoolOptions {
@@ -447,7 +281,7 @@ mod tests {
                 let (end, map) = closed(&file, pages, hole);
                 assert_eq!(map.end() == PageId(end), !hole, "the map lies at {map} of {end} pages");
                 let pool = Pool::open_on(Arc::new(file), &options()).unwrap();
-                assert_eq!(pool.core().space.end(), end);
+                assert_eq!(pool.allocator().storage().space().end(), end);
             }
         }
     }

@@ -1,4 +1,6 @@
-//! A file's life: creating, opening, checkpointing and closing it, and the superblocks that say which of these it is in.
+//! The file: its superblocks, what makes it one of ours, and what is open of it.
 
 pub(crate) mod lifecycle;
+pub(crate) mod outage;
+pub(crate) mod storage;
 pub(crate) mod superblock;

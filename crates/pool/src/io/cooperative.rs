@@ -15,19 +15,11 @@
 //! - A queue that somebody has locked is not waited for, because the owner may wait in it for the device. The
 //!   sleeper cannot know whether the page is in it, sleeps for a moment only, and looks again.
 
-use crate::primitive::Mutex;
+use crate::{
+    page::parking::CooperativeCompletion,
+    primitive::{Mutex, lock},
+};
 use std::sync::Arc;
-
-/// What a look at the queues found.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum CooperativeCompletion {
-    /// No queue reads the page: whoever latched it will give it up.
-    NotReading,
-    /// A queue was busy, and may read the page.
-    Unsure,
-    /// A queue read the page, and some of its reads have been ended.
-    Completed,
-}
 
 /// All queues of a pool.
 pub struct Queues<Q> {
@@ -41,20 +33,19 @@ impl<Q> Queues<Q> {
 
     /// Adds a queue, before it reads anything.
     pub fn add(&self, queue: Arc<Mutex<Q>>) {
-        self.all.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(queue);
+        lock(&self.all).push(queue);
     }
 
     /// Takes a queue out that reads nothing any more.
     pub fn remove(&self, queue: &Arc<Mutex<Q>>) {
-        let mut all = self.all.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        all.retain(|other| !Arc::ptr_eq(other, queue));
+        lock(&self.all).retain(|other| !Arc::ptr_eq(other, queue));
     }
 
     /// Looks for the queue that `reads` the page in question, and if it is there, lets `finish` wait until one of
     /// its reads is done and end those that are.
     pub fn complete(&self, reads: impl Fn(&Q) -> bool, finish: impl Fn(&mut Q)) -> CooperativeCompletion {
         // A copy, so that queues may come and go while this one waits.
-        let all = self.all.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone();
+        let all = lock(&self.all).clone();
         let mut found = CooperativeCompletion::NotReading;
         for queue in all {
             match queue.try_lock() {

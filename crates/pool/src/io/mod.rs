@@ -1,11 +1,12 @@
-//! Reads and writes past a latch: misses that do not stop a thread, and streams of pages and of extents.
+//! How pages come into memory: blocking misses and asynchronous ones, which enter through one place, and waiting for pages
+//! that somebody else reads.
 
 pub(crate) mod cooperative;
 #[cfg(not(loom))]
-pub(crate) mod extent_stream;
+pub(crate) mod fault;
 #[cfg(not(loom))]
 pub(crate) mod miss_queue;
 #[cfg(not(loom))]
-pub(crate) mod outage;
+pub(crate) mod page_io;
 #[cfg(not(loom))]
-pub(crate) mod page_stream;
+pub(crate) mod reads;

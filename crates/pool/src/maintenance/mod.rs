@@ -1,4 +1,5 @@
-//! What the background thread does when it does not have to make room: huge pages, and memory for new pages.
+//! What the background thread does: room, memory for new pages, and huge pages.
 
+pub(crate) mod background;
 pub(crate) mod huge_pages;
 pub(crate) mod prefault;

@@ -1,7 +1,7 @@
-//! One page: its state word, the guards on it, waiting for its latch, and reading its bytes without one.
+//! One page: its state word, waiting for its latch, reading its bytes without one; and runs of pages as huge pages.
 
 #[cfg(not(loom))]
-pub(crate) mod guard;
+pub(crate) mod huge_runs;
 #[cfg(not(loom))]
 pub(crate) mod optimistic_bytes;
 pub(crate) mod parking;

@@ -9,9 +9,8 @@
 //! wait; if it did not, it does not sleep.
 
 use crate::{
-    io::cooperative::CooperativeCompletion,
     page::state::{PageState, Wake, Want},
-    primitive::{Bug, Condvar, Mutex, MutexGuard, planted},
+    primitive::{Bug, Condvar, Mutex, MutexGuard, lock, planted},
 };
 use std::time::Duration;
 use vellum_base::PageId;
@@ -23,6 +22,17 @@ const UNSURE_MAX: Duration = Duration::from_millis(1);
 const BUCKETS: usize = 256;
 #[cfg(loom)]
 const BUCKETS: usize = 1;
+
+/// What became of the wish that the page's read, if it is being read, be ended by the thread that wants it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CooperativeCompletion {
+    /// No queue reads the page: the thread that latched it will give it up.
+    NotReading,
+    /// A queue was busy, and may read the page.
+    Unsure,
+    /// A queue read the page, and some of its reads have been ended.
+    Completed,
+}
 
 /// The parking lot of a pool.
 pub struct ParkingLot {
@@ -63,8 +73,7 @@ impl ParkingLot {
             CooperativeCompletion::NotReading => most,
         };
         let bucket = self.bucket(page);
-        // A poisoned mutex guards nothing here: `()` cannot be broken.
-        let guard = bucket.mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let guard = lock(&bucket.mutex);
         if !state.must_sleep(want) && !planted(Bug::SleepWithoutLook) {
             return false;
         }
@@ -84,7 +93,7 @@ impl ParkingLot {
     fn wake_all(&self, page: PageId) {
         let bucket = self.bucket(page);
         if !planted(Bug::WakeWithoutLock) {
-            drop(bucket.mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
+            drop(lock(&bucket.mutex));
         }
         bucket.condition.notify_all();
     }

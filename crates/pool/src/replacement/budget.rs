@@ -5,7 +5,7 @@
 //! sleeps, and both do so across a sequentially consistent fence, so one of them sees the other. In the same way
 //! the thread is asked to fetch memory.
 
-use crate::primitive::{AtomicBool, AtomicUsize, Bug, Condvar, Mutex, MutexGuard, Ordering, fence, planted};
+use crate::primitive::{AtomicBool, AtomicUsize, Bug, Condvar, Mutex, Ordering, fence, lock, planted};
 
 /// Counts pages that are resident or about to be; never passes its limit.
 pub struct Budget {
@@ -122,7 +122,7 @@ impl Budget {
         }
         if self.evictor_asleep.load(Ordering::Relaxed) {
             // With the lock, the evictor is either asleep or has yet to look at the count.
-            let _stop = self.lock();
+            let _stop = lock(&self.stop);
             if self.evictor_asleep.swap(false, Ordering::Relaxed) {
                 self.wake.notify_one();
             }
@@ -131,7 +131,7 @@ impl Budget {
 
     /// The evictor sleeps until it is needed, or for about as long as `patience`.
     pub fn sleep_until_low(&self, patience: Option<std::time::Duration>) -> Woken {
-        let mut stop = self.lock();
+        let mut stop = lock(&self.stop);
         let mut waited = false;
         loop {
             if *stop {
@@ -170,24 +170,19 @@ impl Budget {
     /// The evictor found nothing to evict: it waits a moment. Returns false when it must end.
     #[cfg(not(loom))]
     pub fn pause(&self, time: std::time::Duration) -> bool {
-        let woken = self.wake.wait_timeout_while(self.lock(), time, |stop| !*stop);
+        let woken = self.wake.wait_timeout_while(lock(&self.stop), time, |stop| !*stop);
         !*woken.unwrap_or_else(|poisoned| poisoned.into_inner()).0
     }
 
     /// Whether [`stop`](Self::stop) was called.
     #[cfg(not(loom))]
     pub fn is_stopped(&self) -> bool {
-        *self.lock()
+        *lock(&self.stop)
     }
 
     /// Ends the background evictor.
     pub fn stop(&self) {
-        *self.lock() = true;
+        *lock(&self.stop) = true;
         self.wake.notify_all();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, bool> {
-        // A flag cannot be left half-set.
-        self.stop.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

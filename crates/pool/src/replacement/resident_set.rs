@@ -1,4 +1,4 @@
-//! The set of resident extents, which the clock walks.
+//! The set of resident extents, over which the clock's hand moves.
 //!
 //! An open-addressing hash table whose size follows the pool's memory and not the storage. Hits never
 //! touch it: an extent enters when it becomes resident and leaves when it is evicted or freed, both under
@@ -26,18 +26,13 @@ pub const EXTENT_PAGES_MAX: u32 = (1 << (64 - PAGE_BITS)) - 1;
 pub struct ResidentSet {
     slots: Box<[AtomicU64]>,
     mask: u64,
-    hand: AtomicU64,
 }
 
 impl ResidentSet {
     /// A set with room for `capacity` extents; its load factor stays at a half or below.
     pub fn new(capacity: usize) -> Self {
         let slots = (capacity.max(1) * 2).next_power_of_two();
-        Self {
-            slots: (0..slots).map(|_| AtomicU64::new(EMPTY)).collect(),
-            mask: slots as u64 - 1,
-            hand: AtomicU64::new(0),
-        }
+        Self { slots: (0..slots).map(|_| AtomicU64::new(EMPTY)).collect(), mask: slots as u64 - 1 }
     }
 
     /// How many slots the clock has to pass to see everything once.
@@ -105,12 +100,10 @@ impl ResidentSet {
             .is_some_and(|entry| Self::extent(entry) == extent)
     }
 
-    /// Moves the clock's hand over `slots` slots and shows each extent in them to `visit`.
-    pub fn advance(&self, slots: usize, mut visit: impl FnMut(Extent)) {
-        // Relaxed: two hands that pass the same place at once do no harm.
-        let start = self.hand.fetch_add(slots as u64, Ordering::Relaxed);
-        for step in 0..slots as u64 {
-            let entry = self.slots[((start + step) & self.mask) as usize].load(Ordering::Relaxed);
+    /// Shows each extent in `slots` slots from slot `start` on, counted around the end, to `visit`.
+    pub fn visit(&self, start: u64, slots: usize, mut visit: impl FnMut(Extent)) {
+        for slot in start..start + slots as u64 {
+            let entry = self.slots[(slot & self.mask) as usize].load(Ordering::Relaxed);
             if entry != EMPTY {
                 visit(Self::extent(entry));
             }
@@ -118,13 +111,8 @@ impl ResidentSet {
     }
 
     /// Shows every extent to `visit`; those that come and go meanwhile may be missed.
-    pub fn for_each(&self, mut visit: impl FnMut(Extent)) {
-        for slot in &self.slots {
-            let entry = slot.load(Ordering::Relaxed);
-            if entry != EMPTY {
-                visit(Self::extent(entry));
-            }
-        }
+    pub fn for_each(&self, visit: impl FnMut(Extent)) {
+        self.visit(0, self.slots(), visit);
     }
 
     fn extent(entry: u64) -> Extent {
@@ -168,7 +156,7 @@ mod tests {
             }
         }
         let mut seen = HashSet::new();
-        set.advance(set.slots(), |extent| assert!(seen.insert(extent)));
+        set.visit(7, set.slots(), |extent| assert!(seen.insert(extent)));
         assert_eq!(seen, model);
     }
 }

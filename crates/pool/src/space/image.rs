@@ -26,7 +26,7 @@ impl SpaceMap {
     }
 
     /// Writes the state of the first `pages` pages, and takes it as what is on storage. What is merely claimed is
-    /// written as free: whoever claimed it was leaked, or comes to nothing in a crash. Nobody allocates or frees
+    /// written as free: the stream that claimed it was leaked, or comes to nothing in a crash. Nobody allocates or frees
     /// meanwhile.
     pub(crate) fn write_image(&self, pages: u64, target: &mut [u8]) {
         self.lock().changed = false;

@@ -4,12 +4,11 @@
 //! While a part of one is read from storage, its head is latched exclusively without being resident.
 
 use crate::{
-    core::{Core, Memory, lock},
+    allocator::{Allocator, Memory},
     error::{Interrupt, PoolError},
-    page::guard::{OptimisticGuard, SharedGuard},
+    guard::{OptimisticGuard, SharedGuard},
     pager::ExtentWriter,
 };
-use std::sync::TryLockError;
 use vellum_base::{ChecksumStream, Extent, HEADER_BYTES, Lsn, PAGE_SIZE, PageHeader, PageId, PageKind};
 use vellum_vm::AlignedBuffer;
 
@@ -21,7 +20,7 @@ const BUFFER_BYTES: usize = 1 << 20;
 /// It is freed when dropped, unless [`finish`](ExtentWriter::finish) has kept it.
 #[must_use = "the extent is freed again at once"]
 pub struct ExtentStream<'p> {
-    core: &'p Core,
+    allocator: &'p Allocator,
     extent: Extent,
     /// The first page, which is written last, when its checksum is known.
     first: AlignedBuffer,
@@ -36,16 +35,25 @@ pub struct ExtentStream<'p> {
 }
 
 impl<'p> ExtentStream<'p> {
-    pub(crate) fn begin(core: &'p Core, pages: u32, kind: PageKind) -> Result<Self, PoolError> {
+    pub(crate) fn begin(allocator: &'p Allocator, pages: u32, kind: PageKind) -> Result<Self, PoolError> {
         assert!(pages > 0 && kind.0 > 0, "an extent has at least one page, and a kind");
-        core.admit_changes()?;
-        let extent = core.claim_space(pages, Memory::Drop)?;
+        allocator.evictor().admit_changes()?;
+        let extent = allocator.claim(pages, Memory::Drop)?;
         let mut first = AlignedBuffer::new(PAGE_SIZE);
         PageHeader { extent, lsn: Lsn(0), kind }.write(&mut first);
         let mut checksum = ChecksumStream::default();
         checksum.update(first.get(8..HEADER_BYTES).unwrap_or_default());
         let buffer = AlignedBuffer::new(BUFFER_BYTES.min(extent.bytes() - PAGE_SIZE));
-        Ok(Self { core, extent, first, buffer, position: HEADER_BYTES, checksum, kept: false, failed: false })
+        Ok(Self {
+            allocator,
+            extent,
+            first,
+            buffer,
+            position: HEADER_BYTES,
+            checksum,
+            kept: false,
+            failed: false,
+        })
     }
 
     /// Which extent it is.
@@ -88,9 +96,9 @@ impl<'p> ExtentStream<'p> {
     fn write(&self, offset: u64, buffer: &AlignedBuffer, bytes: usize) -> Result<(), PoolError> {
         // SAFETY: the buffer is borrowed for the duration and at least `bytes` long; the place in the file
         // belongs to the extent.
-        let written = unsafe { self.core.file.write(offset, buffer.as_ptr(), bytes) };
+        let written = unsafe { self.allocator.storage().file().write(offset, buffer.as_ptr(), bytes) };
         written.map_err(|source| PoolError::Write { extent: self.extent, source })?;
-        self.core.counters.pages_written.add((bytes / PAGE_SIZE) as u64);
+        self.allocator.table().counters().pages_written.add((bytes / PAGE_SIZE) as u64);
         Ok(())
     }
 
@@ -135,124 +143,59 @@ impl ExtentWriter for ExtentStream<'_> {
         self.append(&[])?;
         self.write_all()?;
         self.kept = true;
-        let head = self.extent.head;
-        self.core.claim(self.extent, Memory::Drop);
-        self.core.wake(head, self.core.state(head).release_exclusive_evicted());
-        Ok(head)
+        self.allocator.admit_on_storage(self.extent);
+        Ok(self.extent.head)
     }
 }
 
 impl Drop for ExtentStream<'_> {
     fn drop(&mut self) {
         if !self.kept {
-            self.core.space.unclaim(self.extent.head.0..self.extent.end().0);
+            self.allocator.storage().space().unclaim(self.extent.head.0..self.extent.end().0);
         }
     }
 }
 
-impl Core {
-    pub(crate) fn read_part(
-        &self,
-        parent: &OptimisticGuard<'_>,
-        extent: Extent,
-        first_page: u32,
-        buffer: &mut AlignedBuffer,
-    ) -> Result<(), Interrupt> {
-        let start = first_page as usize * PAGE_SIZE;
-        let not_allocated = || PoolError::not_allocated(extent);
-        let state = self.state(extent.head);
-        let now = state.load();
-        if !now.is_evicted() {
-            if !state.try_shared(now) {
-                return Err(Interrupt::Conflict(extent.head));
-            }
-            let guard = SharedGuard::adopt(self, extent);
-            parent.validate()?;
-            if !self.is_allocated(extent) {
-                return Err(not_allocated().into());
-            }
-            let part = guard.page().get(start..).and_then(|rest| rest.get(..buffer.len()));
-            buffer.copy_from_slice(part.ok_or_else(not_allocated)?);
-            return Ok(());
-        }
-        if !state.try_exclusive(now) {
+/// Reads pages of an extent to which `parent` refers: see [`Streams::read_part`](crate::Streams::read_part).
+pub(crate) fn read_part(
+    allocator: &Allocator,
+    parent: &OptimisticGuard<'_>,
+    extent: Extent,
+    first_page: u32,
+    buffer: &mut AlignedBuffer,
+) -> Result<(), Interrupt> {
+    let (table, storage) = (allocator.table(), allocator.storage());
+    let start = first_page as usize * PAGE_SIZE;
+    let state = table.state(extent.head);
+    let now = state.load();
+    if !now.is_evicted() {
+        if !state.try_shared(now) {
             return Err(Interrupt::Conflict(extent.head));
         }
-        let result = (|| {
-            parent.validate()?;
-            if !self.is_allocated(extent) || start + buffer.len() > extent.bytes() {
-                return Err(not_allocated().into());
-            }
-            // SAFETY: the buffer is this caller's own; the latch keeps others from writing the extent.
-            let read = unsafe {
-                self.file.read(extent.head.offset() + start as u64, buffer.as_mut_ptr(), buffer.len())
-            };
-            read.map_err(|source| PoolError::Read { extent, source })?;
-            self.counters.pages_read.add((buffer.len() / PAGE_SIZE) as u64);
-            Ok(())
-        })();
-        self.wake(extent.head, state.release_exclusive_evicted());
-        result
+        let guard = SharedGuard::adopt(table, extent);
+        parent.validate()?;
+        if !storage.is_allocated(extent) {
+            return Err(PoolError::not_allocated(extent).into());
+        }
+        let part = guard.page().get(start..).and_then(|rest| rest.get(..buffer.len()));
+        buffer.copy_from_slice(part.ok_or(PoolError::not_allocated(extent))?);
+        return Ok(());
     }
-
-    /// Frees an extent to which nothing refers any more, now or when its last reader has gone.
-    pub(crate) fn discard(&self, extent: Extent) -> Result<(), PoolError> {
-        self.admit_changes()?;
-        {
-            // The bounds are checked before the state is looked at. What waits to be freed is nobody's any more: the
-            // second of two frees would hit whoever is given its place between them.
-            let pending = lock(&self.pending_frees);
-            if pending.contains(&extent) || !self.is_allocated(extent) {
-                return Err(PoolError::not_allocated(extent));
-            }
+    if !state.try_exclusive(now) {
+        return Err(Interrupt::Conflict(extent.head));
+    }
+    let result = (|| {
+        parent.validate()?;
+        if !storage.is_allocated(extent) || start + buffer.len() > extent.bytes() {
+            return Err(PoolError::not_allocated(extent).into());
         }
-        self.free_pending();
-        if !self.try_discard(extent) {
-            lock(&self.pending_frees).push(extent);
-        }
+        let offset = extent.head.offset() + start as u64;
+        // SAFETY: the buffer is this caller's own; the latch keeps others from writing the extent.
+        let read = unsafe { storage.file().read(offset, buffer.as_mut_ptr(), buffer.len()) };
+        read.map_err(|source| PoolError::Read { extent, source })?;
+        table.counters().pages_read.add((buffer.len() / PAGE_SIZE) as u64);
         Ok(())
-    }
-
-    /// Frees what had to wait, as far as its readers have gone.
-    pub(crate) fn free_pending(&self) {
-        // Whoever holds the lock does the same.
-        let mut pending = match self.pending_frees.try_lock() {
-            Ok(pending) => pending,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return,
-        };
-        if !pending.is_empty() {
-            pending.retain(|extent| !self.try_discard(*extent));
-        }
-    }
-
-    /// Shows all that is allocated, without what only waits until it can be freed.
-    pub(crate) fn for_each_extent(&self, mut visit: impl FnMut(Extent)) {
-        self.free_pending();
-        let waiting = lock(&self.pending_frees).clone();
-        self.space.for_each(|extent| {
-            if !waiting.contains(&extent) {
-                visit(extent);
-            }
-        });
-    }
-
-    /// Frees an allocated extent unless somebody holds it.
-    pub(crate) fn try_discard(&self, extent: Extent) -> bool {
-        let state = self.state(extent.head);
-        let now = state.load();
-        let free = now.is_evicted() || now.is_unlocked() || now.is_marked();
-        if !free || !state.try_exclusive(now) {
-            return false;
-        }
-        if now.is_evicted() {
-            if !self.is_allocated(extent) || !self.space.free(extent) {
-                self.counters.frees_refused.add(1);
-            }
-            self.wake(extent.head, state.release_exclusive_evicted());
-        } else {
-            self.free(extent);
-        }
-        true
-    }
+    })();
+    table.unlatch_evicted(extent.head);
+    result
 }

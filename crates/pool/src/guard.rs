@@ -8,10 +8,11 @@
 //! | [`AllocatedGuard`] | do nothing, and nothing refers to it yet | `&mut [u8]`; freed again unless kept |
 
 use crate::{
-    core::Core,
+    allocator::Allocator,
     error::{Interrupt, Miss},
     page::optimistic_bytes::OptimisticBytes,
     page::state::{PageState, Word},
+    page_table::PageTable,
     pager::{AllocatedPage, ExclusivePage, OptimisticPage, SharedPage},
 };
 use std::mem::ManuallyDrop;
@@ -21,7 +22,7 @@ use vellum_base::{Extent, HEADER_BYTES, Lsn, PageId, stamp_lsn};
 #[must_use = "what was read means nothing until it is validated"]
 #[derive(Clone, Copy)]
 pub struct OptimisticGuard<'p> {
-    core: &'p Core,
+    allocator: &'p Allocator,
     page: PageId,
     /// Kept, so that nobody has to ask the pool for it at each read.
     bytes: OptimisticBytes<'p>,
@@ -31,56 +32,61 @@ pub struct OptimisticGuard<'p> {
 impl<'p> OptimisticGuard<'p> {
     /// A look at `page`, which lies within the capacity and was in this state.
     #[inline(always)]
-    fn new(core: &'p Core, page: PageId, seen: Word) -> Self {
-        Self { core, page, bytes: core.optimistic_bytes(page), seen }
+    fn new(allocator: &'p Allocator, page: PageId, seen: Word) -> Self {
+        Self { allocator, page, bytes: allocator.table().optimistic_bytes(page), seen }
     }
 
     /// Begins to look at `page`, if it lies within the capacity and can be read as it is: neither evicted nor
     /// latched exclusively, and not marked by the clock.
     ///
     /// That is nearly always so, and every operation does it at every level. So it says no more than that, and
-    /// whoever is refused finds out why by [`begin`](Self::begin).
+    /// a caller that is refused finds out why by [`begin`](Self::begin).
     #[inline(always)]
-    pub(crate) fn look(core: &'p Core, page: PageId) -> Option<Self> {
-        // None lies there if hits are counted, which is done when looking closely.
-        if page.0 >= core.pages_uncounted {
-            return None;
-        }
-        // SAFETY: it lies within the capacity.
-        let seen = unsafe { core.state_within(page) }.load();
-        seen.is_readable().then(|| Self::new(core, page, seen))
+    pub(crate) fn look(allocator: &'p Allocator, page: PageId) -> Option<Self> {
+        let seen = allocator.table().state_uncounted(page)?.load();
+        seen.is_readable().then(|| Self::new(allocator, page, seen))
     }
 
     /// Looks at a page on which a guard had the token `token`, if its contents are the same still.
     #[inline]
-    pub(crate) fn reacquire(core: &'p Core, page: PageId, token: u64) -> Option<Self> {
+    pub(crate) fn reacquire(allocator: &'p Allocator, page: PageId, token: u64) -> Option<Self> {
         let seen = Word(token);
-        let guard = Self::look(core, page)?;
+        let guard = Self::look(allocator, page)?;
         // The version that was seen then is also what later reads are validated against.
-        core.state(page).validate(seen).then_some(Self { seen, ..guard })
+        guard.state().validate(seen).then_some(Self { seen, ..guard })
     }
 
     /// Begins to look at `page`, which the caller has checked to lie within the capacity, taking the clock's mark
     /// off it; else gives its state.
-    pub(crate) fn begin(core: &'p Core, page: PageId) -> Result<Self, Word> {
-        let seen = core.readable(core.state(page))?;
-        if core.count_hits {
-            core.counters.hits.add(1);
+    pub(crate) fn begin(allocator: &'p Allocator, page: PageId) -> Result<Self, Word> {
+        let table = allocator.table();
+        let state = table.state(page);
+        let mut now = state.load();
+        if now.is_marked() {
+            // Whether this succeeds or another thread changes the word: look again.
+            state.try_unmark(now);
+            now = state.load();
         }
-        Ok(Self::new(core, page, seen))
+        if !now.is_readable() && !now.is_marked() {
+            return Err(now);
+        }
+        if table.counts_hits() {
+            table.counters().hits.add(1);
+        }
+        Ok(Self::new(allocator, page, now))
     }
 
     /// As [`begin`](Self::begin), but the clock's mark stays: the page is as likely to go as before.
-    pub(crate) fn begin_in_passing(core: &'p Core, page: PageId) -> Result<Self, Word> {
-        let seen = core.state(page).load();
-        if seen.is_marked() { Ok(Self::new(core, page, seen)) } else { Self::begin(core, page) }
+    pub(crate) fn begin_in_passing(allocator: &'p Allocator, page: PageId) -> Result<Self, Word> {
+        let seen = allocator.table().state(page).load();
+        if seen.is_marked() { Ok(Self::new(allocator, page, seen)) } else { Self::begin(allocator, page) }
     }
 
     /// The state of the page.
     #[inline]
     fn state(&self) -> &'p PageState {
         // SAFETY: a guard begins with a page that lies within the capacity.
-        unsafe { self.core.state_within(self.page) }
+        unsafe { self.allocator.table().state_within(self.page) }
     }
 
     /// Which page it is.
@@ -118,9 +124,9 @@ impl<'p> OptimisticGuard<'p> {
     #[inline]
     pub fn upgrade(self) -> Result<ExclusiveGuard<'p>, Interrupt> {
         // Before the first change of all the file is marked as in use; one that is open for reading only never is.
-        self.core.admit_changes()?;
+        self.allocator.evictor().admit_changes()?;
         if self.state().try_upgrade_optimistic(self.seen) {
-            Ok(ExclusiveGuard { core: self.core, extent: Extent::page(self.page), changed: false })
+            Ok(ExclusiveGuard { allocator: self.allocator, extent: Extent::page(self.page), changed: false })
         } else {
             Err(Interrupt::Conflict(self.page))
         }
@@ -132,7 +138,7 @@ impl<'p> OptimisticGuard<'p> {
     /// [`Interrupt::Conflict`] if it has changed.
     pub fn share(self) -> Result<SharedGuard<'p>, Interrupt> {
         if self.state().try_share_optimistic(self.seen) {
-            Ok(SharedGuard { core: self.core, extent: Extent::page(self.page) })
+            Ok(SharedGuard::adopt(self.allocator.table(), Extent::page(self.page)))
         } else {
             Err(Interrupt::Conflict(self.page))
         }
@@ -151,14 +157,14 @@ impl<'p> OptimisticGuard<'p> {
 /// An extent that others may read too, and nobody may change.
 #[must_use = "the latch is released at once"]
 pub struct SharedGuard<'p> {
-    core: &'p Core,
+    table: &'p PageTable,
     extent: Extent,
 }
 
 impl<'p> SharedGuard<'p> {
     /// The caller has latched the extent shared.
-    pub(crate) fn adopt(core: &'p Core, extent: Extent) -> Self {
-        Self { core, extent }
+    pub(crate) fn adopt(table: &'p PageTable, extent: Extent) -> Self {
+        Self { table, extent }
     }
 
     /// Which extent it is.
@@ -170,7 +176,7 @@ impl<'p> SharedGuard<'p> {
     #[inline]
     pub fn page(&self) -> &[u8] {
         // SAFETY: the latch is held shared as long as the guard lives.
-        unsafe { self.core.bytes(self.extent) }
+        unsafe { self.table.bytes(self.extent) }
     }
 
     /// Its bytes behind the page header.
@@ -181,23 +187,22 @@ impl<'p> SharedGuard<'p> {
 
 impl Drop for SharedGuard<'_> {
     fn drop(&mut self) {
-        let wake = self.core.state(self.extent.head).release_shared();
-        self.core.wake(self.extent.head, wake);
+        self.table.unlatch_shared(self.extent.head);
     }
 }
 
 /// An extent that nobody else may read or change.
 #[must_use = "the latch is released at once"]
 pub struct ExclusiveGuard<'p> {
-    core: &'p Core,
+    allocator: &'p Allocator,
     extent: Extent,
     changed: bool,
 }
 
 impl<'p> ExclusiveGuard<'p> {
     /// The caller has latched the extent exclusively.
-    pub(crate) fn adopt(core: &'p Core, extent: Extent) -> Self {
-        Self { core, extent, changed: false }
+    pub(crate) fn adopt(allocator: &'p Allocator, extent: Extent) -> Self {
+        Self { allocator, extent, changed: false }
     }
 
     /// Which extent it is.
@@ -215,7 +220,7 @@ impl<'p> ExclusiveGuard<'p> {
     #[inline]
     pub fn page(&self) -> &[u8] {
         // SAFETY: the latch is held exclusively as long as the guard lives, and `self` is borrowed shared.
-        unsafe { self.core.bytes(self.extent) }
+        unsafe { self.allocator.table().bytes(self.extent) }
     }
 
     /// All its bytes, to be changed. The first [`HEADER_BYTES`] belong to the pool: if they are changed,
@@ -224,7 +229,7 @@ impl<'p> ExclusiveGuard<'p> {
     pub fn page_mut(&mut self) -> &mut [u8] {
         self.changed = true;
         // SAFETY: the latch is held exclusively as long as the guard lives, and `self` is borrowed uniquely.
-        unsafe { self.core.bytes_mut(self.extent) }
+        unsafe { self.allocator.table().bytes_mut(self.extent) }
     }
 
     /// Its bytes behind the page header.
@@ -245,24 +250,34 @@ impl<'p> ExclusiveGuard<'p> {
     /// Lets others read, in one step: nobody changes the page in between.
     pub fn downgrade(self) -> SharedGuard<'p> {
         let this = ManuallyDrop::new(self);
-        let wake = this.core.state(this.extent.head).downgrade(this.changed);
-        this.core.wake(this.extent.head, wake);
-        SharedGuard { core: this.core, extent: this.extent }
+        let table = this.allocator.table();
+        table.wake(this.extent.head, table.state(this.extent.head).downgrade(this.changed));
+        SharedGuard::adopt(table, this.extent)
     }
 
     /// Gives up the latch and goes on looking at the first page as it is now.
     #[inline]
     pub fn relax(self) -> OptimisticGuard<'p> {
-        let (core, page) = (self.core, self.extent.head);
-        let seen = core.state(page).word_behind(self.changed);
+        let (allocator, page, seen) = (self.allocator, self.extent.head, self.word_behind());
         drop(self);
-        OptimisticGuard::new(core, page, seen)
+        OptimisticGuard::new(allocator, page, seen)
+    }
+
+    /// The word as it will be when the latch is given up, unless the page is changed again before.
+    #[inline]
+    fn word_behind(&self) -> Word {
+        self.allocator.table().state(self.extent.head).word_behind(self.changed)
+    }
+
+    /// A miss of `page`, to which this page refers, and will refer when the latch is given up without a change.
+    pub(crate) fn miss(&self, page: PageId) -> Miss {
+        Miss { extent: Extent::page(page), referrer: Some((self.extent.head, self.word_behind().0)) }
     }
 
     /// Frees the extent: its space will be used again. The caller has removed every reference to it.
     pub fn free(self) {
         let this = ManuallyDrop::new(self);
-        this.core.free(this.extent);
+        this.allocator.free(this.extent);
     }
 }
 
@@ -270,10 +285,9 @@ impl Drop for ExclusiveGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         if self.changed && std::thread::panicking() {
-            self.core.note_panic();
+            self.allocator.storage().note_panic();
         }
-        let wake = self.core.state(self.extent.head).release_exclusive(self.changed);
-        self.core.wake(self.extent.head, wake);
+        self.allocator.table().unlatch(self.extent.head, self.changed);
     }
 }
 
@@ -286,8 +300,8 @@ pub struct AllocatedGuard<'p> {
 }
 
 impl<'p> AllocatedGuard<'p> {
-    pub(crate) fn adopt(core: &'p Core, extent: Extent) -> Self {
-        Self { guard: ManuallyDrop::new(ExclusiveGuard { core, extent, changed: true }) }
+    pub(crate) fn adopt(allocator: &'p Allocator, extent: Extent) -> Self {
+        Self { guard: ManuallyDrop::new(ExclusiveGuard { allocator, extent, changed: true }) }
     }
 
     /// Which extent it is.

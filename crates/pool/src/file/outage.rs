@@ -4,15 +4,15 @@
 //! [`PART`] times as long has passed, and until then whoever asks for it is told how it failed.
 //!
 //! While pages cannot be written, nothing is changed: what is changed cannot leave memory, and would take the room
-//! that readers need (see `Core::admit_changes`).
+//! that readers need (see `Evictor::admit_changes`).
 
-use crate::{core::lock, error::PoolError};
+use crate::{
+    error::PoolError,
+    primitive::{Mutex, lock},
+};
 use std::{
     io,
-    sync::{
-        Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
 use vellum_base::Extent;

@@ -13,12 +13,8 @@
 //! - The buffers are counted in the budget.
 
 use crate::{
-    core::{Core, Memory},
-    error::PoolError,
-    page::guard::AllocatedGuard,
-    page::optimistic_bytes::prefetch_to_write,
-    page::state::Want,
-    pager::PageWriter,
+    allocator::Allocator, error::PoolError, guard::AllocatedGuard, page::optimistic_bytes::prefetch_to_write,
+    pager::PageWriter, replacement::budget::Budget,
 };
 use std::{cell::Cell, ops::Range};
 use vellum_base::{Extent, Lsn, PAGE_SIZE, PageHeader, PageId, PageKind, stamp_checksum};
@@ -39,7 +35,7 @@ const BUFFERS: usize = 4;
 /// They are freed when this is dropped, unless [`keep`](PageWriter::keep) says that they are referred to.
 #[must_use = "the pages are freed again at once"]
 pub struct PageStream<'p> {
-    core: &'p Core,
+    allocator: &'p Allocator,
     kind: PageKind,
     /// Claimed pages that are to be filled next, and how many will be claimed behind them.
     ahead: Range<u64>,
@@ -56,11 +52,11 @@ pub struct PageStream<'p> {
 }
 
 impl<'p> PageStream<'p> {
-    pub(crate) fn begin(core: &'p Core, kind: PageKind) -> Result<Self, PoolError> {
+    pub(crate) fn begin(allocator: &'p Allocator, kind: PageKind) -> Result<Self, PoolError> {
         assert!(kind.0 > 0, "a page has a kind");
-        core.admit_changes()?;
+        allocator.evictor().admit_changes()?;
         Ok(Self {
-            core,
+            allocator,
             kind,
             ahead: 0..0,
             run_pages: RUN_PAGES_FIRST,
@@ -81,11 +77,9 @@ impl<'p> PageStream<'p> {
         }
         if self.ahead.is_empty() {
             let prefaulted = Cell::new(0..0);
-            self.ahead = self.core.space.claim_run(self.run_pages, |end| {
-                self.core.grow_file_for(end)?;
-                prefaulted.set(self.core.prefault.leave(end));
-                Ok::<_, PoolError>(())
-            })?;
+            let window = self.allocator.pages().window();
+            let grown = |end| prefaulted.set(window.leave(end));
+            self.ahead = self.allocator.storage().claim_run(self.run_pages, grown)?;
             self.prefaulted = prefaulted.into_inner();
             self.run_pages = (self.run_pages * 2).min(RUN_PAGES_MAX);
         }
@@ -101,10 +95,10 @@ impl<'p> PageStream<'p> {
         let extent = Extent::page(page);
         self.ahead.start += 1;
         if self.prefaulted.start == page.0 && self.prefaulted.next().is_some() {
-            self.core.budget.give_back(1);
+            self.allocator.budget().give_back(1);
         }
-        self.core.admit_new(extent, self.kind)?;
-        let mut guard = AllocatedGuard::adopt(self.core, extent);
+        self.allocator.admit_new(extent, self.kind)?;
+        let mut guard = AllocatedGuard::adopt(self.allocator, extent);
         fill(guard.page_mut())?;
         drop(guard.keep());
         self.allocated.add(extent);
@@ -117,10 +111,10 @@ impl<'p> PageStream<'p> {
         page: PageId,
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.core.release_prefaulted(std::mem::take(&mut self.prefaulted));
+        self.allocator.pages().release_prefaulted(std::mem::take(&mut self.prefaulted));
         let mut buffers = match self.buffers.take() {
             Some(buffers) => buffers,
-            None => Buffers::new(self.core)?,
+            None => Buffers::new(self.allocator)?,
         };
         let buffers = self.buffers.insert(buffers.open(page).map(|()| buffers)?);
         let Some(bytes) = buffers.next_page() else { return Ok(()) };
@@ -143,9 +137,9 @@ impl<'p> PageStream<'p> {
     ) -> Result<PageId, E> {
         let page = self.next()?;
         let gathering = self.buffers.as_ref().is_some_and(|buffers| buffers.filled > 0);
-        let budget = &self.core.budget;
+        let budget = self.allocator.budget();
         // Room is left for the buffers, so that they push nothing out when it comes to that.
-        let buffers = if self.buffers.is_none() { Buffers::pages_of_all(self.core) } else { 0 };
+        let buffers = if self.buffers.is_none() { Buffers::pages_of_all(budget) } else { 0 };
         if !gathering && budget.shortage(1 + buffers) == 0 && budget.try_reserve(1) {
             self.append_in_memory(page, fill)?;
         } else {
@@ -169,9 +163,9 @@ impl PageWriter for PageStream<'_> {
         if self.buffers.is_none() && !self.ahead.is_empty() {
             let page = PageId(self.ahead.start);
             if at == 0 {
-                self.core.prefetch_admission(page);
+                self.allocator.pages().prefetch_insertion(page);
             }
-            prefetch_to_write(self.core.address_of_any(page).wrapping_add(at), bytes);
+            prefetch_to_write(self.allocator.table().address_of_any(page).wrapping_add(at), bytes);
         }
     }
 
@@ -186,8 +180,7 @@ impl PageWriter for PageStream<'_> {
         self.buffers = None;
         for page in std::mem::take(&mut self.past).0.into_iter().flatten().map(PageId) {
             let extent = Extent::page(page);
-            self.core.claim(extent, Memory::Drop);
-            self.core.wake(page, self.core.state(page).release_exclusive_evicted());
+            self.allocator.admit_on_storage(extent);
             self.allocated.add(extent);
         }
         Ok(())
@@ -202,30 +195,16 @@ impl Drop for PageStream<'_> {
     fn drop(&mut self) {
         // Waits for what is being written, so that nobody else's pages are overwritten.
         self.buffers = None;
-        let core = self.core;
-        core.release_prefaulted(std::mem::take(&mut self.prefaulted));
-        core.space.unclaim(self.ahead.clone());
-        std::mem::take(&mut self.past).0.into_iter().for_each(|pages| core.space.unclaim(pages));
+        self.allocator.pages().release_prefaulted(std::mem::take(&mut self.prefaulted));
+        let space = self.allocator.storage().space();
+        space.unclaim(self.ahead.clone());
+        std::mem::take(&mut self.past).0.into_iter().for_each(|pages| space.unclaim(pages));
         for pages in std::mem::take(&mut self.allocated).0 {
             let mut extents = Vec::new();
-            core.space.for_each_in(pages, |extent| extents.push(extent));
-            extents.into_iter().for_each(|extent| free(core, extent));
+            space.for_each_in(pages, |extent| extents.push(extent));
+            extents.into_iter().for_each(|extent| self.allocator.discard_waiting(extent));
         }
     }
-}
-
-/// Frees what nothing refers to. The evictor may be writing it, which is waited for.
-fn free(core: &Core, extent: Extent) {
-    /// Somebody else can hold it only by a stale reference, and not for long.
-    const WAITS_MAX: u32 = 1000;
-    for _ in 0..WAITS_MAX {
-        if core.try_discard(extent) {
-            return;
-        }
-        core.wait(extent.head, Want::Exclusive);
-    }
-    // It is allocated, and freed when it can be.
-    let _ = core.discard(extent);
 }
 
 /// Pages, as ranges of their numbers. What is added in the order of places takes little memory.
@@ -246,7 +225,7 @@ impl Ranges {
 
 /// What is written past the pool, a buffer at a time.
 struct Buffers<'p> {
-    core: &'p Core,
+    allocator: &'p Allocator,
     // Dropped before the memory: it waits until the kernel has given it back.
     queue: Box<dyn Queue>,
     memory: Vec<AlignedBuffer>,
@@ -264,19 +243,29 @@ struct Buffers<'p> {
 
 impl<'p> Buffers<'p> {
     /// Reserves the memory.
-    fn new(core: &'p Core) -> Result<Self, PoolError> {
-        let pages = Self::pages_of_all(core) / BUFFERS;
-        let queue = core.file.queue(BUFFERS as u32).map_err(PoolError::Queue)?;
-        core.reserve(Self::all(pages))?;
+    fn new(allocator: &'p Allocator) -> Result<Self, PoolError> {
+        let pages = Self::pages_of_all(allocator.budget()) / BUFFERS;
+        let queue = allocator.storage().file().queue(BUFFERS as u32).map_err(PoolError::Queue)?;
+        allocator.evictor().reserve(Self::all(pages))?;
         let memory = (0..BUFFERS).map(|_| AlignedBuffer::new(pages * PAGE_SIZE)).collect();
         let writing = vec![Extent::page(PageId(0)); BUFFERS];
         let free = (0..BUFFERS).collect();
-        Ok(Self { core, queue, memory, free, writing, first: PageId(0), filled: 0, pages, done: Vec::new() })
+        Ok(Self {
+            allocator,
+            queue,
+            memory,
+            free,
+            writing,
+            first: PageId(0),
+            filled: 0,
+            pages,
+            done: Vec::new(),
+        })
     }
 
     /// How many pages all buffers have together: an eighth of a small pool.
-    fn pages_of_all(core: &Core) -> usize {
-        (core.budget.limit() / (8 * BUFFERS)).clamp(1, BUFFER_PAGES_MAX) * BUFFERS
+    fn pages_of_all(budget: &Budget) -> usize {
+        (budget.limit() / (8 * BUFFERS)).clamp(1, BUFFER_PAGES_MAX) * BUFFERS
     }
 
     /// Stands for the memory of all buffers.
@@ -334,9 +323,9 @@ impl<'p> Buffers<'p> {
             let extent = self.writing.get(index).copied().unwrap_or(Extent::page(self.first));
             self.free.push(index);
             match written {
-                Ok(()) => self.core.counters.pages_written.add(extent.pages as u64),
+                Ok(()) => self.allocator.table().counters().pages_written.add(extent.pages as u64),
                 Err(source) => {
-                    self.core.counters.write_errors.add(1);
+                    self.allocator.table().counters().write_errors.add(1);
                     result = Err(PoolError::Write { extent, source });
                 }
             }
@@ -360,6 +349,6 @@ impl Drop for Buffers<'_> {
             // Whoever needs what could not be written has been told.
             let _ = self.reap(Wait::ForOne);
         }
-        self.core.budget.give_back(Self::all(self.pages).pages as usize);
+        self.allocator.budget().give_back(Self::all(self.pages).pages as usize);
     }
 }

@@ -1,0 +1,272 @@
+//! Extents come and go: allocated on storage and in memory, freed, and freed later.
+//!
+//! # Invariants
+//! - A page becomes or ceases to be a head only under its exclusive latch (see `space`).
+//! - An extent is published when its head is latched and nothing of its pages is left in memory.
+//!
+//! # Lock order
+//! Latches of pages, in the order in which the structure on them prescribes; the list of pending frees, under which
+//! latches are only tried; then the locks of `file::storage`.
+
+use crate::{
+    error::PoolError,
+    file::storage::Storage,
+    io::page_io::PageIo,
+    page::state::Want,
+    page_table::PageTable,
+    primitive::{Mutex, lock},
+    replacement::budget::Budget,
+    replacement::evictor::Evictor,
+    replacement::resident_pages::ResidentPages,
+};
+use std::sync::{
+    TryLockError,
+    atomic::{Ordering, fence},
+};
+use vellum_base::{Extent, Lsn, PageHeader, PageId, PageKind};
+
+/// What becomes of memory that a newly allocated page still has from its last life.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Memory {
+    /// It is used again, if there is one page of it: the caller has reserved memory and wants zeroes in it.
+    Keep,
+    /// It goes: the extent is not brought into memory now.
+    Drop,
+}
+
+/// Allocates and frees extents. It owns all layers below: what a guard needs, it reaches from here.
+pub(crate) struct Allocator {
+    io: PageIo,
+    /// Extents that nothing refers to any more, but somebody still reads.
+    pending_frees: Mutex<Vec<Extent>>,
+}
+
+impl Allocator {
+    pub(crate) fn new(io: PageIo) -> Self {
+        Self { io, pending_frees: Mutex::new(Vec::new()) }
+    }
+
+    #[inline]
+    pub(crate) fn io(&self) -> &PageIo {
+        &self.io
+    }
+
+    #[inline]
+    pub(crate) fn evictor(&self) -> &Evictor {
+        self.io.faults().evictor()
+    }
+
+    #[inline]
+    pub(crate) fn pages(&self) -> &ResidentPages {
+        self.evictor().pages()
+    }
+
+    #[inline]
+    pub(crate) fn table(&self) -> &PageTable {
+        self.pages().table()
+    }
+
+    #[inline]
+    pub(crate) fn storage(&self) -> &Storage {
+        self.pages().storage()
+    }
+
+    #[inline]
+    pub(crate) fn budget(&self) -> &Budget {
+        self.pages().budget()
+    }
+
+    /// Allocates an extent on storage and in memory. Its head is latched exclusively, its contents are
+    /// zeroes behind a fresh header.
+    pub(crate) fn allocate(&self, pages: u32, kind: PageKind) -> Result<Extent, PoolError> {
+        self.evictor().admit_changes()?;
+        self.evictor().reserve_for_new(Extent { head: PageId(0), pages })?;
+        let claimed = self.claim(pages, Memory::Keep);
+        let extent = claimed.inspect_err(|_| self.budget().give_back(pages as usize))?;
+        self.admit_new(extent, kind)?;
+        Ok(extent)
+    }
+
+    /// Claims room on storage for an extent. If it is not to be brought into memory now, what was fetched ahead for it
+    /// is released.
+    pub(crate) fn claim(&self, pages: u32, memory: Memory) -> Result<Extent, PoolError> {
+        let mut prefaulted = 0..0;
+        let claimed = self.storage().allocate(pages, |end| prefaulted = self.pages().window().leave(end));
+        match memory {
+            Memory::Keep => self.budget().give_back(prefaulted.count()),
+            Memory::Drop => self.pages().release_prefaulted(prefaulted),
+        }
+        claimed
+    }
+
+    /// Makes what was claimed an extent that is in memory: see [`allocate`](Self::allocate). The caller has reserved
+    /// its memory.
+    ///
+    /// # Errors
+    /// If the system has no memory for it; it is free again then, and so is what was reserved.
+    pub(crate) fn admit_new(&self, extent: Extent, kind: PageKind) -> Result<(), PoolError> {
+        self.publish(extent, Memory::Keep);
+        let table = self.table();
+        if let Err(error) = table.supply_zeroes(extent) {
+            table.drop_memory(extent);
+            self.budget().give_back(extent.pages as usize);
+            self.storage().space().free(extent);
+            table.unlatch_evicted(extent.head);
+            return Err(error.into());
+        }
+        // SAFETY: the head's latch is held exclusively, and the other pages are reachable only through it.
+        let bytes = unsafe { table.bytes_mut(extent) };
+        PageHeader { extent, lsn: Lsn(0), kind }.write(bytes);
+        self.pages().insert(extent);
+        if self.pages().window().is_to_be_asked(extent.end().0) {
+            self.budget().ask_for_memory();
+        }
+        Ok(())
+    }
+
+    /// Makes what was claimed an extent that is not in memory, and unlatched.
+    pub(crate) fn admit_on_storage(&self, extent: Extent) {
+        self.publish(extent, Memory::Drop);
+        self.table().unlatch_evicted(extent.head);
+    }
+
+    /// Allocates the extent of the space map, which belongs to the pool itself.
+    pub(crate) fn allocate_space_map(&self) -> Result<Extent, PoolError> {
+        let mut prefaulted = 0..0;
+        let extent =
+            self.storage().allocate_space_map(|end| prefaulted = self.pages().window().leave(end))?;
+        self.pages().release_prefaulted(prefaulted);
+        self.publish(extent, Memory::Drop);
+        self.storage().own_space_map(extent);
+        self.table().unlatch_evicted(extent.head);
+        Ok(extent)
+    }
+
+    /// Latches the head of a newly claimed extent, drops what is left in memory of each of its pages from
+    /// their last life, and publishes it. See `space` on why nothing new can come meanwhile.
+    fn publish(&self, extent: Extent, memory: Memory) {
+        let table = self.table();
+        if extent.pages > 1 {
+            // SeqCst: orders the claim on storage before the look at pages that are not latched here; see
+            // `replacement::strays`.
+            fence(Ordering::SeqCst);
+        }
+        for page in (extent.head.0..extent.end().0).map(PageId) {
+            if page != extent.head && table.state(page).load().is_evicted() {
+                continue;
+            }
+            let before = loop {
+                match table.try_latch(page) {
+                    Some(before) => break before,
+                    None => self.io.wait(page, Want::Exclusive),
+                }
+            };
+            if !before.is_evicted()
+                && let Some(stale) = self.pages().remove(page)
+            {
+                table.state(page).clear_dirty();
+                if memory == Memory::Keep && extent.pages == 1 && stale.pages == 1 {
+                    // Its memory is used again as it is: no trip to the kernel.
+                    // SAFETY: the latch is held exclusively.
+                    unsafe { table.bytes_mut(stale) }.fill(0);
+                } else {
+                    table.drop_memory(stale);
+                }
+            }
+            if page != extent.head {
+                table.unlatch_evicted(page);
+            }
+        }
+        self.storage().space().publish(extent);
+    }
+
+    /// Frees an extent whose head the caller has latched exclusively, and releases the latch.
+    ///
+    /// The memory of a single page stays until the clock finds it, for the next allocation to use. That of
+    /// a longer extent goes first, because its pages may be given to others one by one.
+    ///
+    /// What is not allocated as such stays as it is, and is counted: only a structure that refers to the same
+    /// page twice, because it is damaged or its owner errs, asks for that.
+    pub(crate) fn free(&self, extent: Extent) {
+        let (table, storage) = (self.table(), self.storage());
+        if !storage.is_allocated(extent) {
+            table.counters().frees_refused.add(1);
+            table.unlatch(extent.head, true);
+        } else if extent.pages == 1 {
+            storage.space().free(extent);
+            table.wake(extent.head, table.state(extent.head).release_exclusive_clean());
+        } else {
+            table.drop_memory(extent);
+            self.pages().remove(extent.head);
+            storage.space().free(extent);
+            table.unlatch_evicted(extent.head);
+        }
+    }
+
+    /// Frees an extent to which nothing refers any more, now or when its last reader has gone.
+    pub(crate) fn discard(&self, extent: Extent) -> Result<(), PoolError> {
+        self.evictor().admit_changes()?;
+        // The bounds are checked before the state is looked at. What waits to be freed is nobody's any more: the second of
+        // two frees would hit the extent that is given its place between them.
+        let is_pending = lock(&self.pending_frees).contains(&extent);
+        if is_pending || !self.storage().is_allocated(extent) {
+            return Err(PoolError::not_allocated(extent));
+        }
+        self.free_pending();
+        if !self.try_discard(extent) {
+            lock(&self.pending_frees).push(extent);
+        }
+        Ok(())
+    }
+
+    /// Frees an extent of which only stale references are left. The evictor may be writing it, which is waited for.
+    pub(crate) fn discard_waiting(&self, extent: Extent) {
+        /// Somebody else can hold it only by a stale reference, and not for long.
+        const WAITS_MAX: u32 = 1000;
+        for _ in 0..WAITS_MAX {
+            if self.try_discard(extent) {
+                return;
+            }
+            self.io.wait(extent.head, Want::Exclusive);
+        }
+        // It is allocated, and freed when it can be.
+        let _ = self.discard(extent);
+    }
+
+    /// Frees what had to wait, as far as its readers have gone.
+    pub(crate) fn free_pending(&self) {
+        // A thread that holds the lock does the same.
+        let mut pending = match self.pending_frees.try_lock() {
+            Ok(pending) => pending,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        pending.retain(|extent| !self.try_discard(*extent));
+    }
+
+    /// Shows all that is allocated, without what only waits until it can be freed.
+    pub(crate) fn for_each_extent(&self, mut visit: impl FnMut(Extent)) {
+        self.free_pending();
+        let waiting = lock(&self.pending_frees).clone();
+        self.storage().space().for_each(|extent| {
+            if !waiting.contains(&extent) {
+                visit(extent);
+            }
+        });
+    }
+
+    /// Frees an allocated extent unless somebody holds it.
+    fn try_discard(&self, extent: Extent) -> bool {
+        let (table, storage) = (self.table(), self.storage());
+        let Some(before) = table.try_latch(extent.head) else { return false };
+        if before.is_evicted() {
+            if !storage.is_allocated(extent) || !storage.space().free(extent) {
+                table.counters().frees_refused.add(1);
+            }
+            table.unlatch_evicted(extent.head);
+        } else {
+            self.free(extent);
+        }
+        true
+    }
+}

@@ -1,0 +1,331 @@
+//! The open file: what is allocated in it, how far it has grown, and what its superblocks say.
+//!
+//! Space on storage is claimed and freed here; who may do so, and when, is the concern of the layers above, which hold the
+//! latches that `space` asks for.
+//!
+//! # Invariants
+//! - The superblocks on storage say "in use" before anything else is written.
+//! - The file is as long as the map says, and has room for the map that a close will write.
+//! - After a failed sync nothing more is promised about the file.
+//!
+//! # Lock order
+//! The superblock's lock; then the space map's; then that of the file's size.
+
+use crate::{
+    error::PoolError,
+    file::lifecycle::{space_map_pages, write_buffer, write_superblocks},
+    file::outage::{Failure, Outage, copy_of},
+    file::superblock::{SUPERBLOCKS, Superblock},
+    primitive::lock,
+    space::SpaceMap,
+};
+use std::{
+    ops::{Range, RangeInclusive},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Instant,
+};
+use vellum_base::{Extent, HEADER_BYTES, Lsn, PAGE_SIZE, PageHeader, PageId, PageKind, stamp_checksum};
+use vellum_vm::{AlignedBuffer, File};
+
+/// A file of pages that is open.
+pub(crate) struct Storage {
+    file: Arc<dyn File>,
+    space: SpaceMap,
+    capacity_pages: u64,
+    read_only: bool,
+    superblock: Mutex<Superblock>,
+    /// The first page of the space map on storage; 0 if there is none.
+    space_map_head: AtomicU64,
+    /// The superblock on storage says "in use": set before the first page is written.
+    marked_in_use: AtomicBool,
+    /// That, and nothing else speaks against changes.
+    changes_admitted: AtomicBool,
+    /// Whether pages can be written.
+    outage: Outage,
+    /// A sync failed: nothing more can be promised about this file.
+    poisoned: AtomicBool,
+    /// A thread panicked while it changed a page: what is in memory must not be declared sound.
+    panicked: AtomicBool,
+    /// The file's size as far as it has been grown, in pages.
+    file_pages: Mutex<u64>,
+    /// The size to which it could not be grown lately, in pages. Locked with `file_pages`.
+    growth_failure: Mutex<Option<(u64, Failure)>>,
+}
+
+impl Storage {
+    /// The file with what was found in it; `fresh` says that it was created a moment ago.
+    ///
+    /// # Errors
+    /// If the system does not tell its size.
+    pub(crate) fn new(
+        file: Arc<dyn File>,
+        space: SpaceMap,
+        superblock: Superblock,
+        capacity_pages: u64,
+        read_only: bool,
+        fresh: bool,
+    ) -> Result<Self, PoolError> {
+        let size = file.size();
+        let size = size.map_err(|source| PoolError::Read { extent: Extent::page(PageId(0)), source })?;
+        Ok(Self {
+            file,
+            space,
+            capacity_pages,
+            read_only,
+            space_map_head: AtomicU64::new(superblock.space_map.map_or(0, |map| map.head.0)),
+            superblock: Mutex::new(superblock),
+            marked_in_use: AtomicBool::new(fresh),
+            changes_admitted: AtomicBool::new(fresh),
+            outage: Outage::default(),
+            poisoned: AtomicBool::new(false),
+            panicked: AtomicBool::new(false),
+            file_pages: Mutex::new(size / PAGE_SIZE as u64),
+            growth_failure: Mutex::new(None),
+        })
+    }
+
+    pub(crate) fn file(&self) -> &dyn File {
+        &*self.file
+    }
+
+    pub(crate) fn space(&self) -> &SpaceMap {
+        &self.space
+    }
+
+    pub(crate) fn outage(&self) -> &Outage {
+        &self.outage
+    }
+
+    pub(crate) fn lock_superblock(&self) -> MutexGuard<'_, Superblock> {
+        lock(&self.superblock)
+    }
+
+    /// Whether exactly this extent is allocated to the application. Certain while its latch is held.
+    pub(crate) fn is_allocated(&self, extent: Extent) -> bool {
+        !self.is_own(extent.head) && self.space.is_extent(extent)
+    }
+
+    /// Whether an extent of the pool itself begins at this page.
+    fn is_own(&self, head: PageId) -> bool {
+        // Relaxed: it changes when a file is opened or closed cleanly, and at the first change after that; a
+        // page that ceases to be the pool's own is handed on under the space map's lock.
+        head.0 < SUPERBLOCKS || head.0 == self.space_map_head.load(Ordering::Relaxed)
+    }
+
+    /// Claims room for an extent; see [`SpaceMap::allocate`]. Where the file ends after that, if it grows, `grown` is told
+    /// with the map locked.
+    ///
+    /// # Errors
+    /// If the file cannot grow; nothing is claimed then.
+    pub(crate) fn allocate(&self, pages: u32, grown: impl FnOnce(u64)) -> Result<Extent, PoolError> {
+        self.space.allocate(pages, |end| self.grow_file_for(end).map(|()| grown(end)))
+    }
+
+    /// Claims up to `most` consecutive pages; see [`SpaceMap::claim_run`].
+    ///
+    /// # Errors
+    /// If the file cannot grow, and no page of it is free.
+    pub(crate) fn claim_run(&self, most: u32, grown: impl Fn(u64)) -> Result<Range<u64>, PoolError> {
+        self.space.claim_run(most, |end| self.grow_file_for(end).map(|()| grown(end)))
+    }
+
+    /// Makes the file hold `pages` pages, and beside them the map that a close will write: a full disk must
+    /// not keep a file from being closed.
+    fn grow_file_for(&self, pages: u64) -> Result<(), PoolError> {
+        self.grow_file(pages + u64::from(space_map_pages(pages)))
+    }
+
+    /// Makes the file hold `pages` pages. Called with the space map locked.
+    fn grow_file(&self, pages: u64) -> Result<(), PoolError> {
+        /// The file grows by an eighth of its size, within these bounds, in pages.
+        const CHUNK_PAGES: RangeInclusive<u64> = 256..=65_536;
+        if pages > self.capacity_pages {
+            return Err(PoolError::CapacityExhausted { bytes: self.capacity_pages * PAGE_SIZE as u64 });
+        }
+        let mut file_pages = lock(&self.file_pages);
+        if pages <= *file_pages {
+            return Ok(());
+        }
+        let full = |source| PoolError::StorageFull { bytes: pages * PAGE_SIZE as u64, source };
+        let mut failure = lock(&self.growth_failure);
+        let pending = failure.as_ref().and_then(|(size, failure)| Some((*size, failure.pending()?)));
+        if let Some((_, error)) = pending.as_ref().filter(|(size, _)| pages >= *size) {
+            return Err(full(copy_of(error)));
+        }
+        let ahead = (pages / 8).clamp(*CHUNK_PAGES.start(), *CHUNK_PAGES.end());
+        // Where a whole chunk does not fit, less may. What has just been refused is not asked for again at once.
+        let sizes = [ahead, ahead / 8, ahead / 64, 0].map(|ahead| (pages + ahead).min(self.capacity_pages));
+        let refused = pending.map_or(u64::MAX, |(size, _)| size);
+        let mut outcome = Ok(());
+        for size in sizes.into_iter().filter(|size| *size < refused) {
+            let begun = Instant::now();
+            outcome = self.file.grow(size * PAGE_SIZE as u64);
+            match &outcome {
+                Ok(()) => {
+                    *file_pages = size;
+                    break;
+                }
+                Err(source) => *failure = Some((size, Failure::new(source, begun))),
+            }
+        }
+        outcome.map_err(full)
+    }
+
+    /// Whether something may be changed, as far as is known: see `Evictor::admit_changes`.
+    #[inline]
+    pub(crate) fn admits_changes(&self) -> bool {
+        // Acquire: a thread that sees it set may reuse the space of the old space map.
+        self.changes_admitted.load(Ordering::Acquire)
+    }
+
+    /// Admits changes, if the file can be marked as in use.
+    ///
+    /// # Errors
+    /// If it cannot.
+    pub(crate) fn admit_changes(&self) -> Result<(), PoolError> {
+        self.mark_in_use()?;
+        self.changes_admitted.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// The next change has to ask again.
+    pub(crate) fn suspend_changes(&self) {
+        self.changes_admitted.store(false, Ordering::Release);
+    }
+
+    /// Makes the superblocks say "in use", if they do not yet.
+    ///
+    /// # Errors
+    /// If the file is open for reading only, or they cannot be written.
+    pub(crate) fn mark_in_use(&self) -> Result<(), PoolError> {
+        if self.marked_in_use.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        if self.read_only {
+            return Err(PoolError::ReadOnly);
+        }
+        let mut superblock = self.lock_superblock();
+        if self.marked_in_use.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        // From here on the file may say "in use", whether or not writing that succeeds.
+        superblock.closed = false;
+        let old_map = superblock.space_map.take();
+        if let Err(error) = write_superblocks(&*self.file, &mut superblock) {
+            superblock.space_map = old_map;
+            return Err(error);
+        }
+        if let Some(extent) = old_map {
+            // Others take the old map's place only if there is room for the next one elsewhere.
+            match self.grow_file_for(self.space.end()) {
+                Ok(()) => self.free_space_map(extent),
+                Err(_) => superblock.space_map = old_map,
+            }
+        }
+        self.marked_in_use.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// A thread panicked while it changed a page, which may be half changed.
+    #[cold]
+    pub(crate) fn note_panic(&self) {
+        self.panicked.store(true, Ordering::Release);
+    }
+
+    /// Whether a thread panicked while it changed a page.
+    pub(crate) fn is_half_changed(&self) -> bool {
+        self.panicked.load(Ordering::Acquire)
+    }
+
+    /// Whether the superblocks say "cleanly closed", and nothing was allocated or freed since.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.lock_superblock().closed && !self.space.is_changed()
+    }
+
+    /// # Errors
+    /// If a sync has failed.
+    pub(crate) fn refuse_if_poisoned(&self) -> Result<(), PoolError> {
+        if self.poisoned.load(Ordering::Acquire) {
+            return Err(PoolError::Sync(std::io::Error::other("an earlier attempt failed")));
+        }
+        Ok(())
+    }
+
+    /// Claims room for the space map at the end of a clean close, as [`allocate`](Self::allocate) does.
+    ///
+    /// # Errors
+    /// If the file cannot grow.
+    pub(crate) fn allocate_space_map(&self, grown: impl FnOnce(u64)) -> Result<Extent, PoolError> {
+        // One whose place was kept, because there is no other.
+        if let Some(kept) = self.lock_superblock().space_map.take() {
+            self.free_space_map(kept);
+        }
+        self.space.trim();
+        let pages = space_map_pages(self.space.end());
+        self.space.allocate(pages, |end| self.grow_file(end).map(|()| grown(end)))
+    }
+
+    /// From here on an extent that was claimed, and is latched, is the pool's own.
+    pub(crate) fn own_space_map(&self, extent: Extent) {
+        self.space_map_head.store(extent.head.0, Ordering::Release);
+    }
+
+    /// Writes the space map to its extent, makes everything durable, and the superblocks say "cleanly closed".
+    ///
+    /// # Errors
+    /// If something cannot be written; the next attempt frees the extent then. If a sync fails, the file is poisoned.
+    pub(crate) fn close(&self, extent: Extent) -> Result<(), PoolError> {
+        let end = self.space.end();
+        let mut buffer = AlignedBuffer::new(extent.bytes());
+        self.space.write_image(end, buffer.get_mut(HEADER_BYTES..).unwrap_or_default());
+        PageHeader { extent, lsn: Lsn(0), kind: PageKind::SPACE_MAP }.write(&mut buffer);
+        stamp_checksum(&mut buffer);
+        let durable = write_buffer(&*self.file, extent, &buffer).and_then(|()| {
+            self.cut_file(end);
+            self.poison_if_sync_failed(self.file.sync().map_err(PoolError::Sync))
+        });
+        if let Err(error) = durable {
+            self.lock_superblock().space_map = Some(extent);
+            return Err(error);
+        }
+        let mut superblock = self.lock_superblock();
+        superblock.closed = true;
+        superblock.space_map = Some(extent);
+        superblock.end = end;
+        // From here on the file may say "closed", so the next change has to say "in use" again first,
+        // whether or not this succeeds.
+        self.marked_in_use.store(false, Ordering::Release);
+        self.suspend_changes();
+        let written = write_superblocks(&*self.file, &mut superblock);
+        superblock.closed = written.is_ok();
+        self.poison_if_sync_failed(written)
+    }
+
+    /// After a failed sync the system may have dropped what was to be written, and a second one may succeed all the same.
+    /// Nothing can be promised about this file any more.
+    fn poison_if_sync_failed(&self, result: Result<(), PoolError>) -> Result<(), PoolError> {
+        if let Err(PoolError::Sync(_)) = result {
+            self.poisoned.store(true, Ordering::Release);
+            self.suspend_changes();
+        }
+        result
+    }
+
+    /// Cuts off what was preallocated. If that fails, the file is merely longer than it need be.
+    fn cut_file(&self, end: u64) {
+        let mut file_pages = lock(&self.file_pages);
+        if *file_pages > end && self.file.truncate(end * PAGE_SIZE as u64).is_ok() {
+            *file_pages = end;
+        }
+    }
+
+    /// Gives the place of a space map to others. Nobody latches what is the pool's own, and it remains so until it is
+    /// free.
+    fn free_space_map(&self, extent: Extent) {
+        self.space.free(extent);
+        self.space_map_head.store(0, Ordering::Release);
+    }
+}

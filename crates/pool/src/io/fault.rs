@@ -1,0 +1,172 @@
+//! The way into memory. Every page that is read takes it, whether a thread waits for the read or not:
+//! [`enter`](Faults::enter), then the read, then [`admit`](Faults::admit).
+//!
+//! # Invariants
+//! - Nothing is read into memory that the space map does not confirm, under the latch, as exactly that extent.
+//! - A page that is being read is latched exclusively and counted in the budget.
+//! - At most a quarter of the pool is being read asynchronously, so that what the pages lead from stays in memory.
+
+use crate::{
+    error::{Fault, Miss, PoolError},
+    file::storage::Storage,
+    page::state::Word,
+    page_table::PageTable,
+    pager::Begun,
+    replacement::evictor::Evictor,
+    replacement::resident_set::EXTENT_PAGES_MAX,
+};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use vellum_base::{Extent, verify_header};
+
+/// Brings extents into memory.
+pub(crate) struct Faults {
+    evictor: Evictor,
+    /// How many pages are being read asynchronously.
+    reading_pages: AtomicUsize,
+}
+
+impl Faults {
+    pub(crate) fn new(evictor: Evictor) -> Self {
+        Self { evictor, reading_pages: AtomicUsize::new(0) }
+    }
+
+    #[inline]
+    pub(crate) fn evictor(&self) -> &Evictor {
+        &self.evictor
+    }
+
+    #[inline]
+    pub(crate) fn table(&self) -> &PageTable {
+        self.evictor.pages().table()
+    }
+
+    #[inline]
+    fn storage(&self) -> &Storage {
+        self.evictor.pages().storage()
+    }
+
+    /// Refuses what cannot be an extent of this file, so that its state may be looked at.
+    pub(crate) fn check_bounds(&self, extent: Extent) -> Result<(), PoolError> {
+        let end = extent.head.0.saturating_add(extent.pages as u64);
+        if extent.pages == 0 || end > self.table().capacity_pages() {
+            return Err(PoolError::not_allocated(extent));
+        }
+        if extent.pages > EXTENT_PAGES_MAX { Err(self.too_large(extent)) } else { Ok(()) }
+    }
+
+    fn too_large(&self, extent: Extent) -> PoolError {
+        PoolError::LargerThanPool { extent, pool_pages: self.evictor.pages().budget().limit() }
+    }
+
+    /// Latches a missing extent exclusively, makes sure that it is one, and lets `reserve` reserve its memory. If the
+    /// answer is [`Begun::Reading`], the caller reads it; otherwise nothing has happened.
+    ///
+    /// # Errors
+    /// If it is not allocated and the reference still stands, and what `reserve` fails with.
+    pub(crate) fn enter(
+        &self,
+        miss: &Miss,
+        reserve: impl FnOnce(Extent) -> Result<bool, PoolError>,
+    ) -> Result<Begun, PoolError> {
+        let extent = miss.extent;
+        self.check_bounds(extent)?;
+        let state = self.table().state(extent.head);
+        let now = state.load();
+        if !now.is_evicted() {
+            return Ok(if now.is_exclusive() { Begun::Latched } else { Begun::Ready });
+        }
+        if !state.try_exclusive(now) {
+            return Ok(Begun::Latched);
+        }
+        if !self.storage().is_allocated(extent) {
+            self.table().unlatch_evicted(extent.head);
+            let stale = !self.still_refers(miss);
+            return if stale { Ok(Begun::Ready) } else { Err(PoolError::not_allocated(extent)) };
+        }
+        let reserved = reserve(extent);
+        if let Ok(true) = reserved {
+            self.table().counters().misses.add(1);
+            return Ok(Begun::Reading);
+        }
+        self.table().unlatch_evicted(extent.head);
+        reserved.map(|_| Begun::NoRoom)
+    }
+
+    /// Checks what was read. It is in memory from now on, or what [`enter`](Self::enter) did is undone. The latch is given
+    /// up.
+    ///
+    /// # Errors
+    /// If it could not be read, or is damaged.
+    pub(crate) fn admit(&self, extent: Extent, read: std::io::Result<()>) -> Result<(), PoolError> {
+        let (table, pages) = (self.table(), self.evictor.pages());
+        let result = read.map_err(|source| PoolError::Read { extent, source }).and_then(|()| {
+            table.counters().pages_read.add(extent.pages as u64);
+            // SAFETY: the latch is held exclusively.
+            let header = verify_header(unsafe { table.bytes(extent) }, extent);
+            header.map_err(|fault| PoolError::Corruption { extent, fault: Fault::Header(fault) })
+        });
+        match result {
+            Ok(_) => {
+                pages.insert(extent);
+                table.unlatch(extent.head, false);
+            }
+            Err(_) => {
+                table.drop_memory(extent);
+                pages.budget().give_back(extent.pages as usize);
+                table.unlatch_evicted(extent.head);
+            }
+        }
+        result.map(|_| ())
+    }
+
+    /// Makes an extent resident, unless another thread does so first. This is the blocking way.
+    ///
+    /// If it turns out that the reference was stale, nothing happens: the operation finds out by itself.
+    ///
+    /// # Errors
+    /// If it is not allocated, does not fit into the pool, cannot be read, or is damaged.
+    pub(crate) fn fault(&self, miss: &Miss) -> Result<(), PoolError> {
+        let extent = miss.extent;
+        let begun = self.enter(miss, |extent| self.evictor.reserve(extent).map(|()| true))?;
+        if begun != Begun::Reading {
+            return Ok(());
+        }
+        let address = self.table().address(extent.head);
+        // SAFETY: the extent lies in the mapping and in no other, and its latch is held exclusively.
+        let read = unsafe { self.storage().file().read(extent.head.offset(), address, extent.bytes()) };
+        self.admit(extent, read).or_else(|error| if self.still_refers(miss) { Err(error) } else { Ok(()) })
+    }
+
+    /// Whether what led to a miss still stands.
+    pub(crate) fn still_refers(&self, miss: &Miss) -> bool {
+        miss.referrer.is_none_or(|(page, seen)| {
+            page.0 < self.table().capacity_pages() && self.table().state(page).validate(Word(seen))
+        })
+    }
+
+    /// Reserves pages that are about to be read asynchronously, if that can be done at once.
+    ///
+    /// # Errors
+    /// If they will never fit.
+    pub(crate) fn reserve_to_read(&self, extent: Extent) -> Result<bool, PoolError> {
+        let (pages, limit) = (extent.pages as usize, self.evictor.pages().budget().limit());
+        if pages > limit {
+            return Err(self.too_large(extent));
+        }
+        // Relaxed: a number that limits, and orders nothing.
+        let most = (limit / 4).max(1);
+        let reading = self.reading_pages.fetch_add(pages, Ordering::Relaxed);
+        // Alone, anything that fits may be read.
+        let reserved = (reading == 0 || reading + pages <= most) && self.evictor.reserve_at_once(pages);
+        if !reserved {
+            self.reading_pages.fetch_sub(pages, Ordering::Relaxed);
+        }
+        Ok(reserved)
+    }
+
+    /// So many pages are no longer being read asynchronously.
+    pub(crate) fn read_is_over(&self, pages: u32) {
+        // Relaxed: as in `reserve_to_read`.
+        self.reading_pages.fetch_sub(pages as usize, Ordering::Relaxed);
+    }
+}

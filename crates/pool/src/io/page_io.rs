@@ -1,0 +1,140 @@
+//! Latches that bring their page in, and the queues of asynchronous reads.
+//!
+//! # Lock order
+//! The list of queues is locked for no other; that of idle queues, while they are looked at.
+
+use crate::{error::Miss, file::storage::Storage, page_table::PageTable};
+use crate::{
+    error::PoolError,
+    io::cooperative::Queues,
+    io::fault::Faults,
+    io::reads::Reads,
+    page::state::Want,
+    primitive::{lock, spin_loop},
+};
+use std::sync::{Arc, Mutex};
+use vellum_base::{Extent, PageId};
+use vellum_vm::Wait;
+
+/// How many queues are kept for later when nobody uses them; each has a ring, which costs some locked memory.
+const IDLE_MAX: usize = 16;
+
+/// Reads, and whoever waits for them.
+pub(crate) struct PageIo {
+    // Dropped before the mapping, which the faults own: they wait for their requests.
+    queues: Queues<Reads>,
+    idle: Mutex<Vec<Arc<Mutex<Reads>>>>,
+    faults: Faults,
+}
+
+impl PageIo {
+    pub(crate) fn new(faults: Faults) -> Self {
+        Self { queues: Queues::new(), idle: Mutex::new(Vec::new()), faults }
+    }
+
+    #[inline]
+    pub(crate) fn faults(&self) -> &Faults {
+        &self.faults
+    }
+
+    #[inline]
+    fn table(&self) -> &PageTable {
+        self.faults.table()
+    }
+
+    #[inline]
+    fn storage(&self) -> &Storage {
+        self.faults.evictor().pages().storage()
+    }
+
+    /// Waits until `want` may be possible. If the page is being read by a queue whose owner is elsewhere, this thread
+    /// ends the read (see `io::cooperative`).
+    pub(crate) fn wait(&self, page: PageId, want: Want) {
+        let finish = |reads: &mut Reads| reads.finish(&self.faults, Wait::ForOne);
+        self.table().wait(page, want, || self.queues.complete(|reads| reads.holds(page), finish));
+    }
+
+    /// Waits a little after an optimistic read of `page` has failed, or could not be upgraded.
+    pub(crate) fn wait_after_conflict(&self, page: PageId) {
+        let now = self.table().state(page).load();
+        if now.is_exclusive() {
+            self.wait(page, Want::Read);
+        } else if now.shared_holders() > 0 {
+            // Readers, or the thread that writes the page to storage, may be what an upgrade failed for.
+            self.table().wait_for_readers(page);
+        } else {
+            spin_loop();
+        }
+    }
+
+    /// Latches an extent shared, reading it in if need be.
+    pub(crate) fn latch_shared(&self, extent: Extent) -> Result<(), PoolError> {
+        self.latch(extent, Want::Shared)
+    }
+
+    /// Latches an extent exclusively, reading it in if need be.
+    pub(crate) fn latch_exclusive(&self, extent: Extent) -> Result<(), PoolError> {
+        self.faults.evictor().admit_changes()?;
+        self.latch(extent, Want::Exclusive)
+    }
+
+    fn latch(&self, extent: Extent, want: Want) -> Result<(), PoolError> {
+        self.faults.check_bounds(extent)?;
+        let state = self.table().state(extent.head);
+        loop {
+            let now = state.load();
+            if now.is_evicted() {
+                self.faults.fault(&Miss::certain(extent))?;
+                continue;
+            }
+            let taken = match want {
+                Want::Exclusive => (now.is_unlocked() || now.is_marked()) && state.try_exclusive(now),
+                Want::Shared | Want::Read => state.try_shared(now),
+            };
+            if taken {
+                break;
+            }
+            self.wait(extent.head, want);
+        }
+        // Whatever was latched must be what the space map says, or the slice would reach into extents whose
+        // latches nobody holds, or show what was freed.
+        if self.storage().is_allocated(extent) {
+            return Ok(());
+        }
+        match want {
+            Want::Exclusive => self.table().unlatch(extent.head, false),
+            Want::Shared | Want::Read => self.table().unlatch_shared(extent.head),
+        }
+        Err(PoolError::not_allocated(extent))
+    }
+
+    /// A queue of asynchronous reads, of which `depth` can be under way: an idle one, or a new one.
+    ///
+    /// # Errors
+    /// If the system refuses what that takes.
+    pub(crate) fn queue(&self, depth: usize) -> Result<Arc<Mutex<Reads>>, PoolError> {
+        let idle = {
+            let mut idle = lock(&self.idle);
+            let fitting = idle.iter().position(|reads| lock(reads).depth() >= depth);
+            fitting.map(|index| idle.swap_remove(index))
+        };
+        if let Some(reads) = idle {
+            return Ok(reads);
+        }
+        let queue = self.storage().file().queue(u32::try_from(depth).unwrap_or(u32::MAX));
+        let reads = Arc::new(Mutex::new(Reads::new(queue.map_err(PoolError::Queue)?)));
+        self.queues.add(reads.clone());
+        Ok(reads)
+    }
+
+    /// Takes back a queue that reads nothing any more.
+    pub(crate) fn take_back(&self, reads: &Arc<Mutex<Reads>>) {
+        let mut idle = lock(&self.idle);
+        if idle.len() < IDLE_MAX {
+            idle.push(reads.clone());
+        } else {
+            drop(idle);
+            self.queues.remove(reads);
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Asynchronous reads that are under way: what the device does, and who is to hear of it.
+
+use crate::{
+    error::{Miss, PoolError},
+    file::outage::copy_of,
+    io::fault::Faults,
+    pager::{Begun, FinishedRead},
+};
+use vellum_base::{Extent, PAGE_SIZE, PageId};
+use vellum_vm::{Completion, Queue, Request, Wait};
+
+/// The most pages that one request reads ahead: half a mebibyte.
+const AHEAD_PAGES_MAX: u32 = 128;
+const _: () = assert!(AHEAD_PAGES_MAX as usize * PAGE_SIZE == 512 << 10);
+
+/// What one request reads.
+#[derive(Clone, Copy, Debug)]
+enum Reading {
+    /// An extent that somebody misses.
+    Extent(Extent),
+    /// Consecutive single pages that somebody will want: they come in marked, and errors are left to be found
+    /// by who needs the page.
+    ReadAhead { first: PageId, pages: u32 },
+}
+
+impl Reading {
+    fn span(self) -> Extent {
+        match self {
+            Self::Extent(extent) => extent,
+            Self::ReadAhead { first, pages } => Extent { head: first, pages },
+        }
+    }
+
+    /// Whether it holds the latch of this page.
+    fn holds(self, page: PageId) -> bool {
+        match self {
+            Self::Extent(extent) => extent.head == page,
+            Self::ReadAhead { .. } => (self.span().head..self.span().end()).contains(&page),
+        }
+    }
+}
+
+/// The reads of one queue. Whoever uses it has locked it.
+#[derive(Debug)]
+pub(crate) struct Reads {
+    queue: Box<dyn Queue>,
+    /// By the tag of their requests.
+    reading: Vec<Option<Reading>>,
+    free: Vec<usize>,
+    /// Reads that are over and that the owner has not seen yet.
+    finished: Vec<FinishedRead>,
+    completions: Vec<Completion>,
+}
+
+impl Reads {
+    /// Whether one of the reads holds the latch of this page.
+    pub(crate) fn holds(&self, page: PageId) -> bool {
+        self.reading.iter().flatten().any(|reading| reading.holds(page))
+    }
+
+    /// Reads that `queue` does.
+    pub(crate) fn new(queue: Box<dyn Queue>) -> Self {
+        let (reading, free, finished, completions) = Default::default();
+        Self { queue, reading, free, finished, completions }
+    }
+
+    /// How many reads the device can be given.
+    pub(crate) fn depth(&self) -> usize {
+        self.queue.depth()
+    }
+
+    /// Lets the device begin.
+    pub(crate) fn flush(&mut self) {
+        self.queue.flush();
+    }
+
+    /// Whether there are reads that are over and that the owner has not seen yet.
+    pub(crate) fn has_finished(&self) -> bool {
+        !self.finished.is_empty()
+    }
+
+    /// Gives the reads that are over to `finished`, and says how many they are.
+    pub(crate) fn give(&mut self, finished: &mut Vec<FinishedRead>) -> usize {
+        let count = self.finished.len();
+        finished.append(&mut self.finished);
+        count
+    }
+
+    /// Begins to read what is missing, if `has_room` and it can be done without waiting. Called with the queue locked, so
+    /// that a thread that sees the latch finds the read here.
+    pub(crate) fn begin(&mut self, faults: &Faults, miss: &Miss, has_room: bool) -> Result<Begun, PoolError> {
+        let begun = faults.enter(miss, |extent| Ok(has_room && faults.reserve_to_read(extent)?))?;
+        if begun == Begun::Reading {
+            self.submit(faults, Reading::Extent(miss.extent));
+        }
+        Ok(begun)
+    }
+
+    /// Begins to read single pages ahead, and returns how many requests that takes. What is not missing, or finds no
+    /// memory at once, is left out.
+    pub(crate) fn begin_read_ahead(&mut self, faults: &Faults, pages: &[PageId]) -> usize {
+        let mut runs: Vec<Extent> = Vec::new();
+        for page in pages.iter().copied() {
+            let miss = Miss::certain(Extent::page(page));
+            if !matches!(faults.enter(&miss, |extent| faults.reserve_to_read(extent)), Ok(Begun::Reading)) {
+                continue;
+            }
+            match runs.last_mut() {
+                Some(run) if run.end() == page && run.pages < AHEAD_PAGES_MAX => run.pages += 1,
+                _ => runs.push(Extent::page(page)),
+            }
+        }
+        for Extent { head, pages } in &runs {
+            self.submit(faults, Reading::ReadAhead { first: *head, pages: *pages });
+        }
+        runs.len()
+    }
+
+    /// Submits a read of what is latched and has its memory reserved.
+    fn submit(&mut self, faults: &Faults, reading: Reading) {
+        let tag = match self.free.pop() {
+            Some(tag) => tag,
+            None => {
+                self.reading.push(None);
+                self.reading.len() - 1
+            }
+        };
+        if let Some(slot) = self.reading.get_mut(tag) {
+            *slot = Some(reading);
+        }
+        let span = reading.span();
+        let request = Request::read(span.head.offset(), faults.table().address(span.head), span.bytes());
+        // SAFETY: what is read lies in the mapping, and its latches are held until the completion is reaped; the
+        // queues, which wait for their requests, are dropped before the mapping.
+        unsafe { self.queue.submit(request, tag as u64) };
+    }
+
+    /// Ends the reads that are done, after waiting for one if asked to.
+    pub(crate) fn finish(&mut self, faults: &Faults, wait: Wait) {
+        let mut completions = std::mem::take(&mut self.completions);
+        self.queue.reap(wait, &mut completions);
+        for Completion { tag, result } in completions.drain(..) {
+            let Some(reading) = self.reading.get_mut(tag as usize).and_then(Option::take) else { continue };
+            self.free.push(tag as usize);
+            faults.read_is_over(reading.span().pages);
+            match reading {
+                Reading::Extent(extent) => {
+                    let result = faults.admit(extent, result);
+                    self.finished.push(FinishedRead { page: extent.head, result });
+                }
+                Reading::ReadAhead { first, pages } => {
+                    for page in (first.0..first.0 + pages as u64).map(PageId) {
+                        let result = result.as_ref().map_err(copy_of).map(|_| ());
+                        if faults.admit(Extent::page(page), result).is_ok() {
+                            // A reader that needs it turns the mark back; the scan itself does not.
+                            let state = faults.table().state(page);
+                            state.try_mark(state.load());
+                        }
+                    }
+                    self.finished.push(FinishedRead { page: first, result: Ok(()) });
+                }
+            }
+        }
+        self.completions = completions;
+    }
+}

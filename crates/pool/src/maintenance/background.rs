@@ -1,0 +1,78 @@
+//! The background thread: it keeps free pages ready, fetches memory for pages to come, and collapses runs into huge
+//! pages when there is nothing else to do.
+
+use crate::{
+    allocator::Allocator,
+    maintenance::{huge_pages::HugePageScheduler, prefault::Prefaulter},
+    replacement::budget::Woken,
+};
+use std::{sync::Arc, thread, time::Duration};
+
+/// The longest that the thread waits after it found nothing that it could evict.
+const PAUSE_MAX: Duration = Duration::from_millis(64);
+
+/// The thread; it ends when this is dropped.
+pub(crate) struct BackgroundThread {
+    allocator: Arc<Allocator>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl BackgroundThread {
+    /// # Errors
+    /// If the system has no room for another thread.
+    pub(crate) fn start(allocator: Arc<Allocator>) -> Result<Self, std::io::Error> {
+        let shared = allocator.clone();
+        let thread =
+            thread::Builder::new().name("vellum-background".into()).spawn(move || Self::run(&shared))?;
+        Ok(Self { allocator, thread: Some(thread) })
+    }
+
+    fn run(allocator: &Allocator) {
+        let (mut scheduler, mut prefaulter) = (HugePageScheduler::new(allocator), Prefaulter::new());
+        loop {
+            let woken = allocator.budget().sleep_until_low(scheduler.patience(allocator));
+            allocator.pages().release_strays();
+            match woken {
+                Woken::Stopped => return,
+                Woken::Idle => scheduler.run(allocator),
+                Woken::Asked => prefaulter.run(allocator),
+                Woken::Low => {
+                    scheduler.disturbed(allocator);
+                    prefaulter.release(allocator);
+                    Self::make_room(allocator);
+                }
+            }
+        }
+    }
+
+    fn make_room(allocator: &Allocator) {
+        let (evictor, budget) = (allocator.evictor(), allocator.budget());
+        let mut pause = Duration::from_millis(1);
+        while budget.wants_more() && !budget.is_stopped() {
+            let outcome = {
+                let _working = evictor.pause();
+                // What is unchanged stays for those who read.
+                if evictor.outage().is_recent() { Ok(0) } else { evictor.evict_batch() }
+            };
+            // An error is counted, and found again by the thread that needs the page's room.
+            if matches!(outcome, Ok(1..)) {
+                pause = Duration::from_millis(1);
+            } else if budget.pause(pause) {
+                pause = (pause * 2).min(PAUSE_MAX);
+            } else {
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for BackgroundThread {
+    fn drop(&mut self) {
+        self.allocator.budget().stop();
+        if let Some(thread) = self.thread.take() {
+            // It cannot panic but by a broken invariant, of which the test that broke it should hear.
+            let ended = thread.join();
+            debug_assert!(ended.is_ok() || thread::panicking(), "the background thread panicked");
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! The pool as a pager: how a guard on one page leads to a guard on the next.
+//!
+//! The fast ways come first, and do no more than they must: one look at a state word, one at the parent's. Whatever
+//! refuses them is looked at closely.
+
+use crate::{
+    error::{Fault, Interrupt, Miss, PoolError},
+    guard::{AllocatedGuard, ExclusiveGuard, OptimisticGuard, SharedGuard},
+    io::miss_queue::MissQueue,
+    page::optimistic_bytes::{LINE_BYTES, prefetch_line},
+    page::state::Word,
+    pager::{Allocation, AsynchronousReads, ChangeRecords, Navigation, Streams},
+    pool::Pool,
+    stream::extent_stream::{self, ExtentStream},
+    stream::page_stream::PageStream,
+};
+use vellum_base::{Bytes, Extent, PageId, PageKind};
+use vellum_vm::AlignedBuffer;
+
+/// How many cache lines of a page are fetched ahead when a reference to it is followed: the header and the
+/// first slots of a tree's node.
+const PREFETCH_LINES: usize = 6;
+
+impl Pool {
+    /// Waits for whatever made an optimistic look impossible.
+    fn look_failed(&self, page: PageId, now: Word, miss: Miss) -> Interrupt {
+        if now.is_evicted() { Interrupt::Miss(miss) } else { Interrupt::Conflict(page) }
+    }
+
+    /// A page that something refers to, if it lies within the capacity.
+    #[inline]
+    fn within(&self, page: PageId) -> bool {
+        page.0 < self.table().capacity_pages()
+    }
+
+    #[cold]
+    fn dangling(referrer: PageId, page: PageId) -> Interrupt {
+        PoolError::Corruption { extent: Extent::page(referrer), fault: Fault::Reference(page.0) }.into()
+    }
+
+    /// Fetches the first lines of a page, which a look at it will need, all at once. The page need not even exist.
+    #[inline(always)]
+    fn prefetch_lines(&self, page: PageId) {
+        let start = self.table().address_of_any(page);
+        for line in 0..PREFETCH_LINES {
+            prefetch_line(start.wrapping_add(line * LINE_BYTES));
+        }
+    }
+
+    /// [`Navigation::root`] if the page cannot simply be read.
+    #[cold]
+    #[inline(never)]
+    fn root_closely(&self, page: PageId) -> Result<OptimisticGuard<'_>, Interrupt> {
+        if !self.within(page) {
+            return Err(Self::dangling(page, page));
+        }
+        OptimisticGuard::begin(self.allocator(), page)
+            .map_err(|now| self.look_failed(page, now, Miss::certain(Extent::page(page))))
+    }
+
+    /// [`Navigation::child`] if `page`, to which the parent refers, cannot simply be read.
+    // The guard is taken by value, so that it need not lie in memory while all is well.
+    #[cold]
+    #[inline(never)]
+    fn child_closely<'p>(
+        &'p self,
+        parent: OptimisticGuard<'p>,
+        page: PageId,
+    ) -> Result<OptimisticGuard<'p>, Interrupt> {
+        if !self.within(page) {
+            parent.validate()?;
+            return Err(Self::dangling(parent.id(), page));
+        }
+        self.follow(&parent, page, OptimisticGuard::begin(self.allocator(), page))
+    }
+
+    /// What a look at `page`, to which the parent refers, comes to.
+    #[inline]
+    fn follow<'p>(
+        &'p self,
+        parent: &OptimisticGuard<'p>,
+        page: PageId,
+        look: Result<OptimisticGuard<'p>, Word>,
+    ) -> Result<OptimisticGuard<'p>, Interrupt> {
+        match look {
+            Ok(child) => {
+                parent.validate()?;
+                Ok(child)
+            }
+            Err(now) => {
+                let miss = parent.miss(Extent::page(page))?;
+                Err(self.look_failed(page, now, miss))
+            }
+        }
+    }
+
+    /// The page to which the parent refers at `place`.
+    #[inline]
+    fn referred(&self, parent: &OptimisticGuard<'_>, place: usize) -> Result<PageId, Interrupt> {
+        let page = PageId(parent.bytes().u64_at(place));
+        if self.within(page) {
+            return Ok(page);
+        }
+        parent.validate()?;
+        Err(Self::dangling(parent.id(), page))
+    }
+}
+
+impl Navigation for Pool {
+    type Optimistic<'p> = OptimisticGuard<'p>;
+    type Shared<'p> = SharedGuard<'p>;
+    type Exclusive<'p> = ExclusiveGuard<'p>;
+
+    #[inline(always)]
+    fn root(&self, page: PageId) -> Result<OptimisticGuard<'_>, Interrupt> {
+        match OptimisticGuard::look(self.allocator(), page) {
+            Some(root) => Ok(root),
+            None => self.root_closely(page),
+        }
+    }
+
+    #[inline(always)]
+    fn child<'p>(
+        &'p self,
+        parent: &OptimisticGuard<'p>,
+        place: usize,
+    ) -> Result<OptimisticGuard<'p>, Interrupt> {
+        self.prefetch_lines(PageId(parent.bytes().u64_at(place)));
+        self.child_fetched(parent, place)
+    }
+
+    #[inline(always)]
+    fn child_fetched<'p>(
+        &'p self,
+        parent: &OptimisticGuard<'p>,
+        place: usize,
+    ) -> Result<OptimisticGuard<'p>, Interrupt> {
+        let page = PageId(parent.bytes().u64_at(place));
+        match OptimisticGuard::look(self.allocator(), page) {
+            Some(child) if parent.is_valid() => Ok(child),
+            _ => self.child_closely(*parent, page),
+        }
+    }
+
+    fn child_in_passing<'p>(
+        &'p self,
+        parent: &OptimisticGuard<'p>,
+        place: usize,
+    ) -> Result<OptimisticGuard<'p>, Interrupt> {
+        let page = self.referred(parent, place)?;
+        self.prefetch_lines(page);
+        self.follow(parent, page, OptimisticGuard::begin_in_passing(self.allocator(), page))
+    }
+
+    fn child_of_latched<'p>(
+        &'p self,
+        parent: &ExclusiveGuard<'p>,
+        place: usize,
+    ) -> Result<OptimisticGuard<'p>, Interrupt> {
+        let page = PageId(parent.page().u64_at(place));
+        if !self.within(page) {
+            return Err(Self::dangling(parent.id(), page));
+        }
+        // The parent's version will differ by the time the miss is resolved, if it is changed; if it is
+        // not, the reference still stands.
+        OptimisticGuard::begin(self.allocator(), page)
+            .map_err(|now| self.look_failed(page, now, parent.miss(page)))
+    }
+
+    #[inline]
+    fn reacquire(&self, page: PageId, token: u64) -> Option<OptimisticGuard<'_>> {
+        OptimisticGuard::reacquire(self.allocator(), page, token)
+    }
+
+    #[inline]
+    fn relax<'p>(&'p self, guard: ExclusiveGuard<'p>) -> OptimisticGuard<'p> {
+        guard.relax()
+    }
+
+    #[inline]
+    fn prefetch(&self, page: PageId, at: usize, bytes: usize) {
+        self.table().prefetch(page, at, bytes);
+    }
+
+    fn shared<'p>(
+        &'p self,
+        parent: &OptimisticGuard<'p>,
+        extent: Extent,
+    ) -> Result<SharedGuard<'p>, Interrupt> {
+        let beyond = extent.head.0.saturating_add(extent.pages as u64) > self.table().capacity_pages();
+        if beyond || extent.pages == 0 {
+            parent.validate()?;
+            return Err(Self::dangling(parent.id(), extent.head));
+        }
+        let state = self.table().state(extent.head);
+        let now = state.load();
+        if now.is_evicted() {
+            return Err(Interrupt::Miss(parent.miss(extent)?));
+        }
+        if !state.try_shared(now) {
+            return Err(Interrupt::Conflict(extent.head));
+        }
+        let guard = SharedGuard::adopt(self.table(), extent);
+        // The latch keeps the extent from being freed; whether it still was what the parent refers to when
+        // it was latched, the parent tells.
+        parent.validate()?;
+        if !self.allocator().storage().is_allocated(extent) {
+            return Err(PoolError::not_allocated(extent).into());
+        }
+        Ok(guard)
+    }
+
+    fn shared_certain(&self, extent: Extent) -> Result<SharedGuard<'_>, PoolError> {
+        Pool::shared(self, extent)
+    }
+
+    fn limit_pages(&self) -> usize {
+        Pool::limit_pages(self)
+    }
+
+    fn outage(&self) -> Option<PoolError> {
+        self.allocator().evictor().outage().error()
+    }
+
+    #[cold]
+    fn resolve(&self, interrupt: Interrupt) -> Result<(), PoolError> {
+        match interrupt {
+            Interrupt::Conflict(page) => {
+                self.table().counters().restarts.add(1);
+                if self.within(page) {
+                    self.allocator().io().wait_after_conflict(page);
+                }
+                Ok(())
+            }
+            Interrupt::Miss(miss) => {
+                self.table().counters().restarts.add(1);
+                self.allocator().io().faults().fault(&miss)
+            }
+            Interrupt::Fatal(error) => Err(*error),
+        }
+    }
+}
+
+impl Allocation for Pool {
+    type Allocated<'p> = AllocatedGuard<'p>;
+
+    fn allocate(&self, pages: u32, kind: PageKind) -> Result<AllocatedGuard<'_>, PoolError> {
+        Pool::allocate(self, pages, kind)
+    }
+
+    fn discard(&self, extent: Extent) -> Result<(), PoolError> {
+        self.allocator().discard(extent)
+    }
+
+    fn is_extent(&self, extent: Extent) -> bool {
+        Pool::is_extent(self, extent)
+    }
+}
+
+impl ChangeRecords for Pool {}
+
+impl AsynchronousReads for Pool {
+    type Misses<'p> = MissQueue<'p>;
+
+    fn misses(&self, depth: usize) -> Result<MissQueue<'_>, PoolError> {
+        MissQueue::new(self.allocator().io(), depth)
+    }
+
+    fn is_latched(&self, page: PageId) -> bool {
+        self.within(page) && self.table().state(page).load().is_exclusive()
+    }
+
+    fn is_evicted(&self, page: PageId) -> bool {
+        self.within(page) && self.table().state(page).load().is_evicted()
+    }
+}
+
+impl Streams for Pool {
+    type Stream<'p> = ExtentStream<'p>;
+    type Pages<'p> = PageStream<'p>;
+
+    fn stream(&self, pages: u32, kind: PageKind) -> Result<ExtentStream<'_>, PoolError> {
+        ExtentStream::begin(self.allocator(), pages, kind)
+    }
+
+    fn pages(&self, kind: PageKind) -> Result<PageStream<'_>, PoolError> {
+        PageStream::begin(self.allocator(), kind)
+    }
+
+    fn read_part<'p>(
+        &'p self,
+        parent: &OptimisticGuard<'p>,
+        extent: Extent,
+        first_page: u32,
+        buffer: &mut AlignedBuffer,
+    ) -> Result<(), Interrupt> {
+        if extent.head.0.saturating_add(extent.pages as u64) > self.table().capacity_pages() {
+            parent.validate()?;
+            return Err(Self::dangling(parent.id(), extent.head));
+        }
+        extent_stream::read_part(self.allocator(), parent, extent, first_page, buffer)
+    }
+}

@@ -1,0 +1,183 @@
+//! Which aligned runs of pages (2 MiB on x86-64) huge pages back.
+//!
+//! # Invariant
+//! A run that a huge page backs is flagged, or a thread is about to flag it, or to find that one of its pages is
+//! gone and split it. So the thread that releases a page of it splits it first, or another does so after it. It takes
+//! two parties that each write and then read: the one that releases latches the page and then looks at the flag; the one
+//! that collapses sets the flag and then looks at the latches; both across a sequentially consistent fence.
+//!
+//! When to collapse runs is not decided here: see `maintenance::huge_pages`.
+
+use std::{
+    ops::Range,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering, fence},
+};
+use vellum_base::{Extent, PAGE_SIZE, PageId};
+use vellum_vm::{Collapse, Mapping, huge_page_bytes};
+
+/// The runs of a mapping, and which of them a huge page backs.
+pub(crate) struct HugeRuns {
+    /// The first page of the first run.
+    first_page: u64,
+    /// The pages of a run; 0 if the system has no huge pages or none are wanted.
+    run_pages: u64,
+    flags: Box<[AtomicU64]>,
+    count: AtomicU64,
+    /// The kernel does not know how.
+    refused: AtomicBool,
+}
+
+impl HugeRuns {
+    pub fn new(pages: &Mapping, wanted: bool) -> Self {
+        let bytes = huge_page_bytes().filter(|_| wanted);
+        let run = bytes.map(|bytes| (bytes, pages.first_huge_page(bytes)));
+        let (bytes, first) = run.unwrap_or((usize::MAX, 0));
+        let runs = pages.len().saturating_sub(first) / bytes;
+        Self {
+            first_page: (first / PAGE_SIZE) as u64,
+            run_pages: if runs > 0 { (bytes / PAGE_SIZE) as u64 } else { 0 },
+            flags: (0..runs.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+            count: AtomicU64::new(0),
+            refused: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether runs are ever collapsed.
+    pub fn is_enabled(&self) -> bool {
+        self.run_pages > 0 && !self.refused.load(Ordering::Relaxed)
+    }
+
+    /// How many pages huge pages back.
+    pub fn pages(&self) -> u64 {
+        self.count.load(Ordering::Relaxed) * self.run_pages
+    }
+
+    /// The pages of a run.
+    pub fn pages_of(&self, run: u64) -> Range<u64> {
+        let first = self.first_page + run * self.run_pages;
+        first..first + self.run_pages
+    }
+
+    pub fn is_flagged(&self, run: u64) -> bool {
+        let word = self.flags.get((run / 64) as usize);
+        // Relaxed: the fences of those who depend on the order are beside their calls.
+        word.is_some_and(|word| word.load(Ordering::Relaxed) >> (run % 64) & 1 == 1)
+    }
+
+    /// How many pages there are before the first run that begins after a page.
+    pub fn pages_to_run(&self, page: u64) -> u64 {
+        match (page.checked_sub(self.first_page), self.run_pages) {
+            (_, 0) => u64::MAX,
+            (None, _) => self.first_page - page,
+            (Some(after), pages) => pages - after % pages,
+        }
+    }
+
+    /// Splits the huge pages that back parts of extents whose memory is about to be released. The caller has
+    /// latched them exclusively.
+    pub fn split(&self, pages: &Mapping, extents: &[Extent]) {
+        if self.run_pages == 0 {
+            return;
+        }
+        // SeqCst: orders the latches before the flags; see the module's invariant.
+        fence(Ordering::SeqCst);
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        for extent in extents {
+            let mut page = extent.head.0.max(self.first_page);
+            while page < extent.end().0 {
+                let run = (page - self.first_page) / self.run_pages;
+                if self.is_flagged(run) && self.unflag(run) {
+                    pages.split(PageId(page).offset() as usize);
+                }
+                page = self.pages_of(run).end;
+            }
+        }
+    }
+
+    /// Backs a run with a huge page, if it still `is_whole` when that has been done: else it is small pages again, of
+    /// which the kernel may have put some, all zeroes, where there were none.
+    pub fn collapse(&self, pages: &Mapping, run: u64, is_whole: impl FnOnce(Range<u64>) -> bool) -> Collapse {
+        let range = self.pages_of(run);
+        let offset = PageId(range.start).offset() as usize;
+        let outcome = pages.collapse(offset, self.run_pages as usize * PAGE_SIZE);
+        if outcome != Collapse::Done {
+            // Relaxed: a hint not to try again.
+            self.refused.fetch_or(outcome == Collapse::Refused, Ordering::Relaxed);
+            return outcome;
+        }
+        self.flag(run);
+        // SeqCst: orders the flag before the latches; see the module's invariant.
+        fence(Ordering::SeqCst);
+        if is_whole(range) {
+            return Collapse::Done;
+        }
+        self.unflag(run);
+        pages.split(offset);
+        Collapse::Busy
+    }
+
+    /// Backs the run that begins at a page with a huge page of zeroes: `count` is given its pages and what fetches their
+    /// memory, and says whether it did so. Returns how many pages that are; nothing if no run begins there, or it could
+    /// not be.
+    pub fn populate(
+        &self,
+        pages: &Mapping,
+        first: PageId,
+        count: impl FnOnce(Range<u64>, &dyn Fn() -> bool) -> bool,
+    ) -> Option<u64> {
+        let after = first.0.checked_sub(self.first_page).filter(|_| self.is_enabled())?;
+        let (run, bytes) = (after / self.run_pages, self.run_pages as usize * PAGE_SIZE);
+        let offset = first.offset() as usize;
+        if after % self.run_pages != 0 || offset + bytes > pages.len() || self.is_flagged(run) {
+            return None;
+        }
+        // Before they are counted, which takes the lock that allocations take: a thread that releases a page of the run
+        // has allocated it later, and sees the flag.
+        self.flag(run);
+        let fetch = || {
+            let fetched = pages.populate_huge(offset, bytes) == Collapse::Done;
+            // SeqCst: orders the memory before the look; see the module's invariant.
+            fence(Ordering::SeqCst);
+            if !self.is_flagged(run) {
+                // A page of it was allocated and released meanwhile, and split what was not there yet.
+                pages.split(offset);
+            }
+            fetched
+        };
+        if count(self.pages_of(run), &fetch) {
+            return Some(self.run_pages);
+        }
+        self.unflag(run);
+        None
+    }
+
+    fn flag(&self, run: u64) {
+        if let Some(word) = self.flags.get((run / 64) as usize)
+            && word.fetch_or(1 << (run % 64), Ordering::Relaxed) >> (run % 64) & 1 == 0
+        {
+            self.count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn unflag(&self, run: u64) -> bool {
+        let Some(word) = self.flags.get((run / 64) as usize) else { return false };
+        let was = word.fetch_and(!(1 << (run % 64)), Ordering::Relaxed) >> (run % 64) & 1 == 1;
+        if was {
+            self.count.fetch_sub(1, Ordering::Relaxed);
+        }
+        was
+    }
+
+    /// The pages of a run, and the run in which a page lies, for tests.
+    #[cfg(test)]
+    pub fn run_pages(&self) -> u64 {
+        self.run_pages
+    }
+
+    #[cfg(test)]
+    pub fn run_of(&self, page: u64) -> u64 {
+        (page - self.first_page) / self.run_pages
+    }
+}

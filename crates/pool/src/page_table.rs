@@ -1,0 +1,366 @@
+//! The page table: where pages live, what state each is in, and the memory behind them.
+//!
+//! It owns the mapping of the pages, the array of their states, the parking lot in which threads wait for latches, and
+//! what gives memory back to the system. It knows nobody above it: not which pages are allocated, nor how many may be
+//! in memory, nor how they come there.
+//!
+//! # Invariants
+//! - A page that is evicted reads as zeroes: it has no memory, or such as was never written.
+//! - Addresses and states stay within the capacity, whatever page is asked for.
+//! - Of an extent only the head's state is used.
+//!
+//! # Lock order
+//! A bucket of the parking lot is locked for no other.
+
+use crate::{
+    page::huge_runs::HugeRuns,
+    page::optimistic_bytes::{OptimisticBytes, prefetch},
+    page::parking::{CooperativeCompletion, ParkingLot},
+    page::simd,
+    page::state::{PageState, Wake, Want, Word},
+    primitive::spin_loop,
+    statistics::Counters,
+};
+use std::{ops::Range, time::Duration};
+use vellum_base::{Extent, PAGE_SIZE, PageId};
+use vellum_vm::{Collapse, Mapping, PageRange, ReleaseMethod, Releaser, VmError};
+
+/// How often a latch is looked at before the thread goes to sleep: about as long as a short critical
+/// section takes.
+const SPINS: u32 = 100;
+
+/// How long an operation that failed because of shared holders waits for them to go before it tries again: about
+/// as long as a write of the page takes.
+const READERS_WAIT_MAX: Duration = Duration::from_micros(200);
+
+/// The mapping of a pool's pages and their states.
+// What a hit needs comes first, in one cache line, and never changes.
+#[repr(C, align(64))]
+pub(crate) struct PageTable {
+    base: *mut u8,
+    states: *const PageState,
+    capacity_pages: u64,
+    /// The capacity again; or 0 if hits are counted, so that looks at pages take the way on which they are.
+    pages_uncounted: u64,
+    count_hits: bool,
+    /// What the whole pool counts: kept here, where every layer can reach it.
+    counters: Counters,
+    parking: ParkingLot,
+    releaser: Releaser,
+    huge: HugeRuns,
+    // Last, so that they outlive everything that points into them.
+    pages: Mapping,
+    _states: Mapping,
+}
+
+// SAFETY: the raw pointers lead into the two mappings, which the table owns and which never move. States
+// are atomics. Page contents are accessed through guards, whose latches exclude conflicting access, or
+// through `OptimisticBytes`, which reads atomically.
+unsafe impl Send for PageTable {}
+// SAFETY: as above.
+unsafe impl Sync for PageTable {}
+
+impl PageTable {
+    /// A table for `pages`, none of which is in memory.
+    ///
+    /// # Errors
+    /// If the system has no address space for the states.
+    pub(crate) fn new(
+        pages: Mapping,
+        releaser: Releaser,
+        count_hits: bool,
+        huge_pages: bool,
+    ) -> Result<Self, VmError> {
+        simd::detect();
+        let capacity_pages = (pages.len() / PAGE_SIZE) as u64;
+        let state_bytes = (capacity_pages as usize * size_of::<u64>()).next_multiple_of(PAGE_SIZE);
+        let states = Mapping::reserve(state_bytes, "the states of the pages")?.for_table();
+        let huge = HugeRuns::new(&pages, huge_pages && releaser.method() != ReleaseMethod::Exmap);
+        Ok(Self {
+            base: pages.base().as_ptr(),
+            states: states.base().as_ptr().cast(),
+            capacity_pages,
+            pages_uncounted: if count_hits { 0 } else { capacity_pages },
+            count_hits,
+            counters: Counters::default(),
+            parking: ParkingLot::new(),
+            releaser,
+            huge,
+            pages,
+            _states: states,
+        })
+    }
+
+    /// How many pages there can be.
+    #[inline]
+    pub(crate) fn capacity_pages(&self) -> u64 {
+        self.capacity_pages
+    }
+
+    #[inline]
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    #[inline]
+    pub(crate) fn counts_hits(&self) -> bool {
+        self.count_hits
+    }
+
+    /// How memory is given back.
+    pub(crate) fn release_method(&self) -> ReleaseMethod {
+        self.releaser.method()
+    }
+
+    /// Whether a page that is written to gets memory by itself. The device maps small pages only, and none but those
+    /// that are asked for.
+    pub(crate) fn faults_bring_memory(&self) -> bool {
+        self.releaser.method() != ReleaseMethod::Exmap
+    }
+
+    /// The state of a page, if it lies within the capacity and looks at it need not be counted.
+    #[inline(always)]
+    pub(crate) fn state_uncounted(&self, page: PageId) -> Option<&PageState> {
+        // SAFETY: it lies within the capacity.
+        (page.0 < self.pages_uncounted).then(|| unsafe { self.state_within(page) })
+    }
+
+    /// The state of a page.
+    ///
+    /// # Panics
+    /// If the page lies beyond the capacity: references are checked before they are followed.
+    #[inline]
+    pub(crate) fn state(&self, page: PageId) -> &PageState {
+        assert!(page.0 < self.capacity_pages, "{page} is beyond the capacity");
+        // SAFETY: it is not.
+        unsafe { self.state_within(page) }
+    }
+
+    /// The state of a page that is known to lie within the capacity.
+    ///
+    /// # Safety
+    /// It does.
+    #[inline]
+    pub(crate) unsafe fn state_within(&self, page: PageId) -> &PageState {
+        debug_assert!(page.0 < self.capacity_pages);
+        // SAFETY: the mapping of states has one zeroed word for each page of the capacity and lives as long
+        // as `self`.
+        unsafe { &*self.states.add(page.0 as usize) }
+    }
+
+    /// Where a page lives.
+    #[inline]
+    pub(crate) fn address(&self, page: PageId) -> *mut u8 {
+        debug_assert!(page.0 < self.capacity_pages);
+        // SAFETY: the mapping of pages is as long as the capacity.
+        unsafe { self.base.add(page.offset() as usize) }
+    }
+
+    /// Where a page would live, whether or not it exists.
+    #[inline]
+    pub(crate) fn address_of_any(&self, page: PageId) -> *const u8 {
+        self.base.wrapping_add(page.0.wrapping_mul(PAGE_SIZE as u64) as usize)
+    }
+
+    /// Fetches bytes of a page into the processor's cache, and with its beginning the page's state.
+    #[inline]
+    pub(crate) fn prefetch(&self, page: PageId, at: usize, bytes: usize) {
+        // Any page will do, also one beyond the capacity: a prefetch does nothing that a program can see.
+        let page = page.0 as usize;
+        if at == 0 {
+            prefetch(self.states.wrapping_add(page).cast(), 1);
+        }
+        prefetch(self.base.wrapping_add(page.wrapping_mul(PAGE_SIZE).wrapping_add(at)), bytes);
+    }
+
+    /// The bytes of a page, for a reader that validates what it reads.
+    #[inline]
+    pub(crate) fn optimistic_bytes(&self, page: PageId) -> OptimisticBytes<'_> {
+        // SAFETY: the mapping stays readable as long as `self`, resident or not.
+        unsafe { OptimisticBytes::new(self.address(page)) }
+    }
+
+    /// The bytes of an extent.
+    ///
+    /// # Safety
+    /// The caller holds the extent's latch, shared or exclusively, as long as the slice lives.
+    #[inline]
+    pub(crate) unsafe fn bytes(&self, extent: Extent) -> &[u8] {
+        // SAFETY: within the mapping, because the space map or a single page's capacity check confirmed the
+        // extent; the latch excludes writers.
+        unsafe { std::slice::from_raw_parts(self.address(extent.head), extent.bytes()) }
+    }
+
+    /// The bytes of an extent, to be changed.
+    ///
+    /// # Safety
+    /// The caller holds the extent's latch exclusively as long as the slice lives, which is the only one.
+    #[inline]
+    #[expect(clippy::mut_from_ref, reason = "the latch in the state word is what makes it unique")]
+    pub(crate) unsafe fn bytes_mut(&self, extent: Extent) -> &mut [u8] {
+        // SAFETY: as in `bytes`; the exclusive latch excludes every other slice.
+        unsafe { std::slice::from_raw_parts_mut(self.address(extent.head), extent.bytes()) }
+    }
+
+    /// Latches a page exclusively, in memory or not, if nobody holds it at this moment; gives the word that it had.
+    pub(crate) fn try_latch(&self, page: PageId) -> Option<Word> {
+        let state = self.state(page);
+        let now = state.load();
+        let is_free = now.is_evicted() || now.is_unlocked() || now.is_marked();
+        (is_free && state.try_exclusive(now)).then_some(now)
+    }
+
+    /// Gives up the exclusive latch of a page that is in memory.
+    #[inline]
+    pub(crate) fn unlatch(&self, page: PageId, changed: bool) {
+        self.wake(page, self.state(page).release_exclusive(changed));
+    }
+
+    /// Gives up the exclusive latch of a page that is not in memory any more, or never was.
+    pub(crate) fn unlatch_evicted(&self, page: PageId) {
+        self.wake(page, self.state(page).release_exclusive_evicted());
+    }
+
+    /// Gives up a shared latch.
+    pub(crate) fn unlatch_shared(&self, page: PageId) {
+        self.wake(page, self.state(page).release_shared());
+    }
+
+    /// Wakes the threads that wait for a page, if its release said so.
+    #[inline]
+    pub(crate) fn wake(&self, page: PageId, wake: Wake) {
+        self.parking.wake(page, wake);
+    }
+
+    /// Waits until `want` may be possible: spins a little, then sleeps. `complete` ends the read of the page if a queue
+    /// reads it (see `io::cooperative`).
+    pub(crate) fn wait(&self, page: PageId, want: Want, complete: impl Fn() -> CooperativeCompletion) {
+        let state = self.state(page);
+        for _ in 0..SPINS {
+            if !want.is_blocked_by(state.load()) {
+                return;
+            }
+            spin_loop();
+        }
+        self.park(page, want, None, complete);
+    }
+
+    /// Waits a little until the readers of a page may have gone. They may also stay for long and have nothing to do
+    /// with what failed, so this does not wait until they have.
+    pub(crate) fn wait_for_readers(&self, page: PageId) {
+        let nobody = || CooperativeCompletion::NotReading;
+        self.park(page, Want::Exclusive, Some(READERS_WAIT_MAX), nobody);
+    }
+
+    fn park(
+        &self,
+        page: PageId,
+        want: Want,
+        most: Option<Duration>,
+        complete: impl Fn() -> CooperativeCompletion,
+    ) {
+        if self.parking.park(page, self.state(page), want, most, complete) {
+            self.counters.waits.add(1);
+        }
+    }
+
+    /// Gives an extent memory, all zeroes. The caller has latched its head exclusively, and no other page of it is
+    /// reachable otherwise.
+    ///
+    /// # Errors
+    /// If the system has no memory.
+    pub(crate) fn supply_zeroes(&self, extent: Extent) -> Result<(), VmError> {
+        // SAFETY: as the caller promises.
+        unsafe { self.releaser.supply_zeroes(self.range(extent)) }
+    }
+
+    /// Gives the memory of ranges back to the system. The kernel refuses to if the process has locked it; that is undone
+    /// for the pool, whose limit is worth nothing otherwise.
+    ///
+    /// # Safety
+    /// As for [`Releaser::release`].
+    unsafe fn release(&self, ranges: &[PageRange]) -> Result<(), VmError> {
+        // SAFETY: passed on from the caller.
+        unsafe { self.releaser.release(ranges) }.or_else(|error| {
+            self.counters.releases_refused.add(1);
+            self.pages.unlock().map_err(|_| error)?;
+            // SAFETY: as above.
+            unsafe { self.releaser.release(ranges) }
+        })
+    }
+
+    /// Gives the memory of an exclusively latched extent back at once.
+    pub(crate) fn drop_memory(&self, extent: Extent) {
+        self.huge.split(&self.pages, &[extent]);
+        let range = self.range(extent);
+        // SAFETY: the caller holds the latch exclusively and keeps no reference.
+        if unsafe { self.release(&[range]) }.is_err() {
+            // The kernel kept the pages, or some. They must still read as zeroes, so that "evicted" means empty.
+            if self.releaser.supply(&[range]).is_ok() {
+                // SAFETY: as above.
+                unsafe { self.bytes_mut(extent) }.fill(0);
+            }
+        }
+    }
+
+    /// Gives the memory of exclusively latched extents, in ascending order, back by one call.
+    pub(crate) fn drop_memory_of_all(&self, extents: &[Extent]) {
+        self.huge.split(&self.pages, extents);
+        let mut ranges: Vec<PageRange> = Vec::with_capacity(extents.len());
+        for extent in extents {
+            let range = self.range(*extent);
+            match ranges.last_mut() {
+                Some(last) if last.address.wrapping_add(last.bytes) == range.address => {
+                    last.bytes += range.bytes;
+                }
+                _ => ranges.push(range),
+            }
+        }
+        // SAFETY: all are latched exclusively by this thread, which holds no reference into them.
+        if unsafe { self.release(&ranges) }.is_err() {
+            // What the kernel did release reads as zeroes now, so nothing may be trusted.
+            extents.iter().for_each(|extent| self.drop_memory(*extent));
+        }
+    }
+
+    fn range(&self, extent: Extent) -> PageRange {
+        PageRange { address: self.address(extent.head), bytes: extent.bytes() }
+    }
+
+    /// Fetches memory for pages that nobody uses yet. Returns whether the system could.
+    pub(crate) fn populate(&self, first: PageId, pages: u64) -> bool {
+        self.pages.populate(first.offset() as usize, pages as usize * PAGE_SIZE)
+    }
+
+    /// The same by a huge page, for the run that begins at a page: see [`HugeRuns::populate`].
+    pub(crate) fn populate_run(
+        &self,
+        first: PageId,
+        count: impl FnOnce(Range<u64>, &dyn Fn() -> bool) -> bool,
+    ) -> Option<u64> {
+        self.huge.populate(&self.pages, first, count)
+    }
+
+    /// The runs that huge pages may back.
+    pub(crate) fn huge_runs(&self) -> &HugeRuns {
+        &self.huge
+    }
+
+    /// Whether every page of a run is in memory, an extent of its own, and not being changed.
+    pub(crate) fn is_whole(&self, mut pages: Range<u64>) -> bool {
+        pages.all(|page| {
+            let now = self.state(PageId(page)).load();
+            !now.is_evicted() && !now.is_exclusive()
+        })
+    }
+
+    /// Backs a run with a huge page. If the run is busy, a page of it that went away meanwhile may have zeroes in its place.
+    pub(crate) fn collapse(&self, run: u64) -> Collapse {
+        self.huge.collapse(&self.pages, run, |pages| self.is_whole(pages))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn split_huge_pages(&self, extents: &[Extent]) {
+        self.huge.split(&self.pages, extents);
+    }
+}

@@ -1,0 +1,53 @@
+//! The policy of replacement: a clock with an explicit mark. It decides what may go; `evictor` lets it go.
+//!
+//! The hand passes over the resident set, marks what is unlocked and finds what is still marked from its last round:
+//! nobody has used it since. A reader takes the mark off a page that it uses.
+//!
+//! Source: *Virtual-Memory Assisted Buffer Management*, section 3.3.
+
+use crate::{page::state::Word, page_table::PageTable, replacement::resident_set::ResidentSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use vellum_base::Extent;
+
+/// The hand of the clock.
+#[derive(Default)]
+pub(crate) struct Clock {
+    hand: AtomicU64,
+}
+
+impl Clock {
+    /// Moves the hand until so many `wanted` pages are found that nobody used since it came by last, over about `slots_max` slots at
+    /// most. What is found is in ascending order, and may be gone, or used again, a moment later.
+    pub(crate) fn advance(
+        &self,
+        set: &ResidentSet,
+        table: &PageTable,
+        target: usize,
+        slots_max: usize,
+        wanted: impl Fn(Word) -> bool,
+    ) -> Vec<Extent> {
+        const STEP: usize = 64;
+        let mut candidates = Vec::new();
+        let (mut pages, mut passed) = (0, 0);
+        while pages < target && passed < slots_max + STEP {
+            let slots = STEP.min(set.slots());
+            // Relaxed: two hands that pass the same place at once do no harm.
+            let start = self.hand.fetch_add(slots as u64, Ordering::Relaxed);
+            set.visit(start, slots, |extent| {
+                let state = table.state(extent.head);
+                let now = state.load();
+                if now.is_unlocked() {
+                    state.try_mark(now);
+                } else if now.is_marked() && pages < target && wanted(now) {
+                    pages += extent.pages as usize;
+                    candidates.push(extent);
+                }
+            });
+            passed += STEP;
+        }
+        // Two hands may have met on one page; neighbours in order can be written and released as one.
+        candidates.sort_unstable();
+        candidates.dedup_by_key(|extent| extent.head);
+        candidates
+    }
+}

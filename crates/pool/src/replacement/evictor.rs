@@ -1,0 +1,282 @@
+//! Making room: the mechanism of replacement. Which pages go is decided by `clock`.
+//!
+//! A batch: the clock names candidates. The changed ones are written (see `write_back`). Then all are latched
+//! exclusively, released to the kernel in one call, taken out of the resident set and unlatched. What cannot be latched at
+//! once is skipped: eviction waits for nobody, so a thread that needs room may hold latches.
+
+use crate::{
+    error::PoolError,
+    file::outage::Outage,
+    options::LogBarrier,
+    page::state::Word,
+    primitive::{Mutex, MutexGuard, lock},
+    replacement::clock::Clock,
+    replacement::resident_pages::ResidentPages,
+    replacement::write_back::write_back,
+};
+use std::{sync::Arc, thread, time::Duration};
+use vellum_base::Extent;
+
+/// The most pages that one batch evicts; the kernel takes up to 1024 ranges in a call.
+const BATCH_PAGES_MAX: usize = 512;
+/// The most pages that are written to find out whether pages can be written again.
+const ATTEMPT_PAGES: usize = 8;
+/// How many slots of the resident set are looked at by a thread that must not wait.
+const SLOTS_AT_ONCE_MAX: usize = 8192;
+/// How often a thread tries to make room without getting anywhere before it gives up; it sleeps a
+/// millisecond after the first few.
+const FRUITLESS_TRIES_MAX: u32 = 1000;
+
+/// Keeps what is in memory within the limit.
+pub(crate) struct Evictor {
+    pages: ResidentPages,
+    clock: Clock,
+    log: Arc<dyn LogBarrier>,
+    /// Locked by the background thread while it evicts, and by a thread that wants it to pause.
+    working: Mutex<()>,
+}
+
+impl Evictor {
+    pub(crate) fn new(pages: ResidentPages, log: Arc<dyn LogBarrier>) -> Self {
+        Self { pages, clock: Clock::default(), log, working: Mutex::new(()) }
+    }
+
+    #[inline]
+    pub(crate) fn pages(&self) -> &ResidentPages {
+        &self.pages
+    }
+
+    /// Keeps the background thread from evicting.
+    pub(crate) fn pause(&self) -> MutexGuard<'_, ()> {
+        lock(&self.working)
+    }
+
+    /// How many pages one batch should evict: little of a small pool.
+    fn batch_pages(&self) -> usize {
+        (self.pages.budget().limit() / 8).clamp(1, BATCH_PAGES_MAX)
+    }
+
+    /// Reserves the memory of an extent, evicting others if need be.
+    pub(crate) fn reserve(&self, extent: Extent) -> Result<(), PoolError> {
+        let wanted_pages = extent.pages as usize;
+        let pool_pages = self.pages.budget().limit();
+        if wanted_pages > pool_pages {
+            return Err(PoolError::LargerThanPool { extent, pool_pages });
+        }
+        let mut fruitless = 0;
+        while !self.pages.budget().try_reserve(wanted_pages) {
+            match self.evict_batch() {
+                Ok(evicted) if evicted > 0 => fruitless = 0,
+                // Write errors are reported at once when nothing clean is left to evict instead.
+                Err(error) if fruitless >= 16 => return Err(error),
+                _ if fruitless >= FRUITLESS_TRIES_MAX => {
+                    return Err(PoolError::PoolExhausted { pool_pages, wanted_pages });
+                }
+                _ if fruitless >= 16 => {
+                    thread::sleep(Duration::from_millis(1));
+                    fruitless += 1;
+                }
+                _ => fruitless += 1,
+            }
+        }
+        Ok(())
+    }
+
+    /// Reserves the memory of an extent that is going to be written to. Leaves a little to those who read: if nothing
+    /// can be written back, they have that and what is unchanged.
+    pub(crate) fn reserve_for_new(&self, extent: Extent) -> Result<(), PoolError> {
+        let (pages, budget) = (extent.pages as usize, self.pages.budget());
+        while pages <= budget.limit() && budget.is_scarce(pages) {
+            let outcome = self.evict_batch();
+            if let Some(error) = self.outage().error() {
+                return Err(error);
+            }
+            if !matches!(outcome, Ok(1..)) {
+                break;
+            }
+        }
+        self.reserve(extent)
+    }
+
+    /// Reserves so many pages without waiting for anything: if there is no room, clean pages are evicted, and
+    /// changed ones are left to the background evictor.
+    pub(crate) fn reserve_at_once(&self, pages: usize) -> bool {
+        if self.pages.budget().try_reserve(pages) {
+            return true;
+        }
+        let found = if self.outage().lasts() {
+            self.gather(pages, SLOTS_AT_ONCE_MAX, |now| !now.is_dirty())
+        } else {
+            self.gather(self.batch_pages(), SLOTS_AT_ONCE_MAX, |_| true)
+        };
+        self.evict_clean(found) > 0 && self.pages.budget().try_reserve(pages)
+    }
+
+    /// Evicts those of the extents that are still there, unused, unchanged and can be latched at once.
+    pub(crate) fn evict_clean(&self, mut candidates: Vec<Extent>) -> usize {
+        candidates.retain(|extent| self.pages.latch_clean(*extent));
+        self.pages.evict_latched(candidates)
+    }
+
+    /// Evicts about a batch of pages and returns how many it did. An error means that some could not be
+    /// written; others may have been evicted all the same, and then their number is returned.
+    ///
+    /// As long as nothing can be written it is tried seldom, with a few pages, and one unchanged extent goes at a time:
+    /// there may be few, and those who read need some of them at once.
+    pub(crate) fn evict_batch(&self) -> Result<usize, PoolError> {
+        let target = self.batch_pages();
+        if !self.outage().lasts() {
+            return self.evict(self.gather(target, self.two_rounds(), |_| true));
+        }
+        if self.outage().is_recent() {
+            let evicted = self.evict_clean(self.gather(1, self.two_rounds(), |now| !now.is_dirty()));
+            if evicted > 0 {
+                return Ok(evicted);
+            }
+        }
+        self.evict(self.gather(target.min(ATTEMPT_PAGES), self.two_rounds(), |_| true))
+    }
+
+    /// Asks whether something may be changed: called before it is.
+    ///
+    /// # Errors
+    /// If the file is open for reading only or can never be closed cleanly, its superblocks cannot be written, or
+    /// pages cannot, so that what is changed could not leave memory.
+    #[inline]
+    pub(crate) fn admit_changes(&self) -> Result<(), PoolError> {
+        if self.pages.storage().admits_changes() { Ok(()) } else { self.admit_changes_first() }
+    }
+
+    #[cold]
+    fn admit_changes_first(&self) -> Result<(), PoolError> {
+        self.pages.storage().refuse_if_poisoned()?;
+        if self.outage().lasts() {
+            self.try_to_write()?;
+        }
+        self.pages.storage().admit_changes()
+    }
+
+    /// Tries whether pages can be written again.
+    fn try_to_write(&self) -> Result<(), PoolError> {
+        if !self.outage().is_recent() {
+            let dirty = self.gather(ATTEMPT_PAGES, self.two_rounds(), |now| now.is_dirty());
+            if dirty.is_empty() {
+                self.outage().ends();
+            }
+            // Its error is found in the next lines.
+            let _ = write_back(&self.pages, &*self.log, dirty, |_, _| false);
+        }
+        self.outage().error().map_or(Ok(()), Err)
+    }
+
+    /// Whether pages can be written.
+    pub(crate) fn outage(&self) -> &Outage {
+        self.pages.storage().outage()
+    }
+
+    /// Two rounds suffice: the first marks, the second finds the marks.
+    fn two_rounds(&self) -> usize {
+        2 * self.pages.set().slots()
+    }
+
+    fn gather(&self, target: usize, slots_max: usize, wanted: impl Fn(Word) -> bool) -> Vec<Extent> {
+        self.clock.advance(self.pages.set(), self.pages.table(), target, slots_max, wanted)
+    }
+
+    /// Evicts those of the extents that are still there, unused and can be latched at once.
+    fn evict(&self, candidates: Vec<Extent>) -> Result<usize, PoolError> {
+        let is_dirty = |extent: &Extent| self.pages.table().state(extent.head).load().is_dirty();
+        let (dirty, clean): (Vec<_>, Vec<_>) = candidates.into_iter().partition(is_dirty);
+        let mut victims = Vec::with_capacity(dirty.len() + clean.len());
+        let written = write_back(&self.pages, &*self.log, dirty, |state, extent| {
+            let upgraded = state.try_upgrade_shared();
+            if upgraded {
+                victims.push(extent);
+            }
+            upgraded
+        });
+        // If nothing could be written, what is unchanged stays for those who read; see `evict_batch`.
+        if written.is_ok() || !self.outage().lasts() {
+            victims.extend(clean.into_iter().filter(|extent| self.pages.latch_clean(*extent)));
+        }
+        match (self.pages.evict_latched(victims), written) {
+            (0, Err(error)) => Err(error),
+            (evicted, _) => Ok(evicted),
+        }
+    }
+
+    /// Writes everything that differs from storage. The caller sees to it that there are no guards and that
+    /// the background thread pauses.
+    ///
+    /// # Errors
+    /// If something cannot be written, or is latched all the same: its guard was leaked.
+    pub(crate) fn flush(&self) -> Result<(), PoolError> {
+        for batch in self.pages.changed().chunks(BATCH_PAGES_MAX) {
+            write_back(&self.pages, &*self.log, batch.to_vec(), |_, _| false)?;
+        }
+        match self.pages.changed().first() {
+            Some(extent) => Err(PoolError::Latched { extent: *extent }),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Pool, PoolOptions};
+    use std::sync::Arc;
+    use vellum_base::{Extent, PageId, PageKind};
+    use vellum_vm::SimulatedFile;
+
+    fn filled(pool: &Pool, pages: u32, value: u8) -> Extent {
+        let mut guard = pool.allocate(pages, PageKind::USER).unwrap();
+        guard.payload_mut().fill(value);
+        guard.keep().extent()
+    }
+
+    /// Between the moment when the clock finds an extent and the moment when it is latched, it is freed, and
+    /// shorter ones take its place.
+    #[test]
+    fn an_extent_that_was_replaced_since_it_was_found_is_left_alone() {
+        for dirty in [false, true] {
+            let options = PoolOptions::default()
+                .pool_bytes(64 * 4096)
+                .capacity_bytes(1 << 24)
+                .background_eviction(false);
+            let mut pool = Pool::create_on(Arc::new(SimulatedFile::new(1)), &options).unwrap();
+            let old = filled(&pool, 3, 1);
+            pool.checkpoint().unwrap();
+            if dirty {
+                pool.exclusive(old).unwrap().payload_mut().fill(2);
+            }
+            // The next free page is one of these, so that the extent's place is taken by three single ones.
+            let found = pool.evictor().gather(3, 1 << 20, |_| true);
+            assert_eq!(found, [old]);
+            pool.exclusive(old).unwrap().free();
+            let mut singles = Vec::new();
+            while !(old.head.0..old.end().0).all(|page| singles.contains(&Extent::page(PageId(page)))) {
+                assert!(singles.len() < 20, "the place is not taken");
+                singles.push(filled(&pool, 1, 3));
+            }
+            if !dirty {
+                pool.checkpoint().unwrap();
+            }
+            // The clock has passed the new ones as well.
+            let head = pool.table().state(old.head);
+            assert!(head.load().is_marked() || head.try_mark(head.load()));
+            assert_eq!(head.load().is_dirty(), dirty);
+            let resident = pool.statistics().pages_resident;
+            let written = pool.statistics().pages_written;
+            // One of them is held, as its owner may.
+            let held = pool.exclusive(Extent::page(PageId(old.head.0 + 1))).unwrap();
+            assert_eq!(pool.evictor().evict(found).unwrap(), 0);
+            assert!(held.payload().iter().all(|byte| *byte == 3), "memory of another extent was released");
+            drop(held);
+            assert_eq!(pool.statistics().pages_resident, resident);
+            assert_eq!(pool.statistics().pages_written, written);
+            for single in singles {
+                assert!(pool.shared(single).unwrap().payload().iter().all(|byte| *byte == 3));
+            }
+        }
+    }
+}

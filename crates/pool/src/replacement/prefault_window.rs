@@ -1,0 +1,85 @@
+//! Pages beyond the end of the file whose memory has been fetched ahead.
+//!
+//! They are zero, as those that were never touched. They form the *window*, which begins at the highest end that
+//! the file has had, and are counted in the budget until they are allocated: the thread that allocates them counts them
+//! anew, or releases their memory if it writes past the pool.
+//!
+//! # Lock order
+//! That memory is being fetched; then the window.
+
+use crate::primitive::{AtomicU64, Mutex, MutexGuard, Ordering, lock};
+use std::ops::Range;
+
+/// Which memory has been fetched ahead, and when more is to be.
+pub(crate) struct PrefaultWindow {
+    /// The background thread is asked for more when the file ends beyond this page.
+    ask_at: AtomicU64,
+    /// The pages that have memory or will have it in a moment, are counted in the budget, and were never allocated.
+    pages: Mutex<Range<u64>>,
+    /// Locked while memory is fetched for pages that are in the window already.
+    populating: Mutex<()>,
+}
+
+impl PrefaultWindow {
+    /// For a file that ends at page `end`. Nobody is asked for memory yet.
+    pub(crate) fn new(end: u64) -> Self {
+        let (pages, populating) = (Mutex::new(end..end), Mutex::new(()));
+        Self { ask_at: AtomicU64::new(u64::MAX), pages, populating }
+    }
+
+    /// The background thread is to be asked for memory when the file ends beyond this page.
+    pub(crate) fn ask_at(&self, page: u64) {
+        // Relaxed, here and below: all that depends on it is who asks, and when.
+        self.ask_at.store(page, Ordering::Relaxed);
+    }
+
+    /// Whether the background thread is to be asked for memory, now that the file ends at page `end`. It is said once.
+    #[inline]
+    pub(crate) fn is_to_be_asked(&self, end: u64) -> bool {
+        end > self.ask_at.load(Ordering::Relaxed) && self.ask_at.swap(u64::MAX, Ordering::Relaxed) != u64::MAX
+    }
+
+    /// The file ends at page `end` from now on. Returns the pages that leave the window: the caller owns their memory,
+    /// and what they count in the budget.
+    pub(crate) fn leave(&self, end: u64) -> Range<u64> {
+        let mut pages = lock(&self.pages);
+        let left = pages.start..pages.end.min(end.max(pages.start));
+        let start = pages.start.max(end);
+        *pages = start..pages.end.max(start);
+        left
+    }
+
+    /// Where the window begins.
+    pub(crate) fn start(&self) -> u64 {
+        lock(&self.pages).start
+    }
+
+    /// Where the window ends.
+    pub(crate) fn end(&self) -> u64 {
+        lock(&self.pages).end
+    }
+
+    /// Takes pages in that follow on the window; or does not, if they do not.
+    pub(crate) fn extend(&self, run: &Range<u64>) -> bool {
+        let mut pages = lock(&self.pages);
+        let follows = pages.end == run.start;
+        if follows {
+            pages.end = run.end;
+        }
+        follows
+    }
+
+    /// Takes the pages from `from` on out of the window. While `release` gives their memory back none of them is allocated.
+    pub(crate) fn shrink(&self, from: u64, release: impl FnOnce(Range<u64>)) {
+        let mut pages = lock(&self.pages);
+        let from = from.max(pages.start);
+        let released = from..pages.end.max(from);
+        pages.end = from.min(pages.end);
+        release(released);
+    }
+
+    /// Waits until no memory is being fetched, and keeps others from fetching it.
+    pub(crate) fn populating(&self) -> MutexGuard<'_, ()> {
+        lock(&self.populating)
+    }
+}

@@ -1,0 +1,211 @@
+//! What is in memory: the extents, and how much of the limit they take.
+//!
+//! # Invariant
+//! An extent is in the resident set, and counted in the budget, from before its latch is first released
+//! after it came in until after it was last taken to drop it.
+
+use crate::{
+    file::storage::Storage, page::optimistic_bytes::prefetch_to_write, page_table::PageTable,
+    replacement::budget::Budget, replacement::prefault_window::PrefaultWindow,
+    replacement::resident_set::ResidentSet, replacement::strays::Strays,
+};
+use std::ops::Range;
+use vellum_base::{Extent, PageId};
+use vellum_vm::Collapse;
+
+/// The extents of a file that are in memory. Whoever changes what is there has latched it exclusively.
+pub(crate) struct ResidentPages {
+    table: PageTable,
+    storage: Storage,
+    set: ResidentSet,
+    budget: Budget,
+    window: PrefaultWindow,
+    strays: Strays,
+}
+
+/// What became of an attempt to fetch memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Prefaulted {
+    Done,
+    /// There is no room in the budget, or the file has grown beyond the window meanwhile.
+    NotNow,
+    /// The system gave none.
+    Refused,
+}
+
+impl ResidentPages {
+    pub(crate) fn new(table: PageTable, storage: Storage, limit_pages: usize) -> Self {
+        let (set, budget) = (ResidentSet::new(limit_pages), Budget::new(limit_pages));
+        let window = PrefaultWindow::new(storage.space().end());
+        Self { table, storage, set, budget, window, strays: Strays::default() }
+    }
+
+    #[inline]
+    pub(crate) fn table(&self) -> &PageTable {
+        &self.table
+    }
+
+    #[inline]
+    pub(crate) fn storage(&self) -> &Storage {
+        &self.storage
+    }
+
+    #[inline]
+    pub(crate) fn set(&self) -> &ResidentSet {
+        &self.set
+    }
+
+    #[inline]
+    pub(crate) fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    pub(crate) fn window(&self) -> &PrefaultWindow {
+        &self.window
+    }
+
+    /// Adds an extent for which memory was reserved.
+    pub(crate) fn insert(&self, extent: Extent) {
+        self.set.insert(extent);
+    }
+
+    /// Takes out an extent whose memory goes or is used for something else, and gives back what was reserved for it.
+    pub(crate) fn remove(&self, head: PageId) -> Option<Extent> {
+        let extent = self.set.remove(head)?;
+        self.budget.give_back(extent.pages as usize);
+        Some(extent)
+    }
+
+    /// Fetches what inserting a page will touch beside the page into the processor's cache.
+    pub(crate) fn prefetch_insertion(&self, page: PageId) {
+        prefetch_to_write(std::ptr::from_ref(self.table.state(page)).cast(), 1);
+        prefetch_to_write(std::ptr::from_ref(self.set.likely_slot(page)).cast(), 1);
+    }
+
+    /// Latches an extent exclusively that nobody used since the clock marked it, and that equals its image on
+    /// storage.
+    pub(crate) fn latch_clean(&self, extent: Extent) -> bool {
+        let state = self.table.state(extent.head);
+        let now = state.load();
+        now.is_marked() && !now.is_dirty() && state.try_exclusive(now) && self.is_still_there(extent)
+    }
+
+    /// Whether an extent that was seen in the resident set before its latch was taken exclusively is the one
+    /// that is there now. If it has been freed meanwhile and another one begins at its head, the latch is
+    /// given back.
+    pub(crate) fn is_still_there(&self, extent: Extent) -> bool {
+        let there = self.set.contains(extent);
+        if !there {
+            self.table.unlatch(extent.head, false);
+        }
+        there
+    }
+
+    /// Gives the memory of exclusively latched, unchanged extents back, and unlatches them. Returns how many pages they
+    /// had.
+    pub(crate) fn evict_latched(&self, mut victims: Vec<Extent>) -> usize {
+        if victims.is_empty() {
+            return 0;
+        }
+        victims.sort_unstable();
+        self.table.drop_memory_of_all(&victims);
+        let mut pages = 0;
+        for extent in &victims {
+            self.remove(extent.head);
+            pages += extent.pages as usize;
+            self.table.unlatch_evicted(extent.head);
+        }
+        self.table.counters().pages_evicted.add(pages as u64);
+        self.table.counters().eviction_batches.add(1);
+        pages
+    }
+
+    /// Takes the next pages into the window of those whose memory is fetched ahead, and fetches it by `fetch`. Nobody else
+    /// fetches memory meanwhile.
+    pub(crate) fn prefault(&self, run: Range<u64>, fetch: impl FnOnce() -> bool) -> Prefaulted {
+        let count = (run.end - run.start) as usize;
+        if !self.budget.try_reserve(count) {
+            return Prefaulted::NotNow;
+        }
+        if !self.window.extend(&run) {
+            self.budget.give_back(count);
+            return Prefaulted::NotNow;
+        }
+        let fetched = fetch();
+        if !fetched {
+            self.shrink_window(run.start);
+        }
+        // What was allocated meanwhile may have left memory again before its memory came.
+        let start = self.window.start();
+        if start > run.start {
+            self.note_strays(run.start..start.min(run.end));
+        }
+        if fetched { Prefaulted::Done } else { Prefaulted::Refused }
+    }
+
+    /// Backs a run with a huge page.
+    pub(crate) fn collapse(&self, run: u64) -> Collapse {
+        let outcome = self.table.collapse(run);
+        if outcome == Collapse::Busy {
+            // A page that went away meanwhile may have zeroes in its place, which are not counted in the budget.
+            self.note_strays(self.table.huge_runs().pages_of(run));
+        }
+        outcome
+    }
+
+    /// Releases memory that was given to those of the pages that are not in memory.
+    fn note_strays(&self, pages: Range<u64>) {
+        self.strays.add(pages);
+        self.release_strays();
+    }
+
+    /// Releases memory that nobody counts, as far as it is certain.
+    pub(crate) fn release_strays(&self) {
+        self.strays.release(&self.table, self.storage.space());
+    }
+
+    #[cfg(test)]
+    pub(crate) fn strays(&self) -> &Strays {
+        &self.strays
+    }
+
+    /// The same for the run that begins at a page, as a huge page. Returns how many pages that are; nothing if no run
+    /// begins there, the window does not end there, or it could not be.
+    pub(crate) fn prefault_run(&self, first: PageId) -> Option<u64> {
+        self.table.populate_run(first, |run, fetch| self.prefault(run, fetch) == Prefaulted::Done)
+    }
+
+    /// Releases the memory of the window's pages from `from` on. Nobody else fetches memory meanwhile.
+    pub(crate) fn shrink_window(&self, from: u64) {
+        self.window.shrink(from, |released| self.drop_prefaulted(released));
+    }
+
+    /// Releases memory that has left the window for pages that are written past the pool.
+    pub(crate) fn release_prefaulted(&self, pages: Range<u64>) {
+        if !pages.is_empty() {
+            // Some of it may be coming only now.
+            let _populating = self.window.populating();
+            self.drop_prefaulted(pages);
+        }
+    }
+
+    fn drop_prefaulted(&self, pages: Range<u64>) {
+        let count = pages.end.saturating_sub(pages.start);
+        if count > 0 {
+            self.table.drop_memory(Extent { head: PageId(pages.start), pages: count as u32 });
+            self.budget.give_back(count as usize);
+        }
+    }
+
+    /// The extents in memory that differ from storage, in ascending order.
+    pub(crate) fn changed(&self) -> Vec<Extent> {
+        let mut changed = Vec::new();
+        self.set.for_each(|extent| {
+            if self.table.state(extent.head).load().is_dirty() {
+                changed.push(extent);
+            }
+        });
+        changed.sort_unstable();
+        changed
+    }
+}

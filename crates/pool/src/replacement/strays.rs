@@ -1,0 +1,60 @@
+//! Memory that nobody counts: the kernel gave it to pages that were on their way out when a run was collapsed, or that were
+//! allocated and freed while their memory came. It is released as soon as it is certain that the pages are not in memory.
+
+use crate::{
+    page_table::PageTable,
+    primitive::{Mutex, lock},
+    space::SpaceMap,
+};
+use std::{
+    ops::Range,
+    sync::atomic::{Ordering, fence},
+};
+use vellum_base::{Extent, PageId};
+
+/// Pages that may have got memory which nobody counts.
+#[derive(Default)]
+pub(crate) struct Strays {
+    pages: Mutex<Vec<PageId>>,
+}
+
+impl Strays {
+    pub(crate) fn add(&self, pages: Range<u64>) {
+        lock(&self.pages).extend(pages.map(PageId));
+    }
+
+    /// Releases the memory of those that are not in memory. What is latched, because it is just being evicted, say, is
+    /// left for the next time.
+    pub(crate) fn release(&self, table: &PageTable, space: &SpaceMap) {
+        lock(&self.pages).retain(|page| !release(table, space, *page));
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        lock(&self.pages).is_empty()
+    }
+}
+
+/// Releases the memory of a page unless it belongs to an extent in memory. Returns false if that cannot be told yet.
+fn release(table: &PageTable, space: &SpaceMap, page: PageId) -> bool {
+    // Whether the page is in memory, the state of its extent's head tells; its own if it belongs to none.
+    let head = space.head_of(page).unwrap_or(page);
+    let state = table.state(head);
+    let now = state.load();
+    if !now.is_evicted() || !state.try_exclusive(now) {
+        let is_certain = !now.is_evicted() && !now.is_exclusive();
+        return is_certain && space.head_of(page).unwrap_or(page) == head;
+    }
+    // SeqCst: orders the latch before the look. An allocation that makes the page a part of an extent claims it
+    // and then looks at its latch (see `Allocator::publish`), so one of the two sees the other.
+    fence(Ordering::SeqCst);
+    let is_certain = match space.head_of(page) {
+        Some(found) => found == head,
+        None => page == head && !space.is_claimed(page),
+    };
+    if is_certain {
+        table.drop_memory(Extent::page(page));
+    }
+    table.unlatch_evicted(head);
+    is_certain
+}
