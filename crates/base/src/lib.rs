@@ -8,6 +8,7 @@
 mod bytes;
 mod header;
 mod ids;
+mod shown;
 
 pub use bytes::Bytes;
 pub use header::{
@@ -15,6 +16,7 @@ pub use header::{
     stamp_checksum, stamp_lsn, verify_header,
 };
 pub use ids::{Extent, Lsn, PageId};
+pub use shown::shown;
 
 /// The size of a page, in bytes: the unit of addressing, of allocation on storage and of eviction.
 ///

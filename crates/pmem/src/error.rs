@@ -1,6 +1,7 @@
 //! What can go wrong, each with what was being done and what to do now.
 
 use std::{io, path::PathBuf};
+use vellum_base::shown;
 use vellum_vm::VmError;
 
 /// The result of what a store does.
@@ -15,7 +16,7 @@ pub enum PmemError {
     Vm(#[from] VmError),
 
     /// The file could not be created, opened, mapped or described.
-    #[error("cannot {action} {}: {source}", path.display())]
+    #[error("cannot {action} {}: {source}", shown(path))]
     File {
         /// The file.
         path: PathBuf,
@@ -26,7 +27,7 @@ pub enum PmemError {
     },
 
     /// Another process, or another store in this one, has the file open.
-    #[error("{} is in use: {hint}", path.display())]
+    #[error("{} is in use: {hint}", shown(path))]
     Locked {
         /// The file.
         path: PathBuf,
@@ -35,7 +36,7 @@ pub enum PmemError {
     },
 
     /// A device on which a store was to be made is not empty.
-    #[error("{} holds {what}: if that may be lost, say that it is to be overwritten", path.display())]
+    #[error("{} holds {what}: if that may be lost, say that it is to be overwritten", shown(path))]
     Occupied {
         /// The device.
         path: PathBuf,
@@ -44,7 +45,7 @@ pub enum PmemError {
     },
 
     /// The file is no store.
-    #[error("{} is not a store of persistent memory: {reason}", path.display())]
+    #[error("{} is not a store of persistent memory: {reason}", shown(path))]
     NotAStore {
         /// The file.
         path: PathBuf,
@@ -53,7 +54,10 @@ pub enum PmemError {
     },
 
     /// The file was written by a later version.
-    #[error("{} has format version {found}, this program knows {known}: use a later version of it", path.display())]
+    #[error(
+        "{} has format version {found}, this program knows {known}: use a later version of it",
+        shown(path)
+    )]
     Version {
         /// The file.
         path: PathBuf,
@@ -80,7 +84,7 @@ pub enum PmemError {
     #[error(
         "stores to {} cannot be made durable as asked: {reason}. Put the file on a file system mounted with \
          `-o dax`, leave the choice to the store (msync), or vouch for the memory with the option for it",
-        path.display()
+        shown(path)
     )]
     NotPersistent {
         /// The file.

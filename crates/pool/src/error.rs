@@ -1,7 +1,7 @@
 //! What can go wrong in the pool, and the two ways in which an operation asks to be run again.
 
 use std::{io, path::PathBuf};
-use vellum_base::{Extent, HeaderFault, PageId};
+use vellum_base::{Extent, HeaderFault, PageId, shown};
 use vellum_vm::VmError;
 
 /// An error of the pool. Each says what was being done, on what, and what to do about it.
@@ -114,7 +114,7 @@ pub enum PoolError {
         bytes: u64,
     },
     /// The file is not one of ours.
-    #[error("{path} is not a Vellum file: {why}", path = path.display())]
+    #[error("{path} is not a Vellum file: {why}", path = shown(path))]
     NotVellum {
         /// Which file.
         path: PathBuf,
@@ -124,7 +124,7 @@ pub enum PoolError {
     /// The file holds nothing.
     #[error(
         "{path} is not a Vellum file yet: it is empty, or whoever created it was interrupted; it holds nothing, so \
-         delete it, or open it in a way that creates what is not there", path = path.display()
+         delete it, or open it in a way that creates what is not there", path = shown(path)
     )]
     Unfinished {
         /// Which file.
@@ -133,7 +133,7 @@ pub enum PoolError {
     /// The file was made by a later version.
     #[error(
         "{path} has format version {found}, and this program reads up to version {supported}; use a newer \
-         program", path = path.display()
+         program", path = shown(path)
     )]
     FormatTooNew {
         /// Which file.
@@ -144,7 +144,7 @@ pub enum PoolError {
         supported: u32,
     },
     /// The file belongs to another application of the pool.
-    #[error("{path} was made by the application {found:?}, not {expected:?}", path = path.display())]
+    #[error("{path} was made by the application {found:?}, not {expected:?}", path = shown(path))]
     OtherApplication {
         /// Which file.
         path: PathBuf,
@@ -156,7 +156,7 @@ pub enum PoolError {
     /// The process that had it open last did not close it.
     #[error(
         "{path} was not closed cleanly, so parts of its latest changes may be missing; restore it from a backup \
-         or import its data again", path = path.display()
+         or import its data again", path = shown(path)
     )]
     NotClosedCleanly {
         /// Which file.
@@ -165,7 +165,7 @@ pub enum PoolError {
     /// The file is shorter than it was when it was closed.
     #[error(
         "{path} is truncated: it has {found} bytes and should have {expected}; restore it from a backup",
-        path = path.display()
+        path = shown(path)
     )]
     Truncated {
         /// Which file.

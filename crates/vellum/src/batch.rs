@@ -1,6 +1,6 @@
 //! Many keys in one call, by one thread: cache misses and reads overlap.
 
-use crate::{Put, Result, Table};
+use crate::{Error, Put, Result, Table, nested};
 use std::ops::Range;
 use vellum_access::{AccessError, Answer, Batch, Task, Written};
 use vellum_pool::Pool;
@@ -39,8 +39,15 @@ impl Table {
         keys: &[K],
         mut visit: impl FnMut(usize, Result<Option<&[u8]>>),
     ) {
-        self.tree()
-            .multi_get(keys, self.read_depth(), |index, value| visit(index, value.map_err(Into::into)));
+        self.tree().multi_get(keys, self.read_depth(), |index, value| {
+            match (value.map_err(Error::from), keys.get(index)) {
+                (Err(error), Some(key)) if error.is_about_room() => {
+                    let whole = self.read_whole(key.as_ref());
+                    visit(index, whole.as_ref().map(Option::as_deref).map_err(|_| error));
+                }
+                (value, _) => visit(index, value),
+            }
+        });
     }
 
     /// As [`multi_get_with`](Self::multi_get_with), but of each value only the bytes of `part` that it has. Of a value
@@ -101,6 +108,9 @@ impl Table {
     ///
     /// # Errors
     /// Each has its own: as for [`modify`](Self::modify).
+    ///
+    /// # Panics
+    /// In debug builds, if `change` uses the database.
     pub fn multi_modify<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
@@ -116,9 +126,11 @@ impl Table {
     pub fn multi_modify_with<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
-        change: impl FnMut(usize, &mut [u8]),
+        mut change: impl FnMut(usize, &mut [u8]),
         mut visit: impl FnMut(usize, Result<bool>),
     ) {
+        let pool = self.pool();
+        let change = |place, value: &mut [u8]| nested::changing(pool, || change(place, value));
         let visit = |place, result: Result<bool, AccessError>| visit(place, result.map_err(Into::into));
         self.tree().multi_modify(keys, self.read_depth(), change, visit);
     }

@@ -1,6 +1,6 @@
 //! Loading a table from sorted input.
 
-use crate::Result;
+use crate::{Result, nested};
 use std::io::Read;
 use vellum_access::BulkLoad;
 use vellum_pool::Pool;
@@ -37,7 +37,10 @@ impl BulkOptions {
 ///
 /// Large values go to extents of their own, as ever; their bytes are written while they are pushed.
 #[must_use = "nothing is loaded before `finish`"]
-pub struct BulkLoader<'t>(pub(crate) BulkLoad<'t, Pool>);
+pub struct BulkLoader<'t> {
+    pub(crate) load: BulkLoad<'t, Pool>,
+    pub(crate) pool: &'t Pool,
+}
 
 impl BulkLoader<'_> {
     /// Appends an entry, whose key is greater than all keys before it; keys are compared as bytes.
@@ -48,7 +51,8 @@ impl BulkLoader<'_> {
     /// disk is full or a page cannot be written, the load has failed: drop the loader.
     #[inline]
     pub fn push(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
-        Ok(self.0.push(key.as_ref(), value.as_ref())?)
+        nested::check(self.pool);
+        Ok(self.load.push(key.as_ref(), value.as_ref())?)
     }
 
     /// Appends an entry whose value is the next `length` bytes of `source`, without holding them in memory at once.
@@ -56,12 +60,13 @@ impl BulkLoader<'_> {
     /// # Errors
     /// As for [`push`](Self::push), and if `source` fails or ends too early; then, too, the loader may be used on.
     pub fn push_from(&mut self, key: impl AsRef<[u8]>, length: u64, source: &mut dyn Read) -> Result<()> {
-        Ok(self.0.push_from(key.as_ref(), length, source)?)
+        nested::check(self.pool);
+        Ok(self.load.push_from(key.as_ref(), length, source)?)
     }
 
     /// How many entries were pushed.
     pub fn count(&self) -> u64 {
-        self.0.count()
+        self.load.count()
     }
 
     /// Puts all entries into the table, at once for everybody, and returns how many they are. Like everything else,
@@ -71,6 +76,7 @@ impl BulkLoader<'_> {
     /// [`AlreadyExists`](crate::ErrorKind::AlreadyExists) if something has been stored in the table meanwhile;
     /// and if a page cannot be written. The table is then as it was.
     pub fn finish(self) -> Result<u64> {
-        Ok(self.0.finish()?)
+        nested::check(self.pool);
+        Ok(self.load.finish()?)
     }
 }

@@ -1,6 +1,6 @@
 //! Cursors over a table.
 
-use crate::{Result, Value};
+use crate::{Result, Value, nested};
 use vellum_pool::Pool;
 
 /// Walks the entries of a range in both directions. See [`Table::range`](crate::Table::range).
@@ -11,7 +11,10 @@ use vellum_pool::Pool;
 /// It holds no latch: others may change the table while it is used. It looks at a group of entries at a time (a few, later
 /// a few dozen), which belong to one moment, and different groups to different ones; an entry that is there all the
 /// while is shown exactly once.
-pub struct Cursor<'t>(pub(crate) vellum_access::Cursor<'t, Pool>);
+pub struct Cursor<'t> {
+    pub(crate) cursor: vellum_access::Cursor<'t, Pool>,
+    pub(crate) pool: &'t Pool,
+}
 
 impl<'t> Cursor<'t> {
     /// Steps over the next entry and returns it; `None` at the end of the range.
@@ -20,7 +23,8 @@ impl<'t> Cursor<'t> {
     /// If a page cannot be read or is damaged.
     #[expect(clippy::should_implement_trait, reason = "the entry borrows from the cursor")]
     pub fn next(&mut self) -> Result<Option<Entry<'_, 't>>> {
-        Ok(self.0.next()?.map(Entry))
+        nested::check(self.pool);
+        Ok(self.cursor.next()?.map(|entry| Entry { entry, pool: self.pool }))
     }
 
     /// Steps back over the entry before and returns it; `None` at the beginning of the range.
@@ -28,17 +32,18 @@ impl<'t> Cursor<'t> {
     /// # Errors
     /// As for [`next`](Self::next).
     pub fn previous(&mut self) -> Result<Option<Entry<'_, 't>>> {
-        Ok(self.0.previous()?.map(Entry))
+        nested::check(self.pool);
+        Ok(self.cursor.previous()?.map(|entry| Entry { entry, pool: self.pool }))
     }
 
     /// Goes to the beginning of the range.
     pub fn seek_to_start(&mut self) {
-        self.0.seek_to_start();
+        self.cursor.seek_to_start();
     }
 
     /// Goes to the end of the range, for walking backwards.
     pub fn seek_to_end(&mut self) {
-        self.0.seek_to_end();
+        self.cursor.seek_to_end();
     }
 
     /// Goes to just before `key`, whether or not it is there.
@@ -46,27 +51,30 @@ impl<'t> Cursor<'t> {
     /// # Errors
     /// If the key is too long.
     pub fn seek(&mut self, key: impl AsRef<[u8]>) -> Result<()> {
-        Ok(self.0.seek(key.as_ref())?)
+        Ok(self.cursor.seek(key.as_ref())?)
     }
 }
 
 /// An entry of a table, as long as the cursor stays where it is.
-pub struct Entry<'c, 't>(vellum_access::Entry<'c, 't, Pool>);
+pub struct Entry<'c, 't> {
+    entry: vellum_access::Entry<'c, 't, Pool>,
+    pool: &'t Pool,
+}
 
 impl<'c, 't> Entry<'c, 't> {
     /// The key.
     pub fn key(&self) -> &'c [u8] {
-        self.0.key()
+        self.entry.key()
     }
 
     /// The length of the value in bytes, which takes no reading.
     pub fn value_length(&self) -> u64 {
-        self.0.value_length()
+        self.entry.value_length()
     }
 
     /// The value, if it is a small one (up to 1 KiB), which the cursor has at hand.
     pub fn inline_value(&self) -> Option<&'c [u8]> {
-        self.0.inline_value()
+        self.entry.inline_value()
     }
 
     /// The value. A large one is looked up anew, and is the one that the key has now; `None` if the key was
@@ -75,6 +83,7 @@ impl<'c, 't> Entry<'c, 't> {
     /// # Errors
     /// As for [`Table::value`](crate::Table::value).
     pub fn value(&self) -> Result<Option<Value<'t>>> {
-        Ok(self.0.value()?.map(Value))
+        nested::check(self.pool);
+        Ok(self.entry.value()?.map(Value))
     }
 }

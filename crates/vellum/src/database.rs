@@ -118,7 +118,7 @@ impl Database {
             return Err(Error::TableName { name: name.to_owned(), limit: NAME_BYTES_MAX });
         }
         let mut open = self.inner.lock();
-        let pool = &self.inner.pool;
+        let pool = self.inner.pool();
         if catalog::find(pool, name)?.is_some() {
             return Err(Error::TableExists { name: name.to_owned() });
         }
@@ -138,7 +138,7 @@ impl Database {
     /// [`Error::NoSuchTable`], or if the catalog cannot be read.
     pub fn table(&self, name: &str) -> Result<Table> {
         let mut open = self.inner.lock();
-        let root = catalog::find(&self.inner.pool, name)?;
+        let root = catalog::find(self.inner.pool(), name)?;
         let root = root.ok_or_else(|| Error::NoSuchTable { name: name.to_owned() })?;
         Ok(self.handle(&mut open, name, root))
     }
@@ -165,7 +165,7 @@ impl Database {
     /// but some of its space is not freed, as [`verify`](Self::verify) will say.
     pub fn drop_table(&self, name: &str) -> Result<()> {
         let mut open = self.inner.lock();
-        let pool = &self.inner.pool;
+        let pool = self.inner.pool();
         let root = catalog::find(pool, name)?;
         let root = root.ok_or_else(|| Error::NoSuchTable { name: name.to_owned() })?;
         if open.get(name).is_some_and(|table| table.strong_count() > 0) {
@@ -181,7 +181,7 @@ impl Database {
     /// # Errors
     /// If the catalog cannot be read.
     pub fn tables(&self) -> Result<Vec<TableInformation>> {
-        let tables = catalog::list(&self.inner.pool)?.into_iter();
+        let tables = catalog::list(self.inner.pool())?.into_iter();
         Ok(tables.map(|(name, root)| TableInformation { name, root_page: root.0 }).collect())
     }
 
@@ -208,7 +208,7 @@ impl Database {
     /// # Errors
     /// None of its own: what is wrong is in the report.
     pub fn verify(&self, progress: impl FnMut(Progress)) -> VerifyReport {
-        verify::verify(&self.inner.pool, progress)
+        verify::verify(self.inner.pool(), progress)
     }
 
     /// Writes everything and makes it durable, as [`close`](Self::close) does, and goes on. It needs to be

@@ -15,6 +15,20 @@ pub enum Error {
     /// A tree or a large value failed.
     #[error(transparent)]
     Access(AccessError),
+    /// A value that is to be held in memory as one slice does not fit into the pool.
+    #[error(
+        "the value of the key \"{}\" has {bytes} bytes, for which a pool of {pool_bytes} bytes has no room; read it in \
+         parts (`Table::reader`), copy it (`Table::get`), or raise `pool_bytes`",
+        shown_key(key)
+    )]
+    LargerThanPool {
+        /// The key.
+        key: Vec<u8>,
+        /// The value's length.
+        bytes: u64,
+        /// The pool's size.
+        pool_bytes: u64,
+    },
     /// There is no table of that name.
     #[error("there is no table {name:?}; `tables` lists those that there are")]
     NoSuchTable {
@@ -87,6 +101,11 @@ impl From<AccessError> for Error {
 }
 
 impl Error {
+    /// Whether the pool had no room for something.
+    pub(crate) fn is_about_room(&self) -> bool {
+        matches!(self, Self::Pool(PoolError::LargerThanPool { .. } | PoolError::PoolExhausted { .. }))
+    }
+
     /// What sort of error it is.
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -95,6 +114,7 @@ impl Error {
             Self::Access(AccessError::Source(_) | AccessError::LoadFailed) => ErrorKind::Io,
             Self::Access(AccessError::NotEmpty) => ErrorKind::AlreadyExists,
             Self::Access(_) | Self::TableName { .. } => ErrorKind::InvalidInput,
+            Self::LargerThanPool { .. } => ErrorKind::OutOfMemory,
             Self::NoSuchTable { .. } => ErrorKind::NotFound,
             Self::TableExists { .. } => ErrorKind::AlreadyExists,
             Self::TableInUse { .. } | Self::StillInUse { .. } => ErrorKind::Busy,
@@ -140,4 +160,13 @@ fn vm_kind(error: &VmError) -> ErrorKind {
         VmError::Length { .. } | VmError::UnknownName { .. } => ErrorKind::InvalidInput,
         _ => ErrorKind::Io,
     }
+}
+
+/// A key as it is shown in an error.
+fn shown_key(key: &[u8]) -> String {
+    /// As much of a long key as tells it from others, mostly.
+    const LONGEST: usize = 100;
+    let start = key.get(..LONGEST).unwrap_or(key);
+    let dots = if start.len() < key.len() { "..." } else { "" };
+    format!("{}{dots}", start.escape_ascii())
 }

@@ -47,6 +47,7 @@ mod cursor;
 mod database;
 mod driver;
 mod error;
+mod nested;
 mod options;
 pub mod pool;
 mod range;
@@ -66,7 +67,9 @@ pub use range::KeyRange;
 pub use submissions::Submissions;
 pub use table::{Put, Table};
 pub use value::{Value, ValueReader};
-pub use vellum_access::{Answer, MAX_VALUE_BYTES, Task, TreeShape, Written, node::MAX_KEY_BYTES};
+pub use vellum_access::{
+    AccessError, Answer, MAX_VALUE_BYTES, Task, TreeShape, Written, node::MAX_KEY_BYTES,
+};
 pub use vellum_vm::{FileDescription, IoEngine, ReleaseMethod, resident_bytes, resident_bytes_peak};
 pub use verify::{Problem, Progress, VerifyReport};
 

@@ -3,6 +3,7 @@
 use crate::{
     Answer, Result, Task, Written,
     driver::{Driver, lock},
+    nested,
 };
 use std::{
     collections::HashMap,
@@ -36,6 +37,14 @@ pub(crate) struct OpenTable {
 }
 
 impl Inner {
+    /// The pool, for an operation on it.
+    #[inline]
+    #[track_caller]
+    pub(crate) fn pool(&self) -> &Pool {
+        nested::check(&self.pool);
+        &self.pool
+    }
+
     pub(crate) fn lock(&self) -> MutexGuard<'_, HashMap<String, Weak<OpenTable>>> {
         self.open.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }

@@ -1,6 +1,6 @@
 //! Operations for an event loop of one's own: submit, poll, reap.
 
-use crate::{Answer, Result, Table, Task};
+use crate::{Answer, Result, Table, Task, nested};
 use vellum_access::Batch;
 use vellum_pool::Pool;
 
@@ -61,11 +61,13 @@ impl Submissions<'_> {
     /// Lets each operation take a step that can, and begins the reads that they need. It does not wait, unless a
     /// write has to split a leaf or store a large value.
     pub fn poll(&mut self) {
+        nested::check(self.table.pool());
         self.batch.advance(false);
     }
 
     /// As [`poll`](Self::poll), but if nothing can take a step, it waits until something can.
     pub fn wait(&mut self) {
+        nested::check(self.table.pool());
         self.batch.advance(true);
     }
 

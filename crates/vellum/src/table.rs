@@ -1,7 +1,7 @@
 //! A table: an ordered map from bytes to bytes.
 
 use crate::{
-    BulkLoader, BulkOptions, Cursor, KeyRange, Result, Value, ValueReader,
+    BulkLoader, BulkOptions, Cursor, Error, KeyRange, Result, Value, ValueReader, nested,
     range::end_of_prefix,
     shared::{Inner, OpenTable},
 };
@@ -10,8 +10,8 @@ use std::{
     ops::{Bound, Range},
     sync::Arc,
 };
-use vellum_access::{Tree, TreeShape, Written};
-use vellum_base::PageId;
+use vellum_access::{AccessError, Tree, TreeShape, Written};
+use vellum_base::{PAGE_SIZE, PageId};
 use vellum_pool::Pool;
 
 /// A table of a database: an ordered map from keys of up to [`MAX_KEY_BYTES`](crate::MAX_KEY_BYTES) to
@@ -51,12 +51,14 @@ impl Table {
     }
 
     #[inline]
+    #[track_caller]
     pub(crate) fn tree(&self) -> Tree<'_, Pool> {
-        Tree::open(&self.inner.pool, self.root).with_append_hints(&self.open.ends)
+        Tree::open(self.inner.pool(), self.root).with_append_hints(&self.open.ends)
     }
 
+    #[track_caller]
     pub(crate) fn pool(&self) -> &Pool {
-        &self.inner.pool
+        self.inner.pool()
     }
 
     /// What keeps the database open, and the table from being dropped.
@@ -77,10 +79,13 @@ impl Table {
     /// The value of `key`, copied.
     ///
     /// # Errors
-    /// If the key is too long, or a page cannot be read or is damaged; a value larger than the pool must be
-    /// read with [`reader`](Self::reader).
+    /// If the key is too long, or a page cannot be read or is damaged. A value that the pool has no room for is read
+    /// past it; [`reader`](Self::reader) does not need memory for all of it.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
-        Ok(self.tree().get(key.as_ref())?)
+        match self.tree().get(key.as_ref()).map_err(Error::from) {
+            Err(error) if error.is_about_room() => self.read_whole(key.as_ref()),
+            value => value,
+        }
     }
 
     /// Replaces the contents of `target` by the value of `key`, and returns whether there is one; without
@@ -90,7 +95,15 @@ impl Table {
     /// As for [`get`](Self::get).
     #[inline]
     pub fn get_into(&self, key: impl AsRef<[u8]>, target: &mut Vec<u8>) -> Result<bool> {
-        Ok(self.tree().get_into(key.as_ref(), target)?)
+        match self.tree().get_into(key.as_ref(), target).map_err(Error::from) {
+            Err(error) if error.is_about_room() => {
+                let whole = self.read_whole(key.as_ref())?;
+                let found = whole.is_some();
+                *target = whole.unwrap_or_default();
+                Ok(found)
+            }
+            found => found,
+        }
     }
 
     /// Some bytes of the value of `key`: those of `part` that it has, which may be none. `None` if there is no value.
@@ -138,7 +151,36 @@ impl Table {
     /// # Errors
     /// As for [`get`](Self::get).
     pub fn value(&self, key: impl AsRef<[u8]>) -> Result<Option<Value<'_>>> {
-        Ok(self.tree().value(key.as_ref())?.map(Value))
+        let value = self.tree().value(key.as_ref());
+        Ok(value.map_err(|error| self.name_large(key.as_ref(), error.into()))?.map(Value))
+    }
+
+    /// A copy of a value that the pool has no room for: read in parts, past the pool.
+    #[cold]
+    pub(crate) fn read_whole(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        loop {
+            let Some(mut reader) = self.reader(key)? else { return Ok(None) };
+            let mut value = vec![0; reader.len() as usize];
+            match reader.read_at(0, &mut value) {
+                // It was replaced meanwhile.
+                Err(Error::Access(AccessError::ValueChanged)) => {}
+                done => return done.map(|_| Some(value)),
+            }
+        }
+    }
+
+    /// Says which value the pool has no room for, and what to do, if that is the error.
+    #[cold]
+    fn name_large(&self, key: &[u8], error: Error) -> Error {
+        let length = if error.is_about_room() { self.value_length(key) } else { Ok(None) };
+        match length {
+            Ok(Some(bytes)) => Error::LargerThanPool {
+                key: key.to_vec(),
+                bytes,
+                pool_bytes: self.inner.pool.limit_pages() as u64 * PAGE_SIZE as u64,
+            },
+            _ => error,
+        }
     }
 
     /// A reader of the value of `key` in parts, whatever its size.
@@ -149,7 +191,7 @@ impl Table {
         let (tree, key) = (self.tree(), key.as_ref());
         loop {
             if let Some(reader) = tree.reader(key)? {
-                return Ok(Some(ValueReader::large(reader)));
+                return Ok(Some(ValueReader::large(reader, self.pool())));
             }
             match tree.value(key)? {
                 None => return Ok(None),
@@ -214,9 +256,9 @@ impl Table {
     /// between.
     ///
     /// A value of up to 1 KiB is changed where it lies, without a copy, while no other thread can use its page: be
-    /// short, and do not use the database inside. For a larger value `change` works on a copy, and may be
-    /// called again if another thread replaces the value meanwhile; what it returned last counts. If it panics, the
-    /// database cannot be closed cleanly any more.
+    /// short, and do not use the database inside, which would wait for itself for ever. For a larger value `change`
+    /// works on a copy, and may be called again if another thread replaces the value meanwhile; what it returned last
+    /// counts. If it panics, the database cannot be closed cleanly any more.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -234,9 +276,17 @@ impl Table {
     ///
     /// # Errors
     /// As for [`get`](Self::get) and [`put`](Self::put). The value is then as it was.
+    ///
+    /// # Panics
+    /// In debug builds, if `change` uses the database.
     #[inline]
-    pub fn modify<T>(&self, key: impl AsRef<[u8]>, change: impl FnMut(&mut [u8]) -> T) -> Result<Option<T>> {
-        Ok(self.tree().modify(key.as_ref(), change)?)
+    pub fn modify<T>(
+        &self,
+        key: impl AsRef<[u8]>,
+        mut change: impl FnMut(&mut [u8]) -> T,
+    ) -> Result<Option<T>> {
+        let pool = self.pool();
+        Ok(self.tree().modify(key.as_ref(), |value| nested::changing(pool, || change(value)))?)
     }
 
     /// Removes `key` and its value; returns whether it was there.
@@ -275,7 +325,7 @@ impl Table {
     /// # Errors
     /// As for [`bulk_loader`](Self::bulk_loader).
     pub fn bulk_loader_with(&self, options: &BulkOptions) -> Result<BulkLoader<'_>> {
-        Ok(BulkLoader(self.tree().bulk_load(options.fill_percent)?))
+        Ok(BulkLoader { load: self.tree().bulk_load(options.fill_percent)?, pool: self.pool() })
     }
 
     /// Loads entries in the order of their keys into this table, which must be empty, and returns how many there
@@ -326,7 +376,7 @@ impl Table {
     /// If a bound is longer than a key can be.
     pub fn range(&self, range: impl KeyRange) -> Result<Cursor<'_>> {
         let (lower, upper) = range.bounds();
-        Ok(Cursor(self.tree().range(lower, upper)?))
+        Ok(Cursor { cursor: self.tree().range(lower, upper)?, pool: self.pool() })
     }
 
     /// A cursor over the entries whose keys begin with `prefix`.
@@ -337,7 +387,7 @@ impl Table {
         let prefix = prefix.as_ref();
         let end = end_of_prefix(prefix);
         let upper = end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-        Ok(Cursor(self.tree().range(Bound::Included(prefix), upper)?))
+        Ok(Cursor { cursor: self.tree().range(Bound::Included(prefix), upper)?, pool: self.pool() })
     }
 
     /// Counts the table's entries and their bytes, which reads all of it. Others may change it meanwhile; the

@@ -1,6 +1,6 @@
 //! Values that were found.
 
-use crate::Result;
+use crate::{Result, nested};
 use std::{
     io::{self, Read, Seek, SeekFrom},
     ops::Deref,
@@ -52,7 +52,7 @@ pub struct ValueReader<'t> {
 
 enum Source<'t> {
     Small(Vec<u8>),
-    Large(Box<BlobReader<'t, Pool>>),
+    Large(Box<BlobReader<'t, Pool>>, &'t Pool),
 }
 
 impl<'t> ValueReader<'t> {
@@ -60,8 +60,8 @@ impl<'t> ValueReader<'t> {
         Self { source: Source::Small(value), position: 0 }
     }
 
-    pub(crate) fn large(reader: BlobReader<'t, Pool>) -> Self {
-        Self { source: Source::Large(Box::new(reader)), position: 0 }
+    pub(crate) fn large(reader: BlobReader<'t, Pool>, pool: &'t Pool) -> Self {
+        Self { source: Source::Large(Box::new(reader), pool), position: 0 }
     }
 
     /// The length of the value in bytes.
@@ -69,7 +69,7 @@ impl<'t> ValueReader<'t> {
     pub fn len(&self) -> u64 {
         match &self.source {
             Source::Small(value) => value.len() as u64,
-            Source::Large(reader) => reader.length(),
+            Source::Large(reader, _) => reader.length(),
         }
     }
 
@@ -79,7 +79,10 @@ impl<'t> ValueReader<'t> {
     /// If the value has changed, cannot be read, or is damaged.
     pub fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         match &mut self.source {
-            Source::Large(reader) => Ok(reader.read_at(offset, buffer)?),
+            Source::Large(reader, pool) => {
+                nested::check(pool);
+                Ok(reader.read_at(offset, buffer)?)
+            }
             Source::Small(value) => {
                 let start = usize::try_from(offset).unwrap_or(usize::MAX).min(value.len());
                 let mut rest = value.get(start..).unwrap_or_default();

@@ -104,3 +104,54 @@ fn a_database_that_is_dropped_is_closed() {
     let database = Database::open(&path, &options()).unwrap();
     assert_eq!(database.table("t").unwrap().get("k").unwrap().unwrap(), b"v");
 }
+
+#[test]
+fn what_fits_into_no_pool_is_copied_all_the_same_or_named() {
+    let directory = tempfile::tempdir().unwrap();
+    for (pool_bytes, bytes) in
+        [(64 << 10, 50_000), (64 << 10, 60_000), (64 << 10, 300_000), (1 << 20, 5_000_000)]
+    {
+        let path = directory.path().join(format!("{pool_bytes} {bytes}"));
+        let database = Database::create(path, &options().pool_bytes(pool_bytes)).unwrap();
+        let table = database.create_table("large").unwrap();
+        let contents: Vec<u8> = (0..bytes).map(|index: u32| (index ^ index >> 11) as u8).collect();
+        table.put("small", "s").unwrap();
+        table.put("key", &contents).unwrap();
+        for _ in 0..3 {
+            assert!(table.get("key").unwrap().unwrap() == contents, "{bytes} of {pool_bytes}");
+        }
+        let mut target = vec![1, 2, 3];
+        assert!(table.get_into("key", &mut target).unwrap() && target == contents);
+        let several = table.multi_get(&["small", "key", "none"]);
+        let several: Vec<_> = several.into_iter().collect::<Result<_, _>>().unwrap();
+        assert!(several == [Some(b"s".to_vec()), Some(contents.clone()), None]);
+        match table.value("key") {
+            Ok(value) => assert!(value.unwrap()[..] == contents),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::OutOfMemory);
+                let message = error.to_string();
+                for word in ["\"key\"", &bytes.to_string(), &pool_bytes.to_string(), "Table::reader"] {
+                    assert!(message.contains(word), "{word:?} is not in {message:?}");
+                }
+            }
+        }
+        assert_eq!(table.get("small").unwrap().as_deref(), Some(&b"s"[..]));
+    }
+}
+
+#[test]
+fn a_database_is_created_where_a_creation_was_interrupted() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("database");
+    for left_behind in [vec![], vec![0; 8192]] {
+        std::fs::write(&path, &left_behind).unwrap();
+        assert_eq!(Database::open(&path, &options()).unwrap_err().kind(), ErrorKind::Incompatible);
+        let database = Database::open_or_create(&path, &options()).unwrap();
+        assert!(database.was_created());
+        database.create_table("t").unwrap().put("k", "v").unwrap();
+        database.close().unwrap();
+        let database = Database::open_or_create(&path, &options()).unwrap();
+        assert!(!database.was_created());
+        assert_eq!(database.table("t").unwrap().get("k").unwrap().as_deref(), Some(&b"v"[..]));
+    }
+}

@@ -7,7 +7,7 @@ use crate::{IoEngine, ReleaseMethod};
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
-use vellum_base::PAGE_SIZE;
+use vellum_base::{PAGE_SIZE, shown};
 
 /// Why the kernel, or this layer on its behalf, refused something.
 #[derive(Debug, thiserror::Error)]
@@ -95,7 +95,7 @@ pub enum VmError {
     },
 
     /// A file could not be opened or prepared.
-    #[error("cannot {action} {}: {source}", path.display())]
+    #[error("cannot {action} {}: {source}", shown(path))]
     Open {
         /// The file or directory.
         path: PathBuf,
@@ -108,7 +108,7 @@ pub enum VmError {
     /// Another process, or another handle in this one, has the file open.
     #[error(
         "{} is locked: {holder} has it open{}; close that first{}",
-        path.display(),
+        shown(path),
         if *to_write { "" } else { " for writing" },
         if *to_write { ", or open both read-only" } else { "" }
     )]
@@ -124,7 +124,7 @@ pub enum VmError {
     /// Direct I/O was asked for and cannot be had.
     #[error(
         "direct I/O on {} is not possible: {reason}. Allow buffered I/O, or put the file on another file system",
-        path.display()
+        shown(path)
     )]
     DirectUnavailable {
         /// The file.
@@ -137,7 +137,7 @@ pub enum VmError {
     #[error(
         "the I/O engine {engine} cannot be used for {}: {source}. Leave the choice of engine to Vellum, or allow \
          io_uring (sysctl kernel.io_uring_disabled=0, the container's seccomp profile, RLIMIT_MEMLOCK)",
-        path.display()
+        shown(path)
     )]
     EngineUnavailable {
         /// The file.

@@ -80,7 +80,7 @@ fn explain_link(path: &Path, error: io::Error) -> io::Error {
             io::ErrorKind::NotFound,
             format!(
                 "it is a symbolic link to {}, which does not exist; name that file itself, or remove the link",
-                target.display()
+                vellum_base::shown(&target)
             ),
         ),
         _ => error,

@@ -1,0 +1,53 @@
+//! A use of the database inside a change of one of its values, which would wait for itself.
+//!
+//! A closure that changes a value where it lies runs under the latch of the value's page. If it uses the same
+//! database, it waits for a latch that its own thread holds, at once or when another page happens to lie in the
+//! way. Debug builds note, for each thread, which databases it is changing, and panic where one of them is used.
+//! Another database, and other threads, are free. In release builds nothing of this is there.
+
+use vellum_pool::Pool;
+
+#[cfg(debug_assertions)]
+thread_local! {
+    /// The pools in which this thread is changing a value, by their addresses.
+    static CHANGING: std::cell::RefCell<Vec<usize>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
+#[cfg(debug_assertions)]
+fn address(pool: &Pool) -> usize {
+    std::ptr::from_ref(pool).addr()
+}
+
+/// Runs a change of a value of `pool`.
+#[inline]
+#[cfg_attr(not(debug_assertions), expect(unused_variables, reason = "see the module"))]
+pub(crate) fn changing<T>(pool: &Pool, change: impl FnOnce() -> T) -> T {
+    #[cfg(debug_assertions)]
+    let _mark = {
+        struct Mark;
+        impl Drop for Mark {
+            fn drop(&mut self) {
+                CHANGING.with_borrow_mut(|changing| changing.pop());
+            }
+        }
+        CHANGING.with_borrow_mut(|changing| changing.push(address(pool)));
+        Mark
+    };
+    change()
+}
+
+/// Makes sure that this thread is not changing a value of `pool`.
+///
+/// # Panics
+/// In debug builds, if it is.
+#[inline]
+#[track_caller]
+#[cfg_attr(not(debug_assertions), expect(unused_variables, reason = "see the module"))]
+pub(crate) fn check(pool: &Pool) {
+    #[cfg(debug_assertions)]
+    assert!(
+        !CHANGING.with_borrow(|changing| changing.contains(&address(pool))),
+        "the closure that changes a value uses the same database, and would wait for itself for ever; use the \
+         database before or after `modify` or `multi_modify`, not inside"
+    );
+}
