@@ -2,10 +2,12 @@
 
 use crate::{
     commands::{delete, get, import, load, pmem, put, scan, stat, tables, tour, verify},
+    failure::Failure,
     size,
     text::Form,
 };
-use std::path::PathBuf;
+use clap::{Parser as _, error::ErrorKind};
+use std::{path::PathBuf, process::ExitCode};
 use vellum::{IoEngine, Options, ReleaseMethod};
 
 const ABOUT: &str = "\
@@ -31,12 +33,13 @@ Examples:
   vellum import data.vellum ./documents           store a directory tree
   vellum get data.vellum letters/1.txt            print a value
   vellum scan data.vellum --prefix letters/       list keys and values
-  vellum verify data.vellum                       check every page";
+  vellum verify data.vellum                       check every page
+  vellum help import                              all about a command";
 
 /// Everything.
 #[derive(clap::Parser)]
 #[command(name = "vellum", version, about = "Work with databases of Vellum", long_about = ABOUT)]
-#[command(after_help = EXIT_CODES, disable_help_subcommand = true)]
+#[command(after_help = EXIT_CODES)]
 pub struct Arguments {
     /// What applies to all commands.
     #[command(flatten)]
@@ -84,6 +87,40 @@ pub enum Command {
     Pmem(pmem::Arguments),
 }
 
+/// Reads the command line. If it makes no sense, or asks for help, that is told, and the exit code is returned.
+pub fn parse() -> Result<Arguments, ExitCode> {
+    Arguments::try_parse().map_err(|error| {
+        // What was understood of a command line that makes no sense is not known, so the option is looked for.
+        let json = std::env::args_os().take_while(|word| word != "--").any(|word| word == "--json");
+        if json && error.use_stderr() {
+            return Failure::usage(message(&error)).report(true);
+        }
+        // With the output closed there is nobody to tell.
+        let _ = error.print();
+        ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+    })
+}
+
+/// What is wrong with a command line, without the usage and the hints that follow for people.
+fn message(error: &clap::Error) -> String {
+    let kind = error.kind();
+    if matches!(kind, ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand) {
+        return "a command is missing; `vellum help` lists them".to_owned();
+    }
+    let text = error.render().to_string();
+    let text = text.split("\n\nUsage:").next().unwrap_or_default();
+    let text = text.split("\n\nFor more information").next().unwrap_or_default();
+    text.strip_prefix("error: ").unwrap_or(text).trim().to_owned()
+}
+
+/// An I/O engine that can be asked for. The simulated one is for tests of the library.
+fn io_engine(name: &str) -> Result<IoEngine, String> {
+    match name.parse() {
+        Ok(engine) if engine != IoEngine::Simulated => Ok(engine),
+        _ => Err("it is not an I/O engine; use one of: io_uring, pread".to_owned()),
+    }
+}
+
 /// Which database, and how it is used.
 #[derive(clap::Args)]
 pub struct StoreArguments {
@@ -92,7 +129,7 @@ pub struct StoreArguments {
     #[command(flatten)]
     pub engine: EngineArguments,
     /// How much memory pages may take
-    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = size::parse)]
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = size::parse, allow_negative_numbers = true)]
     pub pool: u64,
 }
 
@@ -103,7 +140,7 @@ pub struct EngineArguments {
     #[arg(long, value_name = "METHOD", help_heading = "Engine", hide_short_help = true)]
     pub release_method: Option<ReleaseMethod>,
     /// Force a way of doing I/O: io_uring or pread
-    #[arg(long, value_name = "ENGINE", help_heading = "Engine", hide_short_help = true)]
+    #[arg(long, value_name = "ENGINE", help_heading = "Engine", hide_short_help = true, value_parser = io_engine)]
     pub io_engine: Option<IoEngine>,
     /// Read and write through the system's page cache, instead of past it
     #[arg(long, help_heading = "Engine", hide_short_help = true)]

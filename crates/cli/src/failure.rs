@@ -7,6 +7,7 @@ use std::{
     process::ExitCode,
 };
 use vellum::ErrorKind;
+use vellum_base::shown;
 
 /// The result of a command, or of a part of it.
 pub type Result<T = (), E = Failure> = std::result::Result<T, E>;
@@ -80,7 +81,7 @@ impl Failure {
 
     /// The system refused something with a file: `what` completes "cannot".
     pub fn file(what: &str, path: &Path, error: &io::Error) -> Self {
-        Self::io(format_args!("{what} {}", path.display()), error)
+        Self::io(format_args!("{what} {}", shown(path)), error)
     }
 
     /// The results could not be written.

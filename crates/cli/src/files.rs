@@ -14,6 +14,7 @@ use std::{
     },
     path::{Path, PathBuf},
 };
+use vellum_base::shown;
 use walkdir::{DirEntry, WalkDir};
 
 /// A directory tree.
@@ -55,14 +56,17 @@ pub struct Job {
 }
 
 impl Tree<'_> {
-    /// Makes sure that the root is a directory.
+    /// Makes sure that the root is a directory that may be read.
     pub fn check_root(root: &Path) -> Result {
         match std::fs::metadata(root) {
-            Ok(metadata) if metadata.is_dir() => Ok(()),
+            Ok(metadata) if metadata.is_dir() => match std::fs::read_dir(root) {
+                Ok(_) => Ok(()),
+                Err(error) => Err(Failure::file("read", root, &error)),
+            },
             Ok(_) => Err(Failure::usage(format!(
                 "{} is not a directory; to store a single file: vellum put DATABASE KEY --file {}",
-                root.display(),
-                crate::output::shell_word(&root.to_string_lossy())
+                shown(root),
+                crate::output::shell_path(root)
             ))),
             Err(error) => Err(Failure::file("look at", root, &error)),
         }
@@ -129,25 +133,32 @@ fn unreadable(error: &walkdir::Error, root: &Path) -> Found {
     Found::Unreadable { path, reason }
 }
 
-/// Whether an entry is the root of a file system that has no files but shows the kernel's state.
+/// The file systems on which there are no files but the kernel's state.
+const KERNELS_STATE: [FsWord; 9] = [
+    0x9fa0,      // proc
+    0x6265_6572, // sysfs
+    0x0027_e0eb, // cgroup
+    0x6367_7270, // cgroup2
+    0x6462_6720, // debugfs
+    0x7472_6163, // tracefs
+    0x7363_6673, // securityfs
+    0xcafe_4a11, // bpf
+    0x1cd1,      // devpts
+];
+
+/// Whether a file shows the kernel's state: how long it is, is known only once it has been read.
+pub fn is_kernels_state(file: &File) -> bool {
+    rustix::fs::fstatfs(file).is_ok_and(|about| KERNELS_STATE.contains(&about.f_type))
+}
+
+/// Whether an entry is the root of a file system on which there are no files but the kernel's state.
 fn is_kernels(entry: &DirEntry, root_device: u64) -> bool {
-    const MAGIC: [FsWord; 9] = [
-        0x9fa0,      // proc
-        0x6265_6572, // sysfs
-        0x0027_e0eb, // cgroup
-        0x6367_7270, // cgroup2
-        0x6462_6720, // debugfs
-        0x7472_6163, // tracefs
-        0x7363_6673, // securityfs
-        0xcafe_4a11, // bpf
-        0x1cd1,      // devpts
-    ];
     if !entry.file_type().is_dir() || entry.depth() == 0 {
         return false;
     }
     let other_device = entry.metadata().is_ok_and(|metadata| metadata.dev() != root_device);
     let about = |entry: &DirEntry| -> Option<StatFs> { rustix::fs::statfs(entry.path()).ok() };
-    other_device && about(entry).is_some_and(|about| MAGIC.contains(&about.f_type))
+    other_device && about(entry).is_some_and(|about| KERNELS_STATE.contains(&about.f_type))
 }
 
 /// Opens a file to read it. Not through a symbolic link, and not if it is something that reading waits for.

@@ -20,6 +20,7 @@ use std::{
     },
 };
 use vellum::{ErrorKind, MAX_KEY_BYTES, MAX_VALUE_BYTES, Put, Table};
+use vellum_base::shown;
 
 /// How often a file is read that changes while it is read.
 const ATTEMPTS: usize = 3;
@@ -31,7 +32,9 @@ const UNSTEADY: &str = "it changed each time while it was being read; import it 
 pub enum Omission {
     /// It cannot be read.
     Unreadable,
-    /// It cannot be stored, or need not.
+    /// It is too large, or its key would be too long.
+    Unfit,
+    /// It need not be stored.
     Skipped,
 }
 
@@ -46,7 +49,7 @@ pub struct Importer<'i> {
     pub attributes: Option<&'i Table>,
     /// What keys begin with, before the path.
     pub key_prefix: &'i [u8],
-    /// Whether the first file that cannot be read ends it.
+    /// Whether the first file that cannot be read or stored ends it.
     pub strict: bool,
     /// How many threads read and store.
     pub threads: usize,
@@ -153,11 +156,12 @@ impl Shared<'_> {
     fn omit(&self, omission: Omission, path: &Path, reason: &str) {
         let counter = match omission {
             Omission::Unreadable => &self.counters.unreadable,
-            Omission::Skipped => &self.counters.skipped,
+            Omission::Unfit | Omission::Skipped => &self.counters.skipped,
         };
         counter.fetch_add(1, Ordering::Relaxed);
-        if self.importer.strict && omission == Omission::Unreadable {
-            let message = format!("cannot read {}: {reason}", path.display());
+        if self.importer.strict && omission != Omission::Skipped {
+            let what = if omission == Omission::Unreadable { "read" } else { "store" };
+            let message = format!("cannot {what} {}: {reason}", shown(path));
             self.stop(Failure::new(Code::Io, message));
         } else {
             (self.importer.observer)(omission, path, reason);
@@ -172,7 +176,7 @@ impl Shared<'_> {
         key.extend_from_slice(&job.key);
         if key.len() > MAX_KEY_BYTES {
             let reason = format!("its key has {} bytes, and the longest has {MAX_KEY_BYTES}", key.len());
-            return self.omit(Omission::Skipped, &job.path, &reason);
+            return self.omit(Omission::Unfit, &job.path, &reason);
         }
         let mut change = "";
         for _ in 0..ATTEMPTS {
@@ -183,7 +187,7 @@ impl Shared<'_> {
                 Err(Trouble::Changed(how)) => change = how,
                 Err(Trouble::Omitted(omission, reason)) => return self.omit(omission, &job.path, &reason),
                 Err(Trouble::Fatal(failure)) => {
-                    return self.stop(failure.after(format_args!("cannot store {}", job.path.display())));
+                    return self.stop(failure.after(format_args!("cannot store {}", shown(&job.path))));
                 }
             }
         }
@@ -201,7 +205,7 @@ impl Shared<'_> {
         if attributes.length > MAX_VALUE_BYTES {
             let (length, most) = (size::bytes(attributes.length), size::bytes(MAX_VALUE_BYTES));
             let reason = format!("it is {length} long, and the longest value is {most}");
-            return Err(Trouble::Omitted(Omission::Skipped, reason));
+            return Err(Trouble::Omitted(Omission::Unfit, reason));
         }
         let mut source = Source::new(&file, attributes.length);
         let stored = match source.check_end() {

@@ -6,6 +6,7 @@ use serde::Serialize;
 use std::{
     fmt::Display,
     io::{self, BufWriter, IsTerminal as _, Stdout, Write},
+    path::Path,
 };
 
 /// Standard output, buffered. Call [`finish`](Self::finish) at the end.
@@ -80,6 +81,12 @@ pub fn shell_word(word: &str) -> String {
     }
 }
 
+/// A path as a word of a shell that no command takes for an option.
+pub fn shell_path(path: &Path) -> String {
+    let path = path.to_string_lossy();
+    shell_word(&if path.starts_with('-') { format!("./{path}") } else { path.into_owned() })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -92,5 +99,6 @@ mod tests {
         assert_eq!(shell_word(r"\xff"), r"'\xff'");
         assert_eq!(shell_word("~user"), "'~user'");
         assert_eq!(shell_word(""), "''");
+        assert_eq!(shell_path(Path::new("-my db")), "'./-my db'");
     }
 }

@@ -11,7 +11,11 @@ use std::{
     os::unix::fs::MetadataExt as _,
     path::Path,
 };
-use vellum::{Database, Error, ErrorKind, MAX_KEY_BYTES, Options, Table, ValueReader};
+use vellum::{
+    Database, Error, ErrorKind, MAX_KEY_BYTES, Options, Table, ValueReader,
+    pool::{PoolError, VmError},
+};
+use vellum_base::shown;
 
 /// The table that is meant when none is named.
 pub const DEFAULT_TABLE: &str = "main";
@@ -40,52 +44,64 @@ pub fn open_to_write(arguments: &StoreArguments) -> Result<Database> {
 /// Opens a database to change it, or creates it; returns whether it did. See [`open_to_write`].
 pub fn open_or_create(arguments: &StoreArguments) -> Result<(Database, bool)> {
     let path = &arguments.database;
-    if existing_file(path)?.is_some() {
-        return Ok((open_to_write(arguments)?, false));
-    }
+    existing_file(path)?;
     signals::watch();
-    Ok((create(path, &arguments.engine.options(arguments.pool))?, true))
+    let database = Database::open_or_create(path, &arguments.engine.options(arguments.pool));
+    let database = database.map_err(|error| explain(path, error))?;
+    let created = database.was_created();
+    Ok((database, created))
 }
 
 /// Opens a database; the file is known to be one.
 pub fn open(path: &Path, options: &Options) -> Result<Database> {
-    Database::open(path, options).map_err(|error| {
-        let (refused, kind) = (is_refused(&error), error.kind());
-        let failure = Failure::from(error);
-        if kind == ErrorKind::NotClosedCleanly {
-            return failure.and("It cannot be repaired: delete the file before its place is used again");
-        }
-        if !refused {
-            return failure;
-        }
-        failure.and(
-            "Ask whoever owns it for permission, or work on a copy (`get`, `scan`, `tables`, `stat` and \
-             `verify` need to read it only)",
-        )
-    })
+    Database::open(path, options).map_err(|error| explain(path, error))
 }
 
 /// Creates a database.
 pub fn create(path: &Path, options: &Options) -> Result<Database> {
-    Database::create(path, options).map_err(|error| {
-        let (refused, missing) = (is_refused(&error), error.kind() == ErrorKind::NotFound);
-        let failure = Failure::from(error);
-        let directory = directory(path).display();
-        match (refused, missing) {
-            (true, _) => failure.and(format_args!(
-                "You may not make files in {directory}; name the database in a directory of yours"
-            )),
-            (_, true) => failure.and(format_args!("Is there a directory {directory}?")),
-            _ => failure,
-        }
-    })
+    Database::create(path, options).map_err(|error| explain(path, error))
+}
+
+/// Removes a database that was created for nothing, while nobody else can have it.
+pub fn discard(database: Database) {
+    // If that is refused, an empty database stays.
+    let _ = std::fs::remove_file(database.path());
+}
+
+/// Says what can be done about a database that could not be opened or created.
+fn explain(path: &Path, error: Error) -> Failure {
+    let (refused, kind, exists) = (is_refused(&error), error.kind(), path.exists());
+    let unfinished = matches!(&error, Error::Pool(PoolError::Unfinished { .. }));
+    let no_addresses = matches!(&error, Error::Pool(PoolError::Vm(VmError::AddressSpace { .. })));
+    let failure = Failure::from(error);
+    let directory = shown(directory(path));
+    if unfinished {
+        failure.and("`vellum put`, `load` and `import` do")
+    } else if no_addresses {
+        failure.and("--pool sets the size of the pool")
+    } else if kind == ErrorKind::NotClosedCleanly {
+        failure.and("It cannot be repaired: delete the file before its place is used again")
+    } else if refused && exists {
+        failure.and(
+            "Ask whoever owns it for permission, or work on a copy (`get`, `scan`, `tables`, `stat` and \
+             `verify` need to read it only)",
+        )
+    } else if refused {
+        failure.and(format_args!(
+            "You may not make files in {directory}; name the database in a directory of yours"
+        ))
+    } else if kind == ErrorKind::NotFound && !exists {
+        failure.and(format_args!("Is there a directory {directory}?"))
+    } else {
+        failure
+    }
 }
 
 /// Closes a database that was changed. No table of it may be left.
 pub fn close(database: Database) -> Result {
     let path = database.path().to_owned();
     database.close().map_err(|error| {
-        Failure::from(error).after(format_args!("cannot close {}", path.display())).and(
+        Failure::from(error).after(format_args!("cannot close {}", shown(&path))).and(
             "What was changed since it was opened is not safe: make room or mend the device, and if the \
              database is refused when it is opened again, delete it and make it anew",
         )
@@ -111,7 +127,7 @@ fn no_such_table(database: &Database, name: &str) -> Failure {
         [only] => format!("the only one is {only}; name it with --table"),
         several => format!("there are {}; name one with --table", several.join(", ")),
     };
-    Failure::no(format!("there is no table {name:?} in {}: {there_are}", database.path().display()))
+    Failure::no(format!("there is no table {name:?} in {}: {there_are}", shown(database.path())))
 }
 
 /// Checks a key before anything is opened or created for it.
@@ -137,7 +153,7 @@ pub fn open_input(file: &Path, database: &Path, itself: &str) -> Result<(File, M
     let opened = File::open(file).map_err(failed)?;
     let metadata = opened.metadata().map_err(failed)?;
     if metadata.is_dir() {
-        let message = format!("{} is a directory; `vellum import` stores directories", file.display());
+        let message = format!("{} is a directory; `vellum import` stores directories", shown(file));
         return Err(Failure::usage(message));
     }
     if std::fs::metadata(database).is_ok_and(|database| is_same_file(&database, &metadata)) {
@@ -151,14 +167,24 @@ pub fn existing_file(path: &Path) -> Result<Option<Metadata>> {
     match std::fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => Err(Failure::usage(format!(
             "{} is a directory, and a database is one file; to import a directory: vellum import DATABASE {}",
-            path.display(),
-            crate::output::shell_word(&path.to_string_lossy())
+            shown(path),
+            crate::output::shell_path(path)
         ))),
         Ok(metadata) if !metadata.is_file() => {
-            Err(Failure::usage(format!("{} is not a regular file, which a database is", path.display())))
+            Err(Failure::usage(format!("{} is not a regular file, which a database is", shown(path))))
         }
         Ok(metadata) => Ok(Some(metadata)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => match std::fs::read_link(path) {
+            Ok(target) => Err(Failure::new(
+                Code::Io,
+                format!(
+                    "{} is a symbolic link to {}, which does not exist; name that file itself, or remove the link",
+                    shown(path),
+                    shown(&target)
+                ),
+            )),
+            Err(_) => Ok(None),
+        },
         Err(error) => Err(Failure::file("look at", path, &error)),
     }
 }
@@ -166,7 +192,7 @@ pub fn existing_file(path: &Path) -> Result<Option<Metadata>> {
 fn missing(path: &Path) -> Failure {
     let message = format!(
         "there is no file {}; check the name, or create a database with `vellum put` or `vellum import`",
-        path.display()
+        shown(path)
     );
     Failure::new(Code::Io, message)
 }

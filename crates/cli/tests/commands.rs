@@ -177,6 +177,18 @@ fn every_command_explains_itself_with_examples_and_exit_codes() {
         assert!(help.contains("Examples:") && help.contains(&format!("vellum {command}")), "{help}");
         assert!(help.contains("--release-method"), "{help}");
     }
+    for (asked, about) in [
+        (&["help"][..], "Exit codes:"),
+        (&["help", "get"], "vellum get data.vellum"),
+        (&["pmem", "help"], "vellum pmem create"),
+        (&["help", "pmem"], "vellum pmem create"),
+        (&["help", "pmem", "create"], "--sizes"),
+        (&["pmem", "help", "create"], "--sizes"),
+    ] {
+        let help = place.run(asked).ok();
+        assert!(help.contains(about), "{asked:?}: {help}");
+    }
+    place.run(&["help", "frobnicate"]).fails(2, &["frobnicate"]);
     let help = place.run(&["--help"]).ok();
     assert!(help.contains("Exit codes:") && help.contains("130"), "{help}");
 }
@@ -192,7 +204,24 @@ fn several_processes_read_at_once() {
     place.run(&["tables", "d"]).ok();
     place.run(&["stat", "d"]).ok();
     place.run(&["verify", "d"]).ok();
-    place.run(&["put", "d", "k", "w"]).fails(4, &["d is locked", "close that first"]);
+    let own = format!("process {} (", std::process::id());
+    place.run(&["put", "d", "k", "w"]).fails(4, &["d is locked", "close that first", &own]);
     drop(database);
     place.run(&["put", "d", "k", "w"]).ok();
+}
+
+#[test]
+fn files_that_the_kernel_makes_up_are_stored() {
+    let place = Place::new();
+    place.write("empty", "");
+    for file in ["/proc/version", "/proc/self/status", "/sys/kernel/mm/transparent_hugepage/enabled", "empty"]
+    {
+        place.run(&["put", "d", "k", "--file", file]).ok();
+        let stored = place.run(&["get", "d", "k"]).out;
+        if file != "/proc/self/status" {
+            assert_eq!(stored, std::fs::read(place.path(file)).unwrap(), "{file}");
+        } else {
+            assert!(stored.starts_with(b"Name:\tvellum"), "{}", String::from_utf8_lossy(&stored));
+        }
+    }
 }

@@ -22,10 +22,17 @@ fn what_is_not_a_database_is_refused() {
         place.run(command).fails(6, &["there is no file nothing", "vellum import"]);
     }
     place.run(&["get", "directory", "k"]).fails(2, &["is a directory", "vellum import DATABASE directory"]);
-    place.run(&["import", "directory", "text"]).fails(2, &["text is not a directory", "--file text"]);
-    for file in ["text", "large", "empty"] {
+    place
+        .run(&["import", "directory", "text"])
+        .fails(2, &["text is not a directory", "--file text", "The database comes first"]);
+    for file in ["text", "large"] {
         place.run(&["stat", file]).fails(3, &[file, "not a Vellum file"]);
         place.run(&["put", file, "k", "v"]).fails(3, &["not a Vellum file"]);
+    }
+    place.run(&["stat", "empty"]).fails(3, &["not a Vellum file yet", "interrupted", "`vellum put`"]);
+    std::os::unix::fs::symlink("no/such", place.path("link")).unwrap();
+    for command in [&["put", "link", "k", "v"][..], &["get", "link", "k"], &["import", "link", "directory"]] {
+        place.run(command).fails(6, &["link is a symbolic link to no/such, which does not exist"]);
     }
     assert_eq!(std::fs::read(place.path("text")).unwrap(), b"not a database\n", "left as it was");
     place.run(&["get", "/dev/null", "k"]).fails(2, &["not a regular file"]);
@@ -42,8 +49,15 @@ fn commands_that_make_no_sense_are_refused_before_anything_is_done() {
     place.run(&["scan", "d", "--raw", "--json"]).fails(2, &["exclude each other"]);
     place.run(&["scan", "d", "--limit", "many"]).fails(2, &["many"]);
     place.run(&["stat", "d", "--pool", "64 elephants"]).fails(2, &["not a size", "64MiB"]);
+    place.run(&["stat", "d", "--pool", "-1"]).fails(2, &["a size cannot be negative"]);
     place.run(&["stat", "d", "--pool", "1KiB"]).fails(2, &["too small", "65536"]);
     place.run(&["stat", "d", "--io-engine", "magic"]).fails(2, &["io_uring, pread"]);
+    place.run(&["put", "new", "k", "v", "--io-engine", "simulated"]).fails(2, &["io_uring, pread"]);
+    for pool in ["999999GiB", "20TiB"] {
+        place
+            .run(&["put", "new", "k", "v", "--pool", pool])
+            .fails(2, &["memory of this machine", "lower the pool"]);
+    }
     place.run(&["get", "d", r"\q"]).fails(2, &[r"\q at byte 0 is not an escape", "--raw"]);
     place.run(&["get", "d", "xyz", "--hex"]).fails(2, &["hexadecimal"]);
     place.run(&["get", "d", "k", "--hex", "--raw"]).fails(2, &["cannot be used with"]);
@@ -127,6 +141,17 @@ fn permissions_are_respected_and_named() {
     run(&["put", "d", "k", "w"]).fails(6, &["Permission denied", "work on a copy"]);
     allow(0o000);
     run(&["get", "d", "k"]).fails(6, &["Permission denied"]);
+    std::fs::create_dir(place.path("closed")).unwrap();
+    place.write("tree/file", "x");
+    std::fs::set_permissions(place.path("closed"), Permissions::from_mode(0o500)).unwrap();
+    run(&["put", "closed/d", "k", "v"]).fails(6, &["You may not make files in closed"]);
+    let tour = run(&["tour", "tree", "--database", "closed/d"]);
+    assert!(!tour.err.contains("was removed"), "{}", tour.err);
+    tour.fails(6, &["You may not make files in closed"]);
+    std::fs::set_permissions(place.path("closed"), Permissions::from_mode(0o000)).unwrap();
+    run(&["import", "new", "closed"]).fails(6, &["cannot read closed: Permission denied"]);
+    assert!(!place.path("new").exists());
+    std::fs::set_permissions(place.path("closed"), Permissions::from_mode(0o700)).unwrap();
 }
 
 #[test]
@@ -170,4 +195,85 @@ fn a_file_that_may_not_grow_is_no_room() {
     assert!(place.run(&["get", "d", key]).out == std::fs::read(place.path("tree").join(key)).unwrap());
     limited("tour tree").fails(5, &["ulimit -f", "The incomplete database was removed"]);
     assert!(!place.path("tour.vellum").exists() && !place.path("tour.vellum.partial").exists());
+}
+
+#[test]
+fn wrong_usage_is_an_object_too() {
+    let place = Place::new();
+    let object = |arguments: &[&str]| -> serde_json::Value {
+        let run = place.run(arguments);
+        assert_eq!((run.code, run.out.len()), (Some(2), 0), "{run:?}");
+        serde_json::from_str(&run.err).unwrap()
+    };
+    for (arguments, word) in [
+        (&["--json"][..], "a command is missing"),
+        (&["frobnicate", "--json"], "frobnicate"),
+        (&["get", "--json"], "<KEY>"),
+        (&["--json", "stat", "d", "--pool", "64 elephants"], "64MiB"),
+        (&["put", "--json", "d", "-key", "v"], "'-- -k"),
+    ] {
+        let error = object(arguments);
+        assert_eq!((&error["reason"], &error["exit_code"]), (&"usage".into(), &2.into()));
+        let message = error["error"].as_str().unwrap();
+        assert!(message.contains(word) && !message.contains("Usage:"), "{message}");
+    }
+    // Here it is a value.
+    assert!(place.run(&["put", "d", "k", "--", "v", "w", "--json"]).err.starts_with("error: "));
+    assert!(place.run(&["get", "--json", "--help"]).ok().contains("Examples:"));
+}
+
+#[test]
+fn an_interrupted_creation_is_not_in_the_way() {
+    let place = Place::new();
+    for (number, left_behind) in [vec![], vec![0; 8192]].iter().enumerate() {
+        place.write("d", left_behind);
+        place.write("tree/file", "contents");
+        place.write("lines", "a\t1\n");
+        match number {
+            0 => place.run(&["put", "d", "a", "1"]),
+            _ => place.run(&["load", "d", "lines"]),
+        }
+        .ok();
+        assert_eq!(place.run(&["get", "d", "a"]).ok(), "1");
+        place.write("e", left_behind);
+        place.run(&["import", "e", "tree"]).ok();
+        place.write("tour.vellum", left_behind);
+        place.write("tour.vellum.partial", left_behind);
+        place.run(&["tour", "tree"]).ok();
+        std::fs::remove_file(place.path("tour.vellum")).unwrap();
+    }
+    let program = env!("CARGO_BIN_EXE_vellum");
+    place.shell(&format!("ulimit -f 4; exec {program} put new k v")).fails(5, &["ulimit -f"]);
+    assert!(!place.path("new").exists(), "nothing is left of a creation that failed");
+}
+
+#[test]
+fn a_database_whose_user_was_killed_is_not_said_to_be_in_use() {
+    let place = Place::new();
+    place.write("text", "one\n");
+    for _ in 0..10 {
+        let _ = std::fs::remove_file(place.path("d"));
+        let mut command = place.command(&["load", "d", "-"]);
+        let mut child = command.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        common::wait_for_size(&place.path("d"), 1);
+        let busy = place.run(&["get", "d", "k"]);
+        busy.fails(4, &[&format!("process {} (vellum) has it open", child.id())]);
+        child.kill().unwrap();
+        let killed = place.run(&["get", "d", "k"]);
+        assert_eq!(killed.code, Some(3), "{killed:?}");
+        child.wait().unwrap();
+    }
+}
+
+#[test]
+fn long_and_commanding_paths_are_not_printed_as_they_are() {
+    let place = Place::new();
+    let long = "directory/".repeat(500);
+    for arguments in [&["get", &long, "k"][..], &["import", "d", &long], &["put", "d", "k", "--file", &long]]
+    {
+        let run = place.run(arguments);
+        assert!(run.err.len() < 600, "{} bytes", run.err.len());
+        run.fails(6, &["File name too long", "directory/directory/"]);
+    }
+    place.run(&["get", "a\u{1b}[31mb", "k"]).fails(6, &["a\\u{1b}[31mb"]);
 }

@@ -82,6 +82,27 @@ fn what_cannot_be_stored_is_reported_and_the_rest_is_stored() {
 }
 
 #[test]
+fn a_strict_import_fails_where_a_file_is_too_large_or_its_name_too_long() {
+    let place = Place::new();
+    place.write("large/small", "small");
+    File::create(place.path("large/huge")).unwrap().set_len(6 << 30).unwrap();
+    place.run(&["import", "d", "large"]).ok();
+    place
+        .run(&["import", "d", "large", "--strict"])
+        .fails(6, &["cannot store large/huge", "6.0 GiB", "1.0 GiB"]);
+    place.write(&format!("long/{}/file", ["n".repeat(250), "m".repeat(250)].join("/")), "x");
+    let prefix = "p".repeat(600);
+    place
+        .run(&["import", "d", "long", "--key-prefix", &prefix, "--strict"])
+        .fails(6, &["cannot store", "1024"]);
+    // What is left out on purpose does not end it.
+    place.write("tree/file", "x");
+    place.run(&["import", "tree/d", "tree", "--strict"]).ok();
+    place.run(&["import", "new", "tree", "--table", ""]).fails(2, &["1 to 255 bytes"]);
+    assert!(!place.path("new").exists(), "nothing is left of a database that was created for nothing");
+}
+
+#[test]
 fn files_that_are_not_as_long_as_they_say_are_not_stored() {
     let place = Place::new();
     let text = place.run(&["import", "d", "/proc/self/fdinfo"]);

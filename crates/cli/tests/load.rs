@@ -45,11 +45,11 @@ fn what_cannot_be_loaded_is_named_and_nothing_is_stored() {
         &["line 3", "key \"b\"", "does not come behind", "\"c\"", "Nothing was stored", "LC_ALL=C sort"],
     );
     let run = place.run_with_input(&["load", "d", "-"], b"a\t1\na\t2\n");
-    run.fails(2, &["line 2", "same key", "\"a\""]);
+    run.fails(2, &["line 2", "same key", "\"a\"", "LC_ALL=C sort -u", "keeps one of each key"]);
     place.run_with_input(&["load", "d", "-"], b"a\t1\n\\q\t2\n").fails(2, &["line 2", "is not an escape"]);
     assert!(!place.path("d").exists(), "nothing is left of a database that was created for nothing");
     place.run(&["put", "d", "key", "value"]).ok();
-    place.run_with_input(&["load", "d", "-"], b"a\t1\n").fails(2, &["needs an empty table"]);
+    place.run_with_input(&["load", "d", "-"], b"a\t1\n").fails(2, &["needs an empty table", "--table"]);
     let run = place.run_with_input(&["load", "d", "-", "--table", "t"], b"b\t1\na\t2\n");
     run.fails(2, &["line 2"]);
     let long = format!("{}\t1\n", "k".repeat(1025));
@@ -63,4 +63,33 @@ fn what_cannot_be_loaded_is_named_and_nothing_is_stored() {
     place.run(&["load", "d", "d"]).fails(2, &["cannot be loaded from itself"]);
     place.run(&["load", "d", "-", "--fill", "20"]).fails(2, &["20"]);
     place.run(&["verify", "d"]).ok();
+}
+
+#[test]
+fn the_advice_to_sort_works() {
+    let place = Place::new();
+    let program = env!("CARGO_BIN_EXE_vellum");
+    // Equal keys with other values, and keys of which one begins another.
+    place.write("lines", "b\t2\na\t1\nb\t1\na b\t3\nab\t4\na\t1\n");
+    for (sort, entries) in [("sort", 0), ("sort -u", 4)] {
+        let sorted = format!("LC_ALL=C {sort} -t \"$(printf '\\t')\" -k1,1 lines | {program} load d -");
+        let run = place.shell(&sorted);
+        if entries == 0 {
+            run.fails(2, &["same key", "LC_ALL=C sort -u -t \"$(printf '\\t')\" -k1,1"]);
+        } else {
+            assert!(run.ok().starts_with(&format!("loaded {entries} entries")));
+        }
+    }
+    // As text, an escape comes after a letter; as a byte, before it.
+    place.write("escaped", "A\t1\n\\x01\t2\n");
+    for table in ["t", "u"] {
+        let run = place.shell(&format!("LC_ALL=C sort escaped | {program} load d - --table {table}"));
+        assert!(!run.err.contains("LC_ALL"), "sorting does not help: {}", run.err);
+        run.fails(2, &["Escapes do not sort", "--hex"]);
+    }
+    place.run(&["put", "e", "A", "1"]).ok();
+    place.run(&["put", "e", "\\x01", "2"]).ok();
+    let copy = format!("{program} scan e --full --hex | LC_ALL=C sort | {program} load f - --hex");
+    assert!(place.shell(&copy).ok().starts_with("loaded 2 entries"));
+    assert_eq!(place.run(&["scan", "f"]).ok(), place.run(&["scan", "e"]).ok());
 }

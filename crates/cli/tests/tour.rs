@@ -158,3 +158,27 @@ fn an_interrupted_tour_leaves_the_earlier_one() {
     assert!(!partial.exists());
     assert_eq!(place.run(&["get", "tour.vellum", "a"]).ok(), "one");
 }
+
+#[test]
+fn a_tour_of_files_that_are_all_too_large_says_so() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("tree")).unwrap();
+    std::fs::File::create(place.path("tree/huge")).unwrap().set_len(6 << 30).unwrap();
+    place.run(&["tour", "tree"]).fails(2, &["1 file under tree cannot be imported", "1.0 GiB"]);
+    assert!(!place.path("tour.vellum").exists());
+}
+
+#[test]
+fn awkward_names_make_commands_that_work() {
+    let place = Place::new();
+    place.write("tree/- $x 'y'", "some text that is short\n");
+    let run = place.run(&["tour", "tree", "--database=-d b"]);
+    let text = run.ok();
+    assert!(text.contains("1 file is byte for byte in the database what it is on disk."), "{text}");
+    let commands: Vec<_> = text.lines().filter(|line| line.contains("./-d b")).map(str::trim).collect();
+    assert!(commands.len() >= 3, "{text}");
+    for command in &commands {
+        place.shell(command).ok();
+    }
+    assert_eq!(place.shell(commands[0]).ok(), "some text that is short\n");
+}

@@ -14,6 +14,7 @@ use std::{
     path::{Path, PathBuf},
 };
 use vellum::ValueReader;
+use vellum_base::shown;
 
 const HELP: &str = "\
 The value is written as it is, byte for byte, unless standard output is a terminal: there, bytes that are not \
@@ -77,7 +78,7 @@ pub fn no_such_key(key: &[u8], table: &str, database: &Path) -> Failure {
     Failure::no(format!(
         "there is no key {} in table {table:?} of {}; `vellum scan` lists the keys that there are",
         escaped(key),
-        database.display()
+        shown(database)
     ))
 }
 
@@ -140,6 +141,6 @@ fn write_file(reader: &mut ValueReader<'_>, path: &Path, database: &Path) -> Res
     if metadata.is_file() {
         file.set_len(0).map_err(failed)?;
     }
-    let incomplete = |failure: Failure| failure.and(format_args!("{} is incomplete", path.display()));
+    let incomplete = |failure: Failure| failure.and(format_args!("{} is incomplete", shown(path)));
     store::read_parts(reader, u64::MAX, |part| file.write_all(part).map_err(failed)).map_err(incomplete)
 }

@@ -19,6 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 use vellum::Database;
+use vellum_base::shown;
 
 const HELP: &str = "\
 The key of a file is its path below the directory, and the value its contents. Files that are there already are \
@@ -32,7 +33,7 @@ Examples:
   vellum import data.vellum ./documents
   vellum import data.vellum /usr/share --pool 256MiB --threads 2
   vellum import data.vellum ~/photos --table photos --key-prefix 2024/
-  vellum import data.vellum ./documents --strict         stop at the first file that cannot be read
+  vellum import data.vellum ./documents --strict         stop at the first file that is not stored
   vellum import data.vellum ./documents --json           for programs: each omission, then a summary";
 
 /// The arguments.
@@ -50,7 +51,7 @@ pub struct Arguments {
     /// What the keys begin with, before the path
     #[arg(long, value_name = "KEY", default_value = "")]
     key_prefix: OsString,
-    /// Stop at the first file that cannot be read
+    /// Stop at the first file that cannot be read, or is too large or its key too long to be stored
     #[arg(long)]
     strict: bool,
     /// Stay on the file system of the directory
@@ -86,14 +87,25 @@ struct Summary {
 pub fn run(arguments: &Arguments, general: &General) -> Result {
     let key_prefix = arguments.form.form().decode(&arguments.key_prefix, "--key-prefix")?;
     store::check_key(&key_prefix)?;
-    Tree::check_root(&arguments.directory)?;
+    Tree::check_root(&arguments.directory).map_err(|failure| {
+        if arguments.store.database.is_dir() && !arguments.directory.is_dir() {
+            failure.and("The database comes first, then the directory")
+        } else {
+            failure
+        }
+    })?;
     let (database, created) = store::open_or_create(&arguments.store)?;
     if created {
-        remark(general.quiet, format_args!("created {}", arguments.store.database.display()));
+        remark(general.quiet, format_args!("created {}", shown(&arguments.store.database)));
     }
     let start = Instant::now();
     let (tally, imported) = match import(arguments, general, &database, &key_prefix) {
         Ok(outcome) => outcome,
+        Err(failure) if created => {
+            // Nothing was stored, and nobody asked for an empty database.
+            store::discard(database);
+            return Err(failure);
+        }
         Err(failure) => (Tally::default(), Err(failure)),
     };
     let closing = Progress::steps(general.quiet, "writing", None);
@@ -151,7 +163,7 @@ fn tell(omission: Omission, path: &Path, reason: &str, general: &General, progre
     let path = escaped(path.as_os_str().as_bytes());
     let kind = match omission {
         Omission::Unreadable => "unreadable",
-        Omission::Skipped => "skipped",
+        Omission::Unfit | Omission::Skipped => "skipped",
     };
     if general.json {
         let mut out = Output::new();

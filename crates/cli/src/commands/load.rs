@@ -2,7 +2,7 @@
 
 use crate::{
     arguments::{FormArguments, General, StoreArguments, TableArguments},
-    failure::{Code, Failure, Result},
+    failure::{Failure, Result},
     output::Output,
     progress::{Progress, remark},
     signals, size, store,
@@ -16,7 +16,8 @@ use std::{
     path::PathBuf,
     time::Instant,
 };
-use vellum::{BulkOptions, Database, Error, MAX_KEY_BYTES, MAX_VALUE_BYTES, Table};
+use vellum::{AccessError, BulkOptions, Database, Error, MAX_KEY_BYTES, MAX_VALUE_BYTES, Table};
+use vellum_base::shown;
 
 const HELP: &str = "\
 Each line is a key, a tab and a value, as `vellum scan --full` prints them; a line without a tab is a key with an empty \
@@ -24,9 +25,12 @@ value. Lines must be sorted by the bytes of their keys, each key once, and the t
 its leaves up, several times as fast as entry by entry, and becomes visible as a whole. If anything goes wrong, nothing \
 is stored. The database and the table are created if they are not there, unless something goes wrong.
 
+Escapes do not sort as the bytes that they stand for; what has to be sorted, and has keys that are not text, is better \
+written with --hex.
+
 Examples:
   vellum load data.vellum words.tsv --table words
-  LC_ALL=C sort words.tsv | vellum load data.vellum -      lines that are not sorted yet
+  LC_ALL=C sort -t \"$(printf '\\t')\" -k1,1 words.tsv | vellum load data.vellum -    lines that are not sorted yet
   vellum scan old.vellum --full | vellum load new.vellum -    a copy of a table, without its holes
   vellum load data.vellum words.tsv --fill 80              leave room for what will be stored in between";
 
@@ -74,25 +78,22 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
     let (database, created) = store::open_or_create(&arguments.store)?;
     let start = Instant::now();
     let loaded = load_table(arguments, general, &database, &mut lines);
+    if created && let Err(failure) = loaded {
+        // Nothing was stored, and an empty database was not asked for.
+        store::discard(database);
+        return Err(failure);
+    }
     let closing = Progress::steps(general.quiet, "writing", None);
     let closed = store::close(database);
     drop(closing);
     let (entries, bytes) = match (loaded, closed) {
         (Ok(loaded), Ok(())) => loaded,
         (Ok(_), Err(failure)) => return Err(failure),
-        (Err(failure), closed) => {
-            if created {
-                // Nothing was stored, and an empty database was not asked for.
-                let _ = std::fs::remove_file(path);
-            }
-            return Err(match closed {
-                Ok(()) => failure,
-                Err(close) => failure.and(close.message),
-            });
-        }
+        (Err(failure), Ok(())) => return Err(failure),
+        (Err(failure), Err(close)) => return Err(failure.and(close.message)),
     };
     if created {
-        remark(general.quiet, format_args!("created {}", path.display()));
+        remark(general.quiet, format_args!("created {}", shown(path)));
     }
     let seconds = start.elapsed().as_secs_f64();
     let mut out = Output::new();
@@ -135,7 +136,11 @@ fn load(
     lines: &mut dyn BufRead,
 ) -> Result<(u64, u64)> {
     let form = arguments.form.form();
-    let mut loader = table.bulk_loader_with(&BulkOptions::default().fill_percent(arguments.fill))?;
+    let options = BulkOptions::default().fill_percent(arguments.fill);
+    let mut loader = table.bulk_loader_with(&options).map_err(|error| match error {
+        Error::Access(AccessError::NotEmpty) => Failure::from(error).and("--table names another table"),
+        error => error.into(),
+    })?;
     let progress = Progress::bytes(general.quiet, "loading", None);
     let (mut line, mut number, mut bytes, mut shown) = (Vec::new(), 0, 0, 0);
     while read_line(lines, &mut line, number + 1)? {
@@ -143,7 +148,7 @@ fn load(
         let (key, value) = split(&line);
         let key = decode(form, key, "the key", number)?;
         let value = decode(form, value, "the value", number)?;
-        loader.push(&key, &value).map_err(|error| refused(error, number, &key, &value))?;
+        loader.push(&key, &value).map_err(|error| refused(error, number, (&key, &value), form))?;
         bytes += (key.len() + value.len()) as u64;
         if number % LINES_AT_ONCE == 0 {
             check_signals()?;
@@ -187,12 +192,30 @@ fn decode(form: Form, text: &[u8], what: &str, number: u64) -> Result<Vec<u8>> {
     form.decode(OsStr::from_bytes(text), what).map_err(|failure| failure.after(format_args!("line {number}")))
 }
 
-fn refused(error: Error, number: u64, key: &[u8], value: &[u8]) -> Failure {
-    let is_too_long = key.len() > MAX_KEY_BYTES || value.len() as u64 > MAX_VALUE_BYTES;
+fn refused(error: Error, number: u64, (key, value): (&[u8], &[u8]), form: Form) -> Failure {
+    let advice = advice(&error, form);
     let failure = Failure::from(error).after(format_args!("line {number}")).and("Nothing was stored");
-    if failure.code == Code::Usage && !is_too_long {
-        failure.and("`LC_ALL=C sort -u` sorts lines by their bytes")
-    } else {
+    if advice.is_empty() || key.len() > MAX_KEY_BYTES || value.len() as u64 > MAX_VALUE_BYTES {
         failure
+    } else {
+        failure.and(advice)
+    }
+}
+
+/// What to do about keys that are not in order, so that it works: a sort of lines knows nothing of escapes.
+fn advice(error: &Error, form: Form) -> &'static str {
+    let is_escaped = |key: &[u8]| form == Form::Escaped && Form::Escaped.encode(key).contains(&b'\\');
+    match error {
+        Error::Access(AccessError::KeyOrder { key, before, .. }) if is_escaped(key) || is_escaped(before) => {
+            "Escapes do not sort as the bytes that they stand for: write the lines in hexadecimal, as `vellum scan \
+             --full --hex` does, sort those, and load them with --hex"
+        }
+        Error::Access(AccessError::KeyOrder { .. }) => {
+            "`LC_ALL=C sort -t \"$(printf '\\t')\" -k1,1` sorts lines by the bytes of their keys"
+        }
+        Error::Access(AccessError::KeyTwice { key, .. }) if !is_escaped(key) => {
+            "`LC_ALL=C sort -u -t \"$(printf '\\t')\" -k1,1` sorts lines and keeps one of each key"
+        }
+        _ => "",
     }
 }

@@ -3,7 +3,7 @@
 use crate::{
     arguments::{FormArguments, General, StoreArguments, TableArguments},
     failure::{Code, Failure, Result},
-    files::{Fault, Source},
+    files::{self, Fault, Source},
     output::Output,
     progress::remark,
     size, store,
@@ -16,6 +16,7 @@ use std::{
     path::{Path, PathBuf},
 };
 use vellum::{Database, MAX_VALUE_BYTES, Put};
+use vellum_base::shown;
 
 const HELP: &str = "\
 The database and the table are created if they are not there. A value from a file or from standard input is \
@@ -80,15 +81,15 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
     };
     let (database, created) = store::open_or_create(&arguments.store)?;
     let stored = store_value(&database, &arguments.table.table, &key, &mut value);
-    store::close(database)?;
-    let put = stored.inspect_err(|_| {
-        if created {
-            // It holds nothing but an empty table, which was not asked for.
-            let _ = std::fs::remove_file(path);
-        }
-    })?;
+    if created && stored.is_err() {
+        // It holds nothing but an empty table, which was not asked for.
+        store::discard(database);
+    } else {
+        store::close(database)?;
+    }
+    let put = stored?;
     if created {
-        remark(general.quiet, format_args!("created {}", path.display()));
+        remark(general.quiet, format_args!("created {}", shown(path)));
     }
     let result = if put == Put::Replaced { "replaced" } else { "inserted" };
     if general.json {
@@ -135,10 +136,11 @@ fn store_value(database: &Database, table: &str, key: &[u8], value: &mut Value) 
 
 fn from_file(path: &Path, database: &Path) -> Result<Value> {
     let (file, metadata) = store::open_input(path, database, "stored in itself")?;
-    if !metadata.is_file() {
-        return spool(file, &path.display().to_string());
+    // How long it is, is only known of regular files, and not of those that the kernel makes up.
+    if !metadata.is_file() || metadata.len() == 0 || files::is_kernels_state(&file) {
+        return spool(file, &shown(path).to_string());
     }
-    check_length(metadata.len(), &path.display().to_string())?;
+    check_length(metadata.len(), &shown(path).to_string())?;
     Ok(Value { length: metadata.len(), source: Box::new(file) })
 }
 
@@ -162,7 +164,7 @@ fn spool(mut from: impl Read, what: &str) -> Result<Value> {
     }
     let keeping = |error| {
         let directory = std::env::temp_dir();
-        let what = format!("keep {what} in a temporary file in {}", directory.display());
+        let what = format!("keep {what} in a temporary file in {}", shown(&directory));
         Failure::io(what, &error).and("Set TMPDIR to a directory with more room, or use --file")
     };
     let mut file = tempfile::tempfile().map_err(keeping)?;

@@ -11,6 +11,7 @@ use crate::{
 use serde::Serialize;
 use std::time::Instant;
 use vellum::{Problem, VerifyReport};
+use vellum_base::shown;
 
 const HELP: &str = "\
 Walks every table, reads every page, checks every checksum and every invariant, and finds pages that belong to \
@@ -65,7 +66,7 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
         return Ok(());
     }
     let problems = size::counted(report.problems.len() as u64, "problem", "problems");
-    let path = arguments.store.database.display();
+    let path = shown(&arguments.store.database);
     let message = format!(
         "{problems} found in {path}; restore it from a backup, or take out what can still be read with `vellum \
          scan` and `vellum get`"

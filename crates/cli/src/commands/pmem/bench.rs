@@ -15,6 +15,7 @@ use std::{
     sync::Barrier,
     time::{Duration, Instant},
 };
+use vellum_base::shown;
 use vellum_pmem::{Client, Fixed, Options, Store};
 
 const KEY_BYTES: usize = 16;
@@ -66,7 +67,7 @@ fn measure(arguments: &Arguments, general: &General) -> Result {
     let mut options = arguments.how.options();
     options.reclaim.background = false;
     if arguments.store.exists() {
-        let path = arguments.store.display();
+        let path = shown(&arguments.store);
         return Err(Failure::usage(format!("{path} exists; name a file that can be made and removed")));
     }
     let store = Store::<Records>::create(&arguments.store, &options)?;

@@ -19,6 +19,7 @@ use std::{
     path::PathBuf,
 };
 use store::{AnyStore, FromBytes, PersistenceArguments, StoreArguments, WithLayout, open, with_layout};
+use vellum_base::shown;
 use vellum_pmem::{Options, Put, Shape, Store};
 
 const HELP: &str = "\
@@ -192,7 +193,7 @@ impl WithLayout for Create<'_> {
 
 fn create(arguments: &CreateArguments, general: &General) -> Result {
     let store = with_layout(arguments.layout.shape(), Create(arguments))?;
-    let (path, persistence) = (arguments.store.store.display(), store.persistence());
+    let (path, persistence) = (shown(&arguments.store.store), store.persistence());
     remark(general.quiet, format_args!("created {path}: changes become durable by {persistence}"));
     Ok(())
 }
@@ -215,7 +216,7 @@ fn put(arguments: &PutArguments, general: &General) -> Result {
     let result = if put == Put::Replaced { "replaced" } else { "inserted" };
     if general.json {
         return print(
-            &serde_json::json!({ "key": shown(form, &key), "result": result, "value_length": value.len() }),
+            &serde_json::json!({ "key": text(form, &key), "result": result, "value_length": value.len() }),
         );
     }
     let length = size::counted(value.len() as u64, "byte", "bytes");
@@ -229,7 +230,7 @@ fn get(arguments: &KeyArguments, general: &General) -> Result {
     let store = open(&arguments.store, general, |options| options.read_only = true)?;
     let value = store.get(&key)?.ok_or_else(|| no_such_key(&key, arguments))?;
     if general.json {
-        return print(&Entry { key: shown(form, &key), value: Some(shown(form, &value)) });
+        return print(&Entry { key: text(form, &key), value: Some(text(form, &value)) });
     }
     let mut out = Output::new();
     let bytes = if form == Form::Hex { form.encode(&value) } else { value };
@@ -244,14 +245,14 @@ fn delete(arguments: &KeyArguments, general: &General) -> Result {
         return Err(no_such_key(&key, arguments));
     }
     if general.json {
-        return print(&serde_json::json!({ "key": shown(form, &key), "result": "deleted" }));
+        return print(&serde_json::json!({ "key": text(form, &key), "result": "deleted" }));
     }
     remark(general.quiet, format_args!("deleted {}", escaped(&key)));
     Ok(())
 }
 
 fn no_such_key(key: &[u8], arguments: &KeyArguments) -> Failure {
-    Failure::no(format!("there is no key {} in {}", escaped(key), arguments.store.store.display()))
+    Failure::no(format!("there is no key {} in {}", escaped(key), shown(&arguments.store.store)))
 }
 
 /// An entry, for programs.
@@ -262,7 +263,7 @@ struct Entry {
     value: Option<String>,
 }
 
-fn shown(form: Form, bytes: &[u8]) -> String {
+fn text(form: Form, bytes: &[u8]) -> String {
     String::from_utf8_lossy(&form.encode(bytes)).into_owned()
 }
 
@@ -293,7 +294,7 @@ fn scan(arguments: &ScanArguments, general: &General) -> Result {
         left -= 1;
         let value = (!arguments.keys).then_some(value);
         outcome = if general.json {
-            out.json(&Entry { key: shown(form, key), value: value.map(|value| shown(form, value)) })
+            out.json(&Entry { key: text(form, key), value: value.map(|value| text(form, value)) })
         } else {
             write_entry(&mut out, form, key, value)
         };
@@ -402,6 +403,6 @@ fn verify(arguments: &OnlyStore, general: &General) -> Result {
         return Ok(());
     }
     let problems = size::counted(recovery.damage_count, "problem", "problems");
-    let path = arguments.store.store.display();
+    let path = shown(&arguments.store.store);
     Err(Failure::new(Code::Damaged, format!("{problems} found in {path}; restore it from a backup")))
 }

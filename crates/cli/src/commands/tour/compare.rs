@@ -325,7 +325,7 @@ mod tests {
         std::fs::create_dir(root.join("directory")).unwrap();
         table.put("directory", "").unwrap();
         let tour = Tour {
-            source: Source { root, files: 0, bytes: 0, storage_bytes: 0 },
+            source: Source { root, files: 0, bytes: 0, oversized: 0, storage_bytes: 0 },
             place,
             options: Options::default(),
             // So that large values are compared in parts.

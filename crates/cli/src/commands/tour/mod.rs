@@ -32,6 +32,7 @@ use std::{
 };
 use summary::{Phase, Summary};
 use vellum::{Database, Options, Statistics, pool::PAGE_SIZE};
+use vellum_base::shown;
 
 const HELP: &str = "\
 Imports the regular files under DIR, with a pool an eighth of their size. Closes and opens the database, compares \
@@ -115,7 +116,7 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
     let imported = tour.import().map_err(|failure| tour.abandon(failure))?;
     tour.place.finish().map_err(|failure| tour.abandon(failure))?;
     let summary = tour.look(&imported).map_err(|failure| {
-        let path = tour.place.path.display();
+        let path = shown(&tour.place.path);
         failure.and(format_args!("The database in {path} is complete and stays"))
     })?;
     summary.write(general.json)?;
@@ -129,13 +130,13 @@ impl Tour<'_> {
         let line = format!(
             "importing {files} ({}) under {} into {}, through a pool of {}",
             size::bytes(*bytes),
-            root.display(),
-            self.place.path.display(),
+            shown(root),
+            shown(&self.place.path),
             size::bytes(self.pool_bytes)
         );
         remark(self.general.quiet, line);
         if self.place.replaces {
-            let path = self.place.path.display();
+            let path = shown(&self.place.path);
             remark(self.general.quiet, format_args!("{path} will be replaced when that is done"));
         }
     }
@@ -143,7 +144,8 @@ impl Tour<'_> {
     /// Removes what is incomplete.
     fn abandon(&self, failure: Failure) -> Failure {
         match self.place.remove_partial() {
-            Ok(()) => failure.and("The incomplete database was removed"),
+            Ok(true) => failure.and("The incomplete database was removed"),
+            Ok(false) => failure,
             Err(removal) => failure.and(removal.message),
         }
     }

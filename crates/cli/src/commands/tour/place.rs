@@ -10,7 +10,11 @@ use std::{
     io,
     path::{Path, PathBuf},
 };
-use vellum::{Database, ErrorKind, Options, pool::POOL_BYTES_MIN};
+use vellum::{
+    Database, ErrorKind, Options,
+    pool::{POOL_BYTES_MIN, PoolError},
+};
+use vellum_base::shown;
 
 /// Where the database goes.
 pub struct Place {
@@ -27,7 +31,7 @@ impl Place {
     pub fn prepare(path: &Path, force: bool) -> Result<Self> {
         let directory = store::directory(path);
         if !directory.is_dir() {
-            let message = format!("there is no directory {} to make the database in", directory.display());
+            let message = format!("there is no directory {} to make the database in", shown(directory));
             return Err(Failure::new(Code::Io, message));
         }
         let mut partial = path.as_os_str().to_owned();
@@ -65,13 +69,12 @@ impl Place {
         durable.map_err(|error| Failure::file("give the database its name,", &self.path, &error))
     }
 
-    /// Removes the incomplete database, if there is one.
-    pub fn remove_partial(&self) -> Result {
+    /// Removes the incomplete database, if there is one; says whether there was.
+    pub fn remove_partial(&self) -> Result<bool> {
         match std::fs::remove_file(&self.partial) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(Failure::file("remove", &self.partial, &error))
-            }
-            _ => Ok(()),
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(Failure::file("remove", &self.partial, &error)),
         }
     }
 }
@@ -89,12 +92,13 @@ fn check_replaceable(path: &Path) -> Result {
             "it is a database, but not of a tour".to_owned()
         }
         Err(error) if error.kind() == ErrorKind::Busy => return Err(error.into()),
+        Err(error) if is_unfinished(&error) => return Ok(()),
         Err(error) => error.to_string(),
     };
     Err(Failure::usage(format!(
         "{} is there already and would be replaced: {why}. Name another file with --database, or give --force to \
          replace it all the same",
-        path.display()
+        shown(path)
     )))
 }
 
@@ -105,16 +109,17 @@ fn check_abandoned(partial: &Path) -> Result {
             Err(Failure::from(error)
                 .and("Another tour is making it; wait for it, or choose another --database"))
         }
-        Err(error) if error.kind() == ErrorKind::Incompatible && !is_empty(partial) => {
+        Err(error) if error.kind() == ErrorKind::Incompatible && !is_unfinished(&error) => {
             Err(Failure::usage(format!(
                 "{} is there already and is needed for a while: {error}. Move it away, or choose another --database",
-                partial.display()
+                shown(partial)
             )))
         }
         _ => Ok(()),
     }
 }
 
-fn is_empty(path: &Path) -> bool {
-    std::fs::metadata(path).is_ok_and(|metadata| metadata.len() == 0)
+/// Whether a file holds nothing yet.
+fn is_unfinished(error: &vellum::Error) -> bool {
+    matches!(error, vellum::Error::Pool(PoolError::Unfinished { .. }))
 }

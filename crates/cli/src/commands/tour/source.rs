@@ -9,6 +9,7 @@ use crate::{
 };
 use std::path::{Path, PathBuf};
 use vellum::{MAX_VALUE_BYTES, pool::PAGE_SIZE};
+use vellum_base::shown;
 
 /// A directory with less is tried only if there is none with more.
 const ENOUGH_BYTES: u64 = 64 << 20;
@@ -23,6 +24,8 @@ pub struct Source {
     pub files: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// Regular files that are longer than a value can be, and not counted above.
+    pub oversized: u64,
     /// What they will take in a database, about.
     pub storage_bytes: u64,
 }
@@ -33,9 +36,18 @@ impl Source {
         if let Some(root) = wish {
             Tree::check_root(root)?;
             let source = Self::measure(root, place, quiet)?;
+            if source.files == 0 && source.oversized > 0 {
+                let files = size::counted(source.oversized, "file", "files");
+                let most = size::bytes(MAX_VALUE_BYTES);
+                let message = format!(
+                    "{files} under {} cannot be imported, because a value has at most {most}; name another directory",
+                    shown(root)
+                );
+                return Err(Failure::usage(message));
+            }
             if source.files == 0 {
                 let message =
-                    format!("there are no regular files under {}; name another directory", root.display());
+                    format!("there are no regular files under {}; name another directory", shown(root));
                 return Err(Failure::usage(message));
             }
             return Ok(source);
@@ -59,12 +71,14 @@ impl Source {
     fn measure(root: &Path, place: &Place, quiet: bool) -> Result<Self> {
         let progress = Progress::steps(quiet, "looking at files", None);
         let tree = Tree { root, one_file_system: false, except: place.files()? };
-        let mut source = Self { root: root.to_owned(), files: 0, bytes: 0, storage_bytes: 0 };
+        let mut source = Self { root: root.to_owned(), files: 0, bytes: 0, oversized: 0, storage_bytes: 0 };
         tree.walk(|found| {
             if let Found::File(job) = found {
                 let length = std::fs::symlink_metadata(&job.path).map_or(0, |metadata| metadata.len());
                 if length <= MAX_VALUE_BYTES {
                     source.add(job.key.len() as u64, length);
+                } else {
+                    source.oversized += 1;
                 }
                 progress.advance(1);
             }
@@ -110,7 +124,7 @@ impl Place {
         let message = format!(
             "the database needs about {needed}, and only {free} are free in {}; choose another place with \
              --database, or a smaller directory: vellum tour DIR",
-            directory.display()
+            shown(directory)
         );
         Err(Failure::new(Code::Full, message))
     }

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     failure::{Code, Failure, Result},
-    output::{Output, columns, render, shell_word},
+    output::{Output, columns, render, shell_path, shell_word},
     size,
     text::escaped,
 };
@@ -177,7 +177,8 @@ impl Summary {
             return Ok(());
         }
         let files = size::counted(wrong, "file is", "files are");
-        let message = format!("{files} not in {} as they were on disk; run `vellum verify`", self.database);
+        let then = if wrong == 1 { "it was" } else { "they were" };
+        let message = format!("{files} not in {} as {then} on disk; run `vellum verify`", self.database);
         Err(Failure::new(Code::Damaged, message))
     }
 
@@ -247,7 +248,8 @@ impl Summary {
 
     fn write_verdict(&self, out: &mut Output) -> Result {
         let compared = size::counted(self.files_same, "file is", "files are");
-        out.line(format_args!("{compared} byte for byte in the database what they are on disk."))?;
+        let there = if self.files_same == 1 { "it is" } else { "they are" };
+        out.line(format_args!("{compared} byte for byte in the database what {there} on disk."))?;
         let lists = [
             (self.files_different, "different, although not changed since", &self.different),
             (self.files_changed, "changed on disk since they were imported", &self.changed),
@@ -281,12 +283,12 @@ fn micros(nanoseconds: u64) -> String {
 
 /// Three commands to try on the database, as a shell takes them.
 fn commands(database: &Path, samples: &[Sample], prefix: &[u8]) -> Vec<String> {
-    let (program, database) = (program(), shell_word(&database.to_string_lossy()));
+    let (program, database) = (program(), shell_path(database));
     let mut commands = Vec::new();
     if let Some(sample) = samples.iter().min_by_key(|sample| plainness(sample)) {
-        let key = shell_word(&escaped(&sample.key));
+        let key = escaped(&sample.key);
         let dashes = if key.starts_with('-') { "-- " } else { "" };
-        commands.push(format!("{program} get {dashes}{database} {key}"));
+        commands.push(format!("{program} get {dashes}{database} {}", shell_word(&key)));
     }
     let prefix = shell_word(&escaped(prefix));
     commands.push(format!("{program} scan {database} --prefix={prefix} --limit 10"));
@@ -343,5 +345,8 @@ mod tests {
         assert!(get(b"two words").ends_with(" get d 'two words'"));
         assert!(get(b"\xff").ends_with(r" get d '\xff'"));
         assert!(get(b"-dash").ends_with(" get -- d -dash"));
+        assert!(get(b"- x y").ends_with(" get -- d '- x y'"));
+        let of_dash = commands(Path::new("-d"), &[sample(b"k", 1, true)], b"");
+        assert!(of_dash.iter().all(|command| command.contains(" ./-d")), "{of_dash:?}");
     }
 }
