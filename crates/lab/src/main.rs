@@ -1,41 +1,32 @@
 //! The lab: workloads that measure Vellum beside other engines, and what the kernel and the device give.
 //!
-//! - [`cli`], [`parse`]: what is asked for;
-//! - [`engines`]: the engines and their one interface; [`keys`]: the tuples and their orders;
-//! - [`workloads`]: what is done, by several threads for a time;
-//! - [`contest`]: rounds that alternate between contestants, medians and ratios; [`statistics`];
-//! - [`coordinator`], [`worker`], [`record_worker`], [`protocol`]: each engine in a process of its own, so that its memory and
-//!   its I/O are its alone, but all in one run, in turn;
-//! - [`device`]: the runs without an engine; [`records`]: those on single durable records; [`ycsb`]: YCSB, on engines of
-//!   both kinds;
-//! - [`machine`]: the manifest, resident sizes, bytes read and written; [`report`]: what is printed.
+//! Each part uses those below it only:
+//! - [`cli`]: what is asked for; it becomes settings, and nothing below knows of it;
+//! - [`run`]: each engine in a process of its own, in turn;
+//! - [`workloads`]: what is done, by several threads for a time; [`report`]: rounds, medians, ratios, what is printed;
+//! - [`engines`]: the engines and their one interface;
+//! - [`measure`]: latencies, medians, the machine; [`keys`]: keys, values and the orders in which they are visited;
+//! - [`config`]: what a run is told.
 //!
 //! Nothing here is part of the engine, and nothing asserts speed: figures depend on the machine, which the
 //! manifest names.
 
 mod cli;
-mod contest;
-mod coordinator;
-mod device;
+mod config;
 mod engines;
 mod keys;
-mod machine;
-mod parse;
-mod protocol;
-mod record_worker;
-mod records;
+mod measure;
 mod report;
-mod statistics;
-mod worker;
+mod run;
 mod workloads;
-mod ycsb;
 
 use clap::Parser;
-use cli::{Cli, Command, EngineArguments, RunArguments};
-use coordinator::Job;
-use machine::Manifest;
-use protocol::Workload;
-use report::Reporter;
+use cli::{Cli, Command, EngineArguments, RecordArguments, RunArguments};
+use config::Workload;
+use measure::machine::Manifest;
+use report::reporter::Reporter;
+use run::coordinator::{self, Job};
+use run::{device, records, worker, ycsb};
 use std::fmt;
 use std::process::ExitCode;
 use workloads::records::Verb;
@@ -62,7 +53,7 @@ impl fmt::Display for Failure {
 impl std::error::Error for Failure {}
 
 fn main() -> ExitCode {
-    match run(Cli::parse().command) {
+    match execute(Cli::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("lab: {error}");
@@ -74,43 +65,40 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command) -> Result<()> {
+fn execute(command: Command) -> Result<()> {
     match command {
         Command::Lookup { run, engines, table, batch, load, chosen } => {
-            let job = Job::on_table(batch.workload(), table, load).with_skew(chosen.distribution);
-            on_tables(&run, &engines, job)
+            let job = Job::on_table(batch.workload(), table.settings(), load).with_skew(chosen.distribution);
+            on_tables(run, engines, job)
         }
         Command::Scan { run, engines, table, load, length, chosen } => {
             let workload = Workload::Scan { length: length.unwrap_or(0) };
-            let job = Job::on_table(workload, table, load).with_skew(chosen.distribution);
-            on_tables(&run, &engines, job)
+            let job = Job::on_table(workload, table.settings(), load).with_skew(chosen.distribution);
+            on_tables(run, engines, job)
         }
         Command::Insert { run, engines, table, order } => {
-            let job = Job::on_table(Workload::Insert, table, order);
-            on_tables(&run, &engines, job)
+            on_tables(run, engines, Job::on_table(Workload::Insert, table.settings(), order))
         }
         Command::Churn { run, engines, table, load } => {
-            let job = Job::on_table(Workload::Churn, table, load);
-            on_tables(&run, &engines, job)
+            on_tables(run, engines, Job::on_table(Workload::Churn, table.settings(), load))
         }
-        Command::Tpcc { run, engines, warehouses } => on_tables(&run, &engines, Job::tpcc(warehouses)),
+        Command::Tpcc { run, engines, warehouses } => on_tables(run, engines, Job::tpcc(warehouses)),
         Command::Ycsb { run, settings, ycsb } => {
-            ycsb::run(&run, &settings, &ycsb, &Reporter { json: run.json })
+            let reporter = Reporter { json: run.json };
+            ycsb::run(&run.settings(), &settings.settings(), &ycsb.settings(), &reporter)
         }
-        Command::Put { run, records } => {
-            records::run(&run, &records, Verb::Put, &Reporter { json: run.json })
+        Command::Put { run, records } => on_records(run, records, Verb::Put),
+        Command::Get { run, records } => on_records(run, records, Verb::Get),
+        Command::Update { run, records } => on_records(run, records, Verb::Update),
+        Command::Delete { run, records } => on_records(run, records, Verb::Delete),
+        Command::Evict { run, evict } => {
+            let reporter = Reporter { json: run.json };
+            device::evict(&run.settings(), &evict.settings(), &reporter)
         }
-        Command::Get { run, records } => {
-            records::run(&run, &records, Verb::Get, &Reporter { json: run.json })
+        Command::Io { run, io } => {
+            let reporter = Reporter { json: run.json };
+            device::io(&run.settings(), &io.settings(), &reporter)
         }
-        Command::Update { run, records } => {
-            records::run(&run, &records, Verb::Update, &Reporter { json: run.json })
-        }
-        Command::Delete { run, records } => {
-            records::run(&run, &records, Verb::Delete, &Reporter { json: run.json })
-        }
-        Command::Evict { run, evict } => device::evict(&run, &evict, &Reporter { json: run.json }),
-        Command::Io { run, io } => device::io(&run, &io, &Reporter { json: run.json }),
         Command::Manifest { dir } => {
             let directory = dir.unwrap_or_else(std::env::temp_dir);
             Reporter { json: true }.manifest(&Manifest::collect(&directory))
@@ -120,6 +108,13 @@ fn run(command: Command) -> Result<()> {
 }
 
 /// Does a job with engines that keep tables.
-fn on_tables(run: &RunArguments, engines: &EngineArguments, job: Job) -> Result<()> {
-    coordinator::run(run, &engines.settings, &[(job, engines.names())], &[], &Reporter { json: run.json })
+fn on_tables(run: RunArguments, engines: EngineArguments, job: Job) -> Result<()> {
+    let (reporter, names) = (Reporter { json: run.json }, engines.names());
+    coordinator::run(&run.settings(), &engines.settings.settings(), &[(job, names)], &[], &reporter)
+}
+
+/// Runs a workload on single records.
+fn on_records(run: RunArguments, records: RecordArguments, verb: Verb) -> Result<()> {
+    let reporter = Reporter { json: run.json };
+    records::run(&run.settings(), &records.settings(), verb, &reporter)
 }

@@ -14,7 +14,7 @@
 
 use super::{Choice, Engine, EngineOptions, Reader, Writer};
 use crate::Result;
-use crate::machine;
+use crate::measure::machine;
 use bytesize::ByteSize;
 use heed::types::Bytes;
 use heed::{

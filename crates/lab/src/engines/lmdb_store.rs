@@ -8,7 +8,7 @@ use super::EngineOptions;
 use super::lmdb::{Opened, Tuples};
 use super::store::{Access, Session, Store, Transaction};
 use crate::Result;
-use crate::machine;
+use crate::measure::machine;
 use heed::{EnvFlags, PutFlags, RoTxn, RwTxn, WithoutTls};
 use serde_json::json;
 use std::ops::{Bound, ControlFlow};

@@ -7,6 +7,7 @@
 //! of any size, and transactions where the engine has them; [`records::RecordEngine`] keeps single records, durable one
 //! by one, and becomes a `Store` of one table by [`record_store::RecordStore`].
 
+pub mod by_name;
 pub mod dashmap;
 #[cfg(feature = "rocksdb")]
 mod key_locks;
@@ -32,90 +33,9 @@ pub mod vellum;
 pub mod vellum_store;
 
 use crate::Result;
-use clap::ValueEnum;
-use records::RecordEngineName;
-use serde::{Deserialize, Serialize};
+use crate::config::Choice;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
-
-/// The engines by name.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum EngineName {
-    /// This project's engine.
-    Vellum,
-    /// LMDB through the crate `heed`.
-    Lmdb,
-    /// No engine: one blocking direct read of a page for each lookup, the place of which is computed.
-    Raw,
-    /// RocksDB through the crate `rocksdb`.
-    #[cfg(feature = "rocksdb")]
-    Rocksdb,
-    /// SQLite through the crate `rusqlite`.
-    #[cfg(feature = "sqlite")]
-    Sqlite,
-}
-
-impl EngineName {
-    /// The name in reports.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Vellum => "vellum",
-            Self::Lmdb => "lmdb",
-            Self::Raw => "raw",
-            #[cfg(feature = "rocksdb")]
-            Self::Rocksdb => "rocksdb",
-            #[cfg(feature = "sqlite")]
-            Self::Sqlite => "sqlite",
-        }
-    }
-}
-
-/// Any engine by name: one that keeps tables, or one that keeps single records.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum AnyEngineName {
-    /// Tables.
-    Tables(EngineName),
-    /// Single records, as `lab put` runs them.
-    Records(RecordEngineName),
-}
-
-impl AnyEngineName {
-    /// The name in reports.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Tables(engine) => engine.as_str(),
-            Self::Records(engine) => engine.as_str(),
-        }
-    }
-
-    /// Whether it can show records in the order of their keys.
-    pub fn is_ordered(self) -> bool {
-        match self {
-            Self::Tables(_) => true,
-            Self::Records(engine) => engine.is_ordered(),
-        }
-    }
-}
-
-impl From<EngineName> for AnyEngineName {
-    fn from(engine: EngineName) -> Self {
-        Self::Tables(engine)
-    }
-}
-
-/// A choice that the lab makes unless it is forced; how it does so, the option says.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Choice {
-    /// Left to the lab.
-    Auto,
-    /// Always.
-    Yes,
-    /// Never.
-    No,
-}
 
 /// What an engine is told when it is opened.
 #[derive(Clone, Debug)]

@@ -8,49 +8,11 @@ mod url;
 
 pub use url::Url;
 
-use crate::parse::Named;
-use clap::ValueEnum;
-use serde::{Deserialize, Serialize};
+use crate::config::{Order, ValueSizes};
 
-/// The size of a number as a key, in bytes.
-pub const KEY_BYTES: usize = 8;
+pub use crate::config::KEY_BYTES;
 
-/// What keys are made of.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum KeyKind {
-    /// The number of the tuple, 8 bytes, big-endian.
-    U64,
-    /// An address of 12 to 200 bytes.
-    Url,
-}
-
-impl Named for KeyKind {
-    const ALL: &'static [(Self, &'static str, &'static str)] = &[
-        (Self::U64, "u64", "Numbers of 8 bytes, big-endian"),
-        (Self::Url, "url", "Addresses of 12 to 200 bytes; long prefixes are common to neighbours"),
-    ];
-}
-
-impl KeyKind {
-    /// The size of each key, in bytes; zero where they differ.
-    pub fn bytes(self) -> usize {
-        match self {
-            Self::U64 => KEY_BYTES,
-            Self::Url => 0,
-        }
-    }
-
-    /// The mean size of a key, about, in bytes.
-    pub fn bytes_mean(self) -> u64 {
-        match self {
-            Self::U64 => KEY_BYTES as u64,
-            Self::Url => 75,
-        }
-    }
-}
-
-/// A [`KeyKind`] as a type, so that workloads are compiled for each.
+/// A [`KeyKind`](crate::config::KeyKind) as a type, so that workloads are compiled for each.
 pub trait Keys {
     /// A key, in place.
     type Key: AsRef<[u8]> + Copy + Send;
@@ -59,10 +21,10 @@ pub trait Keys {
     fn key(index: u64) -> Self::Key;
 }
 
-/// [`KeyKind::U64`].
+/// Numbers.
 pub struct U64Keys;
 
-/// [`KeyKind::Url`].
+/// Addresses.
 pub struct UrlKeys;
 
 impl Keys for U64Keys {
@@ -83,55 +45,14 @@ impl Keys for UrlKeys {
     }
 }
 
-/// The sizes of values: one, or all between two bounds, both included.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct ValueSizes {
-    /// The smallest, in bytes.
-    pub min: usize,
-    /// The largest, in bytes.
-    pub max: usize,
-}
-
-impl ValueSizes {
-    /// What is allowed, in bytes: a value begins with its tuple's number.
-    pub const BOUNDS: std::ops::RangeInclusive<usize> = 8..=1 << 20;
-
-    /// All of one size.
-    pub fn one(bytes: usize) -> Self {
-        Self { min: bytes, max: bytes }
+/// The size of the value of tuple `index`, in bytes.
+#[inline]
+pub fn value_bytes(sizes: ValueSizes, index: u64) -> usize {
+    if sizes.min == sizes.max {
+        return sizes.min;
     }
-
-    /// The size that all have; zero where they differ.
-    pub fn same(self) -> usize {
-        if self.min == self.max { self.min } else { 0 }
-    }
-
-    /// The mean size, in bytes.
-    pub fn mean(self) -> u64 {
-        (self.min + self.max) as u64 / 2
-    }
-
-    /// The size of the value of tuple `index`, in bytes.
-    #[inline]
-    pub fn of(self, index: u64) -> usize {
-        if self.min == self.max {
-            return self.min;
-        }
-        let hash = Generator::hash(index ^ 0x5a5a_5a5a) >> 32;
-        self.min + ((hash * (self.max - self.min + 1) as u64) >> 32) as usize
-    }
-}
-
-/// The order in which the tuples of a table are inserted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Order {
-    /// Ascending keys.
-    Sequential,
-    /// A permutation of the keys that depends on the seed only.
-    Random,
-    /// Ascending keys, by whatever the engine has for loading sorted input, with one thread.
-    Bulk,
+    let hash = Generator::hash(index ^ 0x5a5a_5a5a) >> 32;
+    sizes.min + ((hash * (sizes.max - sizes.min + 1) as u64) >> 32) as usize
 }
 
 /// The number of tuple `index` as a key.
@@ -364,9 +285,10 @@ mod tests {
     #[test]
     fn sizes_between_two_bounds_are_all_drawn_and_no_others() {
         let sizes = ValueSizes { min: 10, max: 20 };
-        let drawn: std::collections::BTreeSet<usize> = (0..1000).map(|index| sizes.of(index)).collect();
+        let drawn: std::collections::BTreeSet<usize> =
+            (0..1000).map(|index| value_bytes(sizes, index)).collect();
         assert!(drawn.into_iter().eq(10..=20));
-        assert!((0..1000).all(|index| ValueSizes::one(120).of(index) == 120));
+        assert!((0..1000).all(|index| value_bytes(ValueSizes::one(120), index) == 120));
         assert_eq!((sizes.same(), sizes.mean(), ValueSizes::one(120).same()), (0, 15, 120));
     }
 

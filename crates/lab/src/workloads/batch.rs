@@ -7,7 +7,7 @@ use super::{Pace, Pass, Table, Work, run_threads};
 use crate::Result;
 use crate::engines::{Engine, Operation, Reader};
 use crate::keys::{self, Generator, Keys};
-use crate::statistics::Latencies;
+use crate::measure::statistics::Latencies;
 use std::time::Instant;
 
 /// Runs batches until the time is over.
@@ -66,7 +66,7 @@ fn draw(
         return;
     }
     let value = update.get_or_insert_default();
-    value.resize(table.values.of(index), 0);
+    value.resize(keys::value_bytes(table.values, index), 0);
     keys::fill_value(index, value);
 }
 
@@ -79,9 +79,11 @@ fn wrong(index: u64, value: Option<&[u8]>) -> crate::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Skew;
+    use crate::config::{Order, ValueSizes};
     use crate::engines::memory::Memory;
-    use crate::keys::{Order, U64Keys, UrlKeys, ValueSizes};
-    use crate::workloads::{Skew, insert};
+    use crate::keys::{U64Keys, UrlKeys};
+    use crate::workloads::insert;
     use std::time::Duration;
 
     fn run<K: Keys>(values: ValueSizes, skew: Skew) {

@@ -6,9 +6,10 @@
 
 use super::{Pace, Pass, Table, Work, insert, run_threads};
 use crate::Result;
+use crate::config::Order;
 use crate::engines::{Engine, Reader, Writer};
-use crate::keys::{self, Generator, KEY_BYTES, Keys, Order, Share};
-use crate::statistics::Latencies;
+use crate::keys::{self, Generator, KEY_BYTES, Keys, Share};
+use crate::measure::statistics::Latencies;
 use std::ops::{ControlFlow, RangeInclusive};
 use std::time::Instant;
 
@@ -113,9 +114,10 @@ pub fn check<E: Engine, K: Keys>(engine: &E, table: &Table) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Skew;
+    use crate::config::ValueSizes;
     use crate::engines::memory::Memory;
-    use crate::keys::{U64Keys, ValueSizes};
-    use crate::workloads::Skew;
+    use crate::keys::U64Keys;
     use std::time::Duration;
 
     #[test]

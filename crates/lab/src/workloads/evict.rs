@@ -8,7 +8,7 @@
 use super::{Pace, Pass, Work, run_threads};
 use crate::Result;
 use crate::keys::{Generator, Permutation};
-use crate::statistics::Latencies;
+use crate::measure::statistics::Latencies;
 use std::time::Instant;
 use vellum_base::PAGE_SIZE;
 use vellum_vm::{Mapping, PageRange, Releaser};

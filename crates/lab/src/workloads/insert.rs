@@ -5,9 +5,10 @@
 
 use super::{Pass, Table, Work, run_threads};
 use crate::Result;
+use crate::config::Order;
 use crate::engines::{Engine, Writer};
-use crate::keys::{self, Keys, Order, Share};
-use crate::statistics::Latencies;
+use crate::keys::{self, Keys, Share};
+use crate::measure::statistics::Latencies;
 use std::time::Instant;
 
 /// How many threads insert when `threads` are asked for: one, where the engine has only one writer.
@@ -53,7 +54,7 @@ fn insert_all<K: Keys>(
     // Counted down: a division would cost as much as some engines take for a tuple.
     let mut untimed = 0;
     for index in share {
-        let value = &mut value[..table.values.of(index)];
+        let value = &mut value[..keys::value_bytes(table.values, index)];
         keys::fill_value(index, value);
         let key = K::key(index);
         if untimed == 0 {
@@ -74,9 +75,10 @@ fn insert_all<K: Keys>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Skew;
+    use crate::config::ValueSizes;
     use crate::engines::memory::Memory;
-    use crate::keys::{U64Keys, UrlKeys, ValueSizes};
-    use crate::workloads::Skew;
+    use crate::keys::{U64Keys, UrlKeys};
 
     fn run<K: Keys>(values: ValueSizes) {
         for order in [Order::Sequential, Order::Random, Order::Bulk] {

@@ -13,8 +13,9 @@
 
 use super::{Pace, Pass, Work, run_threads};
 use crate::Result;
+use crate::config::Method;
 use crate::keys::Generator;
-use crate::statistics::Latencies;
+use crate::measure::statistics::Latencies;
 use io_uring::{IoUring, cqueue, opcode, types};
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -27,32 +28,6 @@ use vellum_base::PAGE_SIZE;
 use vellum_vm::{
     AlignedBuffer, DiskFile, File as PagesFile, FileOptions, Mapping, PageRange, Releaser, Request, Wait,
 };
-
-/// How pages are read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
-#[value(rename_all = "snake_case")]
-pub enum Method {
-    /// `pread`, one at a time.
-    Blocking,
-    /// io_uring into registered buffers.
-    UringFixed,
-    /// io_uring into pages of a mapping, which are evicted in batches.
-    UringPool,
-    /// Large reads in the order of the file.
-    Sequential,
-}
-
-impl Method {
-    /// The name in reports.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Blocking => "blocking",
-            Self::UringFixed => "uring_fixed",
-            Self::UringPool => "uring_pool",
-            Self::Sequential => "sequential",
-        }
-    }
-}
 
 /// A file of numbered pages.
 pub struct PageFile {

@@ -7,7 +7,7 @@ use super::{Pace, Pass, Table, Work, run_threads};
 use crate::Result;
 use crate::engines::{Engine, Reader};
 use crate::keys::{Generator, Keys};
-use crate::statistics::Latencies;
+use crate::measure::statistics::Latencies;
 use std::time::Instant;
 
 /// Looks up keys until the time is over.
@@ -77,9 +77,11 @@ fn wrong(index: u64, value: &[u8]) -> crate::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Skew;
+    use crate::config::{Order, ValueSizes};
     use crate::engines::memory::Memory;
-    use crate::keys::{self, Order, U64Keys, UrlKeys, ValueSizes};
-    use crate::workloads::{Skew, insert};
+    use crate::keys::{self, U64Keys, UrlKeys};
+    use crate::workloads::insert;
     use std::time::Duration;
 
     fn run<K: Keys>(values: ValueSizes, skew: Skew) {
@@ -99,7 +101,7 @@ mod tests {
         assert!(failed.to_string().contains("tuple 50"), "{failed}");
         engine.map.write().unwrap().remove(key.as_ref());
         assert!(check::<_, K>(&engine, &table, 10_000).unwrap_err().to_string().contains("tuple 50"));
-        let mut short = vec![0; values.of(50) - 1];
+        let mut short = vec![0; keys::value_bytes(values, 50) - 1];
         keys::fill_value(50, &mut short);
         engine.map.write().unwrap().insert(key.as_ref().to_vec(), short);
         assert!(check::<_, K>(&engine, &table, 10_000).is_err(), "a value that is too short");

@@ -7,6 +7,7 @@ pub mod evict;
 pub mod insert;
 pub mod io;
 pub mod lookup;
+pub mod record_workload;
 pub mod records;
 pub mod scan;
 pub mod tpcc;
@@ -14,9 +15,9 @@ pub mod ycsb;
 pub mod zipfian;
 
 use crate::Result;
-use crate::keys::{self, Generator, Permutation, ValueSizes};
-use crate::statistics::Latencies;
-use serde::{Deserialize, Serialize};
+use crate::config::{Skew, ValueSizes};
+use crate::keys::{self, Generator, Permutation};
+use crate::measure::statistics::Latencies;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 use zipfian::Zipfian;
@@ -39,16 +40,6 @@ pub struct Table {
     pub seed: u64,
     /// How tuples are chosen.
     choice: TupleChoice,
-}
-
-/// Which tuples are used how often.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Skew {
-    /// All alike.
-    Uniform,
-    /// By Zipf's law with this exponent, between 0 and 1; the frequent ones are spread over the table.
-    Zipfian(f64),
 }
 
 /// A [`Skew`], made ready to draw.
@@ -82,7 +73,7 @@ impl Table {
     /// Whether `value` is that of tuple `index`, as far as its length and its first bytes say.
     #[inline]
     pub fn matches(&self, index: u64, value: &[u8]) -> bool {
-        keys::matches(index, value, self.values.of(index))
+        keys::matches(index, value, keys::value_bytes(self.values, index))
     }
 }
 

@@ -5,9 +5,10 @@
 
 use super::{Pace, Pass, SAMPLE_EVERY, Work, run_threads, until_deadline};
 use crate::Result;
+use crate::config::Order;
 use crate::engines::records::{RecordEngine, RecordHandle, RecordOptions};
-use crate::keys::{self, Generator, Key, Order, Share};
-use crate::statistics::Latencies;
+use crate::keys::{self, Generator, Key, Share};
+use crate::measure::statistics::Latencies;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

@@ -5,9 +5,10 @@
 
 use super::{Pace, Pass, Table, Work, run_threads};
 use crate::Result;
+use crate::config::ValueSizes;
 use crate::engines::{Engine, Reader};
-use crate::keys::{self, Generator, Keys, ValueSizes};
-use crate::statistics::Latencies;
+use crate::keys::{self, Generator, Keys};
+use crate::measure::statistics::Latencies;
 use std::marker::PhantomData;
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -157,7 +158,7 @@ impl<K: Keys> Visit<K> {
 
     #[inline]
     fn tuple(&mut self, key: &[u8], value: &[u8]) -> ControlFlow<()> {
-        let size = self.values.of(self.next);
+        let size = keys::value_bytes(self.values, self.next);
         if key != K::key(self.next).as_ref() || !keys::matches(self.next, value, size) {
             self.refuse(key, value);
             return ControlFlow::Break(());
@@ -190,9 +191,11 @@ impl<K: Keys> Visit<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Order;
+    use crate::config::Skew;
     use crate::engines::memory::Memory;
-    use crate::keys::{Order, U64Keys, UrlKeys};
-    use crate::workloads::{Skew, insert};
+    use crate::keys::{U64Keys, UrlKeys};
+    use crate::workloads::insert;
     use std::time::Duration;
 
     fn loaded<K: Keys>(tuples: u64, values: ValueSizes) -> (Memory, Table) {

@@ -10,7 +10,7 @@ use super::rows::{customer, district, history, order, order_line, stock, warehou
 use super::{CUSTOMERS, DELIVERED, DISTRICTS, ITEMS};
 use crate::Result;
 use crate::engines::store::{Access, Session, Store, Transaction};
-use crate::record_worker::Findings;
+use crate::workloads::record_workload::Findings;
 use std::ops::{ControlFlow, RangeInclusive};
 
 /// How many warehouses' payments are added up at a time.

@@ -2,9 +2,9 @@
 
 use super::DISTRICTS;
 use super::keys::{self, District};
+use super::outcome::{Outcome, must_all};
 use super::random::Random;
 use super::rows::{customer, order, order_line};
-use super::terminal::{Outcome, must_all};
 use crate::Result;
 use crate::engines::store::Transaction;
 use std::ops::ControlFlow;

@@ -1,9 +1,9 @@
 //! The new-order transaction: clause 2.4.
 
 use super::keys::{self, District};
+use super::outcome::{Outcome, must, must_all};
 use super::random::{Constants, Random};
 use super::rows::{customer, district, item, order, order_line, stock, warehouse};
-use super::terminal::{Outcome, must, must_all};
 use super::{DISTRICTS, ITEMS, is_original};
 use crate::Result;
 use crate::engines::store::Transaction;

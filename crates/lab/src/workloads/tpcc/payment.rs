@@ -2,9 +2,9 @@
 
 use super::DISTRICTS;
 use super::keys::{self, District};
+use super::outcome::{Outcome, must};
 use super::random::{Constants, LastName, Random};
 use super::rows::{customer, district, history, warehouse};
-use super::terminal::{Outcome, must};
 use crate::Result;
 use crate::engines::store::Transaction;
 use std::hint::black_box;

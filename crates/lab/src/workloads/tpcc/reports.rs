@@ -2,10 +2,10 @@
 
 use super::DISTRICTS;
 use super::keys::{self, District};
+use super::outcome::{Outcome, must};
 use super::payment::Who;
 use super::random::{Constants, Random};
 use super::rows::{customer, district, order, order_line, stock};
-use super::terminal::{Outcome, must};
 use crate::Result;
 use crate::engines::store::Transaction;
 use std::hint::black_box;

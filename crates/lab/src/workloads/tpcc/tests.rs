@@ -4,11 +4,11 @@
 use super::keys::{self, District};
 use super::rows::{customer, district, history, order, order_line, stock, warehouse};
 use super::*;
+use crate::config::Skew;
+use crate::config::{Choice, EngineName};
+use crate::config::{KeyKind, Order, ValueSizes};
 use crate::engines::memory_store::MemoryStore;
 use crate::engines::store::{Access, Session};
-use crate::engines::{Choice, EngineName};
-use crate::keys::{KeyKind, Order, ValueSizes};
-use crate::workloads::Skew;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -117,7 +117,7 @@ fn each_transaction_changes_what_it_should() {
         lines += rows(keys::ORDER_LINE);
         let outcome = new_order::run(&mut session.begin(Access::Write).unwrap(), &input).unwrap();
         lines = rows(keys::ORDER_LINE) - lines;
-        assert!(if outcome == terminal::Outcome::Done { (5..=15).contains(&lines) } else { lines == 0 });
+        assert!(if outcome == outcome::Outcome::Done { (5..=15).contains(&lines) } else { lines == 0 });
         lines = 0;
     }
     let orders = rows(keys::ORDER) - before[keys::ORDER];
@@ -145,7 +145,7 @@ fn an_order_is_not_delivered_before_the_one_before_it() {
     let mut random = Random::new(Generator::new(5, 0, 0));
     let input = delivery::Input::draw(&mut random, 1, true, 1);
     let outcome = delivery::run(&mut session.begin(Access::Write).unwrap(), &input).unwrap();
-    assert_eq!(outcome, terminal::Outcome::Skipped(1));
+    assert_eq!(outcome, outcome::Outcome::Skipped(1));
     assert!(store.table(keys::NEW_ORDER).contains_key(&keys::order(PLACE, DELIVERED + 2)[..]));
 }
 

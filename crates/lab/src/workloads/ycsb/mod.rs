@@ -26,16 +26,14 @@
 mod records;
 
 use crate::Result;
+use crate::config::{Distribution, Mix, Specification, Workload};
 use crate::engines::store::{Access, Session, Store, Transaction};
 use crate::keys::{Generator, Key, Permutation};
-use crate::protocol::{Specification, Workload};
-use crate::record_worker::{Findings, RecordWorkload};
-use crate::statistics::Latencies;
+use crate::measure::statistics::Latencies;
+use crate::workloads::record_workload::{Findings, RecordWorkload};
 use crate::workloads::zipfian::{self, Zipfian};
 use crate::workloads::{Pace, Pass, run_threads, until_deadline};
-use clap::ValueEnum;
 use records::{Layout, Numbers, digest_field};
-use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -45,24 +43,6 @@ const RECORDS: usize = 0;
 
 /// How many records are loaded in one transaction.
 const LOADED_AT_ONCE: u64 = 10_000;
-
-/// The workloads by name.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Mix {
-    /// Half reads, half updates
-    A,
-    /// 95 % reads, 5 % updates
-    B,
-    /// Reads
-    C,
-    /// 95 % reads of the latest records, 5 % insertions
-    D,
-    /// 95 % scans, 5 % insertions
-    E,
-    /// Half reads, half reads with an update of what was read
-    F,
-}
 
 /// What is done with a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,57 +54,16 @@ enum Operation {
     ReadModifyWrite,
 }
 
-impl Mix {
-    /// The name in reports.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::A => "ycsb_a",
-            Self::B => "ycsb_b",
-            Self::C => "ycsb_c",
-            Self::D => "ycsb_d",
-            Self::E => "ycsb_e",
-            Self::F => "ycsb_f",
-        }
+/// The operation that a number below 100 stands for.
+fn operation(mix: Mix, number: u64) -> Operation {
+    match mix {
+        Mix::A if number < 50 => Operation::Update,
+        Mix::B if number < 5 => Operation::Update,
+        Mix::F if number < 50 => Operation::ReadModifyWrite,
+        Mix::D | Mix::E if number < 5 => Operation::Insert,
+        Mix::E => Operation::Scan,
+        Mix::A | Mix::B | Mix::C | Mix::D | Mix::F => Operation::Read,
     }
-
-    /// The distribution of keys unless another one is asked for.
-    pub fn distribution(self) -> Distribution {
-        if self == Self::D { Distribution::Latest } else { Distribution::Zipfian }
-    }
-
-    /// Whether it needs an engine that shows records in the order of their keys.
-    pub fn needs_order(self) -> bool {
-        self == Self::E
-    }
-
-    /// Whether it inserts records.
-    pub fn inserts(self) -> bool {
-        matches!(self, Self::D | Self::E)
-    }
-
-    /// The operation that a number below 100 stands for.
-    fn operation(self, number: u64) -> Operation {
-        match self {
-            Self::A if number < 50 => Operation::Update,
-            Self::B if number < 5 => Operation::Update,
-            Self::F if number < 50 => Operation::ReadModifyWrite,
-            Self::D | Self::E if number < 5 => Operation::Insert,
-            Self::E => Operation::Scan,
-            Self::A | Self::B | Self::C | Self::D | Self::F => Operation::Read,
-        }
-    }
-}
-
-/// Which records are used how often.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Distribution {
-    /// By Zipf's law, in no order
-    Zipfian,
-    /// All alike
-    Uniform,
-    /// By Zipf's law, those inserted last most often
-    Latest,
 }
 
 /// The workload.
@@ -260,7 +199,7 @@ struct Client<'w, S> {
 impl<S: Session> Client<'_, S> {
     /// One operation.
     fn one(&mut self) -> Result<()> {
-        match self.workload.mix.operation(self.generator.below(100)) {
+        match operation(self.workload.mix, self.generator.below(100)) {
             Operation::Read => self.read(),
             Operation::Update => self.update(false),
             Operation::ReadModifyWrite => self.update(true),

@@ -1,13 +1,14 @@
 use super::*;
+use crate::config::Skew;
+use crate::config::{Choice, EngineName};
+use crate::config::{KeyKind, Order, ValueSizes};
+use crate::engines::EngineOptions;
 use crate::engines::dashmap::Dash;
 use crate::engines::memory_store::MemoryStore;
 use crate::engines::papaya::Papaya;
 use crate::engines::pmem::Pmem;
 use crate::engines::record_store::RecordStore;
 use crate::engines::records::RecordEngine;
-use crate::engines::{Choice, EngineName, EngineOptions};
-use crate::keys::{KeyKind, Order, ValueSizes};
-use crate::workloads::Skew;
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -79,7 +80,7 @@ fn mixes_have_their_parts() {
         (Mix::E, Operation::Scan, 95),
         (Mix::F, Operation::ReadModifyWrite, 50),
     ] {
-        let count = (0..100).filter(|number| mix.operation(*number) == operation).count();
+        let count = (0..100).filter(|number| super::operation(mix, *number) == operation).count();
         assert_eq!(count, percent, "{mix:?}");
     }
 }

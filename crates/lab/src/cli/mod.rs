@@ -1,17 +1,21 @@
-//! The command line.
+//! The command line: what it understands becomes settings, and nothing below knows of it.
 
-use crate::engines::{AnyEngineName, Choice, EngineName};
-use crate::keys::{KeyKind, Order, ValueSizes};
-use crate::parse::{self, Named};
-use crate::protocol::Workload;
-use crate::records::RecordArguments;
-use crate::workloads::Skew;
-use crate::workloads::io::Method;
-use crate::ycsb::YcsbArguments;
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+mod arguments;
+mod names;
+mod parse;
+#[cfg(test)]
+mod ycsb_tests;
+
+pub use arguments::{EngineArguments, RecordArguments, RunArguments};
+
+use crate::config::Order;
+use arguments::{
+    BatchArguments, ChoiceArguments, EvictArguments, IoArguments, SettingsArguments, TableArguments,
+    YcsbArguments,
+};
+use clap::{Parser, Subcommand};
+use names::named;
 use std::path::PathBuf;
-use std::time::Duration;
 
 /// Measures Vellum beside other engines, and what the kernel and the device give at best.
 #[derive(Debug, Parser)]
@@ -52,7 +56,7 @@ pub enum Command {
         #[command(flatten)]
         batch: BatchArguments,
         /// The order in which the table is loaded
-        #[arg(long, value_enum, default_value = "sequential")]
+        #[arg(long, value_parser = named::<Order>(), default_value = "sequential")]
         load: Order,
         /// Which tuples are used how often.
         #[command(flatten)]
@@ -72,7 +76,7 @@ pub enum Command {
         #[command(flatten)]
         table: TableArguments,
         /// The order in which the table is loaded
-        #[arg(long, value_enum, default_value = "sequential")]
+        #[arg(long, value_parser = named::<Order>(), default_value = "sequential")]
         load: Order,
         /// Tuples a scan, from random keys; without it the whole table is scanned again and again
         #[arg(long, value_parser = parse::count)]
@@ -99,7 +103,7 @@ pub enum Command {
         #[command(flatten)]
         table: TableArguments,
         /// The order of the keys
-        #[arg(long, value_enum, default_value = "random")]
+        #[arg(long, value_parser = named::<Order>(), default_value = "random")]
         order: Order,
     },
     /// Deletes and re-inserts of all tuples with other sizes, and how much the data grows
@@ -115,7 +119,7 @@ pub enum Command {
         #[command(flatten)]
         table: TableArguments,
         /// The order in which the table is loaded
-        #[arg(long, value_enum, default_value = "random")]
+        #[arg(long, value_parser = named::<Order>(), default_value = "random")]
         load: Order,
     },
     /// TPC-C: the five transactions in the mix of the specification, without waiting; operations are transactions
@@ -158,7 +162,7 @@ pub enum Command {
         run: RunArguments,
         /// What engines are told.
         #[command(flatten)]
-        settings: EngineSettings,
+        settings: SettingsArguments,
         /// What this run has.
         #[command(flatten)]
         ycsb: YcsbArguments,
@@ -242,217 +246,12 @@ pub enum Command {
     Worker,
 }
 
-/// What all runs have.
-#[derive(Clone, Debug, Args)]
-pub struct RunArguments {
-    /// Print JSON, one object a line
-    #[arg(long)]
-    pub json: bool,
-    /// How long each round lasts at least
-    #[arg(long, default_value = "3", value_parser = parse::seconds)]
-    pub seconds: Duration,
-    /// How many rounds each contestant has
-    #[arg(long, default_value = "3", value_parser = parse_positive)]
-    pub rounds: usize,
-    /// How many threads work, or several numbers, each of which is measured
-    #[arg(long, default_value = "1", value_delimiter = ',', value_parser = parse_positive)]
-    pub threads: Vec<usize>,
-    /// Where files are put; by default the system's folder for temporary files
-    #[arg(long)]
-    pub dir: Option<PathBuf>,
-    /// What random choices depend on
-    #[arg(long, default_value = "1")]
-    pub seed: u64,
-}
-
-impl RunArguments {
-    /// A new folder for the files of this run, removed when it ends.
-    ///
-    /// # Errors
-    /// If it cannot be made.
-    pub fn temporary_folder(&self) -> crate::Result<tempfile::TempDir> {
-        let parent = self.dir.clone().unwrap_or_else(std::env::temp_dir);
-        tempfile::Builder::new()
-            .prefix("vellum-lab-")
-            .tempdir_in(&parent)
-            .map_err(|error| format!("{}: {error}", parent.display()).into())
-    }
-}
-
-/// What runs with engines have.
-#[derive(Clone, Debug, Args)]
-pub struct EngineArguments {
-    /// The engines, in the order of their turns; ratios are of the first to the others
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "vellum,lmdb")]
-    pub engines: Vec<EngineName>,
-    /// Their settings.
-    #[command(flatten)]
-    pub settings: EngineSettings,
-}
-
-impl EngineArguments {
-    /// The engines, among all that there are.
-    pub fn names(&self) -> Vec<AnyEngineName> {
-        self.engines.iter().copied().map(AnyEngineName::from).collect()
-    }
-}
-
-/// Settings of engines that keep tables, and of their runs.
-#[derive(Clone, Debug, Args)]
-pub struct EngineSettings {
-    /// The limit of the pool of an engine that has one
-    #[arg(long, default_value = "4GiB", value_parser = parse::size)]
-    pub pool: u64,
-    /// How long the workload runs before the first round (at most a second where all data is in memory);
-    /// by default as long as a round
-    #[arg(long, value_parser = parse::seconds)]
-    pub warm_up: Option<Duration>,
-    /// Fail if vellum's resident size exceeded pool + 16 bytes for each 4 KiB of data + 64 MiB, or its data
-    /// grew by more than a tenth under churn
-    #[arg(long)]
-    pub check: bool,
-    /// Whether LMDB writes through its map; auto: whatever was measured to be faster for the workload
-    #[arg(long, value_enum, default_value = "auto")]
-    pub lmdb_write_map: Choice,
-}
-
-/// The table of those workloads that have a single one.
-#[derive(Clone, Copy, Debug, Args)]
-pub struct TableArguments {
-    /// Tuples in the table
-    #[arg(long, default_value = "10M", value_parser = parse::count)]
-    pub tuples: u64,
-    /// What keys are made of; their order is that of the tuples' numbers
-    #[arg(long, default_value = "u64", value_parser = named::<KeyKind>())]
-    pub keys: KeyKind,
-    /// The size of each value in bytes, or the smallest and the largest, between which each tuple has its own
-    #[arg(long, visible_alias = "value-bytes", value_name = "N|MIN..MAX", default_value = "120", value_parser = parse::value_sizes)]
-    pub values: ValueSizes,
-}
-
-/// How tuples are chosen.
-#[derive(Clone, Copy, Debug, Args)]
-pub struct ChoiceArguments {
-    /// Which tuples are used how often, and where short scans begin: all alike, or after Zipf's law with an exponent
-    /// below 1, the frequent ones spread over the table
-    #[arg(long, value_name = "uniform|zipf:0.99", default_value = "uniform", value_parser = parse::skew)]
-    pub distribution: Skew,
-}
-
-/// What runs in batches have.
-#[derive(Clone, Copy, Debug, Args)]
-pub struct BatchArguments {
-    /// Operations in one call; without it each is a call of its own. An engine that has no batches runs them one
-    /// after the other
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
-    pub batch: Option<u64>,
-    /// How many of a hundred operations of a batch are updates (vellum only)
-    #[arg(long, default_value = "0", requires = "batch", value_parser = clap::value_parser!(u64).range(0..=100))]
-    pub updates: u64,
-    /// How many reads of a batch may be under way at once
-    #[arg(long, default_value = "256", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=4096))]
-    pub depth: usize,
-}
-
-impl BatchArguments {
-    /// What they ask for.
-    pub fn workload(&self) -> Workload {
-        match self.batch {
-            None => Workload::Lookup,
-            Some(size) => Workload::Batch { size, updates_percent: self.updates, depth: self.depth },
-        }
-    }
-}
-
-/// What `lab evict` has.
-#[derive(Clone, Debug, Args)]
-pub struct EvictArguments {
-    /// The methods, in the order of their turns
-    #[arg(
-        long,
-        alias = "engines",
-        value_enum,
-        value_delimiter = ',',
-        default_value = "process_madvise,madvise,exmap"
-    )]
-    pub methods: Vec<ReleaseName>,
-    /// The size of the mapping
-    #[arg(long, default_value = "1GiB", value_parser = parse::size)]
-    pub pool: u64,
-    /// Pages that are touched, then released
-    #[arg(long, default_value = "512", value_parser = clap::value_parser!(u64).range(1..=65536))]
-    pub batch: u64,
-}
-
-/// What `lab io` has.
-#[derive(Clone, Debug, Args)]
-pub struct IoArguments {
-    /// The methods, in the order of their turns
-    #[arg(
-        long,
-        alias = "engines",
-        value_enum,
-        value_delimiter = ',',
-        default_value = "blocking,uring_fixed,uring_pool,sequential"
-    )]
-    pub methods: Vec<Method>,
-    /// The size of the file; with --dir it stays there and is used again
-    #[arg(long, default_value = "8GiB", value_parser = parse::size)]
-    pub size: u64,
-    /// Reads in flight, a thread
-    #[arg(long, default_value = "128", value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub depth: u32,
-    /// Pages released in one call
-    #[arg(long, default_value = "512", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=65536))]
-    pub batch: usize,
-    /// What may be resident of the mapping
-    #[arg(long, default_value = "64MiB", value_parser = parse::size)]
-    pub pool: u64,
-}
-
-/// Methods of release by name.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-#[value(rename_all = "snake_case")]
-pub enum ReleaseName {
-    /// One call a page
-    Madvise,
-    /// One call a batch, on the own process
-    ProcessMadvise,
-    /// The device of the exmap kernel module
-    Exmap,
-}
-
-impl ReleaseName {
-    /// The name in reports.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Madvise => "madvise",
-            Self::ProcessMadvise => "process_madvise",
-            Self::Exmap => "exmap",
-        }
-    }
-}
-
-/// Reads one of the names that there are, which the help lists.
-fn named<T: Named>() -> impl TypedValueParser<Value = T> {
-    let listed = T::ALL.iter().map(|(_, name, what)| PossibleValue::new(*name).help(*what));
-    PossibleValuesParser::new(listed).try_map(|text| {
-        let found = T::ALL.iter().find(|(_, name, _)| *name == text);
-        found.map(|(value, ..)| *value).ok_or("there is no such name")
-    })
-}
-
-fn parse_positive(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(number @ 1..=1024) => Ok(number),
-        _ => Err("it must be between 1 and 1024".to_owned()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{EngineName, KeyKind, Skew, ValueSizes, Workload};
     use clap::CommandFactory;
+    use std::time::Duration;
 
     #[test]
     fn the_command_line_is_consistent() {

@@ -1,14 +1,7 @@
 //! Numbers as people write them: `10M`, `10_000_000`, `64MiB`, `0.2`.
 
-use crate::keys::ValueSizes;
-use crate::workloads::Skew;
+use crate::config::{Skew, ValueSizes};
 use std::time::Duration;
-
-/// Something that is chosen by name.
-pub trait Named: Copy + PartialEq + Send + Sync + 'static {
-    /// All that there are: each with its name, and what it is, in words.
-    const ALL: &'static [(Self, &'static str, &'static str)];
-}
 
 /// Reads one size of values, or two with `..` between them, both included.
 ///

@@ -1,7 +1,7 @@
 //! What a run prints: one JSON object a line, or tables for people.
 
-use crate::machine::Manifest;
-use crate::statistics::Spread;
+use crate::measure::machine::Manifest;
+use crate::measure::statistics::Spread;
 use bytesize::ByteSize;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;

@@ -1,14 +1,6 @@
-//! What the parent of a run and the processes of its engines say to each other: one JSON value a line, the
-//! specification first, then commands, each answered by one reply.
-//!
-//! Each engine has a process of its own, so that its resident size and the bytes it reads and writes are
-//! its alone. All but one of them wait for a command at any time.
+//! What is done, and with what: all that an engine's process must know.
 
-use crate::contest::Measured;
-use crate::engines::{AnyEngineName, Choice};
-use crate::keys::{KeyKind, Order, ValueSizes};
-use crate::workloads::Skew;
-use crate::workloads::ycsb::{Distribution, Mix};
+use super::{AnyEngineName, Choice, Distribution, KeyKind, Mix, Order, Skew, ValueSizes};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -128,62 +120,4 @@ pub struct Specification {
     pub lmdb_write_map: Choice,
     /// A folder for this engine alone.
     pub directory: PathBuf,
-}
-
-/// What the parent wants.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Command {
-    /// Load the table and warm up; nothing, for a workload that loads in each round.
-    Prepare,
-    /// Run one round.
-    Round {
-        /// With so many threads.
-        threads: usize,
-        /// Which one, from zero.
-        round: usize,
-    },
-    /// Close the engine and end.
-    Finish,
-}
-
-/// What an engine's process answers.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Reply {
-    /// To [`Command::Prepare`].
-    Prepared {
-        /// How long loading took; none if each round loads.
-        load_seconds: Option<f64>,
-        /// One operation in so many is timed.
-        sample_every: u64,
-        /// Remarks that belong to the figures.
-        notes: Vec<String>,
-    },
-    /// To [`Command::Round`].
-    Round(Measured),
-    /// To [`Command::Finish`].
-    Finished(Finished),
-    /// To any command: the run cannot go on.
-    Failed {
-        /// Why.
-        message: String,
-        /// Whether the engine worked, but what it stored is not what it should be.
-        check: bool,
-    },
-}
-
-/// What is known at the end.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Finished {
-    /// The size of the data as it lies in pages, in bytes: the largest of all rounds.
-    pub data_bytes: u64,
-    /// The same right after loading; zero if each round loads.
-    pub data_bytes_loaded: u64,
-    /// The largest resident size of the process through its whole life, in bytes.
-    pub resident_bytes_max: u64,
-    /// Remarks on what was done and what was checked.
-    pub notes: Vec<String>,
-    /// What the engine counts about itself, and the workload about what it did.
-    pub statistics: serde_json::Value,
 }

@@ -1,34 +1,34 @@
 //! The process of one engine: does what its parent commands, until it is told to finish or the parent ends.
 //!
 //! Here are the workloads on one table of tuples; those on records of several tables are in
-//! [`record_worker`](crate::record_worker).
+//! [`record_worker`](crate::run::record_worker).
 
-use crate::contest::Measured;
+use crate::Result;
+use crate::config::{AnyEngineName, EngineName, KeyKind, Order, Specification, Workload};
+use crate::engines::by_name::{WithRecordEngine, with_engine};
 use crate::engines::lmdb::Lmdb;
 use crate::engines::lmdb_store::LmdbStore;
 use crate::engines::raw::Raw;
 use crate::engines::record_store::RecordStore;
-use crate::engines::records::{RecordEngine, WithRecordEngine};
+use crate::engines::records::RecordEngine;
 use crate::engines::store::Store;
 use crate::engines::vellum::Vellum;
 use crate::engines::vellum_store::VellumStore;
-use crate::engines::{AnyEngineName, Engine, EngineName, EngineOptions};
-use crate::keys::{KeyKind, Keys, Order, U64Keys, UrlKeys};
-use crate::machine::{self, StorageBytes};
-use crate::protocol::{Command, Finished, Reply, Specification, Workload};
-use crate::record_worker::RecordSession;
-use crate::statistics::{Latencies, Spread};
+use crate::engines::{Engine, EngineOptions};
+use crate::keys::{Keys, U64Keys, UrlKeys};
+use crate::measure::machine::{self, StorageBytes};
+use crate::measure::statistics::Spread;
+use crate::report::contest::Measured;
+use crate::run::protocol::{Command, Finished, Reply};
+use crate::run::record_worker::RecordSession;
+use crate::run::session::{Meter, Obey, converse, settle};
 use crate::workloads::tpcc::Tpcc;
 use crate::workloads::ycsb::Ycsb;
 use crate::workloads::{Pace, Pass, SAMPLE_EVERY, SLOW_OPERATION, Table, batch, churn, insert, lookup, scan};
-use crate::{Failure, Result};
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{BufRead, Write};
 use std::marker::PhantomData;
-use std::os::fd::AsRawFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Lookups that check a table after it was inserted.
@@ -47,7 +47,7 @@ pub fn serve(mut input: impl BufRead, mut output: impl Write) -> Result<()> {
         AnyEngineName::Records(engine) => {
             let sizes = (specification.workload.key_bytes(), specification.values.same());
             let serve = ServeRecords { specification, input: &mut input, output: &mut output };
-            return match engine.with(sizes.0, sizes.1, serve) {
+            return match with_engine(engine, sizes.0, sizes.1, serve) {
                 Ok(served) => served,
                 Err(refused) => converse(Refused(refused.to_string()), input, output),
             };
@@ -57,7 +57,7 @@ pub fn serve(mut input: impl BufRead, mut output: impl Write) -> Result<()> {
         EngineName::Vellum => serve_engine::<Vellum, VellumStore>(specification, input, output),
         EngineName::Lmdb => serve_engine::<Lmdb, LmdbStore>(specification, input, output),
         EngineName::Raw if specification.workload.has_records() => {
-            converse(Refused("it has no records: it computes where a tuple lies".into()), input, output)
+            converse(Refused("it has a single table of tuples, and no records".into()), input, output)
         }
         #[cfg(feature = "rocksdb")]
         EngineName::Rocksdb => {
@@ -126,72 +126,6 @@ impl<I: BufRead, O: Write> WithRecordEngine for ServeRecords<I, O> {
             other => Err(format!("{} does not run on an engine of single records", other.as_str()).into()),
         }
     }
-}
-
-/// What does as it is told.
-pub trait Obey {
-    /// Obeys one command.
-    fn obey(&mut self, command: Command) -> Result<Reply>;
-}
-
-/// Obeys the commands of `input` until the last one, or one that fails.
-///
-/// # Errors
-/// If the parent cannot be understood or reached.
-pub fn converse(mut session: impl Obey, input: impl BufRead, mut output: impl Write) -> Result<()> {
-    for line in input.lines() {
-        let command: Command = serde_json::from_str(&line?)?;
-        let reply = session.obey(command).unwrap_or_else(|error| match error.downcast_ref() {
-            Some(Failure::Check(what)) => Reply::Failed { message: what.clone(), check: true },
-            None => Reply::Failed { message: error.to_string(), check: false },
-        });
-        serde_json::to_writer(&mut output, &reply)?;
-        output.write_all(b"\n")?;
-        output.flush()?;
-        if matches!(reply, Reply::Finished(_) | Reply::Failed { .. }) {
-            break;
-        }
-    }
-    Ok(())
-}
-
-/// The latencies of all rounds, by the number of threads.
-#[derive(Default)]
-pub struct Meter(BTreeMap<usize, Latencies>);
-
-impl Meter {
-    /// What is reported of a round that was just run.
-    ///
-    /// # Errors
-    /// If latencies cannot be added up, which their equal bounds exclude.
-    pub fn measured(&mut self, threads: usize, pass: &Pass, storage: StorageBytes) -> Result<Measured> {
-        let latencies = match self.0.entry(threads) {
-            Entry::Occupied(entry) => entry.into_mut(),
-            Entry::Vacant(entry) => entry.insert(Latencies::new()?),
-        };
-        latencies.add(&pass.latencies)?;
-        Ok(Measured {
-            operations: pass.operations,
-            seconds: pass.elapsed.as_secs_f64(),
-            percentiles: latencies.percentiles(),
-            latency_samples: latencies.samples(),
-            storage,
-            resident_bytes_max: machine::resident_bytes_max(),
-        })
-    }
-}
-
-/// Waits until nothing of the file system that holds `directory` is left to be written.
-///
-/// # Errors
-/// If the folder cannot be opened, or something could not be written.
-pub fn settle(directory: &Path) -> Result<()> {
-    let directory = File::open(directory)?;
-    // SAFETY: the descriptor is open for the length of the call, which touches no memory.
-    if unsafe { libc::syncfs(directory.as_raw_fd()) } == 0 {
-        return Ok(());
-    }
-    Err(std::io::Error::last_os_error().into())
 }
 
 /// One engine in the course of a run.
@@ -400,10 +334,9 @@ impl<E: Engine, K: Keys> Obey for Session<E, K> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engines::Choice;
+    use crate::config::Skew;
+    use crate::config::{Choice, ValueSizes};
     use crate::engines::memory::Memory;
-    use crate::keys::ValueSizes;
-    use crate::workloads::Skew;
 
     fn specification(workload: Workload, keys: KeyKind, directory: PathBuf) -> Specification {
         Specification {

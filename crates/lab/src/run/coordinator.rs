@@ -1,13 +1,14 @@
 //! The parent of a run: starts a process for each engine, gives them their turns, and reports.
 
-use crate::cli::{EngineSettings, RunArguments, TableArguments};
-use crate::contest::{Contest, Setup};
-use crate::engines::{AnyEngineName, EngineName};
-use crate::keys::{KeyKind, Order, ValueSizes};
-use crate::machine::Manifest;
-use crate::protocol::{Command, Finished, Reply, Specification, Workload};
-use crate::report::Reporter;
-use crate::workloads::{Skew, tpcc};
+use crate::config::{
+    AnyEngineName, EngineName, EngineSettings, KeyKind, Order, RunSettings, Skew, Specification,
+    TableSettings, ValueSizes, Workload,
+};
+use crate::measure::machine::Manifest;
+use crate::report::contest::{Contest, Setup};
+use crate::report::reporter::Reporter;
+use crate::run::protocol::{Command, Finished, Reply};
+use crate::workloads::tpcc;
 use crate::{Failure, Result};
 use bytesize::ByteSize;
 use serde::Serialize;
@@ -46,8 +47,8 @@ impl Job {
     }
 
     /// A workload on one table of tuples.
-    pub fn on_table(workload: Workload, table: TableArguments, order: Order) -> Self {
-        let TableArguments { tuples, keys, values } = table;
+    pub fn on_table(workload: Workload, table: TableSettings, order: Order) -> Self {
+        let TableSettings { tuples, keys, values } = table;
         Self { workload, order, tuples, keys, values, skew: Skew::Uniform }
     }
 
@@ -80,7 +81,7 @@ impl Job {
 /// Whatever keeps an engine from doing its work, what it stored wrongly, or, if asked for, a resident size
 /// beyond its limit.
 pub fn run(
-    run: &RunArguments,
+    run: &RunSettings,
     settings: &EngineSettings,
     jobs: &[(Job, Vec<AnyEngineName>)],
     notes: &[String],
@@ -103,7 +104,7 @@ pub fn run(
 
 /// Does one job in a new folder.
 fn run_one(
-    run: &RunArguments,
+    run: &RunSettings,
     settings: &EngineSettings,
     (job, engines): (Job, &[AnyEngineName]),
     folder: &Path,
@@ -156,7 +157,7 @@ fn run_one(
 }
 
 fn specification(
-    run: &RunArguments,
+    run: &RunSettings,
     settings: &EngineSettings,
     job: Job,
     engine: AnyEngineName,

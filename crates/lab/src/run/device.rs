@@ -1,12 +1,12 @@
 //! The runs that measure the kernel and the device instead of an engine: `lab evict` and `lab io`.
 
 use crate::Result;
-use crate::cli::{EvictArguments, IoArguments, ReleaseName, RunArguments};
-use crate::contest::{Contest, Measured, Setup};
-use crate::machine::{self, Manifest, StorageBytes};
-use crate::report::Reporter;
-use crate::statistics::Latencies;
-use crate::workloads::io::{Method, PageFile, Setting};
+use crate::config::{EvictSettings, IoSettings, Method, Named, ReleaseName, RunSettings};
+use crate::measure::machine::{self, Manifest, StorageBytes};
+use crate::measure::statistics::Latencies;
+use crate::report::contest::{Contest, Measured, Setup};
+use crate::report::reporter::Reporter;
+use crate::workloads::io::{PageFile, Setting};
 use crate::workloads::{Pace, Pass, evict, io};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -19,14 +19,14 @@ use vellum_vm::{Mapping, PageMemory, PageMemoryOptions, Releaser, SimulatedFile}
 ///
 /// # Errors
 /// Whatever the kernel refuses.
-pub fn evict(run: &RunArguments, arguments: &EvictArguments, reporter: &Reporter) -> Result<()> {
+pub fn evict(run: &RunSettings, arguments: &EvictSettings, reporter: &Reporter) -> Result<()> {
     reporter.manifest(&Manifest::collect(run.dir.as_deref().unwrap_or(&std::env::temp_dir())))?;
     let bytes = usize::try_from(arguments.pool)?.next_multiple_of(PAGE_SIZE);
     let threads_max = run.threads.iter().copied().max().unwrap_or(1);
     let resident_pages_max = usize::try_from(arguments.batch)? * threads_max;
     let mut methods = Vec::new();
     for name in &arguments.methods {
-        match name.memory(bytes, resident_pages_max) {
+        match memory(*name, bytes, resident_pages_max) {
             Ok(memory) => methods.push((*name, memory)),
             Err(error) => reporter.note(&format!("{} is left out: {error}", name.as_str()))?,
         }
@@ -67,7 +67,7 @@ pub fn evict(run: &RunArguments, arguments: &EvictArguments, reporter: &Reporter
 ///
 /// # Errors
 /// Whatever the kernel or the file system refuses.
-pub fn io(run: &RunArguments, arguments: &IoArguments, reporter: &Reporter) -> Result<()> {
+pub fn io(run: &RunSettings, arguments: &IoSettings, reporter: &Reporter) -> Result<()> {
     let folder = run.temporary_folder()?;
     // With a folder of the user's, the file stays there and is used again.
     let directory = run.dir.as_deref().unwrap_or(folder.path());
@@ -123,7 +123,7 @@ pub fn io(run: &RunArguments, arguments: &IoArguments, reporter: &Reporter) -> R
     reporter.finish(&contest.ratios(&all), &contest.summaries(&all, setup))
 }
 
-fn pace(run: &RunArguments, threads: usize, round: usize) -> Pace {
+fn pace(run: &RunSettings, threads: usize, round: usize) -> Pace {
     let round = run.seed.wrapping_add(round as u64);
     Pace { threads, round, duration: run.seconds, sample_every: 1 }
 }
@@ -167,16 +167,14 @@ impl Gauge {
     }
 }
 
-impl ReleaseName {
-    /// Memory whose pages come and go by this method, if it works here.
-    fn memory(self, bytes: usize, resident_pages_max: usize) -> Result<PageMemory> {
-        let options = PageMemoryOptions {
-            wanted_bytes: bytes,
-            least_bytes: bytes,
-            resident_pages_max,
-            method: Some(self.as_str().parse()?),
-        };
-        // Nothing is read, so any file will do.
-        Ok(PageMemory::reserve(&options, Arc::new(SimulatedFile::new(0)))?)
-    }
+/// Memory whose pages come and go by this method, if it works here.
+fn memory(method: ReleaseName, bytes: usize, resident_pages_max: usize) -> Result<PageMemory> {
+    let options = PageMemoryOptions {
+        wanted_bytes: bytes,
+        least_bytes: bytes,
+        resident_pages_max,
+        method: Some(method.as_str().parse()?),
+    };
+    // Nothing is read, so any file will do.
+    Ok(PageMemory::reserve(&options, Arc::new(SimulatedFile::new(0)))?)
 }

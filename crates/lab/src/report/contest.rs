@@ -4,9 +4,9 @@
 //! of the machine during the run meets all alike.
 
 use crate::Result;
-use crate::machine::StorageBytes;
-use crate::report::{Ratio, Reporter, Round, Summary};
-use crate::statistics::{Percentiles, Spread};
+use crate::measure::machine::StorageBytes;
+use crate::measure::statistics::{Percentiles, Spread};
+use crate::report::reporter::{Ratio, Reporter, Round, Summary};
 use serde::{Deserialize, Serialize};
 
 /// What one contestant did in one round.

@@ -1,36 +1,17 @@
 //! The runs `lab put`, `get`, `update` and `delete`: all contestants in this process, in turn.
 
 use crate::Result;
-use crate::cli::RunArguments;
-use crate::contest::{Contest, Setup};
-use crate::device::Gauge;
-use crate::engines::records::{RecordEngine, RecordEngineName, RecordOptions, WithRecordEngine};
-use crate::machine::Manifest;
-use crate::parse;
-use crate::report::Reporter;
+use crate::config::{Named, RecordSettings, RunSettings};
+use crate::engines::by_name::{WithRecordEngine, with_engine};
+use crate::engines::records::{RecordEngine, RecordOptions};
+use crate::measure::machine::Manifest;
+use crate::report::contest::{Contest, Setup};
+use crate::report::reporter::Reporter;
+use crate::run::device::Gauge;
 use crate::workloads::records::{Contestant, Record, Verb};
 use crate::workloads::{Pace, SAMPLE_EVERY};
-use clap::Args;
 use serde_json::json;
 use std::path::PathBuf;
-
-/// What runs on records have.
-#[derive(Clone, Debug, Args)]
-pub struct RecordArguments {
-    /// The engines, in the order of their turns; ratios are of the first to the others
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "pmem,dashmap")]
-    pub engines: Vec<RecordEngineName>,
-    /// Records in the store
-    #[arg(long, default_value = "1M", value_parser = parse::count)]
-    pub records: u64,
-    /// The size of each key: 8 or 16
-    #[arg(long, default_value = "16", value_parser = clap::builder::PossibleValuesParser::new(["8", "16"]))]
-    pub key_bytes: String,
-    /// The size of each value; where sizes must be known when the lab is built (dashmap, papaya), 200 or 1000 bytes, and 8
-    /// with keys of 8
-    #[arg(long, default_value = "200", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(8..=1 << 20))]
-    pub value_bytes: usize,
-}
 
 /// What contestants are made of.
 struct New {
@@ -53,12 +34,12 @@ impl WithRecordEngine for New {
 ///
 /// # Errors
 /// Whatever keeps an engine from doing its work.
-pub fn run(run: &RunArguments, arguments: &RecordArguments, verb: Verb, reporter: &Reporter) -> Result<()> {
+pub fn run(run: &RunSettings, arguments: &RecordSettings, verb: Verb, reporter: &Reporter) -> Result<()> {
     let folder = run.temporary_folder()?;
     reporter.manifest(&Manifest::collect(folder.path()))?;
     let options = RecordOptions {
         records: arguments.records,
-        key_bytes: arguments.key_bytes.parse()?,
+        key_bytes: arguments.key_bytes,
         value_bytes: arguments.value_bytes,
     };
     let mut contestants = Vec::new();
@@ -68,7 +49,7 @@ pub fn run(run: &RunArguments, arguments: &RecordArguments, verb: Verb, reporter
         std::fs::create_dir_all(&folder)?;
         let threads = run.threads.iter().copied().max().unwrap_or(1);
         let new = New { verb, options, seed: run.seed, threads, folder };
-        let mut contestant = engine.with(options.key_bytes, options.value_bytes, new)?;
+        let mut contestant = with_engine(*engine, options.key_bytes, options.value_bytes, new)?;
         let (note, loaded) = contestant.prepare()?;
         reporter.note(&note)?;
         load_seconds.push(loaded.map(|loaded| loaded.as_secs_f64()));

@@ -1,0 +1,44 @@
+//! Options that are one of several names, which the help lists.
+
+use crate::config::{AnyEngineName, EngineName, Mix, MixName, Named, RecordEngineName};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+
+/// Reads one of the names that there are, which the help lists.
+pub fn named<T: Named>() -> impl TypedValueParser<Value = T> {
+    let listed = T::ALL.iter().map(|(_, name, what)| PossibleValue::new(*name).help(*what));
+    PossibleValuesParser::new(listed).try_map(|text| {
+        let found = T::ALL.iter().find(|(_, name, _)| *name == text);
+        found.map(|(value, ..)| *value).ok_or("there is no such name")
+    })
+}
+
+/// Reads a workload of YCSB, or all.
+pub fn mixes() -> impl TypedValueParser<Value = MixName> {
+    let all = PossibleValue::new("all").help("All of them; E only with engines that have an order");
+    let listed = Mix::ALL.iter().map(|(_, name, what)| PossibleValue::new(*name).help(*what)).chain([all]);
+    PossibleValuesParser::new(listed).map(|text| {
+        let found = Mix::ALL.iter().find(|(_, name, _)| name.eq_ignore_ascii_case(&text));
+        found.map_or(MixName::All, |(mix, ..)| MixName::One(*mix))
+    })
+}
+
+/// Reads the name of an engine that has records.
+pub fn engines_with_records() -> impl TypedValueParser<Value = AnyEngineName> {
+    let what = |name: &str| {
+        let tables = EngineName::ALL.iter().find(|(_, other, _)| *other == name).map(|(.., what)| *what);
+        let records =
+            || RecordEngineName::ALL.iter().find(|(_, other, _)| *other == name).map(|(.., what)| *what);
+        tables.or_else(records).unwrap_or_default()
+    };
+    let all = AnyEngineName::with_records();
+    let listed: Vec<_> =
+        all.iter().map(|engine| PossibleValue::new(engine.as_str()).help(what(engine.as_str()))).collect();
+    PossibleValuesParser::new(listed).try_map(move |text| {
+        all.iter().copied().find(|engine| engine.as_str() == text).ok_or("there is no such engine")
+    })
+}
+
+/// Reads the size of a key.
+pub fn key_bytes() -> impl TypedValueParser<Value = usize> {
+    PossibleValuesParser::new(["8", "16"]).try_map(|text| text.parse::<usize>())
+}

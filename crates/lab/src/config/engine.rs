@@ -1,0 +1,145 @@
+//! The engines, by name.
+
+use super::Named;
+use serde::{Deserialize, Serialize};
+
+/// Engines that keep tables.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EngineName {
+    /// This project's engine.
+    Vellum,
+    /// LMDB through the crate `heed`.
+    Lmdb,
+    /// No engine.
+    Raw,
+    /// RocksDB through the crate `rocksdb`.
+    #[cfg(feature = "rocksdb")]
+    Rocksdb,
+    /// SQLite through the crate `rusqlite`.
+    #[cfg(feature = "sqlite")]
+    Sqlite,
+}
+
+impl Named for EngineName {
+    const ALL: &'static [(Self, &'static str, &'static str)] = &[
+        (Self::Vellum, "vellum", "This project's engine"),
+        (Self::Lmdb, "lmdb", "LMDB through the crate `heed`"),
+        (
+            Self::Raw,
+            "raw",
+            "No engine: one blocking direct read of a page for each lookup, the place of which is computed",
+        ),
+        #[cfg(feature = "rocksdb")]
+        (Self::Rocksdb, "rocksdb", "RocksDB through the crate `rocksdb`"),
+        #[cfg(feature = "sqlite")]
+        (Self::Sqlite, "sqlite", "SQLite through the crate `rusqlite`"),
+    ];
+}
+
+/// Engines that keep single records.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RecordEngineName {
+    /// This project's store for persistent memory, with records of one size if the sizes are built in.
+    Pmem,
+    /// The same, with records of any size.
+    PmemVariable,
+    /// A hash table in memory.
+    Dashmap,
+    /// Another, whose readers take no locks.
+    Papaya,
+    /// RocksDB with synced writes.
+    #[cfg(feature = "rocksdb")]
+    Rocksdb,
+}
+
+impl Named for RecordEngineName {
+    const ALL: &'static [(Self, &'static str, &'static str)] = &[
+        (
+            Self::Pmem,
+            "pmem",
+            "This project's store for persistent memory, with records of one size if the sizes are built in",
+        ),
+        (Self::PmemVariable, "pmem_variable", "The same, with records of any size"),
+        (Self::Dashmap, "dashmap", "A hash table in memory"),
+        (Self::Papaya, "papaya", "Another, whose readers take no locks"),
+        #[cfg(feature = "rocksdb")]
+        (Self::Rocksdb, "rocksdb", "RocksDB with synced writes"),
+    ];
+}
+
+impl RecordEngineName {
+    /// Whether it can show records in the order of their keys.
+    pub fn is_ordered(self) -> bool {
+        match self {
+            Self::Pmem | Self::PmemVariable | Self::Dashmap | Self::Papaya => false,
+            #[cfg(feature = "rocksdb")]
+            Self::Rocksdb => true,
+        }
+    }
+}
+
+/// Any engine: one that keeps tables, or one that keeps single records.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AnyEngineName {
+    /// Tables.
+    Tables(EngineName),
+    /// Single records, as `lab put` runs them.
+    Records(RecordEngineName),
+}
+
+impl AnyEngineName {
+    /// The name in reports.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Tables(engine) => engine.as_str(),
+            Self::Records(engine) => engine.as_str(),
+        }
+    }
+
+    /// Whether it can show records in the order of their keys.
+    pub fn is_ordered(self) -> bool {
+        match self {
+            Self::Tables(_) => true,
+            Self::Records(engine) => engine.is_ordered(),
+        }
+    }
+
+    /// Those that have several tables, or single records. RocksDB is among them once; what it is run as is decided later.
+    pub fn with_records() -> Vec<Self> {
+        let has_records = |engine: &EngineName| *engine != EngineName::Raw;
+        let tables = EngineName::ALL.iter().map(|(engine, ..)| *engine).filter(has_records);
+        let mut all: Vec<_> = tables.map(Self::Tables).collect();
+        for engine in RecordEngineName::ALL.iter().map(|(engine, ..)| Self::Records(*engine)) {
+            if all.iter().all(|other| other.as_str() != engine.as_str()) {
+                all.push(engine);
+            }
+        }
+        all
+    }
+}
+
+impl From<EngineName> for AnyEngineName {
+    fn from(engine: EngineName) -> Self {
+        Self::Tables(engine)
+    }
+}
+
+/// A choice that the lab makes unless it is forced; how it does so, the option says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Choice {
+    /// Left to the lab.
+    Auto,
+    /// Always.
+    Yes,
+    /// Never.
+    No,
+}
+
+impl Named for Choice {
+    const ALL: &'static [(Self, &'static str, &'static str)] =
+        &[(Self::Auto, "auto", "Left to the lab"), (Self::Yes, "yes", "Always"), (Self::No, "no", "Never")];
+}

@@ -1,0 +1,17 @@
+//! What a run is told, whoever tells it: names, sizes and settings. Everything else may use it, and it uses nothing else.
+
+mod device;
+mod engine;
+mod named;
+mod settings;
+mod table;
+mod workload;
+mod ycsb;
+
+pub use device::{EvictSettings, IoSettings, Method, ReleaseName};
+pub use engine::{AnyEngineName, Choice, EngineName, RecordEngineName};
+pub use named::Named;
+pub use settings::{EngineSettings, RecordSettings, RunSettings};
+pub use table::{KEY_BYTES, KeyKind, Order, Skew, TableSettings, ValueSizes};
+pub use workload::{Specification, Workload};
+pub use ycsb::{Distribution, FIELD_BYTES_MIN, Mix, MixName, YcsbSettings};

@@ -1,0 +1,4 @@
+//! What is measured of a process and of the machine, and how figures are summed up.
+
+pub mod machine;
+pub mod statistics;

@@ -1,0 +1,4 @@
+//! Rounds in which contestants alternate, and what is printed of them.
+
+pub mod contest;
+pub mod reporter;

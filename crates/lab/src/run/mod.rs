@@ -1,0 +1,15 @@
+//! The runs: each engine in a process of its own, so that its memory and its I/O are its alone, but all in one run, in turn.
+//!
+//! - [`coordinator`], [`protocol`], [`session`], [`worker`], [`record_worker`]: the parent, what it and its workers say to
+//!   each other, and the workers;
+//! - [`device`]: the runs without an engine; [`records`]: those on single durable records; [`ycsb`]: YCSB, on engines of both
+//!   kinds.
+
+pub mod coordinator;
+pub mod device;
+pub mod protocol;
+mod record_worker;
+pub mod records;
+mod session;
+pub mod worker;
+pub mod ycsb;
