@@ -133,6 +133,33 @@ fn tables_of_other_keys_values_and_choices() {
 }
 
 #[test]
+fn the_same_tree_on_a_classic_pool_is_a_contestant() {
+    let folder = tempfile::tempdir().unwrap();
+    // In memory, and beyond it.
+    for pool in ["64MiB", "2MiB"] {
+        for (workload, options) in [
+            ("lookup", "--load random --keys url"),
+            ("lookup", "--batch 64"),
+            ("lookup", "--batch 64 --updates 20 --load bulk"),
+            ("scan", "--values 20..400"),
+            ("scan", "--length 20"),
+            ("insert", "--order random"),
+            ("insert", "--order bulk"),
+            ("churn", ""),
+        ] {
+            let line = format!(
+                "{workload} --engines vellum,hash-table --tuples 50k --pool {pool} --seconds 0.1 --rounds 1 \
+                 --threads 1,2 {options}"
+            );
+            let engines = ["vellum", "hash-table"];
+            check_run(&objects(folder.path(), &line), workload, &engines, &[1, 2], 1);
+        }
+    }
+    let refused = lab(folder.path(), "tpcc --engines hash-table --warehouses 1");
+    assert_eq!(refused.status.code(), Some(1));
+}
+
+#[test]
 fn one_read_for_each_lookup_is_a_contestant() {
     let folder = tempfile::tempdir().unwrap();
     for (workload, options) in [("lookup", "--load random"), ("lookup", ""), ("scan", ""), ("insert", "")] {

@@ -57,6 +57,7 @@ pub use {
     io::miss_queue::MissQueue,
     options::{CAPACITY_BYTES_MIN, LogBarrier, POOL_BYTES_MIN, PoolOptions},
     page::optimistic_bytes::OptimisticBytes,
+    page::simd::detect as detect_simd,
     page::state::SHARED_HOLDERS_MAX,
     pager::{
         AllocatedPage, Allocation, AsynchronousReads, Begun, ChangeRecords, ExclusivePage, ExtentWriter,

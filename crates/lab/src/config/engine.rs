@@ -11,6 +11,8 @@ pub enum EngineName {
     Vellum,
     /// LMDB through the crate `heed`.
     Lmdb,
+    /// Vellum's tree on a pool of the classic kind.
+    HashTable,
     /// No engine.
     Raw,
     /// RocksDB through the crate `rocksdb`.
@@ -25,6 +27,11 @@ impl Named for EngineName {
     const ALL: &'static [(Self, &'static str, &'static str)] = &[
         (Self::Vellum, "vellum", "This project's engine"),
         (Self::Lmdb, "lmdb", "LMDB through the crate `heed`"),
+        (
+            Self::HashTable,
+            "hash-table",
+            "Vellum's tree on a pool of the classic kind: frames, found by a concurrent hash table",
+        ),
         (
             Self::Raw,
             "raw",
@@ -109,7 +116,7 @@ impl AnyEngineName {
 
     /// Those that have several tables, or single records. RocksDB is among them once; what it is run as is decided later.
     pub fn with_records() -> Vec<Self> {
-        let has_records = |engine: &EngineName| *engine != EngineName::Raw;
+        let has_records = |engine: &EngineName| !matches!(engine, EngineName::Raw | EngineName::HashTable);
         let tables = EngineName::ALL.iter().map(|(engine, ..)| *engine).filter(has_records);
         let mut all: Vec<_> = tables.map(Self::Tables).collect();
         for engine in RecordEngineName::ALL.iter().map(|(engine, ..)| Self::Records(*engine)) {

@@ -9,6 +9,7 @@
 
 pub mod by_name;
 pub mod dashmap;
+pub mod hash_table;
 #[cfg(feature = "rocksdb")]
 mod key_locks;
 pub mod lmdb;

@@ -6,6 +6,7 @@
 use crate::Result;
 use crate::config::{AnyEngineName, EngineName, KeyKind, Order, Specification, Workload};
 use crate::engines::by_name::{WithRecordEngine, with_engine};
+use crate::engines::hash_table::HashTable;
 use crate::engines::lmdb::Lmdb;
 use crate::engines::lmdb_store::LmdbStore;
 use crate::engines::raw::Raw;
@@ -56,7 +57,7 @@ pub fn serve(mut input: impl BufRead, mut output: impl Write) -> Result<()> {
     match engine {
         EngineName::Vellum => serve_engine::<Vellum, VellumStore>(specification, input, output),
         EngineName::Lmdb => serve_engine::<Lmdb, LmdbStore>(specification, input, output),
-        EngineName::Raw if specification.workload.has_records() => {
+        EngineName::Raw | EngineName::HashTable if specification.workload.has_records() => {
             converse(Refused("it has a single table of tuples, and no records".into()), input, output)
         }
         #[cfg(feature = "rocksdb")]
@@ -69,6 +70,7 @@ pub fn serve(mut input: impl BufRead, mut output: impl Write) -> Result<()> {
             use crate::engines::sqlite::Sqlite;
             serve_engine::<Sqlite, Sqlite>(specification, input, output)
         }
+        EngineName::HashTable => serve_table::<HashTable>(specification, input, output),
         EngineName::Raw => serve_table::<Raw>(specification, input, output),
     }
 }

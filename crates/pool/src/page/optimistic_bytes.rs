@@ -27,10 +27,13 @@ pub struct OptimisticBytes<'p> {
 }
 
 impl OptimisticBytes<'_> {
+    /// The bytes of the page at `base`. Numbers are compared one at a time before [`detect_simd`](crate::detect_simd) has
+    /// been called.
+    ///
     /// # Safety
     /// `base` is the address of a page of a mapping that stays readable for the lifetime.
     #[inline]
-    pub(crate) unsafe fn new(base: *const u8) -> Self {
+    pub unsafe fn new(base: *const u8) -> Self {
         Self { base, pool: PhantomData }
     }
 

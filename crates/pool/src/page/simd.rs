@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 static IS_WIDE: AtomicBool = AtomicBool::new(false);
 
 /// Finds out what the processor has. Until it has been called everything is compared the other way.
-pub(crate) fn detect() {
+pub fn detect() {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // Relaxed: either way of comparing gives the same.
     IS_WIDE.store(
