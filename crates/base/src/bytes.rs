@@ -124,7 +124,9 @@ impl Bytes for &[u8] {
     #[inline]
     fn copy_to(self, at: usize, target: &mut [u8]) {
         let source = cut(self, at, target.len());
-        target[..source.len()].copy_from_slice(source);
+        if let Some(target) = target.get_mut(..source.len()) {
+            target.copy_from_slice(source);
+        }
     }
 }
 
@@ -143,7 +145,7 @@ fn padded(bytes: &[u8]) -> u64 {
 fn cut(bytes: &[u8], at: usize, length: usize) -> &[u8] {
     let start = at.min(bytes.len());
     let end = start.saturating_add(length).min(bytes.len());
-    &bytes[start..end]
+    bytes.get(start..end).unwrap_or_default()
 }
 
 #[cfg(test)]

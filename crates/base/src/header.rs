@@ -101,13 +101,14 @@ impl PageHeader {
     /// # Panics
     /// If `bytes` is shorter than a header: extents are at least one page.
     pub fn write(&self, bytes: &mut [u8]) {
-        bytes[0..8].fill(0);
-        bytes[8..16].copy_from_slice(&self.extent.head.0.to_le_bytes());
-        bytes[16..24].copy_from_slice(&self.lsn.0.to_le_bytes());
-        bytes[24..28].copy_from_slice(&self.extent.pages.to_le_bytes());
-        bytes[28] = self.kind.0;
-        bytes[29] = PAGE_FORMAT_VERSION;
-        bytes[30..32].fill(0);
+        let Some(head) = bytes.first_chunk_mut::<HEADER_BYTES>() else { panic!("{SHORT}") };
+        head[0..8].fill(0);
+        head[8..16].copy_from_slice(&self.extent.head.0.to_le_bytes());
+        head[16..24].copy_from_slice(&self.lsn.0.to_le_bytes());
+        head[24..28].copy_from_slice(&self.extent.pages.to_le_bytes());
+        head[28] = self.kind.0;
+        head[29] = PAGE_FORMAT_VERSION;
+        head[30..32].fill(0);
     }
 
     /// Reads the header without checking it; see [`verify_header`].
@@ -115,13 +116,14 @@ impl PageHeader {
     /// # Panics
     /// If `bytes` is shorter than a header.
     pub fn read(bytes: &[u8]) -> Self {
+        let Some(head) = bytes.first_chunk::<HEADER_BYTES>() else { panic!("{SHORT}") };
         Self {
             extent: Extent {
-                head: PageId(u64::from_le_bytes(array(&bytes[8..16]))),
-                pages: u32::from_le_bytes(array(&bytes[24..28])),
+                head: PageId(u64::from_le_bytes(array(&head[8..16]))),
+                pages: u32::from_le_bytes(array(&head[24..28])),
             },
-            lsn: Lsn(u64::from_le_bytes(array(&bytes[16..24]))),
-            kind: PageKind(bytes[28]),
+            lsn: Lsn(u64::from_le_bytes(array(&head[16..24]))),
+            kind: PageKind(head[28]),
         }
     }
 }
@@ -152,8 +154,8 @@ impl ChecksumStream {
 /// # Panics
 /// If `bytes` is shorter than a header.
 pub fn stamp_checksum(bytes: &mut [u8]) {
-    let sum = xxh3_64(&bytes[8..]);
-    bytes[0..8].copy_from_slice(&sum.to_le_bytes());
+    let Some((sum, rest)) = bytes.split_first_chunk_mut() else { panic!("{SHORT}") };
+    *sum = xxh3_64(rest).to_le_bytes();
 }
 
 /// Stores the place in the log of the last change of a page in its header. Nothing, if `bytes` is shorter than a header.
@@ -170,8 +172,8 @@ pub fn stamp_lsn(bytes: &mut [u8], lsn: Lsn) {
 /// The first fault found; the checksum is looked at first, because without it nothing else means much.
 pub fn verify_header(bytes: &[u8], extent: Extent) -> Result<PageHeader, HeaderFault> {
     debug_assert!(bytes.len() >= PAGE_SIZE);
-    let stored = u64::from_le_bytes(array(&bytes[0..8]));
-    let computed = xxh3_64(&bytes[8..]);
+    let Some((stored, rest)) = bytes.split_first_chunk() else { panic!("{SHORT}") };
+    let (stored, computed) = (u64::from_le_bytes(*stored), xxh3_64(rest));
     if stored != computed {
         return Err(HeaderFault::Checksum { stored, computed });
     }
@@ -182,17 +184,19 @@ pub fn verify_header(bytes: &[u8], extent: Extent) -> Result<PageHeader, HeaderF
     if header.extent.pages != extent.pages {
         return Err(HeaderFault::Length { found: header.extent.pages });
     }
-    if header.kind.0 == 0 || bytes[29] != PAGE_FORMAT_VERSION {
-        return Err(HeaderFault::Format { kind: header.kind.0, version: bytes[29] });
+    let version = bytes.get(29).copied().unwrap_or(0);
+    if header.kind.0 == 0 || version != PAGE_FORMAT_VERSION {
+        return Err(HeaderFault::Format { kind: header.kind.0, version });
     }
     Ok(header)
 }
 
+/// What a panic says of bytes that are no extent.
+const SHORT: &str = "an extent is at least one page";
+
 /// The first `N` bytes of a slice that is known to be at least that long.
 fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
-    let mut out = [0; N];
-    out.copy_from_slice(&bytes[..N]);
-    out
+    bytes.first_chunk().copied().unwrap_or([0; N])
 }
 
 #[cfg(test)]

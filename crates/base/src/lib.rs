@@ -4,6 +4,7 @@
 //! every page on storage begins with, the checksum, and [`Bytes`], the one way in which code reads the
 //! bytes of a page without knowing whether it holds a latch on it.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing))]
 
 mod bytes;
 mod header;

@@ -280,7 +280,7 @@ impl FileMedium {
         let mut at = from;
         while at < to {
             let bytes = (to - at).min(zeroes.len() as u64) as usize;
-            self.file.write_all_at(&zeroes[..bytes], at)?;
+            self.file.write_all_at(zeroes.get(..bytes).unwrap_or(&zeroes), at)?;
             at += bytes as u64;
         }
         Ok(())

@@ -18,6 +18,7 @@
 //!
 //! What it does not do: order (there are no range scans), transactions over several keys, and several processes that
 //! write at once.
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing))]
 
 #[cfg(target_endian = "big")]
 compile_error!("records are little-endian words that are read where they lie");

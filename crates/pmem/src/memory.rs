@@ -73,7 +73,8 @@ impl Memory {
     /// As [`words`](Self::words).
     #[inline]
     pub fn word(&self, at: u64) -> &AtomicU64 {
-        &self.words(at, 1)[0]
+        let [word] = self.words(at, 1) else { unreachable!("one word was asked for") };
+        word
     }
 }
 

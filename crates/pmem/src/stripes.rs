@@ -3,8 +3,8 @@
 //! So of the records of one key only one change is under way at a time: a crash finds at most the record that was
 //! acknowledged last and one that was not acknowledged yet, and no deleted record returns.
 //!
-//! Lock order: stripes come before everything else. A thread that needs several takes them in ascending order; a thread that holds any waits
-//! for no other stripe.
+//! Lock order: stripes come before everything else. A thread that needs several takes them in ascending order; a thread
+//! that holds any waits for no other stripe.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -24,6 +24,7 @@ impl Stripes {
         (hash >> 20) as usize % STRIPES
     }
 
+    #[cfg_attr(not(test), expect(clippy::indexing_slicing, reason = "numbers are remainders by the count"))]
     fn stripe(&self, number: usize) -> MutexGuard<'_, ()> {
         // What the locks guard lies elsewhere and is right at every point where a panic can come: closures of users.
         self.0[number].lock().unwrap_or_else(PoisonError::into_inner)

@@ -38,6 +38,7 @@
 //! - [`Table::get_async`] and its like: futures for any runtime; [`Submissions`]: for an event loop of one's own;
 //! - [`pool`]: the pool by itself, for structures of your own on pages.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing))]
 
 mod asynchronous;
 mod batch;

@@ -256,13 +256,15 @@ impl Batch {
 
     /// What is still to be released.
     fn remaining(&self) -> &[libc::iovec] {
+        let vectors = self.vectors.get(self.released..self.filled).unwrap_or_default();
         // SAFETY: the vectors up to `filled` are initialised, and `released` never passes it.
-        unsafe { self.vectors[self.released..self.filled].assume_init_ref() }
+        unsafe { vectors.assume_init_ref() }
     }
 
     fn remaining_mut(&mut self) -> &mut [libc::iovec] {
+        let vectors = self.vectors.get_mut(self.released..self.filled).unwrap_or_default();
         // SAFETY: as above.
-        unsafe { self.vectors[self.released..self.filled].assume_init_mut() }
+        unsafe { vectors.assume_init_mut() }
     }
 
     /// The same, as ranges.

@@ -55,6 +55,13 @@ impl Index {
         unsafe { std::slice::from_raw_parts(mapping.base().as_ptr().cast::<AtomicU64>().add(first), count) }
     }
 
+    /// So many words of a mapping.
+    #[inline]
+    fn array<const COUNT: usize>(mapping: &vellum_vm::Mapping, first: usize) -> &[AtomicU64; COUNT] {
+        let words = Self::words(mapping, first, COUNT).first_chunk();
+        words.unwrap_or_else(|| unreachable!("as many words as were asked for"))
+    }
+
     /// A bucket of a segment.
     #[inline]
     pub(super) fn bucket(&self, segment: u32, bucket: usize) -> &[AtomicU64] {
@@ -67,8 +74,8 @@ impl Index {
         Self::words(&self.arena, segment as usize * SEGMENT_WORDS, SEGMENT_WORDS)
     }
 
-    fn meta(&self, segment: u32) -> &[AtomicU64] {
-        Self::words(&self.metas, segment as usize * META_WORDS, META_WORDS)
+    fn meta(&self, segment: u32) -> &[AtomicU64; META_WORDS] {
+        Self::array(&self.metas, segment as usize * META_WORDS)
     }
 
     /// How many entries a segment has.
@@ -93,7 +100,8 @@ impl Index {
         let depth = self.depth.load(Ordering::Acquire);
         let entry = (hash & ((1 << depth) - 1)) as usize;
         // Acquire: the segment was filled before the directory led to it.
-        Self::words(&self.directory, entry, 1)[0].load(Ordering::Acquire) as u32
+        let [segment] = Self::array(&self.directory, entry);
+        segment.load(Ordering::Acquire) as u32
     }
 
     fn lock_segment(&self, number: u32) -> Locked<'_> {
@@ -162,7 +170,8 @@ impl Index {
         let depth = segments.min(1 << most.ilog2()).trailing_zeros();
         for number in 0..1u32 << depth {
             self.set_pattern(number, u64::from(number), depth);
-            Self::words(&self.directory, number as usize, 1)[0].store(u64::from(number), Ordering::Relaxed);
+            let [segment] = Self::array(&self.directory, number as usize);
+            segment.store(u64::from(number), Ordering::Relaxed);
         }
         self.segments.store(1 << depth, Ordering::Release);
         self.depth.store(depth, Ordering::Release);
