@@ -56,7 +56,7 @@ impl NodeView<&[u8]> {
     /// the fence there.
     ///
     /// Nothing if `incoming` does not lie beyond its last key, or if the leaf cannot end near that with at least the prefix
-    /// that it has: then it is for [`NodeMut::choose_separator`].
+    /// that it has: then it is for [`NodeView::choose_separator`].
     ///
     /// # Errors
     /// A fault, if the node is damaged.
