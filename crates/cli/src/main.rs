@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod arguments;
+mod command_line;
 mod commands;
 mod failure;
 mod files;
@@ -26,11 +27,11 @@ mod workers;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let arguments = match arguments::parse() {
+    let arguments = match command_line::parse() {
         Ok(arguments) => arguments,
         Err(code) => return code,
     };
-    match commands::run(&arguments) {
+    match command_line::run(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(arguments.general.json),
     }
