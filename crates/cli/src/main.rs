@@ -1,7 +1,8 @@
 //! The command line of Vellum: `vellum tour`, `import`, `load`, `get`, `put`, `delete`, `scan`, `tables`,
 //! `stat`, `verify`, `pmem`.
 //!
-//! Each command is a module of [`commands`]; what they share is beside it: [`text`] (how bytes are written and
+//! [`command_line`] reads what was asked and runs it. Each command is a module of [`commands`]; what they share is
+//! beside it: [`arguments`], [`text`] (how bytes are written and
 //! read as text), [`size`], [`store`] (how databases are opened and closed), [`files`] (walking and reading
 //! what is imported), [`importer`], [`workers`], [`progress`], [`output`], [`signals`], and [`failure`] (messages and exit
 //! codes).
