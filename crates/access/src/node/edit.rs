@@ -25,7 +25,7 @@ impl NodeMut<'_> {
         Ok(find.index)
     }
 
-    /// [`NodeMut::insert`] of a key that [`NodeView::find`] has not found, and for which it gave this index,
+    /// [`NodeMut::insert`] of a key that [`NodeView::find`](super::NodeView::find) has not found, and for which it gave this index,
     /// both since the node was last changed.
     ///
     /// # Errors
