@@ -1,8 +1,7 @@
 //! The command line of Vellum: `vellum tour`, `import`, `load`, `get`, `put`, `delete`, `scan`, `tables`,
 //! `stat`, `verify`, `pmem`.
 //!
-//! [`command_line`] reads what was asked and runs it. Each command is a module of [`commands`]; what they share is
-//! beside it: [`arguments`], [`text`] (how bytes are written and
+//! Each command is a module of [`commands`]; what they share is beside it: [`text`] (how bytes are written and
 //! read as text), [`size`], [`store`] (how databases are opened and closed), [`files`] (walking and reading
 //! what is imported), [`importer`], [`workers`], [`progress`], [`output`], [`signals`], and [`failure`] (messages and exit
 //! codes).
@@ -12,7 +11,6 @@
 #![forbid(unsafe_code)]
 
 mod arguments;
-mod command_line;
 mod commands;
 mod failure;
 mod files;
@@ -28,11 +26,11 @@ mod workers;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let arguments = match command_line::parse() {
+    let arguments = match arguments::parse() {
         Ok(arguments) => arguments,
         Err(code) => return code,
     };
-    match command_line::run(&arguments) {
+    match commands::run(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(arguments.general.json),
     }

@@ -2,6 +2,7 @@
 
 use super::layout::*;
 use super::view::NodeView;
+use std::ops::Range;
 use vellum_base::Bytes;
 
 impl<B: Bytes> NodeView<B> {
@@ -20,5 +21,13 @@ impl<B: Bytes> NodeView<B> {
         } else {
             self.range_of::<INNER_STRIDE>(count, head)
         }
+    }
+
+    /// The bytes in use beyond [`GUIDE_BYTES`](Self::GUIDE_BYTES): slots, and then records with fences.
+    #[inline]
+    pub fn bytes_in_use(self) -> [Range<usize>; 2] {
+        let word = self.word();
+        let slots_end = word.slots_end().min(NODE_BYTES);
+        [SLOTS_AT..slots_end, word.heap_start().clamp(slots_end, NODE_BYTES)..NODE_BYTES]
     }
 }

@@ -83,10 +83,9 @@ impl LeafCopy {
         self.take_spare();
         self.bytes.resize(NODE_BYTES, 0);
         // Not what is free between slots and heap: it would be read from memory for nothing.
-        let word = leaf.word();
-        let (slots_end, heap_start) = (word.slots_end().min(NODE_BYTES), word.heap_start().max(SLOTS_AT));
-        self.copy_bytes(leaf, WORD_AT..slots_end);
-        self.copy_bytes(leaf, heap_start..NODE_BYTES);
+        let [slots, heap] = leaf.bytes_in_use();
+        self.copy_bytes(leaf, WORD_AT..slots.end);
+        self.copy_bytes(leaf, heap);
         self.count = self.view().count();
         self.held = 0..self.count;
     }
@@ -166,6 +165,12 @@ impl LeafCopy {
     #[inline]
     pub fn holds(&self, index: usize) -> bool {
         self.held.contains(&index)
+    }
+
+    /// Whether the last record of the leaf is here, or the first.
+    #[inline]
+    pub fn holds_end(&self, last: bool) -> bool {
+        self.holds(if last { self.count.wrapping_sub(1) } else { 0 })
     }
 
     /// The leaf as far as it is here: count, fences and prefix, and the records that it [`holds`](Self::holds). Of

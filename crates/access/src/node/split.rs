@@ -1,6 +1,7 @@
 //! Splitting a full node.
 
 use super::build::Builder;
+use super::edit::NodeMut;
 use super::end::MOVED_MAX;
 use super::fault::{NodeError, NodeFault};
 use super::frame::Frame;
@@ -8,7 +9,6 @@ use super::layout::*;
 use super::separator::{separator_behind_run, separator_length, shortest_separator};
 use super::shape::Shape;
 use super::view::{Find, NodeView, child_place};
-use super::write::NodeMut;
 use std::ops::Range;
 use vellum_base::PageId;
 
@@ -21,6 +21,9 @@ pub struct Split {
     /// The new upper fence of the left node, inclusive, and lower fence of the right one, exclusive.
     pub separator: Vec<u8>,
 }
+
+/// A leaf of at most so many records is split with the one to come counted: it is a good part of a half.
+const FEW_RECORDS: usize = 8;
 
 /// The part of a node's bytes, 1 / this, by which the halves may differ for the sake of a shorter separator.
 const WINDOW_PART: usize = 8;
@@ -113,6 +116,26 @@ impl NodeMut<'_> {
     }
 }
 
+impl NodeView<&[u8]> {
+    /// Whether a leaf of `count` records is to be split evenly for `incoming`: it has few, and no run continues there.
+    pub(super) fn evenly_for(self, incoming: &[u8], count: usize) -> bool {
+        if !(2..=FEW_RECORDS).contains(&count) {
+            return false;
+        }
+        let index = self.find(incoming).index;
+        let is_newest = |index: usize| self.slot(index).at() == self.word().heap_start();
+        let continues = match index {
+            // In descending order: the newest record is the first, and the second was added before it.
+            0 => {
+                let first = self.slot(0);
+                self.is_first() || is_newest(0) && self.slot(1).at() == first.at() + first.record_bytes()
+            }
+            index => index == count && self.is_last() || is_newest(index - 1) && self.goes_on(index - 1),
+        };
+        !continues
+    }
+}
+
 /// What choosing needs to know of a node.
 struct Planner<'a> {
     view: NodeView<&'a [u8]>,
@@ -148,6 +171,9 @@ impl<'a> Planner<'a> {
             self.fits(index..index, &separator).then_some(Split { index, separator })
         };
         if let Some(key) = incoming {
+            if let Some(split) = self.view.evenly_for(key, count).then(|| self.evenly(key)).flatten() {
+                return Ok(split);
+            }
             // A separator without the prefix would leave all keys without it, and maybe without room: then one
             // that has it, if there is one.
             let beyond_all = *key > *last;
@@ -181,6 +207,37 @@ impl<'a> Planner<'a> {
             separator_length(&left, &right)
         };
         self.best(1..count, 0, length, make)
+    }
+
+    /// The split between two of few records that makes the halves most equal once `incoming` is in one of them; it is
+    /// taken to be as long as the others.
+    fn evenly(&self, incoming: &[u8]) -> Option<Split> {
+        let count = self.shape.count;
+        let Find { index: place, found } = self.view.find(incoming);
+        if found {
+            return None;
+        }
+        let total = self.before.last().copied()?;
+        let one = total / count.max(1);
+        let candidates = (1..count).flat_map(|index| {
+            let left = self.before.get(index).copied().unwrap_or(total);
+            // Where `incoming` is at the border it may go to either side.
+            let sides = [place <= index, place >= index];
+            let skews = [(left + one).abs_diff(total - left), left.abs_diff(total - left + one)];
+            [true, false]
+                .into_iter()
+                .zip(sides)
+                .zip(skews)
+                .filter_map(move |((goes_left, may), skew)| may.then_some((skew, index, goes_left)))
+        });
+        let (_, index, goes_left) = candidates.min_by_key(|(skew, ..)| *skew)?;
+        let (left, right) = (self.key(index - 1)?, self.key(index)?);
+        let separator = match (place == index, goes_left) {
+            (true, true) => shortest_separator(incoming, &right),
+            (true, false) => shortest_separator(&left, incoming),
+            (false, _) => shortest_separator(&left, &right),
+        };
+        self.fits(index..index, &separator).then_some(Split { index, separator })
     }
 
     /// The split right behind `incoming`, if it continues a run of keys in ascending order: the two that were
@@ -283,6 +340,33 @@ impl<'a> Planner<'a> {
 mod tests {
     use super::*;
     use crate::node::ValueKind;
+
+    /// A leaf with room for three records, of which the newest is the last of `keys`, and where it is split for `incoming`.
+    fn split_of(keys: [u8; 3], incoming: u8) -> (usize, bool) {
+        let mut page = vec![0; NODE_BYTES];
+        let mut node = NodeMut::init(&mut page, 0, Some(b"a"), Some(b"z"), PageId(0)).unwrap();
+        for key in keys {
+            node.insert(&[key, 7], &[key; 1000], ValueKind::Inline).unwrap();
+        }
+        if node.view().plan_end(&[incoming, 7]).unwrap().is_some() {
+            return (3, false);
+        }
+        let split = node.view().choose_separator(Some(&[incoming, 7])).unwrap();
+        (split.index, [incoming, 7][..] <= split.separator[..])
+    }
+
+    #[test]
+    fn a_leaf_of_few_records_is_split_evenly_unless_a_run_goes_on() {
+        // Two and two, whichever comes.
+        assert_eq!(split_of(*b"hcm", b'b'), (1, true));
+        assert_eq!(split_of(*b"hmc", b'd'), (1, true));
+        assert_eq!(split_of(*b"hcm", b'j'), (2, false));
+        assert_eq!(split_of(*b"mch", b'p'), (2, false));
+        // Runs leave full leaves.
+        assert_eq!(split_of(*b"chm", b'p').0, 3);
+        assert_eq!(split_of(*b"mhc", b'b').0, 0);
+        assert_eq!(split_of(*b"mbc", b'd').0, 2);
+    }
 
     /// The leaf in which a run goes on has a fence behind it that shares the run's place, so that heads tell its keys apart.
     #[test]

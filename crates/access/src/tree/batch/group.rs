@@ -22,20 +22,20 @@ impl<'p, P: Pager> Tree<'p, P> {
         value: &mut Vec<u8>,
         mut visit: impl FnMut(Result<Answer<'_>, AccessError>),
     ) -> usize {
-        let Some(descents) = self.leaves(items, |item| request(item).0) else { return 0 };
+        let Some(leaves) = self.leaves(items, |item| request(item).0) else { return 0 };
         let mut found = [None; GROUP_SIZE];
-        for ((descent, found), item) in descents.iter().zip(&mut found).zip(items) {
+        for ((leaf, found), item) in leaves.iter().zip(&mut found).zip(items) {
             let (key, task) = request(item);
             if let Some(part) = task.part() {
-                *found = record::find(&descent.node, key, part);
-                if let Some(fetch) = record::fetch(&descent.node, *found) {
+                *found = record::find(leaf, key, part);
+                if let Some(fetch) = record::fetch(leaf, *found) {
                     fetch.begin(self.pager);
                 }
             }
         }
-        for (number, ((descent, found), item)) in descents.iter().zip(found).zip(items).enumerate() {
+        for (number, ((leaf, found), item)) in leaves.into_iter().zip(found).zip(items).enumerate() {
             value.clear();
-            visit(match self.perform(descent.node, request(item), found, Blocking::Always, value) {
+            visit(match self.perform(leaf, request(item), found, Blocking::Always, value) {
                 Ok(Performed::Done(outcome)) => Ok(outcome.with(value)),
                 Ok(Performed::Failed(error)) => Err(error),
                 Ok(Performed::WouldWait) | Err(_) => return number,

@@ -109,10 +109,10 @@ impl<'p, P: Pager> Tree<'p, P> {
     /// Nothing if one of them cannot be found without waiting.
     #[inline]
     pub(super) fn locate_group<K: AsRef<[u8]>>(&self, keys: &[K]) -> Option<Locations<'p, P>> {
-        let descents = self.leaves(keys, AsRef::as_ref)?;
+        let leaves = self.leaves(keys, AsRef::as_ref)?;
         let mut located = [None; GROUP_SIZE];
-        for ((descent, located), key) in descents.iter().zip(&mut located).zip(keys) {
-            let at = RecordLocation::of(descent.node, key.as_ref());
+        for ((leaf, located), key) in leaves.into_iter().zip(&mut located).zip(keys) {
+            let at = RecordLocation::of(leaf, key.as_ref());
             let fetch = at.value(CHANGE_BYTES);
             at.leaf.validate().ok()?;
             if at.found {

@@ -29,30 +29,42 @@ impl<'p, P: Pager> Tree<'p, P> {
         &self,
         items: &'t [T],
         key: impl Fn(&'t T) -> &'t [u8],
-    ) -> Option<[Descent<'p, P>; GROUP_SIZE]> {
+    ) -> Option<[P::Optimistic<'p>; GROUP_SIZE]> {
         debug_assert!(items.len() <= GROUP_SIZE);
         if items.iter().any(|item| check_key(key(item)).is_err()) {
             return None;
         }
-        let root = Descent::begin(self.pager, self.root).ok()?;
-        let mut group = [root; GROUP_SIZE];
+        let root = Descent::<P>::begin(self.pager, self.root).ok()?;
+        // All are at the same level, which is kept once and not in each.
+        let mut nodes = [root.node; GROUP_SIZE];
+        let mut places = [root.place; GROUP_SIZE];
         for level in (1..=root.level).rev() {
-            for (descent, item) in group.iter_mut().zip(items) {
+            let at = |(node, place): (&P::Optimistic<'p>, &usize)| Descent::<P> {
+                node: *node,
+                level,
+                place: *place,
+            };
+            for ((node, place), item) in nodes.iter().zip(&mut places).zip(items) {
+                let mut descent = at((node, place));
                 descent.choose(Towards::Key(key(item)));
+                *place = descent.place;
             }
             // What is right below the root is in the cache anyway, because every operation comes by.
             let fetched = level == 1 || level < root.level;
             if fetched {
-                group.iter().zip(items).for_each(|(descent, _)| descent.child_header().begin(self.pager));
+                let all = nodes.iter().zip(&places).zip(items);
+                all.for_each(|(here, _)| at(here).child_header().begin(self.pager));
             }
-            for (descent, _) in group.iter_mut().zip(items) {
+            for ((node, place), _) in nodes.iter_mut().zip(&places).zip(items) {
+                let mut descent = at((node, place));
                 descent.follow(self.pager, Approach::Fetched).ok()?;
+                *node = descent.node;
             }
             if fetched {
-                let all = group.iter().zip(items);
-                all.for_each(|(descent, item)| descent.slots_for(key(item)).begin(self.pager));
+                let all = nodes.iter().zip(&places).zip(items);
+                all.for_each(|(here, item)| at(here).slots_for(key(item)).begin(self.pager));
             }
         }
-        Some(group)
+        Some(nodes)
     }
 }

@@ -19,7 +19,7 @@ use crate::tree::{
 };
 use crate::{
     AccessError,
-    node::{LeafCopy, NODE_BYTES, NodeView},
+    node::{LeafCopy, NodeView},
     value::{Held, Value},
 };
 use std::ops::Bound;
@@ -254,6 +254,10 @@ impl<'p, P: Pager> Cursor<'p, P> {
         let bytes = GROUPS_BYTES.get(self.groups).copied();
         let copied = copy_records(&place.node, (self.index, direction), bytes, &mut self.leaf);
         self.groups += 1;
+        // A range that is longer than its first group and comes to the end of the leaf will mostly go on beyond.
+        if self.groups == GROUPS_BYTES.len() && self.leaf.holds_end(direction == Direction::Forward) {
+            self.fetch_header(direction, 1);
+        }
         if copied.is_err() {
             // The leaf is not what it was: the copy is worthless, the place in it too.
             self.leave();
@@ -306,8 +310,19 @@ impl<'p, P: Pager> Cursor<'p, P> {
         };
         let sibling = self.place.as_ref().and_then(|place| place.sibling(direction));
         self.ahead.advance(&self.tree, direction, (&self.key, sibling), bound);
+        // A cursor that has come so far will want the leaves that come next. The headers are fetched first of all: the
+        // translation of a page's address takes longest, and the leaf is copied meanwhile.
+        let far = self.groups >= GROUPS_BYTES.len();
+        if far {
+            self.fetch_header(direction, 3);
+            if self.groups == GROUPS_BYTES.len() {
+                self.fetch_header(direction, 2);
+            }
+        }
         self.land(direction, sibling)?;
-        self.fetch_ahead(direction);
+        if far {
+            self.fetch_contents(direction);
+        }
         Ok(true)
     }
 
@@ -364,18 +379,22 @@ impl<'p, P: Pager> Cursor<'p, P> {
         }
     }
 
-    /// Fetches the leaves that come next into the processor's cache, if the cursor has come so far that they will be
-    /// wanted: what has to be read of a leaf before all else two leaves ahead, for the translation of its address takes
-    /// longest, and the rest of it one leaf ahead.
-    fn fetch_ahead(&self, direction: Direction) {
-        const FIRST_BYTES: usize = NodeView::<&[u8]>::GUIDE_BYTES;
-        let Some(place) = self.place.as_ref().filter(|_| self.groups > GROUPS_BYTES.len()) else { return };
-        let pager = self.tree.pager;
-        if let Some(page) = place.neighbour(direction, 2) {
-            pager.prefetch(page, 0, FIRST_BYTES);
+    /// Fetches what has to be read at first of the leaf so many ahead into the processor's cache.
+    fn fetch_header(&self, direction: Direction, distance: usize) {
+        let place = self.place.as_ref();
+        if let Some(page) = place.and_then(|place| place.neighbour(direction, distance)) {
+            self.tree.pager.prefetch(page, 0, NodeView::<&[u8]>::GUIDE_BYTES);
         }
-        if let Some(page) = place.neighbour(direction, 1) {
-            pager.prefetch(page, FIRST_BYTES, NODE_BYTES - FIRST_BYTES);
+    }
+
+    /// Fetches the rest of the next leaf, as far as it is in use, which its header says.
+    fn fetch_contents(&self, direction: Direction) {
+        let sibling = self.place.as_ref().and_then(|place| place.sibling(direction));
+        let Some((parent, at)) = sibling else { return };
+        if let Ok(Place { node, .. }) = self.tree.leaf_of(parent, at, Approach::InPassing) {
+            for bytes in NodeView::new(node.bytes()).bytes_in_use() {
+                self.tree.pager.prefetch(node.id(), bytes.start, bytes.len());
+            }
         }
     }
 

@@ -3,7 +3,8 @@
 //! The leaves are named by the node above them, of which this keeps a copy. What of them is not in memory is read in
 //! requests as large as consecutive pages allow, so many pages ahead as the *window* says. It begins small when a
 //! cursor has crossed its second leaf, so that short ranges read nothing for nothing. Whenever half of it has been passed
-//! it is doubled, up to 8 MiB or an eighth of the pool, and filled again, so that there is always something under way. Nothing is read beyond the cursor's range, and nothing more
+//! it is filled again, so that there is always something under way; once anything was missing it is doubled first, up to 8 MiB or
+//! an eighth of the pool. Nothing is read beyond the cursor's range, and nothing more
 //! once the cursor is dropped.
 //!
 //! The copy may be out of date, and lead to pages that are no leaves of this tree any more. That costs a read and does
@@ -44,6 +45,8 @@ pub(in crate::tree) struct ReadAhead<'p, P: Pager + 'p> {
     parent: Vec<u8>,
     /// The child of it that has to be looked at next.
     next: usize,
+    /// Whether anything was missing since the cursor began.
+    missed: bool,
     /// There is nothing more to be read ahead.
     exhausted: bool,
     /// The leaves ahead, the nearest first, and whether this scan has brought them in.
@@ -64,6 +67,7 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
             window: 0,
             parent: Vec::new(),
             next: 0,
+            missed: false,
             exhausted: false,
             ahead: VecDeque::new(),
             current: None,
@@ -78,6 +82,7 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
         self.crossed = 0;
         self.window = 0;
         self.parent.clear();
+        self.missed = false;
         self.exhausted = false;
         self.passed.extend(self.current.take());
         self.passed.extend(self.ahead.drain(..).filter_map(|(page, mine)| mine.then_some(page)));
@@ -158,7 +163,9 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
     /// Begins to read leaves until the window is full.
     fn fill(&mut self, tree: &Tree<'p, P>, bound: Option<&[u8]>) {
         let most = WINDOW_MAX.min(tree.pager.comfortable_pages() as usize).max(2);
-        self.window = (self.window * 2).max(WINDOW_FIRST).min(most);
+        // While all is in memory there is no reason to look further ahead.
+        let wider = if self.missed { self.window * 2 } else { self.window };
+        self.window = wider.max(WINDOW_FIRST).min(most);
         let (mut missing, mut wanted) = (Vec::new(), self.window.saturating_sub(self.ahead.len()));
         while wanted > 0 && !self.exhausted {
             let Some(page) = self.next_leaf(tree, bound) else { break };
@@ -172,6 +179,7 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
         if missing.is_empty() {
             return;
         }
+        self.missed = true;
         if self.reads.is_none() {
             // Without, the cursor reads leaf by leaf.
             self.reads = tree.pager.misses(DEPTH).ok();
