@@ -73,7 +73,7 @@ impl<'p, P: Pager> PageSet<'p, P> for Latched<'p, P> {
         stamp_lsn(self.0.page_mut(), lsn);
     }
 
-    #[inline]
+    #[inline(always)]
     fn release(self, pager: &'p P) -> Self::Seen {
         pager.relax(self.0)
     }
@@ -162,6 +162,7 @@ pub(crate) struct Recording<'p, P: Pager> {
 }
 
 impl<'p, P: Pager> Recording<'p, P> {
+    #[inline(always)]
     fn new(pager: &'p P, tree: PageId) -> Self {
         Self { pager, tree, record: Vec::new(), changed: false }
     }
@@ -347,14 +348,18 @@ impl<'p, P: Pager, H: PageSet<'p, P>> AtomicChange<'p, P, H> {
     }
 
     /// Ends the change: others see it from now on.
-    #[inline]
+    // Inlined as the only part that every change has, so that guards stay in registers.
+    #[inline(always)]
     pub fn commit(self) -> H::Seen {
         let Self { pages, mut recording } = self;
         recording.changed = false;
         if P::RECORDS {
             return Self::commit_recorded(pages, recording);
         }
-        pages.release(recording.pager)
+        let pager = recording.pager;
+        // There is no record to be freed.
+        std::mem::forget(recording);
+        pages.release(pager)
     }
 
     fn commit_recorded(mut pages: H, mut recording: Recording<'p, P>) -> H::Seen {

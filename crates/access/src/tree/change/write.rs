@@ -14,6 +14,7 @@ use crate::{
     node::{MAX_INLINE_RECORD_BYTES, MAX_INLINE_VALUE_BYTES, NodeError, NodeView, ValueKind},
 };
 use std::io::Read;
+use vellum_base::PageId;
 use vellum_pool::{Interrupt, OptimisticPage, Pager, PoolError};
 
 /// How often a record is tried in a leaf that is full and split, which takes a few times, or as many more as
@@ -246,7 +247,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         }
         let mut change = self.change(Latched::latch(leaf)?);
         let AtomicChange { pages: leaf, recording } = &mut change;
-        let old = if find.found { self.old_blob(leaf, find.index)? } else { None };
+        let old = if find.found { self.old_blob(leaf.id(), leaf.view(), find.index)? } else { None };
         if matches!(mode, Mode::Exchange(expected) if old != Some(expected)) {
             return Ok(WriteAttempt::Done(Written::Refused, None));
         }
@@ -283,7 +284,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         }
         let mut change = self.change(Latched::latch(find.leaf)?);
         let AtomicChange { pages: leaf, recording } = &mut change;
-        let old = self.old_blob(leaf, find.index)?;
+        let old = self.old_blob(leaf.id(), leaf.view(), find.index)?;
         recording.remove(leaf, find.index, key).map_err(|error| refused(leaf.id(), error))?;
         let sparse = is_sparse(leaf.view());
         change.commit();
@@ -291,13 +292,18 @@ impl<'p, P: Pager> Tree<'p, P> {
     }
 
     /// The blob that a record of a latched leaf refers to, which will be freed.
-    fn old_blob(&self, leaf: &Latched<'p, P>, index: usize) -> Result<Option<BlobReference>, Interrupt> {
-        match value_in(leaf.view(), index) {
+    fn old_blob(
+        &self,
+        id: PageId,
+        leaf: NodeView<&[u8]>,
+        index: usize,
+    ) -> Result<Option<BlobReference>, Interrupt> {
+        match value_in(leaf, index) {
             Some(StoredValue::Inline(_)) => Ok(None),
             Some(StoredValue::Blob(reference)) if self.pager.is_extent(reference.extent()) => {
                 Ok(Some(reference))
             }
-            _ => Err(damaged(leaf.id(), "a reference to a large value is damaged")),
+            _ => Err(damaged(id, "a reference to a large value is damaged")),
         }
     }
 }
