@@ -9,6 +9,7 @@
 //!
 //! Everything is written against [`vellum_pool::Pager`] and knows neither the pool nor files.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing))]
 
 mod blob;
 mod error;

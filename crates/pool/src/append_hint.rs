@@ -103,6 +103,7 @@ struct Alone(AppendHint);
 #[cfg(not(loom))]
 impl AppendHints {
     /// That of the calling thread, which others may share.
+    #[cfg_attr(not(test), expect(clippy::indexing_slicing, reason = "a remainder by the number of hints"))]
     #[inline]
     pub fn mine(&self) -> &AppendHint {
         use std::sync::atomic::AtomicUsize;

@@ -10,6 +10,7 @@
 #![warn(missing_docs)]
 // With loom, only what is modelled is compiled, and the models do not use all of it.
 #![cfg_attr(loom, allow(dead_code))]
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing))]
 
 mod append_hint;
 mod io;

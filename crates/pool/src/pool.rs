@@ -226,6 +226,7 @@ impl Pool {
     ///
     /// # Panics
     /// If `slot` is not below `ROOTS`.
+    #[cfg_attr(not(test), expect(clippy::indexing_slicing, reason = "the panic that is documented"))]
     pub fn root_slot(&self, slot: usize) -> u64 {
         assert!(slot < ROOTS, "a file has {ROOTS} roots");
         self.allocator.storage().lock_superblock().roots[slot]
@@ -238,6 +239,7 @@ impl Pool {
     ///
     /// # Panics
     /// If `slot` is not below `ROOTS`.
+    #[cfg_attr(not(test), expect(clippy::indexing_slicing, reason = "the panic that is documented"))]
     pub fn set_root_slot(&self, slot: usize, value: u64) -> Result<(), PoolError> {
         assert!(slot < ROOTS, "a file has {ROOTS} roots");
         self.allocator.evictor().admit_changes()?;

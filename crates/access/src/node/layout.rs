@@ -195,12 +195,14 @@ pub(super) const fn align(bytes: usize) -> usize {
 
 /// The base-2 logarithm of the number of slots between two hints. For a count beyond the limits something that means
 /// nothing.
+#[cfg_attr(not(test), expect(clippy::indexing_slicing, reason = "a remainder by the length"))]
 #[inline]
 pub(super) const fn hint_shift(count: usize) -> u32 {
     SHIFTS[count.wrapping_sub(1) / HINT_COUNT % SHIFTS.len()] as u32
 }
 
 /// The same for sixteen counts each, from 1 on.
+#[cfg_attr(not(test), expect(clippy::indexing_slicing, reason = "computed by the compiler"))]
 const SHIFTS: [u8; 32] = {
     let mut shifts = [0; 32];
     let mut index = 1;

@@ -72,17 +72,18 @@ impl Superblock {
             PageHeader { extent: Extent::page(self.page()), lsn: Lsn(0), kind: PageKind::SUPERBLOCK };
         header.write(bytes);
         let map = self.space_map.unwrap_or(Extent { head: PageId(0), pages: 0 });
-        bytes[32..40].copy_from_slice(&MAGIC);
-        bytes[40..44].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
-        bytes[44..48].copy_from_slice(&(PAGE_SIZE as u32).to_le_bytes());
-        bytes[48..56].copy_from_slice(&self.generation.to_le_bytes());
+        let Some(page) = bytes.first_chunk_mut::<PAGE_SIZE>() else { panic!("a superblock is a page") };
+        page[32..40].copy_from_slice(&MAGIC);
+        page[40..44].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+        page[44..48].copy_from_slice(&(PAGE_SIZE as u32).to_le_bytes());
+        page[48..56].copy_from_slice(&self.generation.to_le_bytes());
         let state = if self.closed { STATE_CLOSED } else { STATE_IN_USE };
-        bytes[56..60].copy_from_slice(&state.to_le_bytes());
-        bytes[64..80].copy_from_slice(&self.application);
-        bytes[80..88].copy_from_slice(&map.head.0.to_le_bytes());
-        bytes[88..92].copy_from_slice(&map.pages.to_le_bytes());
-        bytes[96..104].copy_from_slice(&self.end.to_le_bytes());
-        for (root, target) in self.roots.iter().zip(bytes[104..232].chunks_exact_mut(8)) {
+        page[56..60].copy_from_slice(&state.to_le_bytes());
+        page[64..80].copy_from_slice(&self.application);
+        page[80..88].copy_from_slice(&map.head.0.to_le_bytes());
+        page[88..92].copy_from_slice(&map.pages.to_le_bytes());
+        page[96..104].copy_from_slice(&self.end.to_le_bytes());
+        for (root, target) in self.roots.iter().zip(page[104..232].chunks_exact_mut(8)) {
             target.copy_from_slice(&root.to_le_bytes());
         }
         stamp_checksum(bytes);
@@ -107,12 +108,11 @@ impl Superblock {
             return Decoded::Damaged;
         }
         let map = Extent { head: PageId(bytes.u64_at(80)), pages: bytes.u32_at(88) };
-        let mut application = [0; APPLICATION_BYTES];
-        application.copy_from_slice(&bytes[64..80]);
+        let application = bytes.get(64..).and_then(|rest| rest.first_chunk::<APPLICATION_BYTES>());
         Decoded::Valid(Self {
             generation: bytes.u64_at(48),
             closed: bytes.u32_at(56) == STATE_CLOSED,
-            application,
+            application: application.copied().unwrap_or_default(),
             space_map: (map.pages > 0).then_some(map),
             end: bytes.u64_at(96),
             roots: std::array::from_fn(|index| bytes.u64_at(104 + 8 * index)),

@@ -329,18 +329,17 @@ impl Bytes for OptimisticBytes<'_> {
     #[inline]
     fn compare(self, at: usize, length: usize, other: &[u8]) -> Comparison {
         let (at, length) = Self::cut(at, length);
-        let common = length.min(other.len());
-        let mut done = 0;
-        while let Some(theirs) = other[done..common].first_chunk::<8>() {
-            let ours = self.word(at + done).swap_bytes();
-            match ours.cmp(&u64::from_be_bytes(*theirs)) {
-                Comparison::Equal => done += 8,
+        let (words, rest) = other.get(..length).unwrap_or(other).as_chunks::<8>();
+        let mut at = at;
+        for theirs in words {
+            match self.word(at).swap_bytes().cmp(&u64::from_be_bytes(*theirs)) {
+                Comparison::Equal => at += 8,
                 unequal => return unequal,
             }
         }
-        while done < common {
-            match self.u8_at(at + done).cmp(&other[done]) {
-                Comparison::Equal => done += 1,
+        for theirs in rest {
+            match self.u8_at(at).cmp(theirs) {
+                Comparison::Equal => at += 1,
                 unequal => return unequal,
             }
         }

@@ -98,6 +98,7 @@ impl ParkingLot {
         bucket.condition.notify_all();
     }
 
+    #[cfg_attr(not(test), expect(clippy::indexing_slicing, reason = "a remainder by the number of buckets"))]
     fn bucket(&self, page: PageId) -> &Bucket {
         let hash = page.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         &self.buckets[hash as usize % BUCKETS]

@@ -49,7 +49,7 @@ impl ResidentSet {
         debug_assert!(extent.head.0 <= PAGE_ID_MAX && extent.pages >= 1 && extent.pages <= EXTENT_PAGES_MAX);
         let entry = ((extent.pages as u64) << PAGE_BITS) | extent.head.0;
         for probe in 0..=self.mask {
-            let slot = &self.slots[((Self::home(extent.head) + probe) & self.mask) as usize];
+            let slot = self.slot(Self::home(extent.head) + probe);
             // Relaxed throughout: a slot carries no data beside itself, and what an entry leads to is
             // protected by the latch of the page, which orders.
             if slot.load(Ordering::Relaxed) != EMPTY {
@@ -68,7 +68,7 @@ impl ResidentSet {
 
     /// The slot in which an extent that begins here will be, most likely: to be fetched into the processor's cache.
     pub fn likely_slot(&self, head: PageId) -> &AtomicU64 {
-        &self.slots[(Self::home(head) & self.mask) as usize]
+        self.slot(Self::home(head))
     }
 
     /// Takes an extent out and says how long it was; the caller holds its exclusive latch.
@@ -76,7 +76,7 @@ impl ResidentSet {
     /// Returns `None` if it is not in the set, after a look at all of it: the pool never asks that.
     pub fn remove(&self, head: PageId) -> Option<Extent> {
         for probe in 0..=self.mask {
-            let slot = &self.slots[((Self::home(head) + probe) & self.mask) as usize];
+            let slot = self.slot(Self::home(head) + probe);
             let entry = slot.load(Ordering::Relaxed);
             if entry == EMPTY && planted(Bug::RemoveStopsAtEmpty) {
                 return None;
@@ -93,8 +93,8 @@ impl ResidentSet {
     /// Whether exactly this extent is in the set; the caller holds its exclusive latch, and some extent that
     /// begins at its head is in the set.
     pub fn contains(&self, extent: Extent) -> bool {
-        let probes = (0..=self.mask).map(|probe| (Self::home(extent.head) + probe) & self.mask);
-        let mut entries = probes.map(|slot| self.slots[slot as usize].load(Ordering::Relaxed));
+        let slots = (0..=self.mask).map(|probe| self.slot(Self::home(extent.head) + probe));
+        let mut entries = slots.map(|slot| slot.load(Ordering::Relaxed));
         entries
             .find(|entry| *entry != EMPTY && entry & PAGE_MASK == extent.head.0)
             .is_some_and(|entry| Self::extent(entry) == extent)
@@ -103,7 +103,7 @@ impl ResidentSet {
     /// Shows each extent in `slots` slots from slot `start` on, counted around the end, to `visit`.
     pub fn visit(&self, start: u64, slots: usize, mut visit: impl FnMut(Extent)) {
         for slot in start..start + slots as u64 {
-            let entry = self.slots[(slot & self.mask) as usize].load(Ordering::Relaxed);
+            let entry = self.slot(slot).load(Ordering::Relaxed);
             if entry != EMPTY {
                 visit(Self::extent(entry));
             }
@@ -117,6 +117,16 @@ impl ResidentSet {
 
     fn extent(entry: u64) -> Extent {
         Extent { head: PageId(entry & PAGE_MASK), pages: (entry >> PAGE_BITS) as u32 }
+    }
+
+    /// The slot of this number, counted around the end.
+    #[cfg_attr(
+        not(test),
+        expect(clippy::indexing_slicing, reason = "there are as many slots as the mask lets through")
+    )]
+    #[inline]
+    fn slot(&self, number: u64) -> &AtomicU64 {
+        &self.slots[(number & self.mask) as usize]
     }
 
     /// Where the search for a page begins, modulo the number of slots.

@@ -152,9 +152,10 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
         let checked = check_key(key.as_ref());
         let request = Some((key, task));
         let operation = Operation { tree, request, tag, state: State::START, misses: 0 };
-        let place = match self.free.pop() {
-            Some(place) => {
-                self.operations[place] = operation;
+        let free = self.free.pop().and_then(|place| Some((place, self.operations.get_mut(place)?)));
+        let place = match free {
+            Some((place, vacant)) => {
+                *vacant = operation;
                 place
             }
             None => {
