@@ -89,18 +89,19 @@ static pmd_t *find_pmd(struct mm_struct *mm, unsigned long addr,
 	p4d_t *p4d;
 	pud_t *pud;
 
+	/* Each level ends within the one above; a folded one ends nowhere. */
 	*next = pgd_addr_end(addr, end);
 	if (pgd_none(*pgd) || pgd_bad(*pgd))
 		return NULL;
 	p4d = p4d_offset(pgd, addr);
-	*next = p4d_addr_end(addr, end);
+	*next = p4d_addr_end(addr, *next);
 	if (p4d_none(*p4d) || p4d_bad(*p4d))
 		return NULL;
 	pud = pud_offset(p4d, addr);
-	*next = pud_addr_end(addr, end);
+	*next = pud_addr_end(addr, *next);
 	if (pud_none(*pud) || pud_bad(*pud))
 		return NULL;
-	*next = pmd_addr_end(addr, end);
+	*next = pmd_addr_end(addr, *next);
 	return pmd_offset(pud, addr);
 }
 

@@ -1,53 +1,8 @@
 //! What may be written on the command line, as far as commands share it.
 
-use crate::{
-    commands::{delete, get, import, load, pmem, put, scan, stat, tables, tour, verify},
-    failure::Failure,
-    size,
-    text::Form,
-};
-use clap::{Parser as _, error::ErrorKind};
-use std::{path::PathBuf, process::ExitCode};
+use crate::{size, text::Form};
+use std::path::PathBuf;
 use vellum::{IoEngine, Options, ReleaseMethod};
-
-const ABOUT: &str = "\
-Vellum keeps ordered tables of keys and values in one file, which may be much larger than memory.
-
-Keys and values that are not text are written with escapes, in arguments and in results alike: \\xNN is the \
-byte with these two hexadecimal digits, \\n, \\r, \\t and \\0 are what they are elsewhere, and \\\\ is a backslash. \
---hex and --raw change that. Sizes are written like 4096, 64MiB or 1GiB.";
-
-const EXIT_CODES: &str = "\
-Exit codes:
-    0  done
-    1  the answer is no: there is no such key, or no such table
-    2  the command makes no sense as it was given
-    3  the database is damaged, was not closed cleanly, or is not a database of Vellum
-    4  another process is using the database
-    5  no room: the disk, the file size limit, memory or the pool is full
-    6  a file cannot be found, opened, read or written
-  130  interrupted by Ctrl-C or a request to terminate
-
-Examples:
-  vellum tour                                     import /usr/share, compare it, and show figures
-  vellum import data.vellum ./documents           store a directory tree
-  vellum get data.vellum letters/1.txt            print a value
-  vellum scan data.vellum --prefix letters/       list keys and values
-  vellum verify data.vellum                       check every page
-  vellum help import                              all about a command";
-
-/// Everything.
-#[derive(clap::Parser)]
-#[command(name = "vellum", version, about = "Work with databases of Vellum", long_about = ABOUT)]
-#[command(after_help = EXIT_CODES)]
-pub struct Arguments {
-    /// What applies to all commands.
-    #[command(flatten)]
-    pub general: General,
-    /// What to do.
-    #[command(subcommand)]
-    pub command: Command,
-}
 
 /// What applies to all commands.
 #[derive(clap::Args)]
@@ -58,59 +13,6 @@ pub struct General {
     /// Print results and errors only: no progress, no remarks
     #[arg(long, short, global = true)]
     pub quiet: bool,
-}
-
-/// The commands.
-#[derive(clap::Subcommand)]
-pub enum Command {
-    /// Import a directory into a new database, compare it, read it, and show figures
-    Tour(tour::Arguments),
-    /// Store the regular files under a directory: relative path to contents
-    Import(import::Arguments),
-    /// Store sorted lines of keys and values in an empty table, at once
-    Load(load::Arguments),
-    /// Print the value of a key
-    Get(get::Arguments),
-    /// Store a value under a key
-    Put(put::Arguments),
-    /// Remove a key and its value
-    Delete(delete::Arguments),
-    /// List the entries of a table, or of a range of keys
-    Scan(scan::Arguments),
-    /// List the tables
-    Tables(tables::Arguments),
-    /// Show how large a database is, and how it is read and written here
-    Stat(stat::Arguments),
-    /// Check every page, every structure and every checksum
-    Verify(verify::Arguments),
-    /// Work with stores of persistent memory
-    Pmem(pmem::Arguments),
-}
-
-/// Reads the command line. If it makes no sense, or asks for help, that is told, and the exit code is returned.
-pub fn parse() -> Result<Arguments, ExitCode> {
-    Arguments::try_parse().map_err(|error| {
-        // What was understood of a command line that makes no sense is not known, so the option is looked for.
-        let json = std::env::args_os().take_while(|word| word != "--").any(|word| word == "--json");
-        if json && error.use_stderr() {
-            return Failure::usage(message(&error)).report(true);
-        }
-        // With the output closed there is nobody to tell.
-        let _ = error.print();
-        ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
-    })
-}
-
-/// What is wrong with a command line, without the usage and the hints that follow for people.
-fn message(error: &clap::Error) -> String {
-    let kind = error.kind();
-    if matches!(kind, ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand) {
-        return "a command is missing; `vellum help` lists them".to_owned();
-    }
-    let text = error.render().to_string();
-    let text = text.split("\n\nUsage:").next().unwrap_or_default();
-    let text = text.split("\n\nFor more information").next().unwrap_or_default();
-    text.strip_prefix("error: ").unwrap_or(text).trim().to_owned()
 }
 
 /// An I/O engine that can be asked for. The simulated one is for tests of the library.
@@ -164,11 +66,14 @@ impl EngineArguments {
     }
 }
 
+/// The table that is meant when none is named.
+pub const DEFAULT_TABLE: &str = "main";
+
 /// Which table.
 #[derive(clap::Args)]
 pub struct TableArguments {
     /// The table
-    #[arg(long, value_name = "NAME", default_value = crate::store::DEFAULT_TABLE)]
+    #[arg(long, value_name = "NAME", default_value = DEFAULT_TABLE)]
     pub table: String,
 }
 

@@ -1,7 +1,8 @@
 //! The command line of Vellum: `vellum tour`, `import`, `load`, `get`, `put`, `delete`, `scan`, `tables`,
 //! `stat`, `verify`, `pmem`.
 //!
-//! Each command is a module of [`commands`]; what they share is beside it: [`text`] (how bytes are written and
+//! [`command_line`] reads what was asked and runs it. Each command is a module of [`commands`]; what they share is
+//! beside it: [`arguments`], [`text`] (how bytes are written and
 //! read as text), [`size`], [`store`] (how databases are opened and closed), [`files`] (walking and reading
 //! what is imported), [`importer`], [`workers`], [`progress`], [`output`], [`signals`], and [`failure`] (messages and exit
 //! codes).
@@ -11,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod arguments;
+mod command_line;
 mod commands;
 mod failure;
 mod files;
@@ -26,11 +28,11 @@ mod workers;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let arguments = match arguments::parse() {
+    let arguments = match command_line::parse() {
         Ok(arguments) => arguments,
         Err(code) => return code,
     };
-    match commands::run(&arguments) {
+    match command_line::run(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(arguments.general.json),
     }

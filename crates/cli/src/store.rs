@@ -17,8 +17,6 @@ use vellum::{
 };
 use vellum_base::shown;
 
-/// The table that is meant when none is named.
-pub const DEFAULT_TABLE: &str = "main";
 /// How many bytes of a value are looked at at once.
 pub const PART_BYTES: usize = 64 << 10;
 

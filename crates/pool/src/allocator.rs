@@ -205,7 +205,8 @@ impl Allocator {
 
     /// Frees an extent to which nothing refers any more, now or when its last reader has gone.
     pub(crate) fn discard(&self, extent: Extent) -> Result<(), PoolError> {
-        self.evictor().admit_changes()?;
+        // The change that took the last reference away was admitted, and this is a part of it.
+        self.storage().mark_in_use()?;
         // The bounds are checked before the state is looked at. What waits to be freed is nobody's any more: the second of
         // two frees would hit the extent that is given its place between them.
         let is_pending = lock(&self.pending_frees).contains(&extent);

@@ -346,7 +346,6 @@ fn after_a_failed_sync_nothing_is_changed_any_more() {
     assert!(matches!(pool.exclusive(single).map(drop), Err(PoolError::Sync(_))));
     assert!(matches!(pool.allocate(1, PageKind::USER).map(drop), Err(PoolError::Sync(_))));
     assert!(matches!(pool.stream(3, PageKind::USER).map(drop), Err(PoolError::Sync(_))));
-    assert!(matches!(pool.discard(triple), Err(PoolError::Sync(_))));
     assert!(matches!(pool.set_root_slot(0, 1), Err(PoolError::Sync(_))));
     assert!(matches!(pool.checkpoint(), Err(PoolError::Sync(_))));
     // What there is can be read.

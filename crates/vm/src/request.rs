@@ -11,7 +11,7 @@ pub enum Operation {
     Write,
 }
 
-/// One of a batch of reads and writes, see [`File::run`].
+/// One of a batch of reads and writes, see [`File::run`](crate::File::run).
 #[derive(Debug)]
 pub struct Request {
     /// Whether to read or write.

@@ -31,7 +31,10 @@ pub fn check() -> Result<(), String> {
     );
     if problems.is_empty() {
         println!("   {} crates depend only on layers to their left", packages.len());
-        println!("   {} circles of modules, each allowed for a reason", found.len());
+        match found.len() {
+            0 => println!("   their modules form no circles"),
+            count => println!("   {count} circles of modules, each allowed for a reason"),
+        }
         return Ok(());
     }
     Err(problems.join("\n"))

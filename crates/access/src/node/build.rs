@@ -1,11 +1,11 @@
 //! Building a node from others: what compaction, splits and merges have in common.
 
-use super::edit::NodeMut;
 use super::fault::{NodeError, NodeFault};
 use super::frame::Frame;
 use super::layout::*;
 use super::shape::{Shape, check_record, entry_bytes};
 use super::view::{NodeView, child_place};
+use super::write::NodeMut;
 use std::ops::Range;
 use vellum_base::PageId;
 

@@ -4,95 +4,11 @@ use super::fault::{NodeError, NodeFault};
 use super::frame::Frame;
 use super::layout::*;
 use super::shape::{Shape, check_record, entry_bytes};
-use super::view::{NodeView, ValueKind, child_place};
-use vellum_base::{Bytes, HEADER_BYTES, PageId};
+use super::view::child_place;
+use super::write::NodeMut;
+use vellum_base::PageId;
 
-/// A node to change, under an exclusive latch.
-///
-/// No method panics or writes to the page header (bytes 0..32), whatever the bytes are; a damaged page gives
-/// a [`NodeFault`] or stays damaged. The gateway records the change and sets the LSN of the page.
-#[derive(Debug)]
-pub struct NodeMut<'a> {
-    pub(super) bytes: &'a mut [u8],
-}
-
-impl<'a> NodeMut<'a> {
-    /// Takes the bytes of a whole page for a node.
-    #[inline]
-    pub fn new(bytes: &'a mut [u8]) -> Self {
-        Self { bytes }
-    }
-
-    /// Makes an empty node of the page, whose header it leaves alone, with the fences given (`None` is
-    /// infinite). The last child is for inner nodes; a leaf ignores it.
-    ///
-    /// # Errors
-    /// If `bytes` is not one page, a fence is longer than [`MAX_KEY_BYTES`], or they are out of order.
-    pub fn init(
-        bytes: &'a mut [u8],
-        level: u8,
-        lower: Option<&[u8]>,
-        upper: Option<&[u8]>,
-        upper_child: PageId,
-    ) -> Result<Self, NodeFault> {
-        let mut node = Self { bytes };
-        node.fill_zero();
-        node.write_frame(level, &Frame::plain(lower, upper), upper_child)?;
-        node.write_hints(0);
-        Ok(node)
-    }
-
-    /// [`NodeMut::init`] with a prefix, which the fences begin with, for a page that is zero, and without the hints.
-    pub(super) fn write_frame<K: AsRef<[u8]>>(
-        &mut self,
-        level: u8,
-        frame: &Frame<K>,
-        upper_child: PageId,
-    ) -> Result<(), NodeFault> {
-        let node = self;
-        if node.bytes.len() != NODE_BYTES {
-            return Err(NodeFault::Size { bytes: node.bytes.len() });
-        }
-        let (lower, upper) = (frame.lower.as_ref().map(K::as_ref), frame.upper.as_ref().map(K::as_ref));
-        let flags =
-            if lower.is_some() { FLAG_LOWER } else { 0 } | if upper.is_some() { FLAG_UPPER } else { 0 };
-        let prefix = frame.prefix.as_ref();
-        // Without a lower fence, the prefix alone stands in its place.
-        let (low, high) = (lower.unwrap_or(prefix), upper.unwrap_or(&[]));
-        if low.len() > MAX_KEY_BYTES || high.len() > MAX_KEY_BYTES {
-            return Err(NodeFault::Fences { flags, lower: low.len(), upper: high.len() });
-        }
-        if lower.is_some() && upper.is_some() && low >= high {
-            return Err(NodeFault::FenceOrder);
-        }
-        let prefix_length = prefix.len();
-        if !low.starts_with(prefix) || upper.is_some_and(|upper| !upper.starts_with(prefix)) {
-            return Err(NodeFault::Prefix { length: prefix_length });
-        }
-        let high_rest = high.get(prefix_length..).unwrap_or(&[]);
-        let fences = fence_bytes(low.len(), high.len(), prefix_length);
-        node.put_u16(PREFIX_LENGTH_AT, prefix_length);
-        node.put(LEVEL_AT, &[level]);
-        node.put(FLAGS_AT, &[flags]);
-        node.put_u16(HEAP_START_AT, NODE_BYTES - fences);
-        node.put_u64(PREFIX_WORD_AT, key_word(prefix));
-        node.put_u16(LOWER_LENGTH_AT, low.len());
-        node.put_u16(UPPER_LENGTH_AT, high.len());
-        node.put_u16(HEAP_USED_AT, fences);
-        node.put(NODE_BYTES - low.len(), low);
-        node.put(NODE_BYTES - low.len() - high_rest.len(), high_rest);
-        if level > 0 {
-            node.put_u64(child_place(0), upper_child.0);
-        }
-        Ok(())
-    }
-
-    /// The node to read from.
-    #[inline]
-    pub fn view(&self) -> NodeView<&[u8]> {
-        NodeView::new(self.bytes)
-    }
-
+impl NodeMut<'_> {
     /// Adds a record to a leaf, compacting it if need be, and returns its slot.
     ///
     /// # Errors
@@ -296,14 +212,6 @@ impl<'a> NodeMut<'a> {
         })
     }
 
-    /// Checks the header, and that the node is a leaf or not.
-    #[inline]
-    pub(super) fn shape(&self, leaf: bool) -> Result<Shape, NodeFault> {
-        let shape = Shape::read(self.bytes)?;
-        let level = shape.word.level();
-        if leaf == (level == 0) { Ok(shape) } else { Err(NodeFault::Level { level }) }
-    }
-
     /// The slot `index`, whose record has been checked to lie in the heap.
     fn record(&self, shape: &Shape, index: usize) -> Result<Slot, NodeFault> {
         if index >= shape.count {
@@ -467,15 +375,6 @@ impl<'a> NodeMut<'a> {
         Ok(())
     }
 
-    /// Copies another node over this one, except for the page header.
-    pub(super) fn take_over(&mut self, other: &[u8]) {
-        if let (Some(to), Some(from)) = (self.bytes.get_mut(HEADER_BYTES..), other.get(HEADER_BYTES..))
-            && to.len() == from.len()
-        {
-            to.copy_from_slice(from);
-        }
-    }
-
     /// Accounts for a slot that has been closed at `index`.
     fn forget(&mut self, shape: &Shape, index: usize, slot: Slot) {
         let record = slot.record_bytes();
@@ -498,58 +397,6 @@ impl<'a> NodeMut<'a> {
     fn write_hints_of_change(&mut self, index: usize, count_before: usize) {
         let shift = hint_shift(self.view().count());
         self.write_hints(if shift == hint_shift(count_before) { index >> shift } else { 0 });
-    }
-
-    /// Sets the hints from number `first` on from the slots.
-    pub(super) fn write_hints(&mut self, first: usize) {
-        let view = self.view();
-        let (count, stride) = (view.count(), view.word().stride());
-        let shift = hint_shift(count);
-        let mut hints = [u32::MAX.to_le_bytes(); HINT_COUNT];
-        let changed = hints.get_mut(first..).unwrap_or_default();
-        for (index, hint) in (first..count >> shift).zip(&mut *changed) {
-            let slot = ((index + 1) << shift) - 1;
-            *hint = view.bytes.u32_at(SLOTS_AT + slot * stride + 4).to_le_bytes();
-        }
-        self.put(HINTS_AT + 4 * first, changed.as_flattened());
-    }
-
-    pub(super) fn put_record(&mut self, at: usize, value: &[u8], rest: &[u8]) {
-        let tail = rest.get(HEAD_BYTES..).unwrap_or(&[]);
-        let end = align(at + value.len() + tail.len());
-        let Some(record) = self.bytes.get_mut(at..end).filter(|_| at >= HEADER_BYTES) else { return };
-        fill_record(record, value, tail);
-    }
-
-    pub(super) fn put_u16(&mut self, at: usize, value: usize) {
-        self.put(at, &(value as u16).to_le_bytes());
-    }
-
-    pub(super) fn put_u64(&mut self, at: usize, value: u64) {
-        self.put(at, &value.to_le_bytes());
-    }
-
-    /// Copies `from` to `at`, if that is in the page and behind the page header.
-    pub(super) fn put(&mut self, at: usize, from: &[u8]) {
-        if at >= HEADER_BYTES
-            && let Some(to) = self.bytes.get_mut(at..).and_then(|rest| rest.get_mut(..from.len()))
-        {
-            to.copy_from_slice(from);
-        }
-    }
-
-    /// Moves the bytes from `start` to `end` to `to`, if that is in the page and behind the page header.
-    pub(super) fn shift(&mut self, start: usize, end: usize, to: usize) {
-        let length = end.saturating_sub(start);
-        if start >= HEADER_BYTES && to >= HEADER_BYTES && start.max(to) + length <= self.bytes.len() {
-            self.bytes.copy_within(start..start + length, to);
-        }
-    }
-
-    pub(super) fn fill_zero(&mut self) {
-        if let Some(body) = self.bytes.get_mut(HEADER_BYTES..) {
-            body.fill(0);
-        }
     }
 }
 

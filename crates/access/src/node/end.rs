@@ -5,13 +5,13 @@
 //! and the tails cut in place.
 
 use super::build::Builder;
-use super::edit::NodeMut;
 use super::fault::{NodeError, NodeFault};
 use super::frame::Frame;
 use super::layout::*;
 use super::separator::shortest_separator;
 use super::shape::{Shape, check_record};
 use super::view::NodeView;
+use super::write::NodeMut;
 use vellum_base::{Bytes, PageId};
 
 /// How many records may go into the leaf beyond, where the new fence takes more bytes than are free.
@@ -56,7 +56,7 @@ impl NodeView<&[u8]> {
     /// the fence there.
     ///
     /// Nothing if `incoming` does not lie beyond its last key, or if the leaf cannot end near that with at least the prefix
-    /// that it has: then it is for [`NodeMut::choose_separator`].
+    /// that it has: then it is for [`NodeView::choose_separator`].
     ///
     /// # Errors
     /// A fault, if the node is damaged.

@@ -1,6 +1,5 @@
 //! Where things are in the page; see the tables in the documentation of the parent module.
 
-use super::ValueKind;
 use vellum_base::{HEADER_BYTES, PAGE_SIZE};
 
 /// The size of a node in bytes: one page.
@@ -177,6 +176,15 @@ impl Slot {
     pub fn record_bytes(self) -> usize {
         align(self.value_length() + self.tail_length())
     }
+}
+
+/// What the bytes of a value mean.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ValueKind {
+    /// They are the value.
+    Inline,
+    /// They are a reference of [`BLOB_REFERENCE_BYTES`] bytes to the value; this module does not look at it.
+    Blob,
 }
 
 /// What the slot says of a value, or nothing if the value is too long or no blob reference.

@@ -10,7 +10,6 @@ use super::fault::NodeError;
 use super::frame::Frame;
 use super::layout::*;
 use super::separator::shortest_separator;
-use super::view::ValueKind;
 use vellum_base::PageId;
 
 /// Records that will be a leaf.

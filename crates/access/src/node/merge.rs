@@ -1,12 +1,12 @@
 //! Merging a node with its right neighbour.
 
 use super::build::Builder;
-use super::edit::NodeMut;
 use super::fault::{NodeError, NodeFault};
 use super::frame::Frame;
 use super::layout::*;
 use super::shape::Shape;
 use super::view::{NodeView, child_place};
+use super::write::NodeMut;
 use vellum_base::PageId;
 
 /// Whether [`NodeMut::merge_from_right`] would succeed: both are sound, neighbours at `separator`, and their

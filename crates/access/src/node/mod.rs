@@ -95,6 +95,7 @@ mod shape;
 mod split;
 mod validate;
 mod view;
+mod write;
 
 #[cfg(test)]
 mod search_tests;
@@ -102,16 +103,16 @@ mod search_tests;
 mod tests;
 
 pub use copy::LeafCopy;
-pub use edit::NodeMut;
 pub use end::End;
 pub use fault::{NodeError, NodeFault};
 pub(crate) use inner_builder::InnerBuilder;
 pub use layout::{
     BLOB_REFERENCE_BYTES, MAX_INLINE_RECORD_BYTES, MAX_INLINE_VALUE_BYTES, MAX_INNER_COUNT, MAX_KEY_BYTES,
-    MAX_LEAF_COUNT, NODE_BYTES,
+    MAX_LEAF_COUNT, NODE_BYTES, ValueKind,
 };
 pub(crate) use leaf_builder::LeafBuilder;
 pub use merge::can_merge;
 pub use separator::shortest_separator;
 pub use split::Split;
-pub use view::{Find, NodeView, ValueAt, ValueKind};
+pub use view::{Find, NodeView, ValueAt};
+pub use write::NodeMut;

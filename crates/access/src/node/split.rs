@@ -1,7 +1,6 @@
 //! Splitting a full node.
 
 use super::build::Builder;
-use super::edit::NodeMut;
 use super::end::MOVED_MAX;
 use super::fault::{NodeError, NodeFault};
 use super::frame::Frame;
@@ -9,6 +8,7 @@ use super::layout::*;
 use super::separator::{separator_behind_run, separator_length, shortest_separator};
 use super::shape::Shape;
 use super::view::{Find, NodeView, child_place};
+use super::write::NodeMut;
 use std::ops::Range;
 use vellum_base::PageId;
 

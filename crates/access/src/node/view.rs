@@ -13,15 +13,6 @@ pub struct Find {
     pub found: bool,
 }
 
-/// What the bytes of a value mean.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ValueKind {
-    /// They are the value.
-    Inline,
-    /// They are a reference of [`BLOB_REFERENCE_BYTES`] bytes to the value; this module does not look at it.
-    Blob,
-}
-
 /// Where a value lies in the page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ValueAt {

@@ -66,7 +66,7 @@ pub(crate) struct Outage {
 }
 
 impl Outage {
-    /// Whether all writes failed when they were tried last.
+    /// Whether most writes failed when they were tried last.
     #[inline]
     pub(crate) fn lasts(&self) -> bool {
         // Relaxed: what depends on it is only how soon somebody tries again.
@@ -79,7 +79,7 @@ impl Outage {
         self.lasts() && lock(&self.last).as_ref().is_some_and(is_recent)
     }
 
-    /// Nothing could be written in an attempt that began at `begun`.
+    /// Hardly anything could be written in an attempt that began at `begun`.
     pub(crate) fn begins(&self, extent: Extent, source: &io::Error, begun: Instant) {
         let mut last = lock(&self.last);
         *last = Some(Last { extent, failure: Failure::new(source, begun), again: self.lasts() });

@@ -41,7 +41,7 @@ pub(super) fn write_back(
         // overlap.
         unsafe { storage.file().run(&mut requests) };
     }
-    let mut written = 0;
+    let (mut written, mut failures) = (0, 0);
     let mut extents = latched.into_iter().peekable();
     for request in requests {
         let end = request.offset + request.bytes as u64;
@@ -50,6 +50,7 @@ pub(super) fn write_back(
             let failed = matches!(result, Err(PoolError::Log(_))) || request.result.is_err();
             let kept = if failed {
                 counters.write_errors.add(1);
+                failures += 1;
                 false
             } else {
                 written += 1;
@@ -66,7 +67,8 @@ pub(super) fn write_back(
             }
         }
     }
-    if written > 0 {
+    // Some places may be writable all the time, as those are that have storage already.
+    if written > 0 && written >= failures {
         storage.outage().ends();
     } else if let Err(PoolError::Write { extent, source }) = &result {
         storage.outage().begins(*extent, source, begun);

@@ -21,8 +21,9 @@ pub struct Faults {
     pub read_error: f64,
     /// A write fails with EIO, having written any of its sectors.
     pub write_error: f64,
-    /// A write fails with ENOSPC and changes nothing: growing reserved no storage, or a quota is used up.
-    pub no_space: bool,
+    /// A write beyond so many bytes fails with ENOSPC and changes nothing: growing reserved no storage, or a quota is
+    /// used up.
+    pub reserved_bytes: Option<u64>,
     /// A sync fails with EIO. Any of what was to become durable will not become so by a later sync either.
     pub sync_error: f64,
     /// Growing or cutting fails with EIO and changes nothing.

@@ -17,8 +17,8 @@ use std::time::Duration;
 /// A file in memory that fails as it is told to, the same way each time for the same seed.
 ///
 /// Clones share the contents, so a test keeps one while the code it tests owns another. As a test double it
-/// is strict: offsets, lengths and addresses that are not multiples of [`PAGE_SIZE`], and requests of one
-/// batch that overlap, are panics.
+/// is strict: offsets, lengths and addresses that are not multiples of
+/// [`PAGE_SIZE`](vellum_base::PAGE_SIZE), and requests of one batch that overlap, are panics.
 ///
 /// # Examples
 /// Data that was not synced does not survive every crash:

@@ -139,7 +139,9 @@ impl Disk {
         };
         let fails = random.chance(probability) || scheduled;
         let delay_max = file.faults.delay_max;
-        if operation == FileOperation::Write && file.faults.no_space {
+        let end = offset + bytes as u64;
+        let refused = file.faults.reserved_bytes.is_some_and(|reserved| end > reserved);
+        if operation == FileOperation::Write && refused {
             self.note(index, operation, offset, bytes, "ENOSPC");
             return Err(io::Error::from_raw_os_error(libc::ENOSPC));
         }

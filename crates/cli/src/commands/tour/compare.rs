@@ -2,6 +2,7 @@
 
 use super::{ATTRIBUTES_TABLE, Tour};
 use crate::{
+    arguments::DEFAULT_TABLE,
     failure::{Failure, Result},
     files::{self, Attributes},
     progress::Progress,
@@ -107,7 +108,7 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Comparison {
     /// Compares everything.
     pub fn run(tour: &Tour<'_>, database: &Database) -> Result<Self> {
-        let table = store::table(database, store::DEFAULT_TABLE)?;
+        let table = store::table(database, DEFAULT_TABLE)?;
         let attributes = store::table(database, ATTRIBUTES_TABLE)?;
         let progress = Progress::bytes(tour.general.quiet, "comparing", Some(tour.source.bytes));
         let comparer = Comparer {
@@ -303,7 +304,7 @@ mod tests {
         std::fs::create_dir(&root).unwrap();
         let place = Place::prepare(&directory.path().join("d"), false).unwrap();
         let database = Database::create(&place.path, &Options::default()).unwrap();
-        let table = database.create_table(store::DEFAULT_TABLE).unwrap();
+        let table = database.create_table(DEFAULT_TABLE).unwrap();
         let attributes = database.create_table(ATTRIBUTES_TABLE).unwrap();
         let large = vec![7; 100_000];
         for (name, contents, stored) in [

@@ -7,12 +7,13 @@
 
 mod compare;
 mod lookups;
+mod phase;
 mod place;
 mod source;
 mod summary;
 
 use crate::{
-    arguments::{EngineArguments, General},
+    arguments::{DEFAULT_TABLE, EngineArguments, General},
     failure::{Code, Failure, Result},
     files::Tree,
     importer::{Importer, Omission, Tally},
@@ -22,6 +23,7 @@ use crate::{
     workers,
 };
 use compare::{Comparison, Named};
+use phase::Phase;
 use place::Place;
 use source::Source;
 use std::{
@@ -30,7 +32,7 @@ use std::{
     sync::Mutex,
     time::{Duration, Instant},
 };
-use summary::{Phase, Summary};
+use summary::Summary;
 use vellum::{Database, Options, Statistics, pool::PAGE_SIZE};
 use vellum_base::shown;
 
@@ -157,7 +159,7 @@ impl Tour<'_> {
         let tally = {
             let progress = Progress::bytes(self.general.quiet, "importing", Some(self.source.bytes));
             let (table, attributes) =
-                (database.create_table(store::DEFAULT_TABLE)?, database.create_table(ATTRIBUTES_TABLE)?);
+                (database.create_table(DEFAULT_TABLE)?, database.create_table(ATTRIBUTES_TABLE)?);
             let importer = Importer {
                 table: &table,
                 attributes: Some(&attributes),
@@ -194,7 +196,7 @@ impl Tour<'_> {
     fn look(&self, imported: &Imported) -> Result<Summary> {
         let start = Instant::now();
         let database = store::open(&self.place.path, &self.options.clone().read_only(true))?;
-        let table = store::table(&database, store::DEFAULT_TABLE)?;
+        let table = store::table(&database, DEFAULT_TABLE)?;
         let mut phases = imported.phases.to_vec();
         let mut statistics = database.statistics();
         let mut done = |name, entries, bytes, time: Duration, database: &Database| {

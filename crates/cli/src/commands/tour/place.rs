@@ -2,6 +2,7 @@
 
 use super::ATTRIBUTES_TABLE;
 use crate::{
+    arguments::DEFAULT_TABLE,
     failure::{Code, Failure, Result},
     store,
 };
@@ -86,7 +87,7 @@ fn check_replaceable(path: &Path) -> Result {
     let why = match tables {
         Ok(tables) => {
             let has = |name: &str| tables.iter().any(|table| table.name == name);
-            if has(store::DEFAULT_TABLE) && has(ATTRIBUTES_TABLE) && tables.len() == 2 {
+            if has(DEFAULT_TABLE) && has(ATTRIBUTES_TABLE) && tables.len() == 2 {
                 return Ok(());
             }
             "it is a database, but not of a tour".to_owned()

@@ -4,6 +4,7 @@ use super::{
     Imported, Tour,
     compare::{Comparison, Named, Sample},
     lookups::{Lookups, Scan},
+    phase::Phase,
 };
 use crate::{
     failure::{Code, Failure, Result},
@@ -12,53 +13,13 @@ use crate::{
     text::escaped,
 };
 use serde::Serialize;
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
-use vellum::{Database, Statistics};
+use std::path::{Path, PathBuf};
+use vellum::Database;
 
 /// What the engine may take beside the pool and its tables, in bytes.
 const OTHER_BYTES: u64 = 64 << 20;
 /// What it takes for its tables, for each page of data.
 const TABLE_BYTES_PER_PAGE: u64 = 16;
-
-/// A step of the tour.
-#[derive(Clone, Serialize)]
-pub struct Phase {
-    kind: &'static str,
-    phase: &'static str,
-    entries: u64,
-    bytes: u64,
-    seconds: f64,
-    misses: u64,
-    pages_evicted: u64,
-    pages_written: u64,
-}
-
-impl Phase {
-    /// A step, and how the statistics were before and after it.
-    pub fn new(
-        phase: &'static str,
-        entries: u64,
-        bytes: u64,
-        time: Duration,
-        before: Option<&Statistics>,
-        after: &Statistics,
-    ) -> Self {
-        let since = |count: fn(&Statistics) -> u64| count(after).saturating_sub(before.map_or(0, count));
-        Self {
-            kind: "phase",
-            phase,
-            entries,
-            bytes,
-            seconds: time.as_secs_f64(),
-            misses: since(|statistics| statistics.misses),
-            pages_evicted: since(|statistics| statistics.pages_evicted),
-            pages_written: since(|statistics| statistics.pages_written),
-        }
-    }
-}
 
 /// Everything.
 #[derive(Serialize)]
