@@ -10,12 +10,10 @@ use super::frame::Frame;
 use super::layout::*;
 use super::separator::shortest_separator;
 use super::shape::{Shape, check_record};
+use super::split::MOVED_MAX;
 use super::view::NodeView;
 use super::write::NodeMut;
 use vellum_base::{Bytes, PageId};
-
-/// How many records may go into the leaf beyond, where the new fence takes more bytes than are free.
-pub(super) const MOVED_MAX: usize = 4;
 
 /// How a leaf is to end; see [`NodeView::plan_end`].
 #[derive(Clone, Debug)]

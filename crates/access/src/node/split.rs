@@ -1,7 +1,6 @@
 //! Splitting a full node.
 
 use super::build::Builder;
-use super::end::MOVED_MAX;
 use super::fault::{NodeError, NodeFault};
 use super::frame::Frame;
 use super::layout::*;
@@ -11,6 +10,9 @@ use super::view::{Find, NodeView, child_place};
 use super::write::NodeMut;
 use std::ops::Range;
 use vellum_base::PageId;
+
+/// How many records may go into the leaf beyond, where the new fence takes more bytes than are free.
+pub(super) const MOVED_MAX: usize = 4;
 
 /// Where to split a node, and what goes into its parent.
 #[derive(Clone, PartialEq, Eq, Debug)]
