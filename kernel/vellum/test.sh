@@ -54,7 +54,7 @@ mkdir -p "$stage"
 for package in ${VELLUM_PACKAGES:-$packages}; do
 	chosen=--tests
 	case $mode-$package in
-	short-vm) chosen="--test exmap" ;;
+	short-vm) chosen="--test exmap --test exmap_flushes" ;;
 	short-pool) chosen="--lib --test basics --test resident --test stress" ;;
 	stress-access) chosen="--test concurrent_histories --test batches" ;;
 	stress-pool) chosen="--test stress" ;;

@@ -74,22 +74,6 @@ fn numbered(directory: &std::path::Path, pages: usize) -> Arc<dyn File> {
 }
 
 #[test]
-fn pages_come_and_go_in_batches_with_one_flush_each() {
-    let Some(memory) = memory(1024) else { return };
-    let ranges: Vec<_> = (0..512).map(|number| range(&memory, number * 3, 1)).collect();
-    for round in 1..=10 {
-        memory.releaser.supply(&ranges).unwrap();
-        (0..512).for_each(|number| fill(&memory, number * 3, round));
-        assert!((0..512).all(|number| byte(&memory, number * 3) == round));
-        release(&memory, &ranges);
-    }
-    let counters = memory.releaser.exmap_counters().unwrap();
-    assert_eq!((counters.pages_supplied, counters.pages_released), (5120, 5120));
-    assert_eq!((counters.flushes, counters.flushes_blank), (10, 0));
-    assert_eq!(memory.releaser.fallback_count(), 0);
-}
-
-#[test]
 fn what_was_released_reads_as_zeroes_and_comes_back_as_zeroes_if_asked() {
     let Some(memory) = memory(64) else { return };
     memory.releaser.supply(&[range(&memory, 0, 64)]).unwrap();
