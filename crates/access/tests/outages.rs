@@ -70,7 +70,9 @@ fn reads_go_on_and_changes_say_why_they_cannot_until_pages_can_be_written_again(
             let numbers = (0..changed + errors).filter(|number| !refused.contains(number));
             for number in numbers.clone() {
                 let value = timed("a read", || tree.value(&key(number)));
-                let value = value.unwrap_or_else(|error| panic!("{outage}, {pool_pages} pages: {error}"));
+                let value = value.unwrap_or_else(|error| {
+                    panic!("{outage}, {pool_pages} pages, background {background}: {error}")
+                });
                 unseal(number, &value.unwrap());
             }
             let removed = timed("a removal", || tree.remove(&key(5)));

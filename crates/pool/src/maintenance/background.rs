@@ -51,8 +51,13 @@ impl BackgroundThread {
         while budget.wants_more() && !budget.is_stopped() {
             let outcome = {
                 let _working = evictor.pause();
-                // What is unchanged stays for those who read.
-                if evictor.outage().is_recent() { Ok(0) } else { evictor.evict_batch() }
+                // While nothing can be written, what is unchanged stays for those who read: they would have to read it
+                // again as fast as it goes.
+                if evictor.outage().lasts() {
+                    evictor.try_to_write().map(|()| 0)
+                } else {
+                    evictor.evict_batch()
+                }
             };
             // An error is counted, and found again by the thread that needs the page's room.
             if matches!(outcome, Ok(1..)) {

@@ -26,14 +26,15 @@ impl Clock {
         slots_max: usize,
         wanted: impl Fn(Word) -> bool,
     ) -> Vec<Extent> {
-        const STEP: usize = 64;
+        const STEP_MAX: usize = 64;
+        // In a small set, steps as long as the set would always find the same extents first, those that were just used too.
+        let step = STEP_MAX.min(set.slots().div_ceil(8));
         let mut candidates = Vec::new();
         let (mut pages, mut passed) = (0, 0);
-        while pages < target && passed < slots_max + STEP {
-            let slots = STEP.min(set.slots());
+        while pages < target && passed < slots_max + step {
             // Relaxed: two hands that pass the same place at once do no harm.
-            let start = self.hand.fetch_add(slots as u64, Ordering::Relaxed);
-            set.visit(start, slots, |extent| {
+            let start = self.hand.fetch_add(step as u64, Ordering::Relaxed);
+            set.visit(start, step, |extent| {
                 let state = table.state(extent.head);
                 let now = state.load();
                 if now.is_unlocked() {
@@ -43,7 +44,7 @@ impl Clock {
                     candidates.push(extent);
                 }
             });
-            passed += STEP;
+            passed += step;
         }
         // Two hands may have met on one page; neighbours in order can be written and released as one.
         candidates.sort_unstable();

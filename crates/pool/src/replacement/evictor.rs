@@ -156,8 +156,11 @@ impl Evictor {
         self.pages.storage().admit_changes()
     }
 
-    /// Tries whether pages can be written again.
-    fn try_to_write(&self) -> Result<(), PoolError> {
+    /// Tries whether pages can be written again, unless it is too early for that.
+    ///
+    /// # Errors
+    /// How it failed last, if they cannot.
+    pub(crate) fn try_to_write(&self) -> Result<(), PoolError> {
         if !self.outage().is_recent() {
             let dirty = self.gather(ATTEMPT_PAGES, self.two_rounds(), |now| now.is_dirty());
             if dirty.is_empty() {
