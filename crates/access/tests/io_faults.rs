@@ -30,7 +30,7 @@ fn script() -> Vec<Step> {
     let mut steps = Vec::new();
     // Spread keys, so that every leaf is visited again after it has been evicted.
     let key = |number: u64| number * 7919 % 1000;
-    for number in 0..130 {
+    for number in 0..142 {
         let length = match number % 13 {
             5 => 5000,
             9 => 1100,
@@ -45,7 +45,7 @@ fn script() -> Vec<Step> {
     steps.push(Step::Part { key: key(3) });
     steps.push(Step::Put { key: key(5), length: 9000 });
     steps.push(Step::Scan);
-    for number in (0..130).filter(|number| number % 8 != 1) {
+    for number in (0..142).filter(|number| number % 8 != 1) {
         steps.push(Step::Remove { key: key(number) });
     }
     steps.push(Step::Put { key: key(9), length: 700 });

@@ -141,7 +141,7 @@ fn work<'p>(
 #[test]
 fn several_threads_on_a_pool_of_a_few_pages_lose_nothing() {
     stress(24, 3, 4000);
-    stress(200, 3, 4000);
+    stress(64, 3, 4000);
 }
 
 #[test]
