@@ -1,4 +1,4 @@
-//! What a run is told, whoever tells it: names, sizes and settings. Everything else may use it, and it uses nothing else.
+//! What a run is told, by the command line or by a test: names, sizes and settings. Everything else may use it, and it uses nothing else.
 
 mod device;
 mod engine;

@@ -94,7 +94,7 @@ impl Frame {
 
     #[inline]
     fn exchange_exclusive(&self, now: u64, without: u64) -> bool {
-        // Acquire: to see what whoever held it before has written. Relaxed where it fails: nothing follows.
+        // Acquire: to see what the holder before has written. Relaxed where it fails: nothing follows.
         let taken = self
             .state
             .compare_exchange(now, without | EXCLUSIVE, Ordering::Acquire, Ordering::Relaxed)
@@ -219,7 +219,7 @@ impl Frames {
     /// # Safety
     /// The caller holds the frame exclusively as long as the slice lives, which is the only one.
     #[inline]
-    #[allow(clippy::mut_from_ref)]
+    #[allow(clippy::mut_from_ref, reason = "the hold of the frame is what makes it unique")]
     pub unsafe fn bytes_mut(&self, frame: u32) -> &mut [u8] {
         // SAFETY: as the caller promises.
         unsafe { std::slice::from_raw_parts_mut(self.address(frame), PAGE_SIZE) }
