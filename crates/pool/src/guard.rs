@@ -121,12 +121,12 @@ impl<'p> OptimisticGuard<'p> {
     /// # Errors
     /// [`Interrupt::Conflict`] if it has changed or somebody else holds it; [`Interrupt::Fatal`] if the
     /// pool is open for reading only.
-    #[inline]
+    #[inline(always)]
     pub fn upgrade(self) -> Result<ExclusiveGuard<'p>, Interrupt> {
         // Before the first change of all the file is marked as in use; one that is open for reading only never is.
         self.allocator.evictor().admit_changes()?;
         if self.state().try_upgrade_optimistic(self.seen) {
-            Ok(ExclusiveGuard { allocator: self.allocator, extent: Extent::page(self.page), changed: false })
+            Ok(ExclusiveGuard::adopt(self.allocator, Extent::page(self.page)))
         } else {
             Err(Interrupt::Conflict(self.page))
         }
@@ -195,41 +195,57 @@ impl Drop for SharedGuard<'_> {
 #[must_use = "the latch is released at once"]
 pub struct ExclusiveGuard<'p> {
     allocator: &'p Allocator,
-    extent: Extent,
-    changed: bool,
+    // The extent, and all in words without padding: moving a guard is then three copies between registers.
+    head: PageId,
+    pages: u32,
+    contents: Contents,
+}
+
+/// Whether the bytes of a latched page have been lent out to be changed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+enum Contents {
+    AsRead,
+    Changed,
 }
 
 impl<'p> ExclusiveGuard<'p> {
     /// The caller has latched the extent exclusively.
+    #[inline]
     pub(crate) fn adopt(allocator: &'p Allocator, extent: Extent) -> Self {
-        Self { allocator, extent, changed: false }
+        Self { allocator, head: extent.head, pages: extent.pages, contents: Contents::AsRead }
     }
 
     /// Which extent it is.
+    #[inline]
     pub fn extent(&self) -> Extent {
-        self.extent
+        Extent { head: self.head, pages: self.pages }
+    }
+
+    fn is_changed(&self) -> bool {
+        self.contents == Contents::Changed
     }
 
     /// Its first page, which names it.
     #[inline]
     pub fn id(&self) -> PageId {
-        self.extent.head
+        self.head
     }
 
     /// All its bytes, the page header included, as one slice.
     #[inline]
     pub fn page(&self) -> &[u8] {
         // SAFETY: the latch is held exclusively as long as the guard lives, and `self` is borrowed shared.
-        unsafe { self.allocator.table().bytes(self.extent) }
+        unsafe { self.allocator.table().bytes(self.extent()) }
     }
 
     /// All its bytes, to be changed. The first [`HEADER_BYTES`] belong to the pool: if they are changed,
     /// the page will be found damaged when it is read again.
     #[inline]
     pub fn page_mut(&mut self) -> &mut [u8] {
-        self.changed = true;
+        self.contents = Contents::Changed;
         // SAFETY: the latch is held exclusively as long as the guard lives, and `self` is borrowed uniquely.
-        unsafe { self.allocator.table().bytes_mut(self.extent) }
+        unsafe { self.allocator.table().bytes_mut(self.extent()) }
     }
 
     /// Its bytes behind the page header.
@@ -251,14 +267,14 @@ impl<'p> ExclusiveGuard<'p> {
     pub fn downgrade(self) -> SharedGuard<'p> {
         let this = ManuallyDrop::new(self);
         let table = this.allocator.table();
-        table.wake(this.extent.head, table.state(this.extent.head).downgrade(this.changed));
-        SharedGuard::adopt(table, this.extent)
+        table.wake(this.head, table.state(this.head).downgrade(this.is_changed()));
+        SharedGuard::adopt(table, this.extent())
     }
 
     /// Gives up the latch and goes on looking at the first page as it is now.
     #[inline]
     pub fn relax(self) -> OptimisticGuard<'p> {
-        let (allocator, page, seen) = (self.allocator, self.extent.head, self.word_behind());
+        let (allocator, page, seen) = (self.allocator, self.head, self.word_behind());
         drop(self);
         OptimisticGuard::new(allocator, page, seen)
     }
@@ -266,28 +282,28 @@ impl<'p> ExclusiveGuard<'p> {
     /// The word as it will be when the latch is given up, unless the page is changed again before.
     #[inline]
     fn word_behind(&self) -> Word {
-        self.allocator.table().state(self.extent.head).word_behind(self.changed)
+        self.allocator.table().state(self.head).word_behind(self.is_changed())
     }
 
     /// A miss of `page`, to which this page refers, and will refer when the latch is given up without a change.
     pub(crate) fn miss(&self, page: PageId) -> Miss {
-        Miss { extent: Extent::page(page), referrer: Some((self.extent.head, self.word_behind().0)) }
+        Miss { extent: Extent::page(page), referrer: Some((self.head, self.word_behind().0)) }
     }
 
     /// Frees the extent: its space will be used again. The caller has removed every reference to it.
     pub fn free(self) {
         let this = ManuallyDrop::new(self);
-        this.allocator.free(this.extent);
+        this.allocator.free(this.extent());
     }
 }
 
 impl Drop for ExclusiveGuard<'_> {
     #[inline]
     fn drop(&mut self) {
-        if self.changed && std::thread::panicking() {
+        if self.is_changed() && std::thread::panicking() {
             self.allocator.storage().note_panic();
         }
-        self.allocator.table().unlatch(self.extent.head, self.changed);
+        self.allocator.table().unlatch(self.head, self.is_changed());
     }
 }
 
@@ -301,17 +317,19 @@ pub struct AllocatedGuard<'p> {
 
 impl<'p> AllocatedGuard<'p> {
     pub(crate) fn adopt(allocator: &'p Allocator, extent: Extent) -> Self {
-        Self { guard: ManuallyDrop::new(ExclusiveGuard { allocator, extent, changed: true }) }
+        let mut guard = ExclusiveGuard::adopt(allocator, extent);
+        guard.contents = Contents::Changed;
+        Self { guard: ManuallyDrop::new(guard) }
     }
 
     /// Which extent it is.
     pub fn extent(&self) -> Extent {
-        self.guard.extent
+        self.guard.extent()
     }
 
     /// Its first page, which names it.
     pub fn id(&self) -> PageId {
-        self.guard.extent.head
+        self.guard.head
     }
 
     /// All its bytes, to be filled. The first [`HEADER_BYTES`] belong to the pool.
@@ -363,7 +381,7 @@ impl<'p> OptimisticPage for OptimisticGuard<'p> {
         OptimisticGuard::validate(self)
     }
 
-    #[inline]
+    #[inline(always)]
     fn upgrade(self) -> Result<ExclusiveGuard<'p>, Interrupt> {
         OptimisticGuard::upgrade(self)
     }

@@ -313,7 +313,7 @@ model!(the_resident_set_loses_no_entry, [InsertWithoutExchange, RemoveStopsAtEmp
     // Both look for their place at the same slot.
     let second = (2..).find(|page| home(*page) == home(1)).unwrap();
     let pages = [1, second].map(|page| Extent { head: PageId(page), pages: page as u32 });
-    let set = Arc::new(ResidentSet::new(2));
+    let set = Arc::new(ResidentSet::new(2).unwrap());
     assert_eq!(set.slots(), 4);
     let threads = pages.map(|extent| {
         let set = set.clone();

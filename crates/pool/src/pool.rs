@@ -189,7 +189,7 @@ impl Pool {
         let capacity = table.capacity_pages();
         let (space, superblock) = (found.space, found.superblock);
         let storage = Storage::new(file, space, superblock, capacity, options.read_only, found.fresh)?;
-        let pages = ResidentPages::new(table, storage, (options.pool_bytes / PAGE_SIZE as u64) as usize);
+        let pages = ResidentPages::new(table, storage, (options.pool_bytes / PAGE_SIZE as u64) as usize)?;
         let evictor = Evictor::new(pages, options.log.clone());
         let allocator = Arc::new(Allocator::new(PageIo::new(Faults::new(evictor))));
         if prefaults {

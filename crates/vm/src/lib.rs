@@ -52,7 +52,7 @@ pub use error::{LockHolder, VmError};
 pub use exmap::ExmapCounters;
 pub use file::{CreateMode, File, FileDescription, FileOptions};
 pub use huge::{Collapse, huge_page_bytes};
-pub use memory::{Mapping, PageRange, physical_bytes, resident_bytes, resident_bytes_peak};
+pub use memory::{Mapping, PageRange, WordTable, physical_bytes, resident_bytes, resident_bytes_peak};
 pub use names::{IoEngine, ReleaseMethod};
 pub use page_memory::{PageMemory, PageMemoryOptions};
 pub use queue::{Completion, Queue, Wait};

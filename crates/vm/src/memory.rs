@@ -8,9 +8,11 @@
 //! A `Mapping` hands out its address and no references: the layers above decide which bytes may be touched when.
 
 use crate::VmError;
-use std::io;
+use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
+use std::sync::atomic::AtomicU64;
+use std::{io, slice};
 use vellum_base::PAGE_SIZE;
 
 /// What the C library's interface has no name for yet in every version.
@@ -193,6 +195,38 @@ impl Mapping {
         // SAFETY: the range lies in the mapping, and none of the advice given here and in `huge` changes what it holds.
         let outcome = unsafe { libc::madvise(self.base.as_ptr().wrapping_add(offset).cast(), bytes, advice) };
         if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+}
+
+/// An array of atomic words in a mapping of its own, all zero at first.
+///
+/// It is backed by huge pages where the kernel has them: a table that is used all over costs few page faults and few
+/// entries of the TLB.
+#[derive(Debug)]
+pub struct WordTable {
+    mapping: Mapping,
+    words: usize,
+}
+
+impl WordTable {
+    /// A table of `words` words, at least one. `purpose` completes "for ..." in errors.
+    ///
+    /// # Errors
+    /// As [`Mapping::reserve`].
+    pub fn new(words: usize, purpose: &'static str) -> Result<Self, VmError> {
+        let bytes = (words.saturating_mul(size_of::<AtomicU64>())).max(1).next_multiple_of(PAGE_SIZE);
+        Ok(Self { mapping: Mapping::reserve(bytes, purpose)?.for_table(), words })
+    }
+}
+
+impl Deref for WordTable {
+    type Target = [AtomicU64];
+
+    #[inline]
+    fn deref(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping has room for so many words, is aligned to a page, lives as long as `self`, and is reached in no
+        // other way. It is zero at first, which is a word.
+        unsafe { slice::from_raw_parts(self.mapping.base.as_ptr().cast(), self.words) }
     }
 }
 

@@ -10,9 +10,9 @@ pub(crate) struct Latched<'p, P: Pager + 'p>(P::Exclusive<'p>);
 
 impl<'p, P: Pager> Latched<'p, P> {
     /// Latches what was read optimistically. Fails if the page has changed, so what was found in it still holds.
-    #[inline]
+    #[inline(always)]
     pub fn latch(page: P::Optimistic<'p>) -> Result<Self, Interrupt> {
-        page.upgrade().map(Self)
+        Ok(Self(page.upgrade()?))
     }
 
     pub fn id(&self) -> PageId {
@@ -342,7 +342,7 @@ pub(crate) struct AtomicChange<'p, P: Pager, H> {
 
 impl<'p, P: Pager, H: PageSet<'p, P>> AtomicChange<'p, P, H> {
     /// Begins to change pages of the tree with this root.
-    #[inline]
+    #[inline(always)]
     pub fn new(pager: &'p P, tree: PageId, pages: H) -> Self {
         Self { pages, recording: Recording::new(pager, tree) }
     }

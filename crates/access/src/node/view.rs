@@ -282,7 +282,7 @@ impl<B: Bytes> NodeView<B> {
     /// How the lower fence compares with `key`; less, if there is none.
     // In a damaged node too the fences are what `lower_fence` and `upper_fence` give: who goes from fence to fence must
     // come to an end.
-    #[inline]
+    #[inline(always)]
     fn compare_lower_fence(self, key: &[u8]) -> Ordering {
         if self.word().flags() & FLAG_LOWER == 0 {
             return Ordering::Less;
@@ -291,13 +291,13 @@ impl<B: Bytes> NodeView<B> {
         // Mostly the first eight bytes tell. If not, and there are no more, the shorter one is the lesser.
         match self.word_at_end(NODE_BYTES - length).cmp(&key_word(key)) {
             Ordering::Equal if length <= 8 => length.cmp(&key.len()),
-            Ordering::Equal => self.bytes.compare(NODE_BYTES - length, length, key),
+            Ordering::Equal => self.compare_long(NODE_BYTES - length, length, key),
             unequal => unequal,
         }
     }
 
     /// How the upper fence compares with `key`; greater, if there is none.
-    #[inline]
+    #[inline(always)]
     fn compare_upper_fence(self, key: &[u8]) -> Ordering {
         let word = self.word();
         if word.flags() & FLAG_UPPER == 0 {
@@ -318,9 +318,15 @@ impl<B: Bytes> NodeView<B> {
             }
         }
         let (start, rest) = key.split_at_checked(prefix_length).unwrap_or((key, &[]));
-        self.bytes
-            .compare(at, prefix_length, start)
-            .then_with(|| self.bytes.compare(rest_at, length - prefix_length, rest))
+        self.compare_long(at, prefix_length, start)
+            .then_with(|| self.compare_long(rest_at, length - prefix_length, rest))
+    }
+
+    /// How bytes of the node compare with `other`, for the comparisons with fences whose first bytes are equal.
+    // Not inlined, so that the comparisons that end with the first bytes are.
+    #[inline(never)]
+    fn compare_long(self, at: usize, length: usize, other: &[u8]) -> Ordering {
+        self.bytes.compare(at, length, other)
     }
 
     /// The eight bytes from `at` on as a big-endian number; those behind the page are zero.

@@ -50,11 +50,11 @@ fn insert_all<K: Keys>(
     mut latencies: Latencies,
     sample_every: u64,
 ) -> Result<Work> {
-    let mut operations = 0u64;
+    let (mut operations, sizes) = (0u64, table.values);
     // Counted down: a division would cost as much as some engines take for a tuple.
     let mut untimed = 0;
     for index in share {
-        let value = &mut value[..keys::value_bytes(table.values, index)];
+        let value = &mut value[..keys::value_bytes(sizes, index)];
         keys::fill_value(index, value);
         let key = K::key(index);
         if untimed == 0 {

@@ -11,7 +11,7 @@ use crate::{
 };
 use std::ops::Range;
 use vellum_base::{Extent, PageId};
-use vellum_vm::Collapse;
+use vellum_vm::{Collapse, VmError};
 
 /// The extents of a file that are in memory. Whoever changes what is there has latched it exclusively.
 pub(crate) struct ResidentPages {
@@ -34,10 +34,10 @@ pub(crate) enum Prefaulted {
 }
 
 impl ResidentPages {
-    pub(crate) fn new(table: PageTable, storage: Storage, limit_pages: usize) -> Self {
-        let (set, budget) = (ResidentSet::new(limit_pages), Budget::new(limit_pages));
+    pub(crate) fn new(table: PageTable, storage: Storage, limit_pages: usize) -> Result<Self, VmError> {
+        let (set, budget) = (ResidentSet::new(limit_pages)?, Budget::new(limit_pages));
         let window = PrefaultWindow::new(storage.space().end());
-        Self { table, storage, set, budget, window, strays: Strays::default() }
+        Ok(Self { table, storage, set, budget, window, strays: Strays::default() })
     }
 
     #[inline]

@@ -12,7 +12,7 @@ use vellum_pool::Pager;
 
 impl<'p, P: Pager> Tree<'p, P> {
     /// Begins to change pages of the tree that are latched.
-    #[inline]
+    #[inline(always)]
     pub(in crate::tree) fn change<S: PageSet<'p, P>>(&self, pages: S) -> AtomicChange<'p, P, S> {
         AtomicChange::new(self.pager, self.root, pages)
     }

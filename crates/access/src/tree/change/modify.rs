@@ -114,7 +114,7 @@ impl<'p, P: Pager> Tree<'p, P> {
     }
 
     /// Lets `change` change a small value in a leaf.
-    #[inline]
+    #[inline(always)]
     fn change_at<T>(
         &self,
         leaf: Latched<'p, P>,
