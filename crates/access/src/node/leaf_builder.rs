@@ -78,7 +78,7 @@ impl LeafBuilder {
 
     /// Appends a record whose value is inline, if that is as simple as it mostly is: there are others before it, its key
     /// is behind theirs and has their prefix, and there is room. If it is not, false, and nothing has happened.
-    #[inline]
+    #[inline(always)]
     pub fn push_next(&mut self, key: &[u8], value: &[u8]) -> bool {
         /// Keys of up to this length go with all inline values.
         const KEY_BYTES: usize = MAX_INLINE_RECORD_BYTES - MAX_INLINE_VALUE_BYTES;

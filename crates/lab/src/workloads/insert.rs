@@ -33,16 +33,24 @@ pub fn load<E: Engine, K: Keys>(
         let share = Share::new(order, table.tuples, table.seed, thread as u64, threads as u64);
         Ok((share, vec![0; table.values.max], Latencies::new()?))
     };
-    run_threads(threads, prepare, |(share, value, latencies), _| {
-        if is_bulk {
-            insert_all::<K>(engine.loader()?, table, share, value, latencies, sample_every)
-        } else {
-            insert_all::<K>(engine.writer()?, table, share, value, latencies, sample_every)
+    let is_fixed = table.values.min == table.values.max;
+    run_threads(threads, prepare, |(share, value, latencies), _| match (is_bulk, is_fixed) {
+        (true, true) => insert_all::<K, true>(engine.loader()?, table, share, value, latencies, sample_every),
+        (true, false) => {
+            insert_all::<K, false>(engine.loader()?, table, share, value, latencies, sample_every)
+        }
+        (false, true) => {
+            insert_all::<K, true>(engine.writer()?, table, share, value, latencies, sample_every)
+        }
+        (false, false) => {
+            insert_all::<K, false>(engine.writer()?, table, share, value, latencies, sample_every)
         }
     })
 }
 
-fn insert_all<K: Keys>(
+/// Inserts all tuples of a share. Whether values have one size is known to the compiler: an instruction here counts as the
+/// engine's.
+fn insert_all<K: Keys, const FIXED: bool>(
     mut writer: impl Writer,
     table: &Table,
     share: Share,
@@ -54,7 +62,8 @@ fn insert_all<K: Keys>(
     // Counted down: a division would cost as much as some engines take for a tuple.
     let mut untimed = 0;
     for index in share {
-        let value = &mut value[..keys::value_bytes(sizes, index)];
+        let bytes = if FIXED { sizes.max } else { keys::value_bytes(sizes, index) };
+        let value = &mut value[..bytes];
         keys::fill_value(index, value);
         let key = K::key(index);
         if untimed == 0 {

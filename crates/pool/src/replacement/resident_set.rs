@@ -133,7 +133,8 @@ impl ResidentSet {
 
     /// Shows every extent to `visit`; those that come and go meanwhile may be missed.
     pub fn for_each(&self, visit: impl FnMut(Extent)) {
-        self.visit(0, self.slots(), visit);
+        let entries = self.slots.iter().map(|slot| slot.load(Ordering::Relaxed));
+        entries.filter(|entry| *entry != EMPTY).map(Self::extent).for_each(visit);
     }
 
     fn extent(entry: u64) -> Extent {
