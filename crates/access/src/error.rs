@@ -11,7 +11,7 @@ pub const MAX_VALUE_BYTES: u64 = 1 << 30;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AccessError {
-    /// A page could not be had, read or written.
+    /// A page could not be obtained, read or written.
     #[error(transparent)]
     Pool(#[from] PoolError),
     /// The key is too long.
@@ -19,7 +19,7 @@ pub enum AccessError {
         "the key is {bytes} bytes long, and the limit is {MAX_KEY_BYTES}; store a hash or a prefix of it"
     )]
     KeyTooLong {
-        /// Its length.
+        /// The length of the key.
         bytes: usize,
     },
     /// The value is too long.
@@ -27,7 +27,7 @@ pub enum AccessError {
         "the value is {bytes} bytes long, and the limit is {MAX_VALUE_BYTES}; divide it among several keys"
     )]
     ValueTooLong {
-        /// Its length.
+        /// The length of the value.
         bytes: u64,
     },
     /// What was to be stored could not be read from where it should come from.
@@ -35,7 +35,7 @@ pub enum AccessError {
     Source(#[source] std::io::Error),
     /// The keys of a bulk load are not in order.
     #[error(
-        "record {number} of the bulk load has the key \"{}\", which does not come behind that of the record before, \
+        "record {number} of the bulk load has the key \"{}\", which does not come after that of the record before, \
          \"{}\"; sort the records by the bytes of their keys, or insert them one by one",
         shown(key),
         shown(before)
@@ -75,13 +75,13 @@ pub enum AccessError {
     ValueChanged,
 }
 
-/// The error of a node that cannot be what was written.
+/// The error for a page whose contents cannot be what was written.
 #[cold]
 pub(crate) fn damaged(page: PageId, what: impl ToString) -> Interrupt {
     PoolError::contents(page, what.to_string()).into()
 }
 
-/// The error of a change of a node that should have been possible.
+/// The error for a change of a node that should have been possible.
 #[cold]
 pub(crate) fn refused(page: PageId, error: NodeError) -> Interrupt {
     damaged(page, error)
@@ -89,7 +89,7 @@ pub(crate) fn refused(page: PageId, error: NodeError) -> Interrupt {
 
 /// A key as it is shown in an error.
 fn shown(key: &[u8]) -> String {
-    /// As much of a long key as tells it from others, mostly.
+    /// Of a long key so many bytes are shown: mostly enough to tell it from others.
     const LONGEST: usize = 100;
     match key.split_at_checked(LONGEST) {
         Some((start, rest)) if !rest.is_empty() => format!("{}...", start.escape_ascii()),

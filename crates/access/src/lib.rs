@@ -3,8 +3,8 @@
 //! - [`Tree`]: the B+tree, from keys to values, with cursors in both directions;
 //! - [`Batch`]: many operations on trees at once, by one thread, whose cache misses and reads overlap;
 //! - [`BulkLoad`]: a tree from records in the order of their keys, from its leaves up;
-//! - [`BlobReader`] and what is behind it: values too large for a leaf, each in an extent of its own;
-//! - [`redo`] and [`PageChange`]: what is done to pages, as data;
+//! - [`BlobReader`]: values too large for a leaf, each in an extent of its own;
+//! - [`PageChange`] and [`redo`]: changes of pages as data, and how to redo them;
 //! - [`node`]: the layout of the tree's nodes.
 //!
 //! Everything is written against [`vellum_pool::Pager`] and knows neither the pool nor files.

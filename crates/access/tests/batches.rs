@@ -22,7 +22,7 @@ use vellum_vm::{Faults, FileOperation, SimulatedFile};
 
 type Owned = Result<Option<Vec<u8>>, AccessError>;
 
-/// What a batch of lookups finds.
+/// The values that a batch of lookups finds.
 fn multi_get<K: AsRef<[u8]>>(tree: &Tree<'_, Pool>, keys: &[K], depth: usize) -> Vec<Owned> {
     let mut found = Vec::new();
     tree.multi_get(keys, depth, |index, value| {
@@ -204,7 +204,7 @@ fn lookups_that_miss_the_same_page_read_it_once() {
     assert_eq!(pool.statistics().pages_read, height);
 }
 
-/// The n-th read fails, for every n: that is an error of the lookups which needed that page, and nobody else's.
+/// The n-th read fails, for every n: that is an error of the lookups which needed that page, and of no others.
 #[test]
 fn each_read_that_fails_is_an_error_of_those_who_needed_it() {
     let file = SimulatedFile::new(5);
@@ -276,8 +276,8 @@ fn a_damaged_page_is_an_error_of_those_who_need_it_and_names_it() {
     assert!(damaged_leaves > 20);
 }
 
-/// A loop has begun reads and looks elsewhere. Whoever needs the pages gets them all the same: a call for one key,
-/// another batch, the same thread or another one.
+/// A batch has begun reads and is not advanced. Other operations that need the pages get them all the same: a call for
+/// one key, another batch, on the same thread or another one.
 #[test]
 fn nobody_waits_for_a_batch_that_nobody_advances() {
     let file = SimulatedFile::new(7);
@@ -300,7 +300,7 @@ fn nobody_waits_for_a_batch_that_nobody_advances() {
         assert_eq!(unseal(400, &other.join().unwrap().unwrap()), 1);
     });
     assert_eq!(unseal(700, &tree.get(&big_endian(700)).unwrap().unwrap()), 1);
-    // Each wants what the other reads.
+    // Each batch needs what the other reads.
     for number in (200..3000).step_by(300) {
         first.begin(tree, big_endian(number), Task::Get, number);
         second.begin(tree, big_endian(number - 100), Task::Get, number - 100);
@@ -412,7 +412,7 @@ fn batches_meet_writers(pool_pages: u64) {
     verify(&pool, &tree);
 }
 
-/// What a batch wrote is there after the file was closed and opened, and a crash before that is noticed.
+/// What a batch wrote is there after the file is closed and opened again, and a crash before that is noticed.
 #[test]
 fn what_batches_wrote_survives_a_close_and_not_a_crash() {
     let file = SimulatedFile::new(10);

@@ -45,7 +45,7 @@ fn readers_hold_values_while_writers_replace_and_remove_them() {
                     scope.spawn(move || {
                         let mut random = StdRng::seed_from_u64(thread);
                         let (mut last, mut seen) = ([0; KEYS as usize], 0);
-                        // The last values stay, so this ends however late the thread begins.
+                        // The last values stay, so this loop ends however late the thread begins.
                         while !done.load(Ordering::Relaxed) || seen < 100 {
                             let key = random.random_range(0..KEYS);
                             let bytes = key.to_be_bytes();
@@ -54,7 +54,7 @@ fn readers_hold_values_while_writers_replace_and_remove_them() {
                                 let version = unseal(key, &value);
                                 assert!(version >= last[key as usize], "key {key}");
                                 last[key as usize] = version;
-                                // It stays what it is as long as it is held.
+                                // A value stays what it is as long as it is held.
                                 thread::yield_now();
                                 assert_eq!(unseal(key, &value), version);
                                 seen += 1;
@@ -76,7 +76,7 @@ fn readers_hold_values_while_writers_replace_and_remove_them() {
         });
         assert!(seen >= 300, "{seen} values were seen");
     }
-    // What was still held when it was replaced is freed now.
+    // Values that were still held when they were replaced are freed now.
     pool.checkpoint().unwrap();
     verify(&pool, &open_tree(&pool));
 }
@@ -182,7 +182,7 @@ fn values_of_the_lengths_at_which_something_changes() {
     assert_eq!(verify(&pool, &tree).shape.entries, 7);
 }
 
-/// A chunk damaged on storage is found by whoever reads that part, and by nobody else; and by `verify`.
+/// A chunk damaged on storage is found by reads of that part, and by no others; and by `verify`.
 #[test]
 fn a_damaged_chunk_is_found_by_reading_it_and_by_verify() {
     let file = SimulatedFile::new(1);
@@ -210,7 +210,7 @@ fn a_damaged_chunk_is_found_by_reading_it_and_by_verify() {
     drop(pool);
     flip(32 + 200_000);
 
-    // The header, the checksums of the parts, the padding behind them.
+    // The header, the checksums of the parts, the padding after them.
     for at in [3, 10, 20, 25, 28, 29, 30, 32 + 500_000 + 9, extent.unwrap().bytes() as u64 - 1] {
         flip(at);
         let pool = reopen();

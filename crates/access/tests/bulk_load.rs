@@ -1,4 +1,4 @@
-//! Bulk loads against a model, and everything that may go wrong with one.
+//! Bulk loads against a model, and all that may go wrong with one.
 
 mod support;
 
@@ -161,7 +161,7 @@ fn leaves_are_full_and_consecutive() {
         let neighbours = pages.windows(2).filter(|pair| pair[1] == pair[0] + 1).count();
         assert_eq!(pages.len() as u64, shape.leaves);
         assert!(neighbours * 100 > pages.len() * 97, "{neighbours} of {}", pages.len());
-        // What is left of the last run is free again.
+        // The pages left of the last run are free again.
         let used = pool.statistics().pages_allocated;
         assert_eq!(used, shape.leaves + shape.inner_nodes + pool.own_extents().len() as u64);
     }
@@ -215,7 +215,7 @@ fn keys_out_of_order_are_refused_and_the_load_goes_on() {
 fn a_tree_that_holds_something_is_refused() {
     let pool = Pool::create_on(Arc::new(SimulatedFile::new(1)), &options(64)).unwrap();
     let tree = create_tree(&pool).unwrap();
-    // Somebody stores something while a load is under way.
+    // A record is inserted while a load is under way.
     let mut load = tree.bulk_load(100).unwrap();
     for key in 0..2000u64 {
         load.push(&key.to_be_bytes(), &sealed(key, 0, if key % 100 == 0 { 5000 } else { 100 })).unwrap();
@@ -224,7 +224,7 @@ fn a_tree_that_holds_something_is_refused() {
     assert!(matches!(load.finish(), Err(AccessError::NotEmpty)));
     assert_eq!(verify(&pool, &tree).shape.entries, 1);
     assert!(matches!(tree.bulk_load(100), Err(AccessError::NotEmpty)));
-    // Once it is empty again, it can be loaded; a load of nothing is one too.
+    // Once the tree is empty again, it can be loaded; a load of nothing works too.
     assert!(tree.remove(b"key").unwrap());
     assert_eq!(tree.bulk_load(100).unwrap().finish().unwrap(), 0);
     let model = numbered(100, 100);
@@ -348,7 +348,7 @@ fn a_wrong_separator_is_found() {
     assert!(found.iter().any(|problem| problem.contains(expected)), "{found:?}");
 }
 
-/// What is loaded while I/O fails: small values and large ones, within the pool and past it.
+/// The records that are loaded while I/O fails: small values and large ones, within the pool and past it.
 fn faulty_model() -> Model {
     let length = |key: u64| match key % 40 {
         7 => 5000,
@@ -387,7 +387,7 @@ fn the_nth_operation_fails() {
             }
             let error = match load(&tree, &model, 100) {
                 Err(error) => error,
-                // That the file could not grow by as much as it should have is made up for.
+                // The file could not grow by as much as it should, and grew later.
                 Ok(_) if transient => {
                     assert_equal(&tree, &model);
                     verify(&pool, &tree);
@@ -397,7 +397,7 @@ fn the_nth_operation_fails() {
             };
             failures += 1;
             assert!(matches!(error, AccessError::Pool(_)), "{error}");
-            // Nothing had to be read to free everything, so it is free although nothing works any more.
+            // Freeing reads nothing, so all is free although no I/O works any more.
             assert_eq!(pool.statistics().pages_allocated, allocated, "operation {n}: {error}");
             file.heal();
             assert_eq!(verify(&pool, &tree).shape.entries, 0);
@@ -458,7 +458,7 @@ fn a_full_disk_at_any_size_is_an_error_and_loses_nothing() {
     assert!(refused > 10 && fitted > 0, "{refused} refused, {fitted} fitted");
 }
 
-/// Others read and write another tree, and look at the one that is loaded, meanwhile.
+/// Other threads read and write another tree, and look at the loaded one, meanwhile.
 #[test]
 fn it_appears_at_once_while_others_are_at_work() {
     let directory = tempfile::tempdir().unwrap();
@@ -471,7 +471,7 @@ fn it_appears_at_once_while_others_are_at_work() {
             over.store(true, Ordering::Relaxed);
         });
         scope.spawn(|| {
-            // It frees and allocates pages that the loader may have been given or will be.
+            // This thread frees and allocates pages that the loader may have been given or will be.
             for round in 0..20u64 {
                 for key in 0..300u64 {
                     other.upsert(&key.to_be_bytes(), &sealed(key, round, 500)).unwrap();

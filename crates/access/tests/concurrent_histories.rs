@@ -61,7 +61,7 @@ fn length(random: &mut StdRng) -> usize {
     }
 }
 
-/// What all threads know of a shared key: no version below `written` may be seen any more by who begins later.
+/// What all threads know of a shared key: an operation that begins later sees no version below `written`.
 struct Shared {
     next: AtomicU64,
     written: Vec<AtomicU64>,
@@ -77,7 +77,7 @@ struct Worker<'a, 'p> {
 
 impl Worker<'_, '_> {
     fn step(&mut self, step: u64) {
-        // Now it grows, now it shrinks, so that nodes split and merge.
+        // The tree grows and shrinks in turn, so that nodes split and merge.
         let growing = (step / (OPERATIONS / 4)).is_multiple_of(2);
         match self.random.random_range(0..20) {
             0..3 => self.shared_key(),
@@ -276,7 +276,7 @@ fn threads_that_load_in_order_do_not_split_each_others_leaves() {
     assert_eq!(shape.entries, KEYS);
     let fill = shape.leaf_bytes_used as f64 / (shape.leaves * 3968) as f64;
     assert!(fill > 0.5, "leaves are {fill} full");
-    // And out again, from both ends and the middle.
+    // The records are removed again, from both ends and the middle.
     thread::scope(|scope| {
         for thread in 0..4 {
             scope.spawn(move || {
@@ -297,7 +297,7 @@ fn threads_that_load_in_order_do_not_split_each_others_leaves() {
     print_counts(2 * KEYS, &pool.statistics());
 }
 
-/// The page that a append hint names is given to another tree: what is appended goes to its own tree all the same.
+/// The page that an append hint names is given to another tree: what is appended goes to its own tree all the same.
 #[test]
 fn an_append_hint_does_not_outlive_its_leaf() {
     let directory = tempfile::tempdir().unwrap();
@@ -381,7 +381,7 @@ fn a_pool_too_small_for_many_threads_loses_nothing() {
     }
 }
 
-/// Whoever latches all pages is told so, and everything works again afterwards.
+/// A thread that latches all pages gets an error that says so, and all works again afterwards.
 #[test]
 fn a_pool_full_of_latched_values_says_so() {
     let directory = tempfile::tempdir().unwrap();
@@ -400,7 +400,7 @@ fn a_pool_full_of_latched_values_says_so() {
     };
     assert!(matches!(error, AccessError::Pool(PoolError::PoolExhausted { pool_pages: 16, .. })), "{error}");
     assert!(held.len() >= 8, "{}", held.len());
-    // A change may find room or not; if not, it must not leave anything behind.
+    // A change may find room or not; if not, it leaves nothing behind.
     let inserted = match tree.insert(b"new", &sealed(1, 1, 3000)) {
         Ok(inserted) => inserted,
         Err(AccessError::Pool(PoolError::PoolExhausted { .. })) => false,

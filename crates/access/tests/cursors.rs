@@ -83,7 +83,7 @@ fn a_seek_stays_within_the_range() {
     with_tree(|_, tree| {
         let (low, high) = (100u64.to_be_bytes(), 201u64.to_be_bytes());
         let mut cursor = tree.range(Bound::Included(&low), Bound::Excluded(&high)).unwrap();
-        for (to, before, behind) in [
+        for (to, before, after) in [
             (0, None, Some(100)),
             (99, None, Some(100)),
             (100, None, Some(100)),
@@ -95,7 +95,7 @@ fn a_seek_stays_within_the_range() {
         ] {
             let to: u64 = to;
             cursor.seek(&to.to_be_bytes()).unwrap();
-            assert_eq!(next(&mut cursor), behind, "{to}");
+            assert_eq!(next(&mut cursor), after, "{to}");
             cursor.seek(&to.to_be_bytes()).unwrap();
             assert_eq!(previous(&mut cursor), before, "{to}");
         }
@@ -141,7 +141,7 @@ fn leaves_that_merge_or_split_under_a_cursor_show_nothing_twice() {
 #[test]
 fn a_step_that_fails_can_be_tried_again() {
     with_tree(|file, tree| {
-        // So large that the pool holds but a part of it.
+        // So large that the pool holds only a part of the tree.
         for key in (0..KEYS).step_by(2) {
             tree.upsert(&key.to_be_bytes(), &[7; 900]).unwrap();
         }
@@ -152,7 +152,7 @@ fn a_step_that_fails_can_be_tried_again() {
             }
             let (mut seen, mut failures, mut failed) = (Vec::new(), 0, false);
             loop {
-                // Each step is to fail at first, if it reads anything.
+                // Each step that reads fails at first.
                 if !failed {
                     file.fail_nth_of(FileOperation::Read, 1);
                 }

@@ -46,13 +46,13 @@ fn length(random: &mut StdRng) -> usize {
 struct Walk<'p> {
     tree: Tree<'p, Pool>,
     cursor: Cursor<'p, Pool>,
-    /// Where it stands: before the keys whose double is not less than this, and behind the others.
+    /// Where the cursor stands: before the keys whose double is not less than this, and after the others.
     gap: u64,
     /// The keys of the cursor's range.
     range: (u64, u64),
     model: BTreeMap<u64, Vec<u8>>,
     random: StdRng,
-    /// Nothing has changed since the cursor was put where it began.
+    /// Nothing has changed since the cursor was moved.
     settled: bool,
     version: u64,
 }
@@ -69,7 +69,7 @@ impl<'p> Walk<'p> {
         Self { tree, cursor, gap: 0, range: (0, KEYS), model, random, settled: true, version: 0 }
     }
 
-    /// A new range, or the old one from elsewhere.
+    /// Begins a new range, or the old one from elsewhere.
     fn begin(&mut self) {
         let at = self.random.random_range(0..KEYS);
         match self.random.random_range(0..6) {
@@ -135,7 +135,7 @@ impl<'p> Walk<'p> {
         let fixed = (0..KEYS).step_by(FIXED_STEP as usize).take_while(|key| 2 * key < self.gap).last();
         let fixed = fixed.filter(|fixed| *fixed >= self.range.0);
         assert!(shown.is_none_or(|key| 2 * key < self.gap), "{shown:?} once more, from {}", self.gap);
-        assert!(fixed.is_none() || fixed <= shown, "{fixed:?} is missing behind {shown:?}");
+        assert!(fixed.is_none() || fixed <= shown, "{fixed:?} is missing after {shown:?}");
         if self.settled {
             let keys = self.range.0..self.gap.div_ceil(2);
             assert_eq!(shown, keys.rev().find(|key| self.model.contains_key(key)));
@@ -144,7 +144,7 @@ impl<'p> Walk<'p> {
         self.gap = shown.map_or(2 * self.range.0, |key| 2 * key);
     }
 
-    /// Everything of an entry belongs together, and a large value is the one of now.
+    /// Checks that key and value of an entry belong together, and that a large value is the present one.
     fn look(model: &BTreeMap<u64, Vec<u8>>, entry: &Entry<'_, 'p, Pool>) -> u64 {
         let key = number(entry.key());
         assert_eq!(entry.key(), bytes(key));
@@ -204,7 +204,7 @@ fn so_it_does_when_its_leaves_are_evicted_too() {
     }
 }
 
-/// The record that is next, all that follow in the leaf, and at last all of the leaf go between two steps.
+/// Between two steps the next record is removed, then all that follow in the leaf, and at last all of the leaf.
 #[test]
 fn records_that_go_are_not_shown_out_of_a_leaf_that_is_looked_at_anew() {
     let file = SimulatedFile::new(1);
@@ -224,7 +224,7 @@ fn records_that_go_are_not_shown_out_of_a_leaf_that_is_looked_at_anew() {
     let stale = shown.iter().take_while(|key| **key < 200).count();
     assert!(stale < 8, "{stale} records were shown that had gone");
     assert!(shown[stale..].iter().copied().eq(200..400));
-    // The same backwards.
+    // Likewise backwards.
     cursor.seek_to_end();
     assert_eq!(cursor.previous().unwrap().map(|entry| number(entry.key())), Some(399));
     for key in 250..399u64 {
@@ -237,7 +237,7 @@ fn records_that_go_are_not_shown_out_of_a_leaf_that_is_looked_at_anew() {
     assert!(shown[stale..].iter().copied().eq((200..250).rev().chain([0])));
 }
 
-/// What is inserted behind the cursor's place, in a leaf of which it has seen a part, is shown.
+/// Records that are inserted after the cursor's place, in a leaf of which it has copied a part, are shown.
 #[test]
 fn records_that_come_into_the_rest_of_a_leaf_are_shown() {
     let file = SimulatedFile::new(1);
@@ -257,7 +257,7 @@ fn records_that_come_into_the_rest_of_a_leaf_are_shown() {
     assert!(missed < 8, "{missed} records are missing that were there before the cursor came to them");
 }
 
-/// Readers with cursors of their own, that they use again and again for short ranges, and writers in the same leaves.
+/// Readers, each with a cursor that it uses again and again for short ranges, and writers in the same leaves.
 #[test]
 fn short_ranges_while_others_write() {
     let file = SimulatedFile::new(1);

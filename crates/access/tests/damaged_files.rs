@@ -1,5 +1,5 @@
 //! Files with wrong bytes in them: opened, read, scanned, changed and verified. Nothing panics and nothing runs
-//! forever; what checksums or the structure can tell, `verify` reports.
+//! forever; `verify` reports what checksums or the structure show.
 
 mod support;
 
@@ -67,7 +67,7 @@ impl Sample {
     }
 }
 
-/// What happens to a damaged file: whether anybody noticed before it was changed. Reads all, then changes much.
+/// Reads all of a damaged file, then changes much. Returns whether the damage was noticed before the first change.
 fn survive(bytes: &[u8]) -> bool {
     let file = SimulatedFile::from_image(1, Image::from_bytes(bytes));
     let Ok(pool) = Pool::open_on(Arc::new(file), &pool_options()) else { return true };
@@ -149,7 +149,7 @@ fn a_flipped_bit_on_any_page_is_noticed() {
     }
 }
 
-/// The page as it would be at another place: only what refers to it knows better.
+/// The page as it would be at another place: only the reference to it shows that it is wrong.
 fn moved(sample: &Sample, from: u64, to: u64) -> Vec<u8> {
     let mut page = sample.page(from).to_vec();
     page[8..16].copy_from_slice(&to.to_le_bytes());
@@ -186,7 +186,7 @@ fn a_node_of_noise_with_a_good_checksum_is_noticed_and_survived() {
         let page = nodes[random.random_range(0..nodes.len())];
         let mut bytes = sample.bytes.clone();
         let target = &mut bytes[page as usize * PAGE_SIZE..][..PAGE_SIZE];
-        // All of it, or what the node's own header says.
+        // All of the page, or only the node's own header.
         let end = if round % 2 == 0 { PAGE_SIZE } else { 64 };
         random.fill(&mut target[32..end]);
         stamp_checksum(target);
@@ -194,12 +194,12 @@ fn a_node_of_noise_with_a_good_checksum_is_noticed_and_survived() {
     }
 }
 
-/// Some bytes of nodes replaced, with checksums that are right: any structure that one cares to make.
+/// Some bytes of nodes replaced, with checksums that are right: any structure at all.
 fn edited(sample: &Sample, nodes: &[u64], edits: &[(u8, u16, u8)]) -> Vec<u8> {
     let mut bytes = sample.bytes.clone();
     for (node, at, value) in edits {
         let page = nodes[*node as usize % nodes.len()] as usize * PAGE_SIZE;
-        // Mostly where it hurts: in the node's header, its hints and slots.
+        // Mostly in the node's header, its hints and slots.
         let at = if at % 4 == 0 { *at as usize } else { *at as usize % 300 };
         let target = &mut bytes[page..][..PAGE_SIZE];
         target[32 + at % (PAGE_SIZE - 32)] = *value;
@@ -257,7 +257,7 @@ fn a_file_cut_off_anywhere_is_refused() {
     }
 }
 
-/// What must hold of one sound file must hold of a page id too: no reference beyond the file is followed.
+/// No reference beyond the file is followed.
 #[test]
 fn a_root_that_is_not_there_is_an_error() {
     let sample = Sample::new();

@@ -2,8 +2,8 @@
 //! evictions, merges, large values within the pool and past it, and close.
 //!
 //! An error comes back, nothing hangs and nothing panics. What was acknowledged before is still readable, a
-//! failed operation has changed nothing but, at most, what it was about, and once storage works again, all
-//! goes on, is found whole, and closes. A failed sync is the exception: nothing can be promised after it.
+//! failed operation has changed at most the record that it was to change, and once storage works again, all
+//! operations succeed, the file is sound, and it closes. After a failed sync nothing can be promised.
 
 mod support;
 
@@ -53,7 +53,7 @@ fn script() -> Vec<Step> {
     steps
 }
 
-/// What a key may hold: one value or, after an operation on it failed, nothing that is certain.
+/// Applies a step to tree and model. After a failed operation it is uncertain what its key holds.
 fn apply(tree: &Tree<'_, Pool>, model: &mut Model, version: u64, step: Step) -> Result<(), AccessError> {
     match step {
         Step::Put { key, length } => {
@@ -136,7 +136,7 @@ fn run(file: &SimulatedFile, transient: bool) -> Option<AccessError> {
             first = first.or(Some(error));
             attempts += 1;
             if !transient {
-                // Nothing works any more; what is in memory must still be sound. It is looked at below.
+                // No I/O works any more; another test checks that what is in memory is still sound.
                 return first;
             }
             assert!(attempts < 3, "{step:?} fails again and again: {first:?}");
@@ -193,7 +193,7 @@ fn any_single_failure_is_survived() {
             noticed += 1;
         }
     }
-    // Some are survived without a word: what cannot be written is kept while something else can be evicted.
+    // Some failures are not reported: a page that cannot be written is kept while another one can be evicted.
     assert!(noticed > total / 4, "{noticed} of {total} were reported");
 }
 
@@ -207,7 +207,7 @@ fn a_device_that_dies_at_any_moment_is_reported() {
         }
         let file = SimulatedFile::new(n);
         file.fail_from(n);
-        // A run may be over before the n-th.
+        // A run may end before its n-th operation.
         let noticed = run(&file, false).is_some();
         assert!(noticed || n > total, "operation {n} of {total} and all later ones failed unnoticed");
         died += u64::from(n <= total);
@@ -215,7 +215,7 @@ fn a_device_that_dies_at_any_moment_is_reported() {
     assert!(died > 200, "the script does too little: {died}");
 }
 
-/// Whatever fails from some moment on, what was read in or written before is still right in memory.
+/// When all operations fail from some moment on, what was read in or written before is still right in memory.
 #[test]
 fn what_was_there_before_writes_began_to_fail_is_still_readable() {
     for n in (1..400).step_by(7) {
@@ -261,7 +261,7 @@ fn a_full_disk_at_any_size_is_an_error_and_loses_nothing() {
             if let Err(error) = apply(&tree, &mut model, version as u64, step) {
                 assert_full(&error);
                 full = true;
-                // A part of a value that could not be stored.
+                // This step stores a part of a value, and could not.
                 if matches!(step, Step::Stream { .. }) {
                     break;
                 }
@@ -274,7 +274,7 @@ fn a_full_disk_at_any_size_is_an_error_and_loses_nothing() {
         } else {
             fitted += 1
         }
-        // Someone frees space on the device.
+        // Space on the device becomes free.
         file.heal();
         pool.close().unwrap();
         let pool = Pool::open_on(Arc::new(file), &pool_options()).unwrap();

@@ -12,12 +12,12 @@ const THREADS: u64 = 4;
 const KEYS: u64 = 40;
 const ROUNDS: u64 = 300;
 
-/// Adds one to the number at the beginning of a value; gives what was there.
+/// Adds one to the number at the beginning of a value; returns the old number.
 fn count(value: &mut [u8]) -> u64 {
     let (number, rest) = value.split_first_chunk_mut::<8>().unwrap();
     let before = u64::from_le_bytes(*number);
     *number = (before + 1).to_le_bytes();
-    // The end of the value follows, so that a value that is half changed is noticed.
+    // The last byte changes too, so that a value that is half changed is noticed.
     if let Some(last) = rest.last_mut() {
         *last = number[0];
     }
@@ -69,7 +69,7 @@ fn without_a_value_nothing_is_called_or_changed() {
     assert_eq!(verify(&pool, &tree).shape.entries, 1);
 }
 
-/// Counts in the values of keys, some of them together, and adds up how often.
+/// Counts in the values of keys, some of them together; returns how many counts there were.
 fn count_together(tree: Tree<'_, Pool>, keys: &[Vec<u8>], depth: usize) -> u64 {
     let (mut next, mut changed) = (0, 0);
     tree.multi_modify(
@@ -156,13 +156,13 @@ fn values_that_lie_side_by_side_are_changed_once_each() {
     }
 }
 
-/// Of keys that follow each other, those whose leaves are not in memory are read at once, and not one after the other.
+/// The missing leaves of keys that follow each other are read at once, and not one after the other.
 #[test]
 fn values_side_by_side_that_are_not_in_memory_are_read_together() {
     let file = SimulatedFile::new(11);
     let pool = Pool::create_on(Arc::new(file.clone()), &options(256)).unwrap();
     let tree = create_tree(&pool).unwrap();
-    // No more than differ in their last bytes alone.
+    // Only so many that they differ in their last bytes alone.
     let keys: Vec<_> = (0..256u64).map(u64::to_be_bytes).collect();
     keys.iter().for_each(|key| assert!(tree.insert(key, &[0; 300]).unwrap()));
     let leaves = tree.shape().unwrap().leaves;
@@ -196,7 +196,7 @@ fn count_at_random(tree: Tree<'_, Pool>, thread: u64) {
         } else {
             numbers.iter().for_each(|number| _ = tree.modify(&key(*number), count).unwrap().unwrap());
         }
-        // Somebody else's records come and go beside it.
+        // Records of other keys come and go in the same leaf.
         for number in numbers {
             let other = [b"x".as_slice(), &key(number), &[thread as u8]].concat();
             tree.upsert(&other, &vec![1; (state >> 50) as usize % 900]).unwrap();
@@ -207,7 +207,7 @@ fn count_at_random(tree: Tree<'_, Pool>, thread: u64) {
 #[test]
 fn several_threads_count_in_the_same_values() {
     let directory = tempfile::tempdir().unwrap();
-    // So few pages that they are evicted all the time.
+    // A pool so small that pages are evicted all the time.
     let pool = Pool::create(directory.path().join("file"), &options(64)).unwrap();
     let tree = create_tree(&pool).unwrap();
     for number in 0..KEYS {

@@ -53,7 +53,7 @@ fn inner() -> Vec<u8> {
     page
 }
 
-/// Bytes some of whose reads give something else each time.
+/// Bytes of which some reads give a different result each time.
 #[derive(Clone, Copy)]
 struct Changing<'a> {
     page: &'a [u8],
@@ -98,7 +98,7 @@ impl Bytes for Changing<'_> {
     }
 }
 
-/// Calls everything that reads, and checks what holds whatever the bytes are.
+/// Calls all that reads a node, and checks what holds whatever the bytes are.
 fn read_all<B: Bytes>(view: NodeView<B>) {
     let mut out = Vec::new();
     let (count, level) = (view.count(), view.level());
@@ -130,9 +130,9 @@ fn read_all<B: Bytes>(view: NodeView<B>) {
         assert!(copy.count() <= MAX_LEAF_COUNT);
         copy.add_from(view, index, 300);
         copy.add_before(view, index, 300);
-        // Whoever goes from fence to fence comes to an end.
+        // A walk from fence to fence comes to an end.
         out.clear();
-        assert!(!copy.view().upper_fence(&mut out) || !copy.view().covers_behind(&out));
+        assert!(!copy.view().upper_fence(&mut out) || !copy.view().covers_after(&out));
         out.clear();
         assert!(!copy.view().lower_fence(&mut out) || !copy.view().covers(&out));
         for held in (0..copy.count()).filter(|held| copy.holds(*held)) {
@@ -144,7 +144,7 @@ fn read_all<B: Bytes>(view: NodeView<B>) {
     }
 }
 
-/// Does everything that writes, each to a copy, and checks that a sound node stays sound.
+/// Calls all that changes a node, each with a copy, and checks that a sound node stays sound.
 fn write_all(page: &[u8]) {
     let sound = NodeView::new(page).validate().is_ok();
     let count = NodeView::new(page).count();
@@ -257,7 +257,7 @@ fn any_single_bit_and_any_single_byte_may_be_wrong() {
     }
 }
 
-/// Where the heap begins and where a value is are both wrong, and agree with each other.
+/// The beginning of the heap and the place of a value are both wrong, and agree with each other.
 #[test]
 fn a_value_in_the_page_header_is_not_given_to_be_changed() {
     const HEAP_START_AT: usize = 38;
@@ -287,7 +287,7 @@ fn a_page_of_the_wrong_size_is_refused() {
 
 const ITERATIONS: usize = if cfg!(miri) { 10 } else { 2000 };
 
-/// A sound page with some bytes replaced, most of them where it hurts, or nothing but noise.
+/// A sound page with some bytes replaced, most of them in the header and the slots, or only noise.
 fn damaged((kind, changes, noise): &(u8, Vec<(u16, u8)>, Vec<u8>)) -> Vec<u8> {
     let mut page = match kind % 4 {
         0 => leaf(),

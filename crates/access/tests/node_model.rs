@@ -95,7 +95,7 @@ fn value(random: &mut StdRng) -> (Vec<u8>, bool) {
     (vec![random.random(); length], blob)
 }
 
-/// Grows, churns, shrinks to nothing.
+/// Lets a tree grow, change and shrink to nothing.
 fn run(seed: u64, key: KeyMaker) -> Tree {
     let mut random = StdRng::seed_from_u64(seed);
     let mut tree = Tree::new();
@@ -205,7 +205,7 @@ fn loading_runs_breaks_the_prefixes_of_the_spines() {
     }
 }
 
-/// Other seeds than the ones of the other tests, as many as asked for: `VELLUM_SEEDS=100`.
+/// As many seeds as asked for: `VELLUM_SEEDS=100`.
 #[test]
 fn any_seed_agrees_with_the_model() {
     let count = std::env::var("VELLUM_SEEDS").ok().and_then(|count| count.parse().ok()).unwrap_or(1);

@@ -12,7 +12,7 @@ use vellum_pool::{Pool, PoolError};
 use vellum_vm::{Faults, SimulatedFile};
 
 const ENTRIES: u64 = 2000;
-/// No operation takes as long, however often it tries.
+/// Every operation takes less time than this, however often it tries.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 fn key(number: u64) -> [u8; 8] {
@@ -78,12 +78,12 @@ fn reads_go_on_and_changes_say_why_they_cannot_until_pages_can_be_written_again(
             let removed = timed("a removal", || tree.remove(&key(5)));
             match removed {
                 Err(AccessError::Pool(PoolError::Write { .. })) => {}
-                // What was there before can be written.
+                // Pages that were in the file before can be written.
                 Ok(true) if outage == "a full disk" => refused.push(5),
                 other => panic!("{outage}, {pool_pages} pages: {other:?}"),
             }
             assert!(timed("a checkpoint", || pool.checkpoint()).is_err());
-            // Whoever changes something next finds out that pages can be written again.
+            // The next change finds out that pages can be written again.
             file.heal();
             let tree = vellum_access::Tree::open(&pool, root);
             let healed = Instant::now();
@@ -116,7 +116,7 @@ fn a_file_that_cannot_grow_is_asked_to_seldom() {
     while put(number).is_ok() {
         number += 1;
     }
-    // As slow as a file system that looks for room everywhere.
+    // As slow as a file system that searches everywhere for room.
     file.set_faults(Faults { delay_max: Duration::from_millis(20), ..file.faults() });
     let before = file.counts().of(vellum_vm::FileOperation::Resize);
     let (begun, mut errors) = (Instant::now(), 0);

@@ -24,7 +24,7 @@ fn with_tree(test: impl FnOnce(&Pool, &Tree<'_, Pool>)) {
     test(&pool, &tree);
 }
 
-/// Changes a page in whatever way, and leaves its checksum to the pool.
+/// Changes a page in any way, and leaves its checksum to the pool.
 fn edit(pool: &Pool, page: PageId, change: impl FnOnce(&mut [u8])) {
     change(pool.exclusive(Extent::page(page)).unwrap().page_mut());
 }
@@ -69,7 +69,7 @@ fn a_large_value_used_twice() {
             NodeMut::new(page).insert(&other, &reference, ValueKind::Blob).unwrap();
         });
         assert_found(pool, tree, "belongs to two things");
-        // Removing one of them must not take the other's extent for granted.
+        // Removing one of them frees the extent to which the other refers.
         assert!(tree.remove(&key).unwrap());
         assert!(tree.remove(&55_554u64.to_be_bytes()).is_err());
         assert!(tree.value(&55_554u64.to_be_bytes()).is_err());
@@ -92,7 +92,7 @@ fn swapped_children() {
 #[test]
 fn a_wrong_fence() {
     with_tree(|pool, tree| {
-        // The first leaf is made anew with all that it has, but a fence one too far.
+        // The first leaf is made anew with all its records, but a fence that is one too far.
         edit(pool, child(pool, tree, 0), |page| {
             let old = page.to_vec();
             let old = NodeView::new(&old[..]);

@@ -1,6 +1,6 @@
-//! All that threads do at random to trees beyond memory is recorded. Redone from the records, page by page, it gives every
-//! byte of every page, but for the checksums, which are those of the moment when a page was written; undone by what the
-//! records say was there before, it gives the records of the beginning. Bugs that are planted in either are noticed.
+//! Threads change trees larger than memory at random, and all changes are recorded. Redone from the records, page by
+//! page, they give every byte of every page, except for the checksums, which depend on when a page was written. Undone
+//! with the old values in the records, they give the entries of the beginning. Planted bugs in either are noticed.
 
 mod recording;
 mod support;
@@ -16,7 +16,7 @@ use vellum_pool::{AppendHints, Pool};
 const THREADS: u64 = 3;
 const KEYS: u64 = 1500;
 
-/// Long and short ones, whose order is not that of their numbers.
+/// A long or a short key; the order of the keys is not that of their numbers.
 fn key(number: u64) -> Vec<u8> {
     let mut key = (number % 7 * KEYS + number).to_be_bytes()[5..].to_vec();
     if number.is_multiple_of(3) {
@@ -35,7 +35,7 @@ fn value(random: &mut StdRng) -> Vec<u8> {
     (0..length).map(|at| (at as u8).wrapping_mul(31) ^ random.random::<u8>() & 1).collect()
 }
 
-/// Retries what finds all pages latched for a moment, as is possible in a pool of a few.
+/// Retries an operation that finds all pages latched for a moment, as may happen in a pool of a few pages.
 fn retry<T>(mut operation: impl FnMut() -> Result<T, AccessError>) -> T {
     loop {
         let result = operation();
@@ -45,7 +45,7 @@ fn retry<T>(mut operation: impl FnMut() -> Result<T, AccessError>) -> T {
     }
 }
 
-/// Something that one thread does to the tree that all share.
+/// One random operation on the tree that all threads share.
 fn change(pager: &RecordingPager, tree: &Tree<'_, RecordingPager>, random: &mut StdRng, growing: bool) {
     let number = random.random_range(0..KEYS);
     let key = key(number);
@@ -82,7 +82,7 @@ fn change(pager: &RecordingPager, tree: &Tree<'_, RecordingPager>, random: &mut 
     }
 }
 
-/// An operation of many may find no room; it then has changed nothing.
+/// One of many operations may find no room; it has then changed nothing.
 fn unless_no_room<T>(result: Result<T, AccessError>) -> Option<T> {
     if no_room(&result) { None } else { Some(result.unwrap()) }
 }
@@ -139,7 +139,7 @@ fn trees_of_its_own(pager: &RecordingPager, random: &mut StdRng, rounds: u64) {
     }
 }
 
-/// What some threads do to a pool of a few pages that holds a tree with records.
+/// Runs some threads on a pool of a few pages that holds a tree with records.
 fn run(operations: u64, beside: impl FnOnce(&RecordingPager, PageId)) -> (History, PageId) {
     let directory = tempfile::tempdir().unwrap();
     let pool = Pool::create(directory.path().join("tree"), &options(64)).unwrap();
@@ -208,7 +208,7 @@ fn a_change_past_the_gateway_is_noticed() {
         [|page| NodeMut::new(page).remove_separator(0).unwrap(), |page| page[2000] ^= 1, |page| page[30] = 1];
     for change in changes {
         let past = |pager: &RecordingPager, root| {
-            // The tree is verified before the history is taken, so it must not be one that is looked at.
+            // A tree of its own: the other one is verified before the history is taken.
             let aside = Tree::create(pager).unwrap();
             for number in 0..600u64 {
                 aside.insert(&number.to_be_bytes(), &[7; 40]).unwrap();
@@ -227,14 +227,14 @@ fn a_change_that_is_wrong_on_replay_is_noticed() {
     history.redo(0, &as_it_is).unwrap();
     let kinds = history.kinds();
     assert_eq!(kinds.len(), 14, "some kind of change did not happen: {kinds:?}");
-    // Left out, all of a kind.
+    // All changes of one kind are left out.
     for kind in kinds.keys() {
         let left_out =
             |change: PageChange<'_>| (!format!("{change:?}").starts_with(&format!("{kind} "))).then_some(());
         let alter: Alter<'_> = &|change| left_out(change).map(|()| change);
         assert!(history.redo(0, alter).is_err(), "nobody misses {kind}");
     }
-    // Done otherwise.
+    // Changes are done otherwise.
     let bugs: [(&str, Alter<'_>); 5] = [
         ("a value that lacks its end", &|change| {
             Some(match change {

@@ -1,5 +1,5 @@
 //! The memory that the process takes while a tree many times larger than the pool is written, read and scanned.
-//! Alone in its file, because other tests would take memory too.
+//! The test is alone in its file, because others would take memory too.
 
 mod support;
 
@@ -10,7 +10,7 @@ use vellum_pool::{Pool, PoolOptions};
 
 const POOL_BYTES: u64 = 8 << 20;
 
-/// The resident size of this process, and the largest so far, in bytes.
+/// The resident size of this process in bytes, now and at most so far.
 fn resident() -> (u64, u64) {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let field = |name: &str| {

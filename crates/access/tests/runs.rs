@@ -44,7 +44,7 @@ fn append_as_drawn(
     let shape = verify(&pool, &tree).shape;
     assert_eq!(shape.entries, model.len() as u64);
     agrees(&tree, &model);
-    // What was made can be taken apart.
+    // All records can be removed again.
     for (index, key) in model.keys().enumerate() {
         assert!(index.is_multiple_of(3) || tree.remove(key).unwrap());
     }
@@ -165,7 +165,7 @@ fn keys_that_begin_with_one_another() {
 #[test]
 fn keys_that_begin_with_one_another_and_the_greatest_byte() {
     let key = |place: u32, number: u32| [&[place as u8][..], &vec![0xff; number as usize]].concat();
-    // No fence leaves room for the keys to come, so the number of leaves depends on who comes when: a given order.
+    // No fence leaves room for the keys to come, so the number of leaves depends on the order of the keys: a fixed one.
     let leaves = append_as_drawn(0, (8_000, 20, 10), 10, key);
     assert!(leaves <= 690, "{leaves}");
 }

@@ -41,7 +41,7 @@ fn walk(cursor: &mut Cursor<'_, Pool>, mut next: u64, forward: bool) -> Result<u
     Ok(count)
 }
 
-/// All of it, both ways and turning round in between, on a device that reorders, delays and cuts short.
+/// Scans both ways, and turns round in between, on a device that reorders, delays and shortens reads.
 #[test]
 fn a_scan_of_eight_times_the_pool_shows_everything_in_both_directions() {
     const COUNT: u64 = 20_000;
@@ -108,7 +108,7 @@ fn short_ranges_and_single_leaves_read_nothing_ahead() {
         let read = pool.statistics().pages_read - before;
         assert!(read <= 4, "{read} pages for a range of two leaves");
     }
-    // Nor does a longer one read beyond its end, in either direction.
+    // A longer scan does not read beyond its end either, in both directions.
     let leaves = |entries: u64| entries / 25 + 6;
     for forward in [true, false] {
         let pool = Pool::open_on(Arc::new(file.clone()), &options(1024)).unwrap();
@@ -140,7 +140,7 @@ fn nothing_more_is_read_once_the_cursor_is_gone() {
         assert!(pages <= 4 * (entries / 30) + 30, "{pages} pages for {entries} entries");
         std::thread::sleep(Duration::from_millis(5));
         assert_eq!(file.counts().of(FileOperation::Read), read);
-        // And nothing is left latched.
+        // No page is left latched.
         for key in 0..entries {
             assert!(tree.get(&big_endian(key)).unwrap().is_some());
         }
@@ -183,12 +183,12 @@ fn a_scan_does_not_push_out_what_others_use() {
             }
         }
         assert!(pool.statistics().pages_read > 8 * 256, "{}", pool.statistics().pages_read);
-        // Of about 90 hot pages, looked at 80 times.
+        // Of about 90 hot pages, each read 80 times.
         assert!(hot_misses <= 5, "{hot_misses} misses of hot pages, background eviction: {background}");
     }
 }
 
-/// A page on the way is damaged: the scan shows what lies before, names the page, and stays where it was.
+/// A page on the way is damaged: the scan shows the entries before it, names the page, and stays where it was.
 #[test]
 fn a_damaged_page_stops_a_scan_where_it_is_reached() {
     let file = SimulatedFile::new(6);

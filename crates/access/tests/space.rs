@@ -51,7 +51,7 @@ fn deletes_and_inserts_of_other_sizes_do_not_grow_the_file() {
         fill(&pool)
     );
     assert_eq!(verify(&pool, &tree).shape.entries, TUPLES);
-    // And when all is gone, so are the pages.
+    // When all tuples are removed, the pages are free.
     for key in &order {
         assert!(tree.remove(&key.to_be_bytes()).unwrap());
     }
@@ -64,7 +64,7 @@ fn fill(pool: &Pool) -> f64 {
     shape.leaf_bytes_used as f64 / (shape.leaves * 3968) as f64
 }
 
-/// What is appended to several runs in turn leaves full leaves, though all but one of the runs end within the tree.
+/// Records appended to several runs in turn leave full leaves, though all but one of the runs end within the tree.
 #[test]
 fn runs_in_ascending_order_leave_full_leaves() {
     const RUNS: u8 = 10;
@@ -95,7 +95,7 @@ fn long_keys_leave_no_empty_nodes_behind() {
     let tree = create_tree(&pool).unwrap();
     let key = |number: u64| {
         let mut key = vec![b'p'; 1016];
-        // The first half differs early, the second late.
+        // Even keys differ at their beginning, odd ones at their end.
         let at = if number.is_multiple_of(2) { 0 } else { key.len() };
         key.splice(at..at, number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes());
         key

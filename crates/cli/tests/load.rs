@@ -42,7 +42,7 @@ fn what_cannot_be_loaded_is_named_and_nothing_is_stored() {
     let run = place.run_with_input(&["load", "d", "-"], b"a\t1\nc\t2\nb\t3\n");
     run.fails(
         2,
-        &["line 3", "key \"b\"", "does not come behind", "\"c\"", "Nothing was stored", "LC_ALL=C sort"],
+        &["line 3", "key \"b\"", "does not come after", "\"c\"", "Nothing was stored", "LC_ALL=C sort"],
     );
     let run = place.run_with_input(&["load", "d", "-"], b"a\t1\na\t2\n");
     run.fails(2, &["line 2", "same key", "\"a\"", "LC_ALL=C sort -u", "keeps one of each key"]);

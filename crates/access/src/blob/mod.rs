@@ -1,7 +1,7 @@
 //! Values too large for a leaf: each in an extent of its own.
 //!
 //! # Layout
-//! Behind the page header come the bytes of the value, zeroes up to a multiple of 8, and the checksums
+//! After the page header come the bytes of the value, zeroes up to a multiple of 8, and the checksums
 //! (XXH3-64) of each 64 KiB of the value. The record in the leaf holds a reference of 24 bytes: the
 //! extent's first page, the value's length, and the *digest*, a checksum of the checksums. So any part of a
 //! value can be read and checked without the rest, from the leaf down, whether or not the pool has room for
@@ -9,7 +9,7 @@
 //!
 //! # Life
 //! A blob is written before the record that refers to it, and freed after no record does any more. A reader
-//! latches it shared with the leaf still valid, so whoever frees it waits, or defers.
+//! latches it shared while the leaf is still valid, so an operation that frees it waits, or defers.
 
 mod check;
 mod write;
@@ -23,10 +23,10 @@ pub(crate) use write::write_blob;
 /// The unit in which a blob is checked, in bytes.
 pub const CHUNK_BYTES: u64 = 64 << 10;
 
-/// No page lies beyond what 64 bits can address.
+/// Page ids are below this: no page lies beyond what 64 bits can address.
 const HEAD_LIMIT: u64 = 1 << 51;
 
-/// Where a blob is and how it can be recognised.
+/// Where a blob is, and by what it is recognised.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BlobReference {
     /// The extent's first page.
@@ -51,11 +51,10 @@ impl BlobReference {
         })
     }
 
-    /// Whether the extent in `page` is the one that the reference was made for, as far as its header and the
-    /// checksums of the chunks tell; the chunks themselves are not read.
+    /// Whether the extent in `page` is the one for which the reference was made, by its header and the checksums of
+    /// its chunks. The chunks themselves are not read.
     ///
-    /// What was read from storage is known to be as it was written, but a damaged reference may lead to
-    /// somebody else's extent.
+    /// The extent was checked when it was read from storage, but a damaged reference may lead to another one.
     pub(crate) fn leads_to(self, page: &[u8]) -> bool {
         let start = trailer_at(self.length) as usize;
         let sums = page.get(start..).and_then(|rest| rest.get(..8 * chunks(self.length) as usize));

@@ -9,8 +9,8 @@ use std::io::Read;
 use vellum_base::{HEADER_BYTES, PageId, checksum};
 use vellum_pool::Pager;
 
-/// Writes `length` bytes from `source` to a new extent for a record of the tree with the root `tree`. Nothing refers to it
-/// yet: the caller refers to it, or discards it.
+/// Writes `length` bytes from `source` to a new extent for a record of the tree with the root `tree`. Nothing refers to
+/// the extent yet: the caller refers to it, or discards it.
 pub(crate) fn write_blob<P: Pager>(
     pager: &P,
     tree: PageId,

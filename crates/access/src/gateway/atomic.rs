@@ -5,11 +5,11 @@ use crate::node::{End, MAX_INLINE_VALUE_BYTES, NODE_BYTES, NodeError, NodeMut, N
 use vellum_base::{HEADER_BYTES, Lsn, PageId, PageKind, stamp_lsn};
 use vellum_pool::{AllocatedPage, ExclusivePage, Interrupt, OptimisticPage, Pager, PoolError};
 
-/// A page that nobody else may read or change.
+/// A page under an exclusive latch.
 pub(crate) struct Latched<'p, P: Pager + 'p>(P::Exclusive<'p>);
 
 impl<'p, P: Pager> Latched<'p, P> {
-    /// Latches what was read optimistically. Fails if the page has changed, so what was found in it still holds.
+    /// Latches a page that was read optimistically. Fails if the page has changed, so what was found in it still holds.
     #[inline(always)]
     pub fn latch(page: P::Optimistic<'p>) -> Result<Self, Interrupt> {
         Ok(Self(page.upgrade()?))
@@ -35,12 +35,11 @@ impl<'p, P: Pager> Latched<'p, P> {
     }
 }
 
-/// A page that was just allocated for a node, and to which nothing refers. It is freed again, unless the change is
-/// committed.
+/// A newly allocated page for a node, to which nothing refers. It is freed again, unless the change is committed.
 pub(crate) struct Fresh<'p, P: Pager + 'p>(P::Allocated<'p>);
 
 impl<'p, P: Pager> Fresh<'p, P> {
-    /// Allocates a page. That may wait for memory, so it is done before anything is latched.
+    /// Allocates a page. That may wait for memory, so it comes before the first latch.
     pub fn allocate(pager: &'p P) -> Result<Self, PoolError> {
         pager.allocate(1, PageKind::TREE_NODE).map(Self)
     }
@@ -50,15 +49,15 @@ impl<'p, P: Pager> Fresh<'p, P> {
     }
 }
 
-/// A page that the change frees.
+/// A page that the commit frees.
 pub(crate) struct Doomed<'p, P: Pager + 'p>(pub Latched<'p, P>);
 
 /// The pages of an atomic change: one, or several of them.
 pub(crate) trait PageSet<'p, P: Pager + 'p> {
-    /// What is left of them after the change: looks at them as they are then.
+    /// Optimistic guards on the pages as the change left them.
     type Seen;
 
-    /// Describes what the commit itself does.
+    /// Records what the commit itself does.
     fn describe(&self, record: &mut Vec<u8>);
     fn stamp(&mut self, lsn: Lsn);
     fn release(self, pager: &'p P) -> Self::Seen;
@@ -167,8 +166,8 @@ impl<'p, P: Pager> Recording<'p, P> {
         Self { pager, tree, record: Vec::new(), changed: false }
     }
 
-    /// Changes a page; if that cannot be done, it stays as it was. `known` is the slot of the key, where the caller has
-    /// found it since the page was latched.
+    /// Changes a page; on an error it stays as it was. `known` is the slot of the key, if the caller has found it
+    /// since the page was latched.
     #[inline(always)]
     pub fn apply(
         &mut self,
@@ -189,7 +188,7 @@ impl<'p, P: Pager> Recording<'p, P> {
         done
     }
 
-    /// Gives the record in slot `index` of a leaf, which is that of `key`, another value.
+    /// Gives the record of `key`, in slot `index` of a leaf, another value.
     #[inline(always)]
     pub fn replace(
         &mut self,
@@ -204,7 +203,7 @@ impl<'p, P: Pager> Recording<'p, P> {
         self.apply(leaf, Some(index), &PageChange::Replace { key, value, before })
     }
 
-    /// Removes the record in slot `index` of a leaf, which is that of `key`.
+    /// Removes the record of `key`, in slot `index` of a leaf.
     #[inline(always)]
     pub fn remove(&mut self, leaf: &mut Latched<'p, P>, index: usize, key: &[u8]) -> Result<(), NodeError> {
         let mut before = Vec::new();
@@ -213,8 +212,8 @@ impl<'p, P: Pager> Recording<'p, P> {
         self.apply(leaf, Some(index), &PageChange::Remove { key, before })
     }
 
-    /// Lets `change` change the value in slot `index` of a leaf where it lies. If changes are recorded, it gets a copy, of
-    /// which those bytes go into the leaf that are different then.
+    /// Lets `change` change the value in slot `index` of a leaf where it lies. If changes are recorded, `change` gets a
+    /// copy, and the bytes that then differ go into the leaf.
     #[inline(always)]
     pub fn patch<T>(
         &mut self,
@@ -266,8 +265,7 @@ impl<'p, P: Pager> Recording<'p, P> {
         Ok(())
     }
 
-    /// Makes a change beside the page, in `image`, which is zero, so that it cannot fail when it is
-    /// [installed](Self::install).
+    /// Makes a change in a copy of the page, so that [installing](Self::install) it cannot fail. `image` is zero.
     pub fn prepare<'c>(
         page: &Latched<'p, P>,
         change: PageChange<'c>,
@@ -282,7 +280,7 @@ impl<'p, P: Pager> Recording<'p, P> {
         Ok(Prepared { change, image })
     }
 
-    /// Does what has been prepared for the page, which is latched since.
+    /// Does what has been prepared for the page, which has stayed latched.
     pub fn install(&mut self, page: &mut Latched<'p, P>, prepared: &Prepared<'_>) {
         if P::RECORDS {
             self.describe(page.id(), &prepared.change);
@@ -291,7 +289,7 @@ impl<'p, P: Pager> Recording<'p, P> {
         self.changed = true;
     }
 
-    /// Ends a leaf as planned, since when it is latched.
+    /// Ends a leaf as planned. The leaf has stayed latched since.
     pub fn end(&mut self, leaf: &mut Latched<'p, P>, end: &End) {
         if P::RECORDS {
             self.describe(leaf.id(), &PageChange::EndAt { separator: &end.separator });
@@ -300,7 +298,7 @@ impl<'p, P: Pager> Recording<'p, P> {
         self.changed = true;
     }
 
-    /// Describes what is done to a page that is not a node.
+    /// Adds a change of a page to the record.
     pub(super) fn describe(&mut self, page: PageId, change: &PageChange<'_>) {
         if self.record.is_empty() {
             self.record.extend_from_slice(&self.tree.0.to_le_bytes());
@@ -325,7 +323,7 @@ impl<P: Pager> Drop for Recording<'_, P> {
     }
 }
 
-/// A change that has been made beside its page.
+/// A change that has been made in a copy of its page.
 pub(crate) struct Prepared<'c> {
     change: PageChange<'c>,
     image: &'c [u8; NODE_BYTES],
@@ -334,9 +332,9 @@ pub(crate) struct Prepared<'c> {
 /// Changes of one or several pages of a tree that happen together, under latches on all of them.
 #[must_use = "what was changed must be committed"]
 pub(crate) struct AtomicChange<'p, P: Pager, H> {
-    /// The pages.
+    /// The latched pages.
     pub pages: H,
-    /// By which they are changed.
+    /// The changes made to them.
     pub recording: Recording<'p, P>,
 }
 
@@ -347,8 +345,8 @@ impl<'p, P: Pager, H: PageSet<'p, P>> AtomicChange<'p, P, H> {
         Self { pages, recording: Recording::new(pager, tree) }
     }
 
-    /// Ends the change: others see it from now on.
-    // Inlined as the only part that every change has, so that guards stay in registers.
+    /// Ends the change: all threads see it from now on.
+    // Inlined, because every change ends here: guards stay in registers.
     #[inline(always)]
     pub fn commit(self) -> H::Seen {
         let Self { pages, mut recording } = self;

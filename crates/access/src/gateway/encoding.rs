@@ -1,19 +1,19 @@
-//! How the record of an atomic change is written, in bytes.
+//! The encoding of the record of an atomic change.
 //!
-//! Little-endian. First 8 bytes, the root of the tree. Then for each page its id in 8 bytes, one byte that says what kind of
-//! change it is, and the fields of the change in the order in which [`PageChange`] has them. Runs of bytes are preceded by
-//! their length in 2 bytes, values by a byte as well that is 1 for a reference to a large value. Page ids and digests have 8
-//! bytes, counts of pages 4, offsets 2, kinds of page 1.
+//! Little-endian. The first 8 bytes are the root of the tree. Then come for each page its id in 8 bytes, the kind of
+//! change in 1, and the fields of the change in the order in which [`PageChange`] has them. Runs of bytes are preceded
+//! by their length in 2 bytes, values first by a byte that is 1 for a reference to a large value. Page ids and digests
+//! have 8 bytes, counts of pages 4, offsets 2, kinds of page 1.
 
 use super::page_change::{NodeImage, PageChange, ValueImage};
 use crate::node::ValueKind;
 use vellum_base::{PageId, PageKind};
 
-/// A record that is not one: it was cut off, or says what no version of it says.
+/// The bytes of a record are cut off or have no meaning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the record of a change is malformed, {left} bytes before its end")]
 pub struct RecordFault {
-    /// How many bytes were left where it was noticed.
+    /// How many bytes were left from the malformed change on.
     pub left: usize,
 }
 
@@ -29,7 +29,7 @@ impl<'a> ChangeRecord<'a> {
     /// Takes bytes for a record.
     ///
     /// # Errors
-    /// If they are too few. Everything else shows when the changes are read.
+    /// If there are too few bytes. All other faults show when the changes are read.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, RecordFault> {
         let mut reader = Reader { rest: bytes };
         let tree = reader.page().ok_or(RecordFault { left: bytes.len() })?;
@@ -120,7 +120,7 @@ impl Writer<'_> {
         self.put(&page.0.to_le_bytes())
     }
 
-    /// Bytes of a page, so that their length fits.
+    /// Bytes of one page, so that their length fits into 16 bits.
     fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
         self.put(&(bytes.len() as u16).to_le_bytes()).put(bytes)
     }
@@ -265,7 +265,7 @@ mod tests {
             changes.iter().for_each(|(page, change)| change.encode(*page, &mut record));
             assert_eq!(ChangeRecord::decode(&record).unwrap().tree, PageId(77));
             assert_eq!(decoded(&record).unwrap(), changes);
-            // What is cut off is noticed, unless it is cut off between two changes.
+            // A record that is cut off is noticed, unless the cut is between two changes.
             for length in 0..record.len().min(500) {
                 if let Ok(fewer) = decoded(&record[..length]) {
                     assert_eq!(fewer, changes[..fewer.len()]);
@@ -298,7 +298,7 @@ mod tests {
         [leaf, inner, vec![0x5a; NODE_BYTES]]
     }
 
-    /// Whatever the bytes are: what cannot be redone leaves the page as it is.
+    /// A change that cannot be redone leaves the page as it is, whatever the bytes are.
     fn survives(record: &[u8]) {
         let Ok(record) = ChangeRecord::decode(record) else { return };
         for (page, change) in record.changes().map_while(Result::ok) {

@@ -5,8 +5,8 @@ use crate::AccessError;
 use vellum_base::{Extent, HEADER_BYTES, PageHeader, PageId, PageKind, checksum, stamp_lsn};
 use vellum_pool::{AllocatedPage, ExtentWriter, PageWriter, Pager, PoolError};
 
-/// Makes an extent for a large value of the tree `tree`, in memory, as `fill` does, which returns its digest. Nothing
-/// refers to it yet: the caller refers to it, or discards it.
+/// Makes an extent for a large value of the tree `tree`, in memory. `fill` writes the contents and returns their digest.
+/// Nothing refers to the extent yet: the caller refers to it, or discards it.
 pub(crate) fn new_blob<P: Pager>(
     pager: &P,
     tree: PageId,
@@ -21,7 +21,7 @@ pub(crate) fn new_blob<P: Pager>(
     Ok((head, digest))
 }
 
-/// The same, written past the pool from its beginning to its end.
+/// A new extent for a large value, written past the pool from its beginning to its end.
 pub(crate) struct BlobStream<'p, P: Pager + 'p> {
     pager: &'p P,
     tree: PageId,
@@ -47,7 +47,7 @@ impl<'p, P: Pager> BlobStream<'p, P> {
 
 /// Frees an extent to which nothing of the tree `tree` refers any more, without reading it in.
 pub(crate) fn discard<P: Pager>(pager: &P, tree: PageId, extent: Extent) -> Result<(), PoolError> {
-    // Before it is freed, so that the record of its next allocation comes later.
+    // Recorded before it is freed, so that the record of its next allocation comes later.
     if P::RECORDS && pager.is_extent(extent) {
         Recording::record_alone(pager, tree, &[(extent.head, PageChange::Free { pages: extent.pages })]);
     }
@@ -61,15 +61,14 @@ fn record_written<P: Pager>(pager: &P, tree: PageId, extent: Extent, digest: u64
     }
 }
 
-/// Nodes of a bulk load that are written one after the other. They are freed again unless kept, together with what they
-/// have adopted.
+/// Nodes of a bulk load that are written one after the other. Nodes and adopted extents are freed again unless kept.
 pub(crate) struct NodeStream<'p, P: Pager + 'p> {
     // Before the pages, so that it is dropped before they are freed.
     written: Written<'p, P>,
     pages: P::Pages<'p>,
 }
 
-/// What has been recorded as written, and is to be recorded as freed if it is not kept.
+/// The extents that have been recorded as written, and are recorded as freed unless they are kept.
 struct Written<'p, P: Pager> {
     pager: &'p P,
     tree: PageId,
@@ -82,7 +81,7 @@ impl<'p, P: Pager> NodeStream<'p, P> {
         Ok(Self { written: Written { pager, tree, extents: Vec::new() }, pages })
     }
 
-    /// Writes the next node: `fill` is given a page that is zero behind its header.
+    /// Writes the next node: `fill` is given a page that is zero after its header.
     pub fn append(
         &mut self,
         fill: impl FnOnce(&mut [u8]) -> Result<(), AccessError>,
@@ -97,7 +96,7 @@ impl<'p, P: Pager> NodeStream<'p, P> {
         })
     }
 
-    /// Fetches bytes of the page that will probably be the next into the processor's cache.
+    /// Fetches bytes of the page that will probably be next into the processor's cache.
     #[inline]
     pub fn prefetch_next(&self, at: usize, bytes: usize) {
         self.pages.prefetch_next(at, bytes);
@@ -116,7 +115,7 @@ impl<'p, P: Pager> NodeStream<'p, P> {
         self.pages.settle()
     }
 
-    /// All nodes and what they have adopted are referred to from now on.
+    /// Keeps all nodes and adopted extents: from now on the tree refers to them.
     pub fn keep(self) {
         let Self { mut written, pages } = self;
         written.extents.clear();
@@ -125,7 +124,7 @@ impl<'p, P: Pager> NodeStream<'p, P> {
 }
 
 impl<P: Pager> Written<'_, P> {
-    /// Records a node, which gets the record's number.
+    /// Records a node; its LSN becomes the record's number.
     fn record(&mut self, page: &mut [u8]) {
         let extent = PageHeader::read(page).extent;
         let digest = checksum(page.get(HEADER_BYTES..).unwrap_or_default());

@@ -1,4 +1,4 @@
-//! What can happen to a page, as data, and the code that does it.
+//! The changes of a page, as data, and the code that makes them.
 
 use crate::node::{NODE_BYTES, NodeError, NodeFault, NodeMut, NodeView, ValueKind};
 use vellum_base::{Extent, HEADER_BYTES, Lsn, PageHeader, PageId, PageKind, stamp_lsn};
@@ -6,9 +6,9 @@ use vellum_base::{Extent, HEADER_BYTES, Lsn, PageHeader, PageId, PageKind, stamp
 /// What a record holds under its key: the value, or a reference to a large one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ValueImage<'a> {
-    /// What the bytes are.
+    /// Whether the bytes are the value itself or a reference.
     pub kind: ValueKind,
-    /// They.
+    /// The value, or the reference to it.
     pub bytes: &'a [u8],
 }
 
@@ -45,8 +45,8 @@ impl<'a> NodeImage<'a> {
 
 /// A change of one page.
 ///
-/// Records are named by their keys, and children by their separators, not by their slots. Changes of records also say what
-/// was there before, from which they can be [undone](Self::inverse).
+/// Records are named by their keys, and children by their separators, not by their slots. A change of a record also has
+/// the old value, so that it can be [undone](Self::inverse).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PageChange<'a> {
     /// A leaf gets a record with a new key.
@@ -62,14 +62,14 @@ pub enum PageChange<'a> {
         key: &'a [u8],
         /// The new value.
         value: ValueImage<'a>,
-        /// The old one.
+        /// The old value.
         before: ValueImage<'a>,
     },
     /// A leaf loses a record.
     Remove {
         /// The key.
         key: &'a [u8],
-        /// The value that it had.
+        /// The value of the record.
         before: ValueImage<'a>,
     },
     /// Some bytes of a value change where they lie.
@@ -78,9 +78,9 @@ pub enum PageChange<'a> {
         key: &'a [u8],
         /// Where in the value the bytes begin.
         offset: u16,
-        /// What they become.
+        /// The new bytes.
         bytes: &'a [u8],
-        /// What they were, which is as long.
+        /// The old bytes, as many.
         before: &'a [u8],
     },
     /// An inner node gets a separator after a child was split.
@@ -95,24 +95,24 @@ pub enum PageChange<'a> {
         /// The separator.
         separator: &'a [u8],
     },
-    /// A leaf ends with a new upper fence, and the few records beyond go elsewhere.
+    /// A leaf ends with a new upper fence, and the few records beyond go into another leaf.
     EndAt {
-        /// The fence.
+        /// The new upper fence.
         separator: &'a [u8],
     },
-    /// A node keeps its lower half, and all beyond goes elsewhere.
+    /// A node keeps its lower half, and the upper one goes into another node.
     SplitOff {
         /// The new upper fence.
         separator: &'a [u8],
     },
     /// A node takes over the contents of its right neighbour.
     Absorb {
-        /// The fence between them.
+        /// The fence between the two.
         separator: &'a [u8],
         /// The neighbour.
         right: NodeImage<'a>,
     },
-    /// The contents of a root have moved to two new nodes, of which it becomes the parent, one level higher.
+    /// The contents of a root have moved to two new nodes. The root becomes their parent, one level higher.
     RaiseRoot {
         /// The node of the lower half.
         left: PageId,
@@ -131,25 +131,25 @@ pub enum PageChange<'a> {
         /// The node.
         image: NodeImage<'a>,
     },
-    /// An extent is allocated, and what is in it was written past the log.
+    /// An extent is allocated, whose contents were written past the log.
     Write {
-        /// What it is.
+        /// The kind of the extent.
         kind: PageKind,
-        /// How many pages it has.
+        /// The number of its pages.
         pages: u32,
-        /// Of a node, the checksum of all bytes behind the page header; of a large value, the digest of its reference.
+        /// Of a node, the checksum of all bytes after the page header; of a large value, the digest of its reference.
         digest: u64,
     },
     /// An extent is freed.
     Free {
-        /// How many pages it has.
+        /// The number of its pages.
         pages: u32,
     },
 }
 
 impl<'a> PageChange<'a> {
-    /// The change that takes this one back, if it is one of a record. It is not for the same page: splits and merges may
-    /// have moved the record since.
+    /// The change that takes this one back, if this is a change of a record. The page may be another one by then: splits
+    /// and merges may have moved the record.
     pub fn inverse(&self) -> Option<Self> {
         match *self {
             Self::Insert { key, value } => Some(Self::Remove { key, before: value }),
@@ -162,9 +162,9 @@ impl<'a> PageChange<'a> {
         }
     }
 
-    /// Does the change to a page, whose header it leaves alone; if it cannot be done, the page stays as it was. `known` is
-    /// the slot of the key or of the separator, where it has been looked for already.
-    // Inlined where the kind of change is known, so that nothing is left of the choice.
+    /// Makes the change in a page, except for its header; on an error the page stays as it was. `known` is the slot of
+    /// the key or of the separator, if it has been searched already.
+    // Inlined where the kind of change is known, so that no branch on it is left.
     #[inline(always)]
     pub(super) fn apply(&self, page: &mut [u8], known: Option<usize>) -> Result<(), NodeError> {
         let mut node = NodeMut::new(page);
@@ -212,12 +212,12 @@ impl<'a> PageChange<'a> {
     }
 }
 
-/// Does to page `id` what is recorded under `lsn`, unless it has been done already: false then.
+/// Redoes in page `id` the change recorded under `lsn`; false if the page has it already.
 ///
-/// The page is as it was at some time since its present life began, or it begins with the record.
+/// The page is as it was at some time since it was last allocated, or the record allocates it.
 ///
 /// # Errors
-/// If the page is not what the change was made of.
+/// If the page is not one to which the change can have been done.
 pub fn redo(page: &mut [u8], id: PageId, lsn: Lsn, change: &PageChange<'_>) -> Result<bool, NodeError> {
     if page.len() != NODE_BYTES {
         return Err(NodeFault::Size { bytes: page.len() }.into());

@@ -1,4 +1,4 @@
-//! Where a search will look, so that it can be fetched ahead.
+//! The bytes that a search will read, for prefetching.
 
 use super::layout::*;
 use super::view::NodeView;
@@ -6,11 +6,11 @@ use std::ops::Range;
 use vellum_base::Bytes;
 
 impl<B: Bytes> NodeView<B> {
-    /// The bytes of a node that say where a search will look: its headers and hints, from the beginning of the page.
+    /// The length of a node's headers and hints, which a search reads first, from the beginning of the page.
     pub const GUIDE_BYTES: usize = SLOTS_AT;
 
-    /// The slots among which a search for `key` will look, as the hints tell: the first byte and the length. It is
-    /// a guess, which says nothing about where the key is.
+    /// The slots that a search for `key` will read, by the hints: the first byte and the length. A guess, only for
+    /// prefetching.
     #[inline]
     pub fn search_range(self, key: &[u8]) -> (usize, usize) {
         let word = self.word();

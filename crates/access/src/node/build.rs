@@ -1,4 +1,4 @@
-//! Building a node from others: what compaction, splits and merges have in common.
+//! Building a node from others, as compaction, splits and merges do.
 
 use super::fault::{NodeError, NodeFault};
 use super::frame::Frame;
@@ -18,7 +18,7 @@ pub(super) struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    /// Makes an empty node of `page`, which is zero behind the page header.
+    /// Makes an empty node of `page`, which is zero after the page header.
     pub fn new<K: AsRef<[u8]>>(
         page: &'a mut [u8],
         level: u8,
@@ -99,8 +99,8 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// Appends the records of an image to a leaf that is empty: `count` slots, and the heap that they say where in the
-    /// image their records are in. They were placed for the prefix of the leaf.
+    /// Appends the records of an image to an empty leaf: `count` slots, and the heap in which the slots say where their
+    /// records are. They were placed for the prefix of the leaf.
     ///
     /// # Errors
     /// [`NodeError::Full`].
@@ -129,7 +129,7 @@ impl<'a> Builder<'a> {
         let targets = self.node.bytes.get_mut(SLOTS_AT..SLOTS_AT + slots_bytes).unwrap_or_default();
         for (target, slot) in targets.as_chunks_mut().0.iter_mut().zip(slots.as_chunks().0) {
             let slot = Slot(u64::from_le_bytes(*slot));
-            // A record without bytes is nowhere.
+            // A record without bytes has no place.
             let slot = if slot.at() == 0 { slot } else { slot.with_place(to + slot.at() - heap.start) };
             *target = slot.0.to_le_bytes();
         }
@@ -144,7 +144,7 @@ impl<'a> Builder<'a> {
         self.node.write_hints(0);
     }
 
-    /// Takes `record` bytes from the heap, with a slot's room left beside them, and says where.
+    /// Takes `record` bytes from the heap if a slot has room too, and gives their place.
     fn reserve(&mut self, record: usize) -> Result<usize, NodeError> {
         if record + self.shape.word.stride() > self.shape.gap() {
             return Err(NodeError::Full);
@@ -159,7 +159,7 @@ impl<'a> Builder<'a> {
         let (stride, count) = (self.shape.word.stride(), self.shape.count);
         let place = SLOTS_AT + count * stride;
         if let Some(child) = child {
-            // The last child stands in the entry that is now taken: it moves on, to one that is still zero.
+            // The last child stands in the entry that is now taken, and moves on to one that is still zero.
             let last = self.node.view().child_at(child_place(count));
             self.node.put_u64(child_place(count), child.0);
             self.node.put_u64(child_place(count + 1), last.0);
@@ -171,8 +171,8 @@ impl<'a> Builder<'a> {
 }
 
 impl NodeMut<'_> {
-    /// Builds the node anew beside itself, with the same last child and a frame of the same fences, and takes
-    /// over the result.
+    /// Builds the node anew in another page, with the same last child and a frame of the same fences, and takes over
+    /// the result.
     pub(super) fn rebuild(
         &mut self,
         frame: &Frame,

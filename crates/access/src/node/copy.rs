@@ -1,22 +1,22 @@
-//! A copy of a leaf, or of as much of it as somebody wants to see.
+//! A copy of a leaf, or of some of its records.
 //!
-//! What is copied stands where it stands in the leaf, so that the copy is read like the leaf itself. The rest of
-//! the copy is what was left there by another leaf, or zeroes, and has no meaning.
+//! Each byte has the same place in the copy as in the leaf, so the copy is read like the leaf itself. The rest of the
+//! copy is zero or left over from another leaf, and has no meaning.
 //!
-//! A leaf may be copied while it changes. The copy is then a mixture, and to be thrown away; but like everything that
-//! reads a node, this ends, does not panic, and stays within the page.
+//! A leaf may be copied while it changes. The copy is then a mixture, which the caller discards. Copying ends, does
+//! not panic, and stays within the page all the same.
 
 use super::layout::*;
 use super::view::NodeView;
 use std::{cell::Cell, mem, ops::Range};
 use vellum_base::Bytes;
 
-/// What a record counts for at least, in bytes: to copy a smaller one takes as long.
+/// A record counts for at least so many bytes: to copy a smaller one takes as long.
 const LEAST_BYTES: usize = 32;
 
 thread_local! {
-    /// The memory of a copy that is no longer used, for the next one of this thread: who looks at a short range does
-    /// little else that takes as long as having a page allocated and cleared.
+    /// The memory of a copy that is no longer used, for the next one of this thread. To allocate and clear a page
+    /// would be a large part of a cursor's work on a short range.
     static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
@@ -44,17 +44,17 @@ thread_local! {
 pub struct LeafCopy {
     /// A page, or nothing before the first leaf.
     bytes: Vec<u8>,
-    /// The slots whose records are here.
+    /// The slots whose records have been copied.
     held: Range<usize>,
     count: usize,
 }
 
-/// What has been added of a leaf at one time.
+/// What one call has added of a leaf.
 #[derive(Default)]
 struct Copied {
-    /// The bytes of slots and records, or what they count for.
+    /// The bytes that slots and records count for.
     total: usize,
-    /// Records that lie one beside the other and are still to be copied.
+    /// Adjacent records that are still to be copied.
     range: Range<usize>,
 }
 
@@ -65,12 +65,12 @@ impl LeafCopy {
         (self.held, self.count) = (0..0, 0);
     }
 
-    /// Copies what bounds a leaf, and none of its records.
+    /// Copies header and fences of a leaf, and none of its records.
     pub fn begin<B: Bytes>(&mut self, leaf: NodeView<B>) {
         self.take_spare();
         self.bytes.resize(NODE_BYTES, 0);
         self.copy_bytes(leaf, WORD_AT..HINTS_AT);
-        // What follows is told by the copy, which does not change any more.
+        // Where the fences are is read from the copy, which does not change any more.
         let view = self.view();
         let upper_rest = view.upper_length().saturating_sub(view.prefix_len());
         let fences = view.lower_at().saturating_sub(upper_rest)..NODE_BYTES;
@@ -90,8 +90,8 @@ impl LeafCopy {
         self.held = 0..self.count;
     }
 
-    /// Adds the record of slot `index` of the same leaf and those behind it, until that are `bytes`, if there are
-    /// so many. Small records count for 32 bytes each.
+    /// Adds the record of slot `index` of the same leaf and those after it: `bytes` of them at least, if there are so
+    /// many. Small records count for 32 bytes each.
     pub fn add_from<B: Bytes>(&mut self, leaf: NodeView<B>, index: usize, bytes: usize) {
         let mut copied = Copied::default();
         let mut end = index;
@@ -105,7 +105,7 @@ impl LeafCopy {
         self.held = start..end;
     }
 
-    /// Adds the record of the slot before `index` and those before it, until that are `bytes`, if there are so many.
+    /// Adds the record of the slot before `index` and those before it: `bytes` of them at least, if there are so many.
     pub fn add_before<B: Bytes>(&mut self, leaf: NodeView<B>, index: usize, bytes: usize) {
         let index = index.min(self.count);
         let mut copied = Copied::default();
@@ -119,12 +119,12 @@ impl LeafCopy {
         self.held = start..end;
     }
 
-    /// Adds a slot, and its record to those that are to be copied at once. Records that were added to the leaf in the
-    /// order of their keys, or against it, lie one beside the other, and are.
+    /// Copies a slot, and adds its record to those that are copied at once: adjacent ones, as records are that came
+    /// into the leaf in the order of their keys, or against it.
     #[inline]
     fn add<B: Bytes>(&mut self, leaf: NodeView<B>, index: usize, copied: &mut Copied) {
         let slot_at = SLOTS_AT + index.min(MAX_LEAF_COUNT - 1) * LEAF_STRIDE;
-        // Read once: the record is where this slot says, also if the leaf changes meanwhile.
+        // Read once: the record is copied from where this slot says, even if the leaf changes meanwhile.
         let slot = Slot(leaf.bytes().u64_at(slot_at));
         if let Some(target) = self.bytes.get_mut(slot_at..slot_at + LEAF_STRIDE) {
             target.copy_from_slice(&slot.0.to_le_bytes());
@@ -161,20 +161,20 @@ impl LeafCopy {
         self.count
     }
 
-    /// Whether the record of slot `index` is here.
+    /// Whether the record of slot `index` has been copied.
     #[inline]
     pub fn holds(&self, index: usize) -> bool {
         self.held.contains(&index)
     }
 
-    /// Whether the last record of the leaf is here, or the first.
+    /// Whether the last record of the leaf has been copied, or the first.
     #[inline]
     pub fn holds_end(&self, last: bool) -> bool {
         self.holds(if last { self.count.wrapping_sub(1) } else { 0 })
     }
 
-    /// The leaf as far as it is here: count, fences and prefix, and the records that it [`holds`](Self::holds). Of
-    /// everything else the answers have no meaning; searching is among that.
+    /// The leaf as far as it has been copied: count, fences and prefix, and the records that this
+    /// [`holds`](Self::holds). All other answers have no meaning, those of a search included.
     #[inline]
     pub fn view(&self) -> NodeView<&[u8]> {
         NodeView::new(&self.bytes)
@@ -184,7 +184,7 @@ impl LeafCopy {
 impl Drop for LeafCopy {
     fn drop(&mut self) {
         if !self.bytes.is_empty() {
-            // A thread that is ending has no use for it.
+            // A thread that is ending needs no spare memory.
             let _ = SPARE.try_with(|spare| spare.set(mem::take(&mut self.bytes)));
         }
     }
@@ -260,7 +260,7 @@ mod tests {
                         assert!(copy.holds(start) && (start == 0 || !copy.holds(start - 1)));
                         assert!(bytes < usize::MAX || copy.holds(count - 1));
                         agrees(&copy, &page);
-                        // What is added behind joins it, and what is added elsewhere takes its place.
+                        // What is added right after joins it; what is added elsewhere replaces it.
                         let end = (start..count).find(|index| !copy.holds(*index)).unwrap_or(count);
                         copy.add_from(view, end, bytes);
                         assert!(copy.holds(start) && (end == count || copy.holds(end)));

@@ -1,4 +1,4 @@
-//! Changing a node in place: records go, come and grow.
+//! Changing a node in place: records are added, removed and replaced.
 
 use super::fault::{NodeError, NodeFault};
 use super::frame::Frame;
@@ -12,8 +12,8 @@ impl NodeMut<'_> {
     /// Adds a record to a leaf, compacting it if need be, and returns its slot.
     ///
     /// # Errors
-    /// [`NodeError::Exists`], [`NodeError::Full`] and [`NodeError::TooLarge`] leave the contents as they were;
-    /// so does a fault, which a key that is not between the fences is too.
+    /// [`NodeError::Exists`], [`NodeError::Full`] and [`NodeError::TooLarge`] leave the contents as they were, and so
+    /// does a fault. A key that is not between the fences is a fault too.
     pub fn insert(&mut self, key: &[u8], value: &[u8], kind: ValueKind) -> Result<usize, NodeError> {
         let shape = self.shape(true)?;
         let code = check_new(key, value, kind)?;
@@ -25,12 +25,11 @@ impl NodeMut<'_> {
         Ok(find.index)
     }
 
-    /// [`NodeMut::insert`] of a key that [`NodeView::find`](super::NodeView::find) has not found, and for which it gave this index,
-    /// both since the node was last changed.
+    /// [`NodeMut::insert`] of a key that [`NodeView::find`](super::NodeView::find) has not found, and for which it gave
+    /// this index, both since the node was last changed.
     ///
     /// # Errors
-    /// As [`NodeMut::insert`], but that the key is not in the node and belongs there is for the caller to know:
-    /// elsewhere it leaves the node out of order.
+    /// As [`NodeMut::insert`], but the caller vouches for the index: a wrong one leaves the node out of order.
     pub fn insert_at(
         &mut self,
         index: usize,
@@ -103,7 +102,7 @@ impl NodeMut<'_> {
             self.put_u16(HEAP_USED_AT, shape.heap_used.saturating_sub(old.record_bytes()) + new_bytes);
             return Ok(());
         }
-        // Rebuild the node without the old record, then the new one has room.
+        // Rebuilt without the old record, the node has room for the new one.
         let count = shape.count;
         let frame = Frame::of(self.view());
         self.rebuild(&frame, |old, new| {
@@ -129,7 +128,7 @@ impl NodeMut<'_> {
         if !slot.value_code_is_known() {
             return Err(NodeFault::Slot { index });
         }
-        // Less than other changes look at, as this one comes to nothing but the value: it lies in the heap.
+        // Checked less than for other changes, as only the value is written: it must lie in the heap.
         let (start, end) = (slot.at(), slot.at() + slot.value_length());
         if start < end && start < view.word().heap_start().max(SLOTS_AT) || end > view.lower_at() {
             return Err(NodeFault::Record { index });
@@ -150,7 +149,7 @@ impl NodeMut<'_> {
         Ok(())
     }
 
-    /// Removes separator `index` from an inner node after the child beyond it was merged into the one below it:
+    /// Removes separator `index` from an inner node, when the child after it is merged into the one before it:
     /// child `index` takes over the keys of child `index + 1`, which is dropped.
     ///
     /// # Errors
@@ -166,8 +165,8 @@ impl NodeMut<'_> {
         Ok(())
     }
 
-    /// Makes a root of this node that is one level higher and has two children, for what is up to `separator` and for what is
-    /// beyond. What was in it has been copied to them.
+    /// Makes this node a root that is one level higher and has two children, one for the keys up to `separator` and one
+    /// for those beyond. The contents have been copied to the children.
     ///
     /// # Errors
     /// If the tree would be too high or the separator is too long. The node is then as it was.
@@ -212,7 +211,7 @@ impl NodeMut<'_> {
         })
     }
 
-    /// The slot `index`, whose record has been checked to lie in the heap.
+    /// The slot `index`, after a check that its record lies in the heap.
     fn record(&self, shape: &Shape, index: usize) -> Result<Slot, NodeFault> {
         if index >= shape.count {
             return Err(NodeFault::Index { index });
@@ -222,7 +221,7 @@ impl NodeMut<'_> {
         Ok(slot)
     }
 
-    /// Adds a record whose key belongs at `index`, and lengthens the prefix if it is time to.
+    /// Adds a record whose key belongs at `index`, and lengthens the prefix when the number of keys has doubled.
     #[inline]
     fn add(
         &mut self,
@@ -282,7 +281,7 @@ impl NodeMut<'_> {
         Ok(Shape::read(self.bytes)?)
     }
 
-    /// Gives a node that lacks a fence a prefix that `key`, which is to be added, shares.
+    /// Gives a node that lacks a fence a prefix with which `key`, which is to be added, begins.
     fn choose_prefix(
         &mut self,
         shape: &Shape,
@@ -311,8 +310,8 @@ impl NodeMut<'_> {
         Ok(Shape::read(self.bytes)?)
     }
 
-    /// Lengthens the prefix of a node that has got its key number `count`, and that lacks a fence, to what its keys have
-    /// come to share. Looks only when the number of keys has doubled, so that it costs little.
+    /// Lengthens the prefix of a node that has got its key number `count`, and that lacks a fence, to what its keys now
+    /// share. Compares them only when their number has doubled, so that it costs little.
     #[inline]
     fn lengthen_prefix(&mut self, count: usize) {
         if count.is_power_of_two() && (count > 1 || self.view().level() > 0) {
@@ -369,13 +368,13 @@ impl NodeMut<'_> {
         if index < shape.count || shift != hint_shift(shape.count) {
             self.write_hints_of_change(index, shape.count);
         } else if (index + 1).is_multiple_of(1 << shift) {
-            // Behind all others it changes no hint but that of the range which it completes.
+            // The last slot changes no hint but that of the range which it completes.
             self.put(HINTS_AT + 4 * (index >> shift), &slot.head().to_le_bytes());
         }
         Ok(())
     }
 
-    /// Accounts for a slot that has been closed at `index`.
+    /// Updates header and hints after slot `index` was removed.
     fn forget(&mut self, shape: &Shape, index: usize, slot: Slot) {
         let record = slot.record_bytes();
         let start = if shape.count == 1 {
@@ -392,8 +391,7 @@ impl NodeMut<'_> {
         self.write_hints_of_change(index, shape.count);
     }
 
-    /// Sets the hints that have changed since a slot was opened or closed at `index` of a node that had
-    /// `count_before` slots.
+    /// Sets the hints that change when a slot is added or removed at `index` of a node that had `count_before` slots.
     fn write_hints_of_change(&mut self, index: usize, count_before: usize) {
         let shift = hint_shift(self.view().count());
         self.write_hints(if shift == hint_shift(count_before) { index >> shift } else { 0 });

@@ -1,4 +1,4 @@
-//! Ending a full leaf behind its last key, so that the keys beyond go into a new leaf.
+//! Ending a full leaf after its last key, so that the keys beyond go into a new leaf.
 //!
 //! Loading in order does nothing else, once for every leaf. So no record is built anew: the heap moves by the few
 //! bytes that the new fence takes more or less, and where the new fence lets the prefix grow, the heads are shifted
@@ -21,7 +21,7 @@ pub struct End {
     /// The new upper fence of the leaf, inclusive, and the lower fence of the one beyond, exclusive.
     pub separator: Vec<u8>,
     shape: Shape,
-    /// How many records stay.
+    /// The number of records that stay.
     kept: usize,
     /// By how many bytes the prefix grows.
     longer: usize,
@@ -29,19 +29,19 @@ pub struct End {
     fence_bytes: usize,
     /// The bytes that fences and records will take.
     heap_used: usize,
-    /// Where the lowest record that stays begins, as yet.
+    /// Where the lowest record that stays begins before the end.
     lowest: usize,
     /// The leaf beyond.
     next: Frame,
 }
 
 impl End {
-    /// Where a byte of the heap will be.
+    /// Where a byte of the heap comes to lie.
     fn moved(&self, at: usize) -> usize {
         (at + (NODE_BYTES - self.fence_bytes)).saturating_sub(self.shape.heap_end)
     }
 
-    /// Whether what will not stay in the leaf fits into the one beyond.
+    /// Whether the records that do not stay fit into the leaf beyond.
     fn next_fits(&self, view: NodeView<&[u8]>) -> bool {
         let prefix_length = self.next.prefix.len();
         let records = view.records_bytes(self.kept..self.shape.count, prefix_length);
@@ -53,8 +53,8 @@ impl NodeView<&[u8]> {
     /// How this leaf can be ended between its last key and `incoming`, or a few records before, if it has no room for
     /// the fence there.
     ///
-    /// Nothing if `incoming` does not lie beyond its last key, or if the leaf cannot end near that with at least the prefix
-    /// that it has: then it is for [`NodeView::choose_separator`].
+    /// `None` if `incoming` does not lie beyond the last key, or if the leaf cannot end near it with at least its
+    /// present prefix: then [`NodeView::choose_separator`] splits it.
     ///
     /// # Errors
     /// A fault, if the node is damaged.
@@ -87,7 +87,7 @@ impl NodeView<&[u8]> {
         }
     }
 
-    /// The end of this leaf with this upper fence, which [`NodeView::plan_end`] has chosen for it at some time.
+    /// The end of this leaf with an upper fence that [`NodeView::plan_end`] chose for it earlier.
     ///
     /// # Errors
     /// A fault, if the leaf cannot end there.
@@ -106,18 +106,18 @@ impl NodeView<&[u8]> {
 struct Plan<'a> {
     view: NodeView<&'a [u8]>,
     shape: Shape,
-    /// How many they are.
+    /// The number of records that stay.
     kept: usize,
-    /// None of them begins before.
+    /// No record that stays begins before this byte.
     lowest: usize,
-    /// The bytes that they take now.
+    /// The bytes of the records that stay.
     used: usize,
-    /// Whether some keys go beyond their heads.
+    /// Whether some keys are longer than their heads.
     tails: bool,
 }
 
 impl<'a> Plan<'a> {
-    /// All stay.
+    /// A plan in which all records stay.
     fn new(view: NodeView<&'a [u8]>, shape: Shape) -> Result<Self, NodeFault> {
         let (kept, lowest) = (shape.count, shape.heap_start);
         let mut plan = Self { view, shape, kept, lowest, used: 0, tails: false };
@@ -129,7 +129,7 @@ impl<'a> Plan<'a> {
         Ok(plan)
     }
 
-    /// Takes off the last one.
+    /// Moves the last record that stays to the leaf beyond.
     fn move_last(&mut self) {
         self.kept -= 1;
         let slot = self.view.slot(self.kept);
@@ -139,8 +139,8 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// By how many bytes the prefix becomes longer with this fence above, and the bytes that the fences then take;
-    /// nothing if it would become shorter, or if there is no room.
+    /// By how many bytes the prefix becomes longer with this upper fence, and the bytes that the fences then take;
+    /// `None` if the prefix would become shorter, or if there is no room.
     fn with_room(&self, separator: &[u8]) -> Option<(usize, usize)> {
         let (view, shape) = (self.view, &self.shape);
         let prefix_length = if view.is_first() {
@@ -159,7 +159,7 @@ impl<'a> Plan<'a> {
         (room && view.has_prefix_of(separator)).then_some((longer, fence_bytes))
     }
 
-    /// The end with this fence above. `incoming` will be the first new key of the leaf beyond.
+    /// The end with this upper fence. `incoming` will be the first new key of the leaf beyond.
     fn end(
         self,
         separator: Vec<u8>,
@@ -177,7 +177,7 @@ impl<'a> Plan<'a> {
         let upper = view.upper_fence(&mut upper).then_some(&upper[..]);
         let mut next = Frame::plain(Some(&separator), upper);
         if let (None, Some(incoming)) = (upper, incoming) {
-            // There will be few keys in it to begin with.
+            // The leaf beyond begins with few keys.
             next.prefix = separator.iter().take(common_length(&separator, incoming)).copied().collect();
         }
         Ok(End { separator, shape, kept, longer, fence_bytes, heap_used, lowest, next })
@@ -193,7 +193,7 @@ impl<'a> NodeView<&'a [u8]> {
 }
 
 impl NodeMut<'_> {
-    /// Ends the leaf as planned, since when it has not changed.
+    /// Ends the leaf as planned. It has not changed since the plan was made.
     pub fn end_at(&mut self, end: &End) {
         let End { separator, shape, kept, longer, .. } = end;
         let prefix_length = shape.word.prefix_length() + longer;
@@ -225,7 +225,7 @@ impl NodeMut<'_> {
         }
     }
 
-    /// Cuts so many bytes off the beginning of the rest of a slot's key, and closes the gap in its record.
+    /// Cuts `bytes` off the beginning of the rest of a slot's key, and closes the gap in its record.
     fn cut_rest(&mut self, slot: Slot, bytes: usize) -> Slot {
         let rest_length = slot.rest_length().saturating_sub(bytes);
         if slot.is_whole() {
@@ -244,8 +244,8 @@ impl NodeMut<'_> {
         if cut.record_bytes() > 0 { cut } else { cut.with_place(0) }
     }
 
-    /// Makes the leaf beyond the end of `left` of `bytes`, whose page header it leaves alone, with what will not stay in
-    /// `left`, which has not been ended yet.
+    /// Fills `bytes`, but for the page header, as the leaf beyond `left`, with the records that do not stay there.
+    /// `left` has not been ended yet.
     ///
     /// # Errors
     /// If `bytes` is not one page, or `left` is damaged.
@@ -253,7 +253,7 @@ impl NodeMut<'_> {
         let mut node = NodeMut { bytes };
         node.fill_zero();
         if end.kept == end.shape.count {
-            // A builder would read what it has written of the page, which waits for its memory: 2 % of an append.
+            // A builder would read what it has written to the page and wait for memory: 2 % of an append.
             node.write_frame(0, &end.next, PageId(0))?;
             node.write_hints(0);
             return Ok(());
@@ -282,7 +282,7 @@ mod tests {
         (0..view.count()).map(record).collect()
     }
 
-    /// What an end did: that the prefix grew, that records went into the leaf beyond, that a record was left without bytes.
+    /// How often a leaf ended, its prefix grew, records went into the leaf beyond, a record was left without bytes.
     #[derive(Default, Debug)]
     struct Seen {
         ended: u32,
@@ -356,7 +356,7 @@ mod tests {
         next.view().validate().unwrap();
     }
 
-    /// Keys that begin with `start`, a number behind it and `tail` bytes more.
+    /// Keys that begin with `start`, a number after it and `tail` bytes more.
     fn numbered(start: &[u8], first: u32, tail: usize) -> impl Fn(u32) -> Vec<u8> {
         move |number| {
             let number = first + number;
@@ -365,12 +365,12 @@ mod tests {
     }
 
     #[test]
-    fn a_full_leaf_ends_behind_its_last_key_and_keeps_its_records() {
+    fn a_full_leaf_ends_after_its_last_key_and_keeps_its_records() {
         let mut seen = [const { Seen { ended: 0, longer: 0, moved: 0, emptied: 0 } }; 6];
         for first in [0, 250, 65_530, 1 << 30] {
             for value_bytes in [0, 1, 2, 3, 4, 49, 100, 1024] {
                 for tail in [0, 1, 2, 3, 4, 30] {
-                    // Open above; with a fence there that is shorter or longer than the one that takes its place, or
+                    // Without an upper fence; with one that is shorter or longer than the one that takes its place, or
                     // shares less with the lower one.
                     let kinds: [(Fence, Fence, &[u8]); 6] = [
                         (None, None, b""),

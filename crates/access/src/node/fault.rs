@@ -16,7 +16,7 @@ pub enum NodeFault {
         /// What the node says.
         count: usize,
     },
-    /// The heap begins in the slots, in the fences, or at an odd place.
+    /// The heap begins in the slots, in the fences, or at a place that is no multiple of 4.
     #[error("its heap cannot begin at byte {start}")]
     HeapStart {
         /// What the node says.
@@ -27,7 +27,7 @@ pub enum NodeFault {
     HeapUsed {
         /// What the node says.
         stored: usize,
-        /// What its fences and records need; what the heap has at most, where that is exceeded.
+        /// The bytes that its fences and records need, or the size of the heap if that is exceeded.
         computed: usize,
     },
     /// A fence is too long, or an absent one has bytes (those of the prefix aside), or flags are unknown.
@@ -52,7 +52,7 @@ pub enum NodeFault {
     /// Bytes that must be zero are not.
     #[error("byte {at} is reserved and not zero")]
     Reserved {
-        /// Its place in the page.
+        /// The place of the byte in the page.
         at: usize,
     },
     /// A slot gives lengths beyond the limits or pads its head with something other than zeroes.
@@ -106,7 +106,7 @@ pub enum NodeFault {
     /// The node has too little in it to be split, or no place where both halves fit.
     #[error("it cannot be split")]
     Split,
-    /// It is not what a recorded change was made of.
+    /// The page is not the one to which a recorded change was done.
     #[error("it is not the page to which a recorded change was done")]
     NotRecorded,
     /// Two nodes to be merged are not neighbours at the separator.
@@ -114,20 +114,20 @@ pub enum NodeFault {
     Neighbour,
 }
 
-/// Why a change of a node did not happen. The node is as it was, unless the operation says otherwise.
+/// Why a change of a node was refused. The node is as it was, unless the operation says otherwise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NodeError {
     /// There is no room, even after compaction: split the node, or do not merge.
     #[error("the node has no room")]
     Full,
-    /// The key is there already.
+    /// The node has the key already.
     #[error("the key is already in the node")]
     Exists,
     /// The key or the value is longer than the limits allow, or a blob reference has the wrong length.
     #[error("the key or the value is too long for a node")]
     TooLarge,
-    /// The node is damaged, or was used for what it is not.
+    /// The node is damaged, or of the wrong kind for the operation.
     #[error("the node is damaged: {0}")]
     Fault(#[from] NodeFault),
 }

@@ -1,4 +1,4 @@
-//! What bounds a node and what its keys share, and how many bytes that takes.
+//! The frame of a node: its fences and its prefix, and the bytes that they take.
 
 use super::layout::*;
 use super::view::NodeView;
@@ -7,7 +7,7 @@ use std::ops::Range;
 /// The fences of a node (absent is infinite) and its prefix.
 ///
 /// If there are both fences, the prefix is what they have in common. Else every key and fence of the node begins
-/// with it, but how long it is was chosen when the node was written.
+/// with it, and its length was chosen when the node was written.
 #[derive(Clone, Debug)]
 pub(super) struct Frame<K = Vec<u8>> {
     pub lower: Option<K>,
@@ -27,7 +27,7 @@ impl<K: AsRef<[u8]>> Frame<K> {
 }
 
 impl Frame {
-    /// A frame whose prefix is what follows from the fences: nothing, unless there are both.
+    /// A frame whose prefix follows from the fences: it is empty unless there are both.
     pub fn plain(lower: Option<&[u8]>, upper: Option<&[u8]>) -> Self {
         let prefix = lower.and_then(|lower| lower.get(..common_prefix(Some(lower), upper)));
         Self {
@@ -58,9 +58,9 @@ impl Frame {
     /// and with a fence, if the node then takes no more bytes. `records` gives the bytes of slots and records
     /// for a prefix length.
     ///
-    /// A single key without any fence says nothing about those to come. But if it is that of an inner node, which will not
-    /// get many soon, the prefix becomes so long that the head holds the rest: most keys that are searched for begin as it
-    /// does, and its head shall tell them apart.
+    /// A single key without any fence says nothing about keys to come. But an inner node gets few keys soon: there the
+    /// prefix becomes so long that the head holds the rest. Most keys that are searched for begin like the single one,
+    /// and its head tells them apart.
     pub fn lengthen(
         &mut self,
         level: u8,

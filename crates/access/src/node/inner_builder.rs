@@ -1,4 +1,4 @@
-//! An inner node that is made from children in the order of their keys, from nothing: what a bulk load makes.
+//! Builds an inner node from children in the order of their keys, for bulk loads.
 
 use super::build::Builder;
 use super::fault::NodeError;
@@ -6,21 +6,21 @@ use super::frame::Frame;
 use super::layout::*;
 use vellum_base::PageId;
 
-/// Children that will be an inner node, each with the separator behind it.
+/// Children that will be an inner node, each with the separator after it.
 ///
-/// They fit into a node whose upper fence is the last of these separators.
+/// The children fit into a node whose upper fence is the last of these separators.
 pub(crate) struct InnerBuilder {
     level: u8,
     lower: Option<Vec<u8>>,
     children: Vec<(PageId, Vec<u8>)>,
-    /// What the lower fence has in common with all separators; nothing if there is no lower fence.
+    /// The length that the lower fence has in common with all separators; 0 if there is no lower fence.
     prefix_length: usize,
-    /// What the entries of all children take with this prefix.
+    /// The bytes that the entries of all children take with this prefix.
     used: usize,
     limit: usize,
 }
 
-/// A part of a builder that is one node: so many separators, the child behind them, and the fences.
+/// The children of a builder that become one node: so many separators, the child after them, and the fences.
 pub(crate) struct InnerPlan {
     separators: usize,
     last: PageId,
@@ -28,13 +28,13 @@ pub(crate) struct InnerPlan {
 }
 
 impl InnerBuilder {
-    /// An empty builder without a lower fence, for a node that is filled to `percent` but has at least two children.
+    /// An empty builder without a lower fence, for a node that is filled to `percent`, with at least two children.
     pub fn new(level: u8, percent: u8) -> Self {
         let limit = fill_limit(percent);
         Self { level, lower: None, children: Vec::new(), prefix_length: 0, used: 0, limit }
     }
 
-    /// Appends a child and the separator behind it; gives the latter back if there is no room.
+    /// Appends a child and the separator after it; gives the separator back if there is no room.
     pub fn push(&mut self, child: PageId, separator: Vec<u8>) -> Result<(), Vec<u8>> {
         let lower = self.lower.as_deref().unwrap_or_default();
         let start = lower.get(..self.prefix_length).unwrap_or_default();
@@ -45,7 +45,7 @@ impl InnerBuilder {
             self.entries_bytes(self.children.len(), prefix_length)
         };
         let fences = fence_bytes(lower.len(), separator.len(), prefix_length);
-        // With one separator and two fences, a node has always room.
+        // A node always has room for two fences and one separator.
         if INNER_STRIDE + used + fences > self.limit && self.children.len() > 1 {
             return Err(separator);
         }
@@ -60,17 +60,17 @@ impl InnerBuilder {
         self.plan_of(self.children.len())
     }
 
-    /// The last node of the level, whose last child is `last` and which has no fence behind it.
+    /// The last node of the level, whose last child is `last` and which has no upper fence.
     ///
     /// # Errors
-    /// If it has no room for all children: a node of all but the last two, which is to be written and then
+    /// If there is no room for all children: a node without the last two, which is to be written and then
     /// [taken](Self::take) off.
     pub fn last_plan(&self, last: PageId) -> Result<InnerPlan, InnerPlan> {
         let whole = self.planned(self.children.len(), last, None);
         let bytes = self.entries_bytes(whole.separators, whole.frame.prefix.len())
             + whole.frame.bytes(self.level, whole.frame.prefix.len());
         let part = self.plan_of(self.children.len().saturating_sub(1));
-        // With one separator there always is room.
+        // For one separator there is always room.
         part.filter(|_| bytes > BODY_BYTES).map_or(Ok(whole), Err)
     }
 
@@ -91,7 +91,7 @@ impl InnerBuilder {
         InnerPlan { separators, last, frame }
     }
 
-    /// Writes a node to a page that is zero behind its header.
+    /// Writes a node to a page that is zero after its header.
     ///
     /// # Errors
     /// None, if the separators were in order.
@@ -104,7 +104,7 @@ impl InnerBuilder {
         Ok(())
     }
 
-    /// Takes off what a node was written of; gives the separator behind it.
+    /// Takes off the children of which a node was written; gives the separator after them.
     pub fn take(&mut self, plan: InnerPlan) -> Vec<u8> {
         self.children.drain(..(plan.separators + 1).min(self.children.len()));
         let fence = plan.frame.upper.unwrap_or_default();
@@ -115,7 +115,7 @@ impl InnerBuilder {
         fence
     }
 
-    /// What the entries of the first `count` children take.
+    /// The bytes that the entries of the first `count` children take.
     fn entries_bytes(&self, count: usize, prefix_length: usize) -> usize {
         let bytes =
             |(_, separator): &(_, Vec<u8>)| record_bytes(INNER_STRIDE, separator.len(), 0, prefix_length);

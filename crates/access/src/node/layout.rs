@@ -17,7 +17,7 @@ pub const MAX_LEAF_COUNT: usize = BODY_BYTES / LEAF_STRIDE;
 /// The most separators that an inner node can have.
 pub const MAX_INNER_COUNT: usize = BODY_BYTES / INNER_STRIDE - 1;
 
-/// Where the 64-bit word with count, prefix length, level, flags and heap start is.
+/// Where the 64-bit word with count, prefix length, level, flags and heap start stands.
 pub(super) const WORD_AT: usize = 32;
 pub(super) const COUNT_AT: usize = 32;
 pub(super) const PREFIX_LENGTH_AT: usize = 34;
@@ -96,7 +96,7 @@ impl Slot {
         Self((head as u64) << 32 | (rest_length.min(HEAD_BYTES + 1) as u64) << REST_SHIFT)
     }
 
-    /// Whether the head of a probe, or of a slot, is all that its key has behind the prefix.
+    /// Whether the head of a probe, or of a slot, is all that its key has after the prefix.
     #[inline]
     pub fn is_whole(self) -> bool {
         self.rest_length() <= HEAD_BYTES
@@ -140,17 +140,17 @@ impl Slot {
         if code < BLOB_CODE { code } else { BLOB_REFERENCE_BYTES }
     }
 
-    /// The same key and place with another value code.
+    /// This slot with another value code.
     pub fn with_value_code(self, value_code: usize) -> Self {
         Self(self.0 & !(LENGTH_MASK << VALUE_SHIFT) | (value_code as u64) << VALUE_SHIFT)
     }
 
-    /// The same value and place with another key.
+    /// This slot with another key.
     pub fn with_rest(self, head: u32, rest_length: usize) -> Self {
         Self((head as u64) << 32 | (rest_length as u64) << REST_SHIFT | self.0 & ((1 << REST_SHIFT) - 1))
     }
 
-    /// The same key and value at another place.
+    /// This slot with its record at another place.
     pub fn with_place(self, at: usize) -> Self {
         Self(self.0 & !AT_MASK | (at / 4) as u64)
     }
@@ -181,13 +181,13 @@ impl Slot {
 /// What the bytes of a value mean.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ValueKind {
-    /// They are the value.
+    /// The bytes are the value itself.
     Inline,
-    /// They are a reference of [`BLOB_REFERENCE_BYTES`] bytes to the value; this module does not look at it.
+    /// The bytes are a reference to the value, [`BLOB_REFERENCE_BYTES`] long, which this module does not interpret.
     Blob,
 }
 
-/// What the slot says of a value, or nothing if the value is too long or no blob reference.
+/// The value code of a slot; `None` if the value is too long or has not the length of a reference.
 pub(super) fn value_code(value: &[u8], kind: ValueKind) -> Option<usize> {
     match kind {
         ValueKind::Inline => (value.len() <= MAX_INLINE_VALUE_BYTES).then_some(value.len()),
@@ -201,15 +201,14 @@ pub(super) const fn align(bytes: usize) -> usize {
     bytes.saturating_add(3) & !3
 }
 
-/// The base-2 logarithm of the number of slots between two hints. For a count beyond the limits something that means
-/// nothing.
+/// The base-2 logarithm of the number of slots between two hints. Has no meaning for a count beyond the limits.
 #[cfg_attr(not(test), expect(clippy::indexing_slicing, reason = "a remainder by the length"))]
 #[inline]
 pub(super) const fn hint_shift(count: usize) -> u32 {
     SHIFTS[count.wrapping_sub(1) / HINT_COUNT % SHIFTS.len()] as u32
 }
 
-/// The same for sixteen counts each, from 1 on.
+/// [`hint_shift`] by count: one entry for sixteen counts each, from 1 on.
 #[cfg_attr(not(test), expect(clippy::indexing_slicing, reason = "computed by the compiler"))]
 const SHIFTS: [u8; 32] = {
     let mut shifts = [0; 32];
@@ -261,7 +260,7 @@ pub(super) fn key_word(key: &[u8]) -> u64 {
     word.checked_shl(64 - 8 * key.len() as u32).unwrap_or(0)
 }
 
-/// Whether `key` has a prefix of up to 8 bytes, which is that of the word `prefix_word`.
+/// Whether `key` begins with a prefix of up to 8 bytes, given as the word `prefix_word`.
 #[inline]
 pub(super) fn has_short_prefix(key: &[u8], prefix_word: u64, length: usize) -> bool {
     let unlike = key_word(key) ^ prefix_word;
@@ -274,15 +273,15 @@ pub(super) fn fill_record(record: &mut [u8], value: &[u8], tail: &[u8]) {
     if let Some(padded) = record.last_chunk_mut::<4>() {
         *padded = [0; 4];
     }
-    if let Some((to, behind)) = record.split_at_mut_checked(value.len()) {
+    if let Some((to, after)) = record.split_at_mut_checked(value.len()) {
         to.copy_from_slice(value);
-        behind.iter_mut().zip(tail).for_each(|(to, from)| *to = *from);
+        after.iter_mut().zip(tail).for_each(|(to, from)| *to = *from);
     }
 }
 
-/// The head of `key` behind its first `prefix_length` bytes; `word` is its [`key_word`].
+/// The head of `key` after its first `prefix_length` bytes; `word` is its [`key_word`].
 #[inline]
-pub(super) fn head_behind(key: &[u8], word: u64, prefix_length: usize) -> u32 {
+pub(super) fn head_after(key: &[u8], word: u64, prefix_length: usize) -> u32 {
     if prefix_length <= 4 || key.len() <= 8 {
         // In two shifts, as one by 64 bits would be none.
         let half = 4 * prefix_length as u32;
@@ -296,7 +295,7 @@ pub(super) fn head_behind(key: &[u8], word: u64, prefix_length: usize) -> u32 {
     }
 }
 
-/// The bytes of a slot, of which each takes `stride`, and of its record.
+/// The bytes of a slot, which are `stride`, and of its record.
 #[inline]
 pub(super) fn record_bytes(
     stride: usize,

@@ -1,8 +1,8 @@
-//! A leaf that is made from records in the order of their keys, from nothing: what a bulk load makes.
+//! Builds a leaf from records in the order of their keys, for bulk loads.
 //!
 //! The fences of a leaf, and with them its prefix and the size of its records, are known only when the first key
-//! behind it is. So records wait in a builder, which knows at any time that what it holds will fit into a leaf, and the
-//! leaf is written at once when it is complete.
+//! beyond it is. So records wait in a builder, which makes sure at any time that they fit into a leaf, and the leaf is
+//! written at once when it is complete.
 
 use super::build::Builder;
 use super::edit::check_new;
@@ -14,34 +14,33 @@ use vellum_base::PageId;
 
 /// Records that will be a leaf.
 ///
-/// They fit into a leaf whose upper fence is the last of their keys. With a shorter fence they nearly always do as
-/// well, and if not, that one is taken.
+/// The records fit into a leaf whose upper fence is the last of their keys. With a shorter fence they nearly always fit
+/// as well; if not, the last key becomes the fence.
 ///
-/// They wait as they will lie in the leaf if its prefix is what the lower fence has in common with all keys. Mostly it
-/// is, and else they are placed anew before they are copied.
+/// The records are placed as for a leaf whose prefix is what the lower fence has in common with all keys. Mostly that
+/// is its prefix; if not, they are placed anew before they are copied.
 pub(crate) struct LeafBuilder {
-    /// Slots and records, where they will be in the page if the least that fences can take is what they take. So there
-    /// is room for them wherever there is in the leaf.
+    /// Slots and records, as in a page whose fences are the shortest possible. So what fits into the leaf fits here.
     image: Box<[u8; NODE_BYTES]>,
     count: usize,
-    /// Where the records begin, and where they end.
+    /// Where the records begin and end.
     heap_start: usize,
     heap_end: usize,
-    /// The slot of the last record; before the first one, one whose head is the greatest.
+    /// The slot of the last record; before the first one, [`NO_SLOT`], whose head is the greatest.
     last: Slot,
     lower: Option<Vec<u8>>,
     /// The first bytes of the lower fence as a number.
     lower_word: u64,
-    /// What the lower fence has in common with all keys; nothing if there is no lower fence.
+    /// The length that the lower fence has in common with all keys; 0 if there is no lower fence.
     prefix_length: usize,
-    /// How many bytes of a node may be taken, and how many are left for records and fences.
+    /// How many bytes of a node may be used, and how many are left for records and fences.
     limit: usize,
     left: usize,
     /// The last key of the leaf that is planned.
     last_key: Vec<u8>,
 }
 
-/// The upper fence of a leaf that is complete, and the length of its prefix, which the builder has now.
+/// The upper fence of a complete leaf, and the length of its prefix.
 pub(crate) struct LeafPlan {
     upper: Option<Vec<u8>>,
     prefix_length: usize,
@@ -51,7 +50,7 @@ pub(crate) struct LeafPlan {
 const NO_SLOT: Slot = Slot(u64::MAX);
 
 impl LeafBuilder {
-    /// An empty builder without a lower fence, for a leaf that is filled to `percent` but has at least one record.
+    /// An empty builder without a lower fence, for a leaf that is filled to `percent`, with at least one record.
     pub fn new(percent: u8) -> Self {
         let limit = fill_limit(percent);
         Self {
@@ -76,18 +75,18 @@ impl LeafBuilder {
         Some(key)
     }
 
-    /// Appends a record whose value is inline, if that is as simple as it mostly is: there are others before it, its key
-    /// is behind theirs and has their prefix, and there is room. If it is not, false, and nothing has happened.
+    /// Appends a record with an inline value in the common case: there are records, the key is greater than theirs and
+    /// has their prefix, and there is room. In all other cases does nothing and returns false.
     #[inline(always)]
     pub fn push_next(&mut self, key: &[u8], value: &[u8]) -> bool {
-        /// Keys of up to this length go with all inline values.
+        /// Keys of up to this length have room beside any inline value.
         const KEY_BYTES: usize = MAX_INLINE_RECORD_BYTES - MAX_INLINE_VALUE_BYTES;
         if key.len() > KEY_BYTES || value.len() > MAX_INLINE_VALUE_BYTES || !self.has_prefix(key) {
             return false;
         }
-        let head = head_behind(key, key_word(key), self.prefix_length);
+        let head = head_after(key, key_word(key), self.prefix_length);
         let rest = key.get(self.prefix_length..).unwrap_or_default();
-        if head <= self.last.head() && !self.is_behind_last(head, rest) {
+        if head <= self.last.head() && !self.is_after_last(head, rest) {
             return false;
         }
         let bytes = record_bytes(LEAF_STRIDE, rest.len(), value.len(), 0);
@@ -99,27 +98,27 @@ impl LeafBuilder {
         true
     }
 
-    /// Whether a key is behind the one that was pushed last, if one was.
+    /// Whether a key is greater than the one that was pushed last, if one was.
     pub fn is_next(&self, key: &[u8]) -> bool {
         if self.has_prefix(key) {
             let rest = key.get(self.prefix_length..).unwrap_or_default();
-            return self.count == 0 || self.is_behind_last(head_of(rest), rest);
+            return self.count == 0 || self.is_after_last(head_of(rest), rest);
         }
         self.last_key().is_none_or(|last| key > &last[..])
     }
 
-    /// Whether a key is behind the one that was pushed last, and one was: its rest is `rest`, which begins with `head`.
-    fn is_behind_last(&self, head: u32, rest: &[u8]) -> bool {
+    /// Whether one was pushed, and the key with the rest `rest`, which begins with `head`, is greater than the last.
+    fn is_after_last(&self, head: u32, rest: &[u8]) -> bool {
         let probe = |head, length| Slot::probe(head, length).0;
         let (own, last) = (probe(head, rest.len()), probe(self.last.head(), self.last.rest_length()));
         if own != last {
             return own > last;
         }
-        // Words that differ say all. Of long rests that agree in them, the tails decide.
+        // Of long rests that agree in their heads, the tails decide.
         self.count > 0 && tail_of(&self.image, self.last) < rest.get(HEAD_BYTES..).unwrap_or_default()
     }
 
-    /// Appends a record, whose key is behind all others and behind the lower fence; false if there is no room for it.
+    /// Appends a record, whose key is greater than all others and the lower fence; false if there is no room for it.
     ///
     /// # Errors
     /// [`NodeError::TooLarge`].
@@ -137,13 +136,13 @@ impl LeafBuilder {
         Ok(true)
     }
 
-    /// Where in the leaf the records will begin that were pushed so far. A guess.
+    /// Where in the leaf the records pushed so far will begin. A guess.
     #[inline]
     pub fn heap_start(&self) -> usize {
         self.heap_start
     }
 
-    /// How many bytes there are for more, fences included.
+    /// How many bytes are left for more records, fences included.
     pub fn room(&self) -> usize {
         self.left
     }
@@ -158,19 +157,19 @@ impl LeafBuilder {
         has_short_prefix(key, self.lower_word, length)
     }
 
-    /// How much of the prefix a key begins with.
+    /// The length that the prefix has in common with a key.
     fn common_with(&self, key: &[u8]) -> usize {
         let lower = self.lower.as_deref().unwrap_or_default();
         common_length(lower.get(..self.prefix_length).unwrap_or_default(), key)
     }
 
-    /// What the fences take if the rest of the upper one has this length.
+    /// The bytes that the fences take if the rest of the upper one has this length.
     #[inline]
     fn fences_before(&self, rest_length: usize) -> usize {
         fence_bytes(self.lower.as_ref().map_or(0, Vec::len), rest_length, 0)
     }
 
-    /// What slots and records take with a prefix.
+    /// The bytes that slots and records take with a prefix of this length.
     fn used(&self, prefix_length: usize) -> usize {
         if prefix_length == self.prefix_length {
             return self.count * LEAF_STRIDE + self.heap_end - self.heap_start;
@@ -200,7 +199,7 @@ impl LeafBuilder {
         append_rest(&self.image, self.slot(index), key);
     }
 
-    /// Places a record, whose key is `rest` behind the prefix and begins there with `head`. There is room for it.
+    /// Places a record, whose key is the prefix and `rest`, which begins with `head`. There is room for it.
     #[inline]
     fn place(&mut self, rest: &[u8], head: u32, value_code: usize, value: &[u8]) {
         let tail = rest.get(HEAD_BYTES..).unwrap_or_default();
@@ -230,7 +229,7 @@ impl LeafBuilder {
         let lower = self.lower.as_deref().unwrap_or_default();
         let longest = (0..count).map(|index| self.slot(index).rest_length()).max().unwrap_or(0);
         if prefix_length < before && longest + before - prefix_length <= HEAD_BYTES {
-            // The slots will still hold all that is behind the prefix, and the records stay where they are.
+            // The slots still hold all that follows the prefix, and the records stay where they are.
             let start = head_of(lower.get(prefix_length..before).unwrap_or_default());
             let more = before - prefix_length;
             for index in 0..count {
@@ -253,7 +252,7 @@ impl LeafBuilder {
         }
     }
 
-    /// Plans the leaf of all records: it ends before `next`, the first key behind it, if there is one.
+    /// Plans the leaf of all records. `next` is the first key beyond it, if there is one.
     pub fn plan(&mut self, next: Option<&[u8]>) -> LeafPlan {
         let mut last = std::mem::take(&mut self.last_key);
         last.clear();
@@ -272,7 +271,7 @@ impl LeafBuilder {
         plan
     }
 
-    /// How long the prefix of the leaf is that ends with `last` and has this upper fence.
+    /// The length of the prefix of a leaf with the last key `last` and this upper fence.
     fn prefix_before(&self, upper: Option<&[u8]>, last: &[u8]) -> usize {
         if let (Some(lower), Some(upper)) = (&self.lower, upper) {
             return common_length(lower, upper);
@@ -284,13 +283,13 @@ impl LeafBuilder {
         frame.prefix.len()
     }
 
-    /// The frame that is planned. The leaf's last key is `last`.
+    /// The frame of the planned leaf, whose last key is `last`.
     fn frame<'a>(&'a self, plan: &'a LeafPlan, last: &'a [u8]) -> Frame<&'a [u8]> {
         let prefix = last.get(..plan.prefix_length).unwrap_or_default();
         Frame { lower: self.lower.as_deref(), upper: plan.upper.as_deref(), prefix }
     }
 
-    /// Writes the leaf to a page that is zero behind its header.
+    /// Writes the leaf to a page that is zero after its header.
     ///
     /// # Errors
     /// None, if the keys were in order.
@@ -302,14 +301,14 @@ impl LeafBuilder {
         Ok(())
     }
 
-    /// Begins the next leaf, behind the one that was planned; gives the separator between the two.
+    /// Begins the leaf after the planned one; gives the separator between the two.
     pub fn restart(&mut self, plan: LeafPlan) -> Vec<u8> {
         let fence = plan.upper.unwrap_or_default();
         let lower = self.lower.get_or_insert_default();
         lower.clear();
         lower.extend_from_slice(&fence);
         (self.lower_word, self.prefix_length) = (key_word(lower), lower.len());
-        // The upper fence is greater, so it has at least one byte of its own.
+        // The upper fence will be greater, so it has at least one byte of its own.
         self.heap_end = NODE_BYTES - fence_bytes(lower.len(), 1, 0);
         (self.heap_start, self.count, self.last, self.left) = (self.heap_end, 0, NO_SLOT, self.limit);
         fence
@@ -322,7 +321,7 @@ fn slot_of(image: &[u8; NODE_BYTES], index: usize) -> Slot {
     bytes.map_or(NO_SLOT, |bytes| Slot(u64::from_le_bytes(*bytes)))
 }
 
-/// Appends what the key of a slot has behind the prefix.
+/// Appends the rest of a slot's key.
 fn append_rest(image: &[u8; NODE_BYTES], slot: Slot, key: &mut Vec<u8>) {
     let head = slot.head().to_be_bytes();
     key.extend_from_slice(head.get(..slot.rest_length()).unwrap_or(&head));
@@ -347,9 +346,9 @@ mod tests {
     #[derive(Default)]
     struct Counts {
         leaves: usize,
-        /// Leaves whose prefix was the one that the builder had.
+        /// Leaves whose prefix the builder had right.
         copied: usize,
-        /// Records that were pushed in the simplest way.
+        /// Records that [`LeafBuilder::push_next`] took.
         simple: usize,
     }
 
@@ -434,7 +433,7 @@ mod tests {
         }
     }
 
-    /// Values without bytes, whose records are nowhere.
+    /// Values without bytes, whose records have none either.
     #[test]
     fn records_without_bytes_have_no_place() {
         let mut entries = (0..2000u32).map(|number| (number.to_be_bytes().to_vec(), Vec::new())).collect();

@@ -9,7 +9,7 @@ use super::view::{NodeView, child_place};
 use super::write::NodeMut;
 use vellum_base::PageId;
 
-/// Whether [`NodeMut::merge_from_right`] would succeed: both are sound, neighbours at `separator`, and their
+/// Whether [`NodeMut::merge_from_right`] would succeed: both nodes are sound, neighbours at `separator`, and their
 /// contents fit into one node. Exact, not an estimate.
 pub fn can_merge(left: NodeView<&[u8]>, right: NodeView<&[u8]>, separator: &[u8]) -> bool {
     Merge::plan(left, right, separator).is_ok()
@@ -40,7 +40,7 @@ impl<'a> NodeMut<'a> {
     }
 }
 
-/// What the merged node will be bounded by.
+/// The fences, the prefix and the last child of the merged node.
 struct Merge {
     frame: Frame,
     last_child: PageId,

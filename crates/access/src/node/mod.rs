@@ -2,9 +2,9 @@
 //!
 //! The module knows bytes only: no page ids beyond storing them, no latches, no input or output. It is
 //! written once for two kinds of reader. [`NodeView`] reads through [`vellum_base::Bytes`], either under a
-//! latch or optimistically, where the bytes may change during the read; so every function of it ends and
-//! none panics, whatever the bytes say, and what it returns from bytes that changed is thrown away after
-//! validation. [`NodeMut`] writes under an exclusive latch; it too survives a damaged page, with a
+//! latch or optimistically, where the bytes may change during the read. So each of its functions ends and
+//! none panics, whatever the bytes say, and the caller discards what it read from bytes that changed, after
+//! validation. [`NodeMut`] writes under an exclusive latch. It too survives a damaged page, with a
 //! [`NodeFault`] instead of a panic, and never writes to the page header (bytes 0..32).
 //!
 //! # What a node is
@@ -15,10 +15,10 @@
 //! key that the node may hold begins with it. If one is absent, at the root and at the two ends of each level,
 //! the fences say nothing; there the prefix is something that all keys which the node *does* hold begin with, and
 //! the fence, if there is one, as well. Such a prefix grows when the node is built anew or has doubled its keys,
-//! if the node then takes no more bytes; that of an inner node with a single separator and no fence is all but the last four
-//! bytes of the separator. A key that is covered and lacks it makes it shorter, for which all
-//! records are written anew; if that leaves no room, the node is full, and is split before or behind all its
-//! keys. The first four bytes of the rest, zero-padded, are the *head*, kept in the
+//! if the node then takes no more bytes. The prefix of an inner node with a single separator and no fence is all but
+//! the last four bytes of the separator. A key that is covered and lacks the prefix makes it shorter: all records are
+//! then written anew. If that leaves no room, the node is full, and is split before or after all its keys.
+//! The first four bytes of the rest, zero-padded, are the *head*, kept in the
 //! slot as a big-endian number; only what goes beyond the head, the *tail*, lies in the heap. So a key
 //! whose rest is at most four bytes is compared by its slot alone, as one 64-bit number: head, then length.
 //!
@@ -74,8 +74,8 @@
 //!
 //! A key has up to [`MAX_KEY_BYTES`], an inline value up to [`MAX_INLINE_VALUE_BYTES`], both together up to
 //! [`MAX_INLINE_RECORD_BYTES`], which is chosen so that a leaf with two fences of maximal length holds one
-//! maximal record. Therefore splitting always makes progress: a node of several keys can be split between two of
-//! them, for the halves keep its prefix, and one of a single key can be split beside it, with any prefix.
+//! maximal record. Therefore splitting always makes progress. A node of several keys can be split between two of
+//! them, because the halves keep its prefix; a node of a single key can be split beside it, with any prefix.
 #![forbid(unsafe_code)]
 
 mod ahead;

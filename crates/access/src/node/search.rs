@@ -10,24 +10,24 @@ use super::view::{Find, NodeView, ValueAt};
 use std::cmp::Ordering;
 use vellum_base::Bytes;
 
-/// What a search gives instead of the slot of a key that is not there: no slot has such lengths.
+/// Stands for the slot of a key that is absent: no slot has such lengths.
 /// (A pair of numbers is returned in registers; an `Option` would go through memory.)
 const ABSENT: Slot = Slot(u64::MAX);
 
-/// A multiple of 8 within the page. It does nothing to the place of a slot, but lets the compiler see that it is one.
+/// A multiple of 8 within the page. The place of a slot stays what it is, but the compiler now knows its bounds.
 #[inline]
 fn within_page(at: usize) -> usize {
     at & (NODE_BYTES - 8)
 }
 
-/// How far the heads lead: to the first slot that is not less than what the head and the length say of a key.
+/// The first slot that is not less than the head and the length of a key.
 #[derive(Clone, Copy)]
 struct Seek {
     /// The byte where that slot stands, or [`Seek::end`].
     at: usize,
-    /// The byte behind the last slot that may hold the key: [`Seek::at`] if it has not the node's prefix.
+    /// The byte after the last slot that may hold the key: [`Seek::at`] if the key has not the node's prefix.
     end: usize,
-    /// What was searched for. Without meaning if nothing is left to compare it with.
+    /// The slot of the key that is searched for. Has no meaning if no slot is left to compare it with.
     probe: Slot,
 }
 
@@ -41,8 +41,8 @@ impl<B: Bytes> NodeView<B> {
         Find { index, found: slot != ABSENT }
     }
 
-    /// Where the value of `key` lies, if the leaf has it. The same as [`NodeView::find`] followed by
-    /// [`NodeView::value_location`], but only for leaves, and a little faster.
+    /// Where the value of `key` lies, if the leaf has it: [`NodeView::find`] and [`NodeView::value_location`] in one,
+    /// a little faster. Only for leaves.
     #[inline(always)]
     pub fn get(self, key: &[u8]) -> Option<ValueAt> {
         let (_, slot) = self.search::<LEAF_STRIDE>(key);
@@ -53,12 +53,12 @@ impl<B: Bytes> NodeView<B> {
     /// not less than `key`, or else the last child. Only for inner nodes. Always a place within the page,
     /// and one that [`NodeView::child_place`] gives.
     ///
-    /// `key` lies between the fences, if the node has both: then it has the prefix too, and that is not compared.
-    /// If it does not, some child is given.
+    /// If the node has both fences, `key` lies between them and so has the prefix, which is not compared. If it does
+    /// not, the result is some child.
     #[inline(always)]
     pub fn child_for(self, key: &[u8]) -> usize {
         let word = self.word();
-        // Not clamped: whatever it is, no slot beyond the page is looked at.
+        // Not clamped: whatever the count is, no slot beyond the page is read.
         let count = word.count();
         let end = SLOTS_AT + count * INNER_STRIDE;
         let key_word = key_word(key);
@@ -69,13 +69,13 @@ impl<B: Bytes> NodeView<B> {
                 Ordering::Equal => {}
             }
         }
-        let head = head_behind(key, key_word, word.prefix_length());
+        let head = head_after(key, key_word, word.prefix_length());
         let bound = (head as u64) << 32;
         let at = match self.bytes.search_16(HINTS_AT, SLOTS_AT, hint_shift(count), bound) {
             Some(at) => at,
             None => self.seek_heads(count, head),
         };
-        // Behind the last separator anything may stand; it is found out where it is looked at closely.
+        // What stands after the last separator may be anything: `search_tails` does not go beyond `end`.
         if self.slot_at(at).head() == head {
             return within_page(self.search_tails::<INNER_STRIDE>(at.min(end), end, key).0 + 8);
         }
@@ -83,7 +83,7 @@ impl<B: Bytes> NodeView<B> {
         within_page(at + 8)
     }
 
-    /// The byte where the first separator stands whose head is not less than `head`, or one behind the last.
+    /// The byte where the first separator stands whose head is not less than `head`, or one after the last.
     #[inline(always)]
     fn seek_heads(self, count: usize, head: u32) -> usize {
         let less = |at: usize| usize::from(self.slot_at(at).0 < (head as u64) << 32);
@@ -102,7 +102,8 @@ impl<B: Bytes> NodeView<B> {
         at + INNER_STRIDE * before
     }
 
-    /// The first slot whose key is not less than `key`, and it itself if the key is equal, else [`ABSENT`].
+    /// The index of the first slot whose key is not less than `key`, and the slot itself if the key is equal, else
+    /// [`ABSENT`].
     #[inline(always)]
     fn search<const STRIDE: usize>(self, key: &[u8]) -> (usize, Slot) {
         let seek = self.seek::<STRIDE>(key);
@@ -117,16 +118,16 @@ impl<B: Bytes> NodeView<B> {
         ((at - SLOTS_AT) / STRIDE, slot)
     }
 
-    /// What hint `index` must be in a node with `count` slots.
+    /// The right value of hint `index` in a node with `count` slots.
     pub(super) fn hint_due(self, count: usize, index: usize) -> u32 {
         let slot = ((index + 1) << hint_shift(count)) - 1;
         if slot < count { self.slot(slot).head() } else { u32::MAX }
     }
 
-    /// Goes as far as the heads lead.
+    /// Finds the place of a key by heads and lengths.
     ///
-    /// This is most of what the engine executes, so it counts in bytes and not in slots, and jumps only where the
-    /// processor can guess whether.
+    /// Much of the engine's time is spent here, so this counts in bytes and not in slots, and branches only where the
+    /// processor can predict it.
     #[inline(always)]
     fn seek<const STRIDE: usize>(self, key: &[u8]) -> Seek {
         let word = self.word();
@@ -137,11 +138,11 @@ impl<B: Bytes> NodeView<B> {
         let key_word = key_word(key);
         match self.prefix_order(prefix_length, key, key_word) {
             Ordering::Less => return Seek { at: end, end, probe: ABSENT },
-            // As if no slots were left: none is to be compared, and a rest says nothing behind another prefix.
+            // As if no slots were left: after another prefix a rest says nothing, so none is compared.
             Ordering::Greater => return Seek { at: SLOTS_AT, end: SLOTS_AT, probe: ABSENT },
             Ordering::Equal => {}
         }
-        let head = head_behind(key, key_word, prefix_length);
+        let head = head_after(key, key_word, prefix_length);
         let probe = Slot::probe(head, key.len().wrapping_sub(prefix_length));
         // Few slots are compared all at once.
         if STRIDE == LEAF_STRIDE
@@ -164,22 +165,22 @@ impl<B: Bytes> NodeView<B> {
         } else if step > STRIDE {
             at += STRIDE * less(at);
         }
-        // Only keys with the same head, but shorter ones, can make this go on; or that all slots are less.
+        // This goes on only over shorter keys with the same head, or if all slots are less.
         while at < end && less(at) == 1 {
             at += STRIDE;
         }
         Seek { at: at.min(end), end, probe }
     }
 
-    /// Where the first slot is that is not less than `head`, by the hints: the byte at which a range of slots begins,
-    /// and its bytes. All slots before the range are less, and its last one, whose head is the hint, is not;
-    /// unless all are.
+    /// The range of slots which, by the hints, has the first slot that is not less than `head`: the byte at which it
+    /// begins, and its length in bytes. All slots before the range are less. Its last slot, whose head is the hint, is
+    /// not, unless all slots are less.
     #[inline(always)]
     pub(super) fn range_of<const STRIDE: usize>(self, count: usize, head: u32) -> (usize, usize) {
         let shift = hint_shift(count);
         let range = self.bytes.less_of_16(HINTS_AT, head) << shift;
-        // Near the end of the node the range is moved back until it ends with the last slot: it then begins with
-        // some that are less.
+        // Near the end of the node the range is moved back until it ends with the last slot, and so begins with some
+        // that are less.
         let start = range.min(count.saturating_sub(1 << shift));
         (SLOTS_AT + start * STRIDE, STRIDE << shift)
     }
@@ -196,8 +197,8 @@ impl<B: Bytes> NodeView<B> {
         }
     }
 
-    /// Goes on among the slots from byte `from` on, whose heads are that of `key` or greater, by what follows the
-    /// head: gives the byte where the first one stands that is not less, and it itself if it is equal.
+    /// Searches the slots from byte `from` on, whose heads are that of `key` or greater, by what follows the head. Gives
+    /// the byte where the first one stands that is not less, and the slot itself if it is equal, else [`ABSENT`].
     #[inline(never)]
     fn search_tails<const STRIDE: usize>(self, from: usize, end: usize, key: &[u8]) -> (usize, Slot) {
         let rest = key.get(self.word().prefix_length()..).unwrap_or(&[]);
@@ -205,13 +206,13 @@ impl<B: Bytes> NodeView<B> {
         let tail = rest.get(HEAD_BYTES..).unwrap_or(&[]);
         let (tail_word, long) = (key_word(tail), tail.len() > 8);
         let (mut low, mut high) = (0, end.saturating_sub(from) / STRIDE);
-        // Mostly the first one is it: heads rarely tie.
+        // Mostly it is the first one: heads rarely tie.
         let mut middle = low;
         while low < high {
             let at = from + middle * STRIDE;
             let slot = self.slot_at(at);
-            // Up to eight bytes of the tail as a number, read so that they end where the bytes end, and do not
-            // leave the page; what is beyond is looked at only if they are the same.
+            // Up to eight bytes of the tail as a number. The read ends where these bytes end, so that it does not
+            // leave the page. What is beyond is compared only if they are the same.
             let length = slot.tail_length().min(8);
             let bytes = self.bytes.be_word_at((slot.tail_at() + length).saturating_sub(8));
             let word = bytes.checked_shl(64 - 8 * length as u32).unwrap_or(0);

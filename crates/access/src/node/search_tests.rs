@@ -5,7 +5,7 @@ use super::*;
 use std::cmp::Ordering;
 use vellum_base::{Bytes, PageId};
 
-/// Bytes of which many numbers are compared at once, as some processors do.
+/// Bytes that compare many numbers at once, as some processors do.
 #[derive(Clone, Copy, Debug)]
 struct ManyAtOnce<'b>(&'b [u8]);
 

@@ -18,7 +18,7 @@ pub fn shortest_separator(left: &[u8], right: &[u8]) -> Vec<u8> {
         return right.iter().take(length).copied().collect();
     }
     let mut separator: Vec<u8> = left.iter().take(length).copied().collect();
-    // What was cut off made `left` greater: make up for it in the last byte, which `choose` left room in.
+    // The bytes cut off made `left` greater. The last byte makes up for it; `choose` made sure that it can.
     if length < left.len()
         && let Some(last) = separator.last_mut()
     {
@@ -27,12 +27,13 @@ pub fn shortest_separator(left: &[u8], right: &[u8]) -> Vec<u8> {
     separator
 }
 
-/// A separator `s` with `left <= s < right`, for `left < right`, which keeps what distinguishes `left` from `right`, unlike a
-/// shortest one: a run of keys that goes on from `left` then shares it with the fence behind it, and so it is in the prefix.
+/// A separator `s` with `left <= s < right`, for `left < right`, which unlike a shortest one keeps the byte in which
+/// `left` differs from `right`. The keys of a run that goes on from `left` share that byte with this upper fence, and so
+/// it is in the prefix.
 ///
-/// The byte 0xff behind it leaves room for the keys of the run to come. Nothing, if nothing follows that byte in `left`, or
-/// too many bytes of 0xff.
-pub(super) fn separator_behind_run(left: &[u8], right: &[u8]) -> Option<Vec<u8>> {
+/// The separator ends with 0xff, which leaves room for the keys of the run to come. `None`, if nothing or too many
+/// bytes of 0xff follow that byte in `left`.
+pub(super) fn separator_after_run(left: &[u8], right: &[u8]) -> Option<Vec<u8>> {
     let (start, follows) = left.split_at_checked(common_length(left, right) + 1)?;
     let filled = follows.iter().take_while(|byte| **byte == 0xff).count();
     if follows.is_empty() || filled >= HEAD_BYTES || start.len() + filled >= MAX_KEY_BYTES {
@@ -90,19 +91,19 @@ mod tests {
     }
 
     #[test]
-    fn separators_behind_runs_keep_what_distinguishes_them() {
+    fn separators_after_runs_keep_what_distinguishes_them() {
         let keys = all_keys(&[0, 1, 0xfe, 0xff], 4);
         let mut found = 0;
         for (index, left) in keys.iter().enumerate() {
             let separates = |right: &Vec<u8>| {
                 let common = common_length(left, right);
-                let Some(separator) = separator_behind_run(left, right) else {
+                let Some(separator) = separator_after_run(left, right) else {
                     assert!(left.len() <= common + 1, "{left:?} {right:?}");
                     return;
                 };
                 assert!(*left <= separator && separator < *right, "{left:?} {separator:?} {right:?}");
                 assert_eq!(common_length(left, &separator).min(common + 1), common + 1);
-                // Of the keys of the run, those follow that do not go on with yet another byte of 0xff.
+                // The keys of the run that follow go on with yet another byte of 0xff.
                 let next = keys.iter().skip(index + 1).find(|key| **key > separator);
                 assert!(next.is_none_or(|next| next.get(separator.len() - 1) == Some(&0xff)
                     || !next.starts_with(&left[..common + 1])));
@@ -112,7 +113,7 @@ mod tests {
         }
         assert!(found > 0);
         let long = [vec![7; 1000], vec![0xff; 24]].concat();
-        assert_eq!(separator_behind_run(&long, &[8]), Some(vec![7, 0xff]));
-        assert_eq!(separator_behind_run(&long, &[&long[..999], &[8]].concat()), None, "too many of 0xff");
+        assert_eq!(separator_after_run(&long, &[8]), Some(vec![7, 0xff]));
+        assert_eq!(separator_after_run(&long, &[&long[..999], &[8]].concat()), None, "too many of 0xff");
     }
 }

@@ -1,4 +1,4 @@
-//! The header of a node, checked so that whoever writes finds free space where it is said to be.
+//! The header of a node, checked before the node is written to.
 
 use super::fault::NodeFault;
 use super::layout::*;

@@ -4,14 +4,14 @@ use super::build::Builder;
 use super::fault::{NodeError, NodeFault};
 use super::frame::Frame;
 use super::layout::*;
-use super::separator::{separator_behind_run, separator_length, shortest_separator};
+use super::separator::{separator_after_run, separator_length, shortest_separator};
 use super::shape::Shape;
 use super::view::{Find, NodeView, child_place};
 use super::write::NodeMut;
 use std::ops::Range;
 use vellum_base::PageId;
 
-/// How many records may go into the leaf beyond, where the new fence takes more bytes than are free.
+/// How many records may move to the leaf beyond, where the new fence takes more bytes than are free.
 pub(super) const MOVED_MAX: usize = 4;
 
 /// Where to split a node, and what goes into its parent.
@@ -24,10 +24,10 @@ pub struct Split {
     pub separator: Vec<u8>,
 }
 
-/// A leaf of at most so many records is split with the one to come counted: it is a good part of a half.
+/// In a leaf of at most so many records the incoming one counts for the split: it is a good part of a half.
 const FEW_RECORDS: usize = 8;
 
-/// The part of a node's bytes, 1 / this, by which the halves may differ for the sake of a shorter separator.
+/// The halves may differ by one part in so many of a node's bytes for the sake of a shorter separator.
 const WINDOW_PART: usize = 8;
 
 impl NodeView<&[u8]> {
@@ -35,22 +35,22 @@ impl NodeView<&[u8]> {
     /// another reason.
     ///
     /// Halves are balanced by bytes; near the middle the place with the shortest separator is taken. If
-    /// `incoming` lies beyond the last key, or before the first one, everything stays on the other side, or all but
-    /// a few records of a leaf that has no room for its new fence, so that loading in order leaves full nodes. If
-    /// it comes right behind the two keys of a leaf that were added last, what is beyond it goes to the right, so
-    /// that runs in ascending order leave full leaves too. Both halves are certain to fit. It may take more than one
-    /// split until `incoming` has room, but each one makes progress.
+    /// `incoming` lies beyond the last key, or before the first one, all records stay on the other side, or all but a
+    /// few if the leaf has no room for its new fence, so that loading in order leaves full nodes. If `incoming` comes
+    /// right after the two keys of a leaf that were added last, the records beyond it go to the right, so that runs in
+    /// ascending order leave full leaves too. Both halves are certain to fit. It may take more than one split until
+    /// `incoming` has room, but each one makes progress.
     ///
     /// # Errors
-    /// A fault, if the node is damaged or has too little in it: an inner node needs one separator; a leaf
-    /// one record, which is not that of `incoming`, or two.
+    /// A fault, if the node is damaged or has too little in it: an inner node needs one separator; a leaf needs two
+    /// records, or one with a key other than `incoming`.
     pub fn choose_separator(self, incoming: Option<&[u8]>) -> Result<Split, NodeFault> {
         let shape = Shape::read(self.bytes)?;
         let planner = Planner::new(self, shape);
         if shape.word.level() == 0 { planner.leaf(incoming) } else { planner.inner(incoming) }
     }
 
-    /// The index of the [`Split`] with this separator, which in an inner node is one of its own.
+    /// The index of the [`Split`] with this separator, which an inner node must have.
     fn split_index(self, separator: &[u8]) -> Result<usize, NodeFault> {
         let Find { index, found } = self.find(separator);
         match self.is_leaf() {
@@ -62,7 +62,7 @@ impl NodeView<&[u8]> {
 }
 
 impl NodeMut<'_> {
-    /// Makes the right half of `left`, which has not been split yet, of `bytes`, whose page header it leaves alone.
+    /// Fills `bytes`, but for the page header, as the right half of `left`, which has not been split yet.
     ///
     /// # Errors
     /// If `left` is damaged or `split` does not fit it.
@@ -86,8 +86,8 @@ impl NodeMut<'_> {
         Ok(())
     }
 
-    /// Makes the left half of `whole`, which ends with the separator of a [`Split`], of `bytes`, which are zero behind the
-    /// page header.
+    /// Fills `bytes`, which are zero after the page header, as the left half of `whole`: up to the separator of a
+    /// [`Split`].
     ///
     /// # Errors
     /// If `whole` is damaged or the separator does not fit it.
@@ -105,8 +105,8 @@ impl NodeMut<'_> {
         Ok(())
     }
 
-    /// Cuts the right half off, from the separator of a [`Split`] on: this node becomes the left half, with that as its
-    /// upper fence. The caller gives the separator to the parent, see [`NodeMut::insert_separator`].
+    /// Cuts the right half off: this node becomes the left half, with the separator of a [`Split`] as its upper fence.
+    /// The caller gives the separator to the parent, see [`NodeMut::insert_separator`].
     ///
     /// # Errors
     /// If the node is damaged or the separator does not fit it. It is then as it was.
@@ -119,7 +119,8 @@ impl NodeMut<'_> {
 }
 
 impl NodeView<&[u8]> {
-    /// Whether a leaf of `count` records is to be split evenly for `incoming`: it has few, and no run continues there.
+    /// Whether a leaf of `count` records is to be split evenly for `incoming`: it has few, and `incoming` continues no
+    /// run.
     pub(super) fn evenly_for(self, incoming: &[u8], count: usize) -> bool {
         if !(2..=FEW_RECORDS).contains(&count) {
             return false;
@@ -138,13 +139,13 @@ impl NodeView<&[u8]> {
     }
 }
 
-/// What choosing needs to know of a node.
+/// A node that is to be split, with its fences and the sizes of its records.
 struct Planner<'a> {
     view: NodeView<&'a [u8]>,
     shape: Shape,
     lower: Option<Vec<u8>>,
     upper: Option<Vec<u8>>,
-    /// The bytes of slots and records before each slot, and of all in the end.
+    /// The bytes of slots and records before each slot, and at last of all.
     before: Vec<usize>,
 }
 
@@ -176,8 +177,8 @@ impl<'a> Planner<'a> {
             if let Some(split) = self.view.evenly_for(key, count).then(|| self.evenly(key)).flatten() {
                 return Ok(split);
             }
-            // A separator without the prefix would leave all keys without it, and maybe without room: then one
-            // that has it, if there is one.
+            // A separator without the prefix would leave all keys without it, and maybe without room. Then one with
+            // the prefix is tried, if there is one.
             let beyond_all = *key > *last;
             let (index, separators) = if beyond_all {
                 (count, [Some(shortest_separator(&last, key)), Some(last)])
@@ -194,8 +195,8 @@ impl<'a> Planner<'a> {
                 return Ok(Split { index, separator });
             }
             let mut few = (1..=MOVED_MAX.min(count - 1)).map(|moved| count - moved);
-            // Where the fence has no room behind all records, it has before the last few.
-            let near = if beyond_all { few.find_map(make) } else { self.behind_run(key) };
+            // If there is no room for the fence after all records, there is before the last few.
+            let near = if beyond_all { few.find_map(make) } else { self.after_run(key) };
             if let Some(split) = near {
                 return Ok(split);
             }
@@ -211,8 +212,8 @@ impl<'a> Planner<'a> {
         self.best(1..count, 0, length, make)
     }
 
-    /// The split between two of few records that makes the halves most equal once `incoming` is in one of them; it is
-    /// taken to be as long as the others.
+    /// The split between two of few records that makes the halves most equal once `incoming` is in one of them. Its
+    /// record is assumed to be as long as the others.
     fn evenly(&self, incoming: &[u8]) -> Option<Split> {
         let count = self.shape.count;
         let Find { index: place, found } = self.view.find(incoming);
@@ -223,7 +224,7 @@ impl<'a> Planner<'a> {
         let one = total / count.max(1);
         let candidates = (1..count).flat_map(|index| {
             let left = self.before.get(index).copied().unwrap_or(total);
-            // Where `incoming` is at the border it may go to either side.
+            // If `incoming` is at the border, it may go to either side.
             let sides = [place <= index, place >= index];
             let skews = [(left + one).abs_diff(total - left), left.abs_diff(total - left + one)];
             [true, false]
@@ -242,10 +243,9 @@ impl<'a> Planner<'a> {
         self.fits(index..index, &separator).then_some(Split { index, separator })
     }
 
-    /// The split right behind `incoming`, if it continues a run of keys in ascending order: the two that were
-    /// added last are the two before it. What is in the leaf beyond stays out of the way of the keys to come, so that
-    /// they fill the leaf.
-    fn behind_run(&self, incoming: &[u8]) -> Option<Split> {
+    /// The split right after `incoming`, if that continues a run of keys in ascending order: the two keys that were
+    /// added last are the two before it. The records beyond leave the leaf, so that the keys to come fill it.
+    fn after_run(&self, incoming: &[u8]) -> Option<Split> {
         let Find { index, found } = self.view.find(incoming);
         if found || index < 2 || index >= self.shape.count {
             return None;
@@ -256,8 +256,8 @@ impl<'a> Planner<'a> {
         }
         let beyond = self.key(index)?;
         let shortest = Some(shortest_separator(incoming, &beyond));
-        // The keys to come will have the leaf's fences on both sides: the more those share, the better heads tell keys apart.
-        let separators = [separator_behind_run(incoming, &beyond), shortest].into_iter().flatten();
+        // The keys to come will lie between the leaf's fences: the more these share, the better heads tell keys apart.
+        let separators = [separator_after_run(incoming, &beyond), shortest].into_iter().flatten();
         let mut splits = separators.map(|separator| Split { index, separator });
         splits.find(|split| self.fits(index..index, &split.separator))
     }
@@ -286,8 +286,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// The place among `range` with the shortest separator near the middle or, if that does not fit, the one
-    /// nearest to the middle that does. `taken` slots go up into the parent.
+    /// The split in `range` with the shortest separator near the middle or, if that does not fit, the one nearest to
+    /// the middle that does. `taken` slots go up into the parent.
     fn best(
         &self,
         range: Range<usize>,
@@ -316,7 +316,7 @@ impl<'a> Planner<'a> {
         others.into_iter().find_map(make).ok_or(NodeFault::Split)
     }
 
-    /// Whether both halves fit, if `taken` slots go up and the nodes are then bounded by `separator`.
+    /// Whether both halves fit, if the slots `taken` go up and `separator` bounds both nodes.
     fn fits(&self, taken: Range<usize>, separator: &[u8]) -> bool {
         let fits = |range, lower: Option<&[u8]>, upper: Option<&[u8]>| {
             let mut frame = Frame::plain(lower, upper);
@@ -343,7 +343,7 @@ mod tests {
     use super::*;
     use crate::node::ValueKind;
 
-    /// A leaf with room for three records, of which the newest is the last of `keys`, and where it is split for `incoming`.
+    /// Where a leaf of three records, added in the order of `keys`, is split for `incoming`, and whether that goes left.
     fn split_of(keys: [u8; 3], incoming: u8) -> (usize, bool) {
         let mut page = vec![0; NODE_BYTES];
         let mut node = NodeMut::init(&mut page, 0, Some(b"a"), Some(b"z"), PageId(0)).unwrap();
@@ -359,7 +359,7 @@ mod tests {
 
     #[test]
     fn a_leaf_of_few_records_is_split_evenly_unless_a_run_goes_on() {
-        // Two and two, whichever comes.
+        // Two records on each side, whichever key comes.
         assert_eq!(split_of(*b"hcm", b'b'), (1, true));
         assert_eq!(split_of(*b"hmc", b'd'), (1, true));
         assert_eq!(split_of(*b"hcm", b'j'), (2, false));
@@ -370,7 +370,7 @@ mod tests {
         assert_eq!(split_of(*b"mbc", b'd').0, 2);
     }
 
-    /// The leaf in which a run goes on has a fence behind it that shares the run's place, so that heads tell its keys apart.
+    /// The leaf in which a run goes on has an upper fence that shares the run's place, so that heads tell its keys apart.
     #[test]
     fn a_run_within_a_leaf_gets_a_fence_of_its_own_place() {
         let key = |place: u8, number: u32| [&[place][..], &number.to_be_bytes()].concat();
@@ -393,7 +393,7 @@ mod tests {
         for page in [&node.bytes[..], &next, &right] {
             NodeView::new(page).validate().unwrap();
         }
-        // All that tells them apart is in the heads.
+        // The heads tell all keys apart.
         assert_eq!(NodeView::new(&next[..]).prefix_len(), 1);
     }
 }

@@ -32,7 +32,7 @@ fn inner() -> Vec<u8> {
     page
 }
 
-/// What validation says of a page after a change of it.
+/// The fault that validation finds in a page after a change.
 fn after(mut page: Vec<u8>, change: impl FnOnce(&mut [u8])) -> NodeFault {
     change(&mut page);
     NodeView::new(&page[..]).validate().unwrap_err()
@@ -202,7 +202,7 @@ pub(super) fn all_keys(letters: &[u8], length: usize) -> Vec<Vec<u8>> {
 
 #[test]
 fn what_a_node_covers_lies_between_its_fences() {
-    // Fences and keys that end before, at and behind the eight bytes that are compared first, with zeroes at their ends.
+    // Fences and keys that end before, at and after the eight bytes that are compared first, with zeroes at their ends.
     let ends = all_keys(b"\0\x01\xff", 3);
     let mut keys = ends.clone();
     for start in [&b"abcdef"[..], b"abcdefg", b"abcdefgh", b"abcdefgh\0", &[b'a'; 40], &[0; 7]] {
@@ -222,8 +222,8 @@ fn what_a_node_covers_lies_between_its_fences() {
                     (lower.is_none_or(|low| low < key), upper.is_none_or(|high| key <= high));
                 assert_eq!(view.covers(key), above && below, "{low:?} {key:?} {high:?}");
                 assert_eq!((view.admits_at(0, key), view.admits_at(1, key)), (above && below, below));
-                let behind = lower.is_none_or(|low| low <= key) && upper.is_none_or(|high| key < high);
-                assert_eq!(view.covers_behind(key), behind, "{low:?} {key:?} {high:?}");
+                let after = lower.is_none_or(|low| low <= key) && upper.is_none_or(|high| key < high);
+                assert_eq!(view.covers_after(key), after, "{low:?} {key:?} {high:?}");
             }
         }
     }
@@ -242,7 +242,7 @@ fn heads_are_those_of_a_padded_key() {
         let word = key_word(key);
         assert_eq!(word.to_be_bytes(), padded(0)[..8]);
         for prefix_length in 0..=length {
-            assert_eq!(head_behind(key, word, prefix_length).to_be_bytes(), padded(prefix_length)[..4]);
+            assert_eq!(head_after(key, word, prefix_length).to_be_bytes(), padded(prefix_length)[..4]);
             assert_eq!(head_of(&key[prefix_length..]).to_be_bytes(), padded(prefix_length)[..4]);
         }
     }
@@ -298,7 +298,7 @@ fn keys_share_a_prefix_without_both_fences() {
         assert_eq!(node.view().lower_fence(&mut fence).then_some(&fence[..]), lower);
         fence.clear();
         assert_eq!(node.view().upper_fence(&mut fence).then_some(&fence[..]), upper);
-        // What lacks the prefix is before or behind everything, and covered nevertheless.
+        // A key without the prefix is before or after all others, and covered nevertheless.
         for (key, index) in [(&b"k"[..], 0), (b"ka", 0), (b"kaa", 0), (b"kac", 20), (b"l", 20), (b"", 0)] {
             let view = node.view();
             assert_eq!(view.find(key), Find { index, found: false });
@@ -361,8 +361,7 @@ fn the_head_of_a_single_separator_tells_keys_apart() {
     }
 }
 
-/// The rest behind the prefix is that of a key which is there, and its head the greatest there is; but it stands behind
-/// another prefix.
+/// A key with the rest of a key in the node, whose head is the greatest possible, but with another prefix.
 #[test]
 fn a_key_with_another_prefix_is_not_taken_for_one_with_the_same_rest() {
     for rest in [&b"\xff\xff\xff\xff\x01"[..], b"\xff\xff\xff\xff", b"\0\0\0\0\x01", b"\0"] {
@@ -411,7 +410,7 @@ fn a_key_without_the_prefix_has_room_or_changes_nothing() {
             let split = node.view().choose_separator(Some(alien)).unwrap();
             let mut right = vec![0; NODE_BYTES];
             split_into(&mut node, &mut right, &split).unwrap();
-            // Everything stays together, so that the key comes into a leaf that was made for it.
+            // All records stay together, so that the key comes into a leaf of its own.
             assert_eq!(node.view().count().min(NodeView::new(&right[..]).count()), 0);
             node.view().validate().unwrap();
             NodeView::new(&right[..]).validate().unwrap();
@@ -440,7 +439,7 @@ fn wrong_prefixes_of_open_nodes_are_noticed() {
             after(page.clone(), |page| page[PREFIX_WORD_AT + 7] ^= 1),
             NodeFault::Prefix { length: 3 }
         );
-        // Its first byte, wherever it is.
+        // The first byte of the prefix, wherever it is.
         let at = NodeView::new(&page[..]).lower_at();
         assert_eq!(after(page.clone(), |page| page[at] ^= 1), NodeFault::Prefix { length: 3 });
         let fault = after(page, |page| page[FLAGS_AT] ^= FLAG_UPPER);
@@ -453,7 +452,7 @@ fn wrong_prefixes_of_open_nodes_are_noticed() {
 
 #[test]
 fn ascending_and_descending_integers_are_told_apart_by_their_heads() {
-    // As roots and both spines see them: nothing goes beyond the head, as soon as there are a few.
+    // As in roots and both spines: no key goes beyond the head, as soon as there are a few.
     for level in [0, 1] {
         for descending in [false, true] {
             for (lower, upper) in
@@ -494,7 +493,7 @@ fn a_value_grows_into_holes() {
     }
     node.replace(1, &[], ValueKind::Inline).unwrap();
     node.view().validate().unwrap();
-    // No gap is left, but the hole of the value that went is enough.
+    // No gap is left, but the hole of the removed value is enough.
     node.replace(2, &[8; 1000], ValueKind::Inline).unwrap();
     node.view().validate().unwrap();
     for (index, length, byte) in [(0, 900, 0), (1, 0, 0), (2, 1000, 8), (3, 900, 3)] {

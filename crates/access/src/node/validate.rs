@@ -10,7 +10,7 @@ impl<B: Bytes> NodeView<B> {
     /// Checks that the page is a node in which every invariant of the format holds: counts, places and lengths,
     /// no overlap, strictly ascending keys between the fences, prefix, hints, and the accounting of space.
     ///
-    /// Only for a page that is latched or otherwise at rest. It does not look at children or blobs.
+    /// Only for a page that does not change meanwhile. Children and blobs are not checked.
     ///
     /// # Errors
     /// The first fault found.
@@ -44,8 +44,8 @@ fn check_fences(view: NodeView<&[u8]>) -> Result<(), NodeFault> {
     let has_lower = view.lower_fence(&mut lower);
     let has_upper = view.upper_fence(&mut upper);
     view.append_prefix(&mut prefix);
-    // That an absent fence has no bytes of its own, and that the prefix is not longer than a fence, has been
-    // checked with the shape of the node. What the prefix is to the keys follows from how they are stored.
+    // `Shape::read` has checked that an absent fence has no bytes of its own and that the prefix is not longer than a
+    // fence. That keys begin with the prefix follows from how they are stored.
     if flags & !(FLAG_LOWER | FLAG_UPPER) != 0
         || has_lower && lower.len() != lower_stored
         || upper.len() != upper_stored

@@ -20,7 +20,7 @@ pub struct ValueAt {
     pub at: usize,
     /// Its length in bytes. In a damaged or changing page the value may cross the end of the page.
     pub length: usize,
-    /// What it is.
+    /// What its bytes mean.
     pub kind: ValueKind,
 }
 
@@ -72,13 +72,13 @@ impl Word {
         if self.level() == 0 { MAX_LEAF_COUNT } else { MAX_INNER_COUNT }
     }
 
-    /// The same with another count and heap start, as the number that stands in the page.
+    /// This word with another count and heap start, as the number that stands in the page.
     #[inline]
     pub fn changed_to(self, count: usize, heap_start: usize) -> u64 {
         self.0 & 0x0000_ffff_ffff_0000 | count as u16 as u64 | (heap_start as u64) << 48
     }
 
-    /// The first byte behind the slots, for a count within the limit.
+    /// The byte after the last slot, for a count within the limit.
     #[inline]
     pub fn slots_end(self) -> usize {
         let last = if self.level() == 0 { 0 } else { INNER_STRIDE };
@@ -88,8 +88,8 @@ impl Word {
 
 /// A node to read from.
 ///
-/// Every method ends and none panics, whatever the bytes are and even if they change meanwhile. What it
-/// returns then has no meaning, beyond staying within the documented bounds.
+/// Every method ends and none panics, whatever the bytes are and even if they change meanwhile. The result
+/// then has no meaning, but stays within the documented bounds.
 ///
 /// ```
 /// use vellum_access::node::{NODE_BYTES, NodeMut, NodeView, ValueKind};
@@ -141,7 +141,7 @@ impl<B: Bytes> NodeView<B> {
         word.count().min(word.count_max())
     }
 
-    /// The length in bytes of what all keys of the node have in common, which is stored once.
+    /// The length in bytes of the prefix, which all keys of the node have in common and which is stored once.
     #[inline]
     pub fn prefix_len(self) -> usize {
         self.word().prefix_length().min(MAX_KEY_BYTES)
@@ -205,7 +205,7 @@ impl<B: Bytes> NodeView<B> {
         exists
     }
 
-    /// Appends what all keys of the node begin with to `target`.
+    /// Appends the prefix of all keys of the node to `target`.
     pub(super) fn append_prefix(self, target: &mut Vec<u8>) {
         self.bytes.append_to(self.lower_at(), self.prefix_len(), target);
     }
@@ -218,20 +218,20 @@ impl<B: Bytes> NodeView<B> {
         self.word().flags() & FLAG_UPPER != 0
     }
 
-    /// Whether nothing bounds the keys of the node above.
+    /// Whether the node has no upper fence.
     #[inline]
     pub fn is_last(self) -> bool {
         self.word().flags() & FLAG_UPPER == 0
     }
 
-    /// Whether nothing bounds the keys of the node below.
+    /// Whether the node has no lower fence.
     #[inline]
     pub fn is_first(self) -> bool {
         self.word().flags() & FLAG_LOWER == 0
     }
 
-    /// Whether the record that was just added at `index` continues a run in ascending order: it lies behind all others
-    /// of the tree, or behind the one that was added before it.
+    /// Whether the record that was just added at `index` continues a run in ascending order: its key comes after all
+    /// others of the tree, or right after the key that was added before it.
     #[inline]
     pub fn goes_on(self, index: usize) -> bool {
         let word = self.word();
@@ -251,20 +251,20 @@ impl<B: Bytes> NodeView<B> {
         self.compare_lower_fence(key) == Ordering::Less && self.compare_upper_fence(key) != Ordering::Less
     }
 
-    /// Whether the keys right behind `key` lie between the fences.
-    pub fn covers_behind(self, key: &[u8]) -> bool {
+    /// Whether the keys right after `key` lie between the fences.
+    pub fn covers_after(self, key: &[u8]) -> bool {
         self.compare_lower_fence(key) != Ordering::Greater
             && self.compare_upper_fence(key) == Ordering::Greater
     }
 
-    /// Whether the node may hold `key`. That is whether it covers it; but a separator at the upper fence would
-    /// leave nothing to the last child.
+    /// Whether the node may hold `key`: whether it covers the key, but for a separator at the upper fence, which
+    /// would leave nothing to the last child.
     pub(super) fn admits(self, key: &[u8]) -> bool {
         self.admits_at(0, key) && self.admits_at(MAX_LEAF_COUNT, key)
     }
 
-    /// [`NodeView::admits`] for a key whose place is known to be at `index`: elsewhere than at the ends, its
-    /// neighbours are between the fences, and so is it.
+    /// [`NodeView::admits`] for a key whose place is known to be at `index`. Except at the ends, the key lies between
+    /// its neighbours, and with them between the fences.
     #[inline]
     pub(super) fn admits_at(self, index: usize, key: &[u8]) -> bool {
         let word = self.word();
@@ -280,7 +280,7 @@ impl<B: Bytes> NodeView<B> {
     }
 
     /// How the lower fence compares with `key`; less, if there is none.
-    // In a damaged node too the fences are what `lower_fence` and `upper_fence` give: who goes from fence to fence must
+    // In a damaged node too the fences are what `lower_fence` and `upper_fence` give: a walk from fence to fence must
     // come to an end.
     #[inline(always)]
     fn compare_lower_fence(self, key: &[u8]) -> Ordering {
@@ -288,7 +288,7 @@ impl<B: Bytes> NodeView<B> {
             return Ordering::Less;
         }
         let length = self.lower_length();
-        // Mostly the first eight bytes tell. If not, and there are no more, the shorter one is the lesser.
+        // Mostly the first eight bytes differ. If not, and there are no more, the shorter one is the lesser.
         match self.word_at_end(NODE_BYTES - length).cmp(&key_word(key)) {
             Ordering::Equal if length <= 8 => length.cmp(&key.len()),
             Ordering::Equal => self.compare_long(NODE_BYTES - length, length, key),
@@ -329,7 +329,7 @@ impl<B: Bytes> NodeView<B> {
         self.bytes.compare(at, length, other)
     }
 
-    /// The eight bytes from `at` on as a big-endian number; those behind the page are zero.
+    /// The eight bytes from `at` on as a big-endian number; bytes beyond the page count as zero.
     #[inline]
     fn word_at_end(self, at: usize) -> u64 {
         // Read so that it does not leave the page.
@@ -364,8 +364,8 @@ impl<B: Bytes> NodeView<B> {
             + self.records_bytes(0..self.count(), prefix_length)
     }
 
-    /// Whether the prefix may become longer if all keys have the byte `next` behind it: that depends on the one
-    /// fence of a node that lacks the other.
+    /// Whether the prefix may become longer if all keys have the byte `next` after it. If the node has one fence, that
+    /// byte of the fence decides.
     pub(super) fn may_lengthen_prefix(self, next: Option<&u8>) -> bool {
         let word = self.word();
         let length = self.prefix_len();
@@ -494,8 +494,8 @@ pub(super) fn child_place(index: usize) -> usize {
 }
 
 impl<'a> NodeView<&'a [u8]> {
-    /// What lies between the page header and the end of the slots, and what lies from the heap on: all but the free bytes
-    /// between them. Of a damaged node, all is in the first part.
+    /// The bytes from the page header to the end of the slots, and those from the heap on: all but the free bytes
+    /// between them. Of a damaged node the first part is all of it.
     pub(crate) fn parts(self) -> (&'a [u8], &'a [u8]) {
         let body = self.bytes.get(HEADER_BYTES..).unwrap_or_default();
         let (slots_end, heap_start) = (self.word().slots_end(), self.word().heap_start());

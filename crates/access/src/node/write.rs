@@ -23,8 +23,8 @@ impl<'a> NodeMut<'a> {
         Self { bytes }
     }
 
-    /// Makes an empty node of the page, whose header it leaves alone, with the fences given (`None` is
-    /// infinite). The last child is for inner nodes; a leaf ignores it.
+    /// Makes an empty node of the page, except for its header, with the fences given (`None` is infinite).
+    /// `upper_child` is the last child of an inner node; a leaf ignores it.
     ///
     /// # Errors
     /// If `bytes` is not one page, a fence is longer than [`MAX_KEY_BYTES`], or they are out of order.
@@ -42,7 +42,7 @@ impl<'a> NodeMut<'a> {
         Ok(node)
     }
 
-    /// [`NodeMut::init`] with a prefix, which the fences begin with, for a page that is zero, and without the hints.
+    /// [`NodeMut::init`] with a prefix, with which the fences begin, for a page that is zero, and without the hints.
     pub(super) fn write_frame<K: AsRef<[u8]>>(
         &mut self,
         level: u8,
@@ -93,7 +93,7 @@ impl<'a> NodeMut<'a> {
         NodeView::new(self.bytes)
     }
 
-    /// Checks the header, and that the node is a leaf or not.
+    /// Checks the header, and whether the node is a leaf as expected.
     #[inline]
     pub(super) fn shape(&self, leaf: bool) -> Result<Shape, NodeFault> {
         let shape = Shape::read(self.bytes)?;
@@ -142,7 +142,7 @@ impl<'a> NodeMut<'a> {
         self.put(at, &value.to_le_bytes());
     }
 
-    /// Copies `from` to `at`, if that is in the page and behind the page header.
+    /// Copies `from` to `at`, if that is in the page and after the page header.
     #[inline]
     pub(super) fn put(&mut self, at: usize, from: &[u8]) {
         if at >= HEADER_BYTES
@@ -152,7 +152,7 @@ impl<'a> NodeMut<'a> {
         }
     }
 
-    /// Moves the bytes from `start` to `end` to `to`, if that is in the page and behind the page header.
+    /// Moves the bytes from `start` to `end` to `to`, if that is in the page and after the page header.
     #[inline]
     pub(super) fn shift(&mut self, start: usize, end: usize, to: usize) {
         let length = end.saturating_sub(start);

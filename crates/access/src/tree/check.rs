@@ -1,4 +1,4 @@
-//! Looking at a whole tree: how large it is, and whether everything in it is as it should be.
+//! Walks of a whole tree: its size, and whether it is sound.
 
 use crate::tree::{
     Tree,
@@ -17,28 +17,28 @@ use vellum_base::{Extent, PAGE_SIZE, PageHeader, PageId, PageKind};
 use vellum_pool::{OptimisticPage, Pager, PoolError, SharedPage};
 use vellum_vm::AlignedBuffer;
 
-/// How much of a value that does not fit into the pool is read at a time, in pages.
+/// A value that does not fit into the pool is read in pieces of so many pages.
 const PIECE_PAGES: u32 = 256;
 
 /// How large a tree is.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct TreeShape {
-    /// Levels, the leaves' included.
+    /// The number of levels, the leaves' included.
     pub height: u32,
-    /// Entries.
+    /// The number of entries.
     pub entries: u64,
-    /// Nodes above the leaves.
+    /// The number of nodes above the leaves.
     pub inner_nodes: u64,
-    /// Leaves.
+    /// The number of leaves.
     pub leaves: u64,
     /// Bytes in use in the leaves.
     pub leaf_bytes_used: u64,
-    /// Values in extents of their own.
+    /// The number of values in extents of their own.
     pub large_values: u64,
-    /// Pages of these extents.
+    /// The pages of these extents.
     pub large_value_pages: u64,
-    /// Bytes of all keys and values.
+    /// The bytes of all keys and values.
     pub data_bytes: u64,
 }
 
@@ -79,7 +79,7 @@ pub struct TreeReport {
     pub problems: Vec<AccessError>,
 }
 
-/// A node to be looked at, and what its parent says of it.
+/// A node to be checked, with the level and the fences that follow from its parent.
 struct Expected {
     page: PageId,
     level: Option<u8>,
@@ -88,15 +88,14 @@ struct Expected {
 }
 
 impl<P: Pager> Tree<'_, P> {
-    /// Walks the whole tree, reads every page of it and checks every checksum and every invariant of nodes,
-    /// of what they say of each other, and of large values. `visit` is shown each extent that belongs to
-    /// the tree, so that the caller finds pages that belong to nothing or to two things; it returns whether
-    /// to go on into it.
+    /// Walks the whole tree, reads all its pages and checks every checksum and every invariant of nodes, of their
+    /// references to each other, and of large values. `visit` is called with each extent of the tree, so that the
+    /// caller finds pages that belong to nothing or to two things; it returns whether to go on into the extent.
     ///
-    /// Nobody may change the tree meanwhile: what is in between two states would be reported.
+    /// The tree must not change meanwhile: a state in the middle of a change would be reported.
     ///
     /// # Errors
-    /// None of its own: what is wrong is in the report. Below a node that is damaged nothing is looked at.
+    /// None: all problems are in the report. Nodes below a damaged one are not checked.
     ///
     /// ```
     /// use std::collections::HashSet;
@@ -129,7 +128,7 @@ impl<P: Pager> Tree<'_, P> {
         report
     }
 
-    /// How large the tree is. Others may change it meanwhile; the numbers are then approximate.
+    /// The size of the tree. If it changes meanwhile, the numbers are approximate.
     ///
     /// # Errors
     /// If a page cannot be read or is damaged.
@@ -150,7 +149,7 @@ impl<P: Pager> Tree<'_, P> {
         let approach = if level == 0 { Approach::InPassing } else { Approach::Direct };
         let (mut copy, mut fence, mut towards_first) = (Vec::new(), Vec::new(), true);
         loop {
-            let towards = if towards_first { Towards::First } else { Towards::Behind(&fence) };
+            let towards = if towards_first { Towards::First } else { Towards::After(&fence) };
             if !self.copy_node(towards, level, approach, &mut copy)? {
                 return Ok(());
             }
@@ -269,7 +268,7 @@ impl<P: Pager> Tree<'_, P> {
             check.update(&piece);
             page += pages;
         }
-        // What fits was checked as a whole when it was read in, or has not been written yet.
+        // A value that fits was checked as a whole when it was read in, or has not been written yet.
         Ok(check.finish(!in_memory)?)
     }
 }

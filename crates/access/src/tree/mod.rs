@@ -3,14 +3,14 @@
 //! Readers go down without latches: they look at a node, at its child, and then make sure that the node has
 //! not changed meanwhile (*optimistic lock coupling*: Leis, Haubenschild, Neumann, 2019). Writers go down
 //! the same way and latch the leaf at the end. Splits and merges latch a parent and then its child, never
-//! more than one level at a time, and never wait with a latch in hand, so there is no order to violate: who
-//! meets a latch gives up its own and begins anew.
+//! more than one level at a time. They never wait with a latch in hand, so there is no order to violate: an
+//! operation that meets a latch gives up its own and begins anew.
 //!
 //! Every operation is a function under the restart protocol of [`vellum_pool::Navigation`].
 //!
-//! Whoever appends, to the end of the tree or behind its own last record elsewhere, finds the leaf by a
-//! [`AppendHint`](vellum_pool::AppendHint), without going down: it keeps the page and the version that it was left with, and
-//! counts only as long as that is still its version. So it needs no check of whose page it is.
+//! A thread that appends records, to the end of the tree or after its own last record elsewhere, finds the leaf by
+//! an [`AppendHint`](vellum_pool::AppendHint), without going down. The hint is a page and the version that the thread
+//! left it with, and holds only while the page has that version. So the page is certain to be a leaf of the tree still.
 //!
 //! # Invariants
 //! - The root's page id never changes. A root that splits moves its contents to two new pages.
@@ -48,7 +48,7 @@ use vellum_pool::{AppendHints, Pager, PoolError};
 
 /// A B+tree from keys of up to 1024 bytes to values of up to 1 GiB, in the order of the keys' bytes.
 ///
-/// It is a root page and a pager, and may be copied freely. Shared by threads: each operation is atomic.
+/// A tree is a root page and a pager, and may be copied freely. Threads may share it: each operation is atomic.
 ///
 /// ```
 /// use vellum_access::Tree;
@@ -94,14 +94,14 @@ impl<'p, P: Pager> Tree<'p, P> {
         Ok(Self::open(pager, root))
     }
 
-    /// The tree whose root is `root`, which [`create`](Self::create) made at some time.
+    /// The tree with the root `root`, which [`create`](Self::create) made earlier.
     #[inline]
     pub fn open(pager: &'p P, root: PageId) -> Self {
         Self { pager, root, ends: None }
     }
 
-    /// The same tree, with append hints that all its handles share: who appends records, to the end of the tree or behind
-    /// one another elsewhere, finds their leaf without going down the tree.
+    /// The same tree, with append hints that all its handles share: a thread that appends records, to the end of the
+    /// tree or after one another elsewhere, finds their leaf without going down the tree.
     #[inline]
     #[must_use]
     pub fn with_append_hints(self, ends: &'p AppendHints) -> Self {

@@ -14,13 +14,13 @@ const PATTERN: u8 = 0x5a;
 
 pub type Value = (Vec<u8>, bool);
 
-/// The tree, and what it should hold.
+/// The tree, and the entries that it should hold.
 pub struct Tree {
     pages: Vec<Vec<u8>>,
     root: usize,
     pub model: BTreeMap<Vec<u8>, Value>,
     pub splits: usize,
-    /// How many of the splits ended a leaf behind its last key, or nearly.
+    /// How many of the splits ended a leaf after its last key, or nearly.
     pub ends: usize,
     pub merges: usize,
 }
@@ -124,10 +124,10 @@ impl Tree {
         panic!("splitting made no progress");
     }
 
-    /// Splits the last page of the path, and if its parent has no room, that one instead.
+    /// Splits the last page of the path or, if its parent has no room, the parent.
     fn split(&mut self, path: &[usize], key: &[u8]) {
         let (&page, above) = path.split_last().unwrap();
-        // Every other time a leaf ends behind its last key, if it can.
+        // Every other time a leaf ends after its last key, if it can.
         let ends = self.splits.is_multiple_of(2) && !above.is_empty() && self.view(page).is_leaf();
         if ends && let Some(end) = self.view(page).plan_end(key).unwrap() {
             return self.end(page, above, &end);

@@ -1,4 +1,4 @@
-//! A pager that records what is done to its pages, in memory, as a log would; and what can be done with the records.
+//! A pager that records the changes of its pages in memory, as a log would; and redo and undo from the records.
 
 mod replay;
 
@@ -19,12 +19,12 @@ use vellum_pool::{
 };
 use vellum_vm::AlignedBuffer;
 
-/// A pool, all changes of which are recorded.
+/// A pool whose changes are recorded.
 pub struct RecordingPager {
     pub pool: Pool,
     last: AtomicU64,
     records: Mutex<Vec<(Lsn, Vec<u8>)>>,
-    /// What storage has of the nodes that were written past the log: their bytes by page and number.
+    /// The nodes that were written past the log: their bytes on storage, by page and number.
     written: Mutex<HashMap<(PageId, Lsn), Vec<u8>>>,
     /// Nodes as they were at some moment.
     seen: Mutex<Vec<(PageId, Vec<u8>)>>,
@@ -41,7 +41,7 @@ impl RecordingPager {
         }
     }
 
-    /// All extents of the pool's user, each with its bytes.
+    /// All extents that are not the pool's own, each with its bytes.
     pub fn extents(&self) -> HashMap<Extent, Vec<u8>> {
         let (mut extents, own) = (Vec::new(), self.pool.own_extents());
         self.pool.for_each_extent(|extent| extents.push(extent));
@@ -59,7 +59,7 @@ impl RecordingPager {
         }
     }
 
-    /// What has happened since the extents were these.
+    /// The history since the extents were these.
     pub fn history(&self, start: HashMap<Extent, Vec<u8>>) -> History {
         let mut records = self.records.lock().unwrap().clone();
         records.sort();
@@ -232,7 +232,7 @@ impl PageWriter for KeptPages<'_> {
     }
 }
 
-/// Whether an operation of a pool of a few pages found no room for a moment, because others hold them.
+/// Whether an operation found no room because other operations held all pages of the pool.
 pub fn no_room<T>(result: &Result<T, AccessError>) -> bool {
     matches!(result, Err(AccessError::Pool(PoolError::PoolExhausted { .. })))
 }

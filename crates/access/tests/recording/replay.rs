@@ -1,4 +1,4 @@
-//! Redo and undo of what was recorded, and the comparison with what is.
+//! Redo and undo of recorded changes, and the comparison with the actual pages and entries.
 
 use rand::{SeedableRng, rngs::StdRng, seq::SliceRandom};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -12,7 +12,7 @@ use vellum_base::{Extent, HEADER_BYTES, Lsn, PAGE_SIZE, PageHeader, PageId, Page
 /// Alters a change before it is redone or undone, or leaves it out: for planted bugs.
 pub type Alter<'h> = &'h dyn Fn(PageChange<'h>) -> Option<PageChange<'h>>;
 
-/// No bug.
+/// Leaves a change as it is: no bug.
 pub fn as_it_is(change: PageChange<'_>) -> Option<PageChange<'_>> {
     Some(change)
 }
@@ -23,7 +23,7 @@ pub struct History {
     pub start: HashMap<Extent, Vec<u8>>,
     /// The records, in the order of their numbers.
     pub records: Vec<(Lsn, Vec<u8>)>,
-    /// What was written past the log.
+    /// The nodes that were written past the log.
     pub written: HashMap<(PageId, Lsn), Vec<u8>>,
     /// Pages as they were at some moments.
     pub seen: Vec<(PageId, Vec<u8>)>,
@@ -31,7 +31,7 @@ pub struct History {
     pub end: HashMap<Extent, Vec<u8>>,
 }
 
-/// What a page is.
+/// The state of a page.
 #[derive(Clone, PartialEq)]
 enum Life {
     Free,
@@ -64,9 +64,8 @@ impl History {
         kinds
     }
 
-    /// Redoes all changes, page by page and the pages in an order that `seed` gives, from what the pages were at the
-    /// beginning and from what they were at some moments; then each change once more. Compares the result with what the
-    /// pages are.
+    /// Redoes all changes, page by page and the pages in an order that `seed` gives, from the pages of the beginning and
+    /// from those of some moments; then each change once more. Compares the result with the actual pages.
     pub fn redo<'h>(&'h self, seed: u64, alter: Alter<'h>) -> Result<(), String> {
         let mut by_page: HashMap<PageId, Vec<(Lsn, PageChange<'h>)>> = HashMap::new();
         let mut pages: HashSet<PageId> = self.start.keys().map(|extent| extent.head).collect();
@@ -112,7 +111,7 @@ impl History {
         changes: &[(Lsn, PageChange<'_>)],
     ) -> Result<Life, String> {
         let mut life = start;
-        // What an earlier life left there.
+        // What an earlier use of the page left there.
         let mut remains = vec![0; PAGE_SIZE];
         let begun = if let Life::Node(image) = &life { PageHeader::read(image).lsn } else { Lsn(0) };
         for (lsn, change) in changes.iter().filter(|(lsn, _)| *lsn > begun) {
@@ -149,7 +148,7 @@ impl History {
         Ok(life)
     }
 
-    /// Compares what came of the redo with what the extents are, all bytes but the checksums.
+    /// Compares the result of the redo with the actual extents, all bytes but the checksums.
     fn compare(&self, lives: &HashMap<PageId, Life>) -> Result<(), String> {
         let mut left = self.end.clone();
         for (page, life) in lives {
@@ -170,8 +169,8 @@ impl History {
         if left.is_empty() { Ok(()) } else { Err(format!("nothing allocated {:?}", left.keys())) }
     }
 
-    /// Undoes all changes of records of a tree, the last one first, by key, and compares the records that are left with
-    /// those that it had at the beginning.
+    /// Undoes all changes of records of a tree by key, the last one first, and compares the records that are left with
+    /// those of the beginning.
     pub fn undo<'h>(&'h self, tree: PageId, alter: Alter<'h>) -> Result<(), String> {
         let mut records = records(&self.end, tree);
         for (lsn, _, _, change) in self.changes().rev().filter(|(_, root, ..)| *root == tree) {
@@ -188,7 +187,7 @@ fn kind(change: &PageChange<'_>) -> String {
     format!("{change:?}").chars().take_while(char::is_ascii_alphanumeric).collect()
 }
 
-/// Whether two pages are the same but for the checksums, which are those of the moment when they were written.
+/// Whether two pages are the same but for the checksums, which depend on when the pages were written.
 fn same(one: &Life, other: &Life) -> bool {
     match (one, other) {
         (Life::Node(one), Life::Node(other)) => one[8..] == other[8..],
@@ -204,7 +203,7 @@ fn twice(image: &mut [u8], page: PageId, lsn: Lsn, change: &PageChange<'_>) -> R
     if first && !second && once == image { Ok(()) } else { Err("redone twice".into()) }
 }
 
-/// What the leaves of a tree hold.
+/// The records in the leaves of a tree.
 fn records(extents: &HashMap<Extent, Vec<u8>>, tree: PageId) -> Records {
     let (mut records, mut todo) = (Records::new(), vec![tree]);
     while let Some(page) = todo.pop() {
@@ -220,7 +219,7 @@ fn records(extents: &HashMap<Extent, Vec<u8>>, tree: PageId) -> Records {
     records
 }
 
-/// Does to the records what a change says that takes another one back; none if they are not what that one left.
+/// Applies the inverse of a change to the records; `None` if they are not as that change left them.
 fn undo(records: &mut Records, inverse: PageChange<'_>) -> Option<()> {
     let owned = |value: ValueImage<'_>| (value.kind, value.bytes.to_vec());
     match inverse {

@@ -6,12 +6,12 @@ use vellum_access::{AccessError, Tree, TreeReport};
 use vellum_base::{PageId, checksum};
 use vellum_pool::{Pool, PoolOptions, PoolStatistics};
 
-/// What the threads' random numbers begin with; runs that repeat a test set it, so that no two are alike.
+/// The seed of the threads' random numbers; runs that repeat a test set it, so that no two are alike.
 pub fn seed() -> u64 {
     std::env::var("TEST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0)
 }
 
-/// Says how much was done, for those who add up what many runs of a test did.
+/// Prints how much was done, so that many runs of a test can be added up.
 pub fn print_counts(operations: u64, statistics: &PoolStatistics) {
     println!(
         "counted: {operations} operations, {} pages read, {} pages evicted, {} pages written, memory by {}",
@@ -36,8 +36,8 @@ pub fn open_tree(pool: &Pool) -> Tree<'_, Pool> {
     Tree::open(pool, PageId(pool.root_slot(0)))
 }
 
-/// What is wrong with the file as a whole: what `verify` reports, what belongs to two things, to nothing, or is
-/// referred to without being allocated.
+/// The problems of the whole file: those that `verify` reports, and extents that belong to two things, to nothing, or
+/// are referred to without being allocated.
 pub fn problems(pool: &Pool, tree: &Tree<'_, Pool>) -> (Vec<String>, TreeReport) {
     let mut owned: HashSet<_> = pool.own_extents().into_iter().collect();
     let mut found = Vec::new();
@@ -65,8 +65,7 @@ pub fn verify(pool: &Pool, tree: &Tree<'_, Pool>) -> TreeReport {
     report
 }
 
-/// A value of `length` bytes, at least 24, that says which key and version it belongs to and notices by itself
-/// if it is damaged.
+/// A value of `length` bytes, at least 24, with its key, its version and a checksum.
 pub fn sealed(key: u64, version: u64, length: usize) -> Vec<u8> {
     let mut value = vec![0; length.max(24)];
     value[8..16].copy_from_slice(&key.to_le_bytes());

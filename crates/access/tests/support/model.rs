@@ -1,4 +1,4 @@
-//! A random workload on a tree that is compared with a `BTreeMap`, whatever brings its pages.
+//! A random workload on a tree that is compared with a `BTreeMap`, for any pager.
 
 use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
 use std::{
@@ -9,7 +9,7 @@ use vellum_access::{Tree, Written};
 use vellum_base::Extent;
 use vellum_pool::Pager;
 
-/// What a tree should hold.
+/// The entries that a tree should hold.
 pub type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
 const OPERATIONS: usize = 20_000;
@@ -37,7 +37,7 @@ fn value(rng: &mut StdRng) -> Vec<u8> {
     value
 }
 
-/// Asserts that the tree is sound, and that what is allocated is its pages and what the pool `owned` before, each once.
+/// Asserts that the tree is sound, and that its pages and those that the pool `owned` before are all that is allocated.
 pub fn verify<P: Pager>(tree: &Tree<'_, P>, mut owned: HashSet<Extent>, allocated: &[Extent]) {
     let report = tree.verify(|extent| {
         assert!(owned.insert(extent), "{extent} belongs to two things");
@@ -50,7 +50,7 @@ pub fn verify<P: Pager>(tree: &Tree<'_, P>, mut owned: HashSet<Extent>, allocate
     assert!(owned.is_empty(), "{owned:?} are not allocated");
 }
 
-/// Asserts that the tree holds what the model does, in both directions.
+/// Asserts that cursors show the entries of the model, in both directions.
 pub fn compare<P: Pager>(tree: &Tree<'_, P>, model: &Model) {
     let mut cursor = tree.range(Bound::Unbounded, Bound::Unbounded).unwrap();
     for (key, value) in model {
@@ -65,8 +65,8 @@ pub fn compare<P: Pager>(tree: &Tree<'_, P>, model: &Model) {
     assert!(cursor.previous().unwrap().is_none());
 }
 
-/// Changes a tree at random, looks at every step whether it does what the model does, and calls `verify` now and then.
-/// First it grows, then it shrinks to almost nothing.
+/// Changes a tree at random, compares every step with the model, and calls `verify` now and then. First the tree grows,
+/// then it shrinks to almost nothing.
 pub fn run<P: Pager>(tree: &Tree<'_, P>, seed: u64, verify: impl Fn()) -> Model {
     let mut rng = StdRng::seed_from_u64(seed);
     let mut model = Model::new();

@@ -12,8 +12,8 @@ use std::ops::Range;
 use vellum_pool::Pager;
 
 impl<'p, P: Pager> Tree<'p, P> {
-    /// Runs up to [`GROUP_SIZE`] operations, and shows what came of them to `visit`, in their order, until one would have to
-    /// wait; returns how many it showed. Lookups wait for nothing; changes may. `value` is room for one that is read.
+    /// Runs up to [`GROUP_SIZE`] operations, and shows their answers to `visit`, in order, until one would have to wait;
+    /// returns how many it showed. Lookups never wait; changes may. `value` is a buffer for a value that is read.
     #[inline]
     pub(super) fn run_group<'t, T, V: AsRef<[u8]> + ?Sized + 't>(
         &self,
@@ -44,8 +44,8 @@ impl<'p, P: Pager> Tree<'p, P> {
         items.len()
     }
 
-    /// Looks all keys up, with up to `depth` reads under way at once, and shows what was found to `visit`, in the
-    /// order of the keys and each with its number.
+    /// Looks all keys up, with up to `depth` reads under way at once, and shows the values to `visit`, in the order of
+    /// the keys and each with its number.
     pub fn multi_get<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
@@ -55,8 +55,8 @@ impl<'p, P: Pager> Tree<'p, P> {
         self.multi_get_part(keys, depth, 0..usize::MAX, visit);
     }
 
-    /// The same for a part of each value: of a value in a leaf, no other bytes are touched, but a large one is brought into
-    /// memory as a whole, unlike by [`get_part_into`](Self::get_part_into).
+    /// [`multi_get`](Self::multi_get) for a part of each value. No other bytes of a value in a leaf are read. A large
+    /// value is brought into memory as a whole, unlike by [`get_part_into`](Self::get_part_into).
     pub fn multi_get_part<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
@@ -99,8 +99,8 @@ mod tests {
     use vellum_pool::{Interrupt, Navigation, Pool, PoolOptions};
     use vellum_vm::SimulatedFile;
 
-    /// A file with a tree of three levels: values of 500 bytes under the numbers below 3000, and a large one behind each
-    /// tenth of them.
+    /// A file with a tree of three levels: values of 500 bytes under the numbers below 3000, and a large one after
+    /// every tenth.
     fn filled(file: &SimulatedFile) -> PageId {
         let pool = Pool::create_on(Arc::new(file.clone()), &options()).unwrap();
         let tree = Tree::create(&pool).unwrap();
@@ -126,7 +126,7 @@ mod tests {
         key
     }
 
-    /// How many lookups a group did, each found right.
+    /// How many lookups a group did, all of them right.
     fn group_of(tree: Tree<'_, Pool>, keys: &[Vec<u8>]) -> usize {
         let mut room = Vec::new();
         let expected = |place: usize| tree.get(&keys[place]).unwrap();

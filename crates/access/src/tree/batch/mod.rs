@@ -1,17 +1,17 @@
-//! Many operations at once, by one thread, which waits for none of them alone.
+//! Many operations at once, by one thread, which waits for no single one of them.
 //!
-//! Each operation is a small machine that goes down its tree one node a step. At the end of a step it says what it
+//! Each operation is a state machine that goes down its tree one node a step. At the end of a step it tells what it
 //! will touch next: the processor fetches those cache lines while the other operations take their steps, so that
-//! cache misses overlap. An operation whose page is not in memory has it read, and takes its next step when the
-//! page is there; meanwhile the others go on, and their reads overlap too.
+//! cache misses overlap. An operation whose page is not in memory has it read, and takes its next step when the page
+//! has been read. Meanwhile the others go on, and their reads overlap too.
 //!
 //! - Operations that miss the same page wait for the same read.
-//! - An operation keeps its guard on the parent of what it waits for. If the parent has not changed when the page is
-//!   there, it goes on from there; if it has, the operation begins anew.
-//! - A page that somebody else holds is looked at again later. Only when no operation can take a step and no read is
-//!   under way does the thread wait for somebody else.
-//! - A change is made in one step at the end, under the leaf's latch, as by the call for one key. What needs more than
-//!   the leaf (a split, a large value) is done by that very call, which may wait.
+//! - An operation keeps its guard on the parent of the page for which it waits. If the parent has not changed when the
+//!   page has been read, the operation goes on from there; else it begins anew.
+//! - An operation that meets a page latched by another thread is tried again later. The thread waits for a latch only
+//!   when no operation can take a step and no read is under way.
+//! - A change is made in one step at the end, under the leaf's latch, as by the call for one key. A change that needs
+//!   more than the leaf (a split, a large value) is left to that very call, which may wait.
 //!
 //! No latch is held between two steps.
 
@@ -30,7 +30,7 @@ use task::{Answer, Outcome, Performed, Task};
 use vellum_base::PageId;
 use vellum_pool::{Begun, FinishedRead, Interrupt, Miss, Misses, Pager};
 
-/// How much room for values is kept for later, in bytes.
+/// How much memory for values is kept for later, in bytes.
 const VALUES_BYTES_KEPT: usize = 1 << 20;
 
 /// How often an operation may miss before it gives up: see [`Navigation::run`](vellum_pool::Navigation::run).
@@ -38,11 +38,11 @@ const MISSES_MAX: u32 = 10_000;
 
 /// Operations on trees that one thread runs at once.
 ///
-/// What is begun makes progress in [`advance`](Self::advance), and is taken out by [`take`](Self::take) when it is
-/// done. Buffers are used again, so a batch is best kept.
+/// Operations that were begun make progress in [`advance`](Self::advance), and are taken out by [`take`](Self::take)
+/// when they are done. Buffers are used again, so a batch is best kept.
 ///
-/// Operations on the same key may happen in any order. Dropping a batch gives up what is not done, after waiting for
-/// its reads.
+/// Operations on the same key may happen in any order. Dropping a batch gives up the operations that are not done,
+/// after waiting for their reads.
 ///
 /// ```
 /// use vellum_access::{Answer, Batch, Task, Tree};
@@ -69,21 +69,21 @@ const MISSES_MAX: u32 = 10_000;
 pub struct Batch<'p, P: Pager + 'p, K, V> {
     pager: &'p P,
     depth: usize,
-    /// All operations, and places for more.
+    /// All operations, and free places for more.
     operations: Vec<Operation<'p, P, K, V>>,
-    /// The places that are free.
+    /// The free places.
     free: Vec<usize>,
-    /// Those that can take a step.
+    /// The operations that can take a step.
     ready: VecDeque<usize>,
     waiting: Waiting,
-    /// Those that are done and have not been taken, in the order in which they were; a caller that takes them by place
-    /// does not need it.
+    /// The operations that are done and have not been taken, the one done first at the front. Not used by a caller that
+    /// takes them by place.
     done: VecDeque<usize>,
-    /// How many are done and have not been taken.
+    /// How many operations are done and have not been taken.
     done_count: usize,
-    /// The length of the values of those, in bytes.
+    /// The length of their values, in bytes.
     values_bytes: usize,
-    /// There is none before the first miss.
+    /// `None` until the first miss.
     reads: Option<P::Misses<'p>>,
     finished_reads: Vec<FinishedRead>,
     results: StepResults,
@@ -96,12 +96,12 @@ struct Waiting {
     reads: Vec<(usize, Miss)>,
     /// Room for a read, the oldest first.
     room: VecDeque<(usize, Miss)>,
-    /// Pages that somebody else held or changed.
+    /// Pages that another thread had latched or changed.
     pages: Vec<(usize, PageId)>,
 }
 
 impl Waiting {
-    /// Whether an operation waits for the read of what was missed, which is then under way.
+    /// Whether the missed extent is being read: an operation waits for that read.
     fn is_being_read(&self, miss: &Miss) -> bool {
         self.reads.iter().any(|(_, other)| other.extent == miss.extent)
     }
@@ -132,7 +132,7 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
         self.operations.len() - self.free.len()
     }
 
-    /// Whether nothing was begun that has not been taken.
+    /// Whether all operations that were begun have been taken.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -170,8 +170,8 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
         place
     }
 
-    /// Lets each operation that can take a step take one; if none can, looks what has been read, and waits for it
-    /// if asked to. Without waiting it returns at once, but for splits and large values.
+    /// Lets each operation that can take a step take one. If none can, collects finished reads, and waits for one if
+    /// `wait` is set. Else it returns at once, but for splits and large values.
     pub fn advance(&mut self, wait: bool) {
         if self.ready.is_empty() {
             self.refill(wait);
@@ -185,7 +185,7 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
                 Ok(None) => self.ready.push_back(index),
                 Ok(Some(Performed::Done(outcome))) => self.finish(index, Ok(outcome)),
                 Ok(Some(Performed::Failed(error))) => self.finish(index, Err(error)),
-                // Operations of a batch may wait for what they need beyond the leaf.
+                // Does not happen: operations of a batch may wait for what they need beyond the leaf.
                 Ok(Some(Performed::WouldWait)) => self.finish(index, Err(self.pager.no_room().into())),
                 Err(interrupt) => self.interrupted(index, interrupt),
             }
@@ -207,7 +207,7 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
         self.take_from(index, visit)
     }
 
-    /// Whether the operation at a place is done. Whoever asks takes all operations by place.
+    /// Whether the operation at a place is done. For callers that take all operations by place.
     #[inline]
     fn is_finished(&self, index: usize) -> bool {
         self.operations.get(index).is_some_and(|operation| matches!(operation.state, State::Finished(_)))
@@ -279,7 +279,7 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
         });
     }
 
-    /// The same for operations of which the first will most likely have to wait.
+    /// [`run`](Self::run) for operations of which the first will most likely have to wait.
     pub(in crate::tree) fn run_queue(
         &mut self,
         tree: Tree<'p, P>,
@@ -301,8 +301,8 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
         );
     }
 
-    /// Makes room for so many operations, as far as they take steps at once: bit by bit it would take longer than a small
-    /// batch itself.
+    /// Reserves memory for so many operations, as far as they take steps at once: to grow it bit by bit would take
+    /// longer than a small batch itself.
     fn make_room(&mut self, operations: usize) {
         let at_once = operations.min(GROUP_SIZE);
         self.operations.reserve(at_once);
@@ -312,7 +312,7 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
         self.results.fetches.reserve(at_once);
     }
 
-    /// Begins operations, as many at once as pays, until `begin` begins no more, and has `end` take them in the same
+    /// Begins operations, as many at once as pays, until `begin` returns `None`, and has `end` take them in the same
     /// order.
     fn run_in_order(
         &mut self,
@@ -355,7 +355,8 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
         }
     }
 
-    /// Nothing can take a step: looks what has changed, and waits for it if asked to.
+    /// Makes operations ready when none can take a step: collects finished reads and begins others, and waits if `wait`
+    /// is set.
     #[cold]
     fn refill(&mut self, wait: bool) {
         if self.reads.as_ref().is_some_and(|reads| reads.under_way() > 0) {
@@ -365,7 +366,7 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
         if !self.ready.is_empty() || !wait || self.reads.as_ref().is_some_and(|r| r.under_way() > 0) {
             return;
         }
-        // Nothing is under way: somebody else must do something, or this thread must make room.
+        // No read is under way: another thread must release a latch, or this one must make room.
         let (index, interrupt) = match (self.waiting.room.pop_front(), self.waiting.pages.pop()) {
             (Some((index, miss)), other) => {
                 self.waiting.pages.extend(other);
@@ -394,7 +395,7 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
         }
     }
 
-    /// Those that met a page which nobody holds any more begin anew.
+    /// Makes the operations ready that met a latched page which is not latched any more.
     fn retry_pages(&mut self) {
         let mut kept = 0;
         for at in 0..self.waiting.pages.len() {
@@ -454,14 +455,14 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
             if self.waiting.is_being_read(&miss) {
                 self.waiting.reads.push((index, miss));
             } else if !self.begin_read(index, miss) {
-                // It went to the end of the queue, and belongs at its beginning.
+                // The operation went to the end of the queue, and belongs at its beginning.
                 self.waiting.room.rotate_right(1);
                 return;
             }
         }
     }
 
-    /// Takes what has been read, and lets go on who waited for it.
+    /// Collects finished reads, and makes the operations ready that waited for them.
     fn reap(&mut self, wait: bool) {
         let Some(reads) = &mut self.reads else { return };
         reads.reap(wait, &mut self.finished_reads);
@@ -508,7 +509,7 @@ mod tests {
     use vellum_pool::{Pool, PoolOptions};
     use vellum_vm::SimulatedFile;
 
-    /// Somebody never takes one of the answers: the values of all others do not pile up behind it.
+    /// One of the answers is never taken: the values of all others do not pile up behind it.
     #[test]
     fn values_that_were_taken_are_dropped_though_others_were_not() {
         let options = PoolOptions::default().pool_bytes(64 * 4096).capacity_bytes(1 << 28);

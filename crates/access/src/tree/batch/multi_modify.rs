@@ -7,10 +7,10 @@ use crate::{
 };
 use vellum_pool::{Navigation, OptimisticPage, Pager};
 
-/// How much of a value that will be changed is fetched, in bytes. A change of a long one seldom touches all of it.
+/// How much of a value that will be changed is fetched, in bytes. A change of a long value seldom touches all of it.
 const CHANGE_BYTES: usize = 256;
 
-/// Whether a key is the one before, or differs from it in the last byte alone.
+/// Whether a key is equal to the one before, or differs from it in the last byte alone.
 #[inline]
 fn follows<K: AsRef<[u8]>>(keys: &[K], index: usize) -> bool {
     let key = |index: usize| keys.get(index).and_then(|key| key.as_ref().split_last());
@@ -51,7 +51,7 @@ impl<'p, P: Pager> Tree<'p, P> {
                 };
                 let Some(located) = located else { break 'groups };
                 let mut change_it = |value: &mut [u8]| change(number, value);
-                // If that fails, the leaf has changed since, or the value is a large one.
+                // `modify_at` fails if the leaf has changed since, or the value is a large one.
                 let changed = located.map_or(Ok(false), |at| {
                     Ok(self.modify_at(at, &mut last, &mut change_it)
                         || self.modify(key, change_it)?.is_some())
@@ -64,7 +64,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         if rest.is_empty() {
             return;
         }
-        // Something has to be waited for: for as much as can be at once.
+        // A page has to be read: as many are read at once as can be.
         let tasks = rest.iter().map(|key| (key, Task::<&[u8]>::GetPart { offset: 0, length: 0 }));
         let first = number;
         Batch::new(self.pager, depth).run_queue(*self, tasks, |index, there| {
@@ -75,8 +75,8 @@ impl<'p, P: Pager> Tree<'p, P> {
         });
     }
 
-    /// The keys that make a group, and where the values are of those that do not follow another one; nothing if that cannot
-    /// be found without waiting. What follows is mostly in the same leaf, and looked for there first.
+    /// The keys of the next group, and where the values are of those that do not [follow](follows) another one; `None`
+    /// if that cannot be found without waiting. A key that follows is mostly in the same leaf, and searched there first.
     fn locate_firsts<'k, K: AsRef<[u8]>>(&self, keys: &'k [K]) -> (&'k [K], Option<Locations<'p, P>>) {
         let mut firsts = [&[][..]; GROUP_SIZE];
         let (mut count, mut end) = (0, 0);
@@ -92,12 +92,12 @@ impl<'p, P: Pager> Tree<'p, P> {
         (keys.get(..end).unwrap_or_default(), located)
     }
 
-    /// Where the value of a key is, or that there is none; nothing if that cannot be found without waiting.
+    /// Where the value of a key is, `Some(None)` if there is none; `None` if that cannot be found without waiting.
     fn locate_one(&self, key: &[u8]) -> Option<Option<Location<'p, P>>> {
         self.locate_group(&[key]).and_then(|located| located.first().copied())
     }
 
-    /// Where the value of a key is, if it is in the leaf in which one was changed last.
+    /// Where the value of a key is, if it is in the leaf in which a value was changed last.
     fn locate_beside(&self, key: &[u8], last: Option<ChangedLeaf>) -> Option<Location<'p, P>> {
         let ChangedLeaf { page, left, .. } = last?;
         let at = RecordLocation::of(self.pager.reacquire(page, left)?, key);
@@ -105,8 +105,8 @@ impl<'p, P: Pager> Tree<'p, P> {
         at.found.then_some(at)
     }
 
-    /// Where the values of up to [`GROUP_SIZE`] keys are, which are on their way into the cache; behind those stand others.
-    /// Nothing if one of them cannot be found without waiting.
+    /// Where the values of up to [`GROUP_SIZE`] keys are, which are being fetched into the cache. `None` if one of them
+    /// cannot be found without waiting.
     #[inline]
     pub(super) fn locate_group<K: AsRef<[u8]>>(&self, keys: &[K]) -> Option<Locations<'p, P>> {
         let leaves = self.leaves(keys, AsRef::as_ref)?;

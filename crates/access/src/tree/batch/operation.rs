@@ -1,4 +1,4 @@
-//! One operation as a state machine: a descent that is part of a queue of them, and what is done in the leaf.
+//! One operation of a queue as a state machine: a descent, and then the task in the leaf.
 //!
 //! A step touches only what an earlier one has had fetched into the processor's cache. It changes nothing but the leaf
 //! at the end, and holds no latch when it returns.
@@ -21,34 +21,34 @@ const CONFLICTS_MAX: u32 = 8;
 /// How far an operation has come.
 pub(super) enum State<'p, P: Pager + 'p> {
     Descending(DescentState<'p, P>),
-    /// What was found in the leaf is being fetched.
+    /// The bytes found in the leaf are being fetched.
     Reading {
         leaf: P::Optimistic<'p>,
         found: Option<ValueAt>,
     },
-    /// It is over.
+    /// The operation is done.
     Finished(Result<Outcome, AccessError>),
 }
 
 impl<P: Pager> State<'_, P> {
-    /// It begins.
+    /// The beginning.
     pub(super) const START: Self = Self::Descending(DescentState::Start);
 }
 
 /// One operation.
 pub(super) struct Operation<'p, P: Pager + 'p, K, V> {
     pub(super) tree: Tree<'p, P>,
-    /// None if this is nobody's.
+    /// `None` if this place is free.
     pub(super) request: Option<(K, Task<V>)>,
     pub(super) tag: u64,
     pub(super) state: State<'p, P>,
     pub(super) misses: u32,
 }
 
-/// What steps leave behind, for all operations together.
+/// The results of steps, of all operations together.
 #[derive(Default)]
 pub(super) struct StepResults {
-    /// What the operations that took a step will read in their next. All are begun together when all have taken their
+    /// The bytes that the operations will read in their next steps. All fetches are issued together after a round of
     /// steps: see [`descend::group`](crate::tree::descend::group) on why.
     pub(super) fetches: Vec<Fetch>,
     /// Values that have been read, one after the other.
@@ -56,8 +56,8 @@ pub(super) struct StepResults {
 }
 
 impl<P: Pager> Tree<'_, P> {
-    /// Runs an operation if that takes no waiting at all, and shows its answer to `visit`; nothing if what it needs is
-    /// not in memory, is held by others, or can only be had by waiting.
+    /// Runs an operation if it need not wait at all, and shows its answer to `visit`; `None` if a page is not in memory
+    /// or is latched, or if the operation would have to wait for anything else.
     ///
     /// # Errors
     /// As for the call for one key.
@@ -89,8 +89,8 @@ impl<P: Pager> Tree<'_, P> {
 }
 
 impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Operation<'p, P, K, V> {
-    /// Takes the next step, and says what the one after that will read; nothing if there are more to take. After a miss
-    /// the same step is to be taken again; after a conflict the first.
+    /// Takes the next step, and adds to `results` what the one after that will read; `None` if more steps are to come.
+    /// After a miss the caller repeats the step; after a conflict it starts anew.
     #[inline]
     pub(super) fn step(
         &mut self,
@@ -116,7 +116,7 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Operation<'p, P, K, V> {
             State::Reading { leaf, found } => (*leaf, *found),
             State::Finished(_) => return Ok(None),
         };
-        // In a queue nobody is in a hurry: what needs more than the leaf is done at once, and may wait.
+        // An operation of a queue may wait: what needs more than the leaf is done at once.
         let (blocking, values) = (Blocking::BeyondLeaf, &mut results.values);
         self.tree.perform(leaf, (key, task), found, blocking, values).map(Some)
     }

@@ -1,4 +1,4 @@
-//! What is to be done with a key, and the one place where it is done, whatever drives the operation.
+//! What is to be done with a key, and the one place where it is done, for all drivers.
 
 use crate::{
     AccessError, Written,
@@ -48,7 +48,7 @@ impl<V> Task<V> {
         }
     }
 
-    /// Which bytes of the value are to be read, if this is about reading it.
+    /// Which bytes of the value are to be read, if the task reads.
     #[inline(always)]
     pub(in crate::tree) fn part(&self) -> Option<Part> {
         match self {
@@ -64,13 +64,13 @@ impl<V> Task<V> {
 pub enum Answer<'b> {
     /// The value that was read, if there is one.
     Value(Option<&'b [u8]>),
-    /// What a write found.
+    /// What a write did.
     Written(Written),
-    /// Whether what was to be removed was there.
+    /// Whether the key to be removed was there.
     Removed(bool),
 }
 
-/// What a [`Task`] came to; a value that was read is among those of its driver.
+/// What came of a [`Task`], with a value as a range of its driver's buffer.
 #[derive(Clone, Copy)]
 pub(in crate::tree) enum Outcome {
     Absent,
@@ -85,7 +85,7 @@ impl Outcome {
         if let Self::Found { bytes, .. } = self { *bytes } else { 0 }
     }
 
-    /// What it comes to, with the values that have been read.
+    /// The answer, with its value out of `values`.
     #[inline(always)]
     pub(in crate::tree) fn with(self, values: &[u8]) -> Answer<'_> {
         match self {
@@ -103,25 +103,25 @@ impl Outcome {
 /// What a change may wait for. Reading never waits: it is interrupted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::tree) enum Blocking {
-    /// For nothing.
+    /// It waits for nothing.
     Never,
-    /// For what it needs beyond its leaf: a split, a large value. It is interrupted if the leaf is not to be had.
+    /// It may wait for what it needs beyond its leaf: a split, a large value. If it cannot latch the leaf, it is
+    /// interrupted.
     BeyondLeaf,
-    /// For its leaf too.
+    /// It may wait for its leaf too.
     Always,
 }
 
-/// How a task ended that was not interrupted.
+/// How a task ended that no interrupt has ended.
 pub(in crate::tree) enum Performed {
     Done(Outcome),
     Failed(AccessError),
-    /// What is left to be done may wait, which it must not.
+    /// The rest of the task may have to wait, which it must not.
     WouldWait,
 }
 
 impl<'p, P: Pager> Tree<'p, P> {
-    /// Does what a task is about in the leaf of its key, where `found` has been found if it is to be read. A value that
-    /// is read goes behind `values`.
+    /// Performs a task in the leaf of its key. `found` is the value that it is to read, which is appended to `values`.
     #[inline(always)]
     pub(in crate::tree) fn perform<V: AsRef<[u8]>>(
         &self,
@@ -162,7 +162,7 @@ impl<'p, P: Pager> Tree<'p, P> {
             Ok(Some(written)) => Ok(written),
             Err(interrupt) if blocking != Blocking::Always => return Err(interrupt),
             Ok(None) if blocking == Blocking::Never => return Ok(Performed::WouldWait),
-            // Whatever is the matter with the leaf, the call for one key finds out about it.
+            // Whatever is wrong with the leaf, the call for one key finds it out.
             Ok(None) | Err(_) => self.write(key, value, mode),
         };
         Ok(Performed::of(written.map(Outcome::Written)))

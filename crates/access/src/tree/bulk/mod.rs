@@ -1,12 +1,12 @@
 //! Bulk load: a tree from records in the order of their keys, from its leaves up.
 //!
 //! Leaves are filled one after the other and never searched, and the nodes above grow along with them, a node a level
-//! at a time. The pages come from a [`NodeStream`], so leaves are consecutive on storage, and those that memory has no
-//! room for are written in large requests while the next are being filled.
+//! at a time. The pages come from a [`NodeStream`], so leaves are consecutive on storage, and those for which memory has
+//! no room are written in large requests while the next are being filled.
 //!
-//! All of it happens beside the tree. Others may read and change the tree meanwhile; they see nothing of the load until
-//! [`BulkLoad::finish`] puts the new root's contents into the root's page, which it latches for that and in
-//! which it then looks whether the tree still is what it was. A load that ends in any other way frees what it wrote.
+//! The new nodes are apart from the tree. Other threads may read and change the tree meanwhile; they see nothing of the
+//! load until [`BulkLoad::finish`] latches the root's page, makes sure that the tree still is empty, and puts the new
+//! root's contents there. A load that ends in any other way frees what it wrote.
 
 use crate::tree::{Tree, change::write::is_inline, check_key};
 use crate::{
@@ -27,13 +27,13 @@ pub struct BulkLoad<'p, P: Pager> {
     pages: NodeStream<'p, P>,
     /// The leaf that is being filled.
     leaf: LeafBuilder,
-    /// From here on its page has been fetched into the processor's cache.
+    /// The leaf's page has been fetched into the processor's cache from this byte on.
     fetched_from: usize,
-    /// The nodes above it that are being filled, from level 1 up.
+    /// The nodes above the leaf that are being filled, from level 1 up.
     inner: Vec<InnerBuilder>,
     fill_percent: u8,
     count: u64,
-    /// A page could not be written, so something is missing in the middle.
+    /// A page could not be written, so records are missing in the middle.
     failed: bool,
 }
 
@@ -57,7 +57,7 @@ impl<'p, P: Pager> Tree<'p, P> {
     /// for number in 0..1000u64 {
     ///     load.push(&number.to_be_bytes(), b"value")?;
     /// }
-    /// assert!(load.push(b"\0", b"value").is_err(), "it does not come behind the others");
+    /// assert!(load.push(b"\0", b"value").is_err(), "it does not come after the others");
     /// assert_eq!(tree.get(&7u64.to_be_bytes())?, None);
     /// assert_eq!(load.finish()?, 1000);
     /// assert_eq!(tree.get(&7u64.to_be_bytes())?.as_deref(), Some(&b"value"[..]));
@@ -122,10 +122,10 @@ impl<P: Pager> BulkLoad<'_, P> {
         self.count
     }
 
-    /// Puts all records into the tree, at once for everybody, and returns how many they are.
+    /// Puts all records into the tree in one atomic change, and returns how many they are.
     ///
     /// # Errors
-    /// [`AccessError::NotEmpty`] if somebody has stored something in the tree meanwhile;
+    /// [`AccessError::NotEmpty`] if the tree has got records meanwhile;
     /// [`AccessError::LoadFailed`] after an earlier failure; and if a page cannot be written. The tree is then as it
     /// was, and what was written is freed.
     pub fn finish(mut self) -> Result<u64, AccessError> {
@@ -202,7 +202,7 @@ impl<P: Pager> BulkLoad<'_, P> {
     }
 
     /// Fetches the page in which the leaf will be into the processor's cache, a part at a time, somewhat ahead of the
-    /// records: else the writing of it waits for memory that the kernel has cleared on another processor.
+    /// records: else writing the page waits for memory that the kernel has cleared on another processor.
     fn fetch_page(&mut self) {
         /// The bytes of a part, and of the first one: headers, hints, and the slots of a leaf of large records.
         const PART: usize = 128;
@@ -211,13 +211,13 @@ impl<P: Pager> BulkLoad<'_, P> {
             self.pages.prefetch_next(0, FIRST);
         }
         let ahead = self.leaf.heap_start().saturating_sub(PART) / PART * PART;
-        // In the end the slots between.
+        // At last the slots between.
         let from = if self.leaf.room() < 2 * PART { FIRST } else { ahead.max(FIRST) };
         self.pages.prefetch_next(from, self.fetched_from.saturating_sub(from));
         self.fetched_from = from;
     }
 
-    /// Writes the leaf that is complete because `next` has no room in it.
+    /// Writes the leaf, which is complete because the record with the key `next` has no room in it.
     fn close_leaf(&mut self, next: &[u8]) -> Result<(), AccessError> {
         let (root, plan) = (self.tree.root, self.leaf.plan(Some(next)));
         let leaf = &self.leaf;
@@ -227,7 +227,7 @@ impl<P: Pager> BulkLoad<'_, P> {
         self.add_child(0, page, fence)
     }
 
-    /// Adds a child and the separator behind it to the node that is being filled at level `index` + 1.
+    /// Adds a child and the separator after it to the node that is being filled at level `index` + 1.
     fn add_child(&mut self, index: usize, child: PageId, separator: Vec<u8>) -> Result<(), AccessError> {
         let (mut index, mut child, mut separator) = (index, child, separator);
         loop {
@@ -243,7 +243,7 @@ impl<P: Pager> BulkLoad<'_, P> {
             };
             let (page, fence) = self.close_inner(index)?;
             if let Some(builder) = self.inner.get_mut(index) {
-                // It has room for what has been refused, because it is empty.
+                // The builder is empty, so it has room for the refused child.
                 let pushed = builder.push(child, refused);
                 debug_assert!(pushed.is_ok(), "an empty node has room for a child");
             }
@@ -251,8 +251,7 @@ impl<P: Pager> BulkLoad<'_, P> {
         }
     }
 
-    /// Writes the node of all children that are gathered at level `index` + 1; gives its page, and the separator
-    /// behind it.
+    /// Writes the node of all children gathered at level `index` + 1; gives its page, and the separator after it.
     fn close_inner(&mut self, index: usize) -> Result<(PageId, Vec<u8>), AccessError> {
         let root = self.tree.root;
         let empty = || PoolError::contents(root, "a node without children");
@@ -263,7 +262,7 @@ impl<P: Pager> BulkLoad<'_, P> {
         Ok((page, builder.take(plan)))
     }
 
-    /// Writes the last node of each level but the highest, whose contents it gives.
+    /// Writes the last node of each level but the highest, whose contents it returns.
     fn complete(&mut self) -> Result<Vec<u8>, AccessError> {
         let root = self.tree.root;
         let mut top = vec![0; NODE_BYTES];
@@ -327,7 +326,7 @@ fn is_empty<B: vellum_base::Bytes>(root: NodeView<B>) -> bool {
     root.is_leaf() && root.count() == 0
 }
 
-/// The error of a node that cannot be written, which would be a fault of this module.
+/// The error for a node that cannot be written, which would be a fault of this module.
 #[cold]
 fn not_a_record(root: PageId, error: NodeError) -> AccessError {
     PoolError::contents(root, format!("a bulk load into this tree made a node that is none: {error}")).into()

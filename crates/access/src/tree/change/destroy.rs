@@ -9,11 +9,10 @@ use vellum_base::{Extent, PageHeader, PageId, PageKind};
 use vellum_pool::{Pager, PoolError, SharedPage};
 
 impl<P: Pager> Tree<'_, P> {
-    /// Frees all pages of the tree, the root's included. Nobody may use it any more, nor afterwards.
+    /// Frees all pages of the tree, the root's included. No other handle may use the tree meanwhile or afterwards.
     ///
     /// # Errors
-    /// If a page cannot be read: what is below it is not freed then, all else is. The first error is
-    /// returned.
+    /// If a page cannot be read: the pages below it are not freed then, all others are. The first error is returned.
     pub fn destroy(self) -> Result<(), AccessError> {
         let mut result = Ok(());
         let mut todo = vec![(self.root, None)];
@@ -31,7 +30,7 @@ impl<P: Pager> Tree<'_, P> {
         todo: &mut Vec<(PageId, Option<u8>)>,
     ) -> Result<(), AccessError> {
         let problem = |what: String| PoolError::contents(page, what);
-        // A page that two nodes refer to has been freed when it is met again.
+        // A page to which two nodes refer is free when it is met again.
         if !self.pager.is_extent(Extent::page(page)) {
             return Err(problem("a tree's node should be here, but it is not allocated".into()).into());
         }

@@ -1,7 +1,7 @@
 //! Merging sparse nodes with their neighbours.
 //!
-//! A node is sparse if its records take less than two fifths of what its fences leave them. It is merged with
-//! a neighbour if both fit into one page. Failing that is not an error, it only costs space.
+//! A node is sparse if its records take less than two fifths of the bytes that its fences leave them. It is merged with
+//! a neighbour if both fit into one page. If they do not, that is no error, it only costs space.
 
 use crate::tree::{
     Tree,
@@ -25,7 +25,7 @@ pub(in crate::tree) fn is_sparse<B: Bytes>(view: NodeView<B>) -> bool {
 
 /// How an attempt to merge ended.
 enum Merged {
-    /// There is nothing to do, or nothing that can be done.
+    /// The node is not sparse, or fits with no neighbour.
     Nothing,
     /// Two nodes became one, and the parent has become sparse.
     ParentSparse,
@@ -59,7 +59,7 @@ impl<'p, P: Pager> Tree<'p, P> {
                 let view = NodeView::new(parent.bytes());
                 let (index, count) = (view.child_index(at), view.count());
                 if count == 0 {
-                    // It has no neighbour below its parent, but its parent may have one.
+                    // The node has no neighbour below its parent, but the parent may have one.
                     parent.validate()?;
                     return Ok(Merged::ParentSparse);
                 }
@@ -81,8 +81,8 @@ impl<'p, P: Pager> Tree<'p, P> {
         let level = Some(view.level());
         let left = self.pager.child(parent, view.child_place(left_index))?;
         let right = self.pager.child(parent, view.child_place(left_index + 1))?;
-        // Both are looked at closely because both will be latched: of pages that a damaged parent refers to,
-        // one may be latched already, and it would be waited for forever.
+        // Both are checked because both will be latched: a damaged parent may refer to a page that this thread has
+        // latched already, for which it would wait for ever.
         self.level_of(&left, level)?;
         self.level_of(&right, level)?;
         let (left_view, right_view) = (NodeView::new(left.bytes()), NodeView::new(right.bytes()));
@@ -115,7 +115,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         let AtomicChange { pages: ((parent, left), Doomed(right)), recording } = &mut change;
         let right = NodeImage::of(right.page());
         let absorb = PageChange::Absorb { separator: &separator, right };
-        // Mostly they do not fit into one page.
+        // Fails mostly because they do not fit into one page.
         let mut both = [0; NODE_BYTES];
         let Ok(both) = Recording::prepare(left, absorb, &mut both) else { return Ok(Merged::Nothing) };
         let forget = PageChange::RemoveSeparator { separator: &separator };
@@ -126,7 +126,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         Ok(if sparse { Merged::ParentSparse } else { Merged::Nothing })
     }
 
-    /// A root with one child takes over its contents.
+    /// Makes a root with one child take over the child's contents.
     fn lower_root(&self, root: P::Optimistic<'p>) -> Result<Merged, Interrupt> {
         let view = NodeView::new(root.bytes());
         if view.is_leaf() || view.count() > 0 {

@@ -16,35 +16,35 @@ use crate::{
 use vellum_base::PageId;
 use vellum_pool::{Interrupt, OptimisticPage, Pager};
 
-/// What became of a value.
+/// How an attempt to change a value ended.
 enum Modified<T, L> {
-    /// There is none.
+    /// The key has no value.
     Nothing,
-    /// It was changed; what the change returned, and the leaf after it.
+    /// The value was changed: the result of the change, and the leaf afterwards.
     Changed(T, L),
-    /// Nothing, because it is a large one.
+    /// The value is a large one, and is unchanged.
     Large,
 }
 
-/// A leaf in which values were changed one after the other, and nothing else happened.
+/// A leaf in which values were changed one after the other, and nothing else was.
 #[derive(Clone, Copy)]
 pub(in crate::tree) struct ChangedLeaf {
     pub(in crate::tree) page: PageId,
-    /// Its token when the values were found in it.
+    /// The token of the leaf when the values were found in it.
     found: u64,
-    /// Its token after the last change.
+    /// The token of the leaf after the last change.
     pub(in crate::tree) left: u64,
 }
 
 impl<'p, P: Pager> Tree<'p, P> {
-    /// Lets `change` change the bytes of the value of `key`, whose length stays the same, and returns what it
-    /// returns; `None`, without calling it, if there is no value. Nobody reads or writes the value in between,
-    /// so that several threads may count in one value.
+    /// Lets `change` change the bytes of the value of `key`, whose length stays the same, and returns its result;
+    /// `None`, without calling it, if there is no value. No other thread reads or writes the value in between, so that
+    /// several threads may count in one value.
     ///
     /// A value in a leaf is changed where it lies, under the leaf's latch: `change` should be short, and must not
-    /// use the tree. A large value is copied, changed and stored anew, and if somebody else was faster, again:
-    /// `change` may then be called several times, each time with the value as it is then; what it returned
-    /// last counts. If it panics, the pool takes the page for half changed and is not closed cleanly any more.
+    /// use the tree. A large value is copied, changed and stored anew, and again if another thread was faster:
+    /// `change` may then be called several times, each time with the present value; its last result counts. If it
+    /// panics, the pool takes the page for half changed and is not closed cleanly any more.
     ///
     /// # Errors
     /// As for [`get`](Self::get) and [`update`](Self::update). The value is then as it was.
@@ -82,8 +82,8 @@ impl<'p, P: Pager> Tree<'p, P> {
         }
     }
 
-    /// Changes a small value in a leaf that is what it was when it was found there, but for the `last` changes, which move
-    /// nothing.
+    /// Changes a small value in its leaf, if the leaf has not changed since the value was found there, except by the
+    /// `last` changes, which move nothing. Returns whether it did.
     pub(in crate::tree) fn modify_at(
         &self,
         at: RecordLocation<P::Optimistic<'p>>,
@@ -130,7 +130,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         Ok(Modified::Changed(result, atomic.commit()))
     }
 
-    /// Stores a changed copy of a large value, unless it is another one by then, or none any more.
+    /// Stores a changed copy of a large value, unless the key has another value by then, or none.
     fn exchange_blob<T>(
         &self,
         key: &[u8],

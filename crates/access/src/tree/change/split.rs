@@ -24,9 +24,9 @@ enum Divided {
 impl<'p, P: Pager> Tree<'p, P> {
     /// Splits the node at `level` on the way to `key` if it has no room; its parent first if need be.
     ///
-    /// What must have room is `entry`: in a leaf, the key with a value of `value_bytes` bytes; in an inner node,
-    /// a separator. Somebody else may have split the node since it was found full: splitting
-    /// it again would be a waste, and what is left of it may have nothing to be split.
+    /// There must be room for `entry`: in a leaf, the key with a value of `value_bytes` bytes; in an inner node, a
+    /// separator. Another thread may have split the node since it was found full: to split it again would be a waste,
+    /// and it may have too little left in it.
     pub(in crate::tree) fn split(
         &self,
         key: &[u8],
@@ -50,7 +50,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         value_bytes: usize,
     ) -> Result<Divided, Interrupt> {
         let Some(Place { parent, node }) = self.node_at(Towards::Key(key), level)? else {
-            // The tree has become lower meanwhile, so what was full is not there any more.
+            // The tree has become lower meanwhile, so the full node is gone.
             return Ok(Divided::Done);
         };
         let view = NodeView::new(node.bytes());
@@ -115,7 +115,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         Ok(Divided::Done)
     }
 
-    /// The root keeps its page: its contents move to two new ones, of which it becomes the parent.
+    /// Splits the root, which keeps its page: its contents move to two new nodes, and it becomes their parent.
     fn split_root(&self, root: P::Optimistic<'p>, key: &[u8]) -> Result<Divided, Interrupt> {
         let (left, right) = (Fresh::allocate(self.pager)?, Fresh::allocate(self.pager)?);
         let root = Latched::latch(root)?;
@@ -142,7 +142,7 @@ impl<'p, P: Pager> Tree<'p, P> {
 
 /// How a node is divided.
 enum Cut {
-    /// It is a leaf, and ends behind its last keys.
+    /// A leaf ends after its last keys.
     End(End),
     Split(Split),
 }

@@ -17,18 +17,18 @@ use std::io::Read;
 use vellum_base::PageId;
 use vellum_pool::{Interrupt, OptimisticPage, Pager, PoolError};
 
-/// How often a record is tried in a leaf that is full and split, which takes a few times, or as many more as
-/// others fill it again at once. So it ends also in a damaged leaf whose free bytes are not there.
+/// How often a write tries to put a record into a leaf that is full, and splits it. It takes a few attempts, and more
+/// while other threads fill the leaf again. The limit ends the attempts in a damaged leaf that never gets room.
 const ATTEMPTS_MAX: u32 = 1 << 16;
 
-/// What a write found.
+/// What a write did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Written {
     /// The key was new.
     Inserted,
     /// The key had a value, which was replaced.
     Replaced,
-    /// Nothing was done: the key was there and should not have been, or the other way round.
+    /// Nothing was done: the tree had the key and should not have had it, or the other way round.
     Refused,
 }
 
@@ -107,8 +107,8 @@ impl<'p, P: Pager> Tree<'p, P> {
         let Some((old, sparse)) = removed else { return Ok(false) };
         self.free_blob(old);
         if sparse {
-            // The key is gone, whatever becomes of this. What is not merged now costs space until the next
-            // removal nearby; a page that cannot be read will be reported to whoever needs what is in it.
+            // The key is gone, whether or not this succeeds. What is not merged now costs space until the next
+            // removal nearby; a page that cannot be read is reported by operations that need its contents.
             let _ = self.merge(key, 0);
         }
         Ok(true)
@@ -135,7 +135,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         source: &mut dyn Read,
         mode: Mode,
     ) -> Result<Written, AccessError> {
-        // Not to write a large value for nothing; whether the key is there is decided at the leaf.
+        // So that no large value is written in vain. Whether the tree has the key is decided at the leaf.
         let hopeless = match mode {
             Mode::Upsert | Mode::Exchange(_) => false,
             Mode::Insert => self.value_length(key)?.is_some(),
@@ -148,7 +148,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         self.place_blob(key, reference, mode)
     }
 
-    /// Puts the reference to a large value that was just written into its leaf; frees the value if that is not done.
+    /// Puts the reference to a large value that was just written into its leaf; frees the value if that does not happen.
     pub(in crate::tree) fn place_blob(
         &self,
         key: &[u8],
@@ -162,10 +162,10 @@ impl<'p, P: Pager> Tree<'p, P> {
         written
     }
 
-    /// Frees a value to which no record refers any more, after the change that made it so.
+    /// Frees a value to which no record refers any more.
     fn free_blob(&self, reference: Option<BlobReference>) {
-        // That it was allocated has been checked under the leaf's latch. So this fails only if a damaged
-        // record elsewhere has led somebody to free it in between; the change has been made all the same.
+        // It was checked under the leaf's latch that the extent is allocated. So this fails only if an operation on a
+        // damaged record elsewhere has freed it since; the change has been made all the same.
         let _ = reference.map(|reference| discard(self.pager, self.root, reference.extent()));
     }
 
@@ -183,8 +183,8 @@ impl<'p, P: Pager> Tree<'p, P> {
         Err(PoolError::contents(self.root, "splitting its leaves makes no room in them").into())
     }
 
-    /// Puts a small value into the leaf that covers its key. Nothing if the leaf is full or the value is no small
-    /// one: then [`write`](Self::write) does it, and may wait.
+    /// Puts a small value into the leaf that covers its key. `None` if the leaf is full or the value is not small:
+    /// then [`write`](Self::write) does it, and may wait.
     pub(in crate::tree) fn write_in_leaf(
         &self,
         leaf: P::Optimistic<'p>,
@@ -218,12 +218,12 @@ impl<'p, P: Pager> Tree<'p, P> {
         self.place_in_leaf(leaf, key, value, kind, mode)
     }
 
-    /// The leaf to which this thread appended, if it was not changed since and `key` belongs there.
+    /// The leaf to which this thread appended last, if it has not changed since and covers `key`.
     #[inline]
     fn hinted_leaf(&self, key: &[u8]) -> Option<P::Optimistic<'p>> {
         let end = self.ends?.mine();
         let (page, token) = end.get()?;
-        // It is what it was, so it still is a leaf of this tree.
+        // It has not changed, so it still is a leaf of this tree.
         let leaf = self.pager.reacquire(page, token).filter(|leaf| NodeView::new(leaf.bytes()).covers(key));
         if leaf.is_none() {
             end.clear();
@@ -291,7 +291,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         Ok(Some((old, sparse)))
     }
 
-    /// The blob that a record of a latched leaf refers to, which will be freed.
+    /// The blob to which a record of a latched leaf refers, and which will be freed.
     fn old_blob(
         &self,
         id: PageId,
@@ -308,7 +308,7 @@ impl<'p, P: Pager> Tree<'p, P> {
     }
 }
 
-/// Whether a value goes into the leaf.
+/// Whether a value is stored in the leaf itself.
 pub(in crate::tree) fn is_inline(key: &[u8], length: u64) -> bool {
     length <= MAX_INLINE_VALUE_BYTES as u64 && key.len() as u64 + length <= MAX_INLINE_RECORD_BYTES as u64
 }

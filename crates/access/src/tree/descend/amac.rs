@@ -1,9 +1,9 @@
 //! Many operations as a queue of state machines (*AMAC*, asynchronous memory access chaining: Kocberber, Falsafi, Grot,
 //! PVLDB 2015): the machine of one descent.
 //!
-//! Unlike the operations of a group, each is at a node of its own, may wait for a page to be read, and goes on from its
-//! parent when that is there. Each step touches only what an earlier one has had fetched into the processor's cache, and
-//! says what the next will touch; the owner of the queue begins all fetches of a round together.
+//! Unlike the operations of a group, each is at a node of its own, may wait for a page to be read, and goes on from the
+//! parent when the page is there. A step touches only what an earlier one has had fetched into the processor's cache,
+//! and tells what the next one will touch; the owner of the queue begins all fetches of a round together.
 
 use super::{
     Towards,
@@ -14,17 +14,17 @@ use vellum_pool::{Interrupt, Pager};
 
 /// How far a descent has come. It holds no latch.
 pub(in crate::tree) enum DescentState<'p, P: Pager + 'p> {
-    /// It begins at the root.
+    /// The descent begins at the root.
     Start,
     /// The child that was chosen is being fetched.
     Following(Descent<'p, P>),
-    /// The slots of the node are being fetched among which the search will look.
+    /// The slots of the node that the search will read are being fetched.
     Searching(Descent<'p, P>),
 }
 
 impl<'p, P: Pager + 'p> DescentState<'p, P> {
-    /// Takes the next step towards `key`, and says what the one after that will read; gives the leaf if that has been
-    /// reached, as often as it is asked. After a miss the same step is to be taken again; after a conflict the first.
+    /// Takes the next step towards `key`, and adds to `fetches` what the one after that will read. Gives the leaf once
+    /// it is reached, at every call. After a miss the caller repeats the step; after a conflict it starts anew.
     #[inline]
     pub(in crate::tree) fn advance(
         &mut self,
@@ -54,8 +54,8 @@ impl<'p, P: Pager + 'p> DescentState<'p, P> {
         Ok(None)
     }
 
-    /// The root or, if it is no leaf and no parent of leaves, the node below: both are in the cache anyway, because every
-    /// operation comes by.
+    /// The root or, if it is no leaf and no parent of leaves, the node below: both are in the cache anyway, because
+    /// every operation reads them.
     fn top(pager: &'p P, root: PageId, key: &[u8]) -> Result<Descent<'p, P>, Interrupt> {
         let mut descent = Descent::begin(pager, root)?;
         if descent.level >= 2 {

@@ -1,4 +1,4 @@
-//! One operation at a time: what it needs and is not there interrupts it, and [`Navigation::run`] waits for it.
+//! One operation at a time: a page that is not in memory interrupts it, and [`Navigation::run`] waits for the page.
 //!
 //! [`Navigation::run`]: vellum_pool::Navigation::run
 
@@ -26,7 +26,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         Ok(descent.node)
     }
 
-    /// The node at `level` in the given direction, with its parent. Nothing if the tree is not that high.
+    /// The node at `level` in the given direction, with its parent. `None` if the tree is not that high.
     pub(in crate::tree) fn node_at(
         &self,
         towards: Towards<'_>,
@@ -35,7 +35,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         self.node_by(towards, level, Approach::Direct)
     }
 
-    /// The same; the node itself is approached in this way.
+    /// [`node_at`](Self::node_at); the last step has the given approach.
     fn node_by(
         &self,
         towards: Towards<'_>,
@@ -80,7 +80,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         Ok(Place { parent: Some((parent, place)), node: descent.node })
     }
 
-    /// Copies the node at `level` in the given direction, as it is at one moment. False if the tree is not that high.
+    /// Copies the node at `level` in the given direction, at one moment. False if the tree is not that high.
     pub(in crate::tree) fn copy_node(
         &self,
         towards: Towards<'_>,
@@ -104,7 +104,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         }
     }
 
-    /// The level of a node, which must be one below its parent's.
+    /// The level of a node, after a check that it is one below its parent's.
     pub(in crate::tree) fn level_of(
         &self,
         node: &P::Optimistic<'p>,

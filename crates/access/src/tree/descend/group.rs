@@ -1,13 +1,12 @@
-//! Many operations side by side, as long as all that they need is in memory (*group prefetching*: Chen, Ailamaki,
+//! Many operations side by side, as long as all pages that they need are in memory (*group prefetching*: Chen, Ailamaki,
 //! Gibbons, Mowry, ICDE 2004).
 //!
 //! They go down the tree level by level: all choose their children, then all children are fetched into the processor's
-//! cache, then all follow. So their cache misses overlap, and nothing has to be kept about how far each has come. Where
-//! one cannot go on (its page is not in memory, is latched, or has changed), the group ends.
+//! cache, then all follow. So their cache misses overlap, and no operation needs a state of its own. Where one cannot go
+//! on (its page is not in memory, is latched, or has changed), the group ends.
 //!
-//! The fetches of a level stand together, one right after the other. A page that the processor has not looked at for
-//! long has to be translated first, and an instruction that waits for that keeps those far behind it from beginning;
-//! so the translations overlap.
+//! The fetches of a level are issued one right after the other, so that their address translations overlap: an
+//! instruction that waits for a translation keeps instructions far after it from beginning.
 
 use super::{
     Towards,
@@ -16,13 +15,13 @@ use super::{
 use crate::tree::{Tree, check_key};
 use vellum_pool::Pager;
 
-/// How many operations go side by side. Enough that what one of them fetches has come when its next turn does;
-/// few enough that it has not been pushed out of the innermost cache again.
+/// How many operations go side by side: enough that a fetch is done when the operation's next turn comes, few enough
+/// that its line is still in the innermost cache.
 pub(in crate::tree) const GROUP_SIZE: usize = 32;
 
 impl<'p, P: Pager> Tree<'p, P> {
-    /// Goes to the leaves that cover the keys of up to [`GROUP_SIZE`] items; what a search in them will touch is on its
-    /// way into the cache. Behind those of the items stand others. Nothing if one of them cannot be reached without
+    /// The leaves that cover the keys of up to [`GROUP_SIZE`] items; what a search in them will read is being fetched
+    /// into the cache. Elements beyond those of the items have no meaning. `None` if a leaf cannot be reached without
     /// waiting, or a key is too long.
     #[inline]
     pub(in crate::tree) fn leaves<'t, T>(
@@ -49,7 +48,7 @@ impl<'p, P: Pager> Tree<'p, P> {
                 descent.choose(Towards::Key(key(item)));
                 *place = descent.place;
             }
-            // What is right below the root is in the cache anyway, because every operation comes by.
+            // The inner nodes right below the root are in the cache anyway, because every operation reads them.
             let fetched = level == 1 || level < root.level;
             if fetched {
                 let all = nodes.iter().zip(&places).zip(items);

@@ -22,14 +22,14 @@ pub(in crate::tree) struct Place<'p, P: Pager + 'p> {
 }
 
 impl<'p, P: Pager + 'p> Place<'p, P> {
-    /// The parent, and the place in it that refers to the neighbour of this node, if they have the same parent. Means
-    /// nothing unless the parent is validated.
+    /// The parent, and the place in it that refers to the neighbour of this node, if they have the same parent. Has no
+    /// meaning unless the parent is validated.
     pub(in crate::tree) fn sibling(&self, direction: Direction) -> Option<(P::Optimistic<'p>, usize)> {
         self.sibling_at(direction, 1)
     }
 
-    /// The page of the node that comes so many behind this one in this direction, if they have the same parent. A
-    /// guess, unless the parent is validated.
+    /// The page of the node `distance` nodes further in this direction, if they have the same parent. A guess, unless
+    /// the parent is validated.
     pub(in crate::tree) fn neighbour(&self, direction: Direction, distance: usize) -> Option<PageId> {
         let (parent, place) = self.sibling_at(direction, distance)?;
         Some(NodeView::new(parent.bytes()).child_at(place))
@@ -57,26 +57,26 @@ pub(in crate::tree) enum Direction {
 /// Which child to go to.
 #[derive(Clone, Copy)]
 pub(in crate::tree) enum Towards<'k> {
-    /// The one that covers the key.
+    /// The child that covers the key.
     Key(&'k [u8]),
-    /// The one that covers the keys right behind the key.
-    Behind(&'k [u8]),
-    /// The first one.
+    /// The child that covers the keys right after the key.
+    After(&'k [u8]),
+    /// The first child.
     First,
-    /// The last one.
+    /// The last child.
     Last,
 }
 
-/// Whether a node is one that is looked for in this direction. In a sound tree it always is; in a damaged one it
-/// may not be, and a cursor that believed it could walk in a circle.
+/// Whether a node is the right one in this direction. In a sound tree it always is. In a damaged tree it may not be,
+/// and a cursor without this check could walk in a circle.
 pub(in crate::tree) fn leads_on(node: NodeView<&[u8]>, towards: Towards<'_>) -> bool {
     match towards {
         Towards::Key(key) => node.covers(key),
-        Towards::Behind(key) => node.covers_behind(key),
+        Towards::After(key) => node.covers_after(key),
         Towards::First => node.is_first(),
         Towards::Last => node.is_last(),
     }
 }
 
-/// What [`leads_on`] tells of.
+/// The fault that [`leads_on`] finds.
 pub(in crate::tree) const NOT_ITS_FENCES: &str = "its fences are not the separators of its parent";

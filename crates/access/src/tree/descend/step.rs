@@ -1,9 +1,8 @@
-//! One step of a descent: from a node to its child. All drivers take this step, and none another.
+//! One step of a descent: from a node to its child. All drivers take this step and no other.
 //!
-//! A step chooses the child, follows the reference to it, and checks what it finds: a node, one level below. The
-//! parent is validated after the child is first looked at (*optimistic lock coupling*), so both belonged together at
-//! one moment. Between choosing and following a driver may fetch what the child will be read for, and do something
-//! else meanwhile.
+//! A step chooses the child, follows the reference to it, and checks that it is a node, one level below. The parent is
+//! validated after the child is first read (*optimistic lock coupling*), so both belonged together at one moment.
+//! Between choosing and following, a driver may fetch what will be read of the child, and do other work meanwhile.
 
 use super::Towards;
 use crate::{error::damaged, node::NodeView};
@@ -13,14 +12,14 @@ use vellum_pool::{Interrupt, OptimisticPage, Pager};
 /// Bytes 28..32 of the page of a node: its kind, the version of the header, and zeroes.
 const KIND_WORD: u32 = PageKind::TREE_NODE.0 as u32 | (PAGE_FORMAT_VERSION as u32) << 8;
 
-/// How a child is come to.
+/// How a step reaches the child.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::tree) enum Approach {
-    /// Nothing of it has been fetched.
+    /// Without a prefetch.
     Direct,
-    /// What will be read of it at first has been fetched.
+    /// After a prefetch of the bytes that are read first.
     Fetched,
-    /// For a single look, which does not keep it in memory.
+    /// For one read, which does not keep the page in memory.
     InPassing,
 }
 
@@ -39,7 +38,7 @@ impl Fetch {
     }
 }
 
-/// An operation on its way down: the node that it has come to, and where the reference stands that it will follow.
+/// An operation on its way down: the node that it has reached, and the place of the reference that it will follow.
 pub(in crate::tree) struct Descent<'p, P: Pager + 'p> {
     pub(in crate::tree) node: P::Optimistic<'p>,
     pub(in crate::tree) level: u8,
@@ -70,7 +69,7 @@ impl<'p, P: Pager + 'p> Descent<'p, P> {
         let view = NodeView::new(self.node.bytes());
         self.place = match towards {
             Towards::Key(key) => view.child_for(key),
-            Towards::Behind(key) => {
+            Towards::After(key) => {
                 let find = view.find(key);
                 view.child_place(find.index + usize::from(find.found))
             }
@@ -96,7 +95,7 @@ impl<'p, P: Pager + 'p> Descent<'p, P> {
         Ok(())
     }
 
-    /// A whole step.
+    /// A whole step: [`choose`](Self::choose), then [`follow`](Self::follow).
     #[inline(always)]
     pub(in crate::tree) fn step(
         &mut self,
@@ -108,14 +107,14 @@ impl<'p, P: Pager + 'p> Descent<'p, P> {
         self.follow(pager, approach)
     }
 
-    /// What will be read at first of the child that was chosen: its header and its hints.
+    /// The bytes that are read first of the chosen child: its header and its hints.
     #[inline(always)]
     pub(in crate::tree) fn child_header(&self) -> Fetch {
         let page = NodeView::new(self.node.bytes()).child_at(self.place);
         Fetch { page, at: 0, bytes: NodeView::<&[u8]>::GUIDE_BYTES }
     }
 
-    /// The slots among which a search of the node will look.
+    /// The slots that a search of the node will read.
     #[inline(always)]
     pub(in crate::tree) fn slots_for(&self, key: &[u8]) -> Fetch {
         let (at, bytes) = NodeView::new(self.node.bytes()).search_range(key);
@@ -123,7 +122,7 @@ impl<'p, P: Pager + 'p> Descent<'p, P> {
     }
 }
 
-/// Makes sure that a node is one, and of this level, which is one below its parent's, so that every descent ends.
+/// Checks that a page is a node of this level, which is one below its parent's, so that every descent ends.
 #[inline(always)]
 pub(in crate::tree) fn check_node<O: OptimisticPage>(
     node: &O,

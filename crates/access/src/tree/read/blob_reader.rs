@@ -10,7 +10,7 @@ use vellum_base::{HEADER_BYTES, PAGE_SIZE, checksum};
 use vellum_pool::{Interrupt, Pager};
 use vellum_vm::AlignedBuffer;
 
-/// Reads bytes `at..at + length` of the extent, to which `leaf` refers.
+/// Reads bytes `at..at + length` of the extent to which `leaf` refers.
 fn read_range<'p, P: Pager>(
     pager: &'p P,
     leaf: &P::Optimistic<'p>,
@@ -61,7 +61,7 @@ fn read_chunk<'p, P: Pager>(
     Ok(chunk)
 }
 
-/// Reads one chunk of a blob, to which `leaf` refers, and whose checksums have been read.
+/// Reads one chunk of a blob to which `leaf` refers. The first call reads the checksums too, into `sums`.
 fn read_part<'p, P: Pager>(
     pager: &'p P,
     leaf: &P::Optimistic<'p>,
@@ -78,8 +78,8 @@ fn read_part<'p, P: Pager>(
 
 /// Reads a large value in parts: each part is checked, and only the parts asked for are read from storage.
 ///
-/// Between two calls the value may be replaced or removed by others. A later call then fails with
-/// [`AccessError::ValueChanged`], unless the part it wants is the one that was read last.
+/// Between two calls other operations may replace or remove the value. A later call then fails with
+/// [`AccessError::ValueChanged`], unless its part was read last.
 ///
 /// ```
 /// use vellum_access::Tree;
@@ -117,8 +117,8 @@ impl<'p, P: Pager> BlobReader<'p, P> {
         self.reference.length
     }
 
-    /// Reads bytes from `offset` on into `buffer`, as many as there are and have room, and returns how many:
-    /// fewer than `buffer` holds only at the end of the value, and none beyond it.
+    /// Reads bytes from `offset` on into `buffer`, and returns how many: fewer than `buffer` holds only at the end of
+    /// the value, and none beyond it.
     ///
     /// # Errors
     /// If the value has changed, cannot be read, or is damaged.
@@ -126,7 +126,7 @@ impl<'p, P: Pager> BlobReader<'p, P> {
         let length = self.reference.length.saturating_sub(offset).min(buffer.len() as u64) as usize;
         let mut target = buffer.get_mut(..length).unwrap_or_default();
         while !target.is_empty() {
-            // Cannot overflow: it lies before the end of the value.
+            // Cannot overflow: `at` lies before the end of the value.
             let at = offset + (length - target.len()) as u64;
             let chunk = self.chunk(at / CHUNK_BYTES)?;
             let part = chunk.get((at % CHUNK_BYTES) as usize..).unwrap_or_default();

@@ -1,13 +1,13 @@
 //! Cursors: walking a range of keys in either direction.
 //!
-//! A cursor keeps a look at the leaf in which it stands, and copies records out of it in groups: a few at first, for
-//! most ranges are short, more as it goes on, and then whole leaves at once. After each group the look is validated,
-//! so what has been copied of one leaf belongs to one moment. If the leaf has changed when more is wanted of it, the
-//! cursor looks for its place anew, by the key behind or before which it stands.
+//! A cursor keeps an optimistic guard on the leaf in which it stands, and copies records out of it in groups: a few at
+//! first, because most ranges are short, then more, and then whole leaves. After each group the guard is validated, so
+//! all that has been copied of one leaf belongs to one moment. If the leaf has changed before the next group, the cursor
+//! finds its place anew, by the key next to which it stands.
 //!
-//! At the leaf's end it goes to the next child of the parent by which it came, as long as the parent is what it was;
-//! else down the tree, to the leaf beyond the fence. So it holds no latch between two calls, whatever others do
-//! meanwhile; what it shows at once belongs to one moment, and different groups to different ones.
+//! At the leaf's end the cursor goes to the next child of the leaf's parent, if the parent has not changed; else down
+//! the tree, to the leaf beyond the fence. It holds no latch between two calls. The records of a group belong to one
+//! moment, those of different groups to different ones.
 
 use crate::tree::{
     Tree, check_key,
@@ -30,11 +30,11 @@ const GROUPS_BYTES: [usize; 2] = [256, 1024];
 
 /// Walks the entries of a range in both directions.
 ///
-/// A cursor stands *between* two entries: [`next`](Self::next) returns the one behind and steps over it,
-/// [`previous`](Self::previous) the one before. A new cursor stands at the beginning of its range.
+/// A cursor stands *between* two entries: [`next`](Self::next) steps over the entry after it and returns that,
+/// [`previous`](Self::previous) the entry before. A new cursor stands at the beginning of its range.
 ///
-/// An entry that is in the range throughout is shown once in each pass, in order; one that comes or goes
-/// meanwhile may be shown or not. A step that fails leaves the cursor where it was, to be tried again.
+/// An entry that is in the range throughout is returned once in each pass, in order; one that is inserted or removed
+/// meanwhile may be returned or not. A step that fails leaves the cursor where it was, and can be repeated.
 ///
 /// ```
 /// use std::ops::Bound;
@@ -48,7 +48,7 @@ const GROUPS_BYTES: [usize; 2] = [256, 1024];
 ///     tree.insert(name, number)?;
 /// }
 /// let mut cursor = tree.range(Bound::Excluded(b"one"), Bound::Unbounded)?;
-/// let entry = cursor.next()?.expect("there is one behind `one`");
+/// let entry = cursor.next()?.expect("there is one after `one`");
 /// assert_eq!((entry.key(), entry.inline_value()), (&b"six"[..], Some(&b"6"[..])));
 /// cursor.seek_to_end();
 /// assert_eq!(cursor.previous()?.map(|entry| entry.key().to_vec()), Some(b"two".to_vec()));
@@ -58,17 +58,17 @@ pub struct Cursor<'p, P: Pager + 'p> {
     tree: Tree<'p, P>,
     lower: Bound<Vec<u8>>,
     upper: Bound<Vec<u8>>,
-    /// Where it stands, whatever becomes of the leaf.
+    /// Where the cursor stands, whatever becomes of the leaf.
     stand: Stand,
-    /// The key behind or before which it stands; that of the entry that was shown last.
+    /// The key after or before which it stands; that of the entry that was returned last.
     key: Vec<u8>,
-    /// Where it stands in the tree; none before the first step, and when the leaf has changed.
+    /// The leaf in which it stands; `None` before the first step, and when the leaf has changed.
     place: Option<Place<'p, P>>,
-    /// What has been copied of that leaf.
+    /// The records copied out of that leaf.
     leaf: LeafCopy,
-    /// The slot behind the cursor.
+    /// The slot after the cursor.
     index: usize,
-    /// How many groups have been copied since the cursor was put where it began.
+    /// How many groups have been copied since the cursor began or was moved.
     groups: usize,
     ahead: ReadAhead<'p, P>,
 }
@@ -78,12 +78,12 @@ pub struct Cursor<'p, P: Pager + 'p> {
 enum Stand {
     /// At the beginning of the range.
     Start,
-    /// At its end.
+    /// At the end of the range.
     End,
-    /// Just before the cursor's key, which need not be there.
+    /// Right before the cursor's key, which need not be in the tree.
     Before,
-    /// Right behind it.
-    Behind,
+    /// Right after the cursor's key.
+    After,
 }
 
 /// An entry, as long as the cursor stays where it is.
@@ -99,7 +99,7 @@ impl<'c, 'p, P: Pager> Entry<'c, 'p, P> {
         self.key
     }
 
-    /// The length of the value, which takes no reading.
+    /// The length of the value, which is known without reading it.
     pub fn value_length(&self) -> u64 {
         match self.value {
             StoredValue::Inline(bytes) => bytes.len() as u64,
@@ -107,7 +107,7 @@ impl<'c, 'p, P: Pager> Entry<'c, 'p, P> {
         }
     }
 
-    /// The value, if it is a small one that the cursor has at hand.
+    /// The value, if it is a small one, which the cursor has copied.
     pub fn inline_value(&self) -> Option<&'c [u8]> {
         match self.value {
             StoredValue::Inline(bytes) => Some(bytes),
@@ -115,8 +115,7 @@ impl<'c, 'p, P: Pager> Entry<'c, 'p, P> {
         }
     }
 
-    /// The value. A large one is looked up anew, and is the one that the key has now; `None` if the key was
-    /// removed meanwhile.
+    /// The value. A large one is looked up anew, so it is the present one; `None` if the key was removed meanwhile.
     ///
     /// # Errors
     /// As for [`Tree::value`].
@@ -165,8 +164,8 @@ impl<'p, P: Pager> Cursor<'p, P> {
         self.put(Stand::End);
     }
 
-    /// Goes to just before `key`, whether or not it is there. Outside of the range, it goes to the end of the
-    /// range that is nearer.
+    /// Goes to right before `key`, whether or not the tree has it. If `key` is outside of the range, goes to the nearer
+    /// end of the range.
     ///
     /// # Errors
     /// If the key is too long.
@@ -174,7 +173,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
         check_key(key)?;
         if self.is_before_range(key) {
             self.put(Stand::Start);
-        } else if self.is_behind_range(key) {
+        } else if self.is_after_range(key) {
             self.put(Stand::End);
         } else {
             self.put(Stand::Before);
@@ -184,7 +183,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
         Ok(())
     }
 
-    /// Begins anew somewhere.
+    /// Moves the cursor elsewhere.
     fn put(&mut self, stand: Stand) {
         self.stand = stand;
         self.groups = 0;
@@ -206,13 +205,13 @@ impl<'p, P: Pager> Cursor<'p, P> {
         }
         let index = self.index;
         self.load_key(index);
-        if self.is_behind_range(&self.key) {
+        if self.is_after_range(&self.key) {
             self.stand = Stand::End;
             return Ok(None);
         }
         self.stand = Stand::Before;
         let Some(value) = value_in(self.leaf.view(), index) else { return Err(self.damaged()) };
-        (self.stand, self.index) = (Stand::Behind, index + 1);
+        (self.stand, self.index) = (Stand::After, index + 1);
         Ok(Some(Entry { tree: self.tree, key: &self.key, value }))
     }
 
@@ -234,13 +233,13 @@ impl<'p, P: Pager> Cursor<'p, P> {
             self.stand = Stand::Start;
             return Ok(None);
         }
-        self.stand = Stand::Behind;
+        self.stand = Stand::After;
         let Some(value) = value_in(self.leaf.view(), index) else { return Err(self.damaged()) };
         (self.stand, self.index) = (Stand::Before, index);
         Ok(Some(Entry { tree: self.tree, key: &self.key, value }))
     }
 
-    /// Does the next thing that it takes to have the next record in this direction at hand; false if there is none.
+    /// Takes the next step to get the next record in this direction copied; false if there is none.
     #[inline(never)]
     fn fetch(&mut self, direction: Direction) -> Result<bool, AccessError> {
         let Some(place) = &self.place else { return self.arrive(direction).map(|()| true) };
@@ -259,18 +258,18 @@ impl<'p, P: Pager> Cursor<'p, P> {
             self.fetch_header(direction, 1);
         }
         if copied.is_err() {
-            // The leaf is not what it was: the copy is worthless, the place in it too.
+            // The leaf has changed: neither the copy nor the place in it holds any more.
             self.leave();
         }
         Ok(true)
     }
 
-    /// Looks for the place where the cursor stands.
+    /// Finds the leaf in which the cursor stands.
     fn arrive(&mut self, direction: Direction) -> Result<(), AccessError> {
         let bound = match self.stand {
-            Stand::Start => Some((&self.lower, Stand::Before, Stand::Behind)),
-            Stand::End => Some((&self.upper, Stand::Behind, Stand::Before)),
-            Stand::Before | Stand::Behind => None,
+            Stand::Start => Some((&self.lower, Stand::Before, Stand::After)),
+            Stand::End => Some((&self.upper, Stand::After, Stand::Before)),
+            Stand::Before | Stand::After => None,
         };
         if let Some((bound, included, excluded)) = bound {
             let (key, stand) = match bound {
@@ -285,8 +284,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
         self.land(direction, None)
     }
 
-    /// Goes from the end of a leaf to the one that lies beyond it in this direction; false if there is nothing of the
-    /// range.
+    /// Goes from the end of a leaf to the next leaf in this direction; false if that has nothing of the range.
     fn go_on(&mut self, direction: Direction) -> Result<bool, AccessError> {
         self.key.clear();
         let view = self.leaf.view();
@@ -303,14 +301,14 @@ impl<'p, P: Pager> Cursor<'p, P> {
             };
             return Ok(false);
         }
-        self.stand = Stand::Behind;
+        self.stand = Stand::After;
         let bound = match bound {
             Bound::Included(key) | Bound::Excluded(key) => Some(&key[..]),
             Bound::Unbounded => None,
         };
         let sibling = self.place.as_ref().and_then(|place| place.sibling(direction));
         self.ahead.advance(&self.tree, direction, (&self.key, sibling), bound);
-        // A cursor that has come so far will want the leaves that come next. The headers are fetched first of all: the
+        // A cursor that has come so far will read the leaves that come next. The headers are fetched first: the
         // translation of a page's address takes longest, and the leaf is copied meanwhile.
         let far = self.groups >= GROUPS_BYTES.len();
         if far {
@@ -326,8 +324,8 @@ impl<'p, P: Pager> Cursor<'p, P> {
         Ok(true)
     }
 
-    /// Goes to the leaf where the cursor stands: to that to which `sibling` refers, if it does so still, and else down
-    /// the tree. Copies the first group of it. If that fails, the cursor stands where it stood.
+    /// Goes to the leaf where the cursor stands: the one to which `sibling` refers, if that parent has not changed, else
+    /// down the tree. Copies a group of records of it. On an error the cursor stays where it was.
     fn land(
         &mut self,
         direction: Direction,
@@ -340,7 +338,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
         let towards = match (stand, direction) {
             (Stand::Start, _) => Towards::First,
             (Stand::End, _) => Towards::Last,
-            (Stand::Behind, Direction::Forward) => Towards::Behind(key),
+            (Stand::After, Direction::Forward) => Towards::After(key),
             _ => Towards::Key(key),
         };
         loop {
@@ -356,9 +354,9 @@ impl<'p, P: Pager> Cursor<'p, P> {
                     Towards::Last => view.count(),
                     _ if sibling.is_some() && direction == Direction::Forward => 0,
                     _ if sibling.is_some() => view.count(),
-                    Towards::Key(key) | Towards::Behind(key) => {
+                    Towards::Key(key) | Towards::After(key) => {
                         let find = view.find(key);
-                        find.index + usize::from(find.found && stand == Stand::Behind)
+                        find.index + usize::from(find.found && stand == Stand::After)
                     }
                 };
                 if *groups < GROUPS_BYTES.len() {
@@ -379,7 +377,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
         }
     }
 
-    /// Fetches what has to be read at first of the leaf so many ahead into the processor's cache.
+    /// Fetches the bytes that are read first of the leaf `distance` leaves further into the processor's cache.
     fn fetch_header(&self, direction: Direction, distance: usize) {
         let place = self.place.as_ref();
         if let Some(page) = place.and_then(|place| place.neighbour(direction, distance)) {
@@ -387,7 +385,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
         }
     }
 
-    /// Fetches the rest of the next leaf, as far as it is in use, which its header says.
+    /// Fetches the rest of the next leaf that is in use, by its header.
     fn fetch_contents(&self, direction: Direction) {
         let sibling = self.place.as_ref().and_then(|place| place.sibling(direction));
         let Some((parent, at)) = sibling else { return };
@@ -419,8 +417,8 @@ impl<'p, P: Pager> Cursor<'p, P> {
         }
     }
 
-    /// Whether no key of the range is `key` or lies behind it.
-    fn is_behind_range(&self, key: &[u8]) -> bool {
+    /// Whether no key of the range is `key` or lies after it.
+    fn is_after_range(&self, key: &[u8]) -> bool {
         match &self.upper {
             Bound::Included(upper) => key > &upper[..],
             Bound::Excluded(upper) => key >= &upper[..],
@@ -428,7 +426,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
         }
     }
 
-    /// Whether no key of the range lies behind `fence`.
+    /// Whether no key of the range lies after `fence`.
     fn ends_at(&self, fence: &[u8]) -> bool {
         match &self.upper {
             Bound::Included(upper) | Bound::Excluded(upper) => fence >= &upper[..],

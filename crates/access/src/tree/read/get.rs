@@ -39,8 +39,8 @@ impl<'p, P: Pager> Tree<'p, P> {
     }
 
     /// Replaces the contents of `target` by some bytes of the value of `key`: those of `part` that it has. Returns
-    /// whether there is a value. Of one in a leaf no other bytes are touched, so that reading a few bytes of a record of
-    /// many costs few cache misses; of a large one only the parts around them are read.
+    /// whether there is a value. No other bytes of a value in a leaf are read, so that a few bytes of a long record cost
+    /// few cache misses. Of a large value only the chunks with these bytes are read.
     ///
     /// # Errors
     /// As for [`get`](Self::get).
@@ -81,7 +81,7 @@ impl<'p, P: Pager> Tree<'p, P> {
             target.resize(length as usize, 0);
             match BlobReader::new(*self, key, reference).read_at(part.start as u64, target) {
                 Ok(_) => return Ok(true),
-                // It was replaced or removed meanwhile: try again.
+                // The value was replaced or removed meanwhile: try again.
                 Err(AccessError::ValueChanged) => {}
                 Err(error) => return Err(error),
             }
@@ -131,7 +131,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         Ok(reference.map(|reference| BlobReader::new(*self, key, reference)))
     }
 
-    /// Runs `read` on the leaf of `key` and the reference to a large value that it holds there.
+    /// Runs `read` on the leaf of `key` and the reference to a large value, if the key has one.
     pub(in crate::tree) fn with_blob<T>(
         &self,
         key: &[u8],

@@ -1,4 +1,4 @@
-//! Reading a tree: records, values in parts, cursors, and fetching the leaves that they will come to.
+//! Reading a tree: records, values in parts, cursors and their read-ahead.
 
 pub(super) mod blob_reader;
 pub(super) mod cursor;

@@ -1,18 +1,17 @@
-//! Fetching the leaves that a cursor will come to, ahead of time.
+//! Reading the leaves that a cursor will come to, ahead of time.
 //!
-//! The leaves are named by the node above them, of which this keeps a copy. What of them is not in memory is read in
-//! requests as large as consecutive pages allow, so many pages ahead as the *window* says. It begins small when a
-//! cursor has crossed its second leaf, so that short ranges read nothing for nothing. Whenever half of it has been passed
-//! it is filled again, so that there is always something under way; once anything was missing it is doubled first, up to 8 MiB or
-//! an eighth of the pool. Nothing is read beyond the cursor's range, and nothing more
-//! once the cursor is dropped.
+//! The leaves are named by the node above them, of which this keeps a copy. Those that are not in memory are read in
+//! requests as large as consecutive pages allow, as many pages ahead as the *window* says. The window begins small when
+//! a cursor has crossed its second leaf, so that short ranges read nothing in vain. Whenever half of it has been passed,
+//! it is filled again, so that reads are always under way. Once a leaf was missing, it is doubled first, up to 8 MiB or
+//! an eighth of the pool. Nothing is read beyond the cursor's range, or after the cursor was dropped.
 //!
 //! The copy may be out of date, and lead to pages that are no leaves of this tree any more. That costs a read and does
-//! no harm: the cursor itself goes by nodes that it validates. So errors are left to it too.
+//! no harm: the cursor itself goes by nodes that it validates. So errors are left to the cursor too.
 //!
-//! What a scan brings in does not push out what others use. It comes in marked, as if nobody had wanted it since the
-//! clock passed, the scan's own look does not count as a use, and when memory is short the scan gives up the pages
-//! that it has passed before it reads more.
+//! The pages that a scan brings in do not push out pages that other operations use. They come in marked, as if unused
+//! since the clock passed; the scan's own reading does not count as a use; and when memory is short the scan gives up
+//! the pages that it has passed before it reads more.
 
 use crate::node::{NODE_BYTES, NodeView};
 use crate::tree::{
@@ -29,12 +28,12 @@ const WINDOW_FIRST: usize = 8;
 const WINDOW_MAX: usize = 2048;
 /// How many requests overlap.
 const DEPTH: usize = 128;
-/// After so many leaves a cursor counts as a scan, which leaves no trace in what stays in memory.
+/// After so many leaves a cursor counts as a scan, which has no influence on what stays in memory.
 const SCAN_LEAVES: usize = 8;
 
-/// What a cursor will come to.
+/// The leaves that a cursor will come to.
 pub(in crate::tree) struct ReadAhead<'p, P: Pager + 'p> {
-    /// There is none before something is missing.
+    /// `None` until a leaf is missing.
     reads: Option<P::Misses<'p>>,
     direction: Direction,
     /// Leaves crossed in this direction.
@@ -43,17 +42,17 @@ pub(in crate::tree) struct ReadAhead<'p, P: Pager + 'p> {
     window: usize,
     /// A copy of the node above the leaves; empty before the first.
     parent: Vec<u8>,
-    /// The child of it that has to be looked at next.
+    /// The next child of that node to be read ahead.
     next: usize,
-    /// Whether anything was missing since the cursor began.
+    /// Whether a leaf was missing since the cursor began.
     missed: bool,
-    /// There is nothing more to be read ahead.
+    /// Whether all leaves of the range have been read ahead.
     exhausted: bool,
     /// The leaves ahead, the nearest first, and whether this scan has brought them in.
     ahead: VecDeque<(PageId, bool)>,
     /// The leaf that the cursor is in, if this scan has brought it in.
     current: Option<PageId>,
-    /// Leaves that this scan has brought in and left behind, the oldest first.
+    /// Leaves that this scan has brought in and passed, the oldest first.
     passed: VecDeque<PageId>,
     finished: Vec<FinishedRead>,
 }
@@ -76,7 +75,7 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
         }
     }
 
-    /// The cursor begins anew, somewhere else.
+    /// Begins anew for a cursor that was moved or turned round.
     pub(in crate::tree) fn reset(&mut self, direction: Direction) {
         self.direction = direction;
         self.crossed = 0;
@@ -88,13 +87,13 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
         self.passed.extend(self.ahead.drain(..).filter_map(|(page, mine)| mine.then_some(page)));
     }
 
-    /// Whether what the cursor does counts as a scan.
+    /// Whether the cursor counts as a scan.
     pub(in crate::tree) fn is_scan(&self) -> bool {
         self.crossed >= SCAN_LEAVES
     }
 
-    /// The cursor is about to go to the leaf beyond `fence`, to which the node above may refer at `sibling`; nothing
-    /// beyond `bound` is of interest to it.
+    /// Reads ahead for a cursor that is about to go to the leaf beyond `fence`, to which the node above refers at
+    /// `sibling` if that is known. The cursor's range ends at `bound`.
     pub(in crate::tree) fn advance(
         &mut self,
         tree: &Tree<'p, P>,
@@ -134,7 +133,7 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
         }
     }
 
-    /// Copies a node above the leaves, if it has not changed, of which the child at `place` is looked at next.
+    /// Copies a node above the leaves, if it has not changed. Its child at `place` is the next to be read ahead.
     fn copy_parent(&mut self, parent: &P::Optimistic<'p>, place: usize) -> bool {
         self.parent.clear();
         parent.bytes().append_to(0, NODE_BYTES, &mut self.parent);
@@ -148,7 +147,7 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
     /// Copies the node above the leaf beyond `fence`.
     fn find_parent(&mut self, tree: &Tree<'p, P>, fence: &[u8]) {
         let towards = match self.direction {
-            Direction::Forward => Towards::Behind(fence),
+            Direction::Forward => Towards::After(fence),
             Direction::Backward => Towards::Key(fence),
         };
         if !matches!(tree.copy_node(towards, 1, Approach::Direct, &mut self.parent), Ok(true)) {
@@ -156,14 +155,14 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
             return;
         }
         let find = NodeView::new(&self.parent[..]).find(fence);
-        let behind = self.direction == Direction::Forward && find.found;
-        self.next = find.index + usize::from(behind);
+        let after = self.direction == Direction::Forward && find.found;
+        self.next = find.index + usize::from(after);
     }
 
     /// Begins to read leaves until the window is full.
     fn fill(&mut self, tree: &Tree<'p, P>, bound: Option<&[u8]>) {
         let most = WINDOW_MAX.min(tree.pager.comfortable_pages() as usize).max(2);
-        // While all is in memory there is no reason to look further ahead.
+        // While all leaves are in memory, there is no reason to look further ahead.
         let wider = if self.missed { self.window * 2 } else { self.window };
         self.window = wider.max(WINDOW_FIRST).min(most);
         let (mut missing, mut wanted) = (Vec::new(), self.window.saturating_sub(self.ahead.len()));
@@ -181,7 +180,7 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
         }
         self.missed = true;
         if self.reads.is_none() {
-            // Without, the cursor reads leaf by leaf.
+            // Without a queue, the cursor reads leaf by leaf.
             self.reads = tree.pager.misses(DEPTH).ok();
         }
         let Some(reads) = &mut self.reads else { return };
@@ -201,11 +200,11 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
             let count = view.count();
             let (inside, separator) = match self.direction {
                 Direction::Forward => (self.next <= count, self.next.checked_sub(1)),
-                // It wraps below zero.
+                // `next` wraps below zero.
                 Direction::Backward => (self.next <= count, Some(self.next).filter(|next| *next < count)),
             };
             if inside {
-                // What the separator before the child, in the direction of the cursor, is to the bound.
+                // How the separator that comes before the child, in the cursor's direction, compares with the bound.
                 let order = separator.zip(bound).map(|(index, bound)| view.compare_key(index, bound));
                 self.exhausted = match self.direction {
                     Direction::Forward => order.is_some_and(|order| order != Ordering::Less),

@@ -1,9 +1,9 @@
-//! Reading a record out of a leaf. Every reader does it here, by whatever way it came to the leaf: lookups of one key and
+//! Reading a record out of a leaf. All readers do it here, whichever way they came to the leaf: lookups of one key and
 //! of many, futures, cursors, checks, and changes that look for what they change.
 //!
-//! A reader without a latch *finds* a record, which tells where the wanted bytes of its value lie, so that they can be
-//! fetched into the processor's cache, and then *reads* it, which copies them and makes sure that the leaf was what it
-//! is found to be. What has been found means nothing before that.
+//! A reader without a latch first *finds* a record: where the wanted bytes of its value lie, so that they can be fetched
+//! into the processor's cache. Then it *reads* the record: copies these bytes and validates the leaf. Before that, what
+//! it found has no meaning.
 
 use crate::{
     blob::BlobReference,
@@ -15,7 +15,7 @@ use std::ops::Range;
 use vellum_base::{Bytes, HEADER_BYTES};
 use vellum_pool::{Interrupt, OptimisticPage, Pager, SharedPage};
 
-/// Bytes of a value, as far as it has them.
+/// A range of bytes of a value, which may go beyond its end.
 #[derive(Clone, Copy)]
 pub(in crate::tree) struct Part {
     pub(in crate::tree) offset: usize,
@@ -26,14 +26,14 @@ impl Part {
     pub(in crate::tree) const ALL: Self = Self { offset: 0, length: usize::MAX };
     pub(in crate::tree) const NONE: Self = Self { offset: 0, length: 0 };
 
-    /// Where they are in a value of so many bytes.
+    /// The part of a value of `bytes` bytes.
     #[inline]
     fn within(self, bytes: usize) -> Range<usize> {
         let start = self.offset.min(bytes);
         start..start + self.length.min(bytes - start)
     }
 
-    /// What is to be read of a leaf for them: of a large value the whole reference.
+    /// The bytes of a leaf that are read for this part: of a large value the whole reference.
     #[inline]
     fn of(self, value: ValueAt) -> ValueAt {
         match value.kind {
@@ -49,9 +49,9 @@ impl Part {
 /// What a leaf has under a key.
 pub(in crate::tree) enum Record {
     Absent,
-    /// A small value: what was wanted of it has been copied.
+    /// A small value, of which the wanted part has been copied.
     Inline,
-    /// A large one.
+    /// A large value.
     Blob(BlobReference),
 }
 
@@ -61,7 +61,7 @@ pub(in crate::tree) fn find<O: OptimisticPage>(leaf: &O, key: &[u8], part: Part)
     NodeView::new(leaf.bytes()).get(key).map(|value| part.of(value))
 }
 
-/// Fetches what was found, if it is a small value.
+/// The fetch of the bytes that were found, if they are of a small value.
 #[inline(always)]
 pub(in crate::tree) fn fetch<O: OptimisticPage>(leaf: &O, found: Option<ValueAt>) -> Option<Fetch> {
     match found {
@@ -72,8 +72,8 @@ pub(in crate::tree) fn fetch<O: OptimisticPage>(leaf: &O, found: Option<ValueAt>
     }
 }
 
-/// Appends what was found to `target`, and makes sure that it was there. What has been appended before an interrupt means
-/// nothing.
+/// Appends the bytes that were found to `target`, and validates the leaf. After an interrupt the appended bytes have no
+/// meaning.
 #[inline(always)]
 pub(in crate::tree) fn read<O: OptimisticPage>(
     leaf: &O,
@@ -101,7 +101,7 @@ fn read_reference<O: OptimisticPage>(leaf: &O, found: ValueAt) -> Result<BlobRef
     BlobReference::decode(&bytes).ok_or_else(|| damaged(leaf.id(), "a reference to a large value is damaged"))
 }
 
-/// Finds and reads at once.
+/// [`find`], then [`read`].
 #[inline(always)]
 pub(in crate::tree) fn find_and_read<O: OptimisticPage>(
     leaf: &O,
@@ -126,8 +126,7 @@ pub(in crate::tree) fn read_length<O: OptimisticPage>(
     })
 }
 
-/// Appends what was found to `target`, also of a large value, which is brought into memory as a whole; returns whether
-/// there is one.
+/// [`read`], also out of a large value, which is brought into memory as a whole; returns whether there is a value.
 #[inline(always)]
 pub(in crate::tree) fn read_value<'p, P: Pager>(
     pager: &'p P,
@@ -158,7 +157,7 @@ fn read_blob<'p, P: Pager>(
     Ok(())
 }
 
-/// Latches a large value shared, to which `leaf` refers.
+/// Latches a large value to which `leaf` refers, shared.
 pub(in crate::tree) fn share_blob<'p, P: Pager>(
     pager: &'p P,
     leaf: &P::Optimistic<'p>,
@@ -172,14 +171,14 @@ pub(in crate::tree) fn share_blob<'p, P: Pager>(
     }
 }
 
-/// A value, as it stands in a leaf that does not change: a latched one, or a copy.
+/// A value in a leaf that does not change: a latched leaf, or a copy.
 #[derive(Clone, Copy)]
 pub(in crate::tree) enum StoredValue<'l> {
     Inline(&'l [u8]),
     Blob(BlobReference),
 }
 
-/// The value of the record in a slot of a leaf that does not change; nothing if it is damaged.
+/// The value of the record in a slot of a leaf that does not change; `None` if it is damaged.
 #[inline]
 pub(in crate::tree) fn value_in(leaf: NodeView<&[u8]>, index: usize) -> Option<StoredValue<'_>> {
     let ValueAt { at, length, kind } = leaf.value_location(index);
@@ -190,8 +189,8 @@ pub(in crate::tree) fn value_in(leaf: NodeView<&[u8]>, index: usize) -> Option<S
     }
 }
 
-/// Adds records of a leaf to a copy, `index` being the slot behind which or before which they stand, and makes sure that all
-/// that has been copied of the leaf belongs to one moment: `bytes` of them at least if there are so many, or all.
+/// Adds records of a leaf to a copy, from slot `index` on or those before it: `bytes` of them at least if there are so
+/// many, or all. Then validates the leaf, so that the whole copy belongs to one moment.
 pub(in crate::tree) fn copy_records<O: OptimisticPage>(
     leaf: &O,
     (index, direction): (usize, Direction),
@@ -207,25 +206,25 @@ pub(in crate::tree) fn copy_records<O: OptimisticPage>(
     leaf.validate()
 }
 
-/// A record of a leaf, or where it would be, as long as the leaf is what it was: for who will change it.
+/// A record of a leaf, or the place for it, for an operation that will change it. Valid while the leaf does not change.
 #[derive(Clone, Copy)]
 pub(in crate::tree) struct RecordLocation<O> {
     pub(in crate::tree) leaf: O,
-    /// The slot of the record or, if it is not there, the one before which it would be.
+    /// The slot of the record or, if it is absent, the slot before which it would be.
     pub(in crate::tree) index: usize,
     pub(in crate::tree) found: bool,
 }
 
 impl<O: OptimisticPage> RecordLocation<O> {
-    /// Where `key` is in a leaf that covers it. Means nothing before the leaf is validated or latched, which fails if it
-    /// has changed.
+    /// Where `key` is in a leaf that covers it. Has no meaning before the leaf is validated or latched, which fails if
+    /// the leaf has changed.
     #[inline(always)]
     pub(in crate::tree) fn of(leaf: O, key: &[u8]) -> Self {
         let Find { index, found } = NodeView::new(leaf.bytes()).find(key);
         Self { leaf, index, found }
     }
 
-    /// Its value, or the first bytes of it. Means something only if it was found.
+    /// The value of the record, or its first bytes. Has a meaning only if the record was found.
     #[inline(always)]
     pub(in crate::tree) fn value(&self, bytes_max: usize) -> Fetch {
         let ValueAt { at, length, .. } = NodeView::new(self.leaf.bytes()).value_location(self.index);
