@@ -1,4 +1,4 @@
-//! Extents come and go: allocated on storage and in memory, freed, and freed later.
+//! Allocates extents on storage and in memory, and frees them, at once or later.
 //!
 //! # Invariants
 //! - A page becomes or ceases to be a head only under its exclusive latch (see `space`).
@@ -28,16 +28,16 @@ use vellum_base::{Extent, Lsn, PageHeader, PageId, PageKind};
 /// What becomes of memory that a newly allocated page still has from its last life.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Memory {
-    /// It is used again, if there is one page of it: the caller has reserved memory and wants zeroes in it.
+    /// That of a single page is used again: the caller has reserved memory and wants zeroes in it.
     Keep,
-    /// It goes: the extent is not brought into memory now.
+    /// It is released: the extent is not brought into memory now.
     Drop,
 }
 
 /// Allocates and frees extents. It owns all layers below: what a guard needs, it reaches from here.
 pub(crate) struct Allocator {
     io: PageIo,
-    /// Extents that nothing refers to any more, but somebody still reads.
+    /// Extents that nothing refers to any more, but a thread still reads.
     pending_frees: Mutex<Vec<Extent>>,
 }
 
@@ -207,8 +207,8 @@ impl Allocator {
     pub(crate) fn discard(&self, extent: Extent) -> Result<(), PoolError> {
         // The change that took the last reference away was admitted, and this is a part of it.
         self.storage().mark_in_use()?;
-        // The bounds are checked before the state is looked at. What waits to be freed is nobody's any more: the second of
-        // two frees would hit the extent that is given its place between them.
+        // The bounds are checked before the state is looked at. An extent that waits to be freed has no owner any more:
+        // the second of two frees would hit the extent that is given its place between them.
         let is_pending = lock(&self.pending_frees).contains(&extent);
         if is_pending || !self.storage().is_allocated(extent) {
             return Err(PoolError::not_allocated(extent));
@@ -222,7 +222,7 @@ impl Allocator {
 
     /// Frees an extent of which only stale references are left. The evictor may be writing it, which is waited for.
     pub(crate) fn discard_waiting(&self, extent: Extent) {
-        /// Somebody else can hold it only by a stale reference, and not for long.
+        /// Another thread can hold it only by a stale reference, and not for long.
         const WAITS_MAX: u32 = 1000;
         for _ in 0..WAITS_MAX {
             if self.try_discard(extent) {
@@ -230,7 +230,7 @@ impl Allocator {
             }
             self.io.wait(extent.head, Want::Exclusive);
         }
-        // It is allocated, and freed when it can be.
+        // The extent stays allocated until it can be freed.
         let _ = self.discard(extent);
     }
 
@@ -256,7 +256,7 @@ impl Allocator {
         });
     }
 
-    /// Frees an allocated extent unless somebody holds it.
+    /// Frees an allocated extent unless a thread holds it.
     fn try_discard(&self, extent: Extent) -> bool {
         let (table, storage) = (self.table(), self.storage());
         let Some(before) = table.try_latch(extent.head) else { return false };

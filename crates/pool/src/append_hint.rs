@@ -1,12 +1,12 @@
-//! A place to come back to.
+//! The page to which a thread appended last.
 //!
-//! Whoever appends to a structure comes to the same page again and again. An append hint keeps the page, and the version
-//! that it had when it was left: as long as the page still has that version, it is what it was, and need not be
-//! looked for.
+//! A thread that appends to a structure comes to the same page again and again. An append hint keeps the page, and the
+//! version that it had when the thread left it: while the page has that version, it is unchanged, and need not be
+//! searched for.
 //!
-//! Page and version are two words that belong together. A turn counter makes them one: it is odd while they are
-//! being written, and whoever reads looks at it before and behind (a *sequence lock*). Nobody waits: who meets a
-//! writer goes without.
+//! Page and version are two words that belong together. A turn counter makes them one: it is odd while they are being
+//! written, and a reader compares it before and after (a *sequence lock*). No thread waits: a reader that meets a
+//! writer does without the hint.
 //!
 //! Threads that append to different places would take each other's append hint away, so there are several of them, and
 //! each thread has its own, as long as there are no more threads than append hints.
@@ -31,7 +31,7 @@ use vellum_base::PageId;
 #[derive(Debug, Default)]
 pub struct AppendHint {
     turn: AtomicU64,
-    /// Page 0 is a superblock: nothing is marked.
+    /// The marked page. Page 0 is a superblock: nothing is marked.
     page: AtomicU64,
     token: AtomicU64,
 }
@@ -43,7 +43,7 @@ impl AppendHint {
         // Acquire: the words that were written before this turn are visible.
         let turn = self.turn.load(Ordering::Acquire);
         let (page, token) = (self.page.load(Ordering::Relaxed), self.token.load(Ordering::Relaxed));
-        // Acquire: the words are read before the turn is looked at again.
+        // Acquire: the words are read before the turn is loaded again.
         fence(Ordering::Acquire);
         let same = self.turn.load(Ordering::Relaxed) == turn || planted(Bug::OneLookAtTheTurn);
         (page != 0 && turn.is_multiple_of(2) && same).then_some((PageId(page), token))
@@ -60,8 +60,8 @@ impl AppendHint {
         if !mine {
             return;
         }
-        // Release: whoever sees one of the words sees the odd turn when it looks again.
-        if !planted(Bug::NoFenceBehindTheTurn) {
+        // Release: a reader that sees one of the words sees the odd turn at its second load.
+        if !planted(Bug::NoFenceAfterTheTurn) {
             fence(Ordering::Release);
         }
         self.page.store(page.0, Ordering::Relaxed);
@@ -70,7 +70,7 @@ impl AppendHint {
         self.turn.store(turn + 2, Ordering::Release);
     }
 
-    /// Marks nothing any more.
+    /// Clears the hint.
     pub fn clear(&self) {
         self.set(PageId(0), 0);
     }
@@ -102,7 +102,7 @@ struct Alone(AppendHint);
 
 #[cfg(not(loom))]
 impl AppendHints {
-    /// That of the calling thread, which others may share.
+    /// The hint of the calling thread, which others may share.
     #[cfg_attr(not(test), expect(clippy::indexing_slicing, reason = "a remainder by the number of hints"))]
     #[inline]
     pub fn mine(&self) -> &AppendHint {

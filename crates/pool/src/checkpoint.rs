@@ -1,6 +1,7 @@
 //! Closing a file cleanly: what changed is written, the space map with it, and the superblocks say so.
 //!
-//! Nobody else uses the pool meanwhile. It may be tried again if it fails, and the pool used on if it succeeds.
+//! No other thread uses the pool meanwhile. A close that fails may be tried again; after one that succeeds the pool
+//! remains usable.
 
 use crate::{allocator::Allocator, error::PoolError};
 

@@ -52,7 +52,7 @@ pub enum PoolError {
     /// The bytes of an extent are not what was written there.
     #[error("{extent} is damaged: {fault}; restore the file from a backup")]
     Corruption {
-        /// Which.
+        /// The damaged extent.
         extent: Extent,
         /// What is wrong with it.
         fault: Fault,
@@ -113,17 +113,17 @@ pub enum PoolError {
         /// What was reserved.
         bytes: u64,
     },
-    /// The file is not one of ours.
+    /// The file is not Vellum's.
     #[error("{path} is not a Vellum file: {why}", path = shown(path))]
     NotVellum {
         /// Which file.
         path: PathBuf,
-        /// What is different.
+        /// What is wrong with it.
         why: &'static str,
     },
     /// The file holds nothing.
     #[error(
-        "{path} is not a Vellum file yet: it is empty, or whoever created it was interrupted; it holds nothing, so \
+        "{path} is not a Vellum file yet: it is empty, or its creation was interrupted; it holds nothing, so \
          delete it, or open it in a way that creates what is not there", path = shown(path)
     )]
     Unfinished {
@@ -148,9 +148,9 @@ pub enum PoolError {
     OtherApplication {
         /// Which file.
         path: PathBuf,
-        /// Who made it.
+        /// The application that made it.
         found: String,
-        /// Who opens it.
+        /// The application that opens it.
         expected: String,
     },
     /// The process that had it open last did not close it.
@@ -242,8 +242,8 @@ impl PoolError {
 /// Why an operation stopped without having changed anything.
 ///
 /// The first two are *restarts*: [`Navigation::resolve`](crate::Navigation::resolve) waits for what was missing, and
-/// the operation is run again from its beginning. Who runs the operation decides how to wait; the
-/// operation itself knows nothing of it. The third is an error, which passes through.
+/// the operation is run again from its beginning. The caller that runs the operation decides how to wait; the operation
+/// itself knows nothing of it. The third is an error, which passes through.
 #[derive(Debug)]
 #[must_use = "an interrupt must be resolved or passed on"]
 pub enum Interrupt {
@@ -255,7 +255,7 @@ pub enum Interrupt {
     Fatal(Box<PoolError>),
 }
 
-/// An extent that is not in memory, and who said that it exists.
+/// An extent that is not in memory, and the page that referred to it.
 ///
 /// Between the moment when an optimistic reader follows a reference and the moment when the page is read
 /// from storage, the page may have been freed, and what is on storage may be anything. So a miss remembers

@@ -18,36 +18,36 @@ use crate::{
 use std::mem::ManuallyDrop;
 use vellum_base::{Extent, HEADER_BYTES, Lsn, PageId, stamp_lsn};
 
-/// A look at a page that holds nothing: what was read is valid if [`validate`](Self::validate) says so.
+/// An optimistic read of a page, without a latch: what was read is valid if [`validate`](Self::validate) says so.
 #[must_use = "what was read means nothing until it is validated"]
 #[derive(Clone, Copy)]
 pub struct OptimisticGuard<'p> {
     allocator: &'p Allocator,
     page: PageId,
-    /// Kept, so that nobody has to ask the pool for it at each read.
+    /// Kept, so that no read has to compute them.
     bytes: OptimisticBytes<'p>,
     seen: Word,
 }
 
 impl<'p> OptimisticGuard<'p> {
-    /// A look at `page`, which lies within the capacity and was in this state.
+    /// A read of `page`, which lies within the capacity and was in this state.
     #[inline(always)]
     fn new(allocator: &'p Allocator, page: PageId, seen: Word) -> Self {
         Self { allocator, page, bytes: allocator.table().optimistic_bytes(page), seen }
     }
 
-    /// Begins to look at `page`, if it lies within the capacity and can be read as it is: neither evicted nor
+    /// Begins to read `page`, if it lies within the capacity and can be read as it is: neither evicted nor
     /// latched exclusively, and not marked by the clock.
     ///
-    /// That is nearly always so, and every operation does it at every level. So it says no more than that, and
-    /// a caller that is refused finds out why by [`begin`](Self::begin).
+    /// That is nearly always so, and every operation asks it at every level. A caller that is refused finds out why by
+    /// [`begin`](Self::begin).
     #[inline(always)]
     pub(crate) fn look(allocator: &'p Allocator, page: PageId) -> Option<Self> {
         let seen = allocator.table().state_uncounted(page)?.load();
         seen.is_readable().then(|| Self::new(allocator, page, seen))
     }
 
-    /// Looks at a page on which a guard had the token `token`, if its contents are the same still.
+    /// A guard on a page on which an earlier guard had the token `token`, if its contents are still the same.
     #[inline]
     pub(crate) fn reacquire(allocator: &'p Allocator, page: PageId, token: u64) -> Option<Self> {
         let seen = Word(token);
@@ -56,14 +56,14 @@ impl<'p> OptimisticGuard<'p> {
         guard.state().validate(seen).then_some(Self { seen, ..guard })
     }
 
-    /// Begins to look at `page`, which the caller has checked to lie within the capacity, taking the clock's mark
-    /// off it; else gives its state.
+    /// Begins to read `page`, which the caller has checked to lie within the capacity, and takes the clock's mark off
+    /// it. Gives its state if it cannot be read.
     pub(crate) fn begin(allocator: &'p Allocator, page: PageId) -> Result<Self, Word> {
         let table = allocator.table();
         let state = table.state(page);
         let mut now = state.load();
         if now.is_marked() {
-            // Whether this succeeds or another thread changes the word: look again.
+            // Whether this succeeds or another thread changes the word: load it again.
             state.try_unmark(now);
             now = state.load();
         }
@@ -82,20 +82,19 @@ impl<'p> OptimisticGuard<'p> {
         if seen.is_marked() { Ok(Self::new(allocator, page, seen)) } else { Self::begin(allocator, page) }
     }
 
-    /// The state of the page.
     #[inline]
     fn state(&self) -> &'p PageState {
         // SAFETY: a guard begins with a page that lies within the capacity.
         unsafe { self.allocator.table().state_within(self.page) }
     }
 
-    /// Which page it is.
+    /// The page that is read.
     #[inline]
     pub fn id(&self) -> PageId {
         self.page
     }
 
-    /// Its bytes, as they are at the moment of each read.
+    /// The page's bytes, as they are at the moment of each read.
     #[inline]
     pub fn bytes(&self) -> OptimisticBytes<'p> {
         self.bytes
@@ -119,7 +118,7 @@ impl<'p> OptimisticGuard<'p> {
     /// Latches the page exclusively, if it still is what was read.
     ///
     /// # Errors
-    /// [`Interrupt::Conflict`] if it has changed or somebody else holds it; [`Interrupt::Fatal`] if the
+    /// [`Interrupt::Conflict`] if it has changed or another thread holds it; [`Interrupt::Fatal`] if the
     /// pool is open for reading only.
     #[inline(always)]
     pub fn upgrade(self) -> Result<ExclusiveGuard<'p>, Interrupt> {
@@ -154,7 +153,7 @@ impl<'p> OptimisticGuard<'p> {
     }
 }
 
-/// An extent that others may read too, and nobody may change.
+/// An extent that other threads may read too, and none may change.
 #[must_use = "the latch is released at once"]
 pub struct SharedGuard<'p> {
     table: &'p PageTable,
@@ -167,19 +166,19 @@ impl<'p> SharedGuard<'p> {
         Self { table, extent }
     }
 
-    /// Which extent it is.
+    /// The latched extent.
     pub fn extent(&self) -> Extent {
         self.extent
     }
 
-    /// All its bytes, the page header included, as one slice.
+    /// All bytes of the extent, the page header included, as one slice.
     #[inline]
     pub fn page(&self) -> &[u8] {
         // SAFETY: the latch is held shared as long as the guard lives.
         unsafe { self.table.bytes(self.extent) }
     }
 
-    /// Its bytes behind the page header.
+    /// The bytes behind the page header.
     pub fn payload(&self) -> &[u8] {
         self.page().get(HEADER_BYTES..).unwrap_or_default()
     }
@@ -191,7 +190,7 @@ impl Drop for SharedGuard<'_> {
     }
 }
 
-/// An extent that nobody else may read or change.
+/// An extent that no other thread may read or change.
 #[must_use = "the latch is released at once"]
 pub struct ExclusiveGuard<'p> {
     allocator: &'p Allocator,
@@ -216,7 +215,7 @@ impl<'p> ExclusiveGuard<'p> {
         Self { allocator, head: extent.head, pages: extent.pages, contents: Contents::AsRead }
     }
 
-    /// Which extent it is.
+    /// The latched extent.
     #[inline]
     pub fn extent(&self) -> Extent {
         Extent { head: self.head, pages: self.pages }
@@ -226,20 +225,20 @@ impl<'p> ExclusiveGuard<'p> {
         self.contents == Contents::Changed
     }
 
-    /// Its first page, which names it.
+    /// The extent's first page, which names it.
     #[inline]
     pub fn id(&self) -> PageId {
         self.head
     }
 
-    /// All its bytes, the page header included, as one slice.
+    /// All bytes of the extent, the page header included, as one slice.
     #[inline]
     pub fn page(&self) -> &[u8] {
         // SAFETY: the latch is held exclusively as long as the guard lives, and `self` is borrowed shared.
         unsafe { self.allocator.table().bytes(self.extent()) }
     }
 
-    /// All its bytes, to be changed. The first [`HEADER_BYTES`] belong to the pool: if they are changed,
+    /// All bytes of the extent, to be changed. The first [`HEADER_BYTES`] belong to the pool: if they are changed,
     /// the page will be found damaged when it is read again.
     #[inline]
     pub fn page_mut(&mut self) -> &mut [u8] {
@@ -248,12 +247,12 @@ impl<'p> ExclusiveGuard<'p> {
         unsafe { self.allocator.table().bytes_mut(self.extent()) }
     }
 
-    /// Its bytes behind the page header.
+    /// The bytes behind the page header.
     pub fn payload(&self) -> &[u8] {
         self.page().get(HEADER_BYTES..).unwrap_or_default()
     }
 
-    /// Its bytes behind the page header, to be changed.
+    /// The bytes behind the page header, to be changed.
     pub fn payload_mut(&mut self) -> &mut [u8] {
         self.page_mut().get_mut(HEADER_BYTES..).unwrap_or_default()
     }
@@ -263,7 +262,7 @@ impl<'p> ExclusiveGuard<'p> {
         stamp_lsn(self.page_mut(), lsn);
     }
 
-    /// Lets others read, in one step: nobody changes the page in between.
+    /// Turns the latch into a shared one, in one step: no thread changes the page in between.
     pub fn downgrade(self) -> SharedGuard<'p> {
         let this = ManuallyDrop::new(self);
         let table = this.allocator.table();
@@ -271,23 +270,23 @@ impl<'p> ExclusiveGuard<'p> {
         SharedGuard::adopt(table, this.extent())
     }
 
-    /// Gives up the latch and goes on looking at the first page as it is now.
+    /// Gives up the latch and goes on reading the first page optimistically, as it is now.
     #[inline]
     pub fn relax(self) -> OptimisticGuard<'p> {
-        let (allocator, page, seen) = (self.allocator, self.head, self.word_behind());
+        let (allocator, page, seen) = (self.allocator, self.head, self.word_after());
         drop(self);
         OptimisticGuard::new(allocator, page, seen)
     }
 
     /// The word as it will be when the latch is given up, unless the page is changed again before.
     #[inline]
-    fn word_behind(&self) -> Word {
-        self.allocator.table().state(self.head).word_behind(self.is_changed())
+    fn word_after(&self) -> Word {
+        self.allocator.table().state(self.head).word_after(self.is_changed())
     }
 
     /// A miss of `page`, to which this page refers, and will refer when the latch is given up without a change.
     pub(crate) fn miss(&self, page: PageId) -> Miss {
-        Miss { extent: Extent::page(page), referrer: Some((self.head, self.word_behind().0)) }
+        Miss { extent: Extent::page(page), referrer: Some((self.head, self.word_after().0)) }
     }
 
     /// Frees the extent: its space will be used again. The caller has removed every reference to it.
@@ -322,22 +321,22 @@ impl<'p> AllocatedGuard<'p> {
         Self { guard: ManuallyDrop::new(guard) }
     }
 
-    /// Which extent it is.
+    /// The latched extent.
     pub fn extent(&self) -> Extent {
         self.guard.extent()
     }
 
-    /// Its first page, which names it.
+    /// The extent's first page, which names it.
     pub fn id(&self) -> PageId {
         self.guard.head
     }
 
-    /// All its bytes, to be filled. The first [`HEADER_BYTES`] belong to the pool.
+    /// All bytes of the extent, to be filled. The first [`HEADER_BYTES`] belong to the pool.
     pub fn page_mut(&mut self) -> &mut [u8] {
         self.guard.page_mut()
     }
 
-    /// Its bytes behind the page header, to be filled.
+    /// The bytes behind the page header, to be filled.
     pub fn payload_mut(&mut self) -> &mut [u8] {
         self.guard.payload_mut()
     }

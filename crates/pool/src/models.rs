@@ -74,7 +74,7 @@ impl Page {
     fn resident(number: u64) -> Arc<Self> {
         let page = Self { state: PageState::evicted(), contents: [0, 1].map(|_| AtomicU64::new(number)) };
         assert!(page.state.try_exclusive(page.state.load()));
-        assert_eq!(page.state.release_exclusive(false), Wake::Nobody);
+        assert_eq!(page.state.release_exclusive(false), Wake::None);
         Arc::new(page)
     }
 
@@ -215,7 +215,7 @@ model!(
                 // The memory goes.
                 page.write(0);
                 let _ = page.state.release_exclusive_evicted();
-                // Somebody reads the page in again.
+                // The page is read in again.
                 assert!(page.state.try_exclusive(page.state.load()));
                 page.write(7);
                 let _ = page.state.release_exclusive(false);
@@ -255,9 +255,9 @@ fn unlatch(lot: &ParkingLot, state: &PageState, want: Want) {
     lot.wake(PageId(1), wake);
 }
 
-/// One holds the latch in one way; others want it in others. All get it in the end: a lost wake-up is a
+/// One thread holds the latch in one mode; others want it in theirs. All get it in the end: a lost wake-up is a
 /// deadlock, which loom reports.
-fn everybody_gets_the_latch(held: Want, wanted: &'static [Want]) {
+fn all_get_the_latch(held: Want, wanted: &'static [Want]) {
     let shared = Arc::new((ParkingLot::new(), PageState::evicted()));
     assert!(shared.1.try_exclusive(shared.1.load()));
     let _ = shared.1.release_exclusive(false);
@@ -279,16 +279,16 @@ fn everybody_gets_the_latch(held: Want, wanted: &'static [Want]) {
     assert!(shared.1.load().is_unlocked());
 }
 
-model!(no_wake_up_is_lost_behind_an_exclusive_holder, [WakeWithoutLock, SleepWithoutLook], || {
-    everybody_gets_the_latch(Want::Exclusive, &[Want::Exclusive, Want::Shared]);
+model!(no_wake_up_is_lost_after_an_exclusive_holder, [WakeWithoutLock, SleepWithoutLook], || {
+    all_get_the_latch(Want::Exclusive, &[Want::Exclusive, Want::Shared]);
 });
 
-model!(no_wake_up_is_lost_behind_shared_holders, [SilentRelease, WakeWithoutLock, SleepWithoutLook], || {
-    everybody_gets_the_latch(Want::Shared, &[Want::Exclusive, Want::Shared]);
+model!(no_wake_up_is_lost_after_shared_holders, [SilentRelease, WakeWithoutLock, SleepWithoutLook], || {
+    all_get_the_latch(Want::Shared, &[Want::Exclusive, Want::Shared]);
 });
 
 model!(no_wake_up_is_lost_among_writers, [WakeWithoutLock], || {
-    everybody_gets_the_latch(Want::Exclusive, &[Want::Exclusive, Want::Exclusive]);
+    all_get_the_latch(Want::Exclusive, &[Want::Exclusive, Want::Exclusive]);
 });
 
 model!(a_downgrade_wakes_readers, [WakeWithoutLock, SleepWithoutLook], || {
@@ -360,7 +360,7 @@ model!(the_evictor_is_woken_when_it_is_asked_for_memory, [EvictorFence, Reserver
 
 model!(
     an_append_hint_is_never_half_of_one_and_half_of_another,
-    [OneLookAtTheTurn, NoFenceBehindTheTurn],
+    [OneLookAtTheTurn, NoFenceAfterTheTurn],
     || {
         let hint = Arc::new(AppendHint::default());
         hint.set(PageId(1), 1);
@@ -391,8 +391,8 @@ model!(the_evictor_ends_when_it_is_told, [], || {
     evictor.join().unwrap();
 });
 
-/// A page is freed, and becomes the inner page of another's extent, while somebody follows a stale reference
-/// to it. Nobody else touches its memory once the extent has been handed out.
+/// A page is freed, and becomes the inner page of another's extent, while a reader follows a stale reference to it.
+/// Only its new owner touches its memory once the extent has been handed out.
 fn a_page_changes_hands() {
     struct Shared {
         state: PageState,
@@ -435,7 +435,7 @@ fn a_page_changes_hands() {
         thread::yield_now();
     };
     let was = latch();
-    if !planted(Bug::FreedBehindTheLatch) {
+    if !planted(Bug::FreedAfterTheLatch) {
         page.is_head.store(0, Ordering::Release);
     }
     let _ = if was.is_evicted() {
@@ -443,7 +443,7 @@ fn a_page_changes_hands() {
     } else {
         page.state.release_exclusive_clean()
     };
-    if planted(Bug::FreedBehindTheLatch) {
+    if planted(Bug::FreedAfterTheLatch) {
         page.is_head.store(0, Ordering::Release);
     }
     // The allocator claims it as an inner page, and visits it.
@@ -464,13 +464,13 @@ fn a_page_changes_hands() {
 
 model!(
     a_stale_reader_never_touches_a_page_that_changed_hands,
-    [FreedBehindTheLatch, NoVisit],
+    [FreedAfterTheLatch, NoVisit],
     a_page_changes_hands
 );
 
-/// Somebody gives a page up, an event loop begins to read it and turns to something else for good, and another
-/// wants it. It gets it, because it ends the read itself.
-fn somebody_else_ends_the_read() {
+/// A thread gives a page up, an event loop begins to read it and never reaps, and another thread wants the page. That
+/// thread gets it, because it ends the read itself.
+fn another_thread_ends_the_read() {
     struct Shared {
         lot: ParkingLot,
         state: PageState,
@@ -485,7 +485,7 @@ fn somebody_else_ends_the_read() {
     let owner = {
         let shared = shared.clone();
         thread::spawn(move || {
-            // As `Reads::begin` does it. Nobody will ever reap.
+            // As `Reads::begin` does it. No thread will ever reap.
             let begin = |reading: &mut Option<PageId>| *reading = Some(PAGE);
             let early = planted(Bug::LatchBeforeLock) && take(&shared.state);
             let mut reading = queue.lock().unwrap();
@@ -523,7 +523,7 @@ fn take(state: &PageState) -> bool {
 }
 
 model!(
-    nobody_waits_for_an_event_loop_that_looks_elsewhere,
+    no_thread_waits_for_an_event_loop_that_never_reaps,
     [LookBeforeAnnouncing, LatchBeforeLock],
-    somebody_else_ends_the_read
+    another_thread_ends_the_read
 );

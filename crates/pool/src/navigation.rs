@@ -1,7 +1,7 @@
 //! The pool as a pager: how a guard on one page leads to a guard on the next.
 //!
-//! The fast ways come first, and do no more than they must: one look at a state word, one at the parent's. Whatever
-//! refuses them is looked at closely.
+//! The fast ways come first, and load two words only: the child's state and the parent's. The slow ways find out why a
+//! page is refused.
 
 use crate::{
     error::{Fault, Interrupt, Miss, PoolError},
@@ -22,12 +22,11 @@ use vellum_vm::AlignedBuffer;
 const PREFETCH_LINES: usize = 6;
 
 impl Pool {
-    /// Waits for whatever made an optimistic look impossible.
+    /// The interrupt of a read that cannot begin.
     fn look_failed(&self, page: PageId, now: Word, miss: Miss) -> Interrupt {
         if now.is_evicted() { Interrupt::Miss(miss) } else { Interrupt::Conflict(page) }
     }
 
-    /// A page that something refers to, if it lies within the capacity.
     #[inline]
     fn within(&self, page: PageId) -> bool {
         page.0 < self.table().capacity_pages()
@@ -38,7 +37,7 @@ impl Pool {
         PoolError::Corruption { extent: Extent::page(referrer), fault: Fault::Reference(page.0) }.into()
     }
 
-    /// Fetches the first lines of a page, which a look at it will need, all at once. The page need not even exist.
+    /// Fetches the first lines of a page, which a read will need, all at once. The page need not even exist.
     #[inline(always)]
     fn prefetch_lines(&self, page: PageId) {
         let start = self.table().address_of_any(page);
@@ -74,7 +73,7 @@ impl Pool {
         self.follow(&parent, page, OptimisticGuard::begin(self.allocator(), page))
     }
 
-    /// What a look at `page`, to which the parent refers, comes to.
+    /// The outcome of a read of `page`, to which the parent refers.
     #[inline]
     fn follow<'p>(
         &'p self,
@@ -201,8 +200,8 @@ impl Navigation for Pool {
             return Err(Interrupt::Conflict(extent.head));
         }
         let guard = SharedGuard::adopt(self.table(), extent);
-        // The latch keeps the extent from being freed; whether it still was what the parent refers to when
-        // it was latched, the parent tells.
+        // The latch keeps the extent from being freed. The parent tells whether it still referred to it when it was
+        // latched.
         parent.validate()?;
         if !self.allocator().storage().is_allocated(extent) {
             return Err(PoolError::not_allocated(extent).into());

@@ -18,7 +18,7 @@ pub trait LogBarrier: Send + Sync {
     /// Returns once everything up to `lsn` is durable.
     ///
     /// # Errors
-    /// The pages are not written, and the error is reported to whoever needed their room.
+    /// The pages are not written, and the error is reported to the thread that needed their room.
     fn make_durable(&self, lsn: Lsn) -> io::Result<()>;
 }
 
@@ -131,7 +131,7 @@ impl PoolOptions {
     }
 
     /// Whether a thread of the pool keeps free pages ready, and memory for up to 4 MiB of pages to come while the
-    /// file grows. Default true; without it whoever needs room makes it.
+    /// file grows. Default true; without it a thread that needs room makes it.
     #[must_use]
     pub fn background_eviction(mut self, background: bool) -> Self {
         self.background_eviction = background;
@@ -139,11 +139,11 @@ impl PoolOptions {
     }
 
     /// Whether runs of pages that stay in memory are moved into huge pages, by the thread of
-    /// [`background_eviction`](Self::background_eviction) while no more than 4096 pages a second are read from storage, written
-    /// to it, allocated and evicted, all together. Pages in memory may be changed meanwhile; whoever touches a run that is being moved waits for
-    /// milliseconds, so while other threads of the process are busy, only one fiftieth of the time is spent on it. With nothing to
-    /// do, the thread looks every 30 seconds. A file that grows gets huge pages from the start where they cost less than
-    /// small ones. Default true; see
+    /// [`background_eviction`](Self::background_eviction) while no more than 4096 pages a second are read from storage,
+    /// written to it, allocated and evicted, all together. Pages in memory may be changed meanwhile; a thread that
+    /// touches a run that is being moved waits for milliseconds, so while other threads of the process are busy, only
+    /// one fiftieth of the time is spent on it. With nothing to do, the thread looks every 30 seconds. A file that
+    /// grows gets huge pages from the start where they cost less than small ones. Default true; see
     /// [`PoolStatistics::pages_huge`](crate::PoolStatistics::pages_huge).
     #[must_use]
     pub fn huge_pages(mut self, huge_pages: bool) -> Self {

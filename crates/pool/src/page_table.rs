@@ -1,7 +1,7 @@
 //! The page table: where pages live, what state each is in, and the memory behind them.
 //!
 //! It owns the mapping of the pages, the array of their states, the parking lot in which threads wait for latches, and
-//! what gives memory back to the system. It knows nobody above it: not which pages are allocated, nor how many may be
+//! what gives memory back to the system. It knows no layer above it: not which pages are allocated, nor how many may be
 //! in memory, nor how they come there.
 //!
 //! # Invariants
@@ -10,7 +10,7 @@
 //! - Of an extent only the head's state is used.
 //!
 //! # Lock order
-//! A bucket of the parking lot is locked for no other.
+//! No lock is taken while a bucket of the parking lot is locked.
 
 use crate::{
     page::huge_runs::HugeRuns,
@@ -25,7 +25,7 @@ use std::{ops::Range, time::Duration};
 use vellum_base::{Extent, PAGE_SIZE, PageId};
 use vellum_vm::{Collapse, Mapping, PageRange, ReleaseMethod, Releaser, VmError};
 
-/// How often a latch is looked at before the thread goes to sleep: about as long as a short critical
+/// How often a thread loads the state word before it sleeps: about as long as a short critical
 /// section takes.
 const SPINS: u32 = 100;
 
@@ -40,7 +40,7 @@ pub(crate) struct PageTable {
     base: *mut u8,
     states: *const PageState,
     capacity_pages: u64,
-    /// The capacity again; or 0 if hits are counted, so that looks at pages take the way on which they are.
+    /// The capacity again; or 0 if hits are counted, so that reads take the way that counts them.
     pages_uncounted: u64,
     count_hits: bool,
     /// What the whole pool counts: kept here, where every layer can reach it.
@@ -91,7 +91,6 @@ impl PageTable {
         })
     }
 
-    /// How many pages there can be.
     #[inline]
     pub(crate) fn capacity_pages(&self) -> u64 {
         self.capacity_pages
@@ -107,18 +106,17 @@ impl PageTable {
         self.count_hits
     }
 
-    /// How memory is given back.
     pub(crate) fn release_method(&self) -> ReleaseMethod {
         self.releaser.method()
     }
 
-    /// Whether a page that is written to gets memory by itself. The device maps small pages only, and none but those
-    /// that are asked for.
+    /// Whether a page that is written to gets memory by itself. The device of exmap maps small pages only, and none but
+    /// those that are asked for.
     pub(crate) fn faults_bring_memory(&self) -> bool {
         self.releaser.method() != ReleaseMethod::Exmap
     }
 
-    /// The state of a page, if it lies within the capacity and looks at it need not be counted.
+    /// The state of a page, if it lies within the capacity and hits are not counted.
     #[inline(always)]
     pub(crate) fn state_uncounted(&self, page: PageId) -> Option<&PageState> {
         // SAFETY: it lies within the capacity.
@@ -148,7 +146,6 @@ impl PageTable {
         unsafe { &*self.states.add(page.0 as usize) }
     }
 
-    /// Where a page lives.
     #[inline]
     pub(crate) fn address(&self, page: PageId) -> *mut u8 {
         debug_assert!(page.0 < self.capacity_pages);
@@ -202,7 +199,7 @@ impl PageTable {
         unsafe { std::slice::from_raw_parts_mut(self.address(extent.head), extent.bytes()) }
     }
 
-    /// Latches a page exclusively, in memory or not, if nobody holds it at this moment; gives the word that it had.
+    /// Latches a page exclusively, in memory or not, if no thread holds it at this moment; gives the word that it had.
     pub(crate) fn try_latch(&self, page: PageId) -> Option<Word> {
         let state = self.state(page);
         let now = state.load();
@@ -221,7 +218,6 @@ impl PageTable {
         self.wake(page, self.state(page).release_exclusive_evicted());
     }
 
-    /// Gives up a shared latch.
     pub(crate) fn unlatch_shared(&self, page: PageId) {
         self.wake(page, self.state(page).release_shared());
     }
@@ -248,8 +244,8 @@ impl PageTable {
     /// Waits a little until the readers of a page may have gone. They may also stay for long and have nothing to do
     /// with what failed, so this does not wait until they have.
     pub(crate) fn wait_for_readers(&self, page: PageId) {
-        let nobody = || CooperativeCompletion::NotReading;
-        self.park(page, Want::Exclusive, Some(READERS_WAIT_MAX), nobody);
+        let not_reading = || CooperativeCompletion::NotReading;
+        self.park(page, Want::Exclusive, Some(READERS_WAIT_MAX), not_reading);
     }
 
     fn park(
@@ -327,7 +323,7 @@ impl PageTable {
         PageRange { address: self.address(extent.head), bytes: extent.bytes() }
     }
 
-    /// Fetches memory for pages that nobody uses yet. Returns whether the system could.
+    /// Fetches memory for pages that are not in use yet. Returns whether the system could.
     pub(crate) fn populate(&self, first: PageId, pages: u64) -> bool {
         self.pages.populate(first.offset() as usize, pages as usize * PAGE_SIZE)
     }

@@ -32,20 +32,20 @@ use std::collections::VecDeque;
 use vellum_base::{Bytes, Extent, Lsn, PAGE_SIZE, PageId, PageKind};
 use vellum_vm::AlignedBuffer;
 
-/// A guard that holds nothing: see [`OptimisticGuard`](crate::OptimisticGuard).
+/// A guard that holds no latch: see [`OptimisticGuard`](crate::OptimisticGuard).
 pub trait OptimisticPage: Copy {
-    /// Its bytes.
+    /// The page's bytes.
     type View: Bytes;
-    /// What it becomes by [`upgrade`](Self::upgrade).
+    /// The guard that [`upgrade`](Self::upgrade) gives.
     type Exclusive: ExclusivePage;
 
-    /// Which page it is.
+    /// The page, or the first of an extent.
     fn id(&self) -> PageId;
 
-    /// Stands for what the page holds at the moment: see [`Navigation::reacquire`].
+    /// Identifies what the page holds at the moment: see [`Navigation::reacquire`].
     fn token(&self) -> u64;
 
-    /// Its bytes, as they are at the moment of each read.
+    /// The page's bytes, as they are at the moment of each read.
     fn bytes(&self) -> Self::View;
 
     /// Whether all that was read so far belongs to one state of the page.
@@ -69,7 +69,7 @@ pub trait SharedPage {
 
 /// An exclusive guard on an extent: see [`ExclusiveGuard`](crate::ExclusiveGuard).
 pub trait ExclusivePage {
-    /// Which page it is.
+    /// The page, or the first of an extent.
     fn id(&self) -> PageId;
 
     /// All bytes of the extent.
@@ -84,10 +84,10 @@ pub trait ExclusivePage {
 
 /// A guard on a new extent that is freed unless kept: see [`AllocatedGuard`](crate::AllocatedGuard).
 pub trait AllocatedPage {
-    /// What it becomes.
+    /// The guard that [`keep`](Self::keep) gives.
     type Exclusive: ExclusivePage;
 
-    /// Which page it is.
+    /// The page, or the first of an extent.
     fn id(&self) -> PageId;
 
     /// All bytes of the extent, to be filled; the page header excepted.
@@ -100,7 +100,7 @@ pub trait AllocatedPage {
 /// An extent that is written from its beginning to its end, past the pool: see
 /// [`ExtentStream`](crate::ExtentStream).
 pub trait ExtentWriter {
-    /// Writes the next bytes. What comes first stands right behind the page header.
+    /// Writes the next bytes. The first bytes stand right behind the page header.
     ///
     /// # Errors
     /// If they cannot be written, or do not fit into the extent.
@@ -116,8 +116,8 @@ pub trait ExtentWriter {
 /// Single pages that are written one after the other, consecutive on storage: see
 /// [`PageStream`](crate::PageStream).
 pub trait PageWriter {
-    /// Writes the next page: `fill` is given its bytes, zeroes behind the page header, which it leaves alone. Nobody
-    /// else sees the page before [`settle`](Self::settle).
+    /// Writes the next page: `fill` is given its bytes, zeroes behind the page header, which it leaves alone. No other
+    /// thread sees the page before [`settle`](Self::settle).
     ///
     /// # Errors
     /// If there is no room for it or an earlier page could not be written, and what `fill` returns. Nothing more
@@ -127,15 +127,15 @@ pub trait PageWriter {
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
     ) -> Result<PageId, E>;
 
-    /// Fetches bytes of the page that will probably be the next into the processor's cache, to be written: for whoever
-    /// gathers its contents meanwhile. With its beginning goes what is needed beside it. Waits for nothing, and does
-    /// nothing that a program can see.
+    /// Fetches bytes of the page that will probably be the next into the processor's cache, to be written, while the
+    /// caller gathers its contents. From the beginning of the page, also what writing it needs beside it. Waits for
+    /// nothing, and does nothing that a program can see.
     fn prefetch_next(&self, at: usize, bytes: usize);
 
     /// Takes over an extent that was allocated for the same purpose: it is freed with the pages.
     fn adopt(&mut self, extent: Extent);
 
-    /// Waits until all pages can be read by whoever has a reference to them.
+    /// Waits until all pages can be read by every thread that has a reference to them.
     ///
     /// # Errors
     /// If one could not be written.
@@ -145,15 +145,15 @@ pub trait PageWriter {
     fn keep(self);
 }
 
-/// What became of the wish to read an extent.
+/// The outcome of an attempt to begin a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[must_use = "unless it has begun, somebody must try again"]
+#[must_use = "unless the read has begun, the caller must try again"]
 pub enum Begun {
-    /// It is being read, and will be among what [`Misses::reap`] gives.
+    /// The extent is being read, and will be among what [`Misses::reap`] gives.
     Reading,
-    /// There is nothing to read: it is in memory, or the reference was stale. Try the operation again.
+    /// There is nothing to read: the extent is in memory, or the reference was stale. Try the operation again.
     Ready,
-    /// Another thread has latched it, perhaps to read it. Try the operation again later.
+    /// Another thread has latched the extent, perhaps to read it. Try the operation again later.
     Latched,
     /// As many reads are under way as may be, or there is no memory that could be had without waiting.
     NoRoom,
@@ -164,7 +164,7 @@ pub enum Begun {
 pub struct FinishedRead {
     /// The first page of what was read.
     pub page: PageId,
-    /// Why it is not in memory, if it is not.
+    /// Why the extent is not in memory, if it is not.
     pub result: Result<(), PoolError>,
 }
 
@@ -174,24 +174,24 @@ pub trait Misses {
     /// How many reads were begun and not given back by [`reap`](Self::reap) yet.
     fn under_way(&self) -> usize;
 
-    /// Begins to read what is missing, if that can be done without waiting. The device may hear of it only at the next
-    /// [`flush`](Self::flush) or [`reap`](Self::reap).
+    /// Begins to read what is missing, if that can be done without waiting. The request may reach the device only at
+    /// the next [`flush`](Self::flush) or [`reap`](Self::reap).
     ///
     /// # Errors
     /// If it is not allocated, or larger than the pool.
     fn begin(&mut self, miss: &Miss) -> Result<Begun, PoolError>;
 
-    /// Begins to read single pages that will be wanted soon, neighbours by one request, and returns how many
-    /// requests there are: so many will be among what [`reap`](Self::reap) gives. Pages that are in memory, are latched, or
-    /// are not allocated are left out; so is what finds no memory at once. What comes is the first to go again.
+    /// Begins to read single pages that will be wanted soon, neighbours by one request, and returns how many requests
+    /// there are: so many will be among what [`reap`](Self::reap) gives. Pages that are in memory, are latched, or are
+    /// not allocated are left out; so is what finds no memory at once. What is read is the first to be evicted again.
     fn begin_read_ahead(&mut self, pages: &[PageId]) -> usize;
 
     /// If memory is short, evicts pages of `passed`, from its beginning and until about `wanted` are free beyond what
-    /// should be, and takes them out: single pages that were read ahead and have been used. What somebody else has
-    /// come to use meanwhile stays in memory.
+    /// should be, and takes them out: single pages that were read ahead and have been used. What another thread has
+    /// used meanwhile stays in memory.
     fn give_up(&mut self, passed: &mut VecDeque<PageId>, wanted: usize);
 
-    /// Lets the device begin.
+    /// Submits what was begun to the device.
     fn flush(&mut self);
 
     /// Appends the reads that are over to `finished`; waits for one if asked to, unless none is under way.
@@ -229,7 +229,7 @@ pub trait Navigation: Send + Sync {
     fn root(&self, page: PageId) -> Result<Self::Optimistic<'_>, Interrupt>;
 
     /// Goes from a page to the one that it refers to at byte `place`, a multiple of 8. Both are valid at one
-    /// moment in between: the parent is validated after the child's look began.
+    /// moment in between: the parent is validated after the read of the child began.
     ///
     /// # Errors
     /// The interrupts of the restart protocol; a reference that leads nowhere is [`PoolError::Corruption`].
@@ -252,8 +252,7 @@ pub trait Navigation: Send + Sync {
         self.child(parent, place)
     }
 
-    /// [`child`](Self::child) for a thread that comes by once and will not come again: the look does not keep the
-    /// child in memory.
+    /// [`child`](Self::child) for a thread that will not come again: its read does not keep the child in memory.
     ///
     /// # Errors
     /// As for `child`.
@@ -265,7 +264,7 @@ pub trait Navigation: Send + Sync {
         self.child(parent, place)
     }
 
-    /// The same from a parent that is latched exclusively.
+    /// [`child`](Self::child) of a parent that is latched exclusively.
     ///
     /// # Errors
     /// As for [`child`](Self::child). A miss must be resolved with the parent's latch released.
@@ -275,23 +274,23 @@ pub trait Navigation: Send + Sync {
         place: usize,
     ) -> Result<Self::Optimistic<'p>, Interrupt>;
 
-    /// Looks at a page on which a guard had the token `token`, if the page is in memory and was not changed since. By
-    /// default it never is.
+    /// A guard on a page on which an earlier guard had the token `token`, if the page is in memory and was not changed
+    /// since. By default none.
     #[inline]
     fn reacquire(&self, _page: PageId, _token: u64) -> Option<Self::Optimistic<'_>> {
         None
     }
 
-    /// Gives up the latch on a page and goes on looking at it as it is now.
+    /// Gives up the latch on a page and goes on reading it optimistically, as it is now.
     fn relax<'p>(&'p self, guard: Self::Exclusive<'p>) -> Self::Optimistic<'p>;
 
     /// Fetches bytes of a page that will be read soon into the processor's cache, and waits for none of it; from the
-    /// beginning of the page also what a look at it needs beside it. Does nothing that a program can see, whatever the
-    /// page; nothing at all by default.
+    /// beginning of the page also what a read needs beside it. Does nothing that a program can see, whatever the page;
+    /// nothing at all by default.
     #[inline]
     fn prefetch(&self, _page: PageId, _at: usize, _bytes: usize) {}
 
-    /// Latches an extent shared to which `parent`, just read, refers; the parent is validated after it.
+    /// Latches shared an extent to which `parent`, just read, refers; the parent is validated after it.
     ///
     /// # Errors
     /// The interrupts of the restart protocol.
@@ -301,7 +300,7 @@ pub trait Navigation: Send + Sync {
         extent: Extent,
     ) -> Result<Self::Shared<'p>, Interrupt>;
 
-    /// Latches an extent shared that the caller knows to exist, waiting if need be.
+    /// Latches shared an extent that the caller knows to exist, waiting if need be.
     ///
     /// # Errors
     /// If it cannot be read in.
@@ -359,7 +358,7 @@ pub trait Navigation: Send + Sync {
     }
 }
 
-/// New extents, and such as nothing refers to any more.
+/// Allocating extents, and freeing those to which nothing refers any more.
 pub trait Allocation: Navigation {
     /// The guard on a new extent.
     type Allocated<'p>: AllocatedPage<Exclusive = Self::Exclusive<'p>>
@@ -372,8 +371,8 @@ pub trait Allocation: Navigation {
     /// If the file cannot grow or the pool has no room.
     fn allocate(&self, pages: u32, kind: PageKind) -> Result<Self::Allocated<'_>, PoolError>;
 
-    /// Frees an extent to which nothing refers any more, without reading it in. If somebody still reads it,
-    /// this does not wait: it is freed later.
+    /// Frees an extent to which nothing refers any more, without reading it in. While a thread still reads it, this
+    /// does not wait: the extent is freed later.
     ///
     /// # Errors
     /// If it is not allocated as such.
@@ -402,7 +401,7 @@ pub trait AsynchronousReads: Navigation {
     /// If the system refuses what that takes.
     fn misses(&self, depth: usize) -> Result<Self::Misses<'_>, PoolError>;
 
-    /// Whether somebody holds a page exclusively at this moment, so that looking at it fails. A hint: by default, no.
+    /// Whether a thread holds a page exclusively at this moment, so that reading it fails. A hint: by default, no.
     fn is_latched(&self, _page: PageId) -> bool {
         false
     }
@@ -413,7 +412,7 @@ pub trait AsynchronousReads: Navigation {
     }
 }
 
-/// What is larger than memory, or comes in its order: written and read past the pool.
+/// Extents and pages that are written in order or read in parts, past the pool.
 pub trait Streams: Navigation {
     /// The writer of an extent that need not fit into memory.
     type Stream<'p>: ExtentWriter
@@ -462,9 +461,10 @@ pub trait ChangeRecords {
     /// Whether changes are recorded. If not, nothing is gathered for that, and nothing below is called.
     const RECORDS: bool = false;
 
-    /// Reserves the place of a record that is `bytes` long, and gives its number, which is greater than those of all records
-    /// before. All pages that the change is about are latched, so for each page the order of the numbers is that of its
-    /// changes. It cannot fail, because the pages have been changed; a log that has failed says so to whoever waits for it.
+    /// Reserves the place of a record that is `bytes` long, and gives its number, which is greater than those of all
+    /// records before. All pages that the change is about are latched, so for each page the order of the numbers is
+    /// that of its changes. It cannot fail, because the pages have been changed; a log that has failed says so to the
+    /// threads that wait for it.
     fn reserve_record(&self, _bytes: usize) -> Lsn {
         Lsn(0)
     }

@@ -30,7 +30,7 @@ use vellum_vm::{CreateMode, DiskFile, File, FileOptions, PageMemory, PageMemoryO
 
 /// A file of pages, of which as many are in memory as the limit allows. See the [crate](crate).
 ///
-/// Shared by threads; every method may be called from any.
+/// Threads share it; any of them may call every method.
 pub struct Pool {
     // Dropped first: the thread ends before the mapping goes.
     background: Option<BackgroundThread>,
@@ -72,8 +72,8 @@ impl Pool {
         Ok((Self::create_in(file, path, options)?, true))
     }
 
-    /// Makes a file on disk a pool's, or removes it if that fails: it holds nothing then, and would be in the way. Nobody
-    /// else can have it while it is locked.
+    /// Makes a file on disk a pool's, or removes it if that fails: it holds nothing then, and would be in the way. No
+    /// other process can open it while it is locked.
     fn create_in(file: Arc<DiskFile>, path: &Path, options: &PoolOptions) -> Result<Self, PoolError> {
         Self::create_on(file.clone(), options).inspect_err(|_| {
             if file.was_created() {
@@ -247,8 +247,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Begins to look at a page that is known to exist. Most code goes through [`Navigation::run`] and wants
-    /// [`Navigation::root`], which this is.
+    /// Begins an optimistic read of a page that is known to exist: [`Navigation::root`], which most code calls within
+    /// [`Navigation::run`].
     ///
     /// # Errors
     /// The interrupts of the restart protocol.
@@ -256,7 +256,7 @@ impl Pool {
         self.root(page)
     }
 
-    /// Latches an extent shared, reading it in if need be; waits for who holds it exclusively.
+    /// Latches an extent shared, reading it in if need be; waits while a thread holds it exclusively.
     ///
     /// Readers that come one after another can keep a writer waiting.
     ///
@@ -267,7 +267,7 @@ impl Pool {
         Ok(SharedGuard::adopt(self.table(), extent))
     }
 
-    /// Latches an extent exclusively, reading it in if need be; waits for who holds it.
+    /// Latches an extent exclusively, reading it in if need be; waits while a thread holds it.
     ///
     /// # Errors
     /// As for [`shared`](Self::shared); and if the file is open for reading only.
@@ -295,7 +295,7 @@ impl Pool {
 
     /// Shows every allocated extent to `visit`, in ascending order: the superblocks, the space map if the
     /// file has not been changed since it was opened, and what the application allocated. What was
-    /// [discarded](crate::Allocation::discard) while somebody still read it is free, and not shown.
+    /// [discarded](crate::Allocation::discard) while a thread still read it is free, and not shown.
     pub fn for_each_extent(&self, visit: impl FnMut(Extent)) {
         self.allocator.for_each_extent(visit);
     }
@@ -347,8 +347,8 @@ impl Pool {
         self.allocator.budget().limit()
     }
 
-    /// Writes everything, makes it durable and marks the file as cleanly closed. The pool can be used on;
-    /// the next change marks the file as in use again.
+    /// Writes everything, makes it durable and marks the file as cleanly closed. The pool remains usable; the next
+    /// change marks the file as in use again.
     ///
     /// # Errors
     /// If something cannot be written: it is still in memory then, and may be tried again. After a failed

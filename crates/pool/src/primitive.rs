@@ -29,7 +29,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) enum Bug {
     /// Nothing orders taking the exclusive latch before what is written under it.
     NoReleaseFence,
-    /// Nothing orders what was read before the second look at the word.
+    /// Nothing orders what was read before the second load of the word.
     NoAcquireFence,
     /// Giving up the exclusive latch does not publish what was written under it.
     RelaxedRelease,
@@ -39,30 +39,30 @@ pub(crate) enum Bug {
     VersionStaysAtEviction,
     /// An upgrade takes the latch whatever the version.
     BlindUpgrade,
-    /// The last shared holder clears the waiting bit and wakes nobody.
+    /// The last shared holder clears the waiting bit and wakes no thread.
     SilentRelease,
-    /// Whoever wakes does not take the bucket's lock.
+    /// The waking thread does not take the bucket's lock.
     WakeWithoutLock,
-    /// A sleeper does not look again once it has the bucket's lock.
+    /// A sleeper does not check the word again once it has the bucket's lock.
     SleepWithoutLook,
     /// A sleeper looks at the queues before it announces that it waits.
     LookBeforeAnnouncing,
     /// A page is latched for a queue before the queue is locked. Only the model of `io::miss_queue` has it.
     LatchBeforeLock,
-    /// Two may insert into the same slot.
+    /// Two threads may insert into the same slot.
     InsertWithoutExchange,
     /// A search ends at the first empty slot, as if nothing were ever removed.
     RemoveStopsAtEmpty,
     /// Nothing orders the evictor's "I sleep" before its look at the count.
     EvictorFence,
-    /// Nothing orders the count before the look whether the evictor sleeps.
+    /// Nothing orders the count before the check whether the evictor sleeps.
     ReserverFence,
     /// A page ceases to be a head only after its latch is given up. Only the model of `space` has it.
-    FreedBehindTheLatch,
-    /// An append hint is believed whatever happened while it was read.
+    FreedAfterTheLatch,
+    /// An append hint is accepted whatever happened while it was read.
     OneLookAtTheTurn,
     /// Nothing orders an append hint's odd turn before its words.
-    NoFenceBehindTheTurn,
+    NoFenceAfterTheTurn,
     /// What is left in memory of an inner page is not dropped. Only the model of `space` has it.
     NoVisit,
 }

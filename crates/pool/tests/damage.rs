@@ -336,7 +336,7 @@ fn damage_behind_a_stale_reference_is_no_error() {
     assert!(matches!(pool.run(look), Err(PoolError::Corruption { .. })));
 }
 
-/// The child of a latched page that is missed, and is gone when it is looked for, because somebody else changes the
+/// The child of a latched page that is missed, and is gone when it is looked for, because another thread changes the
 /// page at that moment.
 #[test]
 fn a_child_that_is_gone_while_its_parent_is_being_changed_is_no_damage() {

@@ -244,7 +244,7 @@ fn each_fault_is_survived(what: &str, plant: fn(&SimulatedFile, u64)) {
             poisoned += 1;
             assert!(matches!(last, Err(PoolError::Sync(_))), "{}: {last:?}", context());
             drop(pool);
-            // The sync may have failed behind the superblock that says "closed".
+            // The sync may have failed after the superblock that says "closed".
             assert_open_shows_a_checkpoint(&file, &progress, &context());
             continue;
         }

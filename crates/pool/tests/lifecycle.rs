@@ -63,7 +63,7 @@ fn what_was_only_freed_stays_free_after_the_close() {
 }
 
 #[test]
-fn what_is_freed_while_somebody_reads_it_is_not_shown_and_is_freed_later() {
+fn what_is_freed_while_a_thread_reads_it_is_not_shown_and_is_freed_later() {
     let (file, [single, triple]) = two_extents();
     let pool = open(&file);
     let shown = || {
@@ -241,7 +241,7 @@ fn a_free_too_many_is_counted_and_changes_nothing() {
     let (file, [single, triple]) = two_extents();
     let pool = open(&file);
     let refused = |statistics: PoolStatistics| statistics.frees_refused;
-    // Somebody looked at the page before it was freed, the other way round than `child` does it.
+    // A thread read the page before it was freed, the other way round than `child` does it.
     let stale = pool.run(|| pool.root(single.head)).unwrap();
     pool.exclusive(single).unwrap().free();
     assert!(stale.upgrade().is_err());
@@ -320,7 +320,7 @@ fn what_a_forgotten_stream_had_claimed_is_free_when_the_file_is_opened_again() {
 }
 
 #[test]
-fn what_is_freed_twice_while_somebody_reads_it_is_freed_once() {
+fn what_is_freed_twice_while_a_thread_reads_it_is_freed_once() {
     let (file, [_, triple]) = two_extents();
     let pool = open(&file);
     let reader = pool.shared(triple).unwrap();

@@ -207,7 +207,7 @@ impl<'a> Stress<'a> {
         let extent = fresh.extent();
         write(extent, self.number(), fresh.payload_mut());
         if self.rng.random_ratio(1, 10) {
-            // Nobody wants it after all.
+            // It is not wanted after all.
             return drop(fresh);
         }
         drop(fresh.keep());

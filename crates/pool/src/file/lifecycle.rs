@@ -1,5 +1,5 @@
-//! A file's life: created, opened, marked as in use before its first change, closed cleanly. Here are its bytes: what is
-//! written to a new file, and what makes an existing one fit to be opened. `storage` is the open file.
+//! A file's life: created, opened, marked as in use before its first change, closed cleanly. This module writes a new
+//! file's first bytes and decides whether an existing one can be opened; `storage` is the open file.
 //!
 //! The superblocks say "in use" from before the first change until everything is written and the space map
 //! with it. A file that says so when it is opened was not closed: some of its pages are from one
@@ -86,8 +86,8 @@ pub(crate) fn create(file: &dyn File, application: &str) -> Result<Superblock, P
     Ok(superblock)
 }
 
-/// Whether a file holds nothing: it is empty, or whoever began to create it was interrupted before both
-/// superblocks were written for the first time.
+/// Whether a file holds nothing: it is empty, or its creation was interrupted before both superblocks were written for
+/// the first time.
 pub(crate) fn is_unfinished(file: &dyn File, application: &str) -> Result<bool, PoolError> {
     let size = file.size().map_err(|source| PoolError::Read { extent: Extent::page(PageId(0)), source })?;
     if size != SUPERBLOCKS * PAGE_SIZE as u64 {
@@ -110,7 +110,7 @@ pub(crate) fn is_unfinished(file: &dyn File, application: &str) -> Result<bool, 
 /// What an existing file turned out to be.
 pub(crate) struct Opened {
     pub(crate) superblock: Superblock,
-    /// The other copy is damaged; the file can be used, and its owner should know.
+    /// The copy that is damaged, if one is: the file can be used, and its owner should know.
     pub(crate) damaged_superblock: Option<PageId>,
 }
 
@@ -130,7 +130,7 @@ fn find_superblocks(file: &dyn File) -> Result<Found, PoolError> {
     let mut perhaps_too_new = None;
     let mut failure = None;
     for page in (0..SUPERBLOCKS).map(PageId) {
-        // A superblock that cannot be read is as good as a damaged one, if the other can. One beyond the end
+        // A superblock that cannot be read counts as a damaged one, if the other can. One beyond the end
         // of a file that was cut says nothing.
         let decoded = read_buffer(file, Extent::page(page)).map(|buffer| Superblock::decode(&buffer, page));
         let beyond = matches!(&decoded, Err(PoolError::Read { source, .. })

@@ -1,4 +1,4 @@
-//! The file: its superblocks, what makes it one of ours, and what is open of it.
+//! The file: its superblocks, how it is created and checked, and the open file.
 
 pub(crate) mod lifecycle;
 pub(crate) mod outage;

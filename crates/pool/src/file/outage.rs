@@ -1,7 +1,7 @@
-//! What cannot be done to the file for a while: a disk is full, a quota used up, a device failing.
+//! Failures to write that last for a while: a full disk, a quota that is used up, a failing device.
 //!
 //! An attempt that failed is likely to fail again, and takes time that others wait for. So it is repeated only when
-//! [`PART`] times as long has passed, and until then whoever asks for it is told how it failed.
+//! [`PART`] times as long has passed, and until then its callers get the error of the last one.
 //!
 //! While pages cannot be written, nothing is changed: what is changed cannot leave memory, and would take the room
 //! that readers need (see `Evictor::admit_changes`).
@@ -42,7 +42,7 @@ impl Failure {
     }
 }
 
-/// The same error once more, for somebody else who waits.
+/// The same error once more, for another thread that waits.
 pub(crate) fn copy_of(error: &io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(number) => io::Error::from_raw_os_error(number),
@@ -69,7 +69,7 @@ impl Outage {
     /// Whether most writes failed when they were tried last.
     #[inline]
     pub(crate) fn lasts(&self) -> bool {
-        // Relaxed: what depends on it is only how soon somebody tries again.
+        // Relaxed: only how soon an attempt is repeated depends on it.
         self.lasts.load(Ordering::Relaxed)
     }
 
@@ -93,7 +93,7 @@ impl Outage {
         }
     }
 
-    /// The error that whoever needs a write is told while it lasts.
+    /// The error of every operation that needs a write while the outage lasts.
     pub(crate) fn error(&self) -> Option<PoolError> {
         if !self.lasts() {
             return None;

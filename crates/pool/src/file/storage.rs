@@ -1,7 +1,7 @@
 //! The open file: what is allocated in it, how far it has grown, and what its superblocks say.
 //!
-//! Space on storage is claimed and freed here; who may do so, and when, is the concern of the layers above, which hold the
-//! latches that `space` asks for.
+//! Space on storage is claimed and freed here. The layers above, which hold the latches that `space` asks for, decide
+//! when.
 //!
 //! # Invariants
 //! - The superblocks on storage say "in use" before anything else is written.
@@ -41,7 +41,7 @@ pub(crate) struct Storage {
     space_map_head: AtomicU64,
     /// The superblock on storage says "in use": set before the first page is written.
     marked_in_use: AtomicBool,
-    /// That, and nothing else speaks against changes.
+    /// The same, and no outage or failed sync forbids changes.
     changes_admitted: AtomicBool,
     /// Whether pages can be written.
     outage: Outage,
@@ -115,8 +115,8 @@ impl Storage {
         head.0 < SUPERBLOCKS || head.0 == self.space_map_head.load(Ordering::Relaxed)
     }
 
-    /// Claims room for an extent; see [`SpaceMap::allocate`]. Where the file ends after that, if it grows, `grown` is told
-    /// with the map locked.
+    /// Claims room for an extent; see [`SpaceMap::allocate`]. If the file grows, `grown` is given its new end, with the
+    /// map locked.
     ///
     /// # Errors
     /// If the file cannot grow; nothing is claimed then.
@@ -191,7 +191,7 @@ impl Storage {
         Ok(())
     }
 
-    /// The next change has to ask again.
+    /// Makes the next change ask again.
     pub(crate) fn suspend_changes(&self) {
         self.changes_admitted.store(false, Ordering::Release);
     }
@@ -322,8 +322,7 @@ impl Storage {
         }
     }
 
-    /// Gives the place of a space map to others. Nobody latches what is the pool's own, and it remains so until it is
-    /// free.
+    /// Frees the place of a space map. No thread latches what is the pool's own, and it remains so until it is free.
     fn free_space_map(&self, extent: Extent) {
         self.space.free(extent);
         self.space_map_head.store(0, Ordering::Release);

@@ -56,7 +56,7 @@ pub(crate) enum Decoded {
     },
     /// The magic is there, the rest is damaged or was never finished.
     Damaged,
-    /// Nothing says that this was ever ours.
+    /// Nothing says that this was ever a superblock.
     Foreign,
 }
 
@@ -89,8 +89,8 @@ impl Superblock {
         stamp_checksum(bytes);
     }
 
-    /// Decodes what was read from superblock page `page`. The magic and the version are looked at before the
-    /// checksum, so that a later format is called by its name.
+    /// Decodes what was read from superblock page `page`. The magic and the version are checked before the checksum, so
+    /// that a later format is called by its name.
     pub(crate) fn decode(bytes: &[u8], page: PageId) -> Decoded {
         if bytes.get(32..40) != Some(&MAGIC) {
             return Decoded::Foreign;

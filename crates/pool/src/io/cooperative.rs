@@ -1,19 +1,19 @@
-//! Waiting for a page that somebody else reads asynchronously, and may not look after for a long time.
+//! Waiting for a page that a queue reads asynchronously, and whose owner may not reap for a long time.
 //!
 //! A page under an asynchronous read is latched exclusively by a queue, whose owner is a loop of the
 //! application's: it may be busy with anything, or wait for the very thread that wants the page. So a thread
-//! that is about to sleep for a latch looks first whether one of the queues reads the page, and if so ends that
+//! that is about to sleep for a latch checks first whether one of the queues reads the page, and if so ends that
 //! queue's reads itself, in the owner's place.
 //!
-//! # Why nobody sleeps for ever
-//! - A page is latched for a queue, and entered into it, with the queue locked. Whoever has seen the latch and
+//! # Why no thread sleeps for ever
+//! - A page is latched for a queue, and entered into it, with the queue locked. A thread that has seen the latch and
 //!   then locks the queue finds the page in it, or the read over.
-//! - A sleeper looks at the queues *after* it has set the waiting bit of the page's word. If the page was latched
-//!   for a queue before that, it finds it there. If the bit has been cleared and the page latched for a queue
-//!   since, the sleeper finds the bit clear and does not sleep; or the bit has been set again, by somebody who
-//!   looks at the queues after that, ends the read, and so wakes all.
-//! - A queue that somebody has locked is not waited for, because the owner may wait in it for the device. The
-//!   sleeper cannot know whether the page is in it, sleeps for a moment only, and looks again.
+//! - A sleeper looks at the queues *after* it has set the waiting bit of the page's word. If the page was latched for a
+//!   queue before that, it finds it there. If the bit has been cleared and the page latched for a queue since, the
+//!   sleeper finds the bit clear and does not sleep; or the bit has been set again, by a thread that looks at the
+//!   queues after that, ends the read, and so wakes all.
+//! - A sleeper does not wait for a queue that is locked, because the owner may wait in it for the device. It cannot
+//!   know whether the page is in it, so it sleeps for a moment only, and tries again.
 
 use crate::{
     page::parking::CooperativeCompletion,

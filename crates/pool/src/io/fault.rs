@@ -4,7 +4,7 @@
 //! # Invariants
 //! - Nothing is read into memory that the space map does not confirm, under the latch, as exactly that extent.
 //! - A page that is being read is latched exclusively and counted in the budget.
-//! - At most a quarter of the pool is being read asynchronously, so that what the pages lead from stays in memory.
+//! - At most a quarter of the pool is being read asynchronously, so that the pages that refer to them stay in memory.
 
 use crate::{
     error::{Fault, Miss, PoolError},
@@ -137,7 +137,7 @@ impl Faults {
         self.admit(extent, read).or_else(|error| if self.still_refers(miss) { Err(error) } else { Ok(()) })
     }
 
-    /// Whether what led to a miss still stands.
+    /// Whether the reference that led to a miss still stands.
     pub(crate) fn still_refers(&self, miss: &Miss) -> bool {
         miss.referrer.is_none_or(|(page, seen)| {
             page.0 < self.table().capacity_pages() && self.table().state(page).validate(Word(seen))

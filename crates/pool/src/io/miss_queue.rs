@@ -1,19 +1,19 @@
 //! Misses that do not stop a thread: reads of pages that are under way while their owner does something else.
 //!
 //! A [`MissQueue`] belongs to one loop: a batch of lookups, a scan, an application's event loop. Beginning a read
-//! reserves the memory, latches the evicted page exclusively and lets the device read straight into the page's
-//! place. Whoever reaps the completion checks what was read exactly as the blocking way does, and gives the latch
-//! up: the page is in memory, or evicted again and an error for those who wait.
+//! reserves the memory, latches the evicted page exclusively and lets the device read straight into the page's place.
+//! The thread that reaps the completion checks what was read exactly as the blocking way does, and gives the latch up:
+//! the page is in memory, or evicted again with an error for the operations that wait.
 //!
 //! # Invariants
 //! - A page that is being read is latched exclusively, counted in the budget, and entered in one queue, which is
 //!   locked whenever one of the three changes.
-//! - Nothing waits here but a reap that was asked to, and that only for the device.
-//! - At most a quarter of the pool is being read this way, so that what the pages lead from stays in memory.
+//! - Only a reap that was asked to waits, and only for the device.
+//! - At most a quarter of the pool is being read this way, so that the pages that refer to them stay in memory.
 //!
 //! # Lock order
-//! A queue is locked with any latches held, and while it is locked latches are only tried and given up. The list of
-//! queues is locked for no other.
+//! A queue is locked with any latches held, and while it is locked latches are only tried and given up. No lock is
+//! taken while the list of queues is locked.
 
 use crate::{
     error::{Miss, PoolError},
@@ -104,7 +104,7 @@ impl Misses for MissQueue<'_> {
         }
         let mut reads = match try_lock(&self.reads) {
             Some(reads) => reads,
-            // Somebody helps, and waits for the device with the queue locked.
+            // Another thread ends reads, and waits for the device with the queue locked.
             None if !wait => return,
             None => lock(&self.reads),
         };
@@ -144,7 +144,7 @@ mod tests {
     use vellum_vm::SimulatedFile;
 
     #[test]
-    fn nothing_but_a_reap_waits_for_somebody_who_has_locked_the_queue() {
+    fn nothing_but_a_reap_waits_for_a_thread_that_has_locked_the_queue() {
         let options = PoolOptions::default().pool_bytes(64 * 4096).capacity_bytes(1 << 24);
         let file = SimulatedFile::new(1);
         let pool = Pool::create_on(Arc::new(file.clone()), &options).unwrap();

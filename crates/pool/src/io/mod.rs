@@ -1,5 +1,5 @@
-//! How pages come into memory: blocking misses and asynchronous ones, which enter through one place, and waiting for pages
-//! that somebody else reads.
+//! How pages come into memory: blocking misses and asynchronous ones, which enter through one place, and waiting for
+//! pages that a queue reads.
 
 pub(crate) mod cooperative;
 #[cfg(not(loom))]

@@ -1,7 +1,7 @@
 //! Latches that bring their page in, and the queues of asynchronous reads.
 //!
 //! # Lock order
-//! The list of queues is locked for no other; that of idle queues, while they are looked at.
+//! No lock is taken while the list of queues is locked. The list of idle queues is locked before a queue.
 
 use crate::{error::Miss, file::storage::Storage, page_table::PageTable};
 use crate::{
@@ -16,12 +16,12 @@ use std::sync::{Arc, Mutex};
 use vellum_base::{Extent, PageId};
 use vellum_vm::Wait;
 
-/// How many queues are kept for later when nobody uses them; each has a ring, which costs some locked memory.
+/// How many unused queues are kept for later; each has a ring, which costs some locked memory.
 const IDLE_MAX: usize = 16;
 
-/// Reads, and whoever waits for them.
+/// Reads of pages, and waiting for them.
 pub(crate) struct PageIo {
-    // Dropped before the mapping, which the faults own: they wait for their requests.
+    // Dropped before the mapping, which the faults own: queues wait for their requests.
     queues: Queues<Reads>,
     idle: Mutex<Vec<Arc<Mutex<Reads>>>>,
     faults: Faults,
@@ -96,8 +96,8 @@ impl PageIo {
             }
             self.wait(extent.head, want);
         }
-        // Whatever was latched must be what the space map says, or the slice would reach into extents whose
-        // latches nobody holds, or show what was freed.
+        // Whatever was latched must be what the space map says, or the slice would reach into extents that are not
+        // latched, or show what was freed.
         if self.storage().is_allocated(extent) {
             return Ok(());
         }

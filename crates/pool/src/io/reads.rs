@@ -1,4 +1,4 @@
-//! Asynchronous reads that are under way: what the device does, and who is to hear of it.
+//! Asynchronous reads that are under way, and what becomes of them.
 
 use crate::{
     error::{Miss, PoolError},
@@ -16,10 +16,10 @@ const _: () = assert!(AHEAD_PAGES_MAX as usize * PAGE_SIZE == 512 << 10);
 /// What one request reads.
 #[derive(Clone, Copy, Debug)]
 enum Reading {
-    /// An extent that somebody misses.
+    /// An extent that an operation misses.
     Extent(Extent),
-    /// Consecutive single pages that somebody will want: they come in marked, and errors are left to be found
-    /// by who needs the page.
+    /// Consecutive single pages, read ahead: they come in marked, and errors are left to be found by the operation that
+    /// needs the page.
     ReadAhead { first: PageId, pages: u32 },
 }
 
@@ -40,7 +40,7 @@ impl Reading {
     }
 }
 
-/// The reads of one queue. Whoever uses it has locked it.
+/// The reads of one queue, which is locked whenever they are used.
 #[derive(Debug)]
 pub(crate) struct Reads {
     queue: Box<dyn Queue>,
@@ -58,7 +58,6 @@ impl Reads {
         self.reading.iter().flatten().any(|reading| reading.holds(page))
     }
 
-    /// Reads that `queue` does.
     pub(crate) fn new(queue: Box<dyn Queue>) -> Self {
         let (reading, free, finished, completions) = Default::default();
         Self { queue, reading, free, finished, completions }
@@ -69,7 +68,7 @@ impl Reads {
         self.queue.depth()
     }
 
-    /// Lets the device begin.
+    /// Submits what was begun to the device.
     pub(crate) fn flush(&mut self) {
         self.queue.flush();
     }
@@ -152,7 +151,7 @@ impl Reads {
                     for page in (first.0..first.0 + pages as u64).map(PageId) {
                         let result = result.as_ref().map_err(copy_of).map(|_| ());
                         if faults.admit(Extent::page(page), result).is_ok() {
-                            // A reader that needs it turns the mark back; the scan itself does not.
+                            // A reader that needs the page takes the mark off; the scan itself does not.
                             let state = faults.table().state(page);
                             state.try_mark(state.load());
                         }

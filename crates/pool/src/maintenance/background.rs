@@ -51,8 +51,8 @@ impl BackgroundThread {
         while budget.wants_more() && !budget.is_stopped() {
             let outcome = {
                 let _working = evictor.pause();
-                // While nothing can be written, what is unchanged stays for those who read: they would have to read it
-                // again as fast as it goes.
+                // While nothing can be written, what is unchanged stays for readers, which would have to read it again
+                // as fast as it goes.
                 if evictor.outage().lasts() {
                     evictor.try_to_write().map(|()| 0)
                 } else {
@@ -75,7 +75,7 @@ impl Drop for BackgroundThread {
     fn drop(&mut self) {
         self.allocator.budget().stop();
         if let Some(thread) = self.thread.take() {
-            // It cannot panic but by a broken invariant, of which the test that broke it should hear.
+            // It panics only by a broken invariant, and then the test that broke it must fail.
             let ended = thread.join();
             debug_assert!(ended.is_ok() || thread::panicking(), "the background thread panicked");
         }

@@ -5,10 +5,11 @@
 //! copy the run into one huge page. When one of its pages must go after all, the huge page is split first, so
 //! that the page's memory is free at once.
 //!
-//! It is done only while few pages a second are read from storage, written to it, allocated or evicted, because it takes
-//! milliseconds a run and whoever touches the run meanwhile waits. Looks at pages in memory and changes of them do not
-//! hold it up; but random ones nearly always meet the run that is being moved, so while other threads of the process use the
-//! processor, the thread rests fifty times as long as it worked. Runs that hold extents of several pages are left alone.
+//! It is done only while few pages a second are read from storage, written to it, allocated or evicted, because it
+//! takes milliseconds a run and a thread that touches the run meanwhile waits. Reads and changes of pages in memory do
+//! not hold it up; but random ones nearly always meet the run that is being moved, so while other threads of the
+//! process use the processor, the thread rests fifty times as long as it worked. Runs that hold extents of several
+//! pages are left alone.
 //!
 //! The runs themselves, and how one is collapsed and split: see `page::huge_runs`.
 
@@ -24,7 +25,8 @@ const QUIET_PAGES: u64 = 4096;
 /// For how long runs are collapsed at a stretch while the process is idle, and for how long the thread then rests.
 const STRETCH: Duration = Duration::from_millis(50);
 const REST: Duration = Duration::from_millis(5);
-/// While it is not, others lose one part in so many. It is idle if other threads use the processor for less than that.
+/// While it is not, other threads lose one part in so many. The process is idle if they use the processor for less than
+/// that.
 const PART: u32 = 50;
 /// How long to wait when all is done, or the system has no huge page to give.
 const IDLE: Duration = Duration::from_secs(30);
@@ -39,7 +41,7 @@ pub(crate) struct HugePageScheduler {
     seen: Activity,
 }
 
-/// What the background thread goes by.
+/// What the background thread decides by.
 struct Activity {
     at: Instant,
     /// How much was read, evicted, written and allocated.
@@ -213,12 +215,12 @@ mod tests {
         let table = pool.table();
         let page = PageId(PAGES / 2);
         drop_page(&pool, page);
-        // As if it had gone behind the look at its state.
+        // As if it had gone after the check of its state.
         let run = table.huge_runs().run_of(page.0);
         let pages = pool.evictor().pages();
         assert_eq!(pages.collapse(run), Collapse::Busy);
         assert!(!table.huge_runs().is_flagged(run));
-        // SAFETY: the mapping is readable, and nobody writes to the page.
+        // SAFETY: the mapping is readable, and no thread writes to the page.
         let bytes = unsafe { std::slice::from_raw_parts(table.address(page), PAGE_SIZE) };
         assert!(bytes.iter().all(|byte| *byte == 0));
         assert!(table.state(page).load().is_evicted());
@@ -260,7 +262,7 @@ mod tests {
         let (table, pages) = (pool.table(), pool.evictor().pages());
         let first = PAGES / 2;
         let run = table.huge_runs().run_of(first);
-        // Behind the look at the states, four pages are freed; an extent in memory takes the place of three.
+        // After the check of the states, four pages are freed; an extent in memory takes the place of three.
         for page in first..first + 4 {
             pool.exclusive(Extent::page(PageId(page))).unwrap().free();
         }
@@ -372,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn who_works_in_the_process_is_not_held_up_often() {
+    fn threads_that_work_are_not_held_up_often() {
         let Some(pool) = collapsed(PAGES) else { return };
         let table = pool.table();
         let runs = pool.statistics().pages_huge / table.huge_runs().run_pages();

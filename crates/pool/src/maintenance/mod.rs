@@ -1,4 +1,4 @@
-//! What the background thread does: room, memory for new pages, and huge pages.
+//! The background thread: it makes room, fetches memory for new pages, and makes huge pages.
 
 pub(crate) mod background;
 pub(crate) mod huge_pages;

@@ -1,9 +1,9 @@
 //! Memory for the pages to come.
 //!
-//! Whoever fills a new page first waits for the kernel to find memory and to clear it: on a virtual machine, whose host
-//! may have to find it too, several microseconds. While a structure grows at the end of the file, the background
-//! thread fetches the memory of the next pages ahead of it. How far it is ahead starts small and doubles, so that
-//! little is fetched for somebody who allocates little.
+//! A thread that fills a new page first waits for the kernel to find memory and to clear it: on a virtual machine,
+//! whose host may have to find it too, several microseconds. While a structure grows at the end of the file, the
+//! background thread fetches the memory of the next pages ahead of it. How far it is ahead starts small and doubles, so
+//! that little is fetched for a thread that allocates little.
 //!
 //! Once the window spans a run that a huge page can back, such runs come as huge pages: in half the time, and readers
 //! walk the page table less. But on a virtual machine that has to get the memory for it from its host first it takes
@@ -45,7 +45,7 @@ impl Prefaulter {
         Self { window: WINDOW_MIN, small_page: Duration::ZERO, small_before: 0 }
     }
 
-    /// Fetches the memory of pages beyond the end of the file, after somebody has asked for it.
+    /// Fetches the memory of pages beyond the end of the file, after a thread has asked for it.
     pub fn run(&mut self, allocator: &Allocator) {
         let (table, pages, budget) = (allocator.table(), allocator.pages(), allocator.budget());
         let end = allocator.storage().space().end();
@@ -64,7 +64,7 @@ impl Prefaulter {
             match pages.prefault(from..from + count, || table.populate(PageId(from), count)) {
                 Prefaulted::Done => {}
                 Prefaulted::NotNow => break,
-                // Without memory, or from a kernel that does not know how. Nobody asks again.
+                // Without memory, or from a kernel that does not know how. No thread asks again.
                 Prefaulted::Refused => return,
             }
             self.small_page = (self.small_page * 7 + begun.elapsed() / count as u32) / 8;
@@ -120,7 +120,7 @@ mod tests {
         Pool::create_on(Arc::new(SimulatedFile::new(1)), &options).unwrap()
     }
 
-    /// How many of the pages behind the end of the file have memory.
+    /// How many of the pages beyond the end of the file have memory.
     fn ahead(pool: &Pool) -> usize {
         with_memory(pool, pool.allocator().storage().space().end(), 2 * WINDOW_MAX)
     }

@@ -23,7 +23,7 @@ pub(crate) struct HugeRuns {
     run_pages: u64,
     flags: Box<[AtomicU64]>,
     count: AtomicU64,
-    /// The kernel does not know how.
+    /// The kernel cannot collapse runs.
     refused: AtomicBool,
 }
 
@@ -60,7 +60,7 @@ impl HugeRuns {
 
     pub fn is_flagged(&self, run: u64) -> bool {
         let word = self.flags.get((run / 64) as usize);
-        // Relaxed: the fences of those who depend on the order are beside their calls.
+        // Relaxed: callers that depend on the order have their fences beside the call.
         word.is_some_and(|word| word.load(Ordering::Relaxed) >> (run % 64) & 1 == 1)
     }
 

@@ -1,6 +1,6 @@
 //! Reading a page that others may change or evict at any moment.
 //!
-//! The bytes behind an optimistic guard belong to nobody: a writer may be changing them, the kernel may be
+//! No thread owns the bytes that an optimistic guard shows: a writer may be changing them, the kernel may be
 //! taking them away (they then read as zeroes), the device may be filling them. So they are never a
 //! `&[u8]`. Aligned numbers are read by relaxed atomic loads. Runs of bytes, which have no alignment, are
 //! read eight at a time by one routine, which on x86-64 is a single `mov` in inline assembly, so that the
@@ -107,7 +107,7 @@ impl OptimisticBytes<'_> {
         }
     }
 
-    /// The same for 64 bytes.
+    /// Copies the 64 bytes at `at` in the same way.
     ///
     /// # Safety
     /// As for [`copy_16`](Self::copy_16).
@@ -368,7 +368,7 @@ impl Bytes for OptimisticBytes<'_> {
 /// Fetches memory that will be read soon into the processor's cache.
 #[inline]
 pub(crate) fn prefetch(start: *const u8, bytes: usize) {
-    // Counted, and the address may go around: whoever fetches by a reference has not checked it yet.
+    // Counted, and the address may wrap around: the reference that it comes from has not been checked yet.
     let lines = (start.addr() % LINE_BYTES + bytes).div_ceil(LINE_BYTES);
     for line in 0..lines {
         prefetch_line(start.wrapping_add(line * LINE_BYTES));
@@ -411,7 +411,7 @@ mod tests {
     #[repr(align(4096))]
     struct Page([u8; PAGE_SIZE]);
 
-    /// A reference that nobody has checked may lead to the end of the address space.
+    /// A reference that was not checked may lead to the end of the address space.
     #[test]
     fn anything_can_be_fetched() {
         for start in [0, 1, 63, 64, usize::MAX - 4095, usize::MAX - 64, usize::MAX] {

@@ -1,12 +1,11 @@
-//! Where threads sleep that wait for a latch: a parking lot keyed by page id.
+//! Where threads that wait for a latch sleep: a parking lot keyed by page id.
 //!
-//! A latch is one bit short of knowing who waits for it: its state word says only *that* somebody does.
-//! The threads sleep in one of a fixed number of buckets. Pages that share a bucket wake each other's
-//! waiters now and then, who look and sleep again.
+//! One bit of a latch's state word says that threads wait for it, and not which. They sleep in one of a fixed number of
+//! buckets. Pages that share a bucket wake each other's waiters now and then, which check the word and sleep again.
 //!
-//! No wake-up is lost: a sleeper looks at the waiting bit with the bucket locked, and whoever clears the
-//! bit locks the bucket before waking. If the sleeper saw the bit, the waker comes after it has begun to
-//! wait; if it did not, it does not sleep.
+//! No wake-up is lost: a sleeper looks at the waiting bit with the bucket locked, and the thread that clears the bit
+//! locks the bucket before waking. If the sleeper saw the bit, the waker comes after it has begun to wait; if it did
+//! not, it does not sleep.
 
 use crate::{
     page::state::{PageState, Wake, Want},
@@ -15,7 +14,7 @@ use crate::{
 use std::time::Duration;
 use vellum_base::PageId;
 
-/// How long a thread sleeps that does not know whether somebody will wake it.
+/// How long a thread sleeps if it does not know whether it will be woken.
 const UNSURE_MAX: Duration = Duration::from_millis(1);
 
 #[cfg(not(loom))]
@@ -23,7 +22,7 @@ const BUCKETS: usize = 256;
 #[cfg(loom)]
 const BUCKETS: usize = 1;
 
-/// What became of the wish that the page's read, if it is being read, be ended by the thread that wants it.
+/// The outcome of a thread's attempt to end the read of the page that it wants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CooperativeCompletion {
     /// No queue reads the page: the thread that latched it will give it up.
@@ -47,7 +46,7 @@ struct Bucket {
 }
 
 impl ParkingLot {
-    /// An empty one.
+    /// An empty parking lot.
     pub fn new() -> Self {
         let bucket = |_| Bucket { mutex: Mutex::new(()), condition: Condvar::new() };
         Self { buckets: (0..BUCKETS).map(bucket).collect() }
@@ -81,7 +80,7 @@ impl ParkingLot {
         true
     }
 
-    /// Wakes those who wait for `page`, if its release said so.
+    /// Wakes the threads that wait for `page`, if its release said so.
     #[inline]
     pub fn wake(&self, page: PageId, wake: Wake) {
         if wake == Wake::All {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Whether the processor has the instructions.
 static IS_WIDE: AtomicBool = AtomicBool::new(false);
 
-/// Finds out what the processor has. Until it has been called everything is compared the other way.
+/// Finds out what the processor has. Until it has been called the instructions are not used.
 pub fn detect() {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // Relaxed: either way of comparing gives the same.
@@ -20,11 +20,11 @@ pub fn detect() {
 
 #[cfg(test)]
 thread_local! {
-    /// Whether this thread does without.
+    /// Whether this thread does without the instructions.
     static DOES_WITHOUT: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// Runs `work` as on a processor that has none of it, in this thread only: tests run side by side.
+/// Runs `work` as on a processor without the instructions, in this thread only: tests run side by side.
 #[cfg(test)]
 pub(crate) fn without<T>(work: impl FnOnce() -> T) -> T {
     DOES_WITHOUT.set(true);
@@ -33,7 +33,7 @@ pub(crate) fn without<T>(work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Whether the others may be called.
+/// Whether the functions below may be called.
 #[inline(always)]
 pub(crate) fn is_available() -> bool {
     #[cfg(test)]

@@ -5,22 +5,22 @@
 //! | bits | meaning |
 //! |---|---|
 //! | 56..64 | state: 0 evicted, 1 unlocked, 2-253 one to 252 shared holders, 254 marked, 255 exclusive |
-//! | 55 | somebody is parked and waits for a change of state |
+//! | 55 | a thread is parked and waits for a change of state |
 //! | 54 | the page differs from its image on storage |
 //! | 0..54 | version: grows when an exclusive latch under which something changed is released, and at eviction |
 //!
 //! Zero means evicted, so that the array needs no initialisation: it is an anonymous mapping as large as
 //! the address space of the database, of which only the touched part takes memory.
 //!
-//! *Marked* is unlocked plus "the clock has passed and nobody came since"; whoever latches or reads the
-//! page turns it back. The scheme is that of *Virtual-Memory Assisted Buffer Management* (SIGMOD 2023,
-//! section 3.2), with the waiting and the dirty bit added.
+//! *Marked* is unlocked plus "the clock has passed and no thread came since"; a thread that latches or reads the page
+//! turns it back. The scheme is that of *Virtual-Memory Assisted Buffer Management* (SIGMOD 2023, section 3.2), with
+//! the waiting and the dirty bit added.
 //!
 //! # Ordering
-//! Taking a latch acquires, releasing it releases: what one holder wrote the next one sees. Optimistic
-//! readers form a sequence lock: they load the word (acquire), read, and compare the word again behind an
-//! acquire fence. Its counterpart is the release fence behind each exclusive acquisition: a reader that saw
-//! any byte written under the latch also sees the word as latched, or a later version.
+//! Taking a latch acquires, releasing it releases: what one holder wrote the next one sees. Optimistic readers form a
+//! sequence lock: they load the word (acquire), read, and compare the word again after an acquire fence. Its
+//! counterpart is the release fence after each exclusive acquisition: a reader that saw any byte written under the
+//! latch also sees the word as latched, or a later version.
 
 use crate::primitive::{AtomicU64, Bug, Ordering, fence, planted};
 
@@ -70,19 +70,19 @@ impl Word {
         self.state() == EVICTED
     }
 
-    /// The page is in memory and nobody holds a latch; the clock has not passed it.
+    /// The page is in memory and no thread holds a latch; the clock has not passed it.
     #[inline]
     pub const fn is_unlocked(self) -> bool {
         self.state() == UNLOCKED
     }
 
-    /// The clock has passed it and nobody came since.
+    /// The clock has passed the page and no thread came since.
     #[inline]
     pub const fn is_marked(self) -> bool {
         self.state() == MARKED
     }
 
-    /// Somebody holds it exclusively.
+    /// A thread holds the page exclusively.
     #[inline]
     pub const fn is_exclusive(self) -> bool {
         self.state() == EXCLUSIVE
@@ -104,7 +104,7 @@ impl Word {
         self.0 & WAITING != 0
     }
 
-    /// How many hold it shared.
+    /// How many threads hold the page shared.
     pub const fn shared_holders(self) -> u64 {
         let state = self.state();
         if state >= SHARED_FIRST && state <= SHARED_LAST { state - UNLOCKED } else { 0 }
@@ -149,13 +149,13 @@ const fn kind(state: u64) -> u64 {
 
 /// Every transition between states that there is. Debug builds check each one against it.
 const TRANSITIONS: [(u64, u64, Version); 13] = [
-    // Somebody reads the page in, or allocates it.
+    // A thread reads the page in, or allocates it.
     (EVICTED, EXCLUSIVE, Version::Stays),
     (UNLOCKED, EXCLUSIVE, Version::Stays),
     (MARKED, EXCLUSIVE, Version::Stays),
     (UNLOCKED, SHARED_FIRST, Version::Stays),
     (MARKED, SHARED_FIRST, Version::Stays),
-    // One holder more or fewer, or somebody waits for them.
+    // One holder more or fewer, or a thread waits for them.
     (SHARED_FIRST, SHARED_FIRST, Version::Stays),
     (SHARED_FIRST, UNLOCKED, Version::Stays),
     (SHARED_FIRST, EXCLUSIVE, Version::Stays),
@@ -169,12 +169,13 @@ const TRANSITIONS: [(u64, u64, Version); 13] = [
 /// Whether a word may follow another.
 fn is_allowed(from: Word, to: Word) -> bool {
     let same_version = from.version() == to.version() && from.is_dirty() == to.is_dirty();
-    // Somebody announces that it waits.
+    // A thread announces that it waits.
     if !from.is_waited_for() && to.is_waited_for() {
         let held = from.is_exclusive() || from.shared_holders() > 0;
         return held && to.0 == from.0 | WAITING;
     }
-    // Only who is held can be waited for, and who waits for an exclusive holder is woken when it goes.
+    // Only a latch that is held is waited for, and the threads that wait for an exclusive holder are woken when it
+    // goes.
     let forgotten =
         to.is_waited_for() && (from.is_exclusive() || !(to.is_exclusive() || to.shared_holders() > 0));
     let counted = from.shared_holders() == 0
@@ -189,24 +190,24 @@ fn is_allowed(from: Word, to: Word) -> bool {
     version && counted && !forgotten
 }
 
-/// What a release says about those who wait.
+/// What a release says about threads that wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[must_use = "those who wait must be woken"]
+#[must_use = "the threads that wait must be woken"]
 pub enum Wake {
-    /// Nobody waits.
-    Nobody,
-    /// The waiting bit was set and is now clear: wake all who are parked on this page.
+    /// No thread waits.
+    None,
+    /// The waiting bit was set and is now clear: wake all threads that are parked on this page.
     All,
 }
 
-/// The latch that somebody wants.
+/// The latch that a thread wants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Want {
-    /// Any that lets an optimistic read begin: nobody holds the page exclusively.
+    /// Any that lets an optimistic read begin: no thread holds the page exclusively.
     Read,
-    /// A shared latch: nobody exclusive, and room for one more.
+    /// A shared latch: no exclusive holder, and room for one more shared.
     Shared,
-    /// The exclusive latch: nobody at all.
+    /// The exclusive latch: no holder at all.
     Exclusive,
 }
 
@@ -241,8 +242,8 @@ impl PageState {
 
     /// Whether a read that began at `seen` saw one state of the contents.
     ///
-    /// A shared latch or the clock's mark in between does not hurt; a change, an eviction or somebody
-    /// exclusive does. So `seen` is never the word of an exclusive holder, which says nothing of the next one.
+    /// A shared latch or the clock's mark in between does not hurt; a change, an eviction or an exclusive holder does.
+    /// So `seen` is never the word of an exclusive holder, which says nothing of the next one.
     #[inline]
     pub fn validate(&self, seen: Word) -> bool {
         debug_assert!(!seen.is_exclusive(), "{seen:?}");
@@ -328,12 +329,12 @@ impl PageState {
     /// Gives up the exclusive latch; `changed` says that the contents are no longer what they were.
     #[inline]
     pub fn release_exclusive(&self, changed: bool) -> Wake {
-        self.leave(self.word_behind(changed))
+        self.leave(self.word_after(changed))
     }
 
-    /// The word as it will be when the exclusive latch is given up, unless somebody changes the page again.
+    /// The word as it will be when the exclusive latch is given up, unless the page is changed again.
     #[inline]
-    pub fn word_behind(&self, changed: bool) -> Word {
+    pub fn word_after(&self, changed: bool) -> Word {
         let now = self.exclusive_word();
         let word = if changed { Word(now.next_version().0 | DIRTY) } else { now };
         word.with_state(UNLOCKED)
@@ -354,16 +355,16 @@ impl PageState {
         self.leave(word.with_state(EVICTED))
     }
 
-    /// The exclusive holder lets others read.
+    /// The exclusive holder becomes a shared one.
     pub fn downgrade(&self, changed: bool) -> Wake {
         let now = self.exclusive_word();
         let word = if changed { Word(now.next_version().0 | DIRTY) } else { now };
         self.leave(word.with_state(SHARED_FIRST))
     }
 
-    /// The page was written to storage by the caller, who holds it shared or exclusively.
+    /// The page was written to storage by the caller, which holds it shared or exclusively.
     pub fn clear_dirty(&self) {
-        // Relaxed: the latch that the caller holds orders this; nobody decides by this bit without one.
+        // Relaxed: the latch that the caller holds orders this; no thread decides by this bit without one.
         let before = Word(self.0.fetch_and(!DIRTY, Ordering::Relaxed));
         debug_assert!(
             before.is_exclusive() || before.shared_holders() > 0,
@@ -376,7 +377,7 @@ impl PageState {
         let mut now = Word(self.0.load(Ordering::Relaxed));
         loop {
             debug_assert!(now.shared_holders() > 0, "released a shared latch that nobody holds: {now:?}");
-            // Whoever waits beside shared holders wants the page to itself, or a place among 252: wake at
+            // A thread that waits beside shared holders wants the page to itself, or a place among 252: wake at
             // the first chance that either can have.
             let wake = now.is_waited_for() && (now.state() == SHARED_FIRST || now.state() == SHARED_LAST);
             let mut next = now.with_state(now.state() - 1);
@@ -390,14 +391,14 @@ impl PageState {
             match self.0.compare_exchange_weak(now.0, next.0, order, Ordering::Relaxed) {
                 Ok(_) => {
                     let wake = wake && !planted(Bug::SilentRelease);
-                    return if wake { Wake::All } else { Wake::Nobody };
+                    return if wake { Wake::All } else { Wake::None };
                 }
                 Err(seen) => now = Word(seen),
             }
         }
     }
 
-    /// Announces that somebody is about to park until `want` may be possible.
+    /// Announces that the thread is about to park until `want` may be possible.
     ///
     /// Returns false if it is possible now: do not park.
     pub fn announce_waiting(&self, want: Want) -> bool {
@@ -416,7 +417,7 @@ impl PageState {
         }
     }
 
-    /// Whether somebody who announced `want` must still sleep: the bit is set, so the release that clears
+    /// Whether a thread that announced `want` must still sleep: the bit is set, so the release that clears
     /// it has yet to come and will wake.
     pub fn must_sleep(&self, want: Want) -> bool {
         let now = self.load();
@@ -435,7 +436,7 @@ impl PageState {
         let order = if planted(Bug::RelaxedRelease) { Ordering::Relaxed } else { Ordering::Release };
         let before = Word(self.0.swap(to.0, order));
         debug_assert!(is_allowed(before, to), "from {before:?} to {to:?}");
-        if before.is_waited_for() { Wake::All } else { Wake::Nobody }
+        if before.is_waited_for() { Wake::All } else { Wake::None }
     }
 }
 
@@ -452,7 +453,7 @@ mod tests {
     fn resident() -> PageState {
         let state = PageState::evicted();
         assert!(state.try_exclusive(state.load()));
-        assert_eq!(state.release_exclusive(false), Wake::Nobody);
+        assert_eq!(state.release_exclusive(false), Wake::None);
         state
     }
 

@@ -13,7 +13,7 @@ pub struct Budget {
     limit: usize,
     /// Below this many free pages the background evictor is woken.
     low_water: usize,
-    /// It works until this many are free.
+    /// The evictor works until this many are free.
     high_water: usize,
     evictor_asleep: AtomicBool,
     memory_asked_for: AtomicBool,
@@ -26,11 +26,11 @@ pub struct Budget {
 pub enum Woken {
     /// Little room is left.
     Low,
-    /// Somebody asked for memory to be fetched.
+    /// A thread asked for memory to be fetched.
     Asked,
-    /// It slept as long as it had patience.
+    /// The evictor's patience is over.
     Idle,
-    /// It must end.
+    /// The evictor must end.
     Stopped,
 }
 
@@ -146,7 +146,7 @@ impl Budget {
                 self.evictor_asleep.store(false, Ordering::Relaxed);
                 return Woken::Low;
             }
-            // Only this thread takes the request back, and nobody makes another one before it has been served.
+            // Only this thread takes the request back, and no thread makes another one before it has been served.
             if self.memory_asked_for.load(Ordering::Relaxed) {
                 self.memory_asked_for.store(false, Ordering::Relaxed);
                 self.evictor_asleep.store(false, Ordering::Relaxed);

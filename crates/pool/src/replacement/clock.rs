@@ -1,7 +1,7 @@
-//! The policy of replacement: a clock with an explicit mark. It decides what may go; `evictor` lets it go.
+//! The policy of replacement: a clock with an explicit mark. It decides what may go; `evictor` evicts it.
 //!
 //! The hand passes over the resident set, marks what is unlocked and finds what is still marked from its last round:
-//! nobody has used it since. A reader takes the mark off a page that it uses.
+//! no thread has used it since. A reader takes the mark off a page that it uses.
 //!
 //! Source: *Virtual-Memory Assisted Buffer Management*, section 3.3.
 
@@ -16,8 +16,9 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// Moves the hand until so many `wanted` pages are found that nobody used since it came by last, over about `slots_max` slots at
-    /// most. What is found is in ascending order, and may be gone, or used again, a moment later.
+    /// Moves the hand until `target` pages are found that are `wanted` and that no thread used since the last round,
+    /// over about `slots_max` slots at most. What is found is in ascending order, and may be gone, or used again, a
+    /// moment later.
     pub(crate) fn advance(
         &self,
         set: &ResidentSet,

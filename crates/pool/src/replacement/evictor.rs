@@ -2,7 +2,7 @@
 //!
 //! A batch: the clock names candidates. The changed ones are written (see `write_back`). Then all are latched
 //! exclusively, released to the kernel in one call, taken out of the resident set and unlatched. What cannot be latched at
-//! once is skipped: eviction waits for nobody, so a thread that needs room may hold latches.
+//! once is skipped: eviction waits for no latch, so a thread that needs room may hold latches.
 
 use crate::{
     error::PoolError,
@@ -82,8 +82,8 @@ impl Evictor {
         Ok(())
     }
 
-    /// Reserves the memory of an extent that is going to be written to. Leaves a little to those who read: if nothing
-    /// can be written back, they have that and what is unchanged.
+    /// Reserves the memory of an extent that is going to be written to. Leaves a little to readers: if nothing can be
+    /// written back, they have that and what is unchanged.
     pub(crate) fn reserve_for_new(&self, extent: Extent) -> Result<(), PoolError> {
         let (pages, budget) = (extent.pages as usize, self.pages.budget());
         while pages <= budget.limit() && budget.is_scarce(pages) {
@@ -122,7 +122,7 @@ impl Evictor {
     /// written; others may have been evicted all the same, and then their number is returned.
     ///
     /// As long as nothing can be written it is tried seldom, with a few pages, and one unchanged extent goes at a time:
-    /// there may be few, and those who read need some of them at once.
+    /// there may be few, and readers need some of them at once.
     pub(crate) fn evict_batch(&self) -> Result<usize, PoolError> {
         let target = self.batch_pages();
         if !self.outage().lasts() {
@@ -137,7 +137,7 @@ impl Evictor {
         self.evict(self.gather(target.min(ATTEMPT_PAGES), self.two_rounds(), |_| true))
     }
 
-    /// Asks whether something may be changed: called before it is.
+    /// Checks that something may be changed; called before each change.
     ///
     /// # Errors
     /// If the file is open for reading only or can never be closed cleanly, its superblocks cannot be written, or
@@ -166,7 +166,7 @@ impl Evictor {
             if dirty.is_empty() {
                 self.outage().ends();
             }
-            // Its error is found in the next lines.
+            // The error is found by the line below.
             let _ = write_back(&self.pages, &*self.log, dirty, |_, _| false);
         }
         self.outage().error().map_or(Ok(()), Err)
@@ -198,7 +198,7 @@ impl Evictor {
             }
             upgraded
         });
-        // If nothing could be written, what is unchanged stays for those who read; see `evict_batch`.
+        // If nothing could be written, what is unchanged stays for readers; see `evict_batch`.
         if written.is_ok() || !self.outage().lasts() {
             victims.extend(clean.into_iter().filter(|extent| self.pages.latch_clean(*extent)));
         }

@@ -1,11 +1,11 @@
 //! Pages beyond the end of the file whose memory has been fetched ahead.
 //!
-//! They are zero, as those that were never touched. They form the *window*, which begins at the highest end that
+//! They are zero, like pages that were never touched. They form the *window*, which begins at the highest end that
 //! the file has had, and are counted in the budget until they are allocated: the thread that allocates them counts them
 //! anew, or releases their memory if it writes past the pool.
 //!
 //! # Lock order
-//! That memory is being fetched; then the window.
+//! The lock of fetching memory; then the window's.
 
 use crate::primitive::{AtomicU64, Mutex, MutexGuard, Ordering, lock};
 use std::ops::Range;
@@ -21,7 +21,7 @@ pub(crate) struct PrefaultWindow {
 }
 
 impl PrefaultWindow {
-    /// For a file that ends at page `end`. Nobody is asked for memory yet.
+    /// For a file that ends at page `end`. No memory is asked for yet.
     pub(crate) fn new(end: u64) -> Self {
         let (pages, populating) = (Mutex::new(end..end), Mutex::new(()));
         Self { ask_at: AtomicU64::new(u64::MAX), pages, populating }
@@ -29,11 +29,12 @@ impl PrefaultWindow {
 
     /// The background thread is to be asked for memory when the file ends beyond this page.
     pub(crate) fn ask_at(&self, page: u64) {
-        // Relaxed, here and below: all that depends on it is who asks, and when.
+        // Relaxed, here and below: only which thread asks, and when, depends on it.
         self.ask_at.store(page, Ordering::Relaxed);
     }
 
-    /// Whether the background thread is to be asked for memory, now that the file ends at page `end`. It is said once.
+    /// Whether the background thread is to be asked for memory, now that the file ends at page `end`. True once for
+    /// each [`ask_at`](Self::ask_at).
     #[inline]
     pub(crate) fn is_to_be_asked(&self, end: u64) -> bool {
         end > self.ask_at.load(Ordering::Relaxed) && self.ask_at.swap(u64::MAX, Ordering::Relaxed) != u64::MAX
@@ -78,7 +79,7 @@ impl PrefaultWindow {
         release(released);
     }
 
-    /// Waits until no memory is being fetched, and keeps others from fetching it.
+    /// Waits until no memory is being fetched, and keeps other threads from fetching it.
     pub(crate) fn populating(&self) -> MutexGuard<'_, ()> {
         lock(&self.populating)
     }

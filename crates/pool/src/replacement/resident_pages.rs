@@ -13,7 +13,7 @@ use std::ops::Range;
 use vellum_base::{Extent, PageId};
 use vellum_vm::{Collapse, VmError};
 
-/// The extents of a file that are in memory. Whoever changes what is there has latched it exclusively.
+/// The extents of a file that are in memory. A thread that adds or removes an extent has latched it exclusively.
 pub(crate) struct ResidentPages {
     table: PageTable,
     storage: Storage,
@@ -82,7 +82,7 @@ impl ResidentPages {
         prefetch_to_write(std::ptr::from_ref(self.set.likely_slot(page)).cast(), 1);
     }
 
-    /// Latches an extent exclusively that nobody used since the clock marked it, and that equals its image on
+    /// Latches an extent exclusively that no thread used since the clock marked it, and that equals its image on
     /// storage.
     pub(crate) fn latch_clean(&self, extent: Extent) -> bool {
         let state = self.table.state(extent.head);
@@ -120,8 +120,8 @@ impl ResidentPages {
         pages
     }
 
-    /// Takes the next pages into the window of those whose memory is fetched ahead, and fetches it by `fetch`. Nobody else
-    /// fetches memory meanwhile.
+    /// Takes the next pages into the window of those whose memory is fetched ahead, and fetches it by `fetch`. No other
+    /// thread fetches memory meanwhile.
     pub(crate) fn prefault(&self, run: Range<u64>, fetch: impl FnOnce() -> bool) -> Prefaulted {
         let count = (run.end - run.start) as usize;
         if !self.budget.try_reserve(count) {
@@ -159,7 +159,7 @@ impl ResidentPages {
         self.release_strays();
     }
 
-    /// Releases memory that nobody counts, as far as it is certain.
+    /// Releases memory that the budget does not count, as far as that is certain.
     pub(crate) fn release_strays(&self) {
         self.strays.release(&self.table, self.storage.space());
     }
@@ -169,13 +169,13 @@ impl ResidentPages {
         &self.strays
     }
 
-    /// The same for the run that begins at a page, as a huge page. Returns how many pages that are; nothing if no run
-    /// begins there, the window does not end there, or it could not be.
+    /// [`prefault`](Self::prefault) of the run that begins at a page, as a huge page. Returns how many pages that are;
+    /// nothing if no run begins there, the window does not end there, or it could not be.
     pub(crate) fn prefault_run(&self, first: PageId) -> Option<u64> {
         self.table.populate_run(first, |run, fetch| self.prefault(run, fetch) == Prefaulted::Done)
     }
 
-    /// Releases the memory of the window's pages from `from` on. Nobody else fetches memory meanwhile.
+    /// Releases the memory of the window's pages from `from` on. No other thread fetches memory meanwhile.
     pub(crate) fn shrink_window(&self, from: u64) {
         self.window.shrink(from, |released| self.drop_prefaulted(released));
     }

@@ -4,7 +4,7 @@
 //! touch it: an extent enters when it becomes resident and leaves when it is evicted or freed, both under
 //! its exclusive latch, so no two threads ever insert or remove the same page at once.
 //!
-//! There is only one kind of empty slot. Nobody looks for an extent that is not there, so a search ends
+//! There is only one kind of empty slot. No thread looks for an extent that is not there, so a search ends
 //! by finding, and a slot that was emptied needs no tombstone.
 
 use crate::primitive::{AtomicU64, Bug, Ordering, planted};

@@ -1,5 +1,6 @@
-//! Memory that nobody counts: the kernel gave it to pages that were on their way out when a run was collapsed, or that were
-//! allocated and freed while their memory came. It is released as soon as it is certain that the pages are not in memory.
+//! Memory that the budget does not count: the kernel gave it to pages that were on their way out when a run was
+//! collapsed, or that were allocated and freed while their memory came. It is released as soon as it is certain that
+//! the pages are not in memory.
 
 use crate::{
     page_table::PageTable,
@@ -12,7 +13,7 @@ use std::{
 };
 use vellum_base::{Extent, PageId};
 
-/// Pages that may have got memory which nobody counts.
+/// Pages that may have memory which the budget does not count.
 #[derive(Default)]
 pub(crate) struct Strays {
     pages: Mutex<Vec<PageId>>,
@@ -37,7 +38,7 @@ impl Strays {
 
 /// Releases the memory of a page unless it belongs to an extent in memory. Returns false if that cannot be told yet.
 fn release(table: &PageTable, space: &SpaceMap, page: PageId) -> bool {
-    // Whether the page is in memory, the state of its extent's head tells; its own if it belongs to none.
+    // The state of its extent's head tells whether the page is in memory; its own if it belongs to none.
     let head = space.head_of(page).unwrap_or(page);
     let state = table.state(head);
     let now = state.load();
@@ -45,8 +46,8 @@ fn release(table: &PageTable, space: &SpaceMap, page: PageId) -> bool {
         let is_certain = !now.is_evicted() && !now.is_exclusive();
         return is_certain && space.head_of(page).unwrap_or(page) == head;
     }
-    // SeqCst: orders the latch before the look. An allocation that makes the page a part of an extent claims it
-    // and then looks at its latch (see `Allocator::publish`), so one of the two sees the other.
+    // SeqCst: orders the latch before the look at the map. An allocation that makes the page a part of an extent claims
+    // it and then looks at its latch (see `Allocator::publish`), so one of the two sees the other.
     fence(Ordering::SeqCst);
     let is_certain = match space.head_of(page) {
         Some(found) => found == head,

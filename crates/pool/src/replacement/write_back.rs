@@ -1,4 +1,4 @@
-//! Writing changed extents to storage, where they stay in memory or go.
+//! Writes changed extents to storage; whether they stay in memory is up to the caller.
 //!
 //! An extent is latched exclusively, stamped with its checksum, latched shared, and written, neighbours by one request,
 //! after the log that covers it. What cannot be latched at once is skipped.
@@ -37,7 +37,7 @@ pub(super) fn write_back(
     let mut requests = requests(table, &latched);
     let begun = Instant::now();
     if result.is_ok() {
-        // SAFETY: each extent is latched shared until its request is done, so nobody changes it; no two
+        // SAFETY: each extent is latched shared until its request is done, so no thread changes it; no two
         // overlap.
         unsafe { storage.file().run(&mut requests) };
     }
@@ -67,7 +67,7 @@ pub(super) fn write_back(
             }
         }
     }
-    // Some places may be writable all the time, as those are that have storage already.
+    // Some places may be writable all the time: those that have storage already.
     if written > 0 && written >= failures {
         storage.outage().ends();
     } else if let Err(PoolError::Write { extent, source }) = &result {

@@ -26,8 +26,8 @@ impl SpaceMap {
     }
 
     /// Writes the state of the first `pages` pages, and takes it as what is on storage. What is merely claimed is
-    /// written as free: the stream that claimed it was leaked, or comes to nothing in a crash. Nobody allocates or frees
-    /// meanwhile.
+    /// written as free: the stream that claimed it was leaked, or comes to nothing in a crash. No thread allocates or
+    /// frees meanwhile.
     pub(crate) fn write_image(&self, pages: u64, target: &mut [u8]) {
         self.lock().changed = false;
         for (index, pair) in target.chunks_exact_mut(16).take(pages.div_ceil(64) as usize).enumerate() {

@@ -5,9 +5,8 @@
 //! memory that they do not confirm, whatever a damaged page refers to.
 //!
 //! # How readers and the allocator agree
-//! A reader that follows a stale reference may want to fault in a page that was freed and has become a part
-//! of somebody's extent. It takes the latch of the page first and looks at the bits then. Three rules keep
-//! it from what is not its own:
+//! A reader that follows a stale reference may want to fault in a page that was freed and has become a part of another
+//! extent. It takes the latch of the page first and looks at the bits then. Three rules keep it from that extent:
 //! - a page becomes or ceases to be a head only while its latch is held exclusively, so what a reader sees
 //!   under the latch is certain;
 //! - an extent is *claimed* first, which no reader takes for allocated, and published only when the
@@ -139,7 +138,7 @@ impl SpaceMap {
         most: u32,
         grow: impl Fn(u64) -> Result<(), E>,
     ) -> Result<Range<u64>, E> {
-        /// Shorter rows of free pages are left to those who need no more.
+        /// Shorter rows of free pages are left to callers that need no more.
         const LEAST: u64 = 16;
         let mut cursor = self.lock();
         let lengths = [most as u64, most as u64 / 4, LEAST].map(|length| length.clamp(1, most.max(1) as u64));
@@ -238,7 +237,7 @@ impl SpaceMap {
         self.for_each_in(0..self.end(), visit);
     }
 
-    /// The same of those that begin in a range of pages, and end in it.
+    /// Shows those that begin and end in a range of pages.
     pub(crate) fn for_each_in(&self, pages: Range<u64>, mut visit: impl FnMut(Extent)) {
         let end = pages.end;
         let mut at = self.uses.find_head(pages.start, end);

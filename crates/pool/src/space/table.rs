@@ -1,7 +1,7 @@
-//! What each page is used for: two bits a page in reserved memory, readable by everyone at any time.
+//! What each page is used for: two bits a page in reserved memory, which any thread may read at any time.
 //!
 //! One 64-bit word covers 32 pages: in its lower half a bit a page that says *allocated*, in its upper half
-//! one that says *head*. So one load tells what a page is, whoever changes it meanwhile:
+//! one that says *head*. So one load tells what a page is, even while another thread changes it:
 //!
 //! | allocated | head | the page |
 //! |---|---|---|
@@ -50,7 +50,7 @@ impl UseTable {
 
     /// The word of pages `32 * index` to `32 * index + 31`, or zero beyond the end.
     fn load(&self, index: usize) -> u64 {
-        // Acquire: whoever sees an extent sees what was done before it appeared. What must be certain is
+        // Acquire: a thread that sees an extent sees what was done before it appeared. What must be certain is
         // asked under the latch of the extent's head, which orders (see `space`).
         if index < self.words { self.word(index).load(Ordering::Acquire) } else { 0 }
     }
@@ -75,7 +75,7 @@ impl UseTable {
         }
     }
 
-    /// Claimed pages become an extent, all at once for whoever looks at its head.
+    /// Claimed pages become an extent, all at once for a thread that looks at its head.
     pub(super) fn publish(&self, head: u64, pages: u64) {
         for (index, mask) in Self::runs(head, pages).rev() {
             let heads = if index as u64 == head / PAGES_PER_WORD { 1 << (head % PAGES_PER_WORD) } else { 0 };
@@ -130,7 +130,7 @@ impl UseTable {
         (u64::from(low as u32) | high << 32, low >> 32 | (high >> 32) << 32)
     }
 
-    /// Sets the same, of a table that nobody else uses yet.
+    /// Sets them, in a table that no other thread uses yet.
     pub(super) fn store_pair(&self, index: usize, allocated: u64, heads: u64) {
         let words = [
             u64::from(allocated as u32) | heads << 32,

@@ -1,6 +1,6 @@
-//! Extents that pass the pool by: written and read in parts, larger than memory if need be.
+//! Extents that are written and read past the pool: in parts, larger than memory if need be.
 //!
-//! While one is written it is merely claimed, so nobody refers to it or brings it into memory, and no latch is held.
+//! While one is written it is merely claimed, so nothing refers to it or brings it into memory, and no latch is held.
 //! While a part of one is read from storage, its head is latched exclusively without being resident.
 
 use crate::{
@@ -61,7 +61,7 @@ impl<'p> ExtentStream<'p> {
         self.extent
     }
 
-    /// Where in the buffer the next byte goes, which is only asked behind the first page.
+    /// Where in the buffer the next byte goes; the position is beyond the first page.
     fn buffered(&self) -> usize {
         (self.position - PAGE_SIZE) % self.buffer.len()
     }

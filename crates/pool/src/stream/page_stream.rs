@@ -7,7 +7,7 @@
 //!
 //! # Invariants
 //! - Nothing refers to the pages before [`settle`](PageWriter::settle). Those that are written past the pool stay
-//!   *claimed* until then: nobody allocates them, nobody brings them into memory, and no latch is held meanwhile.
+//!   *claimed* until then: no thread allocates them or brings them into memory, and no latch is held meanwhile.
 //! - Between two calls no latch is held, whatever the caller does in between.
 //! - What is not kept is freed without reading anything, whatever has failed.
 //! - The buffers are counted in the budget.
@@ -37,10 +37,10 @@ const BUFFERS: usize = 4;
 pub struct PageStream<'p> {
     allocator: &'p Allocator,
     kind: PageKind,
-    /// Claimed pages that are to be filled next, and how many will be claimed behind them.
+    /// Claimed pages that are to be filled next, and how many will be claimed after them.
     ahead: Range<u64>,
     run_pages: u32,
-    /// Those of them whose memory was fetched ahead and is counted in the budget.
+    /// The claimed pages whose memory was fetched ahead and is counted in the budget.
     prefaulted: Range<u64>,
     /// Pages that were written past the pool, or will be: claimed.
     past: Ranges,
@@ -193,7 +193,7 @@ impl PageWriter for PageStream<'_> {
 
 impl Drop for PageStream<'_> {
     fn drop(&mut self) {
-        // Waits for what is being written, so that nobody else's pages are overwritten.
+        // Waits for what is being written, so that no other owner's pages are overwritten.
         self.buffers = None;
         self.allocator.pages().release_prefaulted(std::mem::take(&mut self.prefaulted));
         let space = self.allocator.storage().space();
@@ -268,7 +268,7 @@ impl<'p> Buffers<'p> {
         (budget.limit() / (8 * BUFFERS)).clamp(1, BUFFER_PAGES_MAX) * BUFFERS
     }
 
-    /// Stands for the memory of all buffers.
+    /// An extent that stands for the memory of all buffers.
     fn all(pages: usize) -> Extent {
         Extent { head: PageId(0), pages: (pages * BUFFERS) as u32 }
     }
@@ -307,8 +307,8 @@ impl<'p> Buffers<'p> {
         if let (Some(buffer), Some(writing)) = (self.memory.get(index), self.writing.get_mut(index)) {
             *writing = extent;
             let request = Request::write(extent.head.offset(), buffer.as_ptr(), extent.bytes());
-            // SAFETY: the buffer is not touched before its completion has been reaped, and is dropped behind the
-            // queue; the pages are claimed, so nobody else reads or writes that part of the file.
+            // SAFETY: the buffer is not touched before its completion has been reaped, and is dropped after the queue;
+            // the pages are claimed, so nothing else reads or writes that part of the file.
             unsafe { self.queue.submit(request, index as u64) };
             self.queue.flush();
         }
@@ -346,7 +346,7 @@ impl<'p> Buffers<'p> {
 impl Drop for Buffers<'_> {
     fn drop(&mut self) {
         while self.queue.under_way() > 0 {
-            // Whoever needs what could not be written has been told.
+            // The caller has been told what could not be written.
             let _ = self.reap(Wait::ForOne);
         }
         self.allocator.budget().give_back(Self::all(self.pages).pages as usize);
