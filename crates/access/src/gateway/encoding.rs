@@ -31,182 +31,141 @@ impl<'a> ChangeRecord<'a> {
     /// # Errors
     /// If there are too few bytes. All other faults show when the changes are read.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, RecordFault> {
-        let mut reader = Reader { rest: bytes };
-        let tree = reader.page().ok_or(RecordFault { left: bytes.len() })?;
-        Ok(Self { tree, rest: reader.rest })
+        let mut rest = bytes;
+        let tree = PageId::decode(&mut rest).ok_or(RecordFault { left: bytes.len() })?;
+        Ok(Self { tree, rest })
     }
 
     /// The changes, each with its page, up to the first fault.
     pub fn changes(self) -> impl Iterator<Item = Result<(PageId, PageChange<'a>), RecordFault>> {
-        let mut reader = Reader { rest: self.rest };
+        let mut rest = self.rest;
         std::iter::from_fn(move || {
-            let left = reader.rest.len();
-            let change = (left > 0).then(|| reader.change().ok_or(RecordFault { left }));
+            let left = rest.len();
+            let change = (left > 0).then(|| PageChange::decode(&mut rest).ok_or(RecordFault { left }));
             if matches!(change, Some(Err(_))) {
-                reader.rest = &[];
+                rest = &[];
             }
             change
         })
     }
 }
 
-mod tag {
-    pub const INSERT: u8 = 1;
-    pub const REPLACE: u8 = 2;
-    pub const REMOVE: u8 = 3;
-    pub const PATCH: u8 = 4;
-    pub const INSERT_SEPARATOR: u8 = 5;
-    pub const REMOVE_SEPARATOR: u8 = 6;
-    pub const END_AT: u8 = 7;
-    pub const SPLIT_OFF: u8 = 8;
-    pub const ABSORB: u8 = 9;
-    pub const RAISE_ROOT: u8 = 10;
-    pub const REPLACE_ROOT: u8 = 11;
-    pub const FORMAT: u8 = 12;
-    pub const WRITE: u8 = 13;
-    pub const FREE: u8 = 14;
+/// Writes and reads the kinds of change, each given with its tag and its fields in their order.
+macro_rules! encoding {
+    ($($tag:literal $kind:ident { $($field:ident),* })*) => {
+        impl<'a> PageChange<'a> {
+            /// Appends the change of a page to a record.
+            pub(super) fn encode(&self, page: PageId, record: &mut Vec<u8>) {
+                page.encode(record);
+                match *self {
+                    $(Self::$kind { $($field),* } => {
+                        record.push($tag);
+                        $($field.encode(record);)*
+                    })*
+                }
+            }
+
+            /// Takes the change of a page off a record.
+            fn decode(rest: &mut &'a [u8]) -> Option<(PageId, Self)> {
+                let page = PageId::decode(rest)?;
+                let change = match u8::decode(rest)? {
+                    $($tag => Self::$kind { $($field: Field::decode(rest)?),* },)*
+                    _ => return None,
+                };
+                Some((page, change))
+            }
+        }
+    };
 }
 
-impl PageChange<'_> {
-    /// Appends the change of a page to a record.
-    pub(super) fn encode(&self, page: PageId, record: &mut Vec<u8>) {
-        let mut writer = Writer { record };
-        writer.page(page);
-        match *self {
-            Self::Insert { key, value } => writer.tag(tag::INSERT).bytes(key).value(value),
-            Self::Replace { key, value, before } => {
-                writer.tag(tag::REPLACE).bytes(key).value(value).value(before)
-            }
-            Self::Remove { key, before } => writer.tag(tag::REMOVE).bytes(key).value(before),
-            Self::Patch { key, offset, bytes, before } => {
-                writer.tag(tag::PATCH).bytes(key).put(&offset.to_le_bytes()).bytes(bytes).bytes(before)
-            }
-            Self::InsertSeparator { separator, right } => {
-                writer.tag(tag::INSERT_SEPARATOR).bytes(separator).page(right)
-            }
-            Self::RemoveSeparator { separator } => writer.tag(tag::REMOVE_SEPARATOR).bytes(separator),
-            Self::EndAt { separator } => writer.tag(tag::END_AT).bytes(separator),
-            Self::SplitOff { separator } => writer.tag(tag::SPLIT_OFF).bytes(separator),
-            Self::Absorb { separator, right } => writer.tag(tag::ABSORB).bytes(separator).image(right),
-            Self::RaiseRoot { left, separator, right } => {
-                writer.tag(tag::RAISE_ROOT).page(left).bytes(separator).page(right)
-            }
-            Self::ReplaceRoot { image } => writer.tag(tag::REPLACE_ROOT).image(image),
-            Self::Format { image } => writer.tag(tag::FORMAT).image(image),
-            Self::Write { kind, pages, digest } => {
-                let writer = writer.tag(tag::WRITE).put(&[kind.0]).put(&pages.to_le_bytes());
-                writer.put(&digest.to_le_bytes())
-            }
-            Self::Free { pages } => writer.tag(tag::FREE).put(&pages.to_le_bytes()),
-        };
-    }
+encoding! {
+    1 Insert { key, value }
+    2 Replace { key, value, before }
+    3 Remove { key, before }
+    4 Patch { key, offset, bytes, before }
+    5 InsertSeparator { separator, right }
+    6 RemoveSeparator { separator }
+    7 EndAt { separator }
+    8 SplitOff { separator }
+    9 Absorb { separator, right }
+    10 RaiseRoot { left, separator, right }
+    11 ReplaceRoot { image }
+    12 Format { image }
+    13 Write { kind, pages, digest }
+    14 Free { pages }
 }
 
-struct Writer<'r> {
-    record: &'r mut Vec<u8>,
+/// What a record is made of.
+trait Field<'a>: Sized {
+    /// Appends the field to a record.
+    fn encode(self, record: &mut Vec<u8>);
+    /// Takes the field off a record; `None` if it is cut off or has no meaning.
+    fn decode(rest: &mut &'a [u8]) -> Option<Self>;
 }
 
-impl Writer<'_> {
-    fn put(&mut self, bytes: &[u8]) -> &mut Self {
-        self.record.extend_from_slice(bytes);
-        self
-    }
+macro_rules! numbers {
+    ($($number:ty)*) => {
+        $(impl Field<'_> for $number {
+            fn encode(self, record: &mut Vec<u8>) {
+                record.extend_from_slice(&self.to_le_bytes());
+            }
 
-    fn tag(&mut self, tag: u8) -> &mut Self {
-        self.put(&[tag])
-    }
+            fn decode(rest: &mut &[u8]) -> Option<Self> {
+                let bytes = rest.split_off(..size_of::<Self>())?;
+                bytes.first_chunk().map(|bytes| Self::from_le_bytes(*bytes))
+            }
+        })*
+    };
+}
 
-    fn page(&mut self, page: PageId) -> &mut Self {
-        self.put(&page.0.to_le_bytes())
-    }
+numbers! { u8 u16 u32 u64 }
 
+/// Fields that consist of others, in this order.
+macro_rules! composed {
+    ($($field:ty { $($part:tt),* })*) => {
+        $(impl<'a> Field<'a> for $field {
+            fn encode(self, record: &mut Vec<u8>) {
+                $(self.$part.encode(record);)*
+            }
+
+            fn decode(rest: &mut &'a [u8]) -> Option<Self> {
+                Some(Self { $($part: Field::decode(rest)?),* })
+            }
+        })*
+    };
+}
+
+composed! {
+    PageId { 0 }
+    PageKind { 0 }
+    ValueImage<'a> { kind, bytes }
+    NodeImage<'a> { front, heap }
+}
+
+impl<'a> Field<'a> for &'a [u8] {
     /// Bytes of one page, so that their length fits into 16 bits.
-    fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
-        self.put(&(bytes.len() as u16).to_le_bytes()).put(bytes)
+    fn encode(self, record: &mut Vec<u8>) {
+        (self.len() as u16).encode(record);
+        record.extend_from_slice(self);
     }
 
-    fn value(&mut self, value: ValueImage<'_>) -> &mut Self {
-        self.put(&[u8::from(value.kind == ValueKind::Blob)]).bytes(value.bytes)
-    }
-
-    fn image(&mut self, image: NodeImage<'_>) -> &mut Self {
-        self.bytes(image.front).bytes(image.heap)
+    fn decode(rest: &mut &'a [u8]) -> Option<Self> {
+        let length = u16::decode(rest)?;
+        rest.split_off(..length as usize)
     }
 }
 
-struct Reader<'a> {
-    rest: &'a [u8],
-}
-
-impl<'a> Reader<'a> {
-    fn change(&mut self) -> Option<(PageId, PageChange<'a>)> {
-        let page = self.page()?;
-        let [tag] = self.array()?;
-        let change = match tag {
-            tag::INSERT => PageChange::Insert { key: self.bytes()?, value: self.value()? },
-            tag::REPLACE => {
-                PageChange::Replace { key: self.bytes()?, value: self.value()?, before: self.value()? }
-            }
-            tag::REMOVE => PageChange::Remove { key: self.bytes()?, before: self.value()? },
-            tag::PATCH => PageChange::Patch {
-                key: self.bytes()?,
-                offset: u16::from_le_bytes(self.array()?),
-                bytes: self.bytes()?,
-                before: self.bytes()?,
-            },
-            tag::INSERT_SEPARATOR => {
-                PageChange::InsertSeparator { separator: self.bytes()?, right: self.page()? }
-            }
-            tag::REMOVE_SEPARATOR => PageChange::RemoveSeparator { separator: self.bytes()? },
-            tag::END_AT => PageChange::EndAt { separator: self.bytes()? },
-            tag::SPLIT_OFF => PageChange::SplitOff { separator: self.bytes()? },
-            tag::ABSORB => PageChange::Absorb { separator: self.bytes()?, right: self.image()? },
-            tag::RAISE_ROOT => {
-                PageChange::RaiseRoot { left: self.page()?, separator: self.bytes()?, right: self.page()? }
-            }
-            tag::REPLACE_ROOT => PageChange::ReplaceRoot { image: self.image()? },
-            tag::FORMAT => PageChange::Format { image: self.image()? },
-            tag::WRITE => PageChange::Write {
-                kind: PageKind(self.array::<1>()?[0]),
-                pages: u32::from_le_bytes(self.array()?),
-                digest: u64::from_le_bytes(self.array()?),
-            },
-            tag::FREE => PageChange::Free { pages: u32::from_le_bytes(self.array()?) },
-            _ => return None,
-        };
-        Some((page, change))
+impl Field<'_> for ValueKind {
+    fn encode(self, record: &mut Vec<u8>) {
+        record.push(u8::from(self == Self::Blob));
     }
 
-    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
-        let (bytes, rest) = self.rest.split_at_checked(length)?;
-        self.rest = rest;
-        Some(bytes)
-    }
-
-    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        self.take(N)?.first_chunk().copied()
-    }
-
-    fn page(&mut self) -> Option<PageId> {
-        self.array().map(|bytes| PageId(u64::from_le_bytes(bytes)))
-    }
-
-    fn bytes(&mut self) -> Option<&'a [u8]> {
-        let length = u16::from_le_bytes(self.array()?);
-        self.take(length as usize)
-    }
-
-    fn value(&mut self) -> Option<ValueImage<'a>> {
-        let kind = match self.array()? {
-            [0] => ValueKind::Inline,
-            [1] => ValueKind::Blob,
-            _ => return None,
-        };
-        Some(ValueImage { kind, bytes: self.bytes()? })
-    }
-
-    fn image(&mut self) -> Option<NodeImage<'a>> {
-        Some(NodeImage { front: self.bytes()?, heap: self.bytes()? })
+    fn decode(rest: &mut &[u8]) -> Option<Self> {
+        match u8::decode(rest)? {
+            0 => Some(Self::Inline),
+            1 => Some(Self::Blob),
+            _ => None,
+        }
     }
 }
 
@@ -226,26 +185,20 @@ mod tests {
         let value = |bytes| ValueImage { kind, bytes };
         let image = NodeImage { front: first, heap: second };
         Some(match tag {
-            tag::INSERT => PageChange::Insert { key: first, value: value(second) },
-            tag::REPLACE => PageChange::Replace { key: first, value: value(second), before: value(first) },
-            tag::REMOVE => PageChange::Remove { key: first, before: value(second) },
-            tag::PATCH => {
-                PageChange::Patch { key: first, offset: number as u16, bytes: second, before: second }
-            }
-            tag::INSERT_SEPARATOR => PageChange::InsertSeparator { separator: first, right: PageId(number) },
-            tag::REMOVE_SEPARATOR => PageChange::RemoveSeparator { separator: bytes },
-            tag::END_AT => PageChange::EndAt { separator: bytes },
-            tag::SPLIT_OFF => PageChange::SplitOff { separator: bytes },
-            tag::ABSORB => PageChange::Absorb { separator: first, right: image },
-            tag::RAISE_ROOT => {
-                PageChange::RaiseRoot { left: PageId(number), separator: bytes, right: PageId(!number) }
-            }
-            tag::REPLACE_ROOT => PageChange::ReplaceRoot { image },
-            tag::FORMAT => PageChange::Format { image },
-            tag::WRITE => {
-                PageChange::Write { kind: PageKind(number as u8), pages: number as u32, digest: !number }
-            }
-            tag::FREE => PageChange::Free { pages: number as u32 },
+            1 => PageChange::Insert { key: first, value: value(second) },
+            2 => PageChange::Replace { key: first, value: value(second), before: value(first) },
+            3 => PageChange::Remove { key: first, before: value(second) },
+            4 => PageChange::Patch { key: first, offset: number as u16, bytes: second, before: second },
+            5 => PageChange::InsertSeparator { separator: first, right: PageId(number) },
+            6 => PageChange::RemoveSeparator { separator: bytes },
+            7 => PageChange::EndAt { separator: bytes },
+            8 => PageChange::SplitOff { separator: bytes },
+            9 => PageChange::Absorb { separator: first, right: image },
+            10 => PageChange::RaiseRoot { left: PageId(number), separator: bytes, right: PageId(!number) },
+            11 => PageChange::ReplaceRoot { image },
+            12 => PageChange::Format { image },
+            13 => PageChange::Write { kind: PageKind(number as u8), pages: number as u32, digest: !number },
+            14 => PageChange::Free { pages: number as u32 },
             _ => return None,
         })
     }
