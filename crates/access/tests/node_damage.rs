@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::cmp::Ordering;
 use vellum_access::node::{
     BLOB_REFERENCE_BYTES, LeafCopy, MAX_INNER_COUNT, MAX_LEAF_COUNT, NODE_BYTES, NodeError, NodeMut,
-    NodeView, Split, ValueKind, can_merge,
+    NodeView, Split, ValueKind,
 };
 use vellum_base::{Bytes, PageId};
 
@@ -170,16 +170,10 @@ fn write_all(page: &[u8]) {
             }
             Err(_) => false,
         });
-        attempt("set_child", &|node| node.set_child(index, PageId(5)).is_ok());
         for length in [0, 20, 1000] {
             attempt("replace", &|node| node.replace(index, &vec![1; length], ValueKind::Inline).is_ok());
         }
     }
-    attempt("compact", &|node| {
-        let done = node.compact();
-        assert!(!sound || done.is_ok());
-        done.is_ok()
-    });
     attempt("split elsewhere", &|node| {
         let split = Split { index: count / 3, separator: b"kab\x02\0\0\x05\x07".to_vec() };
         split_into(node, &mut vec![0; NODE_BYTES], &split).is_ok()
@@ -213,12 +207,12 @@ fn split_and_merge(page: &[u8], sound: bool, incoming: Option<&[u8]>) {
         assert_eq!(left, page);
         return;
     }
-    let possible = can_merge(NodeView::new(&left), NodeView::new(&right), &split.separator);
+    let before = left.clone();
     let merged = NodeMut::new(&mut left).merge_from_right(NodeView::new(&right[..]), &split.separator);
-    assert_eq!(merged.is_ok(), possible);
+    assert!(merged.is_ok() || left == before);
     assert_eq!(left.get(..HEADER), page.get(..HEADER));
     if sound {
-        assert!(possible, "what was split fits together again");
+        assert!(merged.is_ok(), "what was split fits together again");
         NodeView::new(&left[..]).validate().unwrap();
         let keys = |page: &[u8]| {
             let view = NodeView::new(page);

@@ -115,9 +115,6 @@ fn run(seed: u64, key: KeyMaker) -> Tree {
         if step % 1000 == 0 {
             tree.check_all();
         }
-        if step % 1500 == 0 {
-            tree.compact_all();
-        }
     }
     tree.check_all();
     let keys: Vec<_> = tree.model.keys().cloned().collect();
@@ -193,8 +190,6 @@ fn loading_runs_breaks_the_prefixes_of_the_spines() {
                 }
                 tree.check_all();
             }
-            tree.compact_all();
-            tree.check_all();
             let keys: Vec<_> = tree.model.keys().cloned().collect();
             let from_below = keys.iter().take(keys.len() / 2);
             for key in from_below.chain(keys.iter().skip(keys.len() / 2).rev()) {

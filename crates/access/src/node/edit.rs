@@ -85,8 +85,7 @@ impl NodeMut<'_> {
             self.put_u64(SLOTS_AT + index * LEAF_STRIDE, old.with_value_code(code).0);
             return Ok(());
         }
-        let mut key = Vec::new();
-        self.view().append_key(index, &mut key);
+        let key = self.view().key(index);
         let rest = key.get(prefix_length..).unwrap_or(&[]);
         if new_bytes <= old.record_bytes() || new_bytes <= shape.gap() {
             let at = if new_bytes == 0 {
@@ -177,38 +176,6 @@ impl NodeMut<'_> {
         NodeMut::init(&mut page, level, None, None, left)?.insert_separator(separator, right)?;
         self.take_over(&page);
         Ok(())
-    }
-
-    /// Replaces child `index` of an inner node; child `count` is the last one.
-    ///
-    /// # Errors
-    /// A fault, if there is no such child or the node is damaged.
-    pub fn set_child(&mut self, index: usize, child: PageId) -> Result<(), NodeFault> {
-        let shape = self.shape(false)?;
-        if index > shape.count {
-            return Err(NodeFault::Index { index });
-        }
-        self.put_u64(child_place(index), child.0);
-        Ok(())
-    }
-
-    /// Moves all records together, so that all free bytes lie between slots and heap, and zeroes them. In a
-    /// node that lacks a fence the prefix becomes what the keys have in common, if that takes no more bytes.
-    ///
-    /// # Errors
-    /// A fault, if the node is damaged; it is then as it was.
-    pub fn compact(&mut self) -> Result<(), NodeFault> {
-        let shape = Shape::read(self.bytes)?;
-        let mut frame = Frame::of(self.view());
-        if shape.count == 0 && !frame.is_closed() {
-            frame.prefix.clear();
-        }
-        frame.lengthen_for(self.view(), 0..shape.count);
-        let done = self.rebuild(&frame, |old, new| new.append_range(old, 0..shape.count));
-        done.map_err(|error| match error {
-            NodeError::Fault(fault) => fault,
-            _ => NodeFault::HeapUsed { stored: shape.heap_used, computed: NODE_BYTES - shape.heap_start },
-        })
     }
 
     /// The slot `index`, after a check that its record lies in the heap.

@@ -61,8 +61,7 @@ impl NodeView<&[u8]> {
     pub fn plan_end(self, incoming: &[u8]) -> Result<Option<End>, NodeFault> {
         let shape = Shape::read(self.bytes)?;
         let Some(last_index) = shape.count.checked_sub(1).filter(|_| self.is_leaf()) else { return Ok(None) };
-        let mut last = Vec::new();
-        self.append_key(last_index, &mut last);
+        let mut last = self.key(last_index);
         if *incoming <= *last || !self.covers(incoming) || self.evenly_for(incoming, shape.count) {
             return Ok(None);
         }
@@ -173,9 +172,8 @@ impl<'a> Plan<'a> {
         let cut = |slot: Slot| align(slot.value_length() + slot.tail_length().saturating_sub(longer));
         let records = if tails { view.leaf_slots(kept).map(cut).sum() } else { used };
         let heap_used = fence_bytes + records;
-        let mut upper = Vec::new();
-        let upper = view.upper_fence(&mut upper).then_some(&upper[..]);
-        let mut next = Frame::plain(Some(&separator), upper);
+        let (_, upper) = view.fences();
+        let mut next = Frame::plain(Some(&separator), upper.as_deref());
         if let (None, Some(incoming)) = (upper, incoming) {
             // The leaf beyond begins with few keys.
             next.prefix = separator.iter().take(common_length(&separator, incoming)).copied().collect();

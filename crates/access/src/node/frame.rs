@@ -29,7 +29,7 @@ impl<K: AsRef<[u8]>> Frame<K> {
 impl Frame {
     /// A frame whose prefix follows from the fences: it is empty unless there are both.
     pub fn plain(lower: Option<&[u8]>, upper: Option<&[u8]>) -> Self {
-        let prefix = lower.and_then(|lower| lower.get(..common_prefix(Some(lower), upper)));
+        let prefix = lower.zip(upper).and_then(|(lower, upper)| lower.get(..common_length(lower, upper)));
         Self {
             lower: lower.map(<[u8]>::to_vec),
             upper: upper.map(<[u8]>::to_vec),
@@ -39,10 +39,8 @@ impl Frame {
 
     /// The frame that a node has.
     pub fn of(view: NodeView<&[u8]>) -> Self {
-        let (mut lower, mut upper) = (Vec::new(), Vec::new());
-        let lower = view.lower_fence(&mut lower).then_some(&lower[..]);
-        let upper = view.upper_fence(&mut upper).then_some(&upper[..]);
-        let mut frame = Self::plain(lower, upper);
+        let (lower, upper) = view.fences();
+        let mut frame = Self::plain(lower.as_deref(), upper.as_deref());
         if !frame.is_closed() {
             view.append_prefix(&mut frame.prefix);
         }
@@ -87,10 +85,7 @@ impl Frame {
         if range.is_empty() || self.is_closed() {
             return;
         }
-        let (mut first, mut last) = (Vec::new(), Vec::new());
-        view.append_key(range.start, &mut first);
-        view.append_key(range.end - 1, &mut last);
-        let keys = (&first[..], &last[..], range.len());
+        let keys = (&view.key(range.start)[..], &view.key(range.end - 1)[..], range.len());
         self.lengthen(view.level(), keys, |length| view.records_bytes(range.clone(), length));
     }
 }

@@ -226,14 +226,6 @@ pub(super) const fn fence_bytes(lower_length: usize, upper_length: usize, prefix
     align(lower_length + upper_length.saturating_sub(prefix_length))
 }
 
-/// How many bytes two fences have in common at their beginning; none if one of them is absent.
-pub(super) fn common_prefix(lower: Option<&[u8]>, upper: Option<&[u8]>) -> usize {
-    match (lower, upper) {
-        (Some(a), Some(b)) => common_length(a, b),
-        _ => 0,
-    }
-}
-
 /// How many bytes two keys have in common at their beginning.
 pub(super) fn common_length(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).take_while(|(x, y)| x == y).count()

@@ -111,7 +111,6 @@ pub use layout::{
     MAX_LEAF_COUNT, NODE_BYTES, ValueKind,
 };
 pub(crate) use leaf_builder::LeafBuilder;
-pub use merge::can_merge;
 pub use separator::shortest_separator;
 pub use split::Split;
 pub use view::{Find, NodeView, ValueAt};

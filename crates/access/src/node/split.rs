@@ -68,22 +68,13 @@ impl NodeMut<'_> {
     /// If `left` is damaged or `split` does not fit it.
     pub fn begin_right(bytes: &mut [u8], left: NodeView<&[u8]>, split: &Split) -> Result<(), NodeError> {
         let shape = Shape::read(left.bytes)?;
-        let level = shape.word.level();
         let index = left.split_index(&split.separator)?;
         if index != split.index {
             return Err(NodeFault::Index { index: split.index }.into());
         }
-        let start = index + usize::from(level > 0);
-        let mut upper = Vec::new();
-        let upper = left.upper_fence(&mut upper).then_some(&upper[..]);
-        let last_child = if level == 0 { PageId(0) } else { left.child_at(child_place(shape.count)) };
-        let mut frame = Frame::plain(Some(&split.separator), upper);
-        frame.lengthen_for(left, start..shape.count);
+        let start = index + usize::from(shape.word.level() > 0);
         NodeMut { bytes: &mut *bytes }.fill_zero();
-        let mut right = Builder::new(bytes, level, &frame, last_child)?;
-        right.append_range(left, start..shape.count)?;
-        right.finish();
-        Ok(())
+        fill(bytes, left, start..shape.count, (Some(&split.separator), left.fences().1.as_deref()))
     }
 
     /// Fills `bytes`, which are zero after the page header, as the left half of `whole`: up to the separator of a
@@ -92,17 +83,9 @@ impl NodeMut<'_> {
     /// # Errors
     /// If `whole` is damaged or the separator does not fit it.
     pub fn begin_left(bytes: &mut [u8], whole: NodeView<&[u8]>, separator: &[u8]) -> Result<(), NodeError> {
-        let level = Shape::read(whole.bytes)?.word.level();
+        Shape::read(whole.bytes)?;
         let count = whole.split_index(separator)?;
-        let last_child = if level == 0 { PageId(0) } else { whole.child_at(child_place(count)) };
-        let mut lower = Vec::new();
-        let lower = whole.lower_fence(&mut lower).then_some(&lower[..]);
-        let mut frame = Frame::plain(lower, Some(separator));
-        frame.lengthen_for(whole, 0..count);
-        let mut left = Builder::new(bytes, level, &frame, last_child)?;
-        left.append_range(whole, 0..count)?;
-        left.finish();
-        Ok(())
+        fill(bytes, whole, 0..count, (whole.fences().0.as_deref(), Some(separator)))
     }
 
     /// Cuts the right half off: this node becomes the left half, with the separator of a [`Split`] as its upper fence.
@@ -116,6 +99,22 @@ impl NodeMut<'_> {
         self.take_over(&page);
         Ok(())
     }
+}
+
+/// Fills an empty page with the slots `range` of `whole`, between these fences.
+fn fill(
+    bytes: &mut [u8],
+    whole: NodeView<&[u8]>,
+    range: Range<usize>,
+    (lower, upper): (Option<&[u8]>, Option<&[u8]>),
+) -> Result<(), NodeError> {
+    let last_child = if whole.is_leaf() { PageId(0) } else { whole.child_at(child_place(range.end)) };
+    let mut frame = Frame::plain(lower, upper);
+    frame.lengthen_for(whole, range.clone());
+    let mut node = Builder::new(bytes, whole.level(), &frame, last_child)?;
+    node.append_range(whole, range)?;
+    node.finish();
+    Ok(())
 }
 
 impl NodeView<&[u8]> {
@@ -151,9 +150,7 @@ struct Planner<'a> {
 
 impl<'a> Planner<'a> {
     fn new(view: NodeView<&'a [u8]>, shape: Shape) -> Self {
-        let (mut lower, mut upper) = (Vec::new(), Vec::new());
-        let lower = view.lower_fence(&mut lower).then_some(lower);
-        let upper = view.upper_fence(&mut upper).then_some(upper);
+        let (lower, upper) = view.fences();
         let mut before = Vec::with_capacity(shape.count + 1);
         let mut sum = 0;
         before.push(0);
@@ -329,12 +326,7 @@ impl<'a> Planner<'a> {
     }
 
     fn key(&self, index: usize) -> Option<Vec<u8>> {
-        if index >= self.shape.count {
-            return None;
-        }
-        let mut key = Vec::new();
-        self.view.append_key(index, &mut key);
-        Some(key)
+        (index < self.shape.count).then(|| self.view.key(index))
     }
 }
 

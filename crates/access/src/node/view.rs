@@ -189,6 +189,13 @@ impl<B: Bytes> NodeView<B> {
         self.bytes.append_to(slot.tail_at(), slot.tail_length(), target);
     }
 
+    /// The key of slot `index`, prefix included.
+    pub fn key(self, index: usize) -> Vec<u8> {
+        let mut key = Vec::new();
+        self.append_key(index, &mut key);
+        key
+    }
+
     /// Appends the value of slot `index`, or the reference to its blob, to `target`. Only for leaves.
     pub fn append_value(self, index: usize, target: &mut Vec<u8>) -> ValueKind {
         let value = self.value_location(index);
@@ -216,6 +223,13 @@ impl<B: Bytes> NodeView<B> {
         self.bytes.append_to(self.lower_at(), self.prefix_len().min(self.upper_length()), target);
         self.bytes.append_to(self.lower_at().saturating_sub(rest), rest, target);
         self.word().flags() & FLAG_UPPER != 0
+    }
+
+    /// The lower and the upper fence, as far as there are any.
+    pub fn fences(self) -> (Option<Vec<u8>>, Option<Vec<u8>>) {
+        let (mut lower, mut upper) = (Vec::new(), Vec::new());
+        let lower = self.lower_fence(&mut lower).then_some(lower);
+        (lower, self.upper_fence(&mut upper).then_some(upper))
     }
 
     /// Whether the node has no upper fence.
@@ -351,17 +365,12 @@ impl<B: Bytes> NodeView<B> {
         if common == prefix.len() {
             need <= self.free_bytes()
         } else {
-            need.saturating_add(self.bytes_with_prefix(common)) <= BODY_BYTES
+            let last = if word.level() == 0 { 0 } else { INNER_STRIDE };
+            let lower_length = if self.is_first() { common } else { self.lower_length() };
+            let fences = fence_bytes(lower_length, self.upper_length(), common);
+            let used = last + fences + self.records_bytes(0..self.count(), common);
+            need.saturating_add(used) <= BODY_BYTES
         }
-    }
-
-    /// The bytes that slots, records and fences would take with a shorter prefix.
-    pub(super) fn bytes_with_prefix(self, prefix_length: usize) -> usize {
-        let word = self.word();
-        let last = if word.level() == 0 { 0 } else { INNER_STRIDE };
-        let lower_length = if word.flags() & FLAG_LOWER == 0 { prefix_length } else { self.lower_length() };
-        last + fence_bytes(lower_length, self.upper_length(), prefix_length)
-            + self.records_bytes(0..self.count(), prefix_length)
     }
 
     /// Whether the prefix may become longer if all keys have the byte `next` after it. If the node has one fence, that

@@ -182,10 +182,7 @@ impl<P: Pager> Tree<'_, P> {
         if expected.level.is_some_and(|level| level != view.level()) {
             return Err(problem(format!("it has level {}, which its parent has not", view.level())));
         }
-        let fence = |(exists, key): (bool, Vec<u8>)| exists.then_some(key);
-        let (mut lower, mut upper) = (Vec::new(), Vec::new());
-        let lower = fence((view.lower_fence(&mut lower), lower));
-        let upper = fence((view.upper_fence(&mut upper), upper));
+        let (mut lower, upper) = view.fences();
         if lower != expected.lower || upper != expected.upper {
             return Err(problem("its fences are not the separators of its parent".into()));
         }
@@ -194,29 +191,14 @@ impl<P: Pager> Tree<'_, P> {
         if view.is_leaf() {
             self.verify_blobs(view, report, visit);
         } else {
-            Self::push_children(view, lower, upper, todo);
+            let level = view.level().checked_sub(1);
+            for (index, page) in view.children().enumerate() {
+                let separator = if index < view.count() { Some(view.key(index)) } else { upper.clone() };
+                let lower = std::mem::replace(&mut lower, separator.clone());
+                todo.push(Expected { page, level, lower, upper: separator });
+            }
         }
         Ok(())
-    }
-
-    fn push_children(
-        view: NodeView<&[u8]>,
-        mut lower: Option<Vec<u8>>,
-        upper: Option<Vec<u8>>,
-        todo: &mut Vec<Expected>,
-    ) {
-        for (index, page) in view.children().enumerate() {
-            let separator = if index < view.count() {
-                let mut key = Vec::new();
-                view.append_key(index, &mut key);
-                Some(key)
-            } else {
-                upper.clone()
-            };
-            let level = view.level().checked_sub(1);
-            let lower = std::mem::replace(&mut lower, separator.clone());
-            todo.push(Expected { page, level, lower, upper: separator });
-        }
     }
 
     fn verify_blobs(
@@ -225,13 +207,10 @@ impl<P: Pager> Tree<'_, P> {
         report: &mut TreeReport,
         visit: &mut impl FnMut(Extent) -> bool,
     ) {
-        let mut key = Vec::new();
         for index in 0..leaf.count() {
             let verified = match value_in(leaf, index) {
                 Some(StoredValue::Blob(reference)) if visit(reference.extent()) => {
-                    key.clear();
-                    leaf.append_key(index, &mut key);
-                    self.verify_blob(&key, reference)
+                    self.verify_blob(&leaf.key(index), reference)
                 }
                 Some(_) => Ok(()),
                 None => {

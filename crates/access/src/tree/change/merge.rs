@@ -109,8 +109,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         let left = parent.child(self.pager, view.child_place(index))?;
         let right = parent.child(self.pager, view.child_place(index + 1))?;
         let (left, right) = (Latched::latch(left)?, Latched::latch(right)?);
-        let mut separator = Vec::new();
-        view.append_key(index, &mut separator);
+        let separator = view.key(index);
         let mut change = self.change(((parent, left), Doomed(right)));
         let AtomicChange { pages: ((parent, left), Doomed(right)), recording } = &mut change;
         let right = NodeImage::of(right.page());
