@@ -36,7 +36,7 @@ pub(crate) enum Memory {
 
 /// Allocates and frees extents. It owns all layers below: what a guard needs, it reaches from here.
 pub(crate) struct Allocator {
-    io: PageIo,
+    pub(crate) io: PageIo,
     /// Extents that nothing refers to any more, but a thread still reads.
     pending_frees: Mutex<Vec<Extent>>,
 }
@@ -47,33 +47,28 @@ impl Allocator {
     }
 
     #[inline]
-    pub(crate) fn io(&self) -> &PageIo {
-        &self.io
-    }
-
-    #[inline]
     pub(crate) fn evictor(&self) -> &Evictor {
-        self.io.faults().evictor()
+        &self.io.faults.evictor
     }
 
     #[inline]
     pub(crate) fn pages(&self) -> &ResidentPages {
-        self.evictor().pages()
+        &self.evictor().pages
     }
 
     #[inline]
     pub(crate) fn table(&self) -> &PageTable {
-        self.pages().table()
+        &self.pages().table
     }
 
     #[inline]
     pub(crate) fn storage(&self) -> &Storage {
-        self.pages().storage()
+        &self.pages().storage
     }
 
     #[inline]
     pub(crate) fn budget(&self) -> &Budget {
-        self.pages().budget()
+        &self.pages().budget
     }
 
     /// Allocates an extent on storage and in memory. Its head is latched exclusively, its contents are
@@ -91,7 +86,7 @@ impl Allocator {
     /// is released.
     pub(crate) fn claim(&self, pages: u32, memory: Memory) -> Result<Extent, PoolError> {
         let mut prefaulted = 0..0;
-        let claimed = self.storage().allocate(pages, |end| prefaulted = self.pages().window().leave(end));
+        let claimed = self.storage().allocate(pages, |end| prefaulted = self.pages().window.leave(end));
         match memory {
             Memory::Keep => self.budget().give_back(prefaulted.count()),
             Memory::Drop => self.pages().release_prefaulted(prefaulted),
@@ -110,7 +105,7 @@ impl Allocator {
         if let Err(error) = table.supply_zeroes(extent) {
             table.drop_memory(extent);
             self.budget().give_back(extent.pages as usize);
-            self.storage().space().free(extent);
+            self.storage().space.free(extent);
             table.unlatch_evicted(extent.head);
             return Err(error.into());
         }
@@ -118,7 +113,7 @@ impl Allocator {
         let bytes = unsafe { table.bytes_mut(extent) };
         PageHeader { extent, lsn: Lsn(0), kind }.write(bytes);
         self.pages().insert(extent);
-        if self.pages().window().is_to_be_asked(extent.end().0) {
+        if self.pages().window.is_to_be_asked(extent.end().0) {
             self.budget().ask_for_memory();
         }
         Ok(())
@@ -133,8 +128,7 @@ impl Allocator {
     /// Allocates the extent of the space map, which belongs to the pool itself.
     pub(crate) fn allocate_space_map(&self) -> Result<Extent, PoolError> {
         let mut prefaulted = 0..0;
-        let extent =
-            self.storage().allocate_space_map(|end| prefaulted = self.pages().window().leave(end))?;
+        let extent = self.storage().allocate_space_map(|end| prefaulted = self.pages().window.leave(end))?;
         self.pages().release_prefaulted(prefaulted);
         self.publish(extent, Memory::Drop);
         self.storage().own_space_map(extent);
@@ -177,7 +171,7 @@ impl Allocator {
                 table.unlatch_evicted(page);
             }
         }
-        self.storage().space().publish(extent);
+        self.storage().space.publish(extent);
     }
 
     /// Frees an extent whose head the caller has latched exclusively, and releases the latch.
@@ -190,15 +184,15 @@ impl Allocator {
     pub(crate) fn free(&self, extent: Extent) {
         let (table, storage) = (self.table(), self.storage());
         if !storage.is_allocated(extent) {
-            table.counters().frees_refused.add(1);
+            table.counters.frees_refused.add(1);
             table.unlatch(extent.head, true);
         } else if extent.pages == 1 {
-            storage.space().free(extent);
+            storage.space.free(extent);
             table.wake(extent.head, table.state(extent.head).release_exclusive_clean());
         } else {
             table.drop_memory(extent);
             self.pages().remove(extent.head);
-            storage.space().free(extent);
+            storage.space.free(extent);
             table.unlatch_evicted(extent.head);
         }
     }
@@ -249,7 +243,7 @@ impl Allocator {
     pub(crate) fn for_each_extent(&self, mut visit: impl FnMut(Extent)) {
         self.free_pending();
         let waiting = lock(&self.pending_frees).clone();
-        self.storage().space().for_each(|extent| {
+        self.storage().space.for_each(|extent| {
             if !waiting.contains(&extent) {
                 visit(extent);
             }
@@ -261,8 +255,8 @@ impl Allocator {
         let (table, storage) = (self.table(), self.storage());
         let Some(before) = table.try_latch(extent.head) else { return false };
         if before.is_evicted() {
-            if !storage.is_allocated(extent) || !storage.space().free(extent) {
-                table.counters().frees_refused.add(1);
+            if !storage.is_allocated(extent) || !storage.space.free(extent) {
+                table.counters.frees_refused.add(1);
             }
             table.unlatch_evicted(extent.head);
         } else {

@@ -70,8 +70,8 @@ impl<'p> OptimisticGuard<'p> {
         if !now.is_readable() && !now.is_marked() {
             return Err(now);
         }
-        if table.counts_hits() {
-            table.counters().hits.add(1);
+        if table.count_hits {
+            table.counters.hits.add(1);
         }
         Ok(Self::new(allocator, page, now))
     }

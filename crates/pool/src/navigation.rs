@@ -29,7 +29,7 @@ impl Pool {
 
     #[inline]
     fn within(&self, page: PageId) -> bool {
-        page.0 < self.table().capacity_pages()
+        page.0 < self.table().capacity_pages
     }
 
     #[cold]
@@ -186,7 +186,7 @@ impl Navigation for Pool {
         parent: &OptimisticGuard<'p>,
         extent: Extent,
     ) -> Result<SharedGuard<'p>, Interrupt> {
-        let beyond = extent.head.0.saturating_add(extent.pages as u64) > self.table().capacity_pages();
+        let beyond = extent.head.0.saturating_add(extent.pages as u64) > self.table().capacity_pages;
         if beyond || extent.pages == 0 {
             parent.validate()?;
             return Err(Self::dangling(parent.id(), extent.head));
@@ -225,15 +225,15 @@ impl Navigation for Pool {
     fn resolve(&self, interrupt: Interrupt) -> Result<(), PoolError> {
         match interrupt {
             Interrupt::Conflict(page) => {
-                self.table().counters().restarts.add(1);
+                self.table().counters.restarts.add(1);
                 if self.within(page) {
-                    self.allocator().io().wait_after_conflict(page);
+                    self.allocator().io.wait_after_conflict(page);
                 }
                 Ok(())
             }
             Interrupt::Miss(miss) => {
-                self.table().counters().restarts.add(1);
-                self.allocator().io().faults().fault(&miss)
+                self.table().counters.restarts.add(1);
+                self.allocator().io.faults.fault(&miss)
             }
             Interrupt::Fatal(error) => Err(*error),
         }
@@ -262,7 +262,7 @@ impl AsynchronousReads for Pool {
     type Misses<'p> = MissQueue<'p>;
 
     fn misses(&self, depth: usize) -> Result<MissQueue<'_>, PoolError> {
-        MissQueue::new(self.allocator().io(), depth)
+        MissQueue::new(&self.allocator().io, depth)
     }
 
     fn is_latched(&self, page: PageId) -> bool {
@@ -293,7 +293,7 @@ impl Streams for Pool {
         first_page: u32,
         buffer: &mut AlignedBuffer,
     ) -> Result<(), Interrupt> {
-        if extent.head.0.saturating_add(extent.pages as u64) > self.table().capacity_pages() {
+        if extent.head.0.saturating_add(extent.pages as u64) > self.table().capacity_pages {
             parent.validate()?;
             return Err(Self::dangling(parent.id(), extent.head));
         }

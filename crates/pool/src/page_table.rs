@@ -39,15 +39,15 @@ const READERS_WAIT_MAX: Duration = Duration::from_micros(200);
 pub(crate) struct PageTable {
     base: *mut u8,
     states: *const PageState,
-    capacity_pages: u64,
+    pub(crate) capacity_pages: u64,
     /// The capacity again; or 0 if hits are counted, so that reads take the way that counts them.
     pages_uncounted: u64,
-    count_hits: bool,
+    pub(crate) count_hits: bool,
     /// What the whole pool counts: kept here, where every layer can reach it.
-    counters: Counters,
+    pub(crate) counters: Counters,
     parking: ParkingLot,
     releaser: Releaser,
-    huge: HugeRuns,
+    pub(crate) huge_runs: HugeRuns,
     // Last, so that they outlive everything that points into them.
     pages: Mapping,
     _states: Mapping,
@@ -75,7 +75,7 @@ impl PageTable {
         let capacity_pages = (pages.len() / PAGE_SIZE) as u64;
         let state_bytes = (capacity_pages as usize * size_of::<u64>()).next_multiple_of(PAGE_SIZE);
         let states = Mapping::reserve(state_bytes, "the states of the pages")?.for_table();
-        let huge = HugeRuns::new(&pages, huge_pages && releaser.method() != ReleaseMethod::Exmap);
+        let huge_runs = HugeRuns::new(&pages, huge_pages && releaser.method() != ReleaseMethod::Exmap);
         Ok(Self {
             base: pages.base().as_ptr(),
             states: states.base().as_ptr().cast(),
@@ -85,25 +85,10 @@ impl PageTable {
             counters: Counters::default(),
             parking: ParkingLot::new(),
             releaser,
-            huge,
+            huge_runs,
             pages,
             _states: states,
         })
-    }
-
-    #[inline]
-    pub(crate) fn capacity_pages(&self) -> u64 {
-        self.capacity_pages
-    }
-
-    #[inline]
-    pub(crate) fn counters(&self) -> &Counters {
-        &self.counters
-    }
-
-    #[inline]
-    pub(crate) fn counts_hits(&self) -> bool {
-        self.count_hits
     }
 
     pub(crate) fn release_method(&self) -> ReleaseMethod {
@@ -287,7 +272,7 @@ impl PageTable {
 
     /// Gives the memory of an exclusively latched extent back at once.
     pub(crate) fn drop_memory(&self, extent: Extent) {
-        self.huge.split(&self.pages, &[extent]);
+        self.huge_runs.split(&self.pages, &[extent]);
         let range = self.range(extent);
         // SAFETY: the caller holds the latch exclusively and keeps no reference.
         if unsafe { self.release(&[range]) }.is_err() {
@@ -301,7 +286,7 @@ impl PageTable {
 
     /// Gives the memory of exclusively latched extents, in ascending order, back by one call.
     pub(crate) fn drop_memory_of_all(&self, extents: &[Extent]) {
-        self.huge.split(&self.pages, extents);
+        self.huge_runs.split(&self.pages, extents);
         let mut ranges: Vec<PageRange> = Vec::with_capacity(extents.len());
         for extent in extents {
             let range = self.range(*extent);
@@ -334,12 +319,7 @@ impl PageTable {
         first: PageId,
         count: impl FnOnce(Range<u64>, &dyn Fn() -> bool) -> bool,
     ) -> Option<u64> {
-        self.huge.populate(&self.pages, first, count)
-    }
-
-    /// The runs that huge pages may back.
-    pub(crate) fn huge_runs(&self) -> &HugeRuns {
-        &self.huge
+        self.huge_runs.populate(&self.pages, first, count)
     }
 
     /// Whether every page of a run is in memory, an extent of its own, and not being changed.
@@ -352,11 +332,11 @@ impl PageTable {
 
     /// Backs a run with a huge page. If the run is busy, a page of it that went away meanwhile may have zeroes in its place.
     pub(crate) fn collapse(&self, run: u64) -> Collapse {
-        self.huge.collapse(&self.pages, run, |pages| self.is_whole(pages))
+        self.huge_runs.collapse(&self.pages, run, |pages| self.is_whole(pages))
     }
 
     #[cfg(test)]
     pub(crate) fn split_huge_pages(&self, extents: &[Extent]) {
-        self.huge.split(&self.pages, extents);
+        self.huge_runs.split(&self.pages, extents);
     }
 }

@@ -186,14 +186,14 @@ impl Pool {
         let path = file.description().path.unwrap_or_default();
         let table = PageTable::new(pages, releaser, options.count_hits, options.huge_pages)?;
         let prefaults = options.background_eviction && !options.read_only && table.faults_bring_memory();
-        let capacity = table.capacity_pages();
+        let capacity = table.capacity_pages;
         let (space, superblock) = (found.space, found.superblock);
         let storage = Storage::new(file, space, superblock, capacity, options.read_only, found.fresh)?;
         let pages = ResidentPages::new(table, storage, (options.pool_bytes / PAGE_SIZE as u64) as usize)?;
         let evictor = Evictor::new(pages, options.log.clone());
         let allocator = Arc::new(Allocator::new(PageIo::new(Faults::new(evictor))));
         if prefaults {
-            allocator.pages().window().ask_at(prefault::first_request(allocator.storage().space().end()));
+            allocator.pages().window.ask_at(prefault::first_request(allocator.storage().space.end()));
         }
         // Without the thread everything works as well, only less smoothly.
         let start = || BackgroundThread::start(allocator.clone()).ok();
@@ -263,7 +263,7 @@ impl Pool {
     /// # Errors
     /// If it is not allocated as such, cannot be read, is damaged, or does not fit into the pool.
     pub fn shared(&self, extent: Extent) -> Result<SharedGuard<'_>, PoolError> {
-        self.allocator.io().latch_shared(extent)?;
+        self.allocator.io.latch_shared(extent)?;
         Ok(SharedGuard::adopt(self.table(), extent))
     }
 
@@ -272,7 +272,7 @@ impl Pool {
     /// # Errors
     /// As for [`shared`](Self::shared); and if the file is open for reading only.
     pub fn exclusive(&self, extent: Extent) -> Result<ExclusiveGuard<'_>, PoolError> {
-        self.allocator.io().latch_exclusive(extent)?;
+        self.allocator.io.latch_exclusive(extent)?;
         Ok(ExclusiveGuard::adopt(&self.allocator, extent))
     }
 
@@ -308,7 +308,7 @@ impl Pool {
 
     /// Whether exactly this extent is allocated.
     pub fn is_extent(&self, extent: Extent) -> bool {
-        self.allocator.storage().space().is_extent(extent)
+        self.allocator.storage().space.is_extent(extent)
     }
 
     /// The copy of the superblock that was found damaged when the file was opened, if one was. The other
@@ -319,9 +319,9 @@ impl Pool {
 
     /// What the pool has done, and how it stands.
     pub fn statistics(&self) -> PoolStatistics {
-        let (table, storage, counters) = (self.table(), self.allocator.storage(), self.table().counters());
+        let (table, storage, counters) = (self.table(), self.allocator.storage(), &self.table().counters);
         PoolStatistics {
-            hits: table.counts_hits().then(|| counters.hits.get()),
+            hits: table.count_hits.then(|| counters.hits.get()),
             misses: counters.misses.get(),
             pages_read: counters.pages_read.get(),
             pages_evicted: counters.pages_evicted.get(),
@@ -334,11 +334,11 @@ impl Pool {
             releases_refused: counters.releases_refused.get(),
             pages_resident: self.allocator.budget().used() as u64,
             pages_limit: self.limit_pages() as u64,
-            pages_huge: table.huge_runs().pages(),
-            pages_allocated: storage.space().allocated_pages(),
-            pages_in_file: storage.space().end(),
+            pages_huge: table.huge_runs.pages(),
+            pages_allocated: storage.space.allocated_pages(),
+            pages_in_file: storage.space.end(),
             release_method: table.release_method(),
-            file: storage.file().description(),
+            file: storage.file.description(),
         }
     }
 

@@ -250,18 +250,18 @@ mod tests {
         let mut pool = Pool::create_on(Arc::new(file.clone()), &options).unwrap();
         let storage = pool.allocator().storage();
         let mut large = Vec::new();
-        while storage.space().end() < pages {
-            let length = (pages - storage.space().end()).min((1 << 24) - 1) as u32;
+        while storage.space.end() < pages {
+            let length = (pages - storage.space.end()).min((1 << 24) - 1) as u32;
             let extent = storage.allocate(length, |_| ()).unwrap();
-            storage.space().publish(extent);
+            storage.space.publish(extent);
             large.push(extent);
         }
         if hole {
-            assert!(storage.space().free(large[1]));
+            assert!(storage.space.free(large[1]));
         }
         drop(pool.allocate(1, PageKind::USER).unwrap().keep());
         pool.checkpoint().unwrap();
-        (pool.allocator().storage().space().end(), pool.own_extents().last().copied().unwrap())
+        (pool.allocator().storage().space.end(), pool.own_extents().last().copied().unwrap())
     }
 
     fn options() -> PoolOptions {
@@ -281,7 +281,7 @@ mod tests {
                 let (end, map) = closed(&file, pages, hole);
                 assert_eq!(map.end() == PageId(end), !hole, "the map lies at {map} of {end} pages");
                 let pool = Pool::open_on(Arc::new(file), &options()).unwrap();
-                assert_eq!(pool.allocator().storage().space().end(), end);
+                assert_eq!(pool.allocator().storage().space.end(), end);
             }
         }
     }

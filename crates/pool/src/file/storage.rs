@@ -32,8 +32,8 @@ use vellum_vm::{AlignedBuffer, File};
 
 /// A file of pages that is open.
 pub(crate) struct Storage {
-    file: Arc<dyn File>,
-    space: SpaceMap,
+    pub(crate) file: Arc<dyn File>,
+    pub(crate) space: SpaceMap,
     capacity_pages: u64,
     read_only: bool,
     superblock: Mutex<Superblock>,
@@ -44,7 +44,7 @@ pub(crate) struct Storage {
     /// The same, and no outage or failed sync forbids changes.
     changes_admitted: AtomicBool,
     /// Whether pages can be written.
-    outage: Outage,
+    pub(crate) outage: Outage,
     /// A sync failed: nothing more can be promised about this file.
     poisoned: AtomicBool,
     /// A thread panicked while it changed a page: what is in memory must not be declared sound.
@@ -85,18 +85,6 @@ impl Storage {
             file_pages: Mutex::new(size / PAGE_SIZE as u64),
             growth_failure: Mutex::new(None),
         })
-    }
-
-    pub(crate) fn file(&self) -> &dyn File {
-        &*self.file
-    }
-
-    pub(crate) fn space(&self) -> &SpaceMap {
-        &self.space
-    }
-
-    pub(crate) fn outage(&self) -> &Outage {
-        &self.outage
     }
 
     pub(crate) fn lock_superblock(&self) -> MutexGuard<'_, Superblock> {

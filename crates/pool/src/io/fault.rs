@@ -8,7 +8,6 @@
 
 use crate::{
     error::{Fault, Miss, PoolError},
-    file::storage::Storage,
     page::state::Word,
     page_table::PageTable,
     pager::Begun,
@@ -20,7 +19,7 @@ use vellum_base::{Extent, verify_header};
 
 /// Brings extents into memory.
 pub(crate) struct Faults {
-    evictor: Evictor,
+    pub(crate) evictor: Evictor,
     /// How many pages are being read asynchronously.
     reading_pages: AtomicUsize,
 }
@@ -31,31 +30,21 @@ impl Faults {
     }
 
     #[inline]
-    pub(crate) fn evictor(&self) -> &Evictor {
-        &self.evictor
-    }
-
-    #[inline]
     pub(crate) fn table(&self) -> &PageTable {
-        self.evictor.pages().table()
-    }
-
-    #[inline]
-    fn storage(&self) -> &Storage {
-        self.evictor.pages().storage()
+        &self.evictor.pages.table
     }
 
     /// Refuses what cannot be an extent of this file, so that its state may be looked at.
     pub(crate) fn check_bounds(&self, extent: Extent) -> Result<(), PoolError> {
         let end = extent.head.0.saturating_add(extent.pages as u64);
-        if extent.pages == 0 || end > self.table().capacity_pages() {
+        if extent.pages == 0 || end > self.table().capacity_pages {
             return Err(PoolError::not_allocated(extent));
         }
         if extent.pages > EXTENT_PAGES_MAX { Err(self.too_large(extent)) } else { Ok(()) }
     }
 
     fn too_large(&self, extent: Extent) -> PoolError {
-        PoolError::LargerThanPool { extent, pool_pages: self.evictor.pages().budget().limit() }
+        PoolError::LargerThanPool { extent, pool_pages: self.evictor.pages.budget.limit() }
     }
 
     /// Latches a missing extent exclusively, makes sure that it is one, and lets `reserve` reserve its memory. If the
@@ -78,14 +67,14 @@ impl Faults {
         if !state.try_exclusive(now) {
             return Ok(Begun::Latched);
         }
-        if !self.storage().is_allocated(extent) {
+        if !self.evictor.pages.storage.is_allocated(extent) {
             self.table().unlatch_evicted(extent.head);
             let stale = !self.still_refers(miss);
             return if stale { Ok(Begun::Ready) } else { Err(PoolError::not_allocated(extent)) };
         }
         let reserved = reserve(extent);
         if let Ok(true) = reserved {
-            self.table().counters().misses.add(1);
+            self.table().counters.misses.add(1);
             return Ok(Begun::Reading);
         }
         self.table().unlatch_evicted(extent.head);
@@ -98,9 +87,9 @@ impl Faults {
     /// # Errors
     /// If it could not be read, or is damaged.
     pub(crate) fn admit(&self, extent: Extent, read: std::io::Result<()>) -> Result<(), PoolError> {
-        let (table, pages) = (self.table(), self.evictor.pages());
+        let (table, pages) = (self.table(), &self.evictor.pages);
         let result = read.map_err(|source| PoolError::Read { extent, source }).and_then(|()| {
-            table.counters().pages_read.add(extent.pages as u64);
+            table.counters.pages_read.add(extent.pages as u64);
             // SAFETY: the latch is held exclusively.
             let header = verify_header(unsafe { table.bytes(extent) }, extent);
             header.map_err(|fault| PoolError::Corruption { extent, fault: Fault::Header(fault) })
@@ -112,7 +101,7 @@ impl Faults {
             }
             Err(_) => {
                 table.drop_memory(extent);
-                pages.budget().give_back(extent.pages as usize);
+                pages.budget.give_back(extent.pages as usize);
                 table.unlatch_evicted(extent.head);
             }
         }
@@ -133,14 +122,15 @@ impl Faults {
         }
         let address = self.table().address(extent.head);
         // SAFETY: the extent lies in the mapping and in no other, and its latch is held exclusively.
-        let read = unsafe { self.storage().file().read(extent.head.offset(), address, extent.bytes()) };
+        let read =
+            unsafe { self.evictor.pages.storage.file.read(extent.head.offset(), address, extent.bytes()) };
         self.admit(extent, read).or_else(|error| if self.still_refers(miss) { Err(error) } else { Ok(()) })
     }
 
     /// Whether the reference that led to a miss still stands.
     pub(crate) fn still_refers(&self, miss: &Miss) -> bool {
         miss.referrer.is_none_or(|(page, seen)| {
-            page.0 < self.table().capacity_pages() && self.table().state(page).validate(Word(seen))
+            page.0 < self.table().capacity_pages && self.table().state(page).validate(Word(seen))
         })
     }
 
@@ -149,7 +139,7 @@ impl Faults {
     /// # Errors
     /// If they will never fit.
     pub(crate) fn reserve_to_read(&self, extent: Extent) -> Result<bool, PoolError> {
-        let (pages, limit) = (extent.pages as usize, self.evictor.pages().budget().limit());
+        let (pages, limit) = (extent.pages as usize, self.evictor.pages.budget.limit());
         if pages > limit {
             return Err(self.too_large(extent));
         }

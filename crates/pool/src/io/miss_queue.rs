@@ -70,23 +70,23 @@ impl Misses for MissQueue<'_> {
     fn begin(&mut self, miss: &Miss) -> Result<Begun, PoolError> {
         // A thread that ends reads in this queue waits for the device with the queue locked: then nothing is begun.
         let Some(mut reads) = try_lock(&self.reads) else {
-            return self.io.faults().enter(miss, |_| Ok(false));
+            return self.io.faults.enter(miss, |_| Ok(false));
         };
-        let begun = reads.begin(self.io.faults(), miss, self.under_way < self.depth)?;
+        let begun = reads.begin(&self.io.faults, miss, self.under_way < self.depth)?;
         self.under_way += usize::from(begun == Begun::Reading);
         Ok(begun)
     }
 
     fn begin_read_ahead(&mut self, pages: &[PageId]) -> usize {
         let Some(mut reads) = try_lock(&self.reads) else { return 0 };
-        let requests = reads.begin_read_ahead(self.io.faults(), pages);
+        let requests = reads.begin_read_ahead(&self.io.faults, pages);
         self.under_way += requests;
         requests
     }
 
     fn give_up(&mut self, passed: &mut VecDeque<PageId>, wanted: usize) {
-        let evictor = self.io.faults().evictor();
-        let count = evictor.pages().budget().shortage(wanted).min(passed.len());
+        let evictor = &self.io.faults.evictor;
+        let count = evictor.pages.budget.shortage(wanted).min(passed.len());
         evictor.evict_clean(passed.drain(..count).map(Extent::page).collect());
         passed.truncate(PASSED_MAX.max(wanted));
     }
@@ -109,12 +109,12 @@ impl Misses for MissQueue<'_> {
             None => lock(&self.reads),
         };
         let wait = if wait && !reads.has_finished() { Wait::ForOne } else { Wait::No };
-        reads.finish(self.io.faults(), wait);
+        reads.finish(&self.io.faults, wait);
         self.under_way -= reads.give(finished);
     }
 
     fn verdict(&self, miss: &Miss, error: &PoolError) -> Option<PoolError> {
-        if !self.io.faults().still_refers(miss) {
+        if !self.io.faults.still_refers(miss) {
             return None;
         }
         let extent = miss.extent;
@@ -153,7 +153,7 @@ mod tests {
         let pool = Pool::open_on(Arc::new(file), &options).unwrap();
         let (locked, unlock) = (std::sync::mpsc::channel(), std::sync::mpsc::channel::<()>());
         std::thread::scope(|scope| {
-            let mut queue = MissQueue::new(pool.allocator().io(), 4).unwrap();
+            let mut queue = MissQueue::new(&pool.allocator().io, 4).unwrap();
             let reads = queue.reads.clone();
             // Unlocks after a while even if it is waited for, so that the test fails and does not hang.
             scope.spawn(move || {

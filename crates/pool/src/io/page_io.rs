@@ -3,9 +3,8 @@
 //! # Lock order
 //! No lock is taken while the list of queues is locked. The list of idle queues is locked before a queue.
 
-use crate::{error::Miss, file::storage::Storage, page_table::PageTable};
 use crate::{
-    error::PoolError,
+    error::{Miss, PoolError},
     io::cooperative::Queues,
     io::fault::Faults,
     io::reads::Reads,
@@ -24,7 +23,7 @@ pub(crate) struct PageIo {
     // Dropped before the mapping, which the faults own: queues wait for their requests.
     queues: Queues<Reads>,
     idle: Mutex<Vec<Arc<Mutex<Reads>>>>,
-    faults: Faults,
+    pub(crate) faults: Faults,
 }
 
 impl PageIo {
@@ -32,36 +31,21 @@ impl PageIo {
         Self { queues: Queues::new(), idle: Mutex::new(Vec::new()), faults }
     }
 
-    #[inline]
-    pub(crate) fn faults(&self) -> &Faults {
-        &self.faults
-    }
-
-    #[inline]
-    fn table(&self) -> &PageTable {
-        self.faults.table()
-    }
-
-    #[inline]
-    fn storage(&self) -> &Storage {
-        self.faults.evictor().pages().storage()
-    }
-
     /// Waits until `want` may be possible. If the page is being read by a queue whose owner is elsewhere, this thread
     /// ends the read (see `io::cooperative`).
     pub(crate) fn wait(&self, page: PageId, want: Want) {
         let finish = |reads: &mut Reads| reads.finish(&self.faults, Wait::ForOne);
-        self.table().wait(page, want, || self.queues.complete(|reads| reads.holds(page), finish));
+        self.faults.table().wait(page, want, || self.queues.complete(|reads| reads.holds(page), finish));
     }
 
     /// Waits a little after an optimistic read of `page` has failed, or could not be upgraded.
     pub(crate) fn wait_after_conflict(&self, page: PageId) {
-        let now = self.table().state(page).load();
+        let now = self.faults.table().state(page).load();
         if now.is_exclusive() {
             self.wait(page, Want::Read);
         } else if now.shared_holders() > 0 {
             // Readers, or the thread that writes the page to storage, may be what an upgrade failed for.
-            self.table().wait_for_readers(page);
+            self.faults.table().wait_for_readers(page);
         } else {
             spin_loop();
         }
@@ -74,13 +58,13 @@ impl PageIo {
 
     /// Latches an extent exclusively, reading it in if need be.
     pub(crate) fn latch_exclusive(&self, extent: Extent) -> Result<(), PoolError> {
-        self.faults.evictor().admit_changes()?;
+        self.faults.evictor.admit_changes()?;
         self.latch(extent, Want::Exclusive)
     }
 
     fn latch(&self, extent: Extent, want: Want) -> Result<(), PoolError> {
         self.faults.check_bounds(extent)?;
-        let state = self.table().state(extent.head);
+        let state = self.faults.table().state(extent.head);
         loop {
             let now = state.load();
             if now.is_evicted() {
@@ -98,12 +82,12 @@ impl PageIo {
         }
         // Whatever was latched must be what the space map says, or the slice would reach into extents that are not
         // latched, or show what was freed.
-        if self.storage().is_allocated(extent) {
+        if self.faults.evictor.pages.storage.is_allocated(extent) {
             return Ok(());
         }
         match want {
-            Want::Exclusive => self.table().unlatch(extent.head, false),
-            Want::Shared | Want::Read => self.table().unlatch_shared(extent.head),
+            Want::Exclusive => self.faults.table().unlatch(extent.head, false),
+            Want::Shared | Want::Read => self.faults.table().unlatch_shared(extent.head),
         }
         Err(PoolError::not_allocated(extent))
     }
@@ -121,7 +105,7 @@ impl PageIo {
         if let Some(reads) = idle {
             return Ok(reads);
         }
-        let queue = self.storage().file().queue(u32::try_from(depth).unwrap_or(u32::MAX));
+        let queue = self.faults.evictor.pages.storage.file.queue(u32::try_from(depth).unwrap_or(u32::MAX));
         let reads = Arc::new(Mutex::new(Reads::new(queue.map_err(PoolError::Queue)?)));
         self.queues.add(reads.clone());
         Ok(reads)

@@ -52,10 +52,10 @@ struct Activity {
 
 impl Activity {
     fn now(allocator: &Allocator) -> Self {
-        let counters = allocator.table().counters();
+        let counters = &allocator.table().counters;
         let numbers = [&counters.misses, &counters.pages_evicted, &counters.pages_written];
         let [misses, evicted, written] = numbers.map(Counter::get);
-        let activity = [misses, evicted, written, allocator.storage().space().allocated_pages()];
+        let activity = [misses, evicted, written, allocator.storage().space.allocated_pages()];
         Self { at: Instant::now(), activity, used: cpu_time_of_others() }
     }
 
@@ -79,11 +79,7 @@ impl HugePageScheduler {
 
     /// How long the thread should sleep; for ever if nothing will ever be to do.
     pub fn patience(&self, allocator: &Allocator) -> Option<Duration> {
-        allocator
-            .table()
-            .huge_runs()
-            .is_enabled()
-            .then(|| self.patience.saturating_sub(self.seen.at.elapsed()))
+        allocator.table().huge_runs.is_enabled().then(|| self.patience.saturating_sub(self.seen.at.elapsed()))
     }
 
     /// Memory ran low, so it will be a while.
@@ -107,8 +103,8 @@ impl HugePageScheduler {
 
     fn collapse_some(&mut self, allocator: &Allocator, busy: bool) {
         let begun = Instant::now();
-        let (table, runs) = (allocator.table(), allocator.table().huge_runs());
-        let end = allocator.storage().space().end().min(table.capacity_pages());
+        let (table, runs) = (allocator.table(), &allocator.table().huge_runs);
+        let end = allocator.storage().space.end().min(table.capacity_pages);
         while runs.pages_of(self.run).end <= end {
             let run = self.run;
             self.run += 1;
@@ -177,14 +173,14 @@ mod tests {
     fn whole_runs_are_collapsed_and_keep_their_contents() {
         let Some(pool) = collapsed(PAGES) else { return };
         let huge = pool.statistics().pages_huge;
-        assert!(huge >= PAGES - 3 * pool.table().huge_runs().run_pages(), "{huge} of {PAGES} pages");
+        assert!(huge >= PAGES - 3 * pool.table().huge_runs.run_pages(), "{huge} of {PAGES} pages");
         assert_contents(&pool, 2..PAGES);
     }
 
     /// Takes the memory of a page away, as eviction does.
     fn drop_page(pool: &Pool, page: PageId) {
         assert!(pool.table().try_latch(page).is_some());
-        assert!(pool.evictor().pages().remove(page).is_some());
+        assert!(pool.evictor().pages.remove(page).is_some());
         pool.table().drop_memory(Extent::page(page));
         pool.table().unlatch_evicted(page);
     }
@@ -205,7 +201,7 @@ mod tests {
         let Some(pool) = collapsed(PAGES) else { return };
         let huge = pool.statistics().pages_huge;
         drop_page(&pool, PageId(PAGES / 2));
-        assert_eq!(pool.statistics().pages_huge, huge - pool.table().huge_runs().run_pages());
+        assert_eq!(pool.statistics().pages_huge, huge - pool.table().huge_runs.run_pages());
         assert_contents(&pool, (2..PAGES).filter(|page| *page != PAGES / 2));
     }
 
@@ -216,10 +212,10 @@ mod tests {
         let page = PageId(PAGES / 2);
         drop_page(&pool, page);
         // As if it had gone after the check of its state.
-        let run = table.huge_runs().run_of(page.0);
-        let pages = pool.evictor().pages();
+        let run = table.huge_runs.run_of(page.0);
+        let pages = &pool.evictor().pages;
         assert_eq!(pages.collapse(run), Collapse::Busy);
-        assert!(!table.huge_runs().is_flagged(run));
+        assert!(!table.huge_runs.is_flagged(run));
         // SAFETY: the mapping is readable, and no thread writes to the page.
         let bytes = unsafe { std::slice::from_raw_parts(table.address(page), PAGE_SIZE) };
         assert!(bytes.iter().all(|byte| *byte == 0));
@@ -238,9 +234,9 @@ mod tests {
     #[test]
     fn a_page_that_is_being_evicted_while_its_run_is_collapsed_keeps_no_memory() {
         let Some(pool) = collapsed(PAGES) else { return };
-        let (table, pages) = (pool.table(), pool.evictor().pages());
+        let (table, pages) = (pool.table(), &pool.evictor().pages);
         let page = PageId(PAGES / 2);
-        let run = table.huge_runs().run_of(page.0);
+        let run = table.huge_runs.run_of(page.0);
         // Its evictor has latched it and released its memory, and has not unlatched it yet.
         let state = table.state(page);
         assert!(state.try_exclusive(state.load()));
@@ -252,16 +248,16 @@ mod tests {
         table.unlatch_evicted(page);
         pages.release_strays();
         assert!(table.state(page).load().is_evicted() && !has_memory(&pool, page));
-        assert!(pages.strays().is_empty());
+        assert!(pages.strays.is_empty());
         assert_contents(&pool, (2..PAGES).filter(|other| *other != page.0));
     }
 
     #[test]
     fn an_extent_that_takes_the_place_of_pages_while_their_run_is_collapsed_keeps_its_contents() {
         let Some(pool) = collapsed(PAGES) else { return };
-        let (table, pages) = (pool.table(), pool.evictor().pages());
+        let (table, pages) = (pool.table(), &pool.evictor().pages);
         let first = PAGES / 2;
-        let run = table.huge_runs().run_of(first);
+        let run = table.huge_runs.run_of(first);
         // After the check of the states, four pages are freed; an extent in memory takes the place of three.
         for page in first..first + 4 {
             pool.exclusive(Extent::page(PageId(page))).unwrap().free();
@@ -272,7 +268,7 @@ mod tests {
         assert_eq!(extent.head, PageId(first));
         assert_eq!(pages.collapse(run), Collapse::Busy);
         assert!(pool.shared(extent).unwrap().payload().iter().all(|byte| *byte == 9));
-        assert!(pages.strays().is_empty());
+        assert!(pages.strays.is_empty());
         // When it is evicted, what a collapse has given to its pages goes.
         let state = table.state(extent.head);
         assert!(state.try_exclusive(state.load()));
@@ -286,10 +282,9 @@ mod tests {
     #[test]
     fn a_run_whose_flag_is_cleared_while_its_memory_comes_is_split() {
         let Some(pool) = collapsed(PAGES) else { return };
-        let (table, pages, space) =
-            (pool.table(), pool.evictor().pages(), pool.allocator().storage().space());
+        let (table, pages, space) = (pool.table(), &pool.evictor().pages, &pool.allocator().storage().space);
         let (huge, end) = (pool.statistics().pages_huge, space.end());
-        let first = end + table.huge_runs().pages_to_run(end);
+        let first = end + table.huge_runs.pages_to_run(end);
         assert_eq!(pages.prefault(end..first, || true), Prefaulted::Done);
         let outcome = table.populate_run(PageId(first), |run, fetch| {
             let fetch = || {
@@ -313,11 +308,11 @@ mod tests {
     fn a_run_beyond_the_end_is_backed_before_its_pages_are_allocated() {
         let Some(pool) = collapsed(PAGES) else { return };
         let table = pool.table();
-        let (run_pages, huge) = (table.huge_runs().run_pages(), pool.statistics().pages_huge);
-        let space = pool.allocator().storage().space();
+        let (run_pages, huge) = (table.huge_runs.run_pages(), pool.statistics().pages_huge);
+        let space = &pool.allocator().storage().space;
         let end = space.end();
-        let first = end + table.huge_runs().pages_to_run(end);
-        let pages = pool.evictor().pages();
+        let first = end + table.huge_runs.pages_to_run(end);
+        let pages = &pool.evictor().pages;
         let populate = |first: u64| pages.prefault_run(PageId(first));
         assert_eq!(populate(first), None, "the window does not end there");
         assert_eq!(pages.prefault(end..first, || true), Prefaulted::Done);
@@ -356,7 +351,7 @@ mod tests {
         let Some(pool) = collapsed(PAGES) else { return };
         let table = pool.table();
         let huge = pool.statistics().pages_huge;
-        let first = PageId(table.huge_runs().pages_of(1).start);
+        let first = PageId(table.huge_runs.pages_of(1).start);
         table.split_huge_pages(&[Extent { head: first, pages: 1 }]);
         let mut scheduler = HugePageScheduler::new(pool.allocator());
         for collapsed in [false, true] {
@@ -377,15 +372,15 @@ mod tests {
     fn threads_that_work_are_not_held_up_often() {
         let Some(pool) = collapsed(PAGES) else { return };
         let table = pool.table();
-        let runs = pool.statistics().pages_huge / table.huge_runs().run_pages();
-        let first = PageId(table.huge_runs().pages_of(1).start);
-        table.split_huge_pages(&[Extent { head: first, pages: 3 * table.huge_runs().run_pages() as u32 }]);
+        let runs = pool.statistics().pages_huge / table.huge_runs.run_pages();
+        let first = PageId(table.huge_runs.pages_of(1).start);
+        table.split_huge_pages(&[Extent { head: first, pages: 3 * table.huge_runs.run_pages() as u32 }]);
         let mut scheduler = HugePageScheduler::new(pool.allocator());
         for back in 1..=3 {
             let begun = Instant::now();
             scheduler.collapse_some(pool.allocator(), true);
             assert_eq!(
-                pool.statistics().pages_huge / table.huge_runs().run_pages(),
+                pool.statistics().pages_huge / table.huge_runs.run_pages(),
                 runs - 3 + back,
                 "one run at a time"
             );

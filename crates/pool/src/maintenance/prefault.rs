@@ -48,18 +48,18 @@ impl Prefaulter {
     /// Fetches the memory of pages beyond the end of the file, after a thread has asked for it.
     pub fn run(&mut self, allocator: &Allocator) {
         let (table, pages, budget) = (allocator.table(), allocator.pages(), allocator.budget());
-        let end = allocator.storage().space().end();
-        let stop = (end + self.window).min(table.capacity_pages());
+        let end = allocator.storage().space.end();
+        let stop = (end + self.window).min(table.capacity_pages);
         while budget.is_ample() && !budget.is_stopped() {
-            let _populating = pages.window().populating();
-            let from = pages.window().end();
+            let _populating = pages.window.populating();
+            let from = pages.window.end();
             if from >= stop {
                 break;
             }
             if self.prefault_run(allocator, from) {
                 continue;
             }
-            let count = STEP.min(stop - from).min(table.huge_runs().pages_to_run(from));
+            let count = STEP.min(stop - from).min(table.huge_runs.pages_to_run(from));
             let begun = Instant::now();
             match pages.prefault(from..from + count, || table.populate(PageId(from), count)) {
                 Prefaulted::Done => {}
@@ -69,13 +69,13 @@ impl Prefaulter {
             }
             self.small_page = (self.small_page * 7 + begun.elapsed() / count as u32) / 8;
         }
-        pages.window().ask_at(stop - (stop - end) / 2);
+        pages.window.ask_at(stop - (stop - end) / 2);
         self.window = (self.window * 2).min(WINDOW_MAX);
     }
 
     /// Gives back what was fetched: memory is short.
     pub fn release(&mut self, allocator: &Allocator) {
-        let _populating = allocator.pages().window().populating();
+        let _populating = allocator.pages().window.populating();
         allocator.pages().shrink_window(0);
         self.window = WINDOW_MIN;
     }
@@ -122,7 +122,7 @@ mod tests {
 
     /// How many of the pages beyond the end of the file have memory.
     fn ahead(pool: &Pool) -> usize {
-        with_memory(pool, pool.allocator().storage().space().end(), 2 * WINDOW_MAX)
+        with_memory(pool, pool.allocator().storage().space.end(), 2 * WINDOW_MAX)
     }
 
     /// How many of so many pages have memory.
@@ -164,9 +164,9 @@ mod tests {
             .background_eviction(false)
             .release_method(ReleaseMethod::Madvise);
         let pool = Pool::create_on(Arc::new(SimulatedFile::new(1)), &options).unwrap();
-        let pages = pool.evictor().pages();
-        let end = pages.storage().space().end();
-        let run = pool.table().huge_runs().pages_to_run(end);
+        let pages = &pool.evictor().pages;
+        let end = pages.storage.space.end();
+        let run = pool.table().huge_runs.pages_to_run(end);
         let none = run == u64::MAX || {
             assert_eq!(pages.prefault(end..end + run, || true), Prefaulted::Done);
             pages.prefault_run(PageId(end + run)).is_none()
@@ -249,16 +249,16 @@ mod tests {
     #[test]
     fn what_is_allocated_and_freed_while_its_memory_comes_keeps_none() {
         let pool = pool(1 << 26);
-        let (table, pages) = (pool.table(), pool.evictor().pages());
-        let end = pages.storage().space().end();
+        let (table, pages) = (pool.table(), &pool.evictor().pages);
+        let end = pages.storage.space.end();
         let outcome = pages.prefault(end..end + 64, || {
             drop(pool.allocate(4, PageKind::USER).unwrap().keep());
             drop(pool.allocate(3, PageKind::USER).unwrap());
             table.populate(PageId(end), 64)
         });
         assert_eq!(outcome, Prefaulted::Done);
-        let there = with_memory(&pool, 0, pages.storage().space().end() + WINDOW_MAX);
-        assert_eq!((pages.budget().used(), there), (64 - 3, 64 - 3));
+        let there = with_memory(&pool, 0, pages.storage.space.end() + WINDOW_MAX);
+        assert_eq!((pages.budget.used(), there), (64 - 3, 64 - 3));
     }
 
     #[test]
@@ -275,7 +275,7 @@ mod tests {
         }
         pages.settle().unwrap();
         pages.keep();
-        let there = with_memory(&pool, 0, pool.allocator().storage().space().end() + WINDOW_MAX);
+        let there = with_memory(&pool, 0, pool.allocator().storage().space.end() + WINDOW_MAX);
         assert!(there < 64 && budget.used() == 150 + there, "{there} of {}", budget.used());
     }
 

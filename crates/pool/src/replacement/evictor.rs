@@ -29,7 +29,7 @@ const FRUITLESS_TRIES_MAX: u32 = 1000;
 
 /// Keeps what is in memory within the limit.
 pub(crate) struct Evictor {
-    pages: ResidentPages,
+    pub(crate) pages: ResidentPages,
     clock: Clock,
     log: Arc<dyn LogBarrier>,
     /// Locked by the background thread while it evicts, and by a thread that wants it to pause.
@@ -41,11 +41,6 @@ impl Evictor {
         Self { pages, clock: Clock::default(), log, working: Mutex::new(()) }
     }
 
-    #[inline]
-    pub(crate) fn pages(&self) -> &ResidentPages {
-        &self.pages
-    }
-
     /// Keeps the background thread from evicting.
     pub(crate) fn pause(&self) -> MutexGuard<'_, ()> {
         lock(&self.working)
@@ -53,18 +48,18 @@ impl Evictor {
 
     /// How many pages one batch should evict: little of a small pool.
     fn batch_pages(&self) -> usize {
-        (self.pages.budget().limit() / 8).clamp(1, BATCH_PAGES_MAX)
+        (self.pages.budget.limit() / 8).clamp(1, BATCH_PAGES_MAX)
     }
 
     /// Reserves the memory of an extent, evicting others if need be.
     pub(crate) fn reserve(&self, extent: Extent) -> Result<(), PoolError> {
         let wanted_pages = extent.pages as usize;
-        let pool_pages = self.pages.budget().limit();
+        let pool_pages = self.pages.budget.limit();
         if wanted_pages > pool_pages {
             return Err(PoolError::LargerThanPool { extent, pool_pages });
         }
         let mut fruitless = 0;
-        while !self.pages.budget().try_reserve(wanted_pages) {
+        while !self.pages.budget.try_reserve(wanted_pages) {
             match self.evict_batch() {
                 Ok(evicted) if evicted > 0 => fruitless = 0,
                 // Write errors are reported at once when nothing clean is left to evict instead.
@@ -85,7 +80,7 @@ impl Evictor {
     /// Reserves the memory of an extent that is going to be written to. Leaves a little to readers: if nothing can be
     /// written back, they have that and what is unchanged.
     pub(crate) fn reserve_for_new(&self, extent: Extent) -> Result<(), PoolError> {
-        let (pages, budget) = (extent.pages as usize, self.pages.budget());
+        let (pages, budget) = (extent.pages as usize, &self.pages.budget);
         while pages <= budget.limit() && budget.is_scarce(pages) {
             let outcome = self.evict_batch();
             if let Some(error) = self.outage().error() {
@@ -101,7 +96,7 @@ impl Evictor {
     /// Reserves so many pages without waiting for anything: if there is no room, clean pages are evicted, and
     /// changed ones are left to the background evictor.
     pub(crate) fn reserve_at_once(&self, pages: usize) -> bool {
-        if self.pages.budget().try_reserve(pages) {
+        if self.pages.budget.try_reserve(pages) {
             return true;
         }
         let found = if self.outage().lasts() {
@@ -109,7 +104,7 @@ impl Evictor {
         } else {
             self.gather(self.batch_pages(), SLOTS_AT_ONCE_MAX, |_| true)
         };
-        self.evict_clean(found) > 0 && self.pages.budget().try_reserve(pages)
+        self.evict_clean(found) > 0 && self.pages.budget.try_reserve(pages)
     }
 
     /// Evicts those of the extents that are still there, unused, unchanged and can be latched at once.
@@ -144,16 +139,16 @@ impl Evictor {
     /// pages cannot, so that what is changed could not leave memory.
     #[inline]
     pub(crate) fn admit_changes(&self) -> Result<(), PoolError> {
-        if self.pages.storage().admits_changes() { Ok(()) } else { self.admit_changes_first() }
+        if self.pages.storage.admits_changes() { Ok(()) } else { self.admit_changes_first() }
     }
 
     #[cold]
     fn admit_changes_first(&self) -> Result<(), PoolError> {
-        self.pages.storage().refuse_if_poisoned()?;
+        self.pages.storage.refuse_if_poisoned()?;
         if self.outage().lasts() {
             self.try_to_write()?;
         }
-        self.pages.storage().admit_changes()
+        self.pages.storage.admit_changes()
     }
 
     /// Tries whether pages can be written again, unless it is too early for that.
@@ -174,21 +169,21 @@ impl Evictor {
 
     /// Whether pages can be written.
     pub(crate) fn outage(&self) -> &Outage {
-        self.pages.storage().outage()
+        &self.pages.storage.outage
     }
 
     /// Two rounds suffice: the first marks, the second finds the marks.
     fn two_rounds(&self) -> usize {
-        2 * self.pages.set().slots()
+        2 * self.pages.set.slots()
     }
 
     fn gather(&self, target: usize, slots_max: usize, wanted: impl Fn(Word) -> bool) -> Vec<Extent> {
-        self.clock.advance(self.pages.set(), self.pages.table(), target, slots_max, wanted)
+        self.clock.advance(&self.pages.set, &self.pages.table, target, slots_max, wanted)
     }
 
     /// Evicts those of the extents that are still there, unused and can be latched at once.
     fn evict(&self, candidates: Vec<Extent>) -> Result<usize, PoolError> {
-        let is_dirty = |extent: &Extent| self.pages.table().state(extent.head).load().is_dirty();
+        let is_dirty = |extent: &Extent| self.pages.table.state(extent.head).load().is_dirty();
         let (dirty, clean): (Vec<_>, Vec<_>) = candidates.into_iter().partition(is_dirty);
         let mut victims = Vec::with_capacity(dirty.len() + clean.len());
         let written = write_back(&self.pages, &*self.log, dirty, |state, extent| {

@@ -15,12 +15,12 @@ use vellum_vm::{Collapse, VmError};
 
 /// The extents of a file that are in memory. A thread that adds or removes an extent has latched it exclusively.
 pub(crate) struct ResidentPages {
-    table: PageTable,
-    storage: Storage,
-    set: ResidentSet,
-    budget: Budget,
-    window: PrefaultWindow,
-    strays: Strays,
+    pub(crate) table: PageTable,
+    pub(crate) storage: Storage,
+    pub(crate) set: ResidentSet,
+    pub(crate) budget: Budget,
+    pub(crate) window: PrefaultWindow,
+    pub(crate) strays: Strays,
 }
 
 /// What became of an attempt to fetch memory.
@@ -36,32 +36,8 @@ pub(crate) enum Prefaulted {
 impl ResidentPages {
     pub(crate) fn new(table: PageTable, storage: Storage, limit_pages: usize) -> Result<Self, VmError> {
         let (set, budget) = (ResidentSet::new(limit_pages)?, Budget::new(limit_pages));
-        let window = PrefaultWindow::new(storage.space().end());
+        let window = PrefaultWindow::new(storage.space.end());
         Ok(Self { table, storage, set, budget, window, strays: Strays::default() })
-    }
-
-    #[inline]
-    pub(crate) fn table(&self) -> &PageTable {
-        &self.table
-    }
-
-    #[inline]
-    pub(crate) fn storage(&self) -> &Storage {
-        &self.storage
-    }
-
-    #[inline]
-    pub(crate) fn set(&self) -> &ResidentSet {
-        &self.set
-    }
-
-    #[inline]
-    pub(crate) fn budget(&self) -> &Budget {
-        &self.budget
-    }
-
-    pub(crate) fn window(&self) -> &PrefaultWindow {
-        &self.window
     }
 
     /// Adds an extent for which memory was reserved.
@@ -115,8 +91,8 @@ impl ResidentPages {
             pages += extent.pages as usize;
             self.table.unlatch_evicted(extent.head);
         }
-        self.table.counters().pages_evicted.add(pages as u64);
-        self.table.counters().eviction_batches.add(1);
+        self.table.counters.pages_evicted.add(pages as u64);
+        self.table.counters.eviction_batches.add(1);
         pages
     }
 
@@ -148,7 +124,7 @@ impl ResidentPages {
         let outcome = self.table.collapse(run);
         if outcome == Collapse::Busy {
             // A page that went away meanwhile may have zeroes in its place, which are not counted in the budget.
-            self.note_strays(self.table.huge_runs().pages_of(run));
+            self.note_strays(self.table.huge_runs.pages_of(run));
         }
         outcome
     }
@@ -161,12 +137,7 @@ impl ResidentPages {
 
     /// Releases memory that the budget does not count, as far as that is certain.
     pub(crate) fn release_strays(&self) {
-        self.strays.release(&self.table, self.storage.space());
-    }
-
-    #[cfg(test)]
-    pub(crate) fn strays(&self) -> &Strays {
-        &self.strays
+        self.strays.release(&self.table, &self.storage.space);
     }
 
     /// [`prefault`](Self::prefault) of the run that begins at a page, as a huge page. Returns how many pages that are;

@@ -28,7 +28,7 @@ pub(super) fn write_back(
     if dirty.is_empty() {
         return Ok(());
     }
-    let (table, storage, counters) = (pages.table(), pages.storage(), pages.table().counters());
+    let (table, storage, counters) = (&pages.table, &pages.storage, &pages.table.counters);
     storage.mark_in_use()?;
     let mut lsn = Lsn(0);
     let latched: Vec<_> =
@@ -39,7 +39,7 @@ pub(super) fn write_back(
     if result.is_ok() {
         // SAFETY: each extent is latched shared until its request is done, so no thread changes it; no two
         // overlap.
-        unsafe { storage.file().run(&mut requests) };
+        unsafe { storage.file.run(&mut requests) };
     }
     let (mut written, mut failures) = (0, 0);
     let mut extents = latched.into_iter().peekable();
@@ -69,9 +69,9 @@ pub(super) fn write_back(
     }
     // Some places may be writable all the time: those that have storage already.
     if written > 0 && written >= failures {
-        storage.outage().ends();
+        storage.outage.ends();
     } else if let Err(PoolError::Write { extent, source }) = &result {
-        storage.outage().begins(*extent, source, begun);
+        storage.outage.begins(*extent, source, begun);
         storage.suspend_changes();
     }
     result
@@ -79,7 +79,7 @@ pub(super) fn write_back(
 
 /// Takes a changed extent's latch without waiting, stamps its checksum, and leaves it latched shared.
 fn latch_for_writing(pages: &ResidentPages, extent: Extent, lsn: &mut Lsn) -> bool {
-    let table = pages.table();
+    let table = &pages.table;
     let state = table.state(extent.head);
     let now = state.load();
     let free = now.is_marked() || now.is_unlocked();

@@ -96,9 +96,9 @@ impl<'p> ExtentStream<'p> {
     fn write(&self, offset: u64, buffer: &AlignedBuffer, bytes: usize) -> Result<(), PoolError> {
         // SAFETY: the buffer is borrowed for the duration and at least `bytes` long; the place in the file
         // belongs to the extent.
-        let written = unsafe { self.allocator.storage().file().write(offset, buffer.as_ptr(), bytes) };
+        let written = unsafe { self.allocator.storage().file.write(offset, buffer.as_ptr(), bytes) };
         written.map_err(|source| PoolError::Write { extent: self.extent, source })?;
-        self.allocator.table().counters().pages_written.add((bytes / PAGE_SIZE) as u64);
+        self.allocator.table().counters.pages_written.add((bytes / PAGE_SIZE) as u64);
         Ok(())
     }
 
@@ -151,7 +151,7 @@ impl ExtentWriter for ExtentStream<'_> {
 impl Drop for ExtentStream<'_> {
     fn drop(&mut self) {
         if !self.kept {
-            self.allocator.storage().space().unclaim(self.extent.head.0..self.extent.end().0);
+            self.allocator.storage().space.unclaim(self.extent.head.0..self.extent.end().0);
         }
     }
 }
@@ -191,9 +191,9 @@ pub(crate) fn read_part(
         }
         let offset = extent.head.offset() + start as u64;
         // SAFETY: the buffer is this caller's own; the latch keeps others from writing the extent.
-        let read = unsafe { storage.file().read(offset, buffer.as_mut_ptr(), buffer.len()) };
+        let read = unsafe { storage.file.read(offset, buffer.as_mut_ptr(), buffer.len()) };
         read.map_err(|source| PoolError::Read { extent, source })?;
-        table.counters().pages_read.add((buffer.len() / PAGE_SIZE) as u64);
+        table.counters.pages_read.add((buffer.len() / PAGE_SIZE) as u64);
         Ok(())
     })();
     table.unlatch_evicted(extent.head);

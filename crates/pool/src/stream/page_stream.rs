@@ -77,7 +77,7 @@ impl<'p> PageStream<'p> {
         }
         if self.ahead.is_empty() {
             let prefaulted = Cell::new(0..0);
-            let window = self.allocator.pages().window();
+            let window = &self.allocator.pages().window;
             let grown = |end| prefaulted.set(window.leave(end));
             self.ahead = self.allocator.storage().claim_run(self.run_pages, grown)?;
             self.prefaulted = prefaulted.into_inner();
@@ -196,7 +196,7 @@ impl Drop for PageStream<'_> {
         // Waits for what is being written, so that no other owner's pages are overwritten.
         self.buffers = None;
         self.allocator.pages().release_prefaulted(std::mem::take(&mut self.prefaulted));
-        let space = self.allocator.storage().space();
+        let space = &self.allocator.storage().space;
         space.unclaim(self.ahead.clone());
         std::mem::take(&mut self.past).0.into_iter().for_each(|pages| space.unclaim(pages));
         for pages in std::mem::take(&mut self.allocated).0 {
@@ -245,7 +245,7 @@ impl<'p> Buffers<'p> {
     /// Reserves the memory.
     fn new(allocator: &'p Allocator) -> Result<Self, PoolError> {
         let pages = Self::pages_of_all(allocator.budget()) / BUFFERS;
-        let queue = allocator.storage().file().queue(BUFFERS as u32).map_err(PoolError::Queue)?;
+        let queue = allocator.storage().file.queue(BUFFERS as u32).map_err(PoolError::Queue)?;
         allocator.evictor().reserve(Self::all(pages))?;
         let memory = (0..BUFFERS).map(|_| AlignedBuffer::new(pages * PAGE_SIZE)).collect();
         let writing = vec![Extent::page(PageId(0)); BUFFERS];
@@ -323,9 +323,9 @@ impl<'p> Buffers<'p> {
             let extent = self.writing.get(index).copied().unwrap_or(Extent::page(self.first));
             self.free.push(index);
             match written {
-                Ok(()) => self.allocator.table().counters().pages_written.add(extent.pages as u64),
+                Ok(()) => self.allocator.table().counters.pages_written.add(extent.pages as u64),
                 Err(source) => {
-                    self.allocator.table().counters().write_errors.add(1);
+                    self.allocator.table().counters.write_errors.add(1);
                     result = Err(PoolError::Write { extent, source });
                 }
             }
