@@ -14,15 +14,12 @@ use crate::{
     io::page_io::PageIo,
     page::state::Want,
     page_table::PageTable,
-    primitive::{Mutex, lock},
+    primitive::{Mutex, lock, try_lock},
     replacement::budget::Budget,
     replacement::evictor::Evictor,
     replacement::resident_pages::ResidentPages,
 };
-use std::sync::{
-    TryLockError,
-    atomic::{Ordering, fence},
-};
+use std::sync::atomic::{Ordering, fence};
 use vellum_base::{Extent, Lsn, PageHeader, PageId, PageKind};
 
 /// What becomes of memory that a newly allocated page still has from its last life.
@@ -231,12 +228,9 @@ impl Allocator {
     /// Frees what had to wait, as far as its readers have gone.
     pub(crate) fn free_pending(&self) {
         // A thread that holds the lock does the same.
-        let mut pending = match self.pending_frees.try_lock() {
-            Ok(pending) => pending,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return,
-        };
-        pending.retain(|extent| !self.try_discard(*extent));
+        if let Some(mut pending) = try_lock(&self.pending_frees) {
+            pending.retain(|extent| !self.try_discard(*extent));
+        }
     }
 
     /// Shows all that is allocated, without what only waits until it can be freed.

@@ -28,7 +28,9 @@ use vellum_base::PageId;
 /// hint.clear();
 /// assert_eq!(hint.get(), None);
 /// ```
+// A cache line each, so that threads that append do not slow each other.
 #[derive(Debug, Default)]
+#[repr(align(64))]
 pub struct AppendHint {
     turn: AtomicU64,
     /// The marked page. Page 0 is a superblock: nothing is marked.
@@ -92,13 +94,7 @@ const THREADS: usize = 16;
 /// ```
 #[cfg(not(loom))]
 #[derive(Debug, Default)]
-pub struct AppendHints([Alone; THREADS]);
-
-/// An append hint with a cache line to itself.
-#[cfg(not(loom))]
-#[derive(Debug, Default)]
-#[repr(align(64))]
-struct Alone(AppendHint);
+pub struct AppendHints([AppendHint; THREADS]);
 
 #[cfg(not(loom))]
 impl AppendHints {
@@ -113,6 +109,6 @@ impl AppendHints {
             static NUMBER: usize = THREADS_SEEN.fetch_add(1, Ordering::Relaxed) % THREADS;
         }
         // A thread that is ending has no number any more.
-        &self.0[NUMBER.try_with(|number| *number).unwrap_or(0) % THREADS].0
+        &self.0[NUMBER.try_with(|number| *number).unwrap_or(0) % THREADS]
     }
 }

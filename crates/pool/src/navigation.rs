@@ -4,12 +4,13 @@
 //! page is refused.
 
 use crate::{
+    allocator::Allocator,
     error::{Fault, Interrupt, Miss, PoolError},
     guard::{AllocatedGuard, ExclusiveGuard, OptimisticGuard, SharedGuard},
     io::miss_queue::MissQueue,
     page::optimistic_bytes::{LINE_BYTES, prefetch_line},
     page::state::Word,
-    pager::{Allocation, AsynchronousReads, ChangeRecords, Navigation, Streams},
+    pager::{Allocation, AsynchronousReads, ChangeRecords, Navigation, Streams, copy_part},
     pool::Pool,
     stream::extent_stream::{self, ExtentStream},
     stream::page_stream::PageStream,
@@ -66,22 +67,22 @@ impl Pool {
         parent: OptimisticGuard<'p>,
         page: PageId,
     ) -> Result<OptimisticGuard<'p>, Interrupt> {
-        if !self.within(page) {
-            parent.validate()?;
-            return Err(Self::dangling(parent.id(), page));
-        }
-        self.follow(&parent, page, OptimisticGuard::begin(self.allocator(), page))
+        self.follow(&parent, page, OptimisticGuard::begin)
     }
 
-    /// The outcome of a read of `page`, to which the parent refers.
+    /// The outcome of a read of `page`, to which the parent refers, that begins by `begin`.
     #[inline]
     fn follow<'p>(
         &'p self,
         parent: &OptimisticGuard<'p>,
         page: PageId,
-        look: Result<OptimisticGuard<'p>, Word>,
+        begin: impl FnOnce(&'p Allocator, PageId) -> Result<OptimisticGuard<'p>, Word>,
     ) -> Result<OptimisticGuard<'p>, Interrupt> {
-        match look {
+        if !self.within(page) {
+            parent.validate()?;
+            return Err(Self::dangling(parent.id(), page));
+        }
+        match begin(self.allocator(), page) {
             Ok(child) => {
                 parent.validate()?;
                 Ok(child)
@@ -91,17 +92,6 @@ impl Pool {
                 Err(self.look_failed(page, now, miss))
             }
         }
-    }
-
-    /// The page to which the parent refers at `place`.
-    #[inline]
-    fn referred(&self, parent: &OptimisticGuard<'_>, place: usize) -> Result<PageId, Interrupt> {
-        let page = PageId(parent.bytes().u64_at(place));
-        if self.within(page) {
-            return Ok(page);
-        }
-        parent.validate()?;
-        Err(Self::dangling(parent.id(), page))
     }
 }
 
@@ -146,9 +136,9 @@ impl Navigation for Pool {
         parent: &OptimisticGuard<'p>,
         place: usize,
     ) -> Result<OptimisticGuard<'p>, Interrupt> {
-        let page = self.referred(parent, place)?;
+        let page = PageId(parent.bytes().u64_at(place));
         self.prefetch_lines(page);
-        self.follow(parent, page, OptimisticGuard::begin_in_passing(self.allocator(), page))
+        self.follow(parent, page, OptimisticGuard::begin_in_passing)
     }
 
     fn child_of_latched<'p>(
@@ -293,10 +283,11 @@ impl Streams for Pool {
         first_page: u32,
         buffer: &mut AlignedBuffer,
     ) -> Result<(), Interrupt> {
-        if extent.head.0.saturating_add(extent.pages as u64) > self.table().capacity_pages {
-            parent.validate()?;
-            return Err(Self::dangling(parent.id(), extent.head));
+        match Navigation::shared(self, parent, extent) {
+            Err(Interrupt::Miss(_)) => {
+                extent_stream::read_part(self.allocator(), parent, extent, first_page, buffer)
+            }
+            guard => copy_part(guard?.page(), extent, first_page, buffer),
         }
-        extent_stream::read_part(self.allocator(), parent, extent, first_page, buffer)
     }
 }

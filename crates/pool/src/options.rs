@@ -33,6 +33,7 @@ impl LogBarrier for NoLog {
 
 /// How to open a pool. The defaults suit a pool of 64 MiB on a machine of today.
 #[derive(Clone)]
+#[must_use = "options do nothing until a pool is opened with them"]
 pub struct PoolOptions {
     pub(crate) pool_bytes: u64,
     pub(crate) capacity_bytes: u64,
@@ -68,7 +69,6 @@ impl Default for PoolOptions {
 impl PoolOptions {
     /// The most memory that pages may take, in bytes; rounded down to whole pages. Default 64 MiB, least
     /// [`POOL_BYTES_MIN`], most the machine's memory. What else the process needs comes on top: up to 16 bytes for each page of data.
-    #[must_use]
     pub fn pool_bytes(mut self, bytes: u64) -> Self {
         self.pool_bytes = bytes;
         self
@@ -78,7 +78,6 @@ impl PoolOptions {
     /// costs nothing until it is used. Default 1 TiB, least [`CAPACITY_BYTES_MIN`]. A file that has more than half of that
     /// already may become twice as large as it is. If the system refuses, less is reserved, but at least twice the
     /// size of the file and of the pool.
-    #[must_use]
     pub fn capacity_bytes(mut self, bytes: u64) -> Self {
         self.capacity_bytes = bytes;
         self
@@ -86,7 +85,6 @@ impl PoolOptions {
 
     /// A name of up to 16 bytes that is stored in the file and must be the same when it is opened again, so
     /// that one application does not misread the structures of another. Default empty.
-    #[must_use]
     pub fn application(mut self, name: &str) -> Self {
         self.application = name.to_owned();
         self
@@ -95,28 +93,24 @@ impl PoolOptions {
     /// Forces a way of giving memory back; by default the best one that works is found when the pool opens: the
     /// device of the kernel module exmap, then `process_madvise`, then `madvise`. With the device the whole pool is
     /// taken, and locked, when the file is opened.
-    #[must_use]
     pub fn release_method(mut self, method: ReleaseMethod) -> Self {
         self.release = Some(method);
         self
     }
 
     /// Forces a way of doing I/O; by default io_uring where the system allows it.
-    #[must_use]
     pub fn io_engine(mut self, engine: IoEngine) -> Self {
         self.engine = Some(engine);
         self
     }
 
     /// Forces direct or buffered I/O; by default direct where the file system has it.
-    #[must_use]
     pub fn direct_io(mut self, direct: bool) -> Self {
         self.direct = Some(direct);
         self
     }
 
     /// Opens the file for reading only: nothing is written, several processes may do so at once.
-    #[must_use]
     pub fn read_only(mut self, read_only: bool) -> Self {
         self.read_only = read_only;
         self
@@ -124,7 +118,6 @@ impl PoolOptions {
 
     /// Counts hits too, for [`PoolStatistics::hits`](crate::PoolStatistics::hits). Every hit then writes to
     /// one shared counter, which makes hits slower, much slower with many threads.
-    #[must_use]
     pub fn count_hits(mut self, count: bool) -> Self {
         self.count_hits = count;
         self
@@ -132,7 +125,6 @@ impl PoolOptions {
 
     /// Whether a thread of the pool keeps free pages ready, and memory for up to 4 MiB of pages to come while the
     /// file grows. Default true; without it a thread that needs room makes it.
-    #[must_use]
     pub fn background_eviction(mut self, background: bool) -> Self {
         self.background_eviction = background;
         self
@@ -145,14 +137,12 @@ impl PoolOptions {
     /// one fiftieth of the time is spent on it. With nothing to do, the thread looks every 30 seconds. A file that
     /// grows gets huge pages from the start where they cost less than small ones. Default true; see
     /// [`PoolStatistics::pages_huge`](crate::PoolStatistics::pages_huge).
-    #[must_use]
     pub fn huge_pages(mut self, huge_pages: bool) -> Self {
         self.huge_pages = huge_pages;
         self
     }
 
     /// The log that must be durable before pages are written. Default: none.
-    #[must_use]
     pub fn log_barrier(mut self, log: Arc<dyn LogBarrier>) -> Self {
         self.log = log;
         self

@@ -448,12 +448,20 @@ pub trait Streams: Navigation {
         first_page: u32,
         buffer: &mut AlignedBuffer,
     ) -> Result<(), Interrupt> {
-        let guard = self.shared(parent, extent)?;
-        let part = guard.page().get(first_page as usize * PAGE_SIZE..);
-        let part = part.and_then(|rest| rest.get(..buffer.len())).ok_or(PoolError::not_allocated(extent))?;
-        buffer.copy_from_slice(part);
-        Ok(())
+        copy_part(self.shared(parent, extent)?.page(), extent, first_page, buffer)
     }
+}
+
+/// Copies pages of an extent that is in memory.
+pub(crate) fn copy_part(
+    bytes: &[u8],
+    extent: Extent,
+    first_page: u32,
+    buffer: &mut AlignedBuffer,
+) -> Result<(), Interrupt> {
+    let part = bytes.get(first_page as usize * PAGE_SIZE..).and_then(|rest| rest.get(..buffer.len()));
+    buffer.copy_from_slice(part.ok_or(PoolError::not_allocated(extent))?);
+    Ok(())
 }
 
 /// Where the records of changes go: to a log, if there is one. By default there is none.

@@ -13,6 +13,7 @@ use crate::{
     maintenance::background::BackgroundThread,
     maintenance::prefault,
     options::{CAPACITY_BYTES_MIN, POOL_BYTES_MIN, PoolOptions},
+    page::state::Want,
     page_table::PageTable,
     pager::Navigation,
     replacement::evictor::Evictor,
@@ -30,10 +31,11 @@ use vellum_vm::{CreateMode, DiskFile, File, FileOptions, PageMemory, PageMemoryO
 
 /// A file of pages, of which as many are in memory as the limit allows. See the [crate](crate).
 ///
-/// Threads share it; any of them may call every method.
+/// Threads share it; any of them may call every method. One that is dropped and not closed leaves its file marked as in
+/// use, if it was changed.
 pub struct Pool {
     // Dropped first: the thread ends before the mapping goes.
-    background: Option<BackgroundThread>,
+    _background: Option<BackgroundThread>,
     // Owns the layers, each the one below it.
     allocator: Arc<Allocator>,
     path: PathBuf,
@@ -103,7 +105,7 @@ impl Pool {
         let (memory, capacity_pages) = Self::reserve(options, SUPERBLOCKS * PAGE_SIZE as u64, file.clone())?;
         let space = SpaceMap::new(capacity_pages, SUPERBLOCKS)?;
         let superblock = lifecycle::create(&*file, &options.application)?;
-        Self::start(options, Found { memory, space, superblock, damaged: None, fresh: true })
+        Self::start(options, memory, space, superblock, None, true)
     }
 
     /// As [`open`](Self::open), on any file.
@@ -113,13 +115,11 @@ impl Pool {
     pub fn open_on(file: Arc<dyn File>, options: &PoolOptions) -> Result<Self, PoolError> {
         Self::check(options)?;
         let path = file.description().path.unwrap_or_default();
-        let opened = lifecycle::inspect(&*file, path, &options.application)?;
-        let superblock = opened.superblock;
+        let (superblock, damaged) = lifecycle::inspect(&*file, path, &options.application)?;
         let (memory, capacity_pages) =
             Self::reserve(options, superblock.end.saturating_mul(PAGE_SIZE as u64), file.clone())?;
         let space = lifecycle::read_space_map(&*file, &superblock, capacity_pages)?;
-        let damaged = opened.damaged_superblock;
-        Self::start(options, Found { memory, space, superblock, damaged, fresh: false })
+        Self::start(options, memory, space, superblock, damaged, false)
     }
 
     fn check(options: &PoolOptions) -> Result<(), PoolError> {
@@ -181,14 +181,21 @@ impl Pool {
         Ok((memory, capacity_pages))
     }
 
-    fn start(options: &PoolOptions, found: Found) -> Result<Self, PoolError> {
-        let PageMemory { pages, releaser, file } = found.memory;
+    /// A pool of what was found in the file, or made of it; `fresh` says that it was created a moment ago.
+    fn start(
+        options: &PoolOptions,
+        memory: PageMemory,
+        space: SpaceMap,
+        superblock: Superblock,
+        damaged_superblock: Option<PageId>,
+        fresh: bool,
+    ) -> Result<Self, PoolError> {
+        let PageMemory { pages, releaser, file } = memory;
         let path = file.description().path.unwrap_or_default();
         let table = PageTable::new(pages, releaser, options.count_hits, options.huge_pages)?;
         let prefaults = options.background_eviction && !options.read_only && table.faults_bring_memory();
         let capacity = table.capacity_pages;
-        let (space, superblock) = (found.space, found.superblock);
-        let storage = Storage::new(file, space, superblock, capacity, options.read_only, found.fresh)?;
+        let storage = Storage::new(file, space, superblock, capacity, options.read_only, fresh)?;
         let pages = ResidentPages::new(table, storage, (options.pool_bytes / PAGE_SIZE as u64) as usize)?;
         let evictor = Evictor::new(pages, options.log.clone());
         let allocator = Arc::new(Allocator::new(PageIo::new(Faults::new(evictor))));
@@ -198,7 +205,7 @@ impl Pool {
         // Without the thread everything works as well, only less smoothly.
         let start = || BackgroundThread::start(allocator.clone()).ok();
         let background = options.background_eviction.then(start).flatten();
-        Ok(Self { background, allocator, path, damaged_superblock: found.damaged })
+        Ok(Self { _background: background, allocator, path, damaged_superblock })
     }
 
     #[inline]
@@ -263,7 +270,7 @@ impl Pool {
     /// # Errors
     /// If it is not allocated as such, cannot be read, is damaged, or does not fit into the pool.
     pub fn shared(&self, extent: Extent) -> Result<SharedGuard<'_>, PoolError> {
-        self.allocator.io.latch_shared(extent)?;
+        self.allocator.io.latch(extent, Want::Shared)?;
         Ok(SharedGuard::adopt(self.table(), extent))
     }
 
@@ -272,7 +279,8 @@ impl Pool {
     /// # Errors
     /// As for [`shared`](Self::shared); and if the file is open for reading only.
     pub fn exclusive(&self, extent: Extent) -> Result<ExclusiveGuard<'_>, PoolError> {
-        self.allocator.io.latch_exclusive(extent)?;
+        self.allocator.evictor().admit_changes()?;
+        self.allocator.io.latch(extent, Want::Exclusive)?;
         Ok(ExclusiveGuard::adopt(&self.allocator, extent))
     }
 
@@ -365,21 +373,4 @@ impl Pool {
     pub fn close(mut self) -> Result<(), PoolError> {
         self.checkpoint()
     }
-}
-
-impl Drop for Pool {
-    fn drop(&mut self) {
-        // The thread ends before the mapping goes. A pool that is dropped and not closed leaves the file
-        // marked as in use, if it was changed.
-        self.background = None;
-    }
-}
-
-/// What was found in, or made of, the file.
-struct Found {
-    memory: PageMemory,
-    space: SpaceMap,
-    superblock: Superblock,
-    damaged: Option<PageId>,
-    fresh: bool,
 }

@@ -23,6 +23,16 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
+/// Locks the same unless another thread has locked it.
+#[cfg(not(loom))]
+pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(std::sync::TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(std::sync::TryLockError::WouldBlock) => None,
+    }
+}
+
 /// Bugs that the models plant, one at a time, to show that they would find them.
 #[cfg_attr(not(loom), allow(dead_code))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -11,7 +11,7 @@
 use crate::{
     error::{Fault, PoolError},
     file::superblock::{APPLICATION_BYTES, Decoded, FORMAT_VERSION, ROOTS, SUPERBLOCKS, Superblock},
-    space::{ImageFault, SpaceMap},
+    space::SpaceMap,
 };
 use std::path::PathBuf;
 use vellum_base::{Extent, HEADER_BYTES, PAGE_SIZE, PageId, PageKind, verify_header};
@@ -107,13 +107,6 @@ pub(crate) fn is_unfinished(file: &dyn File, application: &str) -> Result<bool, 
     Ok(true)
 }
 
-/// What an existing file turned out to be.
-pub(crate) struct Opened {
-    pub(crate) superblock: Superblock,
-    /// The copy that is damaged, if one is: the file can be used, and its owner should know.
-    pub(crate) damaged_superblock: Option<PageId>,
-}
-
 /// What the two superblocks are.
 #[derive(Default)]
 struct Found {
@@ -162,8 +155,13 @@ fn find_superblocks(file: &dyn File) -> Result<Found, PoolError> {
     }
 }
 
-/// Reads the superblocks of a file and decides whether it can be opened.
-pub(crate) fn inspect(file: &dyn File, path: PathBuf, application: &str) -> Result<Opened, PoolError> {
+/// Reads the superblocks of a file and decides whether it can be opened. Gives the newer one, and the copy that is
+/// damaged, if one is: the file can be used, and its owner should know.
+pub(crate) fn inspect(
+    file: &dyn File,
+    path: PathBuf,
+    application: &str,
+) -> Result<(Superblock, Option<PageId>), PoolError> {
     let not_vellum = |why| PoolError::NotVellum { path: path.clone(), why };
     let size = file.size().map_err(|source| PoolError::Read { extent: Extent::page(PageId(0)), source })?;
     if is_unfinished(file, application)? {
@@ -198,7 +196,7 @@ pub(crate) fn inspect(file: &dyn File, path: PathBuf, application: &str) -> Resu
     if size < expected {
         return Err(PoolError::Truncated { path, found: size, expected });
     }
-    Ok(Opened { superblock, damaged_superblock: damaged })
+    Ok((superblock, damaged))
 }
 
 /// Reads the space map of a closed file.
@@ -224,10 +222,8 @@ pub(crate) fn read_space_map(
         return Err(contents("the space map should be here".into()));
     }
     let image = buffer.get(HEADER_BYTES..).unwrap_or_default();
-    let map = SpaceMap::from_image(capacity_pages, superblock.end, image).map_err(|fault| match fault {
-        ImageFault::Vm(error) => PoolError::Vm(error),
-        other => contents(other.to_string()),
-    })?;
+    let map = SpaceMap::new(capacity_pages, 0)?;
+    map.load_image(superblock.end, image).map_err(contents)?;
     let superblocks = (0..SUPERBLOCKS).all(|page| map.is_extent(Extent::page(PageId(page))));
     if !superblocks || !map.is_extent(extent) {
         return Err(contents("the space map leaves out the superblocks or itself".into()));

@@ -61,9 +61,3 @@ impl<Q> Queues<Q> {
         found
     }
 }
-
-impl<Q> Default for Queues<Q> {
-    fn default() -> Self {
-        Self::new()
-    }
-}

@@ -21,27 +21,17 @@ use crate::{
     io::page_io::PageIo,
     io::reads::Reads,
     pager::{Begun, FinishedRead, Misses},
-    primitive::lock,
+    primitive::{lock, try_lock},
 };
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex, MutexGuard, TryLockError},
+    sync::{Arc, Mutex},
 };
 use vellum_base::{Extent, PageId};
-use vellum_vm::Wait;
 
 /// How many pages that were read ahead and used are remembered, to be given up first when memory is short. Those
 /// beyond are left to the clock.
 const PASSED_MAX: usize = 4096;
-
-/// Locks a queue unless another thread has locked it.
-fn try_lock(reads: &Mutex<Reads>) -> Option<MutexGuard<'_, Reads>> {
-    match reads.try_lock() {
-        Ok(reads) => Some(reads),
-        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-        Err(TryLockError::WouldBlock) => None,
-    }
-}
 
 /// Reads of missing pages that are under way: see the trait [`Misses`](crate::Misses).
 ///
@@ -108,9 +98,7 @@ impl Misses for MissQueue<'_> {
             None if !wait => return,
             None => lock(&self.reads),
         };
-        let wait = if wait && !reads.has_finished() { Wait::ForOne } else { Wait::No };
-        reads.finish(&self.io.faults, wait);
-        self.under_way -= reads.give(finished);
+        self.under_way -= reads.reap(&self.io.faults, wait, finished);
     }
 
     fn verdict(&self, miss: &Miss, error: &PoolError) -> Option<PoolError> {

@@ -51,18 +51,8 @@ impl PageIo {
         }
     }
 
-    /// Latches an extent shared, reading it in if need be.
-    pub(crate) fn latch_shared(&self, extent: Extent) -> Result<(), PoolError> {
-        self.latch(extent, Want::Shared)
-    }
-
-    /// Latches an extent exclusively, reading it in if need be.
-    pub(crate) fn latch_exclusive(&self, extent: Extent) -> Result<(), PoolError> {
-        self.faults.evictor.admit_changes()?;
-        self.latch(extent, Want::Exclusive)
-    }
-
-    fn latch(&self, extent: Extent, want: Want) -> Result<(), PoolError> {
+    /// Latches an extent, reading it in if need be.
+    pub(crate) fn latch(&self, extent: Extent, want: Want) -> Result<(), PoolError> {
         self.faults.check_bounds(extent)?;
         let state = self.faults.table().state(extent.head);
         loop {
@@ -97,14 +87,11 @@ impl PageIo {
     /// # Errors
     /// If the system refuses what that takes.
     pub(crate) fn queue(&self, depth: usize) -> Result<Arc<Mutex<Reads>>, PoolError> {
-        let idle = {
-            let mut idle = lock(&self.idle);
-            let fitting = idle.iter().position(|reads| lock(reads).depth() >= depth);
-            fitting.map(|index| idle.swap_remove(index))
-        };
-        if let Some(reads) = idle {
-            return Ok(reads);
+        let mut idle = lock(&self.idle);
+        if let Some(index) = idle.iter().position(|reads| lock(reads).depth() >= depth) {
+            return Ok(idle.swap_remove(index));
         }
+        drop(idle);
         let queue = self.faults.evictor.pages.storage.file.queue(u32::try_from(depth).unwrap_or(u32::MAX));
         let reads = Arc::new(Mutex::new(Reads::new(queue.map_err(PoolError::Queue)?)));
         self.queues.add(reads.clone());

@@ -73,13 +73,10 @@ impl Reads {
         self.queue.flush();
     }
 
-    /// Whether there are reads that are over and that the owner has not seen yet.
-    pub(crate) fn has_finished(&self) -> bool {
-        !self.finished.is_empty()
-    }
-
-    /// Gives the reads that are over to `finished`, and says how many they are.
-    pub(crate) fn give(&mut self, finished: &mut Vec<FinishedRead>) -> usize {
+    /// Gives the reads that are over to `finished`, after waiting for one if asked to and none is, and returns how many
+    /// they are.
+    pub(crate) fn reap(&mut self, faults: &Faults, wait: bool, finished: &mut Vec<FinishedRead>) -> usize {
+        self.finish(faults, if wait && self.finished.is_empty() { Wait::ForOne } else { Wait::No });
         let count = self.finished.len();
         finished.append(&mut self.finished);
         count

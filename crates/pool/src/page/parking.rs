@@ -121,9 +121,3 @@ impl Bucket {
         }
     }
 }
-
-impl Default for ParkingLot {
-    fn default() -> Self {
-        Self::new()
-    }
-}

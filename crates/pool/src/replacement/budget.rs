@@ -91,7 +91,6 @@ impl Budget {
     }
 
     /// Whether less than a little would be free beside so many pages.
-    #[cfg(not(loom))]
     pub fn is_scarce(&self, pages: usize) -> bool {
         /// Enough for one reader, and its way down a structure.
         const LEAST: usize = 4;
@@ -104,7 +103,6 @@ impl Budget {
     }
 
     /// How many pages are missing until so many more can be had without the background evictor being needed.
-    #[cfg(not(loom))]
     pub fn shortage(&self, wanted: usize) -> usize {
         (self.high_water + wanted).saturating_sub(self.free())
     }
@@ -175,7 +173,6 @@ impl Budget {
     }
 
     /// Whether [`stop`](Self::stop) was called.
-    #[cfg(not(loom))]
     pub fn is_stopped(&self) -> bool {
         *lock(&self.stop)
     }

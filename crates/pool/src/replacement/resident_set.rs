@@ -42,18 +42,13 @@ impl ResidentSet {
     /// If the system has no address space for it.
     pub fn new(capacity: usize) -> Result<Self, VmError> {
         let slots = (capacity.max(1) * 2).next_power_of_two();
-        Ok(Self { slots: Self::empty(slots)?, mask: slots as u64 - 1 })
-    }
-
-    #[cfg(not(loom))]
-    fn empty(slots: usize) -> Result<Slots, VmError> {
+        let mask = slots as u64 - 1;
         // They are zero, which is `EMPTY`.
-        Slots::new(slots, "the set of resident pages")
-    }
-
-    #[cfg(loom)]
-    fn empty(slots: usize) -> Result<Slots, VmError> {
-        Ok((0..slots).map(|_| AtomicU64::new(EMPTY)).collect())
+        #[cfg(not(loom))]
+        let slots = Slots::new(slots, "the set of resident pages")?;
+        #[cfg(loom)]
+        let slots = (0..slots).map(|_| AtomicU64::new(EMPTY)).collect();
+        Ok(Self { slots, mask })
     }
 
     /// How many slots the clock has to pass to see everything once.

@@ -4,12 +4,12 @@
 //! after the log that covers it. What cannot be latched at once is skipped.
 
 use crate::{
-    error::PoolError, options::LogBarrier, page::state::PageState, page_table::PageTable,
-    replacement::resident_pages::ResidentPages,
+    error::PoolError, file::outage::copy_of, options::LogBarrier, page::state::PageState,
+    page_table::PageTable, replacement::resident_pages::ResidentPages,
 };
 use std::time::Instant;
 use vellum_base::{Extent, Lsn, PageHeader, stamp_checksum};
-use vellum_vm::{Operation, Request};
+use vellum_vm::Request;
 
 /// The longest write that neighbours are joined into, in bytes.
 const WRITE_BYTES_MAX: usize = 1 << 20;
@@ -62,8 +62,7 @@ pub(super) fn write_back(
                 table.unlatch_shared(extent.head);
             }
             if let (Ok(()), Err(source)) = (&result, &request.result) {
-                let source = std::io::Error::new(source.kind(), source.to_string());
-                result = Err(PoolError::Write { extent, source });
+                result = Err(PoolError::Write { extent, source: copy_of(source) });
             }
         }
     }
@@ -106,13 +105,10 @@ fn requests(table: &PageTable, extents: &[Extent]) -> Vec<Request> {
             {
                 last.bytes += extent.bytes();
             }
-            _ => requests.push(Request {
-                operation: Operation::Write,
-                offset: extent.head.offset(),
-                address: table.address(extent.head),
-                bytes: extent.bytes(),
-                result: Ok(()),
-            }),
+            _ => {
+                let address = table.address(extent.head);
+                requests.push(Request::write(extent.head.offset(), address, extent.bytes()));
+            }
         }
     }
     requests

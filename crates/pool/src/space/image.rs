@@ -4,20 +4,6 @@
 //! bit is the first page.
 
 use super::SpaceMap;
-use vellum_vm::VmError;
-
-/// Why an image cannot be what a space map was written as.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ImageFault {
-    #[error(transparent)]
-    Vm(#[from] VmError),
-    #[error("the space map is cut off")]
-    Short,
-    #[error("the space map covers more pages than the address space holds")]
-    BeyondCapacity,
-    #[error("the space map contradicts itself at page {0}")]
-    Contradiction(u64),
-}
 
 impl SpaceMap {
     /// The size of an image of `pages` pages.
@@ -38,14 +24,16 @@ impl SpaceMap {
         }
     }
 
-    /// Reads what [`write_image`](Self::write_image) wrote. An image that contradicts itself is an error,
-    /// because the bits are what tells the pool how long an extent is.
-    pub(crate) fn from_image(capacity_pages: u64, pages: u64, image: &[u8]) -> Result<Self, ImageFault> {
-        if pages > capacity_pages {
-            return Err(ImageFault::BeyondCapacity);
+    /// Reads what [`write_image`](Self::write_image) wrote into an empty map that no other thread uses yet. An image that
+    /// contradicts itself is an error, because the bits are what tells the pool how long an extent is.
+    ///
+    /// # Errors
+    /// What is wrong with the image; nothing may be made of the map then.
+    pub(crate) fn load_image(&self, pages: u64, image: &[u8]) -> Result<(), String> {
+        if pages > self.capacity_pages {
+            return Err("the space map covers more pages than the address space holds".into());
         }
-        let image = image.get(..Self::image_bytes(pages)).ok_or(ImageFault::Short)?;
-        let map = Self::new(capacity_pages, 0)?;
+        let image = image.get(..Self::image_bytes(pages)).ok_or("the space map is cut off")?;
         let mut allocated_count = 0;
         let mut last_allocated = false;
         for (index, pair) in image.chunks_exact(16).enumerate() {
@@ -57,18 +45,16 @@ impl SpaceMap {
             let orphans = allocated & !heads & !((allocated << 1) | last_allocated as u64);
             let wrong = (heads & !allocated) | ((allocated | heads) & outside) | orphans;
             if wrong != 0 {
-                return Err(ImageFault::Contradiction(index as u64 * 64 + wrong.trailing_zeros() as u64));
+                let page = index as u64 * 64 + wrong.trailing_zeros() as u64;
+                return Err(format!("the space map contradicts itself at page {page}"));
             }
             allocated_count += allocated.count_ones() as u64;
             last_allocated = allocated >> 63 != 0;
-            map.uses.store_pair(index, allocated, heads);
+            self.uses.store_pair(index, allocated, heads);
         }
-        {
-            let mut cursor = map.lock();
-            cursor.end = pages;
-            cursor.free = pages - allocated_count;
-        }
-        Ok(map)
+        let mut cursor = self.lock();
+        (cursor.end, cursor.free) = (pages, pages - allocated_count);
+        Ok(())
     }
 }
 

@@ -31,8 +31,6 @@ use table::{Use, UseTable};
 use vellum_base::{Extent, PageId};
 use vellum_vm::VmError;
 
-pub(crate) use image::ImageFault;
-
 /// The allocator of storage. Its lock is the innermost but for the file's.
 pub(crate) struct SpaceMap {
     uses: UseTable,

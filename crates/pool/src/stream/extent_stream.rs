@@ -6,7 +6,7 @@
 use crate::{
     allocator::{Allocator, Memory},
     error::{Interrupt, PoolError},
-    guard::{OptimisticGuard, SharedGuard},
+    guard::OptimisticGuard,
     pager::ExtentWriter,
 };
 use vellum_base::{ChecksumStream, Extent, HEADER_BYTES, Lsn, PAGE_SIZE, PageHeader, PageId, PageKind};
@@ -123,8 +123,7 @@ impl<'p> ExtentStream<'p> {
 impl ExtentWriter for ExtentStream<'_> {
     fn append(&mut self, bytes: &[u8]) -> Result<(), PoolError> {
         if self.failed {
-            let source = std::io::Error::other("an earlier part of it could not be written");
-            return Err(PoolError::Write { extent: self.extent, source });
+            return Err(PoolError::not_written(self.extent, "an earlier part of it could not be written"));
         }
         if bytes.len() > self.extent.bytes() - self.position {
             let source = std::io::Error::new(std::io::ErrorKind::InvalidInput, "the extent is full");
@@ -156,7 +155,8 @@ impl Drop for ExtentStream<'_> {
     }
 }
 
-/// Reads pages of an extent to which `parent` refers: see [`Streams::read_part`](crate::Streams::read_part).
+/// Reads pages of an extent that lies within the capacity, is not in memory, and to which `parent` refers: see
+/// [`Streams::read_part`](crate::Streams::read_part).
 pub(crate) fn read_part(
     allocator: &Allocator,
     parent: &OptimisticGuard<'_>,
@@ -168,20 +168,7 @@ pub(crate) fn read_part(
     let start = first_page as usize * PAGE_SIZE;
     let state = table.state(extent.head);
     let now = state.load();
-    if !now.is_evicted() {
-        if !state.try_shared(now) {
-            return Err(Interrupt::Conflict(extent.head));
-        }
-        let guard = SharedGuard::adopt(table, extent);
-        parent.validate()?;
-        if !storage.is_allocated(extent) {
-            return Err(PoolError::not_allocated(extent).into());
-        }
-        let part = guard.page().get(start..).and_then(|rest| rest.get(..buffer.len()));
-        buffer.copy_from_slice(part.ok_or(PoolError::not_allocated(extent))?);
-        return Ok(());
-    }
-    if !state.try_exclusive(now) {
+    if !now.is_evicted() || !state.try_exclusive(now) {
         return Err(Interrupt::Conflict(extent.head));
     }
     let result = (|| {
