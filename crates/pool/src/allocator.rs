@@ -15,9 +15,7 @@ use crate::{
     page::state::Want,
     page_table::PageTable,
     primitive::{Mutex, lock, try_lock},
-    replacement::budget::Budget,
-    replacement::evictor::Evictor,
-    replacement::resident_pages::ResidentPages,
+    replacement::{budget::Budget, evictor::Evictor, resident_pages::ResidentPages},
 };
 use std::sync::atomic::{Ordering, fence};
 use vellum_base::{Extent, Lsn, PageHeader, PageId, PageKind};

@@ -79,7 +79,6 @@ impl AppendHint {
 }
 
 /// How many threads have hints of their own.
-#[cfg(not(loom))]
 const THREADS: usize = 16;
 
 /// Append hints for the threads that share a structure.
@@ -92,11 +91,9 @@ const THREADS: usize = 16;
 /// hints.mine().set(PageId(7), 42);
 /// assert_eq!(hints.mine().get(), Some((PageId(7), 42)));
 /// ```
-#[cfg(not(loom))]
 #[derive(Debug, Default)]
 pub struct AppendHints([AppendHint; THREADS]);
 
-#[cfg(not(loom))]
 impl AppendHints {
     /// The hint of the calling thread, which others may share.
     #[cfg_attr(not(test), expect(clippy::indexing_slicing, reason = "a remainder by the number of hints"))]

@@ -10,8 +10,7 @@
 use crate::{
     allocator::Allocator,
     error::{Interrupt, Miss},
-    page::optimistic_bytes::OptimisticBytes,
-    page::state::{PageState, Word},
+    page::{optimistic_bytes::OptimisticBytes, state::PageState, state::Word},
     page_table::PageTable,
     pager::{AllocatedPage, ExclusivePage, OptimisticPage, SharedPage},
 };

@@ -6,7 +6,7 @@
 //! The layers, from the bottom; each owns the one below it, and knows nothing of those above:
 //! `page_table` (where pages live, and their states), `file` and `space` (what is on storage), `replacement` (what is in
 //! memory, and what goes), `io` (what comes), `allocator`, `guard`, `stream`, `maintenance` (the background thread),
-//! `checkpoint`, `pool`. Begin reading with `page_table` and `page::state`.
+//! `pool`. Begin reading with `page_table` and `page::state`.
 #![warn(missing_docs)]
 // With loom, only what is modelled is compiled, and the models do not use all of it.
 #![cfg_attr(loom, allow(dead_code))]
@@ -22,8 +22,6 @@ mod replacement;
 
 #[cfg(not(loom))]
 mod allocator;
-#[cfg(not(loom))]
-mod checkpoint;
 #[cfg(not(loom))]
 mod error;
 #[cfg(not(loom))]
@@ -62,7 +60,7 @@ pub use {
     page::state::SHARED_HOLDERS_MAX,
     pager::{
         AllocatedPage, Allocation, AsynchronousReads, Begun, ChangeRecords, ExclusivePage, ExtentWriter,
-        FinishedRead, Misses, Navigation, OptimisticPage, PageWriter, Pager, SharedPage, Streams,
+        FinishedRead, Followed, Misses, Navigation, OptimisticPage, PageWriter, Pager, SharedPage, Streams,
     },
     pool::Pool,
     replacement::resident_set::{EXTENT_PAGES_MAX, PAGE_ID_MAX},

@@ -10,11 +10,9 @@
 use crate::{
     append_hint::AppendHint,
     io::cooperative::Queues,
-    page::parking::{CooperativeCompletion, ParkingLot},
-    page::state::{PageState, Wake, Want},
+    page::{parking::CooperativeCompletion, parking::ParkingLot, state::PageState, state::Wake, state::Want},
     primitive::{Bug, plant, planted},
-    replacement::budget::{Budget, Woken},
-    replacement::resident_set::ResidentSet,
+    replacement::{budget::Budget, budget::Woken, resident_set::ResidentSet},
 };
 use loom::{
     cell::UnsafeCell,

@@ -8,12 +8,10 @@ use crate::{
     error::{Fault, Interrupt, Miss, PoolError},
     guard::{AllocatedGuard, ExclusiveGuard, OptimisticGuard, SharedGuard},
     io::miss_queue::MissQueue,
-    page::optimistic_bytes::{LINE_BYTES, prefetch_line},
-    page::state::Word,
-    pager::{Allocation, AsynchronousReads, ChangeRecords, Navigation, Streams, copy_part},
+    page::{optimistic_bytes::LINE_BYTES, optimistic_bytes::prefetch_line, state::Word},
+    pager::{Allocation, AsynchronousReads, ChangeRecords, Followed, Navigation, Streams, copy_part},
     pool::Pool,
-    stream::extent_stream::{self, ExtentStream},
-    stream::page_stream::PageStream,
+    stream::{extent_stream, extent_stream::ExtentStream, page_stream::PageStream},
 };
 use vellum_base::{Bytes, Extent, PageId, PageKind};
 use vellum_vm::AlignedBuffer;
@@ -50,7 +48,7 @@ impl Pool {
     /// [`Navigation::root`] if the page cannot simply be read.
     #[cold]
     #[inline(never)]
-    fn root_closely(&self, page: PageId) -> Result<OptimisticGuard<'_>, Interrupt> {
+    fn root_closely(&self, page: PageId) -> Followed<'_, Self> {
         if !self.within(page) {
             return Err(Self::dangling(page, page));
         }
@@ -62,11 +60,7 @@ impl Pool {
     // The guard is taken by value, so that it need not lie in memory while all is well.
     #[cold]
     #[inline(never)]
-    fn child_closely<'p>(
-        &'p self,
-        parent: OptimisticGuard<'p>,
-        page: PageId,
-    ) -> Result<OptimisticGuard<'p>, Interrupt> {
+    fn child_closely<'p>(&'p self, parent: OptimisticGuard<'p>, page: PageId) -> Followed<'p, Self> {
         self.follow(&parent, page, OptimisticGuard::begin)
     }
 
@@ -77,7 +71,7 @@ impl Pool {
         parent: &OptimisticGuard<'p>,
         page: PageId,
         begin: impl FnOnce(&'p Allocator, PageId) -> Result<OptimisticGuard<'p>, Word>,
-    ) -> Result<OptimisticGuard<'p>, Interrupt> {
+    ) -> Followed<'p, Self> {
         if !self.within(page) {
             parent.validate()?;
             return Err(Self::dangling(parent.id(), page));
@@ -101,7 +95,7 @@ impl Navigation for Pool {
     type Exclusive<'p> = ExclusiveGuard<'p>;
 
     #[inline(always)]
-    fn root(&self, page: PageId) -> Result<OptimisticGuard<'_>, Interrupt> {
+    fn root(&self, page: PageId) -> Followed<'_, Self> {
         match OptimisticGuard::look(self.allocator(), page) {
             Some(root) => Ok(root),
             None => self.root_closely(page),
@@ -109,21 +103,13 @@ impl Navigation for Pool {
     }
 
     #[inline(always)]
-    fn child<'p>(
-        &'p self,
-        parent: &OptimisticGuard<'p>,
-        place: usize,
-    ) -> Result<OptimisticGuard<'p>, Interrupt> {
+    fn child<'p>(&'p self, parent: &OptimisticGuard<'p>, place: usize) -> Followed<'p, Self> {
         self.prefetch_lines(PageId(parent.bytes().u64_at(place)));
         self.child_fetched(parent, place)
     }
 
     #[inline(always)]
-    fn child_fetched<'p>(
-        &'p self,
-        parent: &OptimisticGuard<'p>,
-        place: usize,
-    ) -> Result<OptimisticGuard<'p>, Interrupt> {
+    fn child_fetched<'p>(&'p self, parent: &OptimisticGuard<'p>, place: usize) -> Followed<'p, Self> {
         let page = PageId(parent.bytes().u64_at(place));
         match OptimisticGuard::look(self.allocator(), page) {
             Some(child) if parent.is_valid() => Ok(child),
@@ -131,21 +117,13 @@ impl Navigation for Pool {
         }
     }
 
-    fn child_in_passing<'p>(
-        &'p self,
-        parent: &OptimisticGuard<'p>,
-        place: usize,
-    ) -> Result<OptimisticGuard<'p>, Interrupt> {
+    fn child_in_passing<'p>(&'p self, parent: &OptimisticGuard<'p>, place: usize) -> Followed<'p, Self> {
         let page = PageId(parent.bytes().u64_at(place));
         self.prefetch_lines(page);
         self.follow(parent, page, OptimisticGuard::begin_in_passing)
     }
 
-    fn child_of_latched<'p>(
-        &'p self,
-        parent: &ExclusiveGuard<'p>,
-        place: usize,
-    ) -> Result<OptimisticGuard<'p>, Interrupt> {
+    fn child_of_latched<'p>(&'p self, parent: &ExclusiveGuard<'p>, place: usize) -> Followed<'p, Self> {
         let page = PageId(parent.page().u64_at(place));
         if !self.within(page) {
             return Err(Self::dangling(parent.id(), page));

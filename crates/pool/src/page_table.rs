@@ -23,7 +23,7 @@ use crate::{
 };
 use std::{ops::Range, time::Duration};
 use vellum_base::{Extent, PAGE_SIZE, PageId};
-use vellum_vm::{Collapse, Mapping, PageRange, ReleaseMethod, Releaser, VmError};
+use vellum_vm::{Mapping, PageRange, ReleaseMethod, Releaser, VmError};
 
 /// How often a thread loads the state word before it sleeps: about as long as a short critical
 /// section takes.
@@ -46,10 +46,10 @@ pub(crate) struct PageTable {
     /// What the whole pool counts: kept here, where every layer can reach it.
     pub(crate) counters: Counters,
     parking: ParkingLot,
-    releaser: Releaser,
+    pub(crate) releaser: Releaser,
     pub(crate) huge_runs: HugeRuns,
     // Last, so that they outlive everything that points into them.
-    pages: Mapping,
+    pub(crate) pages: Mapping,
     _states: Mapping,
 }
 
@@ -89,10 +89,6 @@ impl PageTable {
             pages,
             _states: states,
         })
-    }
-
-    pub(crate) fn release_method(&self) -> ReleaseMethod {
-        self.releaser.method()
     }
 
     /// Whether a page that is written to gets memory by itself. The device of exmap maps small pages only, and none but
@@ -313,26 +309,12 @@ impl PageTable {
         self.pages.populate(first.offset() as usize, pages as usize * PAGE_SIZE)
     }
 
-    /// The same by a huge page, for the run that begins at a page: see [`HugeRuns::populate`].
-    pub(crate) fn populate_run(
-        &self,
-        first: PageId,
-        count: impl FnOnce(Range<u64>, &dyn Fn() -> bool) -> bool,
-    ) -> Option<u64> {
-        self.huge_runs.populate(&self.pages, first, count)
-    }
-
     /// Whether every page of a run is in memory, an extent of its own, and not being changed.
     pub(crate) fn is_whole(&self, mut pages: Range<u64>) -> bool {
         pages.all(|page| {
             let now = self.state(PageId(page)).load();
             !now.is_evicted() && !now.is_exclusive()
         })
-    }
-
-    /// Backs a run with a huge page. If the run is busy, a page of it that went away meanwhile may have zeroes in its place.
-    pub(crate) fn collapse(&self, run: u64) -> Collapse {
-        self.huge_runs.collapse(&self.pages, run, |pages| self.is_whole(pages))
     }
 
     #[cfg(test)]

@@ -207,6 +207,9 @@ pub trait Pager: Navigation + Allocation + AsynchronousReads + Streams + ChangeR
 
 impl<P: Navigation + Allocation + AsynchronousReads + Streams + ChangeRecords> Pager for P {}
 
+/// What following a reference gives: a guard on the page that it leads to, or an interrupt of the restart protocol.
+pub type Followed<'p, P> = Result<<P as Navigation>::Optimistic<'p>, Interrupt>;
+
 /// The ways from page to page, and waiting for what is in the way.
 pub trait Navigation: Send + Sync {
     /// The guard for optimistic reading.
@@ -226,29 +229,21 @@ pub trait Navigation: Send + Sync {
     ///
     /// # Errors
     /// The interrupts of the restart protocol.
-    fn root(&self, page: PageId) -> Result<Self::Optimistic<'_>, Interrupt>;
+    fn root(&self, page: PageId) -> Followed<'_, Self>;
 
     /// Goes from a page to the one that it refers to at byte `place`, a multiple of 8. Both are valid at one
     /// moment in between: the parent is validated after the read of the child began.
     ///
     /// # Errors
     /// The interrupts of the restart protocol; a reference that leads nowhere is [`PoolError::Corruption`].
-    fn child<'p>(
-        &'p self,
-        parent: &Self::Optimistic<'p>,
-        place: usize,
-    ) -> Result<Self::Optimistic<'p>, Interrupt>;
+    fn child<'p>(&'p self, parent: &Self::Optimistic<'p>, place: usize) -> Followed<'p, Self>;
 
     /// [`child`](Self::child), after a [`prefetch`](Self::prefetch) of it some time ago.
     ///
     /// # Errors
     /// As for `child`.
     #[inline(always)]
-    fn child_fetched<'p>(
-        &'p self,
-        parent: &Self::Optimistic<'p>,
-        place: usize,
-    ) -> Result<Self::Optimistic<'p>, Interrupt> {
+    fn child_fetched<'p>(&'p self, parent: &Self::Optimistic<'p>, place: usize) -> Followed<'p, Self> {
         self.child(parent, place)
     }
 
@@ -256,11 +251,7 @@ pub trait Navigation: Send + Sync {
     ///
     /// # Errors
     /// As for `child`.
-    fn child_in_passing<'p>(
-        &'p self,
-        parent: &Self::Optimistic<'p>,
-        place: usize,
-    ) -> Result<Self::Optimistic<'p>, Interrupt> {
+    fn child_in_passing<'p>(&'p self, parent: &Self::Optimistic<'p>, place: usize) -> Followed<'p, Self> {
         self.child(parent, place)
     }
 
@@ -268,11 +259,7 @@ pub trait Navigation: Send + Sync {
     ///
     /// # Errors
     /// As for [`child`](Self::child). A miss must be resolved with the parent's latch released.
-    fn child_of_latched<'p>(
-        &'p self,
-        parent: &Self::Exclusive<'p>,
-        place: usize,
-    ) -> Result<Self::Optimistic<'p>, Interrupt>;
+    fn child_of_latched<'p>(&'p self, parent: &Self::Exclusive<'p>, place: usize) -> Followed<'p, Self>;
 
     /// A guard on a page on which an earlier guard had the token `token`, if the page is in memory and was not changed
     /// since. By default none.

@@ -2,16 +2,13 @@
 
 use crate::{
     allocator::Allocator,
-    checkpoint::checkpoint,
     error::{Interrupt, PoolError},
     file::lifecycle,
     file::storage::Storage,
     file::superblock::{APPLICATION_BYTES, ROOTS, SUPERBLOCKS, Superblock},
     guard::{AllocatedGuard, ExclusiveGuard, OptimisticGuard, SharedGuard},
-    io::fault::Faults,
-    io::page_io::PageIo,
-    maintenance::background::BackgroundThread,
-    maintenance::prefault,
+    io::{fault::Faults, page_io::PageIo},
+    maintenance::{background::BackgroundThread, prefault},
     options::{CAPACITY_BYTES_MIN, POOL_BYTES_MIN, PoolOptions},
     page::state::Want,
     page_table::PageTable,
@@ -345,7 +342,7 @@ impl Pool {
             pages_huge: table.huge_runs.pages(),
             pages_allocated: storage.space.allocated_pages(),
             pages_in_file: storage.space.end(),
-            release_method: table.release_method(),
+            release_method: table.releaser.method(),
             file: storage.file.description(),
         }
     }
@@ -359,10 +356,23 @@ impl Pool {
     /// change marks the file as in use again.
     ///
     /// # Errors
-    /// If something cannot be written: it is still in memory then, and may be tried again. After a failed
-    /// *sync* every further attempt fails.
+    /// If something cannot be written, or is latched: it is still in memory then, and may be tried again. After a failed
+    /// *sync*, or a panic of a thread while it changed a page, every further attempt fails.
     pub fn checkpoint(&mut self) -> Result<(), PoolError> {
-        checkpoint(&self.allocator)
+        let (evictor, storage) = (self.allocator.evictor(), self.allocator.storage());
+        if storage.is_half_changed() {
+            return Err(PoolError::Panicked);
+        }
+        let _pause = evictor.pause();
+        self.allocator.free_pending();
+        if storage.is_closed() && self.allocator.pages().changed().is_empty() {
+            return Ok(());
+        }
+        storage.refuse_if_poisoned()?;
+        // Also after an attempt that failed, so that the map which that left behind is freed.
+        storage.mark_in_use()?;
+        evictor.flush()?;
+        storage.close(self.allocator.allocate_space_map()?)
     }
 
     /// Closes the file cleanly. Call [`checkpoint`](Self::checkpoint) first to be able to try again if it

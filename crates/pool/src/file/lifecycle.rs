@@ -59,11 +59,8 @@ pub(crate) fn space_map_pages(end: u64) -> u32 {
 
 /// The name of an application, padded.
 fn application_bytes(name: &str) -> [u8; APPLICATION_BYTES] {
-    let mut bytes = [0; APPLICATION_BYTES];
-    for (target, byte) in bytes.iter_mut().zip(name.bytes()) {
-        *target = byte;
-    }
-    bytes
+    let mut bytes = name.bytes();
+    std::array::from_fn(|_| bytes.next().unwrap_or(0))
 }
 
 /// Makes an empty file a pool's file.
@@ -144,15 +141,11 @@ fn find_superblocks(file: &dyn File) -> Result<Found, PoolError> {
         }
         found.damaged = found.damaged.or(Some(page));
     }
-    match failure {
-        Some(error) if found.newest.is_none() => Err(error),
-        _ => {
-            if found.newest.is_none() {
-                found.too_new = found.too_new.or(perhaps_too_new);
-            }
-            Ok(found)
-        }
+    if found.newest.is_none() {
+        found.too_new = found.too_new.or(perhaps_too_new);
+        return failure.map_or(Ok(found), Err);
     }
+    Ok(found)
 }
 
 /// Reads the superblocks of a file and decides whether it can be opened. Gives the newer one, and the copy that is
@@ -171,19 +164,15 @@ pub(crate) fn inspect(
         return Err(not_vellum("it is shorter than a page"));
     }
     let Found { newest, damaged, too_new, foreign } = find_superblocks(file)?;
-    let Some(superblock) = newest else {
-        if let Some(found) = too_new {
-            return Err(PoolError::FormatTooNew { path, found, supported: FORMAT_VERSION });
-        }
-        if foreign {
-            return Err(not_vellum("it does not begin with Vellum's superblock"));
-        }
-        let fault = Fault::Contents("neither copy of the superblock is intact".into());
-        return Err(PoolError::Corruption { extent: Extent::page(PageId(0)), fault });
-    };
     if let Some(found) = too_new {
         return Err(PoolError::FormatTooNew { path, found, supported: FORMAT_VERSION });
     }
+    let Some(superblock) = newest else {
+        if foreign {
+            return Err(not_vellum("it does not begin with Vellum's superblock"));
+        }
+        return Err(PoolError::contents(PageId(0), "neither copy of the superblock is intact"));
+    };
     if superblock.application != application_bytes(application) {
         let name = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end_matches('\0').to_owned();
         let found = name(&superblock.application);

@@ -11,8 +11,7 @@ use crate::{
     page::state::Word,
     page_table::PageTable,
     pager::Begun,
-    replacement::evictor::Evictor,
-    replacement::resident_set::EXTENT_PAGES_MAX,
+    replacement::{evictor::Evictor, resident_set::EXTENT_PAGES_MAX},
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 use vellum_base::{Extent, verify_header};

@@ -18,8 +18,7 @@
 use crate::{
     error::{Miss, PoolError},
     file::outage::copy_of,
-    io::page_io::PageIo,
-    io::reads::Reads,
+    io::{page_io::PageIo, reads::Reads},
     pager::{Begun, FinishedRead, Misses},
     primitive::{lock, try_lock},
 };

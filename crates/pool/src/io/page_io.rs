@@ -5,9 +5,7 @@
 
 use crate::{
     error::{Miss, PoolError},
-    io::cooperative::Queues,
-    io::fault::Faults,
-    io::reads::Reads,
+    io::{cooperative::Queues, fault::Faults, reads::Reads},
     page::state::Want,
     primitive::{lock, spin_loop},
 };

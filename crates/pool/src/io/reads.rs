@@ -15,28 +15,18 @@ const _: () = assert!(AHEAD_PAGES_MAX as usize * PAGE_SIZE == 512 << 10);
 
 /// What one request reads.
 #[derive(Clone, Copy, Debug)]
-enum Reading {
-    /// An extent that an operation misses.
-    Extent(Extent),
-    /// Consecutive single pages, read ahead: they come in marked, and errors are left to be found by the operation that
-    /// needs the page.
-    ReadAhead { first: PageId, pages: u32 },
+struct Reading {
+    span: Extent,
+    /// Single pages, read ahead: they come in marked, and errors are left to be found by the operation that needs the
+    /// page. Otherwise it is an extent that an operation misses.
+    is_ahead: bool,
 }
 
 impl Reading {
-    fn span(self) -> Extent {
-        match self {
-            Self::Extent(extent) => extent,
-            Self::ReadAhead { first, pages } => Extent { head: first, pages },
-        }
-    }
-
     /// Whether it holds the latch of this page.
     fn holds(self, page: PageId) -> bool {
-        match self {
-            Self::Extent(extent) => extent.head == page,
-            Self::ReadAhead { .. } => (self.span().head..self.span().end()).contains(&page),
-        }
+        let latched_end = if self.is_ahead { self.span.end() } else { PageId(self.span.head.0 + 1) };
+        (self.span.head..latched_end).contains(&page)
     }
 }
 
@@ -87,7 +77,7 @@ impl Reads {
     pub(crate) fn begin(&mut self, faults: &Faults, miss: &Miss, has_room: bool) -> Result<Begun, PoolError> {
         let begun = faults.enter(miss, |extent| Ok(has_room && faults.reserve_to_read(extent)?))?;
         if begun == Begun::Reading {
-            self.submit(faults, Reading::Extent(miss.extent));
+            self.submit(faults, Reading { span: miss.extent, is_ahead: false });
         }
         Ok(begun)
     }
@@ -106,8 +96,8 @@ impl Reads {
                 _ => runs.push(Extent::page(page)),
             }
         }
-        for Extent { head, pages } in &runs {
-            self.submit(faults, Reading::ReadAhead { first: *head, pages: *pages });
+        for span in runs.iter().copied() {
+            self.submit(faults, Reading { span, is_ahead: true });
         }
         runs.len()
     }
@@ -124,7 +114,7 @@ impl Reads {
         if let Some(slot) = self.reading.get_mut(tag) {
             *slot = Some(reading);
         }
-        let span = reading.span();
+        let span = reading.span;
         let request = Request::read(span.head.offset(), faults.table().address(span.head), span.bytes());
         // SAFETY: what is read lies in the mapping, and its latches are held until the completion is reaped; the
         // queues, which wait for their requests, are dropped before the mapping.
@@ -136,26 +126,24 @@ impl Reads {
         let mut completions = std::mem::take(&mut self.completions);
         self.queue.reap(wait, &mut completions);
         for Completion { tag, result } in completions.drain(..) {
-            let Some(reading) = self.reading.get_mut(tag as usize).and_then(Option::take) else { continue };
+            let reading = self.reading.get_mut(tag as usize).and_then(Option::take);
+            let Some(Reading { span, is_ahead }) = reading else { continue };
             self.free.push(tag as usize);
-            faults.read_is_over(reading.span().pages);
-            match reading {
-                Reading::Extent(extent) => {
-                    let result = faults.admit(extent, result);
-                    self.finished.push(FinishedRead { page: extent.head, result });
-                }
-                Reading::ReadAhead { first, pages } => {
-                    for page in (first.0..first.0 + pages as u64).map(PageId) {
-                        let result = result.as_ref().map_err(copy_of).map(|_| ());
-                        if faults.admit(Extent::page(page), result).is_ok() {
-                            // A reader that needs the page takes the mark off; the scan itself does not.
-                            let state = faults.table().state(page);
-                            state.try_mark(state.load());
-                        }
+            faults.read_is_over(span.pages);
+            let result = if is_ahead {
+                for page in (span.head.0..span.end().0).map(PageId) {
+                    let result = result.as_ref().map_err(copy_of).map(|_| ());
+                    if faults.admit(Extent::page(page), result).is_ok() {
+                        // A reader that needs the page takes the mark off; the scan itself does not.
+                        let state = faults.table().state(page);
+                        state.try_mark(state.load());
                     }
-                    self.finished.push(FinishedRead { page: first, result: Ok(()) });
                 }
-            }
+                Ok(())
+            } else {
+                faults.admit(span, result)
+            };
+            self.finished.push(FinishedRead { page: span.head, result });
         }
         self.completions = completions;
     }

@@ -286,7 +286,7 @@ mod tests {
         let (huge, end) = (pool.statistics().pages_huge, space.end());
         let first = end + table.huge_runs.pages_to_run(end);
         assert_eq!(pages.prefault(end..first, || true), Prefaulted::Done);
-        let outcome = table.populate_run(PageId(first), |run, fetch| {
+        let outcome = table.huge_runs.populate(&table.pages, PageId(first), |run, fetch| {
             let fetch = || {
                 while space.end() <= first + 4 {
                     drop(pool.allocate(1, PageKind::USER).unwrap().keep());

@@ -209,53 +209,33 @@ impl OptimisticBytes<'_> {
     }
 }
 
+/// The method that reads the aligned little-endian number in which the byte at `at` lies, or 0 beyond the page.
+macro_rules! number_at {
+    ($name:ident, $number:ty, $atomic:ty) => {
+        #[inline]
+        fn $name(self, at: usize) -> $number {
+            let at = at & !(size_of::<$number>() - 1);
+            if at > PAGE_SIZE - size_of::<$number>() {
+                return 0;
+            }
+            // SAFETY: the number lies in the page (see `new`), and is aligned: pages are, and `at` was made so.
+            let number = unsafe { <$atomic>::from_ptr(self.base.add(at).cast_mut().cast()) };
+            // Relaxed: validation orders (see `state`).
+            <$number>::from_le(number.load(Ordering::Relaxed))
+        }
+    };
+}
+
 impl Bytes for OptimisticBytes<'_> {
     #[inline]
     fn size(self) -> usize {
         PAGE_SIZE
     }
 
-    #[inline]
-    fn u8_at(self, at: usize) -> u8 {
-        if at >= PAGE_SIZE {
-            return 0;
-        }
-        // SAFETY: the byte lies in the page; see `new`. Relaxed: validation orders (see `state`).
-        unsafe { AtomicU8::from_ptr(self.base.add(at).cast_mut()) }.load(Ordering::Relaxed)
-    }
-
-    #[inline]
-    fn u16_at(self, at: usize) -> u16 {
-        let at = at & !1;
-        if at > PAGE_SIZE - 2 {
-            return 0;
-        }
-        // SAFETY: as in `u8_at`, and aligned: pages are, and `at` was made so.
-        let number = unsafe { AtomicU16::from_ptr(self.base.add(at).cast_mut().cast()) };
-        u16::from_le(number.load(Ordering::Relaxed))
-    }
-
-    #[inline]
-    fn u32_at(self, at: usize) -> u32 {
-        let at = at & !3;
-        if at > PAGE_SIZE - 4 {
-            return 0;
-        }
-        // SAFETY: as in `u16_at`.
-        let number = unsafe { AtomicU32::from_ptr(self.base.add(at).cast_mut().cast()) };
-        u32::from_le(number.load(Ordering::Relaxed))
-    }
-
-    #[inline]
-    fn u64_at(self, at: usize) -> u64 {
-        let at = at & !7;
-        if at > PAGE_SIZE - 8 {
-            return 0;
-        }
-        // SAFETY: as in `u16_at`.
-        let number = unsafe { AtomicU64::from_ptr(self.base.add(at).cast_mut().cast()) };
-        u64::from_le(number.load(Ordering::Relaxed))
-    }
+    number_at!(u8_at, u8, AtomicU8);
+    number_at!(u16_at, u16, AtomicU16);
+    number_at!(u32_at, u32, AtomicU32);
+    number_at!(u64_at, u64, AtomicU64);
 
     #[inline]
     fn be_word_at(self, at: usize) -> u64 {

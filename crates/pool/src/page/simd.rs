@@ -48,83 +48,79 @@ pub(crate) fn is_available() -> bool {
 ///
 /// # Safety
 /// The 64 bytes at `from` can be read, and [`is_available`].
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline(always)]
 pub(crate) unsafe fn less_of_16(from: *const u8, bound: u32) -> u32 {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    {
-        let less: u32;
-        // SAFETY: as the caller promises; the loads have no other effect. A racing write gives a mixture of old and
-        // new numbers, which validation discards. No register is touched that makes other instructions slow.
-        unsafe {
-            std::arch::asm!(
-                "vpbroadcastd zmm16, {bound:e}",
-                "vpcmpnleud k1, zmm16, zmmword ptr [{from}]",
-                "kmovw {less:e}, k1",
-                from = in(reg) from,
-                bound = in(reg) bound,
-                less = out(reg) less,
-                out("xmm16") _,
-                out("k1") _,
-                options(pure, readonly, nostack, preserves_flags)
-            );
-        }
-        less
+    let less: u32;
+    // SAFETY: as the caller promises; the loads have no other effect. A racing write gives a mixture of old and
+    // new numbers, which validation discards. No register is touched that makes other instructions slow.
+    unsafe {
+        std::arch::asm!(
+            "vpbroadcastd zmm16, {bound:e}",
+            "vpcmpnleud k1, zmm16, zmmword ptr [{from}]",
+            "kmovw {less:e}, k1",
+            from = in(reg) from,
+            bound = in(reg) bound,
+            less = out(reg) less,
+            out("xmm16") _,
+            out("k1") _,
+            options(pure, readonly, nostack, preserves_flags)
+        );
     }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    {
-        let _ = (from, bound);
-        unreachable!("no processor of this kind is wide")
-    }
+    less
+}
+
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+pub(crate) unsafe fn less_of_16(_: *const u8, _: u32) -> u32 {
+    unreachable!("no processor of this kind is wide")
 }
 
 /// One bit for each of 32 64-bit numbers: whether it is less than `bound`.
 ///
 /// # Safety
 /// The 256 bytes at `from` can be read, and [`is_available`].
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline(always)]
 pub(crate) unsafe fn less_of_32(from: *const u8, bound: u64) -> u32 {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    {
-        let less: u32;
-        // SAFETY: as in `less_of_16`.
-        unsafe {
-            std::arch::asm!(
-                "vpbroadcastq zmm16, {bound}",
-                "vpcmpnleuq k1, zmm16, zmmword ptr [{from}]",
-                "vpcmpnleuq k2, zmm16, zmmword ptr [{from} + 64]",
-                "vpcmpnleuq k3, zmm16, zmmword ptr [{from} + 128]",
-                "vpcmpnleuq k4, zmm16, zmmword ptr [{from} + 192]",
-                "kunpckbw k1, k2, k1",
-                "kunpckbw k3, k4, k3",
-                "kunpckwd k1, k3, k1",
-                "kmovd {less:e}, k1",
-                from = in(reg) from,
-                bound = in(reg) bound,
-                less = out(reg) less,
-                out("xmm16") _,
-                out("k1") _,
-                out("k2") _,
-                out("k3") _,
-                out("k4") _,
-                options(pure, readonly, nostack, preserves_flags)
-            );
-        }
-        less
+    let less: u32;
+    // SAFETY: as in `less_of_16`.
+    unsafe {
+        std::arch::asm!(
+            "vpbroadcastq zmm16, {bound}",
+            "vpcmpnleuq k1, zmm16, zmmword ptr [{from}]",
+            "vpcmpnleuq k2, zmm16, zmmword ptr [{from} + 64]",
+            "vpcmpnleuq k3, zmm16, zmmword ptr [{from} + 128]",
+            "vpcmpnleuq k4, zmm16, zmmword ptr [{from} + 192]",
+            "kunpckbw k1, k2, k1",
+            "kunpckbw k3, k4, k3",
+            "kunpckwd k1, k3, k1",
+            "kmovd {less:e}, k1",
+            from = in(reg) from,
+            bound = in(reg) bound,
+            less = out(reg) less,
+            out("xmm16") _,
+            out("k1") _,
+            out("k2") _,
+            out("k3") _,
+            out("k4") _,
+            options(pure, readonly, nostack, preserves_flags)
+        );
     }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    {
-        let _ = (from, bound);
-        unreachable!("no processor of this kind is wide")
-    }
+    less
+}
+
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+pub(crate) unsafe fn less_of_32(_: *const u8, _: u64) -> u32 {
+    unreachable!("no processor of this kind is wide")
 }
 
 /// Copies 64 bytes.
 ///
 /// # Safety
 /// They can be read at `from` and written to `to`, and [`is_available`].
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline(always)]
 pub(crate) unsafe fn copy_64(from: *const u8, to: *mut u8) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: as in `less_of_16`, and as the caller promises.
     unsafe {
         std::arch::asm!(
@@ -136,9 +132,9 @@ pub(crate) unsafe fn copy_64(from: *const u8, to: *mut u8) {
             options(nostack, preserves_flags)
         );
     }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    {
-        let _ = (from, to);
-        unreachable!("no processor of this kind is wide")
-    }
+}
+
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+pub(crate) unsafe fn copy_64(_: *const u8, _: *mut u8) {
+    unreachable!("no processor of this kind is wide")
 }

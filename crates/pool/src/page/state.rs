@@ -357,9 +357,7 @@ impl PageState {
 
     /// The exclusive holder becomes a shared one.
     pub fn downgrade(&self, changed: bool) -> Wake {
-        let now = self.exclusive_word();
-        let word = if changed { Word(now.next_version().0 | DIRTY) } else { now };
-        self.leave(word.with_state(SHARED_FIRST))
+        self.leave(self.word_after(changed).with_state(SHARED_FIRST))
     }
 
     /// The page was written to storage by the caller, which holds it shared or exclusively.
@@ -437,12 +435,6 @@ impl PageState {
         let before = Word(self.0.swap(to.0, order));
         debug_assert!(is_allowed(before, to), "from {before:?} to {to:?}");
         if before.is_waited_for() { Wake::All } else { Wake::None }
-    }
-}
-
-impl std::fmt::Debug for PageState {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.load().fmt(f)
     }
 }
 

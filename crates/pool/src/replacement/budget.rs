@@ -140,21 +140,18 @@ impl Budget {
             if !planted(Bug::EvictorFence) {
                 fence(Ordering::SeqCst);
             }
-            if self.is_low() {
+            let woken = if self.is_low() {
+                Some(Woken::Low)
+            } else if self.memory_asked_for.swap(false, Ordering::Relaxed) {
+                Some(Woken::Asked)
+            } else {
+                patience.filter(|_| waited).map(|_| Woken::Idle)
+            };
+            if let Some(woken) = woken {
                 self.evictor_asleep.store(false, Ordering::Relaxed);
-                return Woken::Low;
-            }
-            // Only this thread takes the request back, and no thread makes another one before it has been served.
-            if self.memory_asked_for.load(Ordering::Relaxed) {
-                self.memory_asked_for.store(false, Ordering::Relaxed);
-                self.evictor_asleep.store(false, Ordering::Relaxed);
-                return Woken::Asked;
+                return woken;
             }
             match patience {
-                Some(_) if waited => {
-                    self.evictor_asleep.store(false, Ordering::Relaxed);
-                    return Woken::Idle;
-                }
                 Some(patience) => {
                     let woken = self.wake.wait_timeout(stop, patience);
                     stop = woken.unwrap_or_else(|poisoned| poisoned.into_inner()).0;

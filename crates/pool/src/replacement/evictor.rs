@@ -10,9 +10,7 @@ use crate::{
     options::LogBarrier,
     page::state::Word,
     primitive::{Mutex, MutexGuard, lock},
-    replacement::clock::Clock,
-    replacement::resident_pages::ResidentPages,
-    replacement::write_back::write_back,
+    replacement::{clock::Clock, resident_pages::ResidentPages, write_back::write_back},
 };
 use std::{sync::Arc, thread, time::Duration};
 use vellum_base::Extent;

@@ -121,7 +121,8 @@ impl ResidentPages {
 
     /// Backs a run with a huge page.
     pub(crate) fn collapse(&self, run: u64) -> Collapse {
-        let outcome = self.table.collapse(run);
+        let (table, is_whole) = (&self.table, |pages| self.table.is_whole(pages));
+        let outcome = table.huge_runs.collapse(&table.pages, run, is_whole);
         if outcome == Collapse::Busy {
             // A page that went away meanwhile may have zeroes in its place, which are not counted in the budget.
             self.note_strays(self.table.huge_runs.pages_of(run));
@@ -143,7 +144,8 @@ impl ResidentPages {
     /// [`prefault`](Self::prefault) of the run that begins at a page, as a huge page. Returns how many pages that are;
     /// nothing if no run begins there, the window does not end there, or it could not be.
     pub(crate) fn prefault_run(&self, first: PageId) -> Option<u64> {
-        self.table.populate_run(first, |run, fetch| self.prefault(run, fetch) == Prefaulted::Done)
+        let count = |run: Range<u64>, fetch: &dyn Fn() -> bool| self.prefault(run, fetch) == Prefaulted::Done;
+        self.table.huge_runs.populate(&self.table.pages, first, count)
     }
 
     /// Releases the memory of the window's pages from `from` on. No other thread fetches memory meanwhile.

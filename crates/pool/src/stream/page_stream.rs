@@ -124,7 +124,7 @@ impl<'p> PageStream<'p> {
         self.ahead.start += 1;
         self.past.add(Extent::page(page));
         buffers.filled += 1;
-        if buffers.is_full() || self.ahead.is_empty() {
+        if buffers.filled == buffers.pages || self.ahead.is_empty() {
             buffers.submit();
         }
         Ok(())
@@ -227,11 +227,10 @@ struct Buffers<'p> {
     allocator: &'p Allocator,
     // Dropped before the memory: it waits until the kernel has given it back.
     queue: Box<dyn Queue>,
-    memory: Vec<AlignedBuffer>,
+    /// The buffers, and what each that is being written holds.
+    memory: Vec<(AlignedBuffer, Extent)>,
     /// Buffers that are not being written; the last one is the one that is filled.
     free: Vec<usize>,
-    /// What each of the others holds.
-    writing: Vec<Extent>,
     /// Where the buffer that is being filled will be written to, and how many of its pages are filled.
     first: PageId,
     filled: usize,
@@ -246,20 +245,10 @@ impl<'p> Buffers<'p> {
         let pages = Self::pages_of_all(allocator.budget()) / BUFFERS;
         let queue = allocator.storage().file.queue(BUFFERS as u32).map_err(PoolError::Queue)?;
         allocator.evictor().reserve(Self::all(pages))?;
-        let memory = (0..BUFFERS).map(|_| AlignedBuffer::new(pages * PAGE_SIZE)).collect();
-        let writing = vec![Extent::page(PageId(0)); BUFFERS];
+        let buffer = |_| (AlignedBuffer::new(pages * PAGE_SIZE), Extent::page(PageId(0)));
+        let memory = (0..BUFFERS).map(buffer).collect();
         let free = (0..BUFFERS).collect();
-        Ok(Self {
-            allocator,
-            queue,
-            memory,
-            free,
-            writing,
-            first: PageId(0),
-            filled: 0,
-            pages,
-            done: Vec::new(),
-        })
+        Ok(Self { allocator, queue, memory, free, first: PageId(0), filled: 0, pages, done: Vec::new() })
     }
 
     /// How many pages all buffers have together: an eighth of a small pool.
@@ -287,12 +276,8 @@ impl<'p> Buffers<'p> {
 
     /// The bytes of the next page.
     fn next_page(&mut self) -> Option<&mut [u8]> {
-        let buffer = self.memory.get_mut(*self.free.last()?)?;
+        let (buffer, _) = self.memory.get_mut(*self.free.last()?)?;
         buffer.chunks_exact_mut(PAGE_SIZE).nth(self.filled)
-    }
-
-    fn is_full(&self) -> bool {
-        self.filled == self.pages
     }
 
     /// Lets the device begin to write what is in the open buffer.
@@ -303,7 +288,7 @@ impl<'p> Buffers<'p> {
         let extent = Extent { head: self.first, pages: self.filled as u32 };
         self.filled = 0;
         let Some(index) = self.free.pop() else { return };
-        if let (Some(buffer), Some(writing)) = (self.memory.get(index), self.writing.get_mut(index)) {
+        if let Some((buffer, writing)) = self.memory.get_mut(index) {
             *writing = extent;
             let request = Request::write(extent.head.offset(), buffer.as_ptr(), extent.bytes());
             // SAFETY: the buffer is not touched before its completion has been reaped, and is dropped after the queue;
@@ -319,7 +304,7 @@ impl<'p> Buffers<'p> {
         self.queue.reap(wait, &mut self.done);
         for Completion { tag, result: written } in self.done.drain(..) {
             let index = tag as usize;
-            let extent = self.writing.get(index).copied().unwrap_or(Extent::page(self.first));
+            let extent = self.memory.get(index).map_or(Extent::page(self.first), |(_, extent)| *extent);
             self.free.push(index);
             match written {
                 Ok(()) => self.allocator.table().counters.pages_written.add(extent.pages as u64),
