@@ -1,6 +1,6 @@
 //! What can go wrong in a tree or a blob.
 
-use crate::node::{MAX_KEY_BYTES, NodeError};
+use crate::node::MAX_KEY_BYTES;
 use vellum_base::PageId;
 use vellum_pool::{Interrupt, PoolError};
 
@@ -75,16 +75,11 @@ pub enum AccessError {
     ValueChanged,
 }
 
-/// The error for a page whose contents cannot be what was written.
+/// The error for a page whose contents cannot be what was written, or in which a change was refused that should have
+/// been possible.
 #[cold]
 pub(crate) fn damaged(page: PageId, what: impl ToString) -> Interrupt {
     PoolError::contents(page, what.to_string()).into()
-}
-
-/// The error for a change of a node that should have been possible.
-#[cold]
-pub(crate) fn refused(page: PageId, error: NodeError) -> Interrupt {
-    damaged(page, error)
 }
 
 /// A key as it is shown in an error.

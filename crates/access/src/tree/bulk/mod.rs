@@ -12,7 +12,7 @@ use crate::tree::{Tree, change::write::is_inline, check_key};
 use crate::{
     AccessError,
     blob::write_blob,
-    error::refused,
+    error::damaged,
     gateway::{AtomicChange, Latched, NodeImage, NodeStream, PageChange},
     node::{InnerBuilder, LeafBuilder, NODE_BYTES, NodeError, NodeView, ValueKind},
 };
@@ -316,7 +316,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         let AtomicChange { pages: root, recording } = &mut change;
         debug_assert!(is_empty(root.view()), "latching fails if the root has changed");
         let contents = PageChange::ReplaceRoot { image: NodeImage::of(top) };
-        recording.apply(root, None, &contents).map_err(|error| refused(root.id(), error))?;
+        recording.apply(root, None, &contents).map_err(|error| damaged(root.id(), error))?;
         change.commit();
         Ok(true)
     }

@@ -5,11 +5,11 @@
 
 use crate::tree::{
     Tree,
-    descend::{Place, Towards},
+    descend::{Place, Towards, step::Approach},
 };
 use crate::{
     AccessError,
-    error::{damaged, refused},
+    error::damaged,
     gateway::{AtomicChange, Doomed, Latched, NodeImage, PageChange, Recording},
     node::{NODE_BYTES, NodeView},
 };
@@ -48,7 +48,9 @@ impl<'p, P: Pager> Tree<'p, P> {
     }
 
     fn try_merge(&self, key: &[u8], level: u8) -> Result<Merged, Interrupt> {
-        let Some(place) = self.node_at(Towards::Key(key), level)? else { return Ok(Merged::Nothing) };
+        let Some(place) = self.node_at(Towards::Key(key), level, Approach::Direct)? else {
+            return Ok(Merged::Nothing);
+        };
         if !is_sparse(NodeView::new(place.node.bytes())) {
             place.node.validate()?;
             return Ok(Merged::Nothing);
@@ -118,7 +120,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         let mut both = [0; NODE_BYTES];
         let Ok(both) = Recording::prepare(left, absorb, &mut both) else { return Ok(Merged::Nothing) };
         let forget = PageChange::RemoveSeparator { separator: &separator };
-        recording.apply(parent, Some(index), &forget).map_err(|error| refused(parent_id, error))?;
+        recording.apply(parent, Some(index), &forget).map_err(|error| damaged(parent_id, error))?;
         recording.install(left, &both);
         let sparse = is_sparse(parent.view());
         change.commit();
@@ -144,7 +146,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         let image = NodeImage::of(child.page());
         recording
             .apply(root, None, &PageChange::ReplaceRoot { image })
-            .map_err(|error| refused(root.id(), error))?;
+            .map_err(|error| damaged(root.id(), error))?;
         change.commit();
         Ok(Merged::RootLowered)
     }

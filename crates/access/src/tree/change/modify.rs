@@ -9,7 +9,7 @@ use crate::tree::{
 use crate::{
     AccessError,
     blob::write_blob,
-    error::refused,
+    error::damaged,
     gateway::{AtomicChange, Latched},
     node::ValueKind,
 };
@@ -126,7 +126,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         }
         let mut atomic = self.change(leaf);
         let AtomicChange { pages: leaf, recording } = &mut atomic;
-        let result = recording.patch(leaf, index, change).map_err(|error| refused(leaf.id(), error))?;
+        let result = recording.patch(leaf, index, change).map_err(|error| damaged(leaf.id(), error))?;
         Ok(Modified::Changed(result, atomic.commit()))
     }
 

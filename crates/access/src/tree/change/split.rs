@@ -2,24 +2,15 @@
 
 use crate::tree::{
     Tree,
-    descend::{Place, Towards},
+    descend::{Place, Towards, step::Approach},
 };
 use crate::{
     AccessError,
-    error::{damaged, refused},
+    error::damaged,
     gateway::{AtomicChange, Fresh, Latched, PageChange, Recording},
     node::{End, Find, NODE_BYTES, NodeFault, NodeMut, NodeView, Split},
 };
 use vellum_pool::{Interrupt, OptimisticPage, Pager};
-
-/// How an attempt to split a node ended.
-enum Divided {
-    Done,
-    /// The parent has no room for this separator.
-    ParentFull {
-        separator: Vec<u8>,
-    },
-}
 
 impl<'p, P: Pager> Tree<'p, P> {
     /// Splits the node at `level` on the way to `key` if it has no room; its parent first if need be.
@@ -36,22 +27,23 @@ impl<'p, P: Pager> Tree<'p, P> {
     ) -> Result<(), AccessError> {
         loop {
             match self.pager.run(|| self.try_split(key, level, entry, value_bytes))? {
-                Divided::Done => return Ok(()),
-                Divided::ParentFull { separator } => self.split(key, level + 1, &separator, 0)?,
+                None => return Ok(()),
+                Some(separator) => self.split(key, level + 1, &separator, 0)?,
             }
         }
     }
 
+    /// Splits the node; if its parent has no room, gives the separator for which it has none.
     fn try_split(
         &self,
         key: &[u8],
         level: u8,
         entry: &[u8],
         value_bytes: usize,
-    ) -> Result<Divided, Interrupt> {
-        let Some(Place { parent, node }) = self.node_at(Towards::Key(key), level)? else {
+    ) -> Result<Option<Vec<u8>>, Interrupt> {
+        let Some(Place { parent, node }) = self.node_at(Towards::Key(key), level, Approach::Direct)? else {
             // The tree has become lower meanwhile, so the full node is gone.
-            return Ok(Divided::Done);
+            return Ok(None);
         };
         let view = NodeView::new(node.bytes());
         let find = if level == 0 { view.find(key) } else { Find { index: 0, found: false } };
@@ -62,7 +54,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         };
         if has_room {
             node.validate()?;
-            return Ok(Divided::Done);
+            return Ok(None);
         }
         match parent {
             None => self.split_root(node, key),
@@ -76,7 +68,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         place: usize,
         node: P::Optimistic<'p>,
         key: &[u8],
-    ) -> Result<Divided, Interrupt> {
+    ) -> Result<Option<Vec<u8>>, Interrupt> {
         // Allocated first: it may have to wait for memory, and nothing is latched yet.
         let right = Fresh::allocate(self.pager)?;
         let (parent, node) = (Latched::latch(parent)?, Latched::latch(node)?);
@@ -86,11 +78,11 @@ impl<'p, P: Pager> Tree<'p, P> {
         let cut = Cut::plan(node.view(), key).map_err(|fault| damaged(node_id, fault))?;
         let separator = cut.separator();
         if !has_room_at(parent, place, separator)? {
-            return Ok(Divided::ParentFull { separator: separator.to_vec() });
+            return Ok(Some(separator.to_vec()));
         }
         let insert = PageChange::InsertSeparator { separator, right: right_id };
-        let of_node = |error| refused(node_id, error);
-        let of_parent = |error| refused(parent_id, error);
+        let of_node = |error| damaged(node_id, error);
+        let of_parent = |error| damaged(parent_id, error);
         match &cut {
             Cut::End(end) => {
                 let begin = |page: &mut [u8]| NodeMut::begin_at(page, node.view(), end);
@@ -112,11 +104,11 @@ impl<'p, P: Pager> Tree<'p, P> {
         if let (Cut::End(_), Some(ends)) = (&cut, self.ends) {
             ends.mine().set(right.id(), right.token());
         }
-        Ok(Divided::Done)
+        Ok(None)
     }
 
     /// Splits the root, which keeps its page: its contents move to two new nodes, and it becomes their parent.
-    fn split_root(&self, root: P::Optimistic<'p>, key: &[u8]) -> Result<Divided, Interrupt> {
+    fn split_root(&self, root: P::Optimistic<'p>, key: &[u8]) -> Result<Option<Vec<u8>>, Interrupt> {
         let (left, right) = (Fresh::allocate(self.pager)?, Fresh::allocate(self.pager)?);
         let root = Latched::latch(root)?;
         let (root_id, left_id, right_id) = (root.id(), left.id(), right.id());
@@ -124,19 +116,14 @@ impl<'p, P: Pager> Tree<'p, P> {
         let AtomicChange { pages: (root, (left, right)), recording } = &mut change;
         let split = root.view().choose_separator(Some(key)).map_err(|fault| damaged(root_id, fault))?;
         let separator = &split.separator[..];
+        let raise = PageChange::RaiseRoot { left: left_id, separator, right: right_id };
         recording
             .format(left, |page| NodeMut::begin_left(page, root.view(), separator))
             .and_then(|()| recording.format(right, |page| NodeMut::begin_right(page, root.view(), &split)))
-            .and_then(|()| {
-                recording.apply(
-                    root,
-                    None,
-                    &PageChange::RaiseRoot { left: left_id, separator, right: right_id },
-                )
-            })
-            .map_err(|error| refused(root_id, error))?;
+            .and_then(|()| recording.apply(root, None, &raise))
+            .map_err(|error| damaged(root_id, error))?;
         change.commit();
-        Ok(Divided::Done)
+        Ok(None)
     }
 }
 

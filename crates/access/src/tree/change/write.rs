@@ -9,7 +9,7 @@ use crate::tree::{
 use crate::{
     AccessError, MAX_VALUE_BYTES,
     blob::{BlobReference, write_blob},
-    error::{damaged, refused},
+    error::damaged,
     gateway::{AtomicChange, Latched, PageChange, ValueImage, discard},
     node::{MAX_INLINE_RECORD_BYTES, MAX_INLINE_VALUE_BYTES, NodeError, NodeView, ValueKind},
 };
@@ -40,13 +40,6 @@ pub(in crate::tree) enum Mode {
     Upsert,
     /// Replace this large value, and no other.
     Exchange(BlobReference),
-}
-
-/// How one attempt ended.
-enum WriteAttempt {
-    Done(Written, Option<BlobReference>),
-    /// The leaf is full.
-    Full,
 }
 
 impl<'p, P: Pager> Tree<'p, P> {
@@ -104,14 +97,12 @@ impl<'p, P: Pager> Tree<'p, P> {
     pub fn remove(&self, key: &[u8]) -> Result<bool, AccessError> {
         check_key(key)?;
         let removed = self.pager.run(|| self.try_remove(key))?;
-        let Some((old, sparse)) = removed else { return Ok(false) };
-        self.free_blob(old);
-        if sparse {
+        if removed == Some(true) {
             // The key is gone, whether or not this succeeds. What is not merged now costs space until the next
             // removal nearby; a page that cannot be read is reported by operations that need its contents.
             let _ = self.merge(key, 0);
         }
-        Ok(true)
+        Ok(removed.is_some())
     }
 
     pub(in crate::tree) fn write(
@@ -169,15 +160,19 @@ impl<'p, P: Pager> Tree<'p, P> {
         let _ = reference.map(|reference| discard(self.pager, self.root, reference.extent()));
     }
 
-    /// Puts a record into its leaf, splitting what is full on the way, and frees the blob that it replaces.
+    /// Puts a record into its leaf, splitting what is full on the way.
     fn place(&self, key: &[u8], value: &[u8], kind: ValueKind, mode: Mode) -> Result<Written, AccessError> {
         for _ in 0..ATTEMPTS_MAX {
-            match self.pager.run(|| self.try_place(key, value, kind, mode))? {
-                WriteAttempt::Done(written, old) => {
-                    self.free_blob(old);
-                    return Ok(written);
-                }
-                WriteAttempt::Full => self.split(key, 0, key, value.len())?,
+            let placed = self.pager.run(|| {
+                let leaf = match self.hinted_leaf(key) {
+                    Some(leaf) => leaf,
+                    None => self.leaf(key)?,
+                };
+                self.place_in_leaf(leaf, key, value, kind, mode)
+            })?;
+            match placed {
+                Some(written) => return Ok(written),
+                None => self.split(key, 0, key, value.len())?,
             }
         }
         Err(PoolError::contents(self.root, "splitting its leaves makes no room in them").into())
@@ -195,27 +190,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         if !is_inline(key, value.len() as u64) {
             return Ok(None);
         }
-        Ok(match self.place_in_leaf(leaf, key, value, ValueKind::Inline, mode)? {
-            WriteAttempt::Done(written, old) => {
-                self.free_blob(old);
-                Some(written)
-            }
-            WriteAttempt::Full => None,
-        })
-    }
-
-    fn try_place(
-        &self,
-        key: &[u8],
-        value: &[u8],
-        kind: ValueKind,
-        mode: Mode,
-    ) -> Result<WriteAttempt, Interrupt> {
-        let leaf = match self.hinted_leaf(key) {
-            Some(leaf) => leaf,
-            None => self.leaf(key)?,
-        };
-        self.place_in_leaf(leaf, key, value, kind, mode)
+        self.place_in_leaf(leaf, key, value, ValueKind::Inline, mode)
     }
 
     /// The leaf to which this thread appended last, if it has not changed since and covers `key`.
@@ -231,6 +206,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         leaf
     }
 
+    /// Puts a record into the leaf that covers its key, and frees the blob that it replaces. `None` if the leaf is full.
     fn place_in_leaf(
         &self,
         leaf: P::Optimistic<'p>,
@@ -238,18 +214,18 @@ impl<'p, P: Pager> Tree<'p, P> {
         value: &[u8],
         kind: ValueKind,
         mode: Mode,
-    ) -> Result<WriteAttempt, Interrupt> {
+    ) -> Result<Option<Written>, Interrupt> {
         let find = RecordLocation::of(leaf, key);
         if mode != Mode::Upsert && find.found == (mode == Mode::Insert) {
             // A write that will be refused latches nothing.
             leaf.validate()?;
-            return Ok(WriteAttempt::Done(Written::Refused, None));
+            return Ok(Some(Written::Refused));
         }
         let mut change = self.change(Latched::latch(leaf)?);
         let AtomicChange { pages: leaf, recording } = &mut change;
         let old = if find.found { self.old_blob(leaf.id(), leaf.view(), find.index)? } else { None };
         if matches!(mode, Mode::Exchange(expected) if old != Some(expected)) {
-            return Ok(WriteAttempt::Done(Written::Refused, None));
+            return Ok(Some(Written::Refused));
         }
         let value = ValueImage { kind, bytes: value };
         let result = if find.found {
@@ -260,7 +236,8 @@ impl<'p, P: Pager> Tree<'p, P> {
         match result {
             Ok(()) if find.found => {
                 change.commit();
-                Ok(WriteAttempt::Done(Written::Replaced, old))
+                self.free_blob(old);
+                Ok(Some(Written::Replaced))
             }
             Ok(()) => {
                 let ends = self.ends.filter(|_| leaf.view().goes_on(find.index));
@@ -268,15 +245,15 @@ impl<'p, P: Pager> Tree<'p, P> {
                 if let Some(ends) = ends {
                     ends.mine().set(leaf.id(), leaf.token());
                 }
-                Ok(WriteAttempt::Done(Written::Inserted, None))
+                Ok(Some(Written::Inserted))
             }
-            Err(NodeError::Full) => Ok(WriteAttempt::Full),
-            Err(error) => Err(refused(leaf.id(), error)),
+            Err(NodeError::Full) => Ok(None),
+            Err(error) => Err(damaged(leaf.id(), error)),
         }
     }
 
-    /// Removes a record; returns the blob that it referred to, and whether the leaf should be merged.
-    fn try_remove(&self, key: &[u8]) -> Result<Option<(Option<BlobReference>, bool)>, Interrupt> {
+    /// Removes a record and frees the blob that it referred to; returns whether the leaf should be merged.
+    fn try_remove(&self, key: &[u8]) -> Result<Option<bool>, Interrupt> {
         let find = RecordLocation::of(self.leaf(key)?, key);
         if !find.found {
             find.leaf.validate()?;
@@ -285,10 +262,11 @@ impl<'p, P: Pager> Tree<'p, P> {
         let mut change = self.change(Latched::latch(find.leaf)?);
         let AtomicChange { pages: leaf, recording } = &mut change;
         let old = self.old_blob(leaf.id(), leaf.view(), find.index)?;
-        recording.remove(leaf, find.index, key).map_err(|error| refused(leaf.id(), error))?;
+        recording.remove(leaf, find.index, key).map_err(|error| damaged(leaf.id(), error))?;
         let sparse = is_sparse(leaf.view());
         change.commit();
-        Ok(Some((old, sparse)))
+        self.free_blob(old);
+        Ok(Some(sparse))
     }
 
     /// The blob to which a record of a latched leaf refers, and which will be freed.

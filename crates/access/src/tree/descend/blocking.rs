@@ -26,17 +26,9 @@ impl<'p, P: Pager> Tree<'p, P> {
         Ok(descent.node)
     }
 
-    /// The node at `level` in the given direction, with its parent. `None` if the tree is not that high.
+    /// The node at `level` in the given direction, with its parent. `None` if the tree is not that high. The last step
+    /// has the given approach.
     pub(in crate::tree) fn node_at(
-        &self,
-        towards: Towards<'_>,
-        level: u8,
-    ) -> Result<Option<Place<'p, P>>, Interrupt> {
-        self.node_by(towards, level, Approach::Direct)
-    }
-
-    /// [`node_at`](Self::node_at); the last step has the given approach.
-    fn node_by(
         &self,
         towards: Towards<'_>,
         level: u8,
@@ -64,7 +56,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         approach: Approach,
     ) -> Result<Place<'p, P>, Interrupt> {
         // Every tree has leaves.
-        let place = self.node_by(towards, 0, approach)?;
+        let place = self.node_at(towards, 0, approach)?;
         place.ok_or_else(|| damaged(self.root, "the root of a tree should be here"))
     }
 
@@ -90,7 +82,7 @@ impl<'p, P: Pager> Tree<'p, P> {
     ) -> Result<bool, AccessError> {
         let page = self.pager.run(|| {
             copy.clear();
-            let Some(Place { node, .. }) = self.node_by(towards, level, approach)? else {
+            let Some(Place { node, .. }) = self.node_at(towards, level, approach)? else {
                 return Ok(None);
             };
             node.bytes().append_to(0, NODE_BYTES, copy);
