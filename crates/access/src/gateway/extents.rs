@@ -1,7 +1,7 @@
 //! Extents whose contents are written past the log: large values, and the nodes of bulk loads.
 
 use super::{atomic::Recording, page_change::PageChange};
-use crate::AccessError;
+use crate::{AccessError, node::NodeError};
 use vellum_base::{Extent, HEADER_BYTES, PageHeader, PageId, PageKind, checksum, stamp_lsn};
 use vellum_pool::{AllocatedPage, ExtentWriter, PageWriter, Pager, PoolError};
 
@@ -21,28 +21,21 @@ pub(crate) fn new_blob<P: Pager>(
     Ok((head, digest))
 }
 
-/// A new extent for a large value, written past the pool from its beginning to its end.
-pub(crate) struct BlobStream<'p, P: Pager + 'p> {
-    pager: &'p P,
+/// Appends bytes to an extent.
+pub(crate) type Append<'a> = &'a mut dyn FnMut(&[u8]) -> Result<(), PoolError>;
+
+/// [`new_blob`], written past the pool from its beginning to its end: `write` appends the contents.
+pub(crate) fn stream_blob<P: Pager>(
+    pager: &P,
     tree: PageId,
     pages: u32,
-    stream: P::Stream<'p>,
-}
-
-impl<'p, P: Pager> BlobStream<'p, P> {
-    pub fn begin(pager: &'p P, tree: PageId, pages: u32) -> Result<Self, PoolError> {
-        Ok(Self { pager, tree, pages, stream: pager.stream(pages, PageKind::BLOB)? })
-    }
-
-    pub fn append(&mut self, bytes: &[u8]) -> Result<(), PoolError> {
-        self.stream.append(bytes)
-    }
-
-    pub fn finish(self, digest: u64) -> Result<PageId, PoolError> {
-        let head = self.stream.finish()?;
-        record_written(self.pager, self.tree, Extent { head, pages: self.pages }, digest);
-        Ok(head)
-    }
+    write: impl FnOnce(Append<'_>) -> Result<u64, AccessError>,
+) -> Result<(PageId, u64), AccessError> {
+    let mut stream = pager.stream(pages, PageKind::BLOB)?;
+    let digest = write(&mut |bytes| stream.append(bytes))?;
+    let head = stream.finish()?;
+    record_written(pager, tree, Extent { head, pages }, digest);
+    Ok((head, digest))
 }
 
 /// Frees an extent to which nothing of the tree `tree` refers any more, without reading it in.
@@ -68,6 +61,12 @@ pub(crate) struct NodeStream<'p, P: Pager + 'p> {
     pages: P::Pages<'p>,
 }
 
+/// The error for a node of a bulk load that cannot be written, which would be a fault of the load.
+#[cold]
+pub(crate) fn not_a_node(root: PageId, error: NodeError) -> AccessError {
+    PoolError::contents(root, format!("a bulk load into this tree made a node that is none: {error}")).into()
+}
+
 /// The extents that have been recorded as written, and are recorded as freed unless they are kept.
 struct Written<'p, P: Pager> {
     pager: &'p P,
@@ -84,11 +83,11 @@ impl<'p, P: Pager> NodeStream<'p, P> {
     /// Writes the next node: `fill` is given a page that is zero after its header.
     pub fn append(
         &mut self,
-        fill: impl FnOnce(&mut [u8]) -> Result<(), AccessError>,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), NodeError>,
     ) -> Result<PageId, AccessError> {
         let written = &mut self.written;
         self.pages.append(|page| {
-            fill(page)?;
+            fill(page).map_err(|error| not_a_node(written.tree, error))?;
             if P::RECORDS {
                 written.record(page);
             }

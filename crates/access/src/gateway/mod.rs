@@ -29,5 +29,5 @@ mod page_change;
 
 pub(crate) use atomic::{AtomicChange, Doomed, Fresh, Latched, PageSet, Recording};
 pub use encoding::{ChangeRecord, RecordFault};
-pub(crate) use extents::{BlobStream, NodeStream, discard, new_blob};
+pub(crate) use extents::{Append, NodeStream, discard, new_blob, not_a_node, stream_blob};
 pub use page_change::{NodeImage, PageChange, ValueImage, redo};

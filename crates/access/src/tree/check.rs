@@ -3,7 +3,7 @@
 use crate::tree::{
     Tree,
     descend::{
-        Towards,
+        NOT_ITS_FENCES, Towards,
         step::{Approach, Descent},
     },
     read::record::{StoredValue, value_in},
@@ -170,21 +170,11 @@ impl<P: Pager> Tree<'_, P> {
         report: &mut TreeReport,
         visit: &mut impl FnMut(Extent) -> bool,
     ) -> Result<(), AccessError> {
-        let page = expected.page;
-        let problem = |what: String| AccessError::Pool(PoolError::contents(page, what));
-        // A copy, so that the node is not latched while its blobs are read.
-        let bytes = self.pager.shared_certain(Extent::page(page))?.page().to_vec();
-        if PageHeader::read(&bytes).kind != PageKind::TREE_NODE {
-            return Err(problem("a tree's node should be here".into()));
-        }
+        let bytes = self.sound_node(expected.page, expected.level)?;
         let view = NodeView::new(&bytes[..]);
-        view.validate().map_err(|fault| problem(fault.to_string()))?;
-        if expected.level.is_some_and(|level| level != view.level()) {
-            return Err(problem(format!("it has level {}, which its parent has not", view.level())));
-        }
         let (mut lower, upper) = view.fences();
         if lower != expected.lower || upper != expected.upper {
-            return Err(problem("its fences are not the separators of its parent".into()));
+            return Err(PoolError::contents(expected.page, NOT_ITS_FENCES).into());
         }
         report.shape.height = report.shape.height.max(view.level() as u32 + 1);
         report.shape.add(view);
@@ -199,6 +189,22 @@ impl<P: Pager> Tree<'_, P> {
             }
         }
         Ok(())
+    }
+
+    /// A copy of a node, which is not latched while its blobs are read, after a check of all its invariants and of the
+    /// level that follows from its parent.
+    pub(in crate::tree) fn sound_node(&self, page: PageId, level: Option<u8>) -> Result<Vec<u8>, PoolError> {
+        let bytes = self.pager.shared_certain(Extent::page(page))?.page().to_vec();
+        if PageHeader::read(&bytes).kind != PageKind::TREE_NODE {
+            return Err(PoolError::contents(page, "a tree's node should be here"));
+        }
+        let view = NodeView::new(&bytes[..]);
+        view.validate().map_err(|fault| PoolError::contents(page, fault.to_string()))?;
+        if level.is_some_and(|level| level != view.level()) {
+            let what = format!("it has level {}, which its parent does not expect", view.level());
+            return Err(PoolError::contents(page, what));
+        }
+        Ok(bytes)
     }
 
     fn verify_blobs(

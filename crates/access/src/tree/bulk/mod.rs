@@ -13,8 +13,8 @@ use crate::{
     AccessError,
     blob::write_blob,
     error::damaged,
-    gateway::{AtomicChange, Latched, NodeImage, NodeStream, PageChange},
-    node::{InnerBuilder, LeafBuilder, NODE_BYTES, NodeError, NodeView, ValueKind},
+    gateway::{AtomicChange, Latched, NodeImage, NodeStream, PageChange, not_a_node},
+    node::{InnerBuilder, LeafBuilder, NODE_BYTES, NodeView, ValueKind},
 };
 use std::io::Read;
 use vellum_base::PageId;
@@ -64,15 +64,7 @@ impl<'p, P: Pager> Tree<'p, P> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn bulk_load(&self, fill_percent: u8) -> Result<BulkLoad<'p, P>, AccessError> {
-        let empty = self.pager.run(|| {
-            let root = self.pager.root(self.root)?;
-            self.level_of(&root, None)?;
-            let empty = is_empty(NodeView::new(root.bytes()));
-            root.validate().map(|()| empty)
-        })?;
-        if !empty {
-            return Err(AccessError::NotEmpty);
-        }
+        self.pager.run(|| self.empty_root())?.ok_or(AccessError::NotEmpty)?;
         let fill_percent = fill_percent.clamp(50, 100);
         Ok(BulkLoad {
             tree: *self,
@@ -182,7 +174,7 @@ impl<P: Pager> BulkLoad<'_, P> {
 
     fn append(&mut self, key: &[u8], value: &[u8], kind: ValueKind) -> Result<(), AccessError> {
         let root = self.tree.root;
-        let refused = |error| not_a_record(root, error);
+        let refused = |error| not_a_node(root, error);
         if !self.leaf.push(key, value, kind).map_err(refused)? {
             self.close_leaf(key).inspect_err(|_| self.failed = true)?;
             self.leaf.push(key, value, kind).map_err(refused)?;
@@ -219,10 +211,8 @@ impl<P: Pager> BulkLoad<'_, P> {
 
     /// Writes the leaf, which is complete because the record with the key `next` has no room in it.
     fn close_leaf(&mut self, next: &[u8]) -> Result<(), AccessError> {
-        let (root, plan) = (self.tree.root, self.leaf.plan(Some(next)));
-        let leaf = &self.leaf;
-        let write = |page: &mut [u8]| leaf.write(&plan, page).map_err(|error| not_a_record(root, error));
-        let page = self.pages.append(write)?;
+        let plan = self.leaf.plan(Some(next));
+        let page = self.pages.append(|page| self.leaf.write(&plan, page))?;
         let fence = self.leaf.restart(plan);
         self.add_child(0, page, fence)
     }
@@ -257,61 +247,52 @@ impl<P: Pager> BulkLoad<'_, P> {
         let empty = || PoolError::contents(root, "a node without children");
         let builder = self.inner.get_mut(index).ok_or_else(empty)?;
         let plan = builder.plan().ok_or_else(empty)?;
-        let write = |page: &mut [u8]| builder.write(&plan, page).map_err(|error| not_a_record(root, error));
-        let page = self.pages.append(write)?;
+        let page = self.pages.append(|page| builder.write(&plan, page))?;
         Ok((page, builder.take(plan)))
     }
 
     /// Writes the last node of each level but the highest, whose contents it returns.
     fn complete(&mut self) -> Result<Vec<u8>, AccessError> {
         let root = self.tree.root;
+        let refused = |error| not_a_node(root, error);
         let mut top = vec![0; NODE_BYTES];
         let plan = self.leaf.plan(None);
-        let leaf = &self.leaf;
-        let write = |page: &mut [u8]| leaf.write(&plan, page).map_err(|error| not_a_record(root, error));
         if self.inner.is_empty() {
-            write(&mut top)?;
+            self.leaf.write(&plan, &mut top).map_err(refused)?;
             return Ok(top);
         }
-        let mut child = self.pages.append(write)?;
+        let mut child = self.pages.append(|page| self.leaf.write(&plan, page))?;
         let mut index = 0;
-        while let Some(builder) = self.inner.get_mut(index) {
-            let plan = match builder.last_plan(child) {
-                Ok(plan) => plan,
+        loop {
+            let is_highest = index + 1 == self.inner.len();
+            let Some(builder) = self.inner.get_mut(index) else { return Ok(top) };
+            match builder.last_plan(child) {
+                Ok(plan) if is_highest => builder.write(&plan, &mut top).map_err(refused)?,
+                Ok(plan) => child = self.pages.append(|page| builder.write(&plan, page))?,
                 Err(first) => {
-                    let write = |page: &mut [u8]| {
-                        builder.write(&first, page).map_err(|error| not_a_record(root, error))
-                    };
-                    let page = self.pages.append(write)?;
+                    let page = self.pages.append(|page| builder.write(&first, page))?;
                     let fence = builder.take(first);
                     self.add_child(index + 1, page, fence)?;
                     continue;
                 }
-            };
-            let is_highest = index + 1 == self.inner.len();
-            let Some(builder) = self.inner.get(index) else { break };
-            let write =
-                |page: &mut [u8]| builder.write(&plan, page).map_err(|error| not_a_record(root, error));
-            if is_highest {
-                write(&mut top)?;
-            } else {
-                child = self.pages.append(write)?;
             }
             index += 1;
         }
-        Ok(top)
     }
 }
 
 impl<'p, P: Pager> Tree<'p, P> {
-    /// Puts contents into the root if the tree is empty; false if it is not.
-    fn try_install(&self, top: &[u8]) -> Result<bool, Interrupt> {
+    /// The root, if the tree is empty.
+    fn empty_root(&self) -> Result<Option<P::Optimistic<'p>>, Interrupt> {
         let root = self.pager.root(self.root)?;
         self.level_of(&root, None)?;
-        if !is_empty(NodeView::new(root.bytes())) {
-            root.validate()?;
-            return Ok(false);
-        }
+        let empty = is_empty(NodeView::new(root.bytes()));
+        root.validate().map(|()| empty.then_some(root))
+    }
+
+    /// Puts contents into the root if the tree is empty; false if it is not.
+    fn try_install(&self, top: &[u8]) -> Result<bool, Interrupt> {
+        let Some(root) = self.empty_root()? else { return Ok(false) };
         let mut change = self.change(Latched::latch(root)?);
         let AtomicChange { pages: root, recording } = &mut change;
         debug_assert!(is_empty(root.view()), "latching fails if the root has changed");
@@ -324,10 +305,4 @@ impl<'p, P: Pager> Tree<'p, P> {
 
 fn is_empty<B: vellum_base::Bytes>(root: NodeView<B>) -> bool {
     root.is_leaf() && root.count() == 0
-}
-
-/// The error for a node that cannot be written, which would be a fault of this module.
-#[cold]
-fn not_a_record(root: PageId, error: NodeError) -> AccessError {
-    PoolError::contents(root, format!("a bulk load into this tree made a node that is none: {error}")).into()
 }

@@ -5,8 +5,8 @@ use crate::tree::{
     read::record::{StoredValue, value_in},
 };
 use crate::{AccessError, gateway::discard, node::NodeView};
-use vellum_base::{Extent, PageHeader, PageId, PageKind};
-use vellum_pool::{Pager, PoolError, SharedPage};
+use vellum_base::{Extent, PageId};
+use vellum_pool::{Pager, PoolError};
 
 impl<P: Pager> Tree<'_, P> {
     /// Frees all pages of the tree, the root's included. No other handle may use the tree meanwhile or afterwards.
@@ -29,18 +29,13 @@ impl<P: Pager> Tree<'_, P> {
         level: Option<u8>,
         todo: &mut Vec<(PageId, Option<u8>)>,
     ) -> Result<(), AccessError> {
-        let problem = |what: String| PoolError::contents(page, what);
         // A page to which two nodes refer is free when it is met again.
         if !self.pager.is_extent(Extent::page(page)) {
-            return Err(problem("a tree's node should be here, but it is not allocated".into()).into());
+            let what = "a tree's node should be here, but it is not allocated";
+            return Err(PoolError::contents(page, what).into());
         }
-        let bytes = self.pager.shared_certain(Extent::page(page))?.page().to_vec();
+        let bytes = self.sound_node(page, level)?;
         let view = NodeView::new(&bytes[..]);
-        view.validate().map_err(|fault| problem(fault.to_string()))?;
-        let expected = level.is_none_or(|level| level == view.level());
-        if !expected || PageHeader::read(&bytes).kind != PageKind::TREE_NODE {
-            return Err(problem("a tree's node of another level should be here".into()).into());
-        }
         todo.extend(view.children().map(|child| (child, view.level().checked_sub(1))));
         let mut result = Ok(());
         for index in 0..if view.is_leaf() { view.count() } else { 0 } {
