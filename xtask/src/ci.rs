@@ -73,7 +73,7 @@ const STEPS: &[Step] = &[
     },
     Step {
         name: "loom",
-        about: "latches, parking lot, resident set, locks of persistent pages, in every interleaving of a few threads",
+        about: "latches, parking lot, resident set, buffer of the log, locks of persistent pages, in every interleaving of a few threads",
         cure: "see HACKING.md on loom: LOOM_LOG=trace LOOM_LOCATION=1 show the interleaving",
         action: loom,
     },
@@ -191,7 +191,7 @@ fn examples() -> Result<Outcome, String> {
 
 /// The models have a target folder of their own: the flag changes every crate.
 fn loom() -> Result<Outcome, String> {
-    for (package, filter) in [("vellum-pool", ""), ("vellum-pmem", "models")] {
+    for (package, filter) in [("vellum-pool", ""), ("vellum-wal", "models"), ("vellum-pmem", "models")] {
         let mut command = cargo(&["test", "--package", package, "--release", "--lib", "--", filter]);
         command.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", target().join("loom"));
         // Linking takes longer than it saves.

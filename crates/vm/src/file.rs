@@ -36,6 +36,25 @@ pub trait File: Send + Sync + fmt::Debug {
     /// `address` is valid for reads of `bytes` bytes, and no thread writes to them during the call.
     unsafe fn write(&self, offset: u64, address: *const u8, bytes: usize) -> io::Result<()>;
 
+    /// [`read`](Self::read) to memory of one's own, part of an [`AlignedBuffer`](crate::AlignedBuffer) that begins and ends
+    /// at a multiple of [`PAGE_SIZE`](vellum_base::PAGE_SIZE).
+    ///
+    /// # Errors
+    /// As for [`read`](Self::read).
+    fn read_to(&self, offset: u64, target: &mut [u8]) -> io::Result<()> {
+        // SAFETY: the slice is borrowed uniquely for the length of the call.
+        unsafe { self.read(offset, target.as_mut_ptr(), target.len()) }
+    }
+
+    /// [`write`](Self::write) from such memory.
+    ///
+    /// # Errors
+    /// As for [`write`](Self::write).
+    fn write_from(&self, offset: u64, source: &[u8]) -> io::Result<()> {
+        // SAFETY: the slice is borrowed for the length of the call, so no thread writes to it.
+        unsafe { self.write(offset, source.as_ptr(), source.len()) }
+    }
+
     /// Runs all requests, overlapped as far as the file can, in no particular order, and sets the `result`
     /// of each. Returns when all are done: until then the buffers are the kernel's.
     ///

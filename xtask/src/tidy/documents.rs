@@ -15,6 +15,8 @@ const FORMAT_FILES: &[&str] = &[
     "crates/pmem/src/layout.rs",
     "crates/pmem/src/superblock.rs",
     "crates/pool/src/file/superblock.rs",
+    "crates/wal/src/frame.rs",
+    "crates/wal/src/segment.rs",
     "crates/access/src/node/layout.rs",
     "crates/access/src/blob/mod.rs",
     "crates/vellum/src/catalog.rs",

@@ -1,0 +1,230 @@
+//! Writing the log to its segments. One thread at a time does this.
+
+use crate::{
+    LogError,
+    files::{LogFiles, Segment},
+    plant::Bug,
+    ring::Ring,
+    segment::SegmentHeader,
+};
+use std::{io, sync::Arc};
+use vellum_base::{ChecksumStream, PAGE_SIZE};
+use vellum_vm::{AlignedBuffer, File};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+/// How much is written at once, at most.
+const PART_BYTES: u64 = 256 << 10;
+
+/// Where the log of an earlier timeline ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct PreviousEnd {
+    pub lsn: u64,
+    /// Up to where it is known to have been durable, and at least the beginning of the last timeline.
+    pub durable: u64,
+    pub checksum: u64,
+    /// The latest timeline there is.
+    pub timeline: u64,
+}
+
+/// How a write failed.
+pub(crate) enum WriteError {
+    /// No segment could be made; what was written is written.
+    NoRoom(LogError),
+    /// What the files hold is unknown.
+    Failed(io::Error),
+}
+
+impl From<io::Error> for WriteError {
+    fn from(error: io::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+pub(crate) struct Device {
+    files: LogFiles,
+    timeline: u64,
+    /// The segment that is being written, and its number.
+    file: Arc<dyn File>,
+    number: u64,
+    /// The checksum of what has been written to it.
+    checksum: ChecksumStream,
+    /// Up to where the log has been written, and up to where the ring has been found filled: the end of a record.
+    written: u64,
+    filled: u64,
+    scratch: AlignedBuffer,
+    /// Whether something has been written since the last sync.
+    is_unsynced: bool,
+}
+
+impl Device {
+    /// Begins a new timeline in a new segment, durably.
+    pub fn begin(mut files: LogFiles, previous: Option<PreviousEnd>) -> Result<Self, LogError> {
+        let mut number = files.number_max() + 1;
+        if files.options.planted(Bug::PlacesUsedAgain) {
+            number = previous.map_or(number, |end| files.geometry.number(end.lsn) + 1);
+        }
+        let timeline = previous.map_or(1, |end| end.timeline + 1);
+        let failed = |source| LogError::Files { action: "begin a segment", source };
+        if let Some(end) = previous.filter(|_| !files.options.planted(Bug::EndNotSynced)) {
+            make_durable(&files, end).map_err(failed)?;
+        }
+        files.prepare(number)?;
+        let Some(file) = files.prepared.remove(&number) else {
+            return Err(LogError::NoRoom { source: io::ErrorKind::NotFound.into() });
+        };
+        let written = files.geometry.start(number);
+        let mut device = Self {
+            files,
+            timeline,
+            file,
+            number,
+            checksum: ChecksumStream::default(),
+            written,
+            filled: written,
+            scratch: AlignedBuffer::new(PART_BYTES as usize),
+            is_unsynced: false,
+        };
+        let (lsn, checksum) = previous.map_or((written, 0), |end| (end.lsn, end.checksum));
+        device.write_header(lsn, checksum).map_err(failed)?;
+        device.sync().map_err(failed)?;
+        Ok(device)
+    }
+
+    /// Where the log goes on.
+    pub fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// With what the frames of this timeline are salted.
+    pub fn salt(&self) -> u64 {
+        crate::segment::salt(self.files.options.database, self.timeline)
+    }
+
+    /// Writes what the ring holds; says up to where that is.
+    pub fn write(&mut self, ring: &Ring) -> Result<u64, WriteError> {
+        self.filled = ring.filled(self.filled);
+        let to = self.filled;
+        while self.written < to {
+            let end = self.files.geometry.start(self.number + 1);
+            if self.written == end {
+                self.next_segment()?;
+                continue;
+            }
+            let part_end = to.min(end).min(self.written - self.written % PAGE + PART_BYTES);
+            let outcome = self.write_part(ring, part_end);
+            if !self.files.options.planted(Bug::SwallowedWriteError) {
+                outcome?;
+            }
+            self.written = part_end;
+            ring.release(part_end);
+        }
+        Ok(to)
+    }
+
+    /// Makes what has been written durable.
+    pub fn sync(&mut self) -> io::Result<()> {
+        if self.is_unsynced {
+            if !self.files.options.planted(Bug::SkippedSync) {
+                let outcome = self.file.sync();
+                if outcome.is_err() && self.files.options.planted(Bug::SyncTriedAgain) {
+                    return self.file.sync();
+                }
+                outcome?;
+            }
+            self.is_unsynced = false;
+        }
+        Ok(())
+    }
+
+    /// Makes the segments that the log needs up to `to`, before it needs them.
+    pub fn prepare(&mut self, to: u64) -> Result<(), LogError> {
+        while self.prepared_end() < to {
+            let number = self.files.geometry.number(self.prepared_end());
+            self.files.prepare(number)?;
+        }
+        Ok(())
+    }
+
+    /// Up to where there are segments.
+    pub fn prepared_end(&self) -> u64 {
+        self.files.geometry.start(self.number + 1 + self.files.prepared.len() as u64)
+    }
+
+    /// Gives up the segments that lie before `lsn`, for new ones.
+    pub fn discard(&mut self, lsn: u64) -> Result<(), LogError> {
+        let mut first = self.files.geometry.number(lsn).min(self.number);
+        if self.files.options.planted(Bug::RecycledTooEarly) {
+            first = (first + 1).min(self.number);
+        }
+        self.files.discard(first)
+    }
+
+    fn next_segment(&mut self) -> Result<(), WriteError> {
+        // The next segment says where this one ends, so this one is durable first.
+        if !self.files.options.planted(Bug::SegmentBeforeSync) {
+            self.sync()?;
+        }
+        let number = self.number + 1;
+        self.files.prepare(number).map_err(WriteError::NoRoom)?;
+        let Some(file) = self.files.prepared.remove(&number) else {
+            return Err(WriteError::Failed(io::ErrorKind::NotFound.into()));
+        };
+        let checksum = std::mem::take(&mut self.checksum).finish();
+        (self.file, self.number) = (file, number);
+        Ok(self.write_header(self.written, checksum)?)
+    }
+
+    fn write_header(&mut self, previous_end: u64, previous_checksum: u64) -> io::Result<()> {
+        let header = SegmentHeader {
+            database: self.files.options.database,
+            timeline: self.timeline,
+            number: self.number,
+            segment_bytes: self.files.geometry.segment_bytes,
+            previous_end,
+            previous_checksum,
+        };
+        if let Some(page) = self.scratch.get_mut(..PAGE_SIZE) {
+            page.copy_from_slice(&header.encode());
+            self.file.write_from(0, page)?;
+        }
+        self.is_unsynced = true;
+        self.files.segments.insert(self.number, Segment { header, file: self.file.clone() });
+        Ok(())
+    }
+
+    /// Writes a part that lies in the segment and fits the scratch buffer. Its first page is written from its beginning, its last
+    /// one with zeroes after the end: what is being copied there is not shown to the device.
+    fn write_part(&mut self, ring: &Ring, to: u64) -> io::Result<()> {
+        let from = self.written - self.written % PAGE;
+        let bytes = (to - from) as usize;
+        let Some(part) = self.scratch.get_mut(..bytes.next_multiple_of(PAGE_SIZE)) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        let (contents, zeroes) = part.split_at_mut(bytes);
+        ring.copy_to(from, contents);
+        zeroes.fill(0);
+        self.checksum.update(contents.get((self.written - from) as usize..).unwrap_or_default());
+        self.is_unsynced = true;
+        self.file.write_from(self.files.geometry.offset(from), part)
+    }
+}
+
+/// Makes durable what was read after the last place that is known to be: the operating system may hold it only, and if a sync of
+/// it failed once, another one does nothing. So it is written again first.
+fn make_durable(files: &LogFiles, end: PreviousEnd) -> io::Result<()> {
+    let geometry = files.geometry;
+    let mut buffer = AlignedBuffer::new(PAGE_SIZE);
+    for (number, segment) in files.segments.range(geometry.number(end.durable)..) {
+        if !files.options.planted(Bug::EndTrusted) {
+            buffer.copy_from_slice(&segment.header.encode());
+            segment.file.write_from(0, &buffer)?;
+            let from = end.durable.max(geometry.start(*number)) / PAGE * PAGE;
+            for page in (from..end.lsn.min(geometry.start(number + 1))).step_by(PAGE_SIZE) {
+                segment.file.read_to(geometry.offset(page), &mut buffer)?;
+                segment.file.write_from(geometry.offset(page), &buffer)?;
+            }
+        }
+        segment.file.sync()?;
+    }
+    Ok(())
+}

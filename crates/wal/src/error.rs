@@ -1,0 +1,98 @@
+//! What can go wrong with a log.
+
+use std::{io, sync::Arc};
+use vellum_base::Lsn;
+use vellum_vm::VmError;
+
+/// Why the log could not do something.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LogError {
+    /// An option is out of its range.
+    #[error(
+        "{option} cannot be {bytes} bytes: segments are a multiple of 4096 and at least 8192 bytes, the buffer is a power of \
+         two and at least 8192"
+    )]
+    Option {
+        /// Which.
+        option: &'static str,
+        /// What it was.
+        bytes: u64,
+    },
+
+    /// A record is longer than the log takes.
+    #[error("a log record of {bytes} bytes is too long: at most {bytes_max} bytes fit")]
+    RecordTooLong {
+        /// Its length.
+        bytes: usize,
+        /// The longest.
+        bytes_max: usize,
+    },
+
+    /// A segment could not be made. Nothing is lost: what waits is written when there is room.
+    #[error("cannot make the next segment of the log: {source}. Make room on the disk and try again")]
+    NoRoom {
+        /// What the system reports.
+        source: io::Error,
+    },
+
+    /// A write or a sync failed. Whether what was in flight is durable is unknown, and nothing more is accepted.
+    #[error(
+        "the log could not be written: {source}. Whether the last transactions are durable is unknown: open the database \
+         anew, which finds out"
+    )]
+    OutcomeUnknown {
+        /// What the system reported first.
+        source: Arc<io::Error>,
+    },
+
+    /// A segment's file could not be opened.
+    #[error(transparent)]
+    Open(#[from] VmError),
+
+    /// Segments could not be listed, read, renamed or removed.
+    #[error("cannot {action} of the log: {source}")]
+    Files {
+        /// What was being done.
+        action: &'static str,
+        /// What the system reports.
+        source: io::Error,
+    },
+
+    /// Part of the log is damaged that was durable once.
+    #[error(
+        "the log is damaged: what it holds at {at} cannot be read, although it was durable up to {durable}. Restore the \
+         files of the log, or the database from a backup"
+    )]
+    Hole {
+        /// Where reading ended.
+        at: Lsn,
+        /// Up to where it was durable.
+        durable: Lsn,
+    },
+
+    /// A part of the log that is needed is not there any more.
+    #[error("the log begins at {oldest}, but is needed from {from} on: segments are missing. Restore them")]
+    Missing {
+        /// From where it is needed.
+        from: Lsn,
+        /// Where it begins.
+        oldest: Lsn,
+    },
+
+    /// A segment was written by a later version.
+    #[error(
+        "the log has format version {version}, which this version of Vellum does not know: use a later one"
+    )]
+    Version {
+        /// The version.
+        version: u32,
+    },
+
+    /// The segments belong to another database, or were made with another size.
+    #[error("{segment} is not part of this database's log: do not mix the files of several databases")]
+    Foreign {
+        /// The name of the segment.
+        segment: String,
+    },
+}

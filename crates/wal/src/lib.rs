@@ -1,0 +1,36 @@
+//! Internal to Vellum (use the crate `vellum`): the write-ahead log.
+//!
+//! One stream of records in total order, in segments of fixed size that are written before they are used, and recycled. It
+//! knows nothing of what records mean.
+//!
+//! - [`Log`]: appending, group commit, what is durable;
+//! - [`LogReader`]: records in order; where the log ends, and whether that is its end or a hole;
+//! - `ring`: the buffer, filled by many threads at once; `device`: segments and what is written to them; `files`: which
+//!   segments there are; `frame` and `segment`: what lies on storage.
+//!
+//! A record's LSN is its place in the stream, never used twice: after each opening the log goes on in a new segment, on a new
+//! *timeline*, with which all checksums are salted.
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing))]
+
+mod device;
+mod error;
+mod files;
+mod frame;
+mod log;
+#[cfg(all(test, loom))]
+mod models;
+mod options;
+mod plant;
+mod primitive;
+mod reader;
+mod ring;
+mod segment;
+#[cfg(all(test, not(loom)))]
+mod simulation;
+
+pub use error::LogError;
+pub use frame::PAYLOAD_BYTES_MAX;
+pub use log::{Durability, Log, Reservation};
+pub use options::LogOptions;
+pub use reader::{LogReader, Record};

@@ -1,0 +1,361 @@
+//! The log: records are appended by many threads, written by one at a time, and durable together.
+//!
+//! **Group commit without a timer**: a thread that needs the log durable up to some place flushes it if no other thread
+//! does; all that has been appended until then goes in one write and one sync. The threads that come meanwhile wait, and one of
+//! them flushes next, for all.
+//!
+//! # Lock order
+//! The turn is not held while the device is locked.
+
+use crate::{
+    LogError, LogOptions, LogReader, Record,
+    device::{Device, WriteError},
+    files::LogFiles,
+    frame::{FrameHeader, Kind, frame_bytes},
+    plant::Bug,
+    primitive::{AtomicU64, Ordering},
+    ring::Ring,
+};
+use std::{
+    io,
+    sync::{Arc, Condvar, Mutex, MutexGuard},
+    time::Duration,
+};
+use vellum_base::Lsn;
+use vellum_vm::Directory;
+
+/// How far a record must have come.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Durability {
+    /// The operating system has it: it survives the end of the process.
+    Buffered,
+    /// The device has it: it survives the loss of power.
+    Synced,
+}
+
+/// A write-ahead log that is open for appending. Shared by threads.
+///
+/// # Examples
+/// ```
+/// use std::sync::Arc;
+/// use vellum_base::Lsn;
+/// use vellum_vm::SimulatedDisk;
+/// use vellum_wal::{Durability, Log, LogOptions};
+///
+/// let disk = SimulatedDisk::new(1);
+/// let options = LogOptions { segment_bytes: 1 << 20, ..LogOptions::new(*b"sixteen bytes id") };
+/// let log = Log::open(Arc::new(disk.clone()), &options, Lsn(0), |_| Ok::<_, vellum_wal::LogError>(()))?;
+/// let lsn = log.append(b"something happened")?;
+/// log.wait(lsn, Durability::Synced)?;
+/// drop(log);
+///
+/// let mut records = Vec::new();
+/// Log::open(Arc::new(disk.crash()), &options, Lsn(0), |record| {
+///     records.push((record.lsn, record.payload.to_vec()));
+///     Ok::<_, vellum_wal::LogError>(())
+/// })?;
+/// assert_eq!(records, [(lsn, b"something happened".to_vec())]);
+/// # Ok::<(), vellum_wal::LogError>(())
+/// ```
+pub struct Log {
+    ring: Ring,
+    salt: u64,
+    options: LogOptions,
+    /// Before these places the operating system, and the device, have all records.
+    buffered: AtomicU64,
+    durable: AtomicU64,
+    /// Up to where there are segments.
+    prepared: AtomicU64,
+    turn: Mutex<Turn>,
+    /// A flush has ended.
+    ended: Condvar,
+    device: Mutex<Device>,
+}
+
+/// Whose turn it is to write.
+#[derive(Default)]
+struct Turn {
+    /// A thread is flushing.
+    is_taken: bool,
+    /// Why the log takes nothing any more.
+    failure: Option<Arc<io::Error>>,
+}
+
+impl Log {
+    /// Opens the log in a directory, or creates it; shows all its records from `from` on to `replay`. What is appended from now
+    /// on has greater LSNs than anything before, even if that is lost.
+    ///
+    /// `from` is where a record begins or the log ended once; zero reads a log of which nothing was discarded from its
+    /// beginning. If `replay` fails, or the process ends, the log is as it was.
+    ///
+    /// # Errors
+    /// [`LogError::Hole`] and [`LogError::Missing`] if records are not there that should be, those of `replay`, and what the
+    /// system reports.
+    pub fn open<E: From<LogError>>(
+        directory: Arc<dyn Directory>,
+        options: &LogOptions,
+        from: Lsn,
+        mut replay: impl FnMut(Record<'_>) -> Result<(), E>,
+    ) -> Result<Self, E> {
+        let files = LogFiles::open(directory, options)?;
+        let mut reader = LogReader::new(&files, from)?;
+        #[cfg(test)]
+        {
+            reader.ends_at_holes = options.planted(Bug::PastHole);
+        }
+        while let Some(record) = reader.next()? {
+            replay(record)?;
+        }
+        let previous = reader.previous_end();
+        let device = Device::begin(files, previous)?;
+        let (lsn, salt) = (device.written(), device.salt());
+        Ok(Self {
+            ring: Ring::new(options.buffer_bytes, lsn).map_err(LogError::from)?,
+            salt,
+            options: options.clone(),
+            buffered: AtomicU64::new(lsn),
+            durable: AtomicU64::new(lsn),
+            prepared: AtomicU64::new(lsn),
+            turn: Mutex::default(),
+            ended: Condvar::new(),
+            device: Mutex::new(device),
+        })
+    }
+
+    /// Appends a record; says where it is. It is neither written nor durable yet: see [`wait`](Self::wait).
+    ///
+    /// # Errors
+    /// As for [`admit`](Self::admit), [`reserve`](Self::reserve) and [`Reservation::fill`].
+    pub fn append(&self, payload: &[u8]) -> Result<Lsn, LogError> {
+        self.admit()?;
+        self.reserve(payload.len())?.fill(payload)
+    }
+
+    /// Makes sure that there are segments for what comes next: called before anything is latched, or done, that will be logged.
+    ///
+    /// # Errors
+    /// [`LogError::NoRoom`] if there is no room for them. Nothing has happened then, and it may be tried again.
+    #[inline]
+    pub fn admit(&self) -> Result<(), LogError> {
+        // Relaxed: a hint. What is reserved between this and the caller's reservation is far less than a buffer.
+        let is_prepared = self.end().0 + self.options.buffer_bytes <= self.prepared.load(Ordering::Relaxed);
+        if is_prepared { Ok(()) } else { self.prepare_to(self.end().0 + self.options.buffer_bytes) }
+    }
+
+    /// Reserves the place of a record of so many bytes. That waits for nothing, so it may be done under latches: records are
+    /// in the order of their reservations.
+    ///
+    /// # Errors
+    /// [`LogError::RecordTooLong`].
+    #[inline]
+    pub fn reserve(&self, payload_bytes: usize) -> Result<Reservation<'_>, LogError> {
+        let bytes_max = self.options.record_bytes_max();
+        if payload_bytes > bytes_max {
+            return Err(LogError::RecordTooLong { bytes: payload_bytes, bytes_max });
+        }
+        let lsn = self.ring.reserve(frame_bytes(payload_bytes));
+        Ok(Reservation { log: self, lsn, payload_bytes, is_open: true })
+    }
+
+    /// Returns once the record at `lsn`, and all before it, has come so far. All that was appended until then comes along.
+    ///
+    /// # Errors
+    /// [`LogError::NoRoom`] if there is no room for it now; [`LogError::OutcomeUnknown`] if it could not be written: this log
+    /// takes nothing any more.
+    pub fn wait(&self, lsn: Lsn, durability: Durability) -> Result<(), LogError> {
+        self.flush(durability, || self.horizon(durability) > lsn)
+    }
+
+    /// The records before this place have come so far.
+    #[inline]
+    pub fn horizon(&self, durability: Durability) -> Lsn {
+        // Acquire: a thread that acts on it sees what was written before.
+        Lsn(match durability {
+            Durability::Buffered => self.buffered.load(Ordering::Acquire),
+            Durability::Synced => self.durable.load(Ordering::Acquire),
+        })
+    }
+
+    /// How it is kept.
+    pub fn options(&self) -> &LogOptions {
+        &self.options
+    }
+
+    /// Where the next record will be.
+    pub fn end(&self) -> Lsn {
+        Lsn(self.ring.reserved())
+    }
+
+    /// Gives up all that lies before `lsn`, in whole segments: nothing will be read from before it.
+    ///
+    /// # Errors
+    /// If the system cannot remove files. They are removed later.
+    pub fn discard(&self, lsn: Lsn) -> Result<(), LogError> {
+        lock(&self.device).discard(lsn.0)
+    }
+
+    /// Makes the next segments before they are needed, so that no transaction waits for that.
+    ///
+    /// # Errors
+    /// [`LogError::NoRoom`] if they cannot be made. That is tried again when they are needed.
+    pub fn prepare(&self) -> Result<(), LogError> {
+        self.prepare_to(self.end().0 + 2 * self.options.buffer_bytes)
+    }
+
+    fn prepare_to(&self, to: u64) -> Result<(), LogError> {
+        let mut device = lock(&self.device);
+        let prepared = device.prepare(to);
+        // Relaxed: a hint.
+        self.prepared.store(device.prepared_end(), Ordering::Relaxed);
+        prepared
+    }
+
+    /// Flushes until a condition holds, together with other threads that want the same.
+    fn flush(&self, durability: Durability, is_done: impl Fn() -> bool) -> Result<(), LogError> {
+        // A record that is being filled is there in a moment.
+        const PAUSE: Duration = Duration::from_micros(20);
+        if is_done() {
+            return Ok(());
+        }
+        let mut turn = lock(&self.turn);
+        loop {
+            if let Some(source) = turn.failure.clone() {
+                return Err(LogError::OutcomeUnknown { source });
+            }
+            if is_done() {
+                return Ok(());
+            }
+            if turn.is_taken {
+                turn = self.ended.wait(turn).unwrap_or_else(|poisoned| poisoned.into_inner());
+                continue;
+            }
+            turn.is_taken = true;
+            drop(turn);
+            let outcome = {
+                let _turn = TakenTurn(self);
+                self.flush_now(durability)
+            };
+            match outcome {
+                Ok(has_flushed) if has_flushed || is_done() => {}
+                Ok(_) => std::thread::sleep(PAUSE),
+                Err(WriteError::NoRoom(error)) => return if is_done() { Ok(()) } else { Err(error) },
+                Err(WriteError::Failed(error)) => self.fail(error),
+            }
+            turn = lock(&self.turn);
+        }
+    }
+
+    /// Writes all that is there, and syncs it if that is asked for. Returns whether anything was there.
+    fn flush_now(&self, durability: Durability) -> Result<bool, WriteError> {
+        let mut device = lock(&self.device);
+        let (buffered, durable) = (self.horizon(Durability::Buffered), self.horizon(Durability::Synced));
+        let end = device.write(&self.ring)?;
+        if self.options.planted(Bug::EarlyAcknowledgement) {
+            self.durable.store(end, Ordering::Release);
+        }
+        // Release: pairs with `horizon`.
+        self.buffered.store(end, Ordering::Release);
+        if durability == Durability::Synced && durable.0 < end {
+            device.sync()?;
+            self.durable.store(end, Ordering::Release);
+            return Ok(true);
+        }
+        Ok(buffered.0 < end)
+    }
+
+    /// Why it takes nothing any more.
+    fn failure(&self) -> LogError {
+        let source = lock(&self.turn).failure.clone();
+        LogError::OutcomeUnknown {
+            source: source.unwrap_or_else(|| Arc::new(io::Error::other("no failure"))),
+        }
+    }
+
+    /// Takes nothing any more.
+    fn fail(&self, error: io::Error) {
+        let mut turn = lock(&self.turn);
+        turn.failure.get_or_insert_with(|| Arc::new(error));
+        self.ended.notify_all();
+    }
+}
+
+/// The place of a record that is not there yet. All records after it wait for it: it is filled at once. If it is dropped, it
+/// is filled with nothing.
+#[must_use = "the records after it wait for it"]
+pub struct Reservation<'l> {
+    log: &'l Log,
+    lsn: u64,
+    payload_bytes: usize,
+    is_open: bool,
+}
+
+impl Reservation<'_> {
+    /// Where the record will be.
+    #[inline]
+    pub fn lsn(&self) -> Lsn {
+        Lsn(self.lsn)
+    }
+
+    /// Writes the record into its place, of which it is exactly as long. If the buffer is full that waits until it has been
+    /// written, so no latch is held.
+    ///
+    /// # Errors
+    /// As for [`Log::wait`]: the record is not in the log.
+    ///
+    /// # Panics
+    /// If the payload has another length.
+    pub fn fill(mut self, payload: &[u8]) -> Result<Lsn, LogError> {
+        assert_eq!(payload.len(), self.payload_bytes, "a record is as long as its place");
+        self.is_open = false;
+        self.put(Kind::Record, payload)?;
+        Ok(self.lsn())
+    }
+
+    fn put(&self, kind: Kind, payload: &[u8]) -> Result<(), LogError> {
+        let log = self.log;
+        let end = self.lsn + frame_bytes(self.payload_bytes);
+        if !log.ring.has_room(end)
+            && let Err(error) = log.flush(Durability::Buffered, || log.ring.has_room(end))
+        {
+            // The records after this one would wait for it for ever. `admit` lets that happen only to a caller that has
+            // reserved more than a buffer without asking.
+            if let LogError::NoRoom { source } = error {
+                log.fail(source);
+            }
+            return Err(log.failure());
+        }
+        // Relaxed: any earlier value is true as well.
+        let durable = log.durable.load(Ordering::Relaxed);
+        let header = FrameHeader::new(kind, log.options.seed(log.salt, self.lsn), self.lsn, durable, payload);
+        log.ring.fill(self.lsn, &header, payload);
+        Ok(())
+    }
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        if self.is_open {
+            // If that fails the log takes nothing any more.
+            let _ = self.put(Kind::Void, &vec![0; self.payload_bytes]);
+        }
+    }
+}
+
+/// Gives the turn back, also when the flush panics.
+struct TakenTurn<'l>(&'l Log);
+
+impl Drop for TakenTurn<'_> {
+    fn drop(&mut self) {
+        let mut turn = lock(&self.0.turn);
+        turn.is_taken = false;
+        if std::thread::panicking() {
+            turn.failure.get_or_insert_with(|| Arc::new(io::Error::other("writing the log panicked")));
+        }
+        self.0.ended.notify_all();
+    }
+}
+
+/// What a panic leaves half-done under a lock is taken care of by [`TakenTurn`].
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}

@@ -1,0 +1,96 @@
+//! Models of the buffer: every interleaving of a few threads, and every result that the memory model allows.
+//!
+//! ```text
+//! RUSTFLAGS="--cfg loom" cargo test -p vellum-wal --release --lib --target-dir target/loom
+//! ```
+//!
+//! Each model is also run with bugs planted, and must fail then.
+
+use crate::{
+    frame::{ALIGNMENT, FrameHeader, Kind, frame_bytes, seed},
+    primitive::{RingBug, plant},
+    ring::Ring,
+};
+use loom::{sync::Arc, thread};
+use std::process::Command;
+
+/// The variable by which a model tells the process that it starts which bug to plant.
+const BUG_VARIABLE: &str = "VELLUM_MODEL_BUG";
+/// The size of a frame with one word, and of a ring in which two of them lie.
+const FRAME: u64 = 2 * ALIGNMENT;
+
+fn check(name: &str, bugs: &[RingBug], model: fn()) {
+    let planted = std::env::var(BUG_VARIABLE).ok();
+    plant(bugs.iter().copied().find(|bug| planted.as_ref() == Some(&format!("{bug:?}"))));
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = builder.preemption_bound.or(Some(3));
+    builder.check(model);
+    if planted.is_some() {
+        return;
+    }
+    for bug in bugs {
+        let outcome = Command::new(std::env::current_exe().unwrap())
+            .args([name, "--exact", "--test-threads=1"])
+            .env(BUG_VARIABLE, format!("{bug:?}"))
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&outcome.stdout);
+        assert!(said.contains("running 1 test"), "{name} is not the name of this model: {said}");
+        assert!(!outcome.status.success(), "the model does not notice {bug:?}");
+    }
+}
+
+/// Writes a frame with one word.
+fn fill(ring: &Ring, lsn: u64) {
+    let payload = lsn.to_le_bytes();
+    ring.fill(lsn, &FrameHeader::new(Kind::Record, seed(0, lsn), lsn, lsn, &payload), &payload);
+}
+
+/// Looks at all frames from `from` on that have been published, and says where they end.
+fn read(ring: &Ring, from: u64) -> u64 {
+    let end = ring.filled(from);
+    for lsn in (from..end).step_by(FRAME as usize) {
+        let mut word = [0; 8];
+        ring.copy_to(lsn + ALIGNMENT, &mut word);
+        assert_eq!(u64::from_le_bytes(word), lsn, "a frame was found before its bytes");
+    }
+    end
+}
+
+#[test]
+fn a_frame_is_found_with_its_bytes_and_in_order() {
+    check("models::a_frame_is_found_with_its_bytes_and_in_order", &[RingBug::RelaxedEnd], || {
+        assert_eq!(frame_bytes(8), FRAME);
+        let ring = Arc::new(Ring::new(4 * FRAME, FRAME).unwrap());
+        let threads = [(); 2].map(|()| {
+            let ring = ring.clone();
+            thread::spawn(move || fill(&ring, ring.reserve(FRAME)))
+        });
+        let seen = read(&ring, FRAME);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!(read(&ring, seen), 3 * FRAME);
+    });
+}
+
+#[test]
+fn bytes_are_overwritten_only_after_they_have_been_read() {
+    check("models::bytes_are_overwritten_only_after_they_have_been_read", &[RingBug::NoLookAtRoom], || {
+        // The ring has room for one frame.
+        let ring = Arc::new(Ring::new(FRAME, FRAME).unwrap());
+        fill(&ring, ring.reserve(FRAME));
+        let writer = {
+            let ring = ring.clone();
+            thread::spawn(move || {
+                let lsn = ring.reserve(FRAME);
+                while !ring.has_room(lsn + FRAME) {
+                    thread::yield_now();
+                }
+                fill(&ring, lsn);
+            })
+        };
+        assert_eq!(read(&ring, FRAME), 2 * FRAME);
+        ring.release(2 * FRAME);
+        writer.join().unwrap();
+        assert_eq!(read(&ring, 2 * FRAME), 3 * FRAME);
+    });
+}

@@ -1,0 +1,57 @@
+//! How to keep a log.
+
+use crate::{LogError, frame::PAYLOAD_BYTES_MAX};
+use vellum_base::PAGE_SIZE;
+
+/// How to keep a log. The defaults suit a database on a machine of today.
+///
+/// # Examples
+/// ```
+/// use vellum_wal::LogOptions;
+/// let options = LogOptions { segment_bytes: 1 << 20, ..LogOptions::new(*b"sixteen bytes id") };
+/// assert_eq!(options.buffer_bytes, 16 << 20);
+/// ```
+#[derive(Clone, Debug)]
+pub struct LogOptions {
+    /// The database to which the log belongs: the log of another one is refused.
+    pub database: [u8; 16],
+    /// The size of a new log's segments, in bytes: a multiple of [`PAGE_SIZE`], at least two pages. A log that exists keeps
+    /// the size that it has.
+    pub segment_bytes: u64,
+    /// The size of the buffer in memory, in bytes: a power of two, at least two pages. A record takes at most a quarter of it.
+    pub buffer_bytes: u64,
+    /// How many segments that are not needed any more are kept for new ones.
+    pub spare_segments_max: usize,
+    #[cfg(test)]
+    pub(crate) bug: Option<crate::plant::Bug>,
+}
+
+impl LogOptions {
+    /// The default options for the log of a database: segments of 64 MiB, a buffer of 16 MiB, 4 spare segments.
+    pub fn new(database: [u8; 16]) -> Self {
+        Self {
+            database,
+            segment_bytes: 64 << 20,
+            buffer_bytes: 16 << 20,
+            spare_segments_max: 4,
+            #[cfg(test)]
+            bug: None,
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), LogError> {
+        let page = PAGE_SIZE as u64;
+        if !self.segment_bytes.is_multiple_of(page) || self.segment_bytes < 2 * page {
+            return Err(LogError::Option { option: "segment_bytes", bytes: self.segment_bytes });
+        }
+        if !self.buffer_bytes.is_power_of_two() || self.buffer_bytes < 2 * page {
+            return Err(LogError::Option { option: "buffer_bytes", bytes: self.buffer_bytes });
+        }
+        Ok(())
+    }
+
+    /// The longest record, in bytes.
+    pub fn record_bytes_max(&self) -> usize {
+        PAYLOAD_BYTES_MAX.min((self.buffer_bytes / 4) as usize - crate::frame::HEADER_BYTES)
+    }
+}

@@ -1,0 +1,56 @@
+//! The synchronisation primitives that the buffer is made of; with `--cfg loom` they are loom's (see `models`).
+
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
+#[cfg(not(loom))]
+pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
+
+/// An array of words, all zero at first, that begins at the beginning of a page.
+#[cfg(not(loom))]
+pub(crate) type Words = vellum_vm::WordTable;
+#[cfg(loom)]
+pub(crate) type Words = Box<[AtomicU64]>;
+
+/// Allocates an array of words.
+#[cfg(not(loom))]
+pub(crate) fn words(count: usize) -> Result<Words, vellum_vm::VmError> {
+    Words::new(count, "the buffer of the log")
+}
+#[cfg(loom)]
+pub(crate) fn words(count: usize) -> Result<Words, vellum_vm::VmError> {
+    Ok((0..count).map(|_| AtomicU64::new(0)).collect())
+}
+
+/// Bugs that the models plant, one at a time, to show that they would find them.
+#[cfg_attr(not(loom), allow(dead_code))]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum RingBug {
+    /// The end of a frame is published without what is before it.
+    RelaxedEnd,
+    /// A frame is written whether or not there is room for it.
+    NoLookAtRoom,
+}
+
+/// Whether this bug is planted.
+#[cfg(not(loom))]
+#[inline(always)]
+pub(crate) const fn planted(_: RingBug) -> bool {
+    false
+}
+
+#[cfg(loom)]
+std::thread_local! {
+    /// All threads of a model run on one thread of the system, each model on its own.
+    static PLANTED: std::cell::Cell<Option<RingBug>> = const { std::cell::Cell::new(None) };
+}
+
+#[cfg(loom)]
+pub(crate) fn planted(bug: RingBug) -> bool {
+    PLANTED.get() == Some(bug)
+}
+
+/// Plants a bug, or none.
+#[cfg(loom)]
+pub(crate) fn plant(bug: Option<RingBug>) {
+    PLANTED.set(bug);
+}

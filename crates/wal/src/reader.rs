@@ -1,0 +1,315 @@
+//! Reading the log: its records in order, to where it ends; and telling an end from a hole.
+//!
+//! The log is a row of *timelines*: one ends where reading ended after a crash, and the next begins in a new segment, which
+//! says where that was. So all timelines but the last have an end that is known, and records must reach it exactly. The end of
+//! the last one is the first place that holds no record of it: what was written after the last sync may be there in part.
+//! It is not the end but a hole, and an error, if part of the log before it or after it shows that the log was durable
+//! beyond it:
+//! - a segment is begun only when the one before is durable;
+//! - each record says up to where the log was durable when it was made.
+
+use crate::{
+    LogError,
+    device::PreviousEnd,
+    files::{LogFiles, Segment},
+    frame::{ALIGNMENT, FrameHeader, HEADER_BYTES, Kind},
+};
+use std::{collections::VecDeque, sync::Arc};
+use vellum_base::{ChecksumStream, Lsn, PAGE_SIZE};
+use vellum_vm::{AlignedBuffer, File};
+
+/// How much is read at once, in bytes.
+const CHUNK_BYTES: usize = 256 << 10;
+
+/// A record of the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Record<'r> {
+    /// Where it begins, which names it.
+    pub lsn: Lsn,
+    /// What it says.
+    pub payload: &'r [u8],
+}
+
+/// A part of the log that was written without a crash in between.
+struct Timeline {
+    number: u64,
+    salt: u64,
+    /// Its first LSN, as far as its segments are there, and the first one of its last segment.
+    begin: u64,
+    last_segment: u64,
+    /// Where it ends, and the checksum of what its segment holds up to there; unknown for the last one.
+    end: Option<(u64, u64)>,
+}
+
+/// Reads the records of a log in order.
+pub struct LogReader<'f> {
+    files: &'f LogFiles,
+    /// What is still to be read, the present one first.
+    timelines: VecDeque<Timeline>,
+    /// Where the next frame begins.
+    at: u64,
+    /// Up to where this timeline was durable, as its records say.
+    durable: u64,
+    /// Of what its segment holds up to there.
+    checksum: ChecksumStream,
+    /// What has been read ahead: the bytes from `window_at` on.
+    window: Vec<u8>,
+    window_at: u64,
+    chunk: AlignedBuffer,
+    /// The log has ended, and what lies after its end is looked at.
+    is_beyond_end: bool,
+    #[cfg(test)]
+    pub(crate) ends_at_holes: bool,
+}
+
+impl<'f> LogReader<'f> {
+    /// Reads from `from` on, which is where a record begins or the log ended once; from the beginning if it is zero.
+    pub(crate) fn new(files: &'f LogFiles, from: Lsn) -> Result<Self, LogError> {
+        let mut timelines = timelines(files);
+        let oldest = timelines.front().map_or(0, |timeline| timeline.begin);
+        let at = if from == Lsn(0) { oldest } else { from.0 };
+        while timelines.get(1).is_some_and(|next| next.begin <= at) {
+            timelines.pop_front();
+        }
+        let is_there = timelines
+            .front()
+            .is_some_and(|timeline| timeline.begin <= at && timeline.end.is_none_or(|(end, _)| at <= end));
+        if !is_there && from != Lsn(0) {
+            return Err(LogError::Missing { from, oldest: Lsn(oldest) });
+        }
+        let mut reader = Self {
+            files,
+            timelines,
+            at: files.geometry.start(files.geometry.number(at)),
+            durable: 0,
+            checksum: ChecksumStream::default(),
+            window: Vec::new(),
+            window_at: 0,
+            chunk: AlignedBuffer::new(CHUNK_BYTES),
+            is_beyond_end: false,
+            #[cfg(test)]
+            ends_at_holes: false,
+        };
+        while reader.at < at {
+            let bytes = (at - reader.at).min(CHUNK_BYTES as u64);
+            if !reader.load(reader.at, bytes as usize)? {
+                return Err(LogError::Hole { at: Lsn(reader.at), durable: Lsn(at) });
+            }
+            reader.advance(bytes)?;
+        }
+        Ok(reader)
+    }
+
+    /// The next record; none at the end of the log.
+    ///
+    /// # Errors
+    /// [`LogError::Hole`] if the log was durable beyond where it ends now, and if it cannot be read.
+    #[expect(clippy::should_implement_trait, reason = "the record borrows from the reader")]
+    pub fn next(&mut self) -> Result<Option<Record<'_>>, LogError> {
+        loop {
+            let Some(timeline) = self.timelines.front() else { return Ok(None) };
+            let (salt, end, at) = (timeline.salt, timeline.end, self.at);
+            if let Some((_, checksum)) = end.filter(|(end, _)| *end == at) {
+                self.leave_timeline(checksum)?;
+                continue;
+            }
+            let header = self.frame_at(at, salt)?;
+            let Some(header) = header.filter(|header| end.is_none_or(|(end, _)| at + header.bytes() <= end))
+            else {
+                self.check_end()?;
+                return Ok(None);
+            };
+            self.durable = self.durable.max(header.durable(at));
+            self.advance(header.bytes())?;
+            if header.kind == Kind::Record {
+                let payload = self.in_window(at + HEADER_BYTES as u64, header.payload_bytes);
+                return Ok(Some(Record { lsn: Lsn(at), payload: payload.unwrap_or_default() }));
+            }
+        }
+    }
+
+    /// Where the log ends, once all of it has been read.
+    pub fn end(&self) -> Lsn {
+        Lsn(self.at)
+    }
+
+    /// What the next timeline has to know of the log, all of which has been read.
+    pub(crate) fn previous_end(&self) -> Option<PreviousEnd> {
+        let last = self.timelines.front()?;
+        let durable = self.durable.max(last.begin);
+        Some(PreviousEnd { lsn: self.at, durable, checksum: self.checksum.finish(), timeline: last.number })
+    }
+
+    /// The frame at a place, if there is one of the timeline; its bytes are in the window then.
+    fn frame_at(&mut self, at: u64, salt: u64) -> Result<Option<FrameHeader>, LogError> {
+        let Some(header) = self.header_at(at)? else { return Ok(None) };
+        if !self.load(at, header.bytes() as usize)? {
+            return Ok(None);
+        }
+        let payload = self.in_window(at + HEADER_BYTES as u64, header.payload_bytes);
+        Ok(payload
+            .is_some_and(|payload| header.verify(self.files.options.seed(salt, at), payload))
+            .then_some(header))
+    }
+
+    /// What would be the header of a frame at a place.
+    fn header_at(&mut self, at: u64) -> Result<Option<FrameHeader>, LogError> {
+        let there = self.load(at, HEADER_BYTES)?;
+        let bytes = self.in_window(at, HEADER_BYTES).filter(|_| there).unwrap_or_default();
+        let ([first, second], _) = bytes.as_chunks::<8>() else { return Ok(None) };
+        Ok(FrameHeader::decode([u64::from_le_bytes(*first), u64::from_le_bytes(*second)]))
+    }
+
+    /// Goes over bytes that are in the window.
+    fn advance(&mut self, bytes: u64) -> Result<(), LogError> {
+        let end = self.at + bytes;
+        while self.at < end {
+            let segment_end = self.files.geometry.start(self.files.geometry.number(self.at) + 1);
+            let part_end = end.min(segment_end);
+            let part =
+                self.window.get((self.at - self.window_at) as usize..(part_end - self.window_at) as usize);
+            self.checksum.update(part.unwrap_or_default());
+            self.at = part_end;
+            if part_end == segment_end {
+                let checksum = std::mem::take(&mut self.checksum).finish();
+                self.check_segment(segment_end, checksum)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the segment that begins at `at` follows on the one that has just been read.
+    fn check_segment(&self, at: u64, checksum: u64) -> Result<(), LogError> {
+        let next = self.segment_of(at).map(|segment| segment.header);
+        match next.filter(|next| (next.previous_end, next.previous_checksum) != (at, checksum)) {
+            Some(_) => Err(LogError::Hole { at: Lsn(at), durable: Lsn(at) }),
+            None => Ok(()),
+        }
+    }
+
+    /// Goes on where the next timeline begins.
+    fn leave_timeline(&mut self, checksum: u64) -> Result<(), LogError> {
+        if self.checksum.finish() != checksum {
+            return Err(LogError::Hole { at: Lsn(self.at), durable: Lsn(self.at) });
+        }
+        self.timelines.pop_front();
+        self.durable = 0;
+        self.checksum = ChecksumStream::default();
+        self.window.clear();
+        self.at = self.timelines.front().map_or(self.at, |next| next.begin);
+        Ok(())
+    }
+
+    /// Whether the log may end here, where no record is.
+    fn check_end(&mut self) -> Result<(), LogError> {
+        let Some(timeline) = self.timelines.front() else { return Ok(()) };
+        let (at, salt, last_segment, end) = (self.at, timeline.salt, timeline.last_segment, timeline.end);
+        let durable = match end {
+            Some((end, _)) => Some(end),
+            None if at < last_segment && !self.reaches_beyond(at, last_segment)? => Some(last_segment),
+            None => self.durable_beyond(at, salt, last_segment)?,
+        };
+        #[cfg(test)]
+        let durable = durable.filter(|_| !self.ends_at_holes);
+        match durable {
+            Some(durable) => Err(LogError::Hole { at: Lsn(at), durable: Lsn(durable) }),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the frame at `at`, which is not whole, ends after the beginning of the last segment: its first part was durable
+    /// when that was begun, the rest need not have been.
+    fn reaches_beyond(&mut self, at: u64, last_segment: u64) -> Result<bool, LogError> {
+        Ok(self.header_at(at)?.is_some_and(|header| at + header.bytes() > last_segment))
+    }
+
+    /// Up to where a record after `at` says that the log was durable, if that is beyond `at`.
+    fn durable_beyond(&mut self, at: u64, salt: u64, last_segment: u64) -> Result<Option<u64>, LogError> {
+        // The segment after the last one may have lost its header.
+        self.is_beyond_end = true;
+        let end = last_segment + 2 * self.files.geometry.payload();
+        for place in (at + ALIGNMENT..end).step_by(ALIGNMENT as usize) {
+            if !self.load(place, HEADER_BYTES)? {
+                break;
+            }
+            let durable = self.header_at(place)?.map_or(0, |header| header.durable(place));
+            if durable > at && self.frame_at(place, salt)?.is_some() {
+                return Ok(Some(durable));
+            }
+        }
+        Ok(None)
+    }
+
+    fn in_window(&self, at: u64, bytes: usize) -> Option<&[u8]> {
+        let from = at.checked_sub(self.window_at)? as usize;
+        self.window.get(from..from + bytes)
+    }
+
+    /// Brings bytes of the log into the window; false if the segments do not have them.
+    fn load(&mut self, at: u64, bytes: usize) -> Result<bool, LogError> {
+        let end = at + bytes as u64;
+        let window_end = self.window_at + self.window.len() as u64;
+        if at < self.window_at || at > window_end {
+            self.window.clear();
+            self.window_at = at;
+        } else if end > window_end {
+            self.window.drain(..(at - self.window_at) as usize);
+            self.window_at = at;
+        }
+        while self.window_at + (self.window.len() as u64) < end {
+            if !self.load_chunk(self.window_at + self.window.len() as u64)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Adds what follows on the window; false if no segment has it.
+    fn load_chunk(&mut self, at: u64) -> Result<bool, LogError> {
+        let geometry = self.files.geometry;
+        let Some(file) = self.file_of(at) else { return Ok(false) };
+        let offset = geometry.offset(at);
+        let from = offset - offset % PAGE_SIZE as u64;
+        let bytes = self.chunk.len().min((geometry.segment_bytes - from) as usize);
+        match file.read_to(from, self.chunk.get_mut(..bytes).unwrap_or_default()) {
+            Ok(()) => {}
+            // Some crashes leave a file shorter than it was.
+            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(false),
+            Err(source) => return Err(LogError::Files { action: "read a segment", source }),
+        }
+        let part = self.chunk.get((offset - from) as usize..bytes).unwrap_or_default();
+        self.window.extend_from_slice(part);
+        Ok(true)
+    }
+
+    /// The segment that holds a place of the present timeline.
+    fn segment_of(&self, at: u64) -> Option<&'f Segment> {
+        let timeline = self.timelines.front()?.number;
+        let segment = self.files.segments.get(&self.files.geometry.number(at))?;
+        (segment.header.timeline == timeline).then_some(segment)
+    }
+
+    /// The file that holds a place of the present timeline; after its end also the one that would hold it if it had a header.
+    fn file_of(&self, at: u64) -> Option<&'f Arc<dyn File>> {
+        let idle = || self.files.idle.get(&self.files.geometry.number(at)).filter(|_| self.is_beyond_end);
+        self.segment_of(at).map(|segment| &segment.file).or_else(idle)
+    }
+}
+
+/// The timelines of a log, in order. A segment that is missing in between is noticed when records do not reach the next one.
+fn timelines(files: &LogFiles) -> VecDeque<Timeline> {
+    let mut timelines = VecDeque::<Timeline>::new();
+    for (number, Segment { header, .. }) in &files.segments {
+        let begin = files.geometry.start(*number);
+        if let Some(last) = timelines.back_mut() {
+            if last.number == header.timeline {
+                last.last_segment = begin;
+                continue;
+            }
+            last.end = Some((header.previous_end, header.previous_checksum));
+        }
+        let (number, salt) = (header.timeline, header.salt());
+        timelines.push_back(Timeline { number, salt, begin, last_segment: begin, end: None });
+    }
+    timelines
+}

@@ -1,0 +1,178 @@
+//! The buffer of the log: a ring in memory, into which threads write frames side by side.
+//!
+//! A place is reserved by one atomic addition. The thread that has it waits until the ring has room there, copies its frame,
+//! and then publishes where the frame ends. The flushing thread walks from end to end over what has been published: it never
+//! passes a frame that is still being copied. (MySQL 8.0 calls such a list of published ends a link buffer.)
+//!
+//! # Invariants
+//! - A frame's bytes are written by the thread that reserved them only, after the bytes that were there a lap before have been
+//!   released, and before its end is published.
+//! - The end at a place is of this lap if it is greater than the place: an end of an earlier lap is at most the place, as no
+//!   frame is longer than the ring.
+
+use crate::{
+    frame::{ALIGNMENT, FrameHeader},
+    primitive::{AtomicU64, Ordering, RingBug, Words, planted, words},
+};
+use vellum_base::PAGE_SIZE;
+use vellum_vm::VmError;
+
+const WORD_BYTES: u64 = size_of::<u64>() as u64;
+
+pub(crate) struct Ring {
+    words: Words,
+    /// For each place at which a frame may begin, where it ends.
+    ends: Words,
+    bytes: u64,
+    reserved: AtomicU64,
+    /// What lies before this may be overwritten.
+    released: AtomicU64,
+}
+
+impl Ring {
+    /// A ring of `bytes` bytes, a power of two, for a log that goes on at `lsn`.
+    pub fn new(bytes: u64, lsn: u64) -> Result<Self, VmError> {
+        debug_assert!(bytes.is_power_of_two() && bytes >= PAGE_SIZE as u64 || cfg!(loom));
+        let ring = Self {
+            words: words((bytes / WORD_BYTES) as usize)?,
+            ends: words((bytes / ALIGNMENT) as usize)?,
+            bytes,
+            reserved: AtomicU64::new(lsn),
+            released: AtomicU64::new(0),
+        };
+        ring.release(lsn);
+        Ok(ring)
+    }
+
+    /// Reserves a place for a frame; says where.
+    #[inline]
+    pub fn reserve(&self, frame_bytes: u64) -> u64 {
+        // Relaxed: the order of all additions is one in any case, and one that happens after another comes after it.
+        self.reserved.fetch_add(frame_bytes, Ordering::Relaxed)
+    }
+
+    /// Up to where places have been reserved.
+    pub fn reserved(&self) -> u64 {
+        // Relaxed: as above.
+        self.reserved.load(Ordering::Relaxed)
+    }
+
+    /// Whether what ends at `end` can be written now.
+    #[inline]
+    pub fn has_room(&self, end: u64) -> bool {
+        // Acquire: what was there has been read before it is overwritten.
+        end <= self.released.load(Ordering::Acquire) + self.bytes || planted(RingBug::NoLookAtRoom)
+    }
+
+    /// Writes a frame into its place, for which there is room, and publishes it.
+    #[inline]
+    pub fn fill(&self, lsn: u64, header: &FrameHeader, payload: &[u8]) {
+        debug_assert!(self.has_room(lsn + header.bytes()));
+        let mut at = lsn;
+        let mut put = |word: u64| {
+            // Relaxed: published by the end of the frame.
+            self.word(at).store(word, Ordering::Relaxed);
+            at += WORD_BYTES;
+        };
+        header.encode().into_iter().for_each(&mut put);
+        let (chunks, rest) = payload.as_chunks::<8>();
+        chunks.iter().for_each(|chunk| put(u64::from_le_bytes(*chunk)));
+        if !rest.is_empty() {
+            let mut last = [0; 8];
+            last.iter_mut().zip(rest).for_each(|(to, from)| *to = *from);
+            put(u64::from_le_bytes(last));
+        }
+        let end = lsn + header.bytes();
+        while at < end {
+            self.word(at).store(0, Ordering::Relaxed);
+            at += WORD_BYTES;
+        }
+        // Release: the thread that finds the end finds the frame.
+        let order = if planted(RingBug::RelaxedEnd) { Ordering::Relaxed } else { Ordering::Release };
+        self.end_at(lsn).store(end, order);
+    }
+
+    /// Up to where all frames from the one at `from` on have been published.
+    pub fn filled(&self, from: u64) -> u64 {
+        let mut at = from;
+        loop {
+            // Acquire: pairs with the release above.
+            let end = self.end_at(at).load(Ordering::Acquire);
+            if end <= at {
+                return at;
+            }
+            at = end;
+        }
+    }
+
+    /// Copies what lies at `from`, which has been published and not released. Both are a multiple of a word long.
+    pub fn copy_to(&self, from: u64, target: &mut [u8]) {
+        let (words, rest) = target.as_chunks_mut::<8>();
+        debug_assert!(from.is_multiple_of(WORD_BYTES) && rest.is_empty());
+        for (at, to) in (from..).step_by(WORD_BYTES as usize).zip(words) {
+            // Relaxed: its end has been seen.
+            *to = self.word(at).load(Ordering::Relaxed).to_le_bytes();
+        }
+    }
+
+    /// What lies before the page of `lsn` may be overwritten: the rest of that page is written to the file once more.
+    pub fn release(&self, lsn: u64) {
+        let page = if cfg!(loom) { ALIGNMENT } else { PAGE_SIZE as u64 };
+        // Release: what was read of it has been read.
+        self.released.store(lsn - lsn % page, Ordering::Release);
+    }
+
+    #[cfg_attr(not(test), expect(clippy::indexing_slicing, reason = "a remainder by the number of words"))]
+    #[inline]
+    fn word(&self, lsn: u64) -> &AtomicU64 {
+        &self.words[(lsn % self.bytes / WORD_BYTES) as usize]
+    }
+
+    #[cfg_attr(not(test), expect(clippy::indexing_slicing, reason = "a remainder by the number of places"))]
+    #[inline]
+    fn end_at(&self, lsn: u64) -> &AtomicU64 {
+        &self.ends[(lsn % self.bytes / ALIGNMENT) as usize]
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::frame::Kind;
+
+    fn frame(lsn: u64, payload: &[u8]) -> FrameHeader {
+        FrameHeader::new(Kind::Record, 1, lsn, 0, payload)
+    }
+
+    #[test]
+    fn frames_are_seen_in_order_lap_after_lap() {
+        let ring = Ring::new(8192, 8192).unwrap();
+        let mut seen = 8192;
+        for round in 0..1000u64 {
+            let payload = vec![round as u8; (round * 7 % 900) as usize];
+            let header = frame(0, &payload);
+            let (first, second) = (ring.reserve(header.bytes()), ring.reserve(header.bytes()));
+            assert!(ring.has_room(second + header.bytes()));
+            ring.fill(second, &frame(second, &payload), &payload);
+            assert_eq!(ring.filled(seen), seen, "the first is not there yet");
+            ring.fill(first, &frame(first, &payload), &payload);
+            assert_eq!(ring.filled(seen), second + header.bytes());
+            let mut bytes = vec![1; header.bytes() as usize];
+            ring.copy_to(second, &mut bytes);
+            assert_eq!(bytes[16..16 + payload.len()], payload);
+            assert!(bytes[16 + payload.len()..].iter().all(|byte| *byte == 0));
+            seen = second + header.bytes();
+            ring.release(seen);
+        }
+    }
+
+    #[test]
+    fn there_is_room_for_a_lap_from_the_page_that_is_written_next() {
+        let ring = Ring::new(8192, 4096 + 16).unwrap();
+        assert!(ring.has_room(4096 + 8192) && !ring.has_room(4096 + 8192 + 16));
+        ring.release(8192 - 16);
+        assert!(!ring.has_room(4096 + 8192 + 16));
+        ring.release(8192);
+        assert!(ring.has_room(8192 + 8192));
+    }
+}

@@ -1,0 +1,202 @@
+//! Segments: the files of the log, and how places in the log map to places in them.
+//!
+//! The log is one stream of bytes; an LSN is a place in it. Segment `n` is a file of fixed size that holds the bytes from
+//! `n * payload` on, after one page with its header. Frames run over the ends of segments.
+//!
+//! | bytes of the header | what |
+//! |---|---|
+//! | 0..8 | magic `VELLUMLG` |
+//! | 8..12 | version of the format |
+//! | 16..32 | id of the database |
+//! | 32..40 | timeline |
+//! | 40..48 | number of the segment |
+//! | 48..56 | size of a segment in bytes, header included |
+//! | 56..64 | LSN at which the log ended before this segment |
+//! | 64..72 | checksum of what the segment before holds, up to that LSN |
+//! | 4088..4096 | checksum of the bytes before |
+//!
+//! All numbers are little-endian; what is not named is zero.
+
+use vellum_base::{PAGE_SIZE, checksum};
+use xxhash_rust::xxh3::xxh3_64;
+
+const MAGIC: [u8; 8] = *b"VELLUMLG";
+/// The version of the format of segments.
+pub(crate) const FORMAT_VERSION: u32 = 1;
+/// How the names of segments begin.
+const PREFIX: &str = "segment-";
+/// The name of a segment that is being prepared.
+pub(crate) const UNFINISHED: &str = "unfinished";
+
+/// What maps LSNs to segments.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Geometry {
+    /// The size of a segment's file, in bytes: a multiple of [`PAGE_SIZE`], at least two pages.
+    pub segment_bytes: u64,
+}
+
+impl Geometry {
+    /// How many bytes of the log a segment holds.
+    pub fn payload(self) -> u64 {
+        self.segment_bytes - PAGE_SIZE as u64
+    }
+
+    /// The segment in which the byte at `lsn` lies.
+    pub fn number(self, lsn: u64) -> u64 {
+        lsn / self.payload()
+    }
+
+    /// Where the byte at `lsn` lies in the file of its segment.
+    pub fn offset(self, lsn: u64) -> u64 {
+        PAGE_SIZE as u64 + lsn % self.payload()
+    }
+
+    /// The first LSN of a segment.
+    pub fn start(self, number: u64) -> u64 {
+        number * self.payload()
+    }
+}
+
+/// What a segment says about itself and the one before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct SegmentHeader {
+    pub database: [u8; 16],
+    pub timeline: u64,
+    pub number: u64,
+    pub segment_bytes: u64,
+    /// Where the log ended before this segment: its first LSN, or one before that if the timeline begins here.
+    pub previous_end: u64,
+    /// The checksum of what the segment of the byte before that LSN holds up to it; 0 if there is none.
+    pub previous_checksum: u64,
+}
+
+impl SegmentHeader {
+    /// The first page of the segment.
+    pub fn encode(&self) -> [u8; PAGE_SIZE] {
+        let mut page = [0; PAGE_SIZE];
+        page[..8].copy_from_slice(&MAGIC);
+        page[8..12].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+        page[16..32].copy_from_slice(&self.database);
+        let words =
+            [self.timeline, self.number, self.segment_bytes, self.previous_end, self.previous_checksum];
+        for (to, word) in page[32..72].chunks_exact_mut(8).zip(words) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        let sum = checksum(&page[..PAGE_SIZE - 8]);
+        page[PAGE_SIZE - 8..].copy_from_slice(&sum.to_le_bytes());
+        page
+    }
+
+    /// What the first page of a file says.
+    pub fn decode(page: &[u8; PAGE_SIZE]) -> HeaderPage {
+        let word = |at: usize| {
+            page.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_le_bytes)
+        };
+        if page[..8] != MAGIC {
+            return HeaderPage::None;
+        }
+        if word(PAGE_SIZE - 8) != checksum(&page[..PAGE_SIZE - 8]) {
+            return HeaderPage::Damaged;
+        }
+        let version = word(8) as u32;
+        if version != FORMAT_VERSION {
+            return HeaderPage::Version(version);
+        }
+        let mut database = [0; 16];
+        database.copy_from_slice(&page[16..32]);
+        HeaderPage::Sound(Self {
+            database,
+            timeline: word(32),
+            number: word(40),
+            segment_bytes: word(48),
+            previous_end: word(56),
+            previous_checksum: word(64),
+        })
+    }
+
+    /// With what the checksums of the frames that begin in this segment are salted.
+    pub fn salt(&self) -> u64 {
+        salt(self.database, self.timeline)
+    }
+}
+
+/// The salt of the frames of one timeline of a database.
+pub(crate) fn salt(database: [u8; 16], timeline: u64) -> u64 {
+    let mut bytes = [0; 24];
+    bytes[..16].copy_from_slice(&database);
+    bytes[16..].copy_from_slice(&timeline.to_le_bytes());
+    xxh3_64(&bytes)
+}
+
+/// What lies at the beginning of a segment's file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum HeaderPage {
+    /// Nothing that was ever a header.
+    None,
+    /// A header that was not written whole, or has changed since.
+    Damaged,
+    /// The header of a version that this program does not know.
+    Version(u32),
+    Sound(SegmentHeader),
+}
+
+/// The name of the file of a segment.
+pub(crate) fn name(number: u64) -> String {
+    format!("{PREFIX}{number:016x}")
+}
+
+/// Which segment a file is, if it is one.
+pub(crate) fn number_of(name: &str) -> Option<u64> {
+    let digits = name.strip_prefix(PREFIX).filter(|digits| digits.len() == 16)?;
+    u64::from_str_radix(digits, 16).ok()
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn header() -> SegmentHeader {
+        SegmentHeader {
+            database: *b"0123456789abcdef",
+            timeline: 3,
+            number: 9,
+            segment_bytes: 1 << 16,
+            previous_end: 77,
+            previous_checksum: 88,
+        }
+    }
+
+    #[test]
+    fn a_header_comes_back_and_damage_is_found() {
+        let page = header().encode();
+        assert_eq!(SegmentHeader::decode(&page), HeaderPage::Sound(header()));
+        assert_eq!(SegmentHeader::decode(&[0; PAGE_SIZE]), HeaderPage::None);
+        for byte in [8, 33, 41, 500, PAGE_SIZE - 1] {
+            let mut damaged = page;
+            damaged[byte] ^= 4;
+            assert_eq!(SegmentHeader::decode(&damaged), HeaderPage::Damaged);
+        }
+        let mut later = page;
+        later[8] = 9;
+        let sum = checksum(&later[..PAGE_SIZE - 8]);
+        later[PAGE_SIZE - 8..].copy_from_slice(&sum.to_le_bytes());
+        assert_eq!(SegmentHeader::decode(&later), HeaderPage::Version(9));
+    }
+
+    #[test]
+    fn places_map_to_segments_and_back() {
+        let geometry = Geometry { segment_bytes: 3 * PAGE_SIZE as u64 };
+        assert_eq!((geometry.number(8191), geometry.number(8192)), (0, 1));
+        assert_eq!((geometry.offset(8191), geometry.offset(8192)), (12287, 4096));
+        assert_eq!(geometry.start(2), 16384);
+    }
+
+    #[test]
+    fn names_are_numbers() {
+        assert_eq!(name(0xabc), "segment-0000000000000abc");
+        assert_eq!(number_of(&name(u64::MAX)), Some(u64::MAX));
+        for other in ["segment-abc", "segment-000000000000000g", "unfinished", ""] {
+            assert_eq!(number_of(other), None);
+        }
+    }
+}

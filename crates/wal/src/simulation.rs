@@ -1,0 +1,225 @@
+//! Crashes and failures at every moment, on a simulated disk; and whether each planted bug is noticed.
+//!
+//! A run is a seed: a few lives of one log. In each life the log is opened, records are appended, waited for and discarded,
+//! until the disk fails; then it crashes, and any part of what was not synced survives. The model knows all that was
+//! appended and how far it was acknowledged.
+
+use crate::{Durability, Log, LogError, LogOptions, plant::Bug, segment};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+use std::{collections::BTreeMap, sync::Arc};
+use vellum_base::{Lsn, PAGE_SIZE};
+use vellum_vm::{FileOperation, SimulatedDisk};
+
+/// What must hold.
+#[derive(Default)]
+struct Model {
+    /// All records that were appended and may still be there.
+    records: BTreeMap<u64, Vec<u8>>,
+    /// The log has been discarded before this.
+    from: Lsn,
+    /// All before this was acknowledged as durable.
+    acknowledged: Lsn,
+    /// All before this was acknowledged as written.
+    buffered: Lsn,
+    /// The greatest LSN that was handed out.
+    last: Lsn,
+    /// The log takes nothing any more.
+    has_failed: bool,
+}
+
+type Check = Result<(), String>;
+
+fn options(bug: Option<Bug>) -> LogOptions {
+    LogOptions {
+        segment_bytes: 4 * PAGE_SIZE as u64,
+        buffer_bytes: 8192,
+        spare_segments_max: 2,
+        bug,
+        ..LogOptions::new(*b"the id of it all")
+    }
+}
+
+impl Model {
+    /// Opens the log, and compares what it holds with what it should.
+    fn open(&mut self, disk: &SimulatedDisk, options: &LogOptions) -> Result<Option<Log>, String> {
+        let mut found = Vec::new();
+        let outcome = Log::open(Arc::new(disk.clone()), options, self.from, |record| {
+            found.push((record.lsn.0, record.payload.to_vec()));
+            Ok::<_, LogError>(())
+        });
+        let log = match outcome {
+            Ok(log) => log,
+            Err(error @ (LogError::Hole { .. } | LogError::Missing { .. } | LogError::Foreign { .. })) => {
+                return Err(format!("what is whole is refused: {error}"));
+            }
+            // The disk failed again.
+            Err(_) => return Ok(None),
+        };
+        let expected: Vec<_> =
+            self.records.range(self.from.0..).map(|(lsn, it)| (*lsn, it.clone())).collect();
+        if !expected.starts_with(&found) {
+            let wrong = found.iter().zip(&expected).position(|(found, expected)| found != expected);
+            return Err(format!("{} records, of which {wrong:?} is wrong", found.len()));
+        }
+        let kept = self.acknowledged.max(self.buffered);
+        if let Some((lost, _)) = expected.get(found.len()).filter(|(lsn, _)| *lsn < kept.0) {
+            return Err(format!("{lost} is lost, though all before {kept} was acknowledged"));
+        }
+        if log.end() <= self.last {
+            return Err(format!("{} is used again", log.end()));
+        }
+        self.records = found.into_iter().collect();
+        (self.acknowledged, self.buffered, self.has_failed) = (log.end(), log.end(), false);
+        Ok(Some(log))
+    }
+
+    /// Appends and waits until the disk fails, or enough has been done.
+    fn live(&mut self, log: &Log, random: &mut StdRng, steps: u32) {
+        for _ in 0..steps {
+            let outcome = match random.random_range(0..20) {
+                0 => {
+                    let last = self.records.keys().next_back().copied().map_or(self.from, Lsn);
+                    log.wait(last, Durability::Synced).map(|()| {
+                        // As a checkpoint does it: nothing before is needed any more.
+                        self.from = self.records.keys().next_back().copied().map_or(self.from, Lsn);
+                        let _ = log.discard(self.from);
+                    })
+                }
+                1 => log.prepare(),
+                2 => {
+                    if let Ok(place) = log.reserve(random.random_range(0..600)) {
+                        self.last = self.last.max(place.lsn());
+                        drop(place);
+                    }
+                    Ok(())
+                }
+                step => self.append(log, random).and_then(|lsn| match step {
+                    3..7 => log.wait(lsn, Durability::Synced),
+                    7..9 => log.wait(lsn, Durability::Buffered),
+                    _ => Ok(()),
+                }),
+            };
+            self.acknowledged = self.acknowledged.max(log.horizon(Durability::Synced));
+            self.buffered = self.buffered.max(log.horizon(Durability::Buffered));
+            if let Err(error) = outcome {
+                self.has_failed = matches!(error, LogError::OutcomeUnknown { .. });
+                return;
+            }
+        }
+    }
+
+    fn append(&mut self, log: &Log, random: &mut StdRng) -> Result<Lsn, LogError> {
+        let bytes = match random.random_range(0..10) {
+            0 => 0,
+            1 => random.random_range(1000..log.options().record_bytes_max()),
+            _ => random.random_range(1..300),
+        };
+        let payload: Vec<u8> = (0..bytes).map(|_| random.random()).collect();
+        log.admit()?;
+        let place = log.reserve(bytes)?;
+        let lsn = place.lsn();
+        // From now on it may be found after a crash.
+        self.last = self.last.max(lsn);
+        self.records.insert(lsn.0, payload.clone());
+        place.fill(&payload)
+    }
+}
+
+fn run(seed: u64, bug: Option<Bug>) -> Check {
+    let mut random = StdRng::seed_from_u64(seed);
+    let (mut model, mut disk) = (Model::default(), SimulatedDisk::new(seed));
+    for _ in 0..random.random_range(2..7) {
+        if random.random_ratio(1, 5) {
+            disk.fail_from(random.random_range(1..40));
+        }
+        if let Some(log) = model.open(&disk, &options(bug))? {
+            let steps = random.random_range(1..150);
+            match random.random_range(0..6) {
+                0..3 => disk.fail_from(random.random_range(1..120)),
+                3 => disk.fail_nth_of(FileOperation::Sync, random.random_range(1..20)),
+                4 => disk.fail_nth_of(FileOperation::Write, random.random_range(1..30)),
+                _ => {}
+            }
+            model.live(&log, &mut random, steps);
+        }
+        if random.random_ratio(1, 3) && !model.has_failed {
+            // The process is killed: what it has written is there, and no more durable than it was.
+            disk.heal();
+        } else {
+            // The power goes, or the system drops what it could not write.
+            model.buffered = model.acknowledged;
+            disk = disk.crash();
+        }
+    }
+    disk.heal();
+    model.open(&disk, &options(bug))?.map(drop).ok_or_else(|| "a disk that is well does not open".to_owned())
+}
+
+/// Damages part of what was durable, and had been followed by another sync. It must not look like the end of the log.
+fn damage(seed: u64, bug: Option<Bug>) -> Check {
+    let mut random = StdRng::seed_from_u64(seed);
+    let (mut model, disk) = (Model::default(), SimulatedDisk::new(seed));
+    let Some(log) = model.open(&disk, &options(bug))? else { return Ok(()) };
+    let begin = log.end();
+    let mut shown = begin;
+    for _ in 0..random.random_range(3..30) {
+        shown = model.acknowledged;
+        for _ in 0..random.random_range(1..10) {
+            model.append(&log, &mut random).map_err(|error| error.to_string())?;
+        }
+        log.wait(model.last, Durability::Synced).map_err(|error| error.to_string())?;
+        model.acknowledged = log.horizon(Durability::Synced);
+    }
+    drop(log);
+    let geometry = segment::Geometry { segment_bytes: options(bug).segment_bytes };
+    let at = random.random_range(begin.0..shown.0);
+    let file = disk.file(&segment::name(geometry.number(at)));
+    let offset = if random.random_ratio(1, 8) { random.random_range(0..72) } else { geometry.offset(at) };
+    // What comes after the damage is whole, and tells.
+    let (sector, page) = (at / 512 * 512, at / 4096 * 4096);
+    match random.random_range(0..3) {
+        0 if sector + 512 <= shown.0 => file.overwrite(offset / 512 * 512, &[0; 512]),
+        1 if page + 4096 <= shown.0 => file.overwrite(offset / 4096 * 4096, &[0; 4096]),
+        _ => file.flip_bit(offset * 8 + random.random_range(0..8)),
+    }
+    let mut found = Vec::new();
+    let outcome = Log::open(Arc::new(disk.crash()), &options(bug), begin, |record| {
+        found.push((record.lsn.0, record.payload.to_vec()));
+        Ok::<_, LogError>(())
+    });
+    match outcome {
+        // What is damaged is filled with zeroes up to the next record, or is not read.
+        Ok(_) if found == model.records.into_iter().collect::<Vec<_>>() => Ok(()),
+        Ok(_) => Err(format!("{} records without a word, damaged at {at}", found.len())),
+        Err(_) => Ok(()),
+    }
+}
+
+/// How many seeds a test tries: `VELLUM_SEEDS`, or so many.
+fn seeds(default: u64) -> u64 {
+    std::env::var("VELLUM_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(default)
+}
+
+#[test]
+fn what_was_acknowledged_survives_every_crash() {
+    for seed in 0..seeds(2000) {
+        run(seed, None).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+    }
+}
+
+#[test]
+fn damage_to_what_was_durable_is_never_taken_for_the_end() {
+    for seed in 0..seeds(2000) {
+        damage(seed, None).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+    }
+}
+
+#[test]
+fn planted_bugs_are_noticed() {
+    for bug in Bug::ALL {
+        let seed =
+            (0..20_000).find(|seed| run(*seed, Some(bug)).is_err() || damage(*seed, Some(bug)).is_err());
+        let seed = seed.unwrap_or_else(|| panic!("nothing notices {bug:?}"));
+        println!("{bug:?}: noticed by seed {seed}");
+    }
+}
