@@ -8,46 +8,31 @@
 //! memory, and what goes), `io` (what comes), `allocator`, `guard`, `stream`, `maintenance` (the background thread),
 //! `pool`. Begin reading with `page_table` and `page::state`.
 #![warn(missing_docs)]
-// With loom, only what is modelled is compiled, and the models do not use all of it.
+// With loom, the models do not use all of it.
 #![cfg_attr(loom, allow(dead_code))]
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing))]
 
+mod allocator;
 mod append_hint;
+mod error;
+mod file;
+mod guard;
 mod io;
+mod maintenance;
 #[cfg(all(test, loom))]
 mod models;
+mod navigation;
+mod options;
 mod page;
+mod page_table;
+mod pager;
+mod pool;
 mod primitive;
 mod replacement;
-
-#[cfg(not(loom))]
-mod allocator;
-#[cfg(not(loom))]
-mod error;
-#[cfg(not(loom))]
-mod file;
-#[cfg(not(loom))]
-mod guard;
-#[cfg(not(loom))]
-mod maintenance;
-#[cfg(not(loom))]
-mod navigation;
-#[cfg(not(loom))]
-mod options;
-#[cfg(not(loom))]
-mod page_table;
-#[cfg(not(loom))]
-mod pager;
-#[cfg(not(loom))]
-mod pool;
-#[cfg(not(loom))]
 mod space;
-#[cfg(not(loom))]
 mod statistics;
-#[cfg(not(loom))]
 mod stream;
 
-#[cfg(not(loom))]
 pub use {
     append_hint::{AppendHint, AppendHints},
     error::{Fault, Interrupt, Miss, PoolError},

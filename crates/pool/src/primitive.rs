@@ -5,9 +5,12 @@
 //! result that the memory model allows.
 
 #[cfg(loom)]
-pub(crate) use loom::sync::{
-    Condvar, Mutex, MutexGuard,
-    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence},
+pub(crate) use loom::{
+    hint::spin_loop,
+    sync::{
+        Condvar, Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence},
+    },
 };
 #[cfg(not(loom))]
 pub(crate) use std::{
@@ -24,12 +27,12 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Locks the same unless another thread has locked it.
-#[cfg(not(loom))]
 pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     match mutex.try_lock() {
         Ok(guard) => Some(guard),
+        #[cfg(not(loom))]
         Err(std::sync::TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-        Err(std::sync::TryLockError::WouldBlock) => None,
+        Err(_) => None,
     }
 }
 

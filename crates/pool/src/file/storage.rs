@@ -16,13 +16,13 @@ use crate::{
     file::lifecycle::{space_map_pages, write_buffer, write_superblocks},
     file::outage::{Failure, Outage, copy_of},
     file::superblock::{SUPERBLOCKS, Superblock},
-    primitive::lock,
+    primitive::{Mutex, MutexGuard, lock},
     space::SpaceMap,
 };
 use std::{
     ops::{Range, RangeInclusive},
     sync::{
-        Arc, Mutex, MutexGuard,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Instant,

@@ -20,12 +20,9 @@ use crate::{
     file::outage::copy_of,
     io::{page_io::PageIo, reads::Reads},
     pager::{Begun, FinishedRead, Misses},
-    primitive::{lock, try_lock},
+    primitive::{Mutex, lock, try_lock},
 };
-use std::{
-    collections::VecDeque,
-    sync::{Arc, Mutex},
-};
+use std::{collections::VecDeque, sync::Arc};
 use vellum_base::{Extent, PageId};
 
 /// How many pages that were read ahead and used are remembered, to be given up first when memory is short. Those
@@ -123,7 +120,7 @@ impl Drop for MissQueue<'_> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::{Pool, PoolOptions};

@@ -2,11 +2,7 @@
 //! pages that a queue reads.
 
 pub(crate) mod cooperative;
-#[cfg(not(loom))]
 pub(crate) mod fault;
-#[cfg(not(loom))]
 pub(crate) mod miss_queue;
-#[cfg(not(loom))]
 pub(crate) mod page_io;
-#[cfg(not(loom))]
 pub(crate) mod reads;

@@ -7,9 +7,9 @@ use crate::{
     error::{Miss, PoolError},
     io::{cooperative::Queues, fault::Faults, reads::Reads},
     page::state::Want,
-    primitive::{lock, spin_loop},
+    primitive::{Mutex, lock, spin_loop},
 };
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use vellum_base::{Extent, PageId};
 use vellum_vm::Wait;
 

@@ -142,7 +142,9 @@ impl Budget {
             }
             let woken = if self.is_low() {
                 Some(Woken::Low)
-            } else if self.memory_asked_for.swap(false, Ordering::Relaxed) {
+            } else if self.memory_asked_for.load(Ordering::Relaxed) {
+                // Only this thread takes the request back, and no thread makes another one before it has been served.
+                self.memory_asked_for.store(false, Ordering::Relaxed);
                 Some(Woken::Asked)
             } else {
                 patience.filter(|_| waited).map(|_| Woken::Idle)
@@ -163,10 +165,9 @@ impl Budget {
     }
 
     /// The evictor found nothing to evict: it waits a moment. Returns false when it must end.
-    #[cfg(not(loom))]
     pub fn pause(&self, time: std::time::Duration) -> bool {
-        let woken = self.wake.wait_timeout_while(lock(&self.stop), time, |stop| !*stop);
-        !*woken.unwrap_or_else(|poisoned| poisoned.into_inner()).0
+        let stop = lock(&self.stop);
+        !*stop && !*self.wake.wait_timeout(stop, time).unwrap_or_else(|poisoned| poisoned.into_inner()).0
     }
 
     /// Whether [`stop`](Self::stop) was called.

@@ -217,7 +217,7 @@ impl Evictor {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use crate::{Pool, PoolOptions};
     use std::sync::Arc;
