@@ -233,11 +233,6 @@ impl PoolError {
         Self::Corruption { extent, fault: Fault::NotAllocated }
     }
 
-    /// The error of a write that was not tried.
-    pub(crate) fn not_written(extent: Extent, why: &'static str) -> Self {
-        Self::Write { extent, source: io::Error::other(why) }
-    }
-
     /// An error about the contents of a page.
     pub fn contents(page: PageId, what: impl Into<String>) -> Self {
         Self::Corruption { extent: Extent::page(page), fault: Fault::Contents(what.into()) }

@@ -219,26 +219,15 @@ impl PageTable {
             }
             spin_loop();
         }
-        self.park(page, want, None, complete);
+        self.counters.waits.add(self.parking.park(page, state, want, None, complete).into());
     }
 
     /// Waits a little until the readers of a page may have gone. They may also stay for long and have nothing to do
     /// with what failed, so this does not wait until they have.
     pub(crate) fn wait_for_readers(&self, page: PageId) {
+        let (state, most) = (self.state(page), Some(READERS_WAIT_MAX));
         let not_reading = || CooperativeCompletion::NotReading;
-        self.park(page, Want::Exclusive, Some(READERS_WAIT_MAX), not_reading);
-    }
-
-    fn park(
-        &self,
-        page: PageId,
-        want: Want,
-        most: Option<Duration>,
-        complete: impl Fn() -> CooperativeCompletion,
-    ) {
-        if self.parking.park(page, self.state(page), want, most, complete) {
-            self.counters.waits.add(1);
-        }
+        self.counters.waits.add(self.parking.park(page, state, Want::Exclusive, most, not_reading).into());
     }
 
     /// Gives an extent memory, all zeroes. The caller has latched its head exclusively, and no other page of it is

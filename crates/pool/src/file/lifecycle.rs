@@ -10,7 +10,7 @@
 
 use crate::{
     error::{Fault, PoolError},
-    file::superblock::{APPLICATION_BYTES, Decoded, FORMAT_VERSION, ROOTS, SUPERBLOCKS, Superblock},
+    file::superblock::{APPLICATION_BYTES, Decoded, FORMAT_VERSION, SUPERBLOCKS, Superblock},
     space::SpaceMap,
 };
 use std::path::PathBuf;
@@ -71,14 +71,8 @@ pub(crate) fn create(file: &dyn File, application: &str) -> Result<Superblock, P
         return Err(PoolError::NotEmpty { bytes: held });
     }
     file.grow(bytes).map_err(|source| PoolError::StorageFull { bytes, source })?;
-    let mut superblock = Superblock {
-        generation: 0,
-        closed: false,
-        application: application_bytes(application),
-        space_map: None,
-        end: SUPERBLOCKS,
-        roots: [0; ROOTS],
-    };
+    let application = application_bytes(application);
+    let mut superblock = Superblock { application, end: SUPERBLOCKS, ..Superblock::default() };
     write_superblocks(file, &mut superblock)?;
     Ok(superblock)
 }

@@ -93,14 +93,11 @@ impl Storage {
 
     /// Whether exactly this extent is allocated to the application. Certain while its latch is held.
     pub(crate) fn is_allocated(&self, extent: Extent) -> bool {
-        !self.is_own(extent.head) && self.space.is_extent(extent)
-    }
-
-    /// Whether an extent of the pool itself begins at this page.
-    fn is_own(&self, head: PageId) -> bool {
+        let head = extent.head.0;
         // Relaxed: it changes when a file is opened or closed cleanly, and at the first change after that; a
         // page that ceases to be the pool's own is handed on under the space map's lock.
-        head.0 < SUPERBLOCKS || head.0 == self.space_map_head.load(Ordering::Relaxed)
+        let is_own = head < SUPERBLOCKS || head == self.space_map_head.load(Ordering::Relaxed);
+        !is_own && self.space.is_extent(extent)
     }
 
     /// Claims room for an extent; see [`SpaceMap::allocate`]. If the file grows, `grown` is given its new end, with the

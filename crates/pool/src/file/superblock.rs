@@ -34,7 +34,7 @@ pub const APPLICATION_BYTES: usize = 16;
 const STATE_IN_USE: u32 = 1;
 const STATE_CLOSED: u32 = 2;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Default, Debug, PartialEq, Eq)]
 pub(crate) struct Superblock {
     pub(crate) generation: u64,
     pub(crate) closed: bool,

@@ -80,7 +80,7 @@ impl Misses for MissQueue<'_> {
     fn flush(&mut self) {
         // A thread that has locked it lets the device begin before it waits.
         if let Some(mut reads) = try_lock(&self.reads) {
-            reads.flush();
+            reads.queue.flush();
         }
     }
 

@@ -86,7 +86,7 @@ impl PageIo {
     /// If the system refuses what that takes.
     pub(crate) fn queue(&self, depth: usize) -> Result<Arc<Mutex<Reads>>, PoolError> {
         let mut idle = lock(&self.idle);
-        if let Some(index) = idle.iter().position(|reads| lock(reads).depth() >= depth) {
+        if let Some(index) = idle.iter().position(|reads| lock(reads).queue.depth() >= depth) {
             return Ok(idle.swap_remove(index));
         }
         drop(idle);

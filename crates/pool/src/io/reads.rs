@@ -33,7 +33,7 @@ impl Reading {
 /// The reads of one queue, which is locked whenever they are used.
 #[derive(Debug)]
 pub(crate) struct Reads {
-    queue: Box<dyn Queue>,
+    pub(super) queue: Box<dyn Queue>,
     /// By the tag of their requests.
     reading: Vec<Option<Reading>>,
     free: Vec<usize>,
@@ -51,16 +51,6 @@ impl Reads {
     pub(crate) fn new(queue: Box<dyn Queue>) -> Self {
         let (reading, free, finished, completions) = Default::default();
         Self { queue, reading, free, finished, completions }
-    }
-
-    /// How many reads the device can be given.
-    pub(crate) fn depth(&self) -> usize {
-        self.queue.depth()
-    }
-
-    /// Submits what was begun to the device.
-    pub(crate) fn flush(&mut self) {
-        self.queue.flush();
     }
 
     /// Gives the reads that are over to `finished`, after waiting for one if asked to and none is, and returns how many

@@ -39,6 +39,7 @@ pub(crate) struct SpaceMap {
 }
 
 /// What the allocator knows beside the bitmaps.
+#[derive(Default)]
 pub(crate) struct Cursor {
     /// No page from here on was ever allocated.
     end: u64,
@@ -57,18 +58,11 @@ pub(crate) struct Cursor {
 impl SpaceMap {
     /// A map in which the first `reserved` pages are taken, each as an extent of its own.
     pub(crate) fn new(capacity_pages: u64, reserved: u64) -> Result<Self, VmError> {
-        let map = Self {
-            uses: UseTable::reserve(capacity_pages, "the map of allocated pages")?,
-            capacity_pages,
-            cursor: Mutex::new(Cursor {
-                end: reserved,
-                free: 0,
-                next_page: reserved,
-                next_run: reserved,
-                longest_run_limit: u64::MAX,
-                changed: false,
-            }),
-        };
+        let (next_page, next_run) = (reserved, reserved);
+        let cursor =
+            Cursor { end: reserved, next_page, next_run, longest_run_limit: u64::MAX, ..Cursor::default() };
+        let uses = UseTable::reserve(capacity_pages, "the map of allocated pages")?;
+        let map = Self { uses, capacity_pages, cursor: Mutex::new(cursor) };
         for page in 0..reserved {
             map.uses.claim(page, 1);
             map.uses.publish(page, 1);

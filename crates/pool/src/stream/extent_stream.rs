@@ -123,7 +123,8 @@ impl<'p> ExtentStream<'p> {
 impl ExtentWriter for ExtentStream<'_> {
     fn append(&mut self, bytes: &[u8]) -> Result<(), PoolError> {
         if self.failed {
-            return Err(PoolError::not_written(self.extent, "an earlier part of it could not be written"));
+            let source = std::io::Error::other("an earlier part of it could not be written");
+            return Err(PoolError::Write { extent: self.extent, source });
         }
         if bytes.len() > self.extent.bytes() - self.position {
             let source = std::io::Error::new(std::io::ErrorKind::InvalidInput, "the extent is full");

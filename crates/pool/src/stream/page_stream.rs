@@ -72,7 +72,8 @@ impl<'p> PageStream<'p> {
     fn next(&mut self) -> Result<PageId, PoolError> {
         if self.failed {
             let extent = Extent::page(PageId(self.ahead.start));
-            return Err(PoolError::not_written(extent, "an earlier page could not be written"));
+            let source = std::io::Error::other("an earlier page could not be written");
+            return Err(PoolError::Write { extent, source });
         }
         if self.ahead.is_empty() {
             let prefaulted = Cell::new(0..0);
