@@ -14,10 +14,9 @@ use crate::{
     io::page_io::PageIo,
     page::state::Want,
     page_table::PageTable,
-    primitive::{Mutex, lock, try_lock},
+    primitive::{Mutex, Ordering, fence, lock, try_lock},
     replacement::{budget::Budget, evictor::Evictor, resident_pages::ResidentPages},
 };
-use std::sync::atomic::{Ordering, fence};
 use vellum_base::{Extent, Lsn, PageHeader, PageId, PageKind};
 
 /// What becomes of memory that a newly allocated page still has from its last life.

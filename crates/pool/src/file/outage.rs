@@ -8,11 +8,10 @@
 
 use crate::{
     error::PoolError,
-    primitive::{Mutex, lock},
+    primitive::{AtomicBool, Mutex, Ordering, lock},
 };
 use std::{
     io,
-    sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
 use vellum_base::Extent;

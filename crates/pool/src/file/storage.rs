@@ -16,15 +16,12 @@ use crate::{
     file::lifecycle::{space_map_pages, write_buffer, write_superblocks},
     file::outage::{Failure, Outage, copy_of},
     file::superblock::{SUPERBLOCKS, Superblock},
-    primitive::{Mutex, MutexGuard, lock},
+    primitive::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, lock},
     space::SpaceMap,
 };
 use std::{
     ops::{Range, RangeInclusive},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    sync::Arc,
     time::Instant,
 };
 use vellum_base::{Extent, HEADER_BYTES, Lsn, PAGE_SIZE, PageHeader, PageId, PageKind, stamp_checksum};

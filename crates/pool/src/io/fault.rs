@@ -93,16 +93,13 @@ impl Faults {
             let header = verify_header(unsafe { table.bytes(extent) }, extent);
             header.map_err(|fault| PoolError::Corruption { extent, fault: Fault::Header(fault) })
         });
-        match result {
-            Ok(_) => {
-                pages.insert(extent);
-                table.unlatch(extent.head, false);
-            }
-            Err(_) => {
-                table.drop_memory(extent);
-                pages.budget.give_back(extent.pages as usize);
-                table.unlatch_evicted(extent.head);
-            }
+        if result.is_ok() {
+            pages.insert(extent);
+            table.unlatch(extent.head, false);
+        } else {
+            table.drop_memory(extent);
+            pages.budget.give_back(extent.pages as usize);
+            table.unlatch_evicted(extent.head);
         }
         result.map(|_| ())
     }

@@ -8,10 +8,8 @@
 //!
 //! When to collapse runs is not decided here: see `maintenance::huge_pages`.
 
-use std::{
-    ops::Range,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering, fence},
-};
+use crate::primitive::{AtomicBool, AtomicU64, Ordering, fence};
+use std::ops::Range;
 use vellum_base::{Extent, PAGE_SIZE, PageId};
 use vellum_vm::{Collapse, Mapping, huge_page_bytes};
 

@@ -120,14 +120,9 @@ impl std::fmt::Debug for Word {
             EXCLUSIVE => f.write_str("exclusive")?,
             shared => write!(f, "shared by {}", shared - UNLOCKED)?,
         }
-        write!(f, ", version {}", self.version())?;
-        if self.is_dirty() {
-            f.write_str(", dirty")?;
-        }
-        if self.is_waited_for() {
-            f.write_str(", waited for")?;
-        }
-        Ok(())
+        let dirty = if self.is_dirty() { ", dirty" } else { "" };
+        let waited_for = if self.is_waited_for() { ", waited for" } else { "" };
+        write!(f, ", version {}{dirty}{waited_for}", self.version())
     }
 }
 
@@ -263,10 +258,8 @@ impl PageState {
     fn exchange(&self, from: Word, to: Word) -> Result<(), Word> {
         debug_assert!(is_allowed(from, to), "from {from:?} to {to:?}");
         // Acquire: the next holder sees what the last one wrote. Release is not needed to take a latch.
-        match self.0.compare_exchange(from.0, to.0, Ordering::Acquire, Ordering::Acquire) {
-            Ok(_) => Ok(()),
-            Err(now) => Err(Word(now)),
-        }
+        let taken = self.0.compare_exchange(from.0, to.0, Ordering::Acquire, Ordering::Acquire);
+        taken.map(|_| ()).map_err(Word)
     }
 
     /// Takes the exclusive latch if the word still is `from`, which must be evicted, unlocked or marked.

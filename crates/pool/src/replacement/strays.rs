@@ -4,13 +4,10 @@
 
 use crate::{
     page_table::PageTable,
-    primitive::{Mutex, lock},
+    primitive::{Mutex, Ordering, fence, lock},
     space::SpaceMap,
 };
-use std::{
-    ops::Range,
-    sync::atomic::{Ordering, fence},
-};
+use std::ops::Range;
 use vellum_base::{Extent, PageId};
 
 /// Pages that may have memory which the budget does not count.

@@ -23,10 +23,8 @@
 mod image;
 mod table;
 
-use std::{
-    ops::Range,
-    sync::{Mutex, MutexGuard},
-};
+use crate::primitive::{Mutex, MutexGuard, lock};
+use std::ops::Range;
 use table::{Use, UseTable};
 use vellum_base::{Extent, PageId};
 use vellum_vm::VmError;
@@ -250,8 +248,7 @@ impl SpaceMap {
     }
 
     fn lock(&self) -> MutexGuard<'_, Cursor> {
-        // Nothing panics while it is held but for a broken invariant; go on with what is there.
-        self.cursor.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        lock(&self.cursor)
     }
 
     fn find_page(&self, cursor: &mut Cursor) -> Option<u64> {

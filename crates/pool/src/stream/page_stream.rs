@@ -47,7 +47,7 @@ pub struct PageStream<'p> {
     /// Where the pages and extents lie that are allocated, and nothing else is.
     allocated: Ranges,
     buffers: Option<Buffers<'p>>,
-    /// A page could not be written.
+    /// A page could not be written, or is being written.
     failed: bool,
 }
 
@@ -75,6 +75,8 @@ impl<'p> PageStream<'p> {
             let source = std::io::Error::other("an earlier page could not be written");
             return Err(PoolError::Write { extent, source });
         }
+        // Until the page is written.
+        self.failed = true;
         if self.ahead.is_empty() {
             let prefaulted = Cell::new(0..0);
             let window = &self.allocator.pages().window;
@@ -130,8 +132,10 @@ impl<'p> PageStream<'p> {
         }
         Ok(())
     }
+}
 
-    fn try_append<E: From<PoolError>>(
+impl PageWriter for PageStream<'_> {
+    fn append<E: From<PoolError>>(
         &mut self,
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
     ) -> Result<PageId, E> {
@@ -145,16 +149,8 @@ impl<'p> PageStream<'p> {
         } else {
             self.append_past(page, fill)?;
         }
+        self.failed = false;
         Ok(page)
-    }
-}
-
-impl PageWriter for PageStream<'_> {
-    fn append<E: From<PoolError>>(
-        &mut self,
-        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
-    ) -> Result<PageId, E> {
-        self.try_append(fill).inspect_err(|_| self.failed = true)
     }
 
     #[inline]
