@@ -2,7 +2,7 @@
 
 use super::page_change::{NodeImage, PageChange, ValueImage};
 use crate::node::{End, MAX_INLINE_VALUE_BYTES, NODE_BYTES, NodeError, NodeMut, NodeView, ValueKind};
-use vellum_base::{HEADER_BYTES, Lsn, PageId, PageKind, stamp_lsn};
+use vellum_base::{Lsn, PageId, PageKind, stamp_lsn};
 use vellum_pool::{AllocatedPage, ExclusivePage, Interrupt, OptimisticPage, Pager, PoolError};
 
 /// A page under an exclusive latch.
@@ -58,15 +58,14 @@ pub(crate) trait PageSet<'p, P: Pager + 'p> {
     type Seen;
 
     /// Records what the commit itself does.
-    fn describe(&self, record: &mut Vec<u8>);
-    fn stamp(&mut self, lsn: Lsn);
+    fn describe(&self, _record: &mut Vec<u8>) {}
+    /// Sets the LSN of the pages that stay.
+    fn stamp(&mut self, _lsn: Lsn) {}
     fn release(self, pager: &'p P) -> Self::Seen;
 }
 
 impl<'p, P: Pager> PageSet<'p, P> for Latched<'p, P> {
     type Seen = P::Optimistic<'p>;
-
-    fn describe(&self, _: &mut Vec<u8>) {}
 
     fn stamp(&mut self, lsn: Lsn) {
         stamp_lsn(self.0.page_mut(), lsn);
@@ -80,8 +79,6 @@ impl<'p, P: Pager> PageSet<'p, P> for Latched<'p, P> {
 
 impl<'p, P: Pager> PageSet<'p, P> for Fresh<'p, P> {
     type Seen = P::Optimistic<'p>;
-
-    fn describe(&self, _: &mut Vec<u8>) {}
 
     fn stamp(&mut self, lsn: Lsn) {
         stamp_lsn(self.0.page_mut(), lsn);
@@ -98,8 +95,6 @@ impl<'p, P: Pager> PageSet<'p, P> for Doomed<'p, P> {
     fn describe(&self, record: &mut Vec<u8>) {
         PageChange::Free { pages: 1 }.encode(self.0.id(), record);
     }
-
-    fn stamp(&mut self, _: Lsn) {}
 
     fn release(self, _: &'p P) {
         self.0.0.free();
@@ -274,7 +269,7 @@ impl<'p, P: Pager> Recording<'p, P> {
         if let PageChange::SplitOff { separator } = change {
             NodeMut::begin_left(image, page.view(), separator)?;
         } else {
-            copy_contents(page.page(), image);
+            NodeMut::new(image).take_over(page.page());
             change.apply(image, None)?;
         }
         Ok(Prepared { change, image })
@@ -285,7 +280,7 @@ impl<'p, P: Pager> Recording<'p, P> {
         if P::RECORDS {
             self.describe(page.id(), &prepared.change);
         }
-        copy_contents(prepared.image, page.bytes_mut());
+        NodeMut::new(page.bytes_mut()).take_over(prepared.image);
         self.changed = true;
     }
 
@@ -371,13 +366,5 @@ impl<'p, P: Pager, H: PageSet<'p, P>> AtomicChange<'p, P, H> {
         let seen = pages.release(pager);
         pager.fill_record(lsn, &record);
         seen
-    }
-}
-
-/// Copies the contents of a node, and leaves the page header of the target alone.
-fn copy_contents(from: &[u8], to: &mut [u8]) {
-    if let (Some(from), Some(to)) = (from.get(HEADER_BYTES..NODE_BYTES), to.get_mut(HEADER_BYTES..NODE_BYTES))
-    {
-        to.copy_from_slice(from);
     }
 }

@@ -102,7 +102,7 @@ impl<'a> NodeMut<'a> {
     }
 
     /// Copies another node over this one, except for the page header.
-    pub(super) fn take_over(&mut self, other: &[u8]) {
+    pub(crate) fn take_over(&mut self, other: &[u8]) {
         if let (Some(to), Some(from)) = (self.bytes.get_mut(HEADER_BYTES..), other.get(HEADER_BYTES..))
             && to.len() == from.len()
         {

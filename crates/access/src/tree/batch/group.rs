@@ -36,8 +36,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         for (number, ((leaf, found), item)) in leaves.into_iter().zip(found).zip(items).enumerate() {
             value.clear();
             visit(match self.perform(leaf, request(item), found, Blocking::Always, value) {
-                Ok(Performed::Done(outcome)) => Ok(outcome.with(value)),
-                Ok(Performed::Failed(error)) => Err(error),
+                Ok(Performed::Done(result)) => result.map(|outcome| outcome.with(value)),
                 Ok(Performed::WouldWait) | Err(_) => return number,
             });
         }

@@ -183,8 +183,7 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
             let Some(operation) = self.operations.get_mut(index) else { continue };
             match operation.step(self.pager, &mut self.results) {
                 Ok(None) => self.ready.push_back(index),
-                Ok(Some(Performed::Done(outcome))) => self.finish(index, Ok(outcome)),
-                Ok(Some(Performed::Failed(error))) => self.finish(index, Err(error)),
+                Ok(Some(Performed::Done(result))) => self.finish(index, result),
                 // Does not happen: operations of a batch may wait for what they need beyond the leaf.
                 Ok(Some(Performed::WouldWait)) => self.finish(index, Err(self.pager.no_room().into())),
                 Err(interrupt) => self.interrupted(index, interrupt),
@@ -213,33 +212,27 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
         self.operations.get(index).is_some_and(|operation| matches!(operation.state, State::Finished(_)))
     }
 
+    /// Takes out the operation at a place, if it is done, and gives the place back.
     fn take_from<T>(
         &mut self,
         index: usize,
         visit: impl FnOnce(u64, &K, Result<Answer<'_>, AccessError>) -> T,
     ) -> Option<T> {
-        let (tag, key, result) = self.end(index)?;
-        let found = result.as_ref().map_or(0, Outcome::bytes);
-        let answer = result.map(|outcome| outcome.with(&self.results.values));
-        let visited = visit(tag, &key, answer);
-        self.values_bytes -= found;
-        self.tidy_values();
-        Some(visited)
-    }
-
-    /// Gives back the place of an operation that is done.
-    #[inline]
-    fn end(&mut self, index: usize) -> Option<(u64, K, Result<Outcome, AccessError>)> {
         let operation = self.operations.get_mut(index)?;
         let state = std::mem::replace(&mut operation.state, State::START);
         let State::Finished(result) = state else {
             operation.state = state;
             return None;
         };
-        let (key, _) = operation.request.take()?;
+        let (tag, (key, _)) = (operation.tag, operation.request.take()?);
         self.free.push(index);
         self.done_count -= 1;
-        Some((operation.tag, key, result))
+        let found = result.as_ref().map_or(0, Outcome::bytes);
+        let answer = result.map(|outcome| outcome.with(&self.results.values));
+        let visited = visit(tag, &key, answer);
+        self.values_bytes -= found;
+        self.tidy_values();
+        Some(visited)
     }
 
     /// Begins all operations, in order and as many at once as pays, and shows their answers to `visit` in the same
@@ -286,19 +279,25 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
         tasks: impl IntoIterator<Item = (K, Task<V>)>,
         mut visit: impl FnMut(usize, Result<Answer<'_>, AccessError>),
     ) {
+        debug_assert!(self.is_empty(), "answers would be given to the wrong caller");
         let mut tasks = tasks.into_iter().fuse();
-        let mut shown = 0;
+        let (mut order, mut shown) = (VecDeque::with_capacity(2 * GROUP_SIZE), 0);
         self.make_room(tasks.size_hint().0);
-        self.run_in_order(
-            |batch| {
-                let (key, task) = tasks.next()?;
-                Some(batch.begin(tree, key, task, 0))
-            },
-            |batch, index| {
-                batch.take_from(index, |_, _, answer| visit(shown, answer));
+        loop {
+            while self.has_room() {
+                let Some((key, task)) = tasks.next() else { break };
+                order.push_back(self.begin(tree, key, task, 0));
+            }
+            if order.is_empty() {
+                return;
+            }
+            self.advance(true);
+            self.done.clear();
+            while let Some(index) = order.pop_front_if(|index| self.is_finished(*index)) {
+                self.take_from(index, |_, _, answer| visit(shown, answer));
                 shown += 1;
-            },
-        );
+            }
+        }
     }
 
     /// Reserves memory for so many operations, as far as they take steps at once: to grow it bit by bit would take
@@ -310,31 +309,6 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
         self.ready.reserve(at_once);
         self.done.reserve(at_once);
         self.results.fetches.reserve(at_once);
-    }
-
-    /// Begins operations, as many at once as pays, until `begin` returns `None`, and has `end` take them in the same
-    /// order.
-    fn run_in_order(
-        &mut self,
-        mut begin: impl FnMut(&mut Self) -> Option<usize>,
-        mut end: impl FnMut(&mut Self, usize),
-    ) {
-        debug_assert!(self.is_empty(), "answers would be given to the wrong caller");
-        let mut order = VecDeque::with_capacity(2 * GROUP_SIZE);
-        loop {
-            while self.has_room() {
-                let Some(index) = begin(self) else { break };
-                order.push_back(index);
-            }
-            if order.is_empty() {
-                return;
-            }
-            self.advance(true);
-            self.done.clear();
-            while let Some(index) = order.pop_front_if(|index| self.is_finished(*index)) {
-                end(self, index);
-            }
-        }
     }
 
     /// Drops the values that have been taken, when they are more than those that have not.

@@ -80,8 +80,7 @@ impl<P: Pager> Tree<'_, P> {
             performed = attempt();
         }
         match performed {
-            Ok(Performed::Done(outcome)) => Ok(Some(visit(outcome.with(&values)))),
-            Ok(Performed::Failed(error)) => Err(error),
+            Ok(Performed::Done(result)) => result.map(|outcome| Some(visit(outcome.with(&values)))),
             Ok(Performed::WouldWait) | Err(Interrupt::Miss(_) | Interrupt::Conflict(_)) => Ok(None),
             Err(Interrupt::Fatal(error)) => Err((*error).into()),
         }

@@ -114,8 +114,7 @@ pub(in crate::tree) enum Blocking {
 
 /// How a task ended that no interrupt has ended.
 pub(in crate::tree) enum Performed {
-    Done(Outcome),
-    Failed(AccessError),
+    Done(Result<Outcome, AccessError>),
     /// The rest of the task may have to wait, which it must not.
     WouldWait,
 }
@@ -134,8 +133,8 @@ impl<'p, P: Pager> Tree<'p, P> {
         if let Some(part) = task.part() {
             let start = values.len();
             return match record::read_value(self.pager, &leaf, (found, part), values) {
-                Ok(true) => Ok(Performed::Done(Outcome::Found { start, bytes: values.len() - start })),
-                Ok(false) => Ok(Performed::Done(Outcome::Absent)),
+                Ok(true) => Ok(Performed::Done(Ok(Outcome::Found { start, bytes: values.len() - start }))),
+                Ok(false) => Ok(Performed::Done(Ok(Outcome::Absent))),
                 Err(interrupt) => {
                     values.truncate(start);
                     Err(interrupt)
@@ -156,7 +155,7 @@ impl<'p, P: Pager> Tree<'p, P> {
             Task::Update(value) => (value.as_ref(), Mode::Update),
             Task::Upsert(value) => (value.as_ref(), Mode::Upsert),
             _ if blocking == Blocking::Never => return Ok(Performed::WouldWait),
-            _ => return Ok(Performed::of(self.remove(key).map(Outcome::Removed))),
+            _ => return Ok(Performed::Done(self.remove(key).map(Outcome::Removed))),
         };
         let written = match self.write_in_leaf(leaf, key, value, mode) {
             Ok(Some(written)) => Ok(written),
@@ -165,12 +164,6 @@ impl<'p, P: Pager> Tree<'p, P> {
             // Whatever is wrong with the leaf, the call for one key finds it out.
             Ok(None) | Err(_) => self.write(key, value, mode),
         };
-        Ok(Performed::of(written.map(Outcome::Written)))
-    }
-}
-
-impl Performed {
-    fn of(result: Result<Outcome, AccessError>) -> Self {
-        result.map_or_else(Self::Failed, Self::Done)
+        Ok(Performed::Done(written.map(Outcome::Written)))
     }
 }

@@ -10,72 +10,6 @@ use vellum_base::{HEADER_BYTES, PAGE_SIZE, checksum};
 use vellum_pool::{Interrupt, Pager};
 use vellum_vm::AlignedBuffer;
 
-/// Reads bytes `at..at + length` of the extent to which `leaf` refers.
-fn read_range<'p, P: Pager>(
-    pager: &'p P,
-    leaf: &P::Optimistic<'p>,
-    reference: BlobReference,
-    at: u64,
-    length: usize,
-) -> Result<Vec<u8>, Interrupt> {
-    let first_page = at as usize / PAGE_SIZE;
-    let end_page = (at as usize + length).div_ceil(PAGE_SIZE);
-    let mut buffer = AlignedBuffer::new((end_page - first_page) * PAGE_SIZE);
-    pager.read_part(leaf, reference.extent(), first_page as u32, &mut buffer)?;
-    let start = at as usize % PAGE_SIZE;
-    Ok(buffer.get(start..start + length).unwrap_or_default().to_vec())
-}
-
-/// Reads the checksums of the chunks, and checks them against the reference.
-fn read_sums<'p, P: Pager>(
-    pager: &'p P,
-    leaf: &P::Optimistic<'p>,
-    reference: BlobReference,
-) -> Result<Vec<u8>, Interrupt> {
-    let length = 8 * chunks(reference.length) as usize;
-    let sums = read_range(pager, leaf, reference, trailer_at(reference.length), length)?;
-    if checksum(&sums) != reference.digest {
-        return Err(damaged(reference.head, "the checksums of its parts are not those of its reference"));
-    }
-    Ok(sums)
-}
-
-/// Reads one chunk and checks it.
-fn read_chunk<'p, P: Pager>(
-    pager: &'p P,
-    leaf: &P::Optimistic<'p>,
-    reference: BlobReference,
-    sums: &[u8],
-    index: u64,
-) -> Result<Vec<u8>, Interrupt> {
-    let start = index * CHUNK_BYTES;
-    let length = CHUNK_BYTES.min(reference.length - start) as usize;
-    let chunk = read_range(pager, leaf, reference, HEADER_BYTES as u64 + start, length)?;
-    let expected = sums.get(8 * index as usize..).and_then(|rest| rest.first_chunk::<8>());
-    if expected != Some(&checksum(&chunk).to_le_bytes()) {
-        return Err(damaged(
-            reference.head,
-            format!("the {length} bytes from {start} of its value are damaged"),
-        ));
-    }
-    Ok(chunk)
-}
-
-/// Reads one chunk of a blob to which `leaf` refers. The first call reads the checksums too, into `sums`.
-fn read_part<'p, P: Pager>(
-    pager: &'p P,
-    leaf: &P::Optimistic<'p>,
-    reference: BlobReference,
-    sums: &mut Option<Vec<u8>>,
-    index: u64,
-) -> Result<Vec<u8>, Interrupt> {
-    let sums = match sums {
-        Some(sums) => sums,
-        None => sums.insert(read_sums(pager, leaf, reference)?),
-    };
-    read_chunk(pager, leaf, reference, sums, index)
-}
-
 /// Reads a large value in parts: each part is checked, and only the parts asked for are read from storage.
 ///
 /// Between two calls other operations may replace or remove the value. A later call then fails with
@@ -143,15 +77,61 @@ impl<'p, P: Pager> BlobReader<'p, P> {
 
     fn chunk(&mut self, index: u64) -> Result<&[u8], AccessError> {
         if !matches!(&self.chunk, Some((cached, _)) if *cached == index) {
-            let (pager, reference, sums) = (self.tree.pager, self.reference, &mut self.sums);
             let bytes = self.tree.with_blob(&self.key, |leaf, found| {
-                if found != Some(reference) {
+                if found != Some(self.reference) {
                     return Ok(None);
                 }
-                read_part(pager, leaf, reference, sums, index).map(Some)
+                let blob = Blob { pager: self.tree.pager, leaf, reference: self.reference };
+                let sums = match &mut self.sums {
+                    Some(sums) => sums,
+                    sums => sums.insert(blob.read_sums()?),
+                };
+                blob.read_chunk(sums, index).map(Some)
             })?;
             self.chunk = Some((index, bytes.ok_or(AccessError::ValueChanged)?));
         }
         Ok(self.chunk.as_ref().map(|(_, bytes)| bytes.as_slice()).unwrap_or_default())
+    }
+}
+
+/// A large value to which a leaf refers.
+struct Blob<'l, 'p, P: Pager + 'p> {
+    pager: &'p P,
+    leaf: &'l P::Optimistic<'p>,
+    reference: BlobReference,
+}
+
+impl<P: Pager> Blob<'_, '_, P> {
+    /// Reads bytes `at..at + length` of the extent.
+    fn read_range(&self, at: u64, length: usize) -> Result<Vec<u8>, Interrupt> {
+        let first_page = at as usize / PAGE_SIZE;
+        let end_page = (at as usize + length).div_ceil(PAGE_SIZE);
+        let mut buffer = AlignedBuffer::new((end_page - first_page) * PAGE_SIZE);
+        self.pager.read_part(self.leaf, self.reference.extent(), first_page as u32, &mut buffer)?;
+        let start = at as usize % PAGE_SIZE;
+        Ok(buffer.get(start..start + length).unwrap_or_default().to_vec())
+    }
+
+    /// Reads the checksums of the chunks, and checks them against the reference.
+    fn read_sums(&self) -> Result<Vec<u8>, Interrupt> {
+        let BlobReference { head, length, digest } = self.reference;
+        let sums = self.read_range(trailer_at(length), 8 * chunks(length) as usize)?;
+        if checksum(&sums) != digest {
+            return Err(damaged(head, "the checksums of its parts are not those of its reference"));
+        }
+        Ok(sums)
+    }
+
+    /// Reads one chunk and checks it.
+    fn read_chunk(&self, sums: &[u8], index: u64) -> Result<Vec<u8>, Interrupt> {
+        let start = index * CHUNK_BYTES;
+        let length = CHUNK_BYTES.min(self.reference.length - start) as usize;
+        let chunk = self.read_range(HEADER_BYTES as u64 + start, length)?;
+        let expected = sums.get(8 * index as usize..).and_then(|rest| rest.first_chunk::<8>());
+        if expected != Some(&checksum(&chunk).to_le_bytes()) {
+            let what = format!("the {length} bytes from {start} of its value are damaged");
+            return Err(damaged(self.reference.head, what));
+        }
+        Ok(chunk)
     }
 }

@@ -288,11 +288,12 @@ impl<'p, P: Pager> Cursor<'p, P> {
     fn go_on(&mut self, direction: Direction) -> Result<bool, AccessError> {
         self.key.clear();
         let view = self.leaf.view();
-        let (more, bound) = match direction {
-            Direction::Forward => (view.upper_fence(&mut self.key) && !self.ends_at(&self.key), &self.upper),
-            Direction::Backward => {
-                (view.lower_fence(&mut self.key) && !self.is_before_range(&self.key), &self.lower)
+        let bound = key_of(if direction == Direction::Forward { &self.upper } else { &self.lower });
+        let more = match direction {
+            Direction::Forward => {
+                view.upper_fence(&mut self.key) && bound.is_none_or(|upper| &self.key[..] < upper)
             }
+            Direction::Backward => view.lower_fence(&mut self.key) && !self.is_before_range(&self.key),
         };
         if !more {
             self.stand = match direction {
@@ -302,10 +303,6 @@ impl<'p, P: Pager> Cursor<'p, P> {
             return Ok(false);
         }
         self.stand = Stand::After;
-        let bound = match bound {
-            Bound::Included(key) | Bound::Excluded(key) => Some(&key[..]),
-            Bound::Unbounded => None,
-        };
         let sibling = self.place.as_ref().and_then(|place| place.sibling(direction));
         self.ahead.advance(&self.tree, direction, (&self.key, sibling), bound);
         // A cursor that has come so far will read the leaves that come next. The headers are fetched first: the
@@ -426,17 +423,17 @@ impl<'p, P: Pager> Cursor<'p, P> {
         }
     }
 
-    /// Whether no key of the range lies after `fence`.
-    fn ends_at(&self, fence: &[u8]) -> bool {
-        match &self.upper {
-            Bound::Included(upper) | Bound::Excluded(upper) => fence >= &upper[..],
-            Bound::Unbounded => false,
-        }
-    }
-
     #[cold]
     fn damaged(&self) -> AccessError {
         let page = self.place.as_ref().map_or(self.tree.root, |place| place.node.id());
         PoolError::contents(page, "a record of this leaf lies outside of it").into()
+    }
+}
+
+/// The key of a bound, if there is one.
+fn key_of(bound: &Bound<Vec<u8>>) -> Option<&[u8]> {
+    match bound {
+        Bound::Included(key) | Bound::Excluded(key) => Some(key),
+        Bound::Unbounded => None,
     }
 }
