@@ -1,10 +1,8 @@
 //! Writing a value to an extent of its own.
 
 use super::{BlobReference, CHUNK_BYTES, chunks, pages, trailer_at};
-use crate::{
-    AccessError, MAX_VALUE_BYTES,
-    gateway::{Append, new_blob, stream_blob},
-};
+use crate::gateway::{Append, new_blob, stream_blob};
+use crate::{AccessError, MAX_VALUE_BYTES};
 use std::io::Read;
 use vellum_base::{HEADER_BYTES, PageId, checksum};
 use vellum_pool::Pager;

@@ -1,7 +1,6 @@
 //! The bytes that a search will read, for prefetching.
 
-use super::layout::*;
-use super::view::NodeView;
+use super::{NodeView, layout::*};
 use std::ops::Range;
 use vellum_base::Bytes;
 

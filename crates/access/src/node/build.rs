@@ -1,11 +1,7 @@
 //! Building a node from others, as compaction, splits and merges do.
 
-use super::fault::{NodeError, NodeFault};
-use super::frame::Frame;
-use super::layout::*;
 use super::shape::{Shape, check_record, entry_bytes};
-use super::view::{NodeView, child_place};
-use super::write::NodeMut;
+use super::{NodeError, NodeFault, NodeMut, NodeView, frame::Frame, layout::*, view::child_place};
 use std::ops::Range;
 use vellum_base::PageId;
 

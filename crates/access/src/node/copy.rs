@@ -6,8 +6,7 @@
 //! A leaf may be copied while it changes. The copy is then a mixture, which the caller discards. Copying ends, does
 //! not panic, and stays within the page all the same.
 
-use super::layout::*;
-use super::view::NodeView;
+use super::{NodeView, layout::*};
 use std::{cell::Cell, mem, ops::Range};
 use vellum_base::Bytes;
 

@@ -1,11 +1,7 @@
 //! Changing a node in place: records are added, removed and replaced.
 
-use super::fault::{NodeError, NodeFault};
-use super::frame::Frame;
-use super::layout::*;
 use super::shape::{Shape, check_record, entry_bytes};
-use super::view::child_place;
-use super::write::NodeMut;
+use super::{NodeError, NodeFault, NodeMut, frame::Frame, layout::*, view::child_place};
 use vellum_base::PageId;
 
 impl NodeMut<'_> {

@@ -4,15 +4,10 @@
 //! bytes that the new fence takes more or less, and where the new fence lets the prefix grow, the heads are shifted
 //! and the tails cut in place.
 
-use super::build::Builder;
-use super::fault::{NodeError, NodeFault};
-use super::frame::Frame;
 use super::layout::*;
-use super::separator::shortest_separator;
 use super::shape::{Shape, check_record};
 use super::split::MOVED_MAX;
-use super::view::NodeView;
-use super::write::NodeMut;
+use super::{NodeError, NodeFault, NodeMut, NodeView, build::Builder, frame::Frame, shortest_separator};
 use vellum_base::{Bytes, PageId};
 
 /// How a leaf is to end; see [`NodeView::plan_end`].

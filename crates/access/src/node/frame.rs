@@ -1,7 +1,6 @@
 //! The frame of a node: its fences and its prefix, and the bytes that they take.
 
-use super::layout::*;
-use super::view::NodeView;
+use super::{NodeView, layout::*};
 use std::ops::Range;
 
 /// The fences of a node (absent is infinite) and its prefix.

@@ -1,9 +1,6 @@
 //! Builds an inner node from children in the order of their keys, for bulk loads.
 
-use super::build::Builder;
-use super::fault::NodeError;
-use super::frame::Frame;
-use super::layout::*;
+use super::{NodeError, build::Builder, frame::Frame, layout::*};
 use vellum_base::PageId;
 
 /// Children that will be an inner node, each with the separator after it.

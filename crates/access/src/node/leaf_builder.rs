@@ -4,12 +4,7 @@
 //! beyond it is. So records wait in a builder, which makes sure at any time that they fit into a leaf, and the leaf is
 //! written at once when it is complete.
 
-use super::build::Builder;
-use super::edit::check_new;
-use super::fault::NodeError;
-use super::frame::Frame;
-use super::layout::*;
-use super::separator::shortest_separator;
+use super::{NodeError, build::Builder, edit::check_new, frame::Frame, layout::*, shortest_separator};
 use vellum_base::PageId;
 
 /// Records that will be a leaf.

@@ -1,12 +1,8 @@
 //! Merging a node with its right neighbour.
 
-use super::build::Builder;
-use super::fault::{NodeError, NodeFault};
-use super::frame::Frame;
 use super::layout::*;
 use super::shape::Shape;
-use super::view::{NodeView, child_place};
-use super::write::NodeMut;
+use super::{NodeError, NodeFault, NodeMut, NodeView, build::Builder, frame::Frame, view::child_place};
 use vellum_base::PageId;
 
 impl NodeMut<'_> {

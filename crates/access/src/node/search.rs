@@ -5,8 +5,7 @@
 //! three comparisons at a time, which do not depend on each other and do not jump.
 //! Key bytes in the heap are touched only if the head agrees and the key goes beyond it.
 
-use super::layout::*;
-use super::view::{Find, NodeView, ValueAt};
+use super::{Find, NodeView, ValueAt, layout::*};
 use std::cmp::Ordering;
 use vellum_base::Bytes;
 

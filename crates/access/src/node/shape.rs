@@ -1,8 +1,6 @@
 //! The header of a node, checked before the node is written to.
 
-use super::fault::NodeFault;
-use super::layout::*;
-use super::view::{NodeView, Word};
+use super::{NodeFault, NodeView, layout::*, view::Word};
 
 /// The header of a node whose sizes have been checked against each other, so that free space is where it
 /// is said to be.

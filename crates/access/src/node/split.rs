@@ -1,13 +1,9 @@
 //! Splitting a full node.
 
-use super::build::Builder;
-use super::fault::{NodeError, NodeFault};
-use super::frame::Frame;
 use super::layout::*;
 use super::separator::{separator_after_run, separator_length, shortest_separator};
-use super::shape::Shape;
-use super::view::{Find, NodeView, child_place};
-use super::write::NodeMut;
+use super::view::child_place;
+use super::{Find, NodeError, NodeFault, NodeMut, NodeView, build::Builder, frame::Frame, shape::Shape};
 use std::ops::Range;
 use vellum_base::PageId;
 

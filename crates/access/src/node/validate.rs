@@ -1,9 +1,7 @@
 //! Checking every invariant of a node.
 
-use super::fault::NodeFault;
-use super::layout::*;
 use super::shape::{Shape, check_record};
-use super::view::{NodeView, child_place};
+use super::{NodeFault, NodeView, layout::*, view::child_place};
 use vellum_base::Bytes;
 
 impl<B: Bytes> NodeView<B> {

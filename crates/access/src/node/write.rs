@@ -1,10 +1,6 @@
 //! Writing to a node: a page, bytes at a place in it, its frame and its hints. Nothing here finds room.
 
-use super::fault::NodeFault;
-use super::frame::Frame;
-use super::layout::*;
-use super::shape::Shape;
-use super::view::{NodeView, child_place};
+use super::{NodeFault, NodeView, frame::Frame, layout::*, shape::Shape, view::child_place};
 use vellum_base::{Bytes, HEADER_BYTES, PageId};
 
 /// A node to change, under an exclusive latch.

@@ -1,18 +1,10 @@
 //! Walks of a whole tree: its size, and whether it is sound.
 
-use crate::tree::{
-    Tree,
-    descend::{
-        NOT_ITS_FENCES, Towards,
-        step::{Approach, Descent},
-    },
-    read::record::{StoredValue, value_in},
-};
-use crate::{
-    AccessError,
-    blob::{BlobCheck, BlobReference},
-    node::NodeView,
-};
+use crate::blob::{BlobCheck, BlobReference};
+use crate::tree::Tree;
+use crate::tree::descend::{Approach, Descent, NOT_ITS_FENCES, Towards};
+use crate::tree::read::record::{StoredValue, value_in};
+use crate::{AccessError, node::NodeView};
 use vellum_base::{Extent, PAGE_SIZE, PageHeader, PageId, PageKind};
 use vellum_pool::{OptimisticPage, Pager, PoolError, SharedPage};
 use vellum_vm::AlignedBuffer;

@@ -26,23 +26,17 @@ mod check;
 mod descend;
 mod read;
 
-pub use batch::{
-    Batch,
-    task::{Answer, Task},
-};
+pub use batch::Batch;
+pub use batch::task::{Answer, Task};
 pub use bulk::BulkLoad;
 pub use change::write::Written;
 pub use check::{TreeReport, TreeShape};
-pub use read::{
-    blob_reader::BlobReader,
-    cursor::{Cursor, Entry},
-};
+pub use read::blob_reader::BlobReader;
+pub use read::cursor::{Cursor, Entry};
 
-use crate::{
-    AccessError,
-    gateway::{AtomicChange, Fresh},
-    node::{MAX_KEY_BYTES, NodeMut},
-};
+use crate::AccessError;
+use crate::gateway::{AtomicChange, Fresh};
+use crate::node::{MAX_KEY_BYTES, NodeMut};
 use vellum_base::PageId;
 use vellum_pool::{AppendHints, Pager, PoolError};
 

@@ -1,13 +1,9 @@
 //! Operations that run side by side: see [`descend::group`](crate::tree::descend::group).
 
-use super::{
-    Batch,
-    task::{Answer, Blocking, Performed, Task},
-};
-use crate::{
-    AccessError,
-    tree::{Tree, descend::group::GROUP_SIZE, read::record},
-};
+use super::Batch;
+use super::task::{Answer, Blocking, Performed, Task};
+use crate::AccessError;
+use crate::tree::{Tree, descend::group::GROUP_SIZE, read::record};
 use std::ops::Range;
 use vellum_pool::Pager;
 

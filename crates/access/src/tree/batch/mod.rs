@@ -20,10 +20,8 @@ mod multi_modify;
 mod operation;
 pub(super) mod task;
 
-use crate::{
-    AccessError,
-    tree::{Tree, check_key, descend::group::GROUP_SIZE},
-};
+use crate::AccessError;
+use crate::tree::{Tree, check_key, descend::group::GROUP_SIZE};
 use operation::{Operation, State, StepResults};
 use std::collections::VecDeque;
 use task::{Answer, Outcome, Performed, Task};

@@ -1,10 +1,9 @@
 //! Changing values of many keys where they lie.
 
 use super::{Batch, task::Task};
-use crate::{
-    AccessError,
-    tree::{Tree, change::modify::ChangedLeaf, descend::group::GROUP_SIZE, read::record::RecordLocation},
-};
+use crate::AccessError;
+use crate::tree::descend::group::GROUP_SIZE;
+use crate::tree::{Tree, change::modify::ChangedLeaf, read::record::RecordLocation};
 use vellum_pool::{Navigation, OptimisticPage, Pager};
 
 /// How much of a value that will be changed is fetched, in bytes. A change of a long value seldom touches all of it.

@@ -4,15 +4,8 @@
 //! at the end, and holds no latch when it returns.
 
 use super::task::{Answer, Blocking, Outcome, Performed, Task};
-use crate::{
-    AccessError,
-    node::ValueAt,
-    tree::{
-        Tree, check_key,
-        descend::{amac::DescentState, step::Fetch},
-        read::record,
-    },
-};
+use crate::tree::{Tree, check_key, descend::Fetch, descend::amac::DescentState, read::record};
+use crate::{AccessError, node::ValueAt};
 use vellum_pool::{Interrupt, Pager};
 
 /// How often an operation that must not wait begins anew.
@@ -32,17 +25,17 @@ pub(super) enum State<'p, P: Pager + 'p> {
 
 impl<P: Pager> State<'_, P> {
     /// The beginning.
-    pub(super) const START: Self = Self::Descending(DescentState::Start);
+    pub const START: Self = Self::Descending(DescentState::Start);
 }
 
 /// One operation.
 pub(super) struct Operation<'p, P: Pager + 'p, K, V> {
-    pub(super) tree: Tree<'p, P>,
+    pub tree: Tree<'p, P>,
     /// `None` if this place is free.
-    pub(super) request: Option<(K, Task<V>)>,
-    pub(super) tag: u64,
-    pub(super) state: State<'p, P>,
-    pub(super) misses: u32,
+    pub request: Option<(K, Task<V>)>,
+    pub tag: u64,
+    pub state: State<'p, P>,
+    pub misses: u32,
 }
 
 /// The results of steps, of all operations together.
@@ -50,9 +43,9 @@ pub(super) struct Operation<'p, P: Pager + 'p, K, V> {
 pub(super) struct StepResults {
     /// The bytes that the operations will read in their next steps. All fetches are issued together after a round of
     /// steps: see [`descend::group`](crate::tree::descend::group) on why.
-    pub(super) fetches: Vec<Fetch>,
+    pub fetches: Vec<Fetch>,
     /// Values that have been read, one after the other.
-    pub(super) values: Vec<u8>,
+    pub values: Vec<u8>,
 }
 
 impl<P: Pager> Tree<'_, P> {
@@ -91,11 +84,7 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Operation<'p, P, K, V> {
     /// Takes the next step, and adds to `results` what the one after that will read; `None` if more steps are to come.
     /// After a miss the caller repeats the step; after a conflict it starts anew.
     #[inline]
-    pub(super) fn step(
-        &mut self,
-        pager: &'p P,
-        results: &mut StepResults,
-    ) -> Result<Option<Performed>, Interrupt> {
+    pub fn step(&mut self, pager: &'p P, results: &mut StepResults) -> Result<Option<Performed>, Interrupt> {
         let Some((key, task)) = &self.request else { return Ok(None) };
         let (key, task) = (key.as_ref(), task.by_ref());
         let (leaf, found) = match &mut self.state {

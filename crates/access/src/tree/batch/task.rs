@@ -1,14 +1,8 @@
 //! What is to be done with a key, and the one place where it is done, for all drivers.
 
-use crate::{
-    AccessError, Written,
-    node::ValueAt,
-    tree::{
-        Tree,
-        change::write::Mode,
-        read::record::{self, Part},
-    },
-};
+use crate::tree::read::record::{self, Part};
+use crate::tree::{Tree, Written, change::write::Mode};
+use crate::{AccessError, node::ValueAt};
 use vellum_pool::{Interrupt, Pager};
 
 /// What to do with a key.

@@ -8,14 +8,11 @@
 //! load until [`BulkLoad::finish`] latches the root's page, makes sure that the tree still is empty, and puts the new
 //! root's contents there. A load that ends in any other way frees what it wrote.
 
+use crate::blob::write_blob;
+use crate::error::{AccessError, damaged};
+use crate::gateway::{AtomicChange, Latched, NodeImage, NodeStream, PageChange, not_a_node};
+use crate::node::{InnerBuilder, LeafBuilder, NODE_BYTES, NodeView, ValueKind};
 use crate::tree::{Tree, change::write::is_inline, check_key};
-use crate::{
-    AccessError,
-    blob::write_blob,
-    error::damaged,
-    gateway::{AtomicChange, Latched, NodeImage, NodeStream, PageChange, not_a_node},
-    node::{InnerBuilder, LeafBuilder, NODE_BYTES, NodeView, ValueKind},
-};
 use std::io::Read;
 use vellum_base::PageId;
 use vellum_pool::{Interrupt, OptimisticPage, Pager, PoolError};

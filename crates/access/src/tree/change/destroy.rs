@@ -1,9 +1,7 @@
 //! Freeing a whole tree.
 
-use crate::tree::{
-    Tree,
-    read::record::{StoredValue, value_in},
-};
+use crate::tree::Tree;
+use crate::tree::read::record::{StoredValue, value_in};
 use crate::{AccessError, gateway::discard, node::NodeView};
 use vellum_base::{Extent, PageId};
 use vellum_pool::{Pager, PoolError};

@@ -3,16 +3,11 @@
 //! A node is sparse if its records take less than two fifths of the bytes that its fences leave them. It is merged with
 //! a neighbour if both fit into one page. If they do not, that is no error, it only costs space.
 
-use crate::tree::{
-    Tree,
-    descend::{Place, Towards, step::Approach},
-};
-use crate::{
-    AccessError,
-    error::damaged,
-    gateway::{AtomicChange, Doomed, Latched, NodeImage, PageChange, Recording},
-    node::{NODE_BYTES, NodeView},
-};
+use crate::error::{AccessError, damaged};
+use crate::gateway::{AtomicChange, Doomed, Latched, NodeImage, PageChange, Recording};
+use crate::node::{NODE_BYTES, NodeView};
+use crate::tree::Tree;
+use crate::tree::descend::{Approach, Place, Towards};
 use vellum_base::Bytes;
 use vellum_pool::{Interrupt, OptimisticPage, Pager};
 

@@ -1,18 +1,10 @@
 //! Changing a value where it lies.
 
-use crate::tree::{
-    Tree, Written,
-    change::write::Mode,
-    check_key,
-    read::record::{Part, Record, RecordLocation, find, read, read_value},
-};
-use crate::{
-    AccessError,
-    blob::write_blob,
-    error::damaged,
-    gateway::{AtomicChange, Latched},
-    node::ValueKind,
-};
+use crate::error::{AccessError, damaged};
+use crate::gateway::{AtomicChange, Latched};
+use crate::tree::read::record::{Part, Record, RecordLocation, find, read, read_value};
+use crate::tree::{Tree, Written, change::write::Mode, check_key};
+use crate::{blob::write_blob, node::ValueKind};
 use vellum_base::PageId;
 use vellum_pool::{Interrupt, OptimisticPage, Pager};
 

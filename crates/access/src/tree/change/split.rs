@@ -1,15 +1,10 @@
 //! Splitting full nodes.
 
-use crate::tree::{
-    Tree,
-    descend::{Place, Towards, step::Approach},
-};
-use crate::{
-    AccessError,
-    error::damaged,
-    gateway::{AtomicChange, Fresh, Latched, PageChange, Recording},
-    node::{End, Find, NODE_BYTES, NodeFault, NodeMut, NodeView, Split},
-};
+use crate::error::{AccessError, damaged};
+use crate::gateway::{AtomicChange, Fresh, Latched, PageChange, Recording};
+use crate::node::{End, Find, NODE_BYTES, NodeFault, NodeMut, NodeView, Split};
+use crate::tree::Tree;
+use crate::tree::descend::{Approach, Place, Towards};
 use vellum_pool::{Interrupt, OptimisticPage, Pager};
 
 impl<'p, P: Pager> Tree<'p, P> {

@@ -1,18 +1,11 @@
 //! Changing a tree: the leaf is found without latches, and latched at the end.
 
-use crate::tree::{
-    Tree,
-    change::merge::is_sparse,
-    check_key,
-    read::record::{RecordLocation, StoredValue, value_in},
-};
-use crate::{
-    AccessError, MAX_VALUE_BYTES,
-    blob::{BlobReference, write_blob},
-    error::damaged,
-    gateway::{AtomicChange, Latched, PageChange, ValueImage, discard},
-    node::{MAX_INLINE_RECORD_BYTES, MAX_INLINE_VALUE_BYTES, NodeError, NodeView, ValueKind},
-};
+use crate::blob::{BlobReference, write_blob};
+use crate::error::{AccessError, MAX_VALUE_BYTES, damaged};
+use crate::gateway::{AtomicChange, Latched, PageChange, ValueImage, discard};
+use crate::node::{MAX_INLINE_RECORD_BYTES, MAX_INLINE_VALUE_BYTES, NodeError, NodeView, ValueKind};
+use crate::tree::read::record::{RecordLocation, StoredValue, value_in};
+use crate::tree::{Tree, change::merge::is_sparse, check_key};
 use std::io::Read;
 use vellum_base::PageId;
 use vellum_pool::{Interrupt, OptimisticPage, Pager, PoolError};

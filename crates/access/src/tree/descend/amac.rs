@@ -5,10 +5,7 @@
 //! parent when the page is there. A step touches only what an earlier one has had fetched into the processor's cache,
 //! and tells what the next one will touch; the owner of the queue begins all fetches of a round together.
 
-use super::{
-    Towards,
-    step::{Approach, Descent, Fetch},
-};
+use super::{Approach, Descent, Fetch, Towards};
 use vellum_base::PageId;
 use vellum_pool::{Interrupt, Pager};
 
@@ -26,7 +23,7 @@ impl<'p, P: Pager + 'p> DescentState<'p, P> {
     /// Takes the next step towards `key`, and adds to `fetches` what the one after that will read. Gives the leaf once
     /// it is reached, at every call. After a miss the caller repeats the step; after a conflict it starts anew.
     #[inline]
-    pub(in crate::tree) fn advance(
+    pub fn advance(
         &mut self,
         pager: &'p P,
         root: PageId,

@@ -2,16 +2,10 @@
 //!
 //! [`Navigation::run`]: vellum_pool::Navigation::run
 
-use super::{
-    NOT_ITS_FENCES, Place, Towards, leads_on,
-    step::{Approach, Descent, check_node},
-};
-use crate::{
-    AccessError,
-    error::damaged,
-    node::{NODE_BYTES, NodeView},
-    tree::Tree,
-};
+use super::{Approach, Descent, NOT_ITS_FENCES, Place, Towards, leads_on, step::check_node};
+use crate::error::{AccessError, damaged};
+use crate::node::{NODE_BYTES, NodeView};
+use crate::tree::Tree;
 use vellum_base::Bytes;
 use vellum_pool::{Interrupt, OptimisticPage, Pager, PoolError};
 

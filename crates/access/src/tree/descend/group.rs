@@ -8,10 +8,7 @@
 //! The fetches of a level are issued one right after the other, so that their address translations overlap: an
 //! instruction that waits for a translation keeps instructions far after it from beginning.
 
-use super::{
-    Towards,
-    step::{Approach, Descent},
-};
+use super::{Approach, Descent, Towards};
 use crate::tree::{Tree, check_key};
 use vellum_pool::Pager;
 

@@ -8,29 +8,31 @@
 pub(in crate::tree) mod amac;
 mod blocking;
 pub(in crate::tree) mod group;
-pub(in crate::tree) mod step;
+mod step;
 
 use crate::node::NodeView;
 use vellum_base::PageId;
 use vellum_pool::{OptimisticPage, Pager};
 
+pub(in crate::tree) use step::{Approach, Descent, Fetch};
+
 /// A node, and where its parent refers to it.
 pub(in crate::tree) struct Place<'p, P: Pager + 'p> {
     /// The parent and the place of the child's id in it; none for the root.
-    pub(in crate::tree) parent: Option<(P::Optimistic<'p>, usize)>,
-    pub(in crate::tree) node: P::Optimistic<'p>,
+    pub parent: Option<(P::Optimistic<'p>, usize)>,
+    pub node: P::Optimistic<'p>,
 }
 
 impl<'p, P: Pager + 'p> Place<'p, P> {
     /// The parent, and the place in it that refers to the neighbour of this node, if they have the same parent. Has no
     /// meaning unless the parent is validated.
-    pub(in crate::tree) fn sibling(&self, direction: Direction) -> Option<(P::Optimistic<'p>, usize)> {
+    pub fn sibling(&self, direction: Direction) -> Option<(P::Optimistic<'p>, usize)> {
         self.sibling_at(direction, 1)
     }
 
     /// The page of the node `distance` nodes further in this direction, if they have the same parent. A guess, unless
     /// the parent is validated.
-    pub(in crate::tree) fn neighbour(&self, direction: Direction, distance: usize) -> Option<PageId> {
+    pub fn neighbour(&self, direction: Direction, distance: usize) -> Option<PageId> {
         let (parent, place) = self.sibling_at(direction, distance)?;
         Some(NodeView::new(parent.bytes()).child_at(place))
     }

@@ -26,23 +26,23 @@ pub(in crate::tree) enum Approach {
 /// Bytes of a page that will be read soon.
 #[derive(Clone, Copy)]
 pub(in crate::tree) struct Fetch {
-    pub(in crate::tree) page: PageId,
-    pub(in crate::tree) at: usize,
-    pub(in crate::tree) bytes: usize,
+    pub page: PageId,
+    pub at: usize,
+    pub bytes: usize,
 }
 
 impl Fetch {
     #[inline]
-    pub(in crate::tree) fn begin<P: Pager>(self, pager: &P) {
+    pub fn begin<P: Pager>(self, pager: &P) {
         pager.prefetch(self.page, self.at, self.bytes);
     }
 }
 
 /// An operation on its way down: the node that it has reached, and the place of the reference that it will follow.
 pub(in crate::tree) struct Descent<'p, P: Pager + 'p> {
-    pub(in crate::tree) node: P::Optimistic<'p>,
-    pub(in crate::tree) level: u8,
-    pub(in crate::tree) place: usize,
+    pub node: P::Optimistic<'p>,
+    pub level: u8,
+    pub place: usize,
 }
 
 impl<'p, P: Pager + 'p> Clone for Descent<'p, P> {
@@ -56,7 +56,7 @@ impl<'p, P: Pager + 'p> Copy for Descent<'p, P> {}
 impl<'p, P: Pager + 'p> Descent<'p, P> {
     /// Begins at the root.
     #[inline(always)]
-    pub(in crate::tree) fn begin(pager: &'p P, root: PageId) -> Result<Self, Interrupt> {
+    pub fn begin(pager: &'p P, root: PageId) -> Result<Self, Interrupt> {
         let node = pager.root(root)?;
         let level = NodeView::new(node.bytes()).level();
         check_node(&node, level, None)?;
@@ -65,7 +65,7 @@ impl<'p, P: Pager + 'p> Descent<'p, P> {
 
     /// The first half of a step: chooses the child. Only for inner nodes.
     #[inline(always)]
-    pub(in crate::tree) fn choose(&mut self, towards: Towards<'_>) {
+    pub fn choose(&mut self, towards: Towards<'_>) {
         let view = NodeView::new(self.node.bytes());
         self.place = match towards {
             Towards::Key(key) => view.child_for(key),
@@ -82,7 +82,7 @@ impl<'p, P: Pager + 'p> Descent<'p, P> {
     // The new level is no part of a result: a byte in one arm of a `Result` makes the compiler move the others in
     // bytes too, and the processor stalls when it reads the whole of what was stored so.
     #[inline(always)]
-    pub(in crate::tree) fn follow(&mut self, pager: &'p P, approach: Approach) -> Result<(), Interrupt> {
+    pub fn follow(&mut self, pager: &'p P, approach: Approach) -> Result<(), Interrupt> {
         let child = match approach {
             Approach::Direct => pager.child(&self.node, self.place)?,
             Approach::Fetched => pager.child_fetched(&self.node, self.place)?,
@@ -97,26 +97,21 @@ impl<'p, P: Pager + 'p> Descent<'p, P> {
 
     /// A whole step: [`choose`](Self::choose), then [`follow`](Self::follow).
     #[inline(always)]
-    pub(in crate::tree) fn step(
-        &mut self,
-        pager: &'p P,
-        towards: Towards<'_>,
-        approach: Approach,
-    ) -> Result<(), Interrupt> {
+    pub fn step(&mut self, pager: &'p P, towards: Towards<'_>, approach: Approach) -> Result<(), Interrupt> {
         self.choose(towards);
         self.follow(pager, approach)
     }
 
     /// The bytes that are read first of the chosen child: its header and its hints.
     #[inline(always)]
-    pub(in crate::tree) fn child_header(&self) -> Fetch {
+    pub fn child_header(&self) -> Fetch {
         let page = NodeView::new(self.node.bytes()).child_at(self.place);
         Fetch { page, at: 0, bytes: NodeView::<&[u8]>::GUIDE_BYTES }
     }
 
     /// The slots that a search of the node will read.
     #[inline(always)]
-    pub(in crate::tree) fn slots_for(&self, key: &[u8]) -> Fetch {
+    pub fn slots_for(&self, key: &[u8]) -> Fetch {
         let (at, bytes) = NodeView::new(self.node.bytes()).search_range(key);
         Fetch { page: self.node.id(), at, bytes }
     }

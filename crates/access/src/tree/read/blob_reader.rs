@@ -1,11 +1,8 @@
 //! Reading a value in parts, checked, without bringing all of it into memory.
 
-use crate::{
-    AccessError,
-    blob::{BlobReference, CHUNK_BYTES, chunks, trailer_at},
-    error::damaged,
-    tree::Tree,
-};
+use crate::blob::{BlobReference, CHUNK_BYTES, chunks, trailer_at};
+use crate::error::{AccessError, damaged};
+use crate::tree::Tree;
 use vellum_base::{HEADER_BYTES, PAGE_SIZE, checksum};
 use vellum_pool::{Interrupt, Pager};
 use vellum_vm::AlignedBuffer;

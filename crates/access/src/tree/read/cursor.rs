@@ -9,19 +9,12 @@
 //! the tree, to the leaf beyond the fence. It holds no latch between two calls. The records of a group belong to one
 //! moment, those of different groups to different ones.
 
-use crate::tree::{
-    Tree, check_key,
-    descend::{Direction, NOT_ITS_FENCES, Place, Towards, leads_on, step::Approach},
-    read::{
-        read_ahead::ReadAhead,
-        record::{StoredValue, copy_records, value_in},
-    },
-};
-use crate::{
-    AccessError,
-    node::{LeafCopy, NodeView},
-    value::{Held, Value},
-};
+use crate::AccessError;
+use crate::node::{LeafCopy, NodeView};
+use crate::tree::descend::{Approach, Direction, NOT_ITS_FENCES, Place, Towards, leads_on};
+use crate::tree::read::record::{StoredValue, copy_records, value_in};
+use crate::tree::{Tree, check_key, read::read_ahead::ReadAhead};
+use crate::value::{Held, Value};
 use std::ops::Bound;
 use vellum_pool::{Interrupt, OptimisticPage, Pager, PoolError};
 

@@ -1,15 +1,10 @@
 //! Lookups of one key.
 
-use super::{
-    blob_reader::BlobReader,
-    record::{Part, Record, find, find_and_read, read_length, read_value, share_blob},
-};
-use crate::{
-    AccessError,
-    blob::BlobReference,
-    tree::{Tree, check_key},
-    value::{Held, Value},
-};
+use super::blob_reader::BlobReader;
+use super::record::{Part, Record, find, find_and_read, read_length, read_value, share_blob};
+use crate::tree::{Tree, check_key};
+use crate::value::{Held, Value};
+use crate::{AccessError, blob::BlobReference};
 use std::ops::Range;
 use vellum_pool::{Interrupt, Pager};
 

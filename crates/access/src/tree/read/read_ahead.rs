@@ -14,10 +14,8 @@
 //! the pages that it has passed before it reads more.
 
 use crate::node::{NODE_BYTES, NodeView};
-use crate::tree::{
-    Tree,
-    descend::{Direction, Towards, step::Approach},
-};
+use crate::tree::Tree;
+use crate::tree::descend::{Approach, Direction, Towards};
 use std::{cmp::Ordering, collections::VecDeque};
 use vellum_base::{Bytes, PageId};
 use vellum_pool::{FinishedRead, Misses, OptimisticPage, Pager};
@@ -58,7 +56,7 @@ pub(in crate::tree) struct ReadAhead<'p, P: Pager + 'p> {
 }
 
 impl<'p, P: Pager> ReadAhead<'p, P> {
-    pub(in crate::tree) fn new() -> Self {
+    pub fn new() -> Self {
         Self {
             reads: None,
             direction: Direction::Forward,
@@ -76,7 +74,7 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
     }
 
     /// Begins anew for a cursor that was moved or turned round.
-    pub(in crate::tree) fn reset(&mut self, direction: Direction) {
+    pub fn reset(&mut self, direction: Direction) {
         self.direction = direction;
         self.crossed = 0;
         self.window = 0;
@@ -88,13 +86,13 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
     }
 
     /// Whether the cursor counts as a scan.
-    pub(in crate::tree) fn is_scan(&self) -> bool {
+    pub fn is_scan(&self) -> bool {
         self.crossed >= SCAN_LEAVES
     }
 
     /// Reads ahead for a cursor that is about to go to the leaf beyond `fence`, to which the node above refers at
     /// `sibling` if that is known. The cursor's range ends at `bound`.
-    pub(in crate::tree) fn advance(
+    pub fn advance(
         &mut self,
         tree: &Tree<'p, P>,
         direction: Direction,

@@ -5,12 +5,9 @@
 //! into the processor's cache. Then it *reads* the record: copies these bytes and validates the leaf. Before that, what
 //! it found has no meaning.
 
-use crate::{
-    blob::BlobReference,
-    error::damaged,
-    node::{Find, LeafCopy, NodeView, ValueAt, ValueKind},
-    tree::descend::{Direction, step::Fetch},
-};
+use crate::node::{Find, LeafCopy, NodeView, ValueAt, ValueKind};
+use crate::tree::descend::{Direction, Fetch};
+use crate::{blob::BlobReference, error::damaged};
 use std::ops::Range;
 use vellum_base::{Bytes, HEADER_BYTES};
 use vellum_pool::{Interrupt, OptimisticPage, Pager, SharedPage};
@@ -18,13 +15,13 @@ use vellum_pool::{Interrupt, OptimisticPage, Pager, SharedPage};
 /// A range of bytes of a value, which may go beyond its end.
 #[derive(Clone, Copy)]
 pub(in crate::tree) struct Part {
-    pub(in crate::tree) offset: usize,
-    pub(in crate::tree) length: usize,
+    pub offset: usize,
+    pub length: usize,
 }
 
 impl Part {
-    pub(in crate::tree) const ALL: Self = Self { offset: 0, length: usize::MAX };
-    pub(in crate::tree) const NONE: Self = Self { offset: 0, length: 0 };
+    pub const ALL: Self = Self { offset: 0, length: usize::MAX };
+    pub const NONE: Self = Self { offset: 0, length: 0 };
 
     /// The part of a value of `bytes` bytes.
     #[inline]
@@ -209,24 +206,24 @@ pub(in crate::tree) fn copy_records<O: OptimisticPage>(
 /// A record of a leaf, or the place for it, for an operation that will change it. Valid while the leaf does not change.
 #[derive(Clone, Copy)]
 pub(in crate::tree) struct RecordLocation<O> {
-    pub(in crate::tree) leaf: O,
+    pub leaf: O,
     /// The slot of the record or, if it is absent, the slot before which it would be.
-    pub(in crate::tree) index: usize,
-    pub(in crate::tree) found: bool,
+    pub index: usize,
+    pub found: bool,
 }
 
 impl<O: OptimisticPage> RecordLocation<O> {
     /// Where `key` is in a leaf that covers it. Has no meaning before the leaf is validated or latched, which fails if
     /// the leaf has changed.
     #[inline(always)]
-    pub(in crate::tree) fn of(leaf: O, key: &[u8]) -> Self {
+    pub fn of(leaf: O, key: &[u8]) -> Self {
         let Find { index, found } = NodeView::new(leaf.bytes()).find(key);
         Self { leaf, index, found }
     }
 
     /// The value of the record, or its first bytes. Has a meaning only if the record was found.
     #[inline(always)]
-    pub(in crate::tree) fn value(&self, bytes_max: usize) -> Fetch {
+    pub fn value(&self, bytes_max: usize) -> Fetch {
         let ValueAt { at, length, .. } = NodeView::new(self.leaf.bytes()).value_location(self.index);
         Fetch { page: self.leaf.id(), at, bytes: length.min(bytes_max) }
     }
