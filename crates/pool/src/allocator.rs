@@ -22,9 +22,9 @@ use vellum_base::{Extent, Lsn, PageHeader, PageId, PageKind};
 /// What becomes of memory that a newly allocated page still has from its last life.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Memory {
-    /// That of a single page is used again: the caller has reserved memory and wants zeroes in it.
+    /// The memory of a single page is used again: the caller has reserved memory and wants zeroes in it.
     Keep,
-    /// It is released: the extent is not brought into memory now.
+    /// The memory is released: the extent is not brought into memory now.
     Drop,
 }
 

@@ -138,7 +138,7 @@ pub enum PoolError {
     FormatTooNew {
         /// Which file.
         path: PathBuf,
-        /// Its version.
+        /// The file's version.
         found: u32,
         /// The latest that is understood.
         supported: u32,
@@ -170,7 +170,7 @@ pub enum PoolError {
     Truncated {
         /// Which file.
         path: PathBuf,
-        /// Its size.
+        /// The file's size.
         found: u64,
         /// The size that its superblock tells.
         expected: u64,
@@ -251,7 +251,7 @@ pub enum Interrupt {
     Conflict(PageId),
     /// The extent is not in memory.
     Miss(Miss),
-    /// It cannot be done.
+    /// The operation cannot be done.
     Fatal(Box<PoolError>),
 }
 

@@ -38,7 +38,7 @@ impl<'p> OptimisticGuard<'p> {
     /// Begins to read `page`, if it lies within the capacity and can be read as it is: neither evicted nor
     /// latched exclusively, and not marked by the clock.
     ///
-    /// That is nearly always so, and every operation asks it at every level. A caller that is refused finds out why by
+    /// A page nearly always can, and every operation asks at every level. A caller that is refused finds out why by
     /// [`begin`](Self::begin).
     #[inline(always)]
     pub(crate) fn look(allocator: &'p Allocator, page: PageId) -> Option<Self> {
@@ -307,7 +307,8 @@ impl Drop for ExclusiveGuard<'_> {
 
 /// An extent that was just allocated: zeroes behind a fresh header, latched exclusively.
 ///
-/// It is freed again when dropped, unless [`keep`](Self::keep) says that something will refer to it.
+/// The extent is freed again when the guard is dropped, unless [`keep`](Self::keep) says that something will refer to
+/// it.
 #[must_use = "the extent is freed again at once"]
 pub struct AllocatedGuard<'p> {
     guard: ManuallyDrop<ExclusiveGuard<'p>>,

@@ -118,7 +118,7 @@ impl PageTable {
     /// The state of a page that is known to lie within the capacity.
     ///
     /// # Safety
-    /// It does.
+    /// The page lies within the capacity.
     #[inline]
     pub(crate) unsafe fn state_within(&self, page: PageId) -> &PageState {
         debug_assert!(page.0 < self.capacity_pages);

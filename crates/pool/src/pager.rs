@@ -277,7 +277,7 @@ pub trait Navigation: Send + Sync {
     #[inline]
     fn prefetch(&self, _page: PageId, _at: usize, _bytes: usize) {}
 
-    /// Latches shared an extent to which `parent`, just read, refers; the parent is validated after it.
+    /// Takes a shared latch on an extent to which `parent`, just read, refers, and then validates the parent.
     ///
     /// # Errors
     /// The interrupts of the restart protocol.
@@ -287,7 +287,7 @@ pub trait Navigation: Send + Sync {
         extent: Extent,
     ) -> Result<Self::Shared<'p>, Interrupt>;
 
-    /// Latches shared an extent that the caller knows to exist, waiting if need be.
+    /// Takes a shared latch on an extent that the caller knows to exist, waiting if need be.
     ///
     /// # Errors
     /// If it cannot be read in.

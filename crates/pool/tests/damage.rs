@@ -74,7 +74,7 @@ fn a_flipped_bit_on_any_page_is_named() {
                         assert!(is_hit && named == *extent, "{named} is said to be damaged: {fault}");
                         assert!(matches!(fault, HeaderFault::Checksum { .. }));
                         hit += 1;
-                        // It does not become right by asking again, nor for others.
+                        // A second attempt fails too, and so does one by another way.
                         assert!(pool.exclusive(*extent).is_err());
                         assert!(pool.run(|| pool.root(extent.head)).is_err());
                     }

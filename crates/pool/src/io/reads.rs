@@ -23,7 +23,7 @@ struct Reading {
 }
 
 impl Reading {
-    /// Whether it holds the latch of this page.
+    /// Whether the request holds the latch of this page.
     fn holds(self, page: PageId) -> bool {
         let latched_end = if self.is_ahead { self.span.end() } else { PageId(self.span.head.0 + 1) };
         (self.span.head..latched_end).contains(&page)

@@ -17,10 +17,10 @@ use crate::{allocator::Allocator, statistics::Counter};
 use std::time::{Duration, Instant};
 use vellum_vm::{Collapse, cpu_time_of_others};
 
-/// How long it must have been quiet before the first run is collapsed.
+/// How long the pool must have been quiet before the first run is collapsed.
 const QUIET: Duration = Duration::from_millis(500);
-/// It is quiet if not more pages a second are read, written, evicted and allocated, all together: 16 MiB. What happens there
-/// while a run is collapsed has to wait, and memory for new pages is fetched by the same thread.
+/// The pool is quiet if not more pages a second are read, written, evicted and allocated, all together: 16 MiB. What
+/// happens there while a run is collapsed has to wait, and memory for new pages is fetched by the same thread.
 const QUIET_PAGES: u64 = 4096;
 /// For how long runs are collapsed at a stretch while the process is idle, and for how long the thread then rests.
 const STRETCH: Duration = Duration::from_millis(50);

@@ -117,7 +117,7 @@ pub(crate) unsafe fn less_of_32(_: *const u8, _: u64) -> u32 {
 /// Copies 64 bytes.
 ///
 /// # Safety
-/// They can be read at `from` and written to `to`, and [`is_available`].
+/// The bytes can be read at `from` and written to `to`, and [`is_available`].
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline(always)]
 pub(crate) unsafe fn copy_64(from: *const u8, to: *mut u8) {

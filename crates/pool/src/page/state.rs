@@ -129,11 +129,11 @@ impl std::fmt::Debug for Word {
 /// How the version may change in a transition.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Version {
-    /// It stays, and so does the dirty bit.
+    /// The version stays, and so does the dirty bit.
     Stays,
-    /// It stays, or it grows by one and the dirty bit may change with it.
+    /// The version stays, or grows by one and the dirty bit may change with it.
     MayGrow,
-    /// It grows by one, and the page is not dirty.
+    /// The version grows by one, and the page is not dirty.
     GrowsClean,
 }
 
@@ -207,7 +207,7 @@ pub enum Want {
 }
 
 impl Want {
-    /// Whether it cannot be had while the word is this.
+    /// Whether the latch cannot be had while the state word is `word`.
     pub fn is_blocked_by(self, word: Word) -> bool {
         match self {
             Self::Read => word.is_exclusive(),

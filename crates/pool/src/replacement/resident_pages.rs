@@ -29,7 +29,7 @@ pub(crate) enum Prefaulted {
     Done,
     /// There is no room in the budget, or the file has grown beyond the window meanwhile.
     NotNow,
-    /// The system gave none.
+    /// The system gave no memory.
     Refused,
 }
 

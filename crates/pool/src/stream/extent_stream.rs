@@ -17,7 +17,7 @@ const BUFFER_BYTES: usize = 1 << 20;
 
 /// An extent that is written from its beginning to its end without going through the pool's memory.
 ///
-/// It is freed when dropped, unless [`finish`](ExtentWriter::finish) has kept it.
+/// The extent is freed when the stream is dropped, unless [`finish`](ExtentWriter::finish) has kept it.
 #[must_use = "the extent is freed again at once"]
 pub struct ExtentStream<'p> {
     allocator: &'p Allocator,

@@ -32,7 +32,7 @@ const BUFFERS: usize = 4;
 /// Writes single pages one after the other, consecutive on storage as far as there is room. Made by
 /// [`Streams::pages`](crate::Streams::pages).
 ///
-/// They are freed when this is dropped, unless [`keep`](PageWriter::keep) says that they are referred to.
+/// The pages are freed when the stream is dropped, unless [`keep`](PageWriter::keep) says that they are referred to.
 #[must_use = "the pages are freed again at once"]
 pub struct PageStream<'p> {
     allocator: &'p Allocator,
