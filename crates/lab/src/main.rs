@@ -99,6 +99,10 @@ fn execute(command: Command) -> Result<()> {
             let reporter = Reporter { json: run.json };
             device::io(&run.settings(), &io.settings(), &reporter)
         }
+        Command::Log { run, log } => {
+            let reporter = Reporter { json: run.json };
+            device::log(&run.settings(), &log.settings(), &reporter)
+        }
         Command::Manifest { dir } => {
             let directory = dir.unwrap_or_else(std::env::temp_dir);
             Reporter { json: true }.manifest(&Manifest::collect(&directory))

@@ -4,8 +4,8 @@ use super::names::{engines_with_records, key_bytes, mixes, named};
 use super::parse;
 use crate::config::{
     AnyEngineName, Choice, Distribution, EngineName, EngineSettings, EvictSettings, IoSettings, KeyKind,
-    Method, MixName, RecordEngineName, RecordSettings, ReleaseName, RunSettings, Skew, TableSettings,
-    ValueSizes, Workload, YcsbSettings,
+    LogMethod, LogSettings, Method, MixName, RecordEngineName, RecordSettings, ReleaseName, RunSettings,
+    Skew, TableSettings, ValueSizes, Workload, YcsbSettings,
 };
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
@@ -203,6 +203,31 @@ impl IoArguments {
     pub fn settings(self) -> IoSettings {
         let Self { methods, size, depth, batch, pool } = self;
         IoSettings { methods, size, depth, batch, pool }
+    }
+}
+
+/// What `lab log` has.
+#[derive(Clone, Debug, Args)]
+pub struct LogArguments {
+    /// The methods, in the order of their turns
+    #[arg(
+        long,
+        alias = "engines",
+        value_parser = named::<LogMethod>(),
+        value_delimiter = ',',
+        default_value = "log,raw"
+    )]
+    pub methods: Vec<LogMethod>,
+    /// The size of a record
+    #[arg(long, default_value = "200", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1 << 20))]
+    pub record_bytes: usize,
+}
+
+impl LogArguments {
+    /// What they ask for.
+    pub fn settings(self) -> LogSettings {
+        let Self { methods, record_bytes } = self;
+        LogSettings { methods, record_bytes }
     }
 }
 

@@ -10,8 +10,8 @@ pub use arguments::{EngineArguments, RecordArguments, RunArguments};
 
 use crate::config::Order;
 use arguments::{
-    BatchArguments, ChoiceArguments, EvictArguments, IoArguments, SettingsArguments, TableArguments,
-    YcsbArguments,
+    BatchArguments, ChoiceArguments, EvictArguments, IoArguments, LogArguments, SettingsArguments,
+    TableArguments, YcsbArguments,
 };
 use clap::{Parser, Subcommand};
 use names::named;
@@ -234,6 +234,19 @@ pub enum Command {
         /// What this run has.
         #[command(flatten)]
         io: IoArguments,
+    },
+    /// Records made durable one by one; operations are records
+    #[command(
+        after_help = "Each thread is a client that waits for its record before it writes the next.\n\n\
+                            Examples:\n  lab log --threads 1,2,64\n  lab log --methods log,buffered --record-bytes 2000"
+    )]
+    Log {
+        /// What all runs have.
+        #[command(flatten)]
+        run: RunArguments,
+        /// What this run has.
+        #[command(flatten)]
+        log: LogArguments,
     },
     /// Prints the facts about the machine that belong to every figure
     Manifest {

@@ -28,6 +28,34 @@ pub struct IoSettings {
     pub pool: u64,
 }
 
+/// What `lab log` is told.
+#[derive(Clone, Debug)]
+pub struct LogSettings {
+    /// The methods, in the order of their turns.
+    pub methods: Vec<LogMethod>,
+    /// The size of a record, in bytes.
+    pub record_bytes: usize,
+}
+
+/// How records are written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LogMethod {
+    /// The write-ahead log, synced.
+    Log,
+    /// The write-ahead log, written.
+    Buffered,
+    /// One write and one sync a record.
+    Raw,
+}
+
+impl Named for LogMethod {
+    const ALL: &'static [(Self, &'static str, &'static str)] = &[
+        (Self::Log, "log", "The write-ahead log; threads share its syncs"),
+        (Self::Buffered, "buffered", "The same, without waiting for the device"),
+        (Self::Raw, "raw", "A write of 4 KiB and a sync for each record, in a file for each thread"),
+    ];
+}
+
 /// Methods of release.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReleaseName {

@@ -8,7 +8,7 @@ mod table;
 mod workload;
 mod ycsb;
 
-pub use device::{EvictSettings, IoSettings, Method, ReleaseName};
+pub use device::{EvictSettings, IoSettings, LogMethod, LogSettings, Method, ReleaseName};
 pub use engine::{AnyEngineName, Choice, EngineName, RecordEngineName};
 pub use named::Named;
 pub use settings::{EngineSettings, RecordSettings, RunSettings};

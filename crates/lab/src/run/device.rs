@@ -1,13 +1,14 @@
-//! The runs that measure the kernel and the device instead of an engine: `lab evict` and `lab io`.
+//! The runs that measure the kernel, the device and the log instead of an engine: `lab evict`, `lab io` and `lab log`.
 
 use crate::Result;
-use crate::config::{EvictSettings, IoSettings, Method, Named, ReleaseName, RunSettings};
+use crate::config::{EvictSettings, IoSettings, LogSettings, Method, Named, ReleaseName, RunSettings};
 use crate::measure::machine::{self, Manifest, StorageBytes};
 use crate::measure::statistics::Latencies;
 use crate::report::contest::{Contest, Measured, Setup};
 use crate::report::reporter::Reporter;
 use crate::workloads::io::{PageFile, Setting};
-use crate::workloads::{Pace, Pass, evict, io};
+use crate::workloads::log::LogFiles;
+use crate::workloads::{Pace, Pass, evict, io, log};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -120,6 +121,38 @@ pub fn io(run: &RunSettings, arguments: &IoSettings, reporter: &Reporter) -> Res
         };
         Setup { tuples: pages, pool_bytes: (buffers * PAGE_SIZE) as u64, load_seconds: Some(load_seconds) }
     };
+    reporter.finish(&contest.ratios(&all), &contest.summaries(&all, setup))
+}
+
+/// Measures records that are made durable one by one.
+///
+/// # Errors
+/// Whatever the file system refuses.
+pub fn log(run: &RunSettings, arguments: &LogSettings, reporter: &Reporter) -> Result<()> {
+    let folder = run.temporary_folder()?;
+    let directory = run.dir.as_deref().unwrap_or(folder.path());
+    reporter.manifest(&Manifest::collect(directory))?;
+    reporter.object(&json!({
+        "kind": "configuration",
+        "workload": "log",
+        "record_bytes": arguments.record_bytes,
+        "latency_of": "one record, from appending it until it is durable (buffered: written)",
+    }))?;
+    let contest = Contest {
+        workload: "log",
+        names: arguments.methods.iter().map(|method| method.as_str().to_owned()).collect(),
+        threads: &run.threads,
+        rounds: run.rounds,
+    };
+    let mut gauge = Gauge::default();
+    let all = contest.run(reporter, |contestant, threads, round| {
+        let folder = tempfile::tempdir_in(directory)?;
+        let files = LogFiles::create(folder.path(), arguments.methods[contestant], threads)?;
+        gauge.measure(contestant, threads, || {
+            log::pass(&files, arguments.record_bytes, &pace(run, threads, round))
+        })
+    })?;
+    let setup = |_, _| Setup { tuples: 0, pool_bytes: 0, load_seconds: Some(0.0) };
     reporter.finish(&contest.ratios(&all), &contest.summaries(&all, setup))
 }
 

@@ -6,6 +6,7 @@ pub mod churn;
 pub mod evict;
 pub mod insert;
 pub mod io;
+pub mod log;
 pub mod lookup;
 pub mod record_workload;
 pub mod records;
