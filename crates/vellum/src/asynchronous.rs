@@ -10,7 +10,7 @@
 //! Lock order: the inbox of the driver; a future's state. Neither is held while an operation runs or a waker is called.
 
 use crate::{
-    Put, Result, Table, Task, Written,
+    Error, Put, Result, Table, Task, Written,
     driver::{Driver, lock},
     shared::{OpenTable, Order, Owed, Owned, Slot},
 };
@@ -53,7 +53,11 @@ impl<T> TableFuture<T> {
         match table.tree().try_now(&key, borrowed, |answer| Owned::from(answer)) {
             Ok(Some(answer)) => return Poll::Ready(Ok(answer)),
             Ok(None) => {}
-            Err(error) => return Poll::Ready(Err(error.into())),
+            // The driver reads what the pool has no room for.
+            Err(error) => match Error::from(error) {
+                error if error.is_about_room() => {}
+                error => return Poll::Ready(Err(error)),
+            },
         }
         let slot = Arc::new(Slot::default());
         lock(&slot.state).waker = Some(waker.clone());
@@ -156,10 +160,17 @@ fn written(answer: &Owned) -> Written {
     }
 }
 
+/// An operation of the driver's batch.
+struct UnderWay {
+    slot: Owed,
+    open: Arc<OpenTable>,
+    is_get: bool,
+}
+
 /// Runs orders of one database, and those that `more` gives in between, until all are done.
 fn run_orders(mut orders: Vec<Order>, more: &dyn Fn() -> Vec<Order>) {
     let Some(inner) = orders.first().map(|order| order.inner.clone()) else { return };
-    let mut under_way: Vec<Option<(Owed, Arc<OpenTable>)>> = Vec::new();
+    let mut under_way: Vec<Option<UnderWay>> = Vec::new();
     let mut free: Vec<usize> = Vec::new();
     let mut done: Vec<(Owed, Result<Owned>)> = Vec::new();
     let mut batch: Batch<'_, Pool, Vec<u8>, Vec<u8>> = Batch::new(&inner.pool, inner.read_depth);
@@ -171,15 +182,31 @@ fn run_orders(mut orders: Vec<Order>, more: &dyn Fn() -> Vec<Order>) {
                 under_way.len() - 1
             });
             if let Some(place) = under_way.get_mut(tag) {
-                *place = Some((slot, open));
+                *place = Some(UnderWay { slot, open, is_get: matches!(task, Task::Get) });
             }
             batch.begin(tree, key, task, tag as u64);
         }
         batch.advance(true);
-        while let Some((tag, result)) = batch.take(|tag, _, answer| (tag, answer.map(Owned::from))) {
-            if let Some((slot, _)) = under_way.get_mut(tag as usize).and_then(Option::take) {
+        while let Some((tag, result)) = batch.take(|tag, key, answer| {
+            let result = answer.map(Owned::from).map_err(Error::from);
+            (
+                tag,
+                result.map_err(|error| {
+                    if error.is_about_room() { (error, Some(key.clone())) } else { (error, None) }
+                }),
+            )
+        }) {
+            if let Some(order) = under_way.get_mut(tag as usize).and_then(Option::take) {
                 free.push(tag as usize);
-                done.push((slot, result.map_err(Into::into)));
+                let UnderWay { slot, open, is_get } = order;
+                let result = match result {
+                    // The pool has no room for the value: it is read past it.
+                    Err((_, Some(key))) if is_get => {
+                        Table::new(inner.clone(), open).read_whole(&key).map(Owned::Value)
+                    }
+                    result => result.map_err(|(error, _)| error),
+                };
+                done.push((slot, result));
             }
         }
         orders = more();

@@ -170,6 +170,19 @@ fn futures_that_are_dropped_harm_nobody() {
 }
 
 #[test]
+fn a_value_larger_than_the_pool_is_read_past_it() {
+    let (database, table) = cold(&SimulatedFile::new(3));
+    // The pool has 256 KiB.
+    let contents: Vec<u8> = (0..2_000_000u32).map(|index| (index ^ index >> 11) as u8).collect();
+    table.put_from("large", contents.len() as u64, &mut &contents[..]).unwrap();
+    let (large, small) = (table.get_async("large"), table.get_async(1000u64.to_be_bytes()));
+    assert!(block_on(large).unwrap().unwrap() == contents);
+    assert!(block_on(small).unwrap().is_some());
+    drop(table);
+    database.close().unwrap();
+}
+
+#[test]
 fn errors_reach_who_awaits() {
     let file = SimulatedFile::new(32);
     let (database, table) = cold(&file);
