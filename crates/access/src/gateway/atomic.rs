@@ -119,33 +119,6 @@ impl<'p, P: Pager + 'p, A: PageSet<'p, P>, B: PageSet<'p, P>> PageSet<'p, P> for
     }
 }
 
-/// A page whose bytes an atomic change writes.
-pub(crate) trait Target {
-    fn target_id(&self) -> PageId;
-    fn bytes_mut(&mut self) -> &mut [u8];
-}
-
-impl<'p, P: Pager> Target for Latched<'p, P> {
-    fn target_id(&self) -> PageId {
-        self.0.id()
-    }
-
-    #[inline]
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        self.0.page_mut()
-    }
-}
-
-impl<'p, P: Pager> Target for Fresh<'p, P> {
-    fn target_id(&self) -> PageId {
-        self.0.id()
-    }
-
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        self.0.page_mut()
-    }
-}
-
 /// Describes what is done to the pages of an atomic change, and does it.
 pub(crate) struct Recording<'p, P: Pager> {
     pager: &'p P,
@@ -166,16 +139,16 @@ impl<'p, P: Pager> Recording<'p, P> {
     #[inline(always)]
     pub fn apply(
         &mut self,
-        page: &mut impl Target,
+        page: &mut Latched<'p, P>,
         known: Option<usize>,
         change: &PageChange<'_>,
     ) -> Result<(), NodeError> {
         debug_assert!(!self.changed, "a change that may fail comes first");
         let start = self.record.len();
         if P::RECORDS {
-            self.describe(page.target_id(), change);
+            self.describe(page.id(), change);
         }
-        let done = change.apply(page.bytes_mut(), known);
+        let done = change.apply(page.0.page_mut(), known);
         if P::RECORDS && done.is_err() {
             self.record.truncate(start);
         }
@@ -219,7 +192,7 @@ impl<'p, P: Pager> Recording<'p, P> {
         if P::RECORDS {
             return self.patch_recorded(leaf, index, change);
         }
-        let mut node = NodeMut::new(leaf.bytes_mut());
+        let mut node = NodeMut::new(leaf.0.page_mut());
         let result = change(node.value_mut(index)?);
         self.changed = true;
         Ok(result)
@@ -252,10 +225,9 @@ impl<'p, P: Pager> Recording<'p, P> {
         page: &mut Fresh<'p, P>,
         fill: impl FnOnce(&mut [u8]) -> Result<(), NodeError>,
     ) -> Result<(), NodeError> {
-        fill(page.bytes_mut())?;
+        fill(page.0.page_mut())?;
         if P::RECORDS {
-            let id = page.target_id();
-            self.describe(id, &PageChange::Format { image: NodeImage::of(page.bytes_mut()) });
+            self.describe(page.id(), &PageChange::Format { image: NodeImage::of(page.0.page_mut()) });
         }
         Ok(())
     }
@@ -280,7 +252,7 @@ impl<'p, P: Pager> Recording<'p, P> {
         if P::RECORDS {
             self.describe(page.id(), &prepared.change);
         }
-        NodeMut::new(page.bytes_mut()).take_over(prepared.image);
+        NodeMut::new(page.0.page_mut()).take_over(prepared.image);
         self.changed = true;
     }
 
@@ -289,7 +261,7 @@ impl<'p, P: Pager> Recording<'p, P> {
         if P::RECORDS {
             self.describe(leaf.id(), &PageChange::EndAt { separator: &end.separator });
         }
-        NodeMut::new(leaf.bytes_mut()).end_at(end);
+        NodeMut::new(leaf.0.page_mut()).end_at(end);
         self.changed = true;
     }
 

@@ -369,17 +369,8 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
 
     /// Makes the operations ready that met a latched page which is not latched any more.
     fn retry_pages(&mut self) {
-        let mut kept = 0;
-        for at in 0..self.waiting.pages.len() {
-            let Some(&(index, page)) = self.waiting.pages.get(at) else { break };
-            if self.pager.is_latched(page) {
-                self.waiting.pages.swap(kept, at);
-                kept += 1;
-            } else {
-                self.ready.push_back(index);
-            }
-        }
-        self.waiting.pages.truncate(kept);
+        let released = self.waiting.pages.extract_if(.., |(_, page)| !self.pager.is_latched(*page));
+        self.ready.extend(released.map(|(index, _)| index));
     }
 
     /// An operation needs an extent that is not in memory.

@@ -224,28 +224,16 @@ impl<P: Pager> BulkLoad<'_, P> {
                 self.inner.push(InnerBuilder::new(level, self.fill_percent));
             }
             let Some(builder) = self.inner.get_mut(index) else { return Ok(()) };
-            let refused = match builder.push(child, separator) {
-                Ok(()) => return Ok(()),
-                Err(separator) => separator,
-            };
-            let (page, fence) = self.close_inner(index)?;
-            if let Some(builder) = self.inner.get_mut(index) {
-                // The builder is empty, so it has room for the refused child.
-                let pushed = builder.push(child, refused);
-                debug_assert!(pushed.is_ok(), "an empty node has room for a child");
-            }
+            let Err(refused) = builder.push(child, separator) else { return Ok(()) };
+            let empty = || PoolError::contents(self.tree.root, "a node without children");
+            let plan = builder.plan().ok_or_else(empty)?;
+            let page = self.pages.append(|page| builder.write(&plan, page))?;
+            let fence = builder.take(plan);
+            // The builder is empty, so it has room for the refused child.
+            let pushed = builder.push(child, refused);
+            debug_assert!(pushed.is_ok(), "an empty node has room for a child");
             (index, child, separator) = (index + 1, page, fence);
         }
-    }
-
-    /// Writes the node of all children gathered at level `index` + 1; gives its page, and the separator after it.
-    fn close_inner(&mut self, index: usize) -> Result<(PageId, Vec<u8>), AccessError> {
-        let root = self.tree.root;
-        let empty = || PoolError::contents(root, "a node without children");
-        let builder = self.inner.get_mut(index).ok_or_else(empty)?;
-        let plan = builder.plan().ok_or_else(empty)?;
-        let page = self.pages.append(|page| builder.write(&plan, page))?;
-        Ok((page, builder.take(plan)))
     }
 
     /// Writes the last node of each level but the highest, whose contents it returns.

@@ -120,12 +120,8 @@ impl<'p, P: Pager> Tree<'p, P> {
         mode: Mode,
     ) -> Result<Written, AccessError> {
         // So that no large value is written in vain. Whether the tree has the key is decided at the leaf.
-        let hopeless = match mode {
-            Mode::Upsert | Mode::Exchange(_) => false,
-            Mode::Insert => self.value_length(key)?.is_some(),
-            Mode::Update => self.value_length(key)?.is_none(),
-        };
-        if hopeless {
+        let depends = matches!(mode, Mode::Insert | Mode::Update);
+        if depends && self.value_length(key)?.is_some() == (mode == Mode::Insert) {
             return Ok(Written::Refused);
         }
         let reference = write_blob(self.pager, self.root, length, source)?;

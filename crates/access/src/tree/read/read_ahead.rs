@@ -196,38 +196,32 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
         loop {
             let view = NodeView::new(&self.parent[..]);
             let count = view.count();
-            let (inside, separator) = match self.direction {
-                Direction::Forward => (self.next <= count, self.next.checked_sub(1)),
-                // `next` wraps below zero.
-                Direction::Backward => (self.next <= count, Some(self.next).filter(|next| *next < count)),
-            };
-            if inside {
-                // How the separator that comes before the child, in the cursor's direction, compares with the bound.
-                let order = separator.zip(bound).map(|(index, bound)| view.compare_key(index, bound));
-                self.exhausted = match self.direction {
-                    Direction::Forward => order.is_some_and(|order| order != Ordering::Less),
-                    Direction::Backward => order == Some(Ordering::Less),
-                };
-                if self.exhausted {
-                    return None;
-                }
+            // Backwards, `next` wraps below zero.
+            if self.next <= count {
                 let page = view.child_at(view.child_place(self.next));
-                self.next = match self.direction {
-                    Direction::Forward => self.next + 1,
-                    Direction::Backward => self.next.wrapping_sub(1),
+                // How the separator that comes before the child, in the cursor's direction, compares with the bound.
+                let order = |index: usize| bound.map(|bound| view.compare_key(index, bound));
+                (self.exhausted, self.next) = match self.direction {
+                    Direction::Forward => {
+                        let order = self.next.checked_sub(1).and_then(order);
+                        (order.is_some_and(Ordering::is_ge), self.next + 1)
+                    }
+                    Direction::Backward => {
+                        let order = Some(self.next).filter(|next| *next < count).and_then(order);
+                        (order.is_some_and(Ordering::is_lt), self.next.wrapping_sub(1))
+                    }
                 };
-                return Some(page);
+                return (!self.exhausted).then_some(page);
             }
             let mut fence = Vec::new();
             let more = match self.direction {
                 Direction::Forward => view.upper_fence(&mut fence),
                 Direction::Backward => view.lower_fence(&mut fence),
             };
-            if !more {
-                self.exhausted = true;
-                return None;
+            if more {
+                self.find_parent(tree, &fence);
             }
-            self.find_parent(tree, &fence);
+            self.exhausted |= !more;
             if self.exhausted {
                 return None;
             }
