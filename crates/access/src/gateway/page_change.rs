@@ -174,14 +174,8 @@ impl<'a> PageChange<'a> {
                 Some(index) => node.insert_at(index, key, value.bytes, value.kind),
                 None => node.insert(key, value.bytes, value.kind).map(drop),
             },
-            Self::Replace { key, value, .. } => {
-                let index = slot_of(&node, key)?;
-                node.replace(index, value.bytes, value.kind)
-            }
-            Self::Remove { key, .. } => {
-                let index = slot_of(&node, key)?;
-                Ok(node.remove(index)?)
-            }
+            Self::Replace { key, value, .. } => node.replace(slot_of(&node, key)?, value.bytes, value.kind),
+            Self::Remove { key, .. } => Ok(node.remove(slot_of(&node, key)?)?),
             Self::Patch { key, offset, bytes, .. } => {
                 let index = slot_of(&node, key)?;
                 let from = node.value_mut(index)?.get_mut(offset as usize..).unwrap_or_default();
@@ -189,10 +183,7 @@ impl<'a> PageChange<'a> {
                 Ok(())
             }
             Self::InsertSeparator { separator, right } => node.insert_separator(separator, right).map(drop),
-            Self::RemoveSeparator { separator } => {
-                let index = slot_of(&node, separator)?;
-                Ok(node.remove_separator(index)?)
-            }
+            Self::RemoveSeparator { separator } => Ok(node.remove_separator(slot_of(&node, separator)?)?),
             Self::EndAt { separator } => {
                 let end = node.view().planned_end(separator)?;
                 node.end_at(&end);

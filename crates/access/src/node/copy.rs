@@ -66,8 +66,7 @@ impl LeafCopy {
 
     /// Copies header and fences of a leaf, and none of its records.
     pub fn begin<B: Bytes>(&mut self, leaf: NodeView<B>) {
-        self.take_spare();
-        self.bytes.resize(NODE_BYTES, 0);
+        self.take_page();
         self.copy_bytes(leaf, WORD_AT..HINTS_AT);
         // Where the fences are is read from the copy, which does not change any more.
         let view = self.view();
@@ -79,8 +78,7 @@ impl LeafCopy {
 
     /// Copies all of a leaf.
     pub fn copy_all<B: Bytes>(&mut self, leaf: NodeView<B>) {
-        self.take_spare();
-        self.bytes.resize(NODE_BYTES, 0);
+        self.take_page();
         // Not what is free between slots and heap: it would be read from memory for nothing.
         let [slots, heap] = leaf.bytes_in_use();
         self.copy_bytes(leaf, WORD_AT..slots.end);
@@ -148,10 +146,11 @@ impl LeafCopy {
         }
     }
 
-    fn take_spare(&mut self) {
+    fn take_page(&mut self) {
         if self.bytes.is_empty() {
             self.bytes = SPARE.try_with(Cell::take).unwrap_or_default();
         }
+        self.bytes.resize(NODE_BYTES, 0);
     }
 
     /// How many slots the leaf has.

@@ -17,7 +17,8 @@ impl NodeMut<'_> {
         if find.found {
             return Err(NodeError::Exists);
         }
-        self.add(&shape, find.index, key, code, value)?;
+        self.add_as_it_is(&shape, find.index, key, code, value)?;
+        self.lengthen_prefix(shape.count + 1);
         Ok(find.index)
     }
 
@@ -35,7 +36,9 @@ impl NodeMut<'_> {
     ) -> Result<(), NodeError> {
         let shape = self.shape(true)?;
         let code = check_new(key, value, kind)?;
-        self.add(&shape, index, key, code, value)
+        self.add_as_it_is(&shape, index, key, code, value)?;
+        self.lengthen_prefix(shape.count + 1);
+        Ok(())
     }
 
     /// Adds a separator to an inner node after a child was split: the child that covers `key` becomes the one
@@ -182,21 +185,6 @@ impl NodeMut<'_> {
         let slot = self.view().slot(index);
         check_record(shape, slot, index)?;
         Ok(slot)
-    }
-
-    /// Adds a record whose key belongs at `index`, and lengthens the prefix when the number of keys has doubled.
-    #[inline]
-    fn add(
-        &mut self,
-        shape: &Shape,
-        index: usize,
-        key: &[u8],
-        code: usize,
-        value: &[u8],
-    ) -> Result<(), NodeError> {
-        self.add_as_it_is(shape, index, key, code, value)?;
-        self.lengthen_prefix(shape.count + 1);
-        Ok(())
     }
 
     /// Adds a record whose key belongs at `index`.

@@ -159,9 +159,8 @@ impl<'a> Planner<'a> {
 
     fn leaf(&self, incoming: Option<&[u8]>) -> Result<Split, NodeFault> {
         let count = self.shape.count;
-        let (Some(first), Some(last)) = (self.key(0), self.key(count.wrapping_sub(1))) else {
-            return Err(NodeFault::Split);
-        };
+        let ends = self.key(0).zip(self.key(count.wrapping_sub(1)));
+        let (first, last) = ends.ok_or(NodeFault::Split)?;
         let make = |index: usize| {
             let separator = shortest_separator(&self.key(index - 1)?, &self.key(index)?);
             self.fits(index..index, &separator).then_some(Split { index, separator })
@@ -218,13 +217,9 @@ impl<'a> Planner<'a> {
         let candidates = (1..count).flat_map(|index| {
             let left = self.before.get(index).copied().unwrap_or(total);
             // If `incoming` is at the border, it may go to either side.
-            let sides = [place <= index, place >= index];
-            let skews = [(left + one).abs_diff(total - left), left.abs_diff(total - left + one)];
-            [true, false]
-                .into_iter()
-                .zip(sides)
-                .zip(skews)
-                .filter_map(move |((goes_left, may), skew)| may.then_some((skew, index, goes_left)))
+            let to_left = (place <= index).then_some(((left + one).abs_diff(total - left), index, true));
+            let to_right = (place >= index).then_some((left.abs_diff(total - left + one), index, false));
+            to_left.into_iter().chain(to_right)
         });
         let (_, index, goes_left) = candidates.min_by_key(|(skew, ..)| *skew)?;
         let (left, right) = (self.key(index - 1)?, self.key(index)?);
@@ -257,22 +252,17 @@ impl<'a> Planner<'a> {
 
     fn inner(&self, incoming: Option<&[u8]>) -> Result<Split, NodeFault> {
         let count = self.shape.count;
-        let (Some(first), Some(last)) = (self.key(0), self.key(count.wrapping_sub(1))) else {
-            return Err(NodeFault::Split);
-        };
+        let ends = self.key(0).zip(self.key(count.wrapping_sub(1)));
+        let (first, last) = ends.ok_or(NodeFault::Split)?;
         let make = |index: usize| {
             let separator = self.key(index)?;
             self.fits(index..index + 1, &separator).then_some(Split { index, separator })
         };
-        let edge = incoming.and_then(|key| {
-            if *key > *last {
-                make(count - 1)
-            } else if *key < *first {
-                make(0)
-            } else {
-                None
-            }
-        });
+        let edge = match incoming {
+            Some(key) if *key > *last => make(count - 1),
+            Some(key) if *key < *first => make(0),
+            _ => None,
+        };
         match edge {
             Some(split) => Ok(split),
             None => self.best(0..count, 1, |index| self.view.slot(index).rest_length(), make),
@@ -293,9 +283,7 @@ impl<'a> Planner<'a> {
         // How far the halves are from equal.
         let skew =
             |index: usize| bytes_before(index).abs_diff(total - bytes_before(index + taken).min(total));
-        let Some(middle) = range.clone().min_by_key(|&index| skew(index)) else {
-            return Err(NodeFault::Split);
-        };
+        let middle = range.clone().min_by_key(|&index| skew(index)).ok_or(NodeFault::Split)?;
         let limit = skew(middle).max(total / WINDOW_PART);
         let shortest = range
             .clone()
