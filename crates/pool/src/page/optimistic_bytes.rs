@@ -118,6 +118,30 @@ impl OptimisticBytes<'_> {
             // SAFETY: as in `copy_16`.
             return unsafe { simd::copy_64(self.base.add(at), target) };
         }
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        {
+            // SAFETY: as in `copy_16`.
+            unsafe {
+                std::arch::asm!(
+                    "movdqu {first}, xmmword ptr [{from}]",
+                    "movdqu {second}, xmmword ptr [{from} + 16]",
+                    "movdqu {third}, xmmword ptr [{from} + 32]",
+                    "movdqu {fourth}, xmmword ptr [{from} + 48]",
+                    "movdqu xmmword ptr [{to}], {first}",
+                    "movdqu xmmword ptr [{to} + 16], {second}",
+                    "movdqu xmmword ptr [{to} + 32], {third}",
+                    "movdqu xmmword ptr [{to} + 48], {fourth}",
+                    from = in(reg) self.base.add(at),
+                    to = in(reg) target,
+                    first = out(xmm_reg) _,
+                    second = out(xmm_reg) _,
+                    third = out(xmm_reg) _,
+                    fourth = out(xmm_reg) _,
+                    options(nostack, preserves_flags)
+                );
+            }
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
         for part in (0..64).step_by(16) {
             // SAFETY: as the caller promises.
             unsafe { self.copy_16(at + part, target.add(part)) };
