@@ -15,7 +15,7 @@ use crate::{
     page::state::Want,
     page_table::PageTable,
     primitive::{Mutex, Ordering, fence, lock, try_lock},
-    replacement::{budget::Budget, evictor::Evictor, resident_pages::ResidentPages},
+    replacement::{evictor::Evictor, resident_pages::ResidentPages},
 };
 use vellum_base::{Extent, Lsn, PageHeader, PageId, PageKind};
 
@@ -60,18 +60,13 @@ impl Allocator {
         &self.pages().storage
     }
 
-    #[inline]
-    pub(crate) fn budget(&self) -> &Budget {
-        &self.pages().budget
-    }
-
     /// Allocates an extent on storage and in memory. Its head is latched exclusively, its contents are
     /// zeroes behind a fresh header.
     pub(crate) fn allocate(&self, pages: u32, kind: PageKind) -> Result<Extent, PoolError> {
         self.evictor().admit_changes()?;
         self.evictor().reserve_for_new(Extent { head: PageId(0), pages })?;
         let claimed = self.claim(pages, Memory::Keep);
-        let extent = claimed.inspect_err(|_| self.budget().give_back(pages as usize))?;
+        let extent = claimed.inspect_err(|_| self.pages().budget.give_back(pages as usize))?;
         self.admit_new(extent, kind)?;
         Ok(extent)
     }
@@ -82,7 +77,7 @@ impl Allocator {
         let mut prefaulted = 0..0;
         let claimed = self.storage().allocate(pages, |end| prefaulted = self.pages().window.leave(end));
         match memory {
-            Memory::Keep => self.budget().give_back(prefaulted.count()),
+            Memory::Keep => self.pages().budget.give_back(prefaulted.count()),
             Memory::Drop => self.pages().release_prefaulted(prefaulted),
         }
         claimed
@@ -98,7 +93,7 @@ impl Allocator {
         let table = self.table();
         if let Err(error) = table.supply_zeroes(extent) {
             table.drop_memory(extent);
-            self.budget().give_back(extent.pages as usize);
+            self.pages().budget.give_back(extent.pages as usize);
             self.storage().space.free(extent);
             table.unlatch_evicted(extent.head);
             return Err(error.into());
@@ -106,9 +101,9 @@ impl Allocator {
         // SAFETY: the head's latch is held exclusively, and the other pages are reachable only through it.
         let bytes = unsafe { table.bytes_mut(extent) };
         PageHeader { extent, lsn: Lsn(0), kind }.write(bytes);
-        self.pages().insert(extent);
+        self.pages().set.insert(extent);
         if self.pages().window.is_to_be_asked(extent.end().0) {
-            self.budget().ask_for_memory();
+            self.pages().budget.ask_for_memory();
         }
         Ok(())
     }

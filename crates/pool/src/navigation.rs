@@ -77,14 +77,8 @@ impl Pool {
             return Err(Self::dangling(parent.id(), page));
         }
         match begin(self.allocator(), page) {
-            Ok(child) => {
-                parent.validate()?;
-                Ok(child)
-            }
-            Err(now) => {
-                let miss = parent.miss(Extent::page(page))?;
-                Err(self.look_failed(page, now, miss))
-            }
+            Ok(child) => parent.validate().map(|()| child),
+            Err(now) => Err(self.look_failed(page, now, parent.miss(Extent::page(page))?)),
         }
     }
 }

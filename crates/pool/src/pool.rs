@@ -337,7 +337,7 @@ impl Pool {
             restarts: counters.restarts.get(),
             frees_refused: counters.frees_refused.get(),
             releases_refused: counters.releases_refused.get(),
-            pages_resident: self.allocator.budget().used() as u64,
+            pages_resident: self.allocator.pages().budget.used() as u64,
             pages_limit: self.limit_pages() as u64,
             pages_huge: table.huge_runs.pages(),
             pages_allocated: storage.space.allocated_pages(),
@@ -349,7 +349,7 @@ impl Pool {
 
     /// The most pages that may be in memory.
     pub fn limit_pages(&self) -> usize {
-        self.allocator.budget().limit()
+        self.allocator.pages().budget.limit()
     }
 
     /// Writes everything, makes it durable and marks the file as cleanly closed. The pool remains usable; the next

@@ -94,7 +94,7 @@ impl Faults {
             header.map_err(|fault| PoolError::Corruption { extent, fault: Fault::Header(fault) })
         });
         if result.is_ok() {
-            pages.insert(extent);
+            pages.set.insert(extent);
             table.unlatch(extent.head, false);
         } else {
             table.drop_memory(extent);

@@ -30,7 +30,7 @@ impl BackgroundThread {
     fn run(allocator: &Allocator) {
         let (mut scheduler, mut prefaulter) = (HugePageScheduler::new(allocator), Prefaulter::new());
         loop {
-            let woken = allocator.budget().sleep_until_low(scheduler.patience(allocator));
+            let woken = allocator.pages().budget.sleep_until_low(scheduler.patience(allocator));
             allocator.pages().release_strays();
             match woken {
                 Woken::Stopped => return,
@@ -46,7 +46,7 @@ impl BackgroundThread {
     }
 
     fn make_room(allocator: &Allocator) {
-        let (evictor, budget) = (allocator.evictor(), allocator.budget());
+        let (evictor, budget) = (allocator.evictor(), &allocator.pages().budget);
         let mut pause = Duration::from_millis(1);
         while budget.wants_more() && !budget.is_stopped() {
             let outcome = {
@@ -73,7 +73,7 @@ impl BackgroundThread {
 
 impl Drop for BackgroundThread {
     fn drop(&mut self) {
-        self.allocator.budget().stop();
+        self.allocator.pages().budget.stop();
         if let Some(thread) = self.thread.take() {
             // It panics only by a broken invariant, and then the test that broke it must fail.
             let ended = thread.join();

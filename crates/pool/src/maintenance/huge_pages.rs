@@ -91,7 +91,7 @@ impl HugePageScheduler {
     pub fn run(&mut self, allocator: &Allocator) {
         let now = Activity::now(allocator);
         let before = std::mem::replace(&mut self.seen, now);
-        if !self.seen.is_quiet_since(&before) || !allocator.budget().is_ample() {
+        if !self.seen.is_quiet_since(&before) || !allocator.pages().budget.is_ample() {
             (self.patience, self.run) = (QUIET, 0);
             return;
         }

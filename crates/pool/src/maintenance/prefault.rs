@@ -47,7 +47,7 @@ impl Prefaulter {
 
     /// Fetches the memory of pages beyond the end of the file, after a thread has asked for it.
     pub fn run(&mut self, allocator: &Allocator) {
-        let (table, pages, budget) = (allocator.table(), allocator.pages(), allocator.budget());
+        let (table, pages, budget) = (allocator.table(), allocator.pages(), &allocator.pages().budget);
         let end = allocator.storage().space.end();
         let stop = (end + self.window).min(table.capacity_pages);
         while budget.is_ample() && !budget.is_stopped() {
@@ -264,7 +264,7 @@ mod tests {
     #[test]
     fn pages_of_a_bulk_load_keep_no_memory_that_they_do_not_use() {
         let pool = pool(1 << 20);
-        let budget = pool.allocator().budget();
+        let budget = &pool.allocator().pages().budget;
         Prefaulter::new().run(pool.allocator());
         assert_eq!(budget.used() as u64, WINDOW_MIN);
         // So little is free that pages are written past the pool.
@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn nothing_is_fetched_while_memory_is_short() {
         let pool = pool(1 << 20);
-        while pool.allocator().budget().is_ample() {
+        while pool.allocator().pages().budget.is_ample() {
             drop(pool.allocate(1, PageKind::USER).unwrap().keep());
         }
         Prefaulter::new().run(pool.allocator());

@@ -40,11 +40,6 @@ impl ResidentPages {
         Ok(Self { table, storage, set, budget, window, strays: Strays::default() })
     }
 
-    /// Adds an extent for which memory was reserved.
-    pub(crate) fn insert(&self, extent: Extent) {
-        self.set.insert(extent);
-    }
-
     /// Takes out an extent whose memory goes or is used for something else, and gives back what was reserved for it.
     pub(crate) fn remove(&self, head: PageId) -> Option<Extent> {
         let extent = self.set.remove(head)?;

@@ -4,6 +4,7 @@
 //! bit is the first page.
 
 use super::SpaceMap;
+use vellum_base::Bytes;
 
 impl SpaceMap {
     /// The size of an image of `pages` pages.
@@ -37,8 +38,7 @@ impl SpaceMap {
         let mut allocated_count = 0;
         let mut last_allocated = false;
         for (index, pair) in image.chunks_exact(16).enumerate() {
-            let allocated = word(pair, 0);
-            let heads = word(pair, 8);
+            let (allocated, heads) = (pair.u64_at(0), pair.u64_at(8));
             let beyond = pages - index as u64 * 64;
             let outside = if beyond < 64 { u64::MAX << beyond } else { 0 };
             // An allocated page that is no head continues the page before it, which must be allocated.
@@ -56,8 +56,4 @@ impl SpaceMap {
         (cursor.end, cursor.free) = (pages, pages - allocated_count);
         Ok(())
     }
-}
-
-fn word(bytes: &[u8], at: usize) -> u64 {
-    bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |chunk| u64::from_le_bytes(*chunk))
 }

@@ -97,7 +97,7 @@ impl<'p> PageStream<'p> {
         let extent = Extent::page(page);
         self.ahead.start += 1;
         if self.prefaulted.start == page.0 && self.prefaulted.next().is_some() {
-            self.allocator.budget().give_back(1);
+            self.allocator.pages().budget.give_back(1);
         }
         self.allocator.admit_new(extent, self.kind)?;
         let mut guard = AllocatedGuard::adopt(self.allocator, extent);
@@ -141,7 +141,7 @@ impl PageWriter for PageStream<'_> {
     ) -> Result<PageId, E> {
         let page = self.next()?;
         let gathering = self.buffers.as_ref().is_some_and(|buffers| buffers.filled > 0);
-        let budget = self.allocator.budget();
+        let budget = &self.allocator.pages().budget;
         // Room is left for the buffers, so that they push nothing out when it comes to that.
         let buffers = if self.buffers.is_none() { Buffers::pages_of_all(budget) } else { 0 };
         if !gathering && budget.shortage(1 + buffers) == 0 && budget.try_reserve(1) {
@@ -239,7 +239,7 @@ struct Buffers<'p> {
 impl<'p> Buffers<'p> {
     /// Reserves the memory.
     fn new(allocator: &'p Allocator) -> Result<Self, PoolError> {
-        let pages = Self::pages_of_all(allocator.budget()) / BUFFERS;
+        let pages = Self::pages_of_all(&allocator.pages().budget) / BUFFERS;
         let queue = allocator.storage().file.queue(BUFFERS as u32).map_err(PoolError::Queue)?;
         allocator.evictor().reserve(Self::all(pages))?;
         let buffer = |_| (AlignedBuffer::new(pages * PAGE_SIZE), Extent::page(PageId(0)));
@@ -284,8 +284,9 @@ impl<'p> Buffers<'p> {
         }
         let extent = Extent { head: self.first, pages: self.filled as u32 };
         self.filled = 0;
-        let Some(index) = self.free.pop() else { return };
-        if let Some((buffer, writing)) = self.memory.get_mut(index) {
+        if let Some(index) = self.free.pop()
+            && let Some((buffer, writing)) = self.memory.get_mut(index)
+        {
             *writing = extent;
             let request = Request::write(extent.head.offset(), buffer.as_ptr(), extent.bytes());
             // SAFETY: the buffer is not touched before its completion has been reaped, and is dropped after the queue;
@@ -330,6 +331,6 @@ impl Drop for Buffers<'_> {
             // The caller has been told what could not be written.
             let _ = self.reap(Wait::ForOne);
         }
-        self.allocator.budget().give_back(Self::all(self.pages).pages as usize);
+        self.allocator.pages().budget.give_back(Self::all(self.pages).pages as usize);
     }
 }
