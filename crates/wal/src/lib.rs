@@ -4,6 +4,7 @@
 //! knows nothing of what records mean.
 //!
 //! - [`Log`]: appending, group commit, what is durable;
+//! - [`LogFlusher`], [`Arrival`]: waiting for that without a thread of one's own, or not at all;
 //! - [`LogReader`]: records in order; where the log ends, and whether that is its end or a hole;
 //! - `ring`: the buffer, filled by many threads at once; `device`: segments and what is written to them; `files`: which
 //!   segments there are; `frame` and `segment`: what lies on storage.
@@ -14,8 +15,10 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing))]
 
 mod device;
+mod durability;
 mod error;
 mod files;
+mod flusher;
 mod frame;
 mod log;
 #[cfg(all(test, loom))]
@@ -28,9 +31,12 @@ mod ring;
 mod segment;
 #[cfg(all(test, not(loom)))]
 mod simulation;
+mod waiting;
 
+pub use durability::Durability;
 pub use error::LogError;
+pub use flusher::{Arrival, LogFlusher};
 pub use frame::PAYLOAD_BYTES_MAX;
-pub use log::{Durability, Log, Reservation};
+pub use log::{Log, Reservation};
 pub use options::LogOptions;
 pub use reader::{LogReader, Record};

@@ -8,13 +8,14 @@
 //! The turn is not held while the device is locked.
 
 use crate::{
-    LogError, LogOptions, LogReader, Record,
+    Durability, LogError, LogOptions, LogReader, Record,
     device::{Device, WriteError},
     files::LogFiles,
     frame::{FrameHeader, Kind, frame_bytes},
     plant::Bug,
     primitive::{AtomicU64, Ordering},
     ring::Ring,
+    waiting::Waiting,
 };
 use std::{
     io,
@@ -23,15 +24,6 @@ use std::{
 };
 use vellum_base::Lsn;
 use vellum_vm::Directory;
-
-/// How far a record must have come.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Durability {
-    /// The operating system has it: it survives the end of the process.
-    Buffered,
-    /// The device has it: it survives the loss of power.
-    Synced,
-}
 
 /// A write-ahead log that is open for appending. Shared by threads.
 ///
@@ -70,6 +62,7 @@ pub struct Log {
     /// A flush has ended.
     ended: Condvar,
     device: Mutex<Device>,
+    waiting: Waiting,
 }
 
 /// Whose turn it is to write.
@@ -119,6 +112,7 @@ impl Log {
             turn: Mutex::default(),
             ended: Condvar::new(),
             device: Mutex::new(device),
+            waiting: Waiting::default(),
         })
     }
 
@@ -164,6 +158,31 @@ impl Log {
     /// takes nothing any more.
     pub fn wait(&self, lsn: Lsn, durability: Durability) -> Result<(), LogError> {
         self.flush(durability, || self.horizon(durability) > lsn)
+    }
+
+    /// Asks the [flusher](crate::LogFlusher), if there is one, to bring all records so far. Returns at once: what is not waited
+    /// for is lost in part if the process, or the power, ends before.
+    pub fn request_flush(&self, durability: Durability) {
+        self.waiting.ask(durability);
+    }
+
+    /// Brings all records that have been reserved until now so far.
+    pub(crate) fn flush_all(&self, durability: Durability) -> Result<(), LogError> {
+        let end = self.end();
+        self.flush(durability, || self.horizon(durability) >= end)
+    }
+
+    /// What came of the wait for a record; nothing as long as it goes on.
+    pub(crate) fn outcome(&self, lsn: Lsn, durability: Durability) -> Option<Result<(), LogError>> {
+        if self.horizon(durability) > lsn {
+            return Some(Ok(()));
+        }
+        let source = lock(&self.turn).failure.clone()?;
+        Some(Err(LogError::OutcomeUnknown { source }))
+    }
+
+    pub(crate) fn waiting(&self) -> &Waiting {
+        &self.waiting
     }
 
     /// The records before this place have come so far.
@@ -275,7 +294,9 @@ impl Log {
     fn fail(&self, error: io::Error) {
         let mut turn = lock(&self.turn);
         turn.failure.get_or_insert_with(|| Arc::new(error));
+        drop(turn);
         self.ended.notify_all();
+        self.waiting.wake(|_, _| true);
     }
 }
 
@@ -348,10 +369,13 @@ impl Drop for TakenTurn<'_> {
     fn drop(&mut self) {
         let mut turn = lock(&self.0.turn);
         turn.is_taken = false;
-        if std::thread::panicking() {
+        let has_failed = std::thread::panicking();
+        if has_failed {
             turn.failure.get_or_insert_with(|| Arc::new(io::Error::other("writing the log panicked")));
         }
+        drop(turn);
         self.0.ended.notify_all();
+        self.0.waiting.wake(|lsn, durability| has_failed || self.0.horizon(durability) > lsn);
     }
 }
 

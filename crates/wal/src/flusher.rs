@@ -1,0 +1,125 @@
+//! The thread that flushes for those who do not wait themselves: tasks, and transactions whose durability is deferred.
+
+use crate::{Durability, Log, LogError};
+use std::{
+    future::Future,
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    thread::{Builder, JoinHandle},
+    time::Duration,
+};
+use vellum_base::Lsn;
+
+/// How long a flush waits after one that found no room.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// A thread that flushes a log when that is [asked for](Log::request_flush). It ends when this is dropped.
+///
+/// # Examples
+/// ```
+/// # use std::sync::Arc;
+/// # use vellum_base::Lsn;
+/// # use vellum_wal::{Durability, Log, LogError, LogFlusher, LogOptions};
+/// # let disk = vellum_vm::SimulatedDisk::new(1);
+/// # let options = LogOptions::new([1; 16]);
+/// # let options = LogOptions { segment_bytes: 1 << 20, ..options };
+/// let log = Arc::new(Log::open(Arc::new(disk), &options, Lsn(0), |_| Ok::<_, LogError>(()))?);
+/// let flusher = LogFlusher::start(log.clone())?;
+/// let arrival = flusher.arrival(log.append(b"a record")?, Durability::Synced);
+/// # let runtime = |arrival: vellum_wal::Arrival| {
+/// #     let waker = std::task::Waker::noop();
+/// #     let mut arrival = std::pin::pin!(arrival);
+/// #     loop {
+/// #         let polled = std::future::Future::poll(arrival.as_mut(), &mut std::task::Context::from_waker(waker));
+/// #         if let std::task::Poll::Ready(result) = polled { break result }
+/// #         std::thread::yield_now();
+/// #     }
+/// # };
+/// runtime(arrival)?; // or arrival.await?
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "the thread ends when it is dropped"]
+pub struct LogFlusher {
+    log: Arc<Log>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl LogFlusher {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// If the system has no room for one.
+    pub fn start(log: Arc<Log>) -> io::Result<Self> {
+        let flushed = log.clone();
+        let thread = Builder::new().name("vellum-log".to_owned()).spawn(move || run(&flushed))?;
+        Ok(Self { log, thread: Some(thread) })
+    }
+
+    /// A future that is ready when the record at `lsn` has come so far. It need not be awaited.
+    pub fn arrival(&self, lsn: Lsn, durability: Durability) -> Arrival {
+        Arrival { log: self.log.clone(), lsn, durability }
+    }
+}
+
+impl Drop for LogFlusher {
+    fn drop(&mut self) {
+        self.log.waiting().stop();
+        if let Some(thread) = self.thread.take() {
+            // It does not panic; if it did, there would be nothing to do about it here.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(log: &Log) {
+    while let Some(durability) = log.waiting().wait_for_request() {
+        match log.flush_all(durability) {
+            Ok(()) => {}
+            Err(LogError::NoRoom { .. }) => {
+                log.waiting().pause(PAUSE);
+                log.waiting().ask(durability);
+            }
+            // Those who wait have been woken, and find out.
+            Err(_) => return,
+        }
+    }
+}
+
+/// A future of a record's durability: see [`LogFlusher::arrival`].
+#[must_use = "nothing waits for it unless it is awaited"]
+pub struct Arrival {
+    log: Arc<Log>,
+    lsn: Lsn,
+    durability: Durability,
+}
+
+impl Arrival {
+    /// The record.
+    pub fn lsn(&self) -> Lsn {
+        self.lsn
+    }
+
+    /// Waits for it on this thread.
+    ///
+    /// # Errors
+    /// As for [`Log::wait`].
+    pub fn wait(self) -> Result<(), LogError> {
+        self.log.wait(self.lsn, self.durability)
+    }
+}
+
+impl Future for Arrival {
+    type Output = Result<(), LogError>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { log, lsn, durability } = &*self;
+        if let Some(result) = log.outcome(*lsn, *durability) {
+            return Poll::Ready(result);
+        }
+        log.waiting().add(*lsn, *durability, context.waker());
+        // It may have arrived before the waker was there.
+        log.outcome(*lsn, *durability).map_or(Poll::Pending, Poll::Ready)
+    }
+}

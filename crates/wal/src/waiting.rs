@@ -1,0 +1,103 @@
+//! The tasks that wait until a record has come far enough, and whether somebody asks for a flush.
+//!
+//! Lock order: nothing else is locked while the list is; wakers are called without it.
+
+use crate::Durability;
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Condvar, Mutex, MutexGuard},
+    task::Waker,
+    time::Duration,
+};
+use vellum_base::Lsn;
+
+#[derive(Default)]
+pub(crate) struct Waiting {
+    list: Mutex<List>,
+    asked: Condvar,
+}
+
+#[derive(Default)]
+struct List {
+    tasks: Vec<Task>,
+    /// A flush is asked for, and how far it is to go.
+    request: Option<Durability>,
+    is_stopped: bool,
+}
+
+struct Task {
+    lsn: Lsn,
+    durability: Durability,
+    waker: Waker,
+}
+
+impl Waiting {
+    /// Has a task woken when the record at `lsn` has come so far, and asks for a flush.
+    pub fn add(&self, lsn: Lsn, durability: Durability, waker: &Waker) {
+        let mut list = self.lock();
+        let known = list
+            .tasks
+            .iter_mut()
+            .find(|task| task.lsn == lsn && task.durability == durability && task.waker.will_wake(waker));
+        if known.is_none() {
+            list.tasks.push(Task { lsn, durability, waker: waker.clone() });
+        }
+        self.ask_with(list, durability);
+    }
+
+    /// Asks for a flush.
+    pub fn ask(&self, durability: Durability) {
+        self.ask_with(self.lock(), durability);
+    }
+
+    fn ask_with(&self, mut list: MutexGuard<'_, List>, durability: Durability) {
+        list.request = list.request.max(Some(durability));
+        drop(list);
+        self.asked.notify_one();
+    }
+
+    /// Wakes the tasks for whose records `has_arrived` is true.
+    pub fn wake(&self, has_arrived: impl Fn(Lsn, Durability) -> bool) {
+        let mut list = self.lock();
+        if list.tasks.is_empty() {
+            return;
+        }
+        let arrived: Vec<_> =
+            list.tasks.extract_if(.., |task| has_arrived(task.lsn, task.durability)).collect();
+        drop(list);
+        for task in arrived {
+            // A waker is the caller's code. If it panics the others are woken all the same.
+            let _ = catch_unwind(AssertUnwindSafe(|| task.waker.wake()));
+        }
+    }
+
+    /// Waits until a flush is asked for, and says how far it is to go; none when it is to end.
+    pub fn wait_for_request(&self) -> Option<Durability> {
+        let mut list = self.lock();
+        loop {
+            if list.is_stopped {
+                return None;
+            }
+            if let Some(durability) = list.request.take() {
+                return Some(durability);
+            }
+            list = self.asked.wait(list).unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+    }
+
+    /// Waits so long, unless it is to end.
+    pub fn pause(&self, duration: Duration) {
+        let list = self.lock();
+        let _ = self.asked.wait_timeout_while(list, duration, |list| !list.is_stopped);
+    }
+
+    /// Ends the thread that waits for requests.
+    pub fn stop(&self) {
+        self.lock().is_stopped = true;
+        self.asked.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, List> {
+        self.list.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}

@@ -1,0 +1,113 @@
+//! Futures of durability, and records that nobody waits for.
+
+use std::{
+    future::Future,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::{Context, Poll, Wake, Waker},
+    thread,
+    time::{Duration, Instant},
+};
+use vellum_base::Lsn;
+use vellum_vm::{FileOperation, SimulatedDisk};
+use vellum_wal::{Arrival, Durability, Log, LogError, LogFlusher, LogOptions};
+
+fn open(disk: &SimulatedDisk) -> Arc<Log> {
+    let options = LogOptions { segment_bytes: 64 << 10, buffer_bytes: 32 << 10, ..LogOptions::new([7; 16]) };
+    Arc::new(Log::open(Arc::new(disk.clone()), &options, Lsn(0), |_| Ok::<_, LogError>(())).unwrap())
+}
+
+struct Unpark(thread::Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Awaits all of them on this thread.
+fn join(mut arrivals: Vec<Arrival>) -> Vec<Result<(), LogError>> {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut results = Vec::new();
+    while !arrivals.is_empty() {
+        arrivals.retain_mut(|arrival| match Pin::new(arrival).poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(result) => {
+                results.push(result);
+                false
+            }
+            Poll::Pending => true,
+        });
+        if !arrivals.is_empty() {
+            thread::park();
+        }
+    }
+    results
+}
+
+#[test]
+fn many_futures_arrive_with_few_syncs() {
+    let disk = SimulatedDisk::new(1);
+    let log = open(&disk);
+    let flusher = LogFlusher::start(log.clone()).unwrap();
+    let before = disk.counts().of(FileOperation::Sync);
+    for _ in 0..10 {
+        let arrivals = (0..100).map(|_| flusher.arrival(log.append(&[1; 50]).unwrap(), Durability::Synced));
+        assert!(join(arrivals.collect()).into_iter().all(|result| result.is_ok()));
+        assert_eq!(log.horizon(Durability::Synced), log.end());
+    }
+    let syncs = disk.counts().of(FileOperation::Sync) - before;
+    assert!(syncs <= 60, "{syncs} syncs for 10 times 100 records");
+}
+
+#[test]
+fn what_nobody_waits_for_is_flushed_when_it_is_asked_for() {
+    let disk = SimulatedDisk::new(2);
+    let log = open(&disk);
+    let flusher = LogFlusher::start(log.clone()).unwrap();
+    let lsn = log.append(b"deferred").unwrap();
+    thread::sleep(Duration::from_millis(5));
+    assert!(log.horizon(Durability::Buffered) <= lsn, "nothing is flushed without a reason");
+    log.request_flush(Durability::Synced);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while log.horizon(Durability::Synced) <= lsn {
+        assert!(Instant::now() < deadline, "the flusher did not hear");
+        thread::sleep(Duration::from_millis(1));
+    }
+    drop(flusher);
+    // Without a flusher, waiting works as before.
+    let lsn = log.append(b"another").unwrap();
+    log.wait(lsn, Durability::Synced).unwrap();
+}
+
+#[test]
+fn a_failure_reaches_every_future() {
+    let disk = SimulatedDisk::new(3);
+    let log = open(&disk);
+    let flusher = LogFlusher::start(log.clone()).unwrap();
+    disk.fail_nth_of(FileOperation::Sync, 1);
+    let arrivals: Vec<_> =
+        (0..10).map(|_| flusher.arrival(log.append(b"x").unwrap(), Durability::Synced)).collect();
+    for result in join(arrivals) {
+        assert!(matches!(result, Err(LogError::OutcomeUnknown { .. })), "{result:?}");
+    }
+}
+
+#[test]
+fn a_waker_that_panics_keeps_no_other_future_waiting() {
+    struct Panics;
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("as a runtime may");
+        }
+    }
+    let disk = SimulatedDisk::new(4);
+    let log = open(&disk);
+    let flusher = LogFlusher::start(log.clone()).unwrap();
+    for _ in 0..20 {
+        let mut bad = pin!(flusher.arrival(log.append(b"bad").unwrap(), Durability::Synced));
+        let _ = bad.as_mut().poll(&mut Context::from_waker(&Waker::from(Arc::new(Panics))));
+        let good = flusher.arrival(log.append(b"good").unwrap(), Durability::Synced);
+        assert!(join(vec![good]).remove(0).is_ok());
+        assert!(log.horizon(Durability::Synced) > bad.lsn());
+    }
+}
