@@ -191,7 +191,7 @@ impl<B: Bytes> NodeView<B> {
 
     /// The key of slot `index`, prefix included.
     pub fn key(self, index: usize) -> Vec<u8> {
-        let mut key = Vec::new();
+        let mut key = Vec::with_capacity(self.prefix_len() + self.slot(index).rest_length());
         self.append_key(index, &mut key);
         key
     }
@@ -227,7 +227,7 @@ impl<B: Bytes> NodeView<B> {
 
     /// The lower and the upper fence, as far as there are any.
     pub fn fences(self) -> (Option<Vec<u8>>, Option<Vec<u8>>) {
-        let (mut lower, mut upper) = (Vec::new(), Vec::new());
+        let [mut lower, mut upper] = [self.lower_length(), self.upper_length()].map(Vec::with_capacity);
         let lower = self.lower_fence(&mut lower).then_some(lower);
         (lower, self.upper_fence(&mut upper).then_some(upper))
     }
@@ -414,8 +414,8 @@ impl<B: Bytes> NodeView<B> {
 
     /// The bytes that are free, holes between records included.
     pub fn free_bytes(self) -> usize {
-        let word = self.word();
-        NODE_BYTES.saturating_sub(word.slots_end()).saturating_sub(self.heap_used())
+        let heap_used = self.bytes.u16_at(HEAP_USED_AT) as usize;
+        NODE_BYTES.saturating_sub(self.word().slots_end()).saturating_sub(heap_used)
     }
 
     /// The bytes taken by slots, records and fences; the rest of what they share is free.
@@ -458,10 +458,6 @@ impl<B: Bytes> NodeView<B> {
 
     pub(super) fn upper_length(self) -> usize {
         (self.bytes.u16_at(UPPER_LENGTH_AT) as usize).min(MAX_KEY_BYTES)
-    }
-
-    pub(super) fn heap_used(self) -> usize {
-        self.bytes.u16_at(HEAP_USED_AT) as usize
     }
 
     /// Where the lower fence begins, and with it the prefix.

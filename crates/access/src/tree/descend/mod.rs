@@ -24,20 +24,16 @@ pub(in crate::tree) struct Place<'p, P: Pager + 'p> {
 }
 
 impl<'p, P: Pager + 'p> Place<'p, P> {
-    /// The parent, and the place in it that refers to the neighbour of this node, if they have the same parent. Has no
-    /// meaning unless the parent is validated.
-    pub fn sibling(&self, direction: Direction) -> Option<(P::Optimistic<'p>, usize)> {
-        self.sibling_at(direction, 1)
-    }
-
     /// The page of the node `distance` nodes further in this direction, if they have the same parent. A guess, unless
     /// the parent is validated.
     pub fn neighbour(&self, direction: Direction, distance: usize) -> Option<PageId> {
-        let (parent, place) = self.sibling_at(direction, distance)?;
+        let (parent, place) = self.sibling(direction, distance)?;
         Some(NodeView::new(parent.bytes()).child_at(place))
     }
 
-    fn sibling_at(&self, direction: Direction, distance: usize) -> Option<(P::Optimistic<'p>, usize)> {
+    /// The parent, and the place in it that refers to the node `distance` nodes further in this direction, if they have
+    /// the same parent. Has no meaning unless the parent is validated.
+    pub fn sibling(&self, direction: Direction, distance: usize) -> Option<(P::Optimistic<'p>, usize)> {
         let (parent, place) = self.parent?;
         let view = NodeView::new(parent.bytes());
         let index = view.child_index(place);

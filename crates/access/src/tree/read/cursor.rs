@@ -259,21 +259,17 @@ impl<'p, P: Pager> Cursor<'p, P> {
 
     /// Finds the leaf in which the cursor stands.
     fn arrive(&mut self, direction: Direction) -> Result<(), AccessError> {
-        let bound = match self.stand {
-            Stand::Start => Some((&self.lower, Stand::Before, Stand::After)),
-            Stand::End => Some((&self.upper, Stand::After, Stand::Before)),
-            Stand::Before | Stand::After => None,
+        let (key, stand) = match (self.stand, &self.lower, &self.upper) {
+            (Stand::Start, Bound::Included(key), _) | (Stand::End, _, Bound::Excluded(key)) => {
+                (key, Stand::Before)
+            }
+            (Stand::Start, Bound::Excluded(key), _) | (Stand::End, _, Bound::Included(key)) => {
+                (key, Stand::After)
+            }
+            _ => return self.land(direction, None),
         };
-        if let Some((bound, included, excluded)) = bound {
-            let (key, stand) = match bound {
-                Bound::Included(key) => (&key[..], included),
-                Bound::Excluded(key) => (&key[..], excluded),
-                Bound::Unbounded => (&[][..], self.stand),
-            };
-            self.key.clear();
-            self.key.extend_from_slice(key);
-            self.stand = stand;
-        }
+        self.key.clone_from(key);
+        self.stand = stand;
         self.land(direction, None)
     }
 
@@ -296,7 +292,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
             return Ok(false);
         }
         self.stand = Stand::After;
-        let sibling = self.place.as_ref().and_then(|place| place.sibling(direction));
+        let sibling = self.place.as_ref().and_then(|place| place.sibling(direction, 1));
         self.ahead.advance(&self.tree, direction, (&self.key, sibling), bound);
         // A cursor that has come so far will read the leaves that come next. The headers are fetched first: the
         // translation of a page's address takes longest, and the leaf is copied meanwhile.
@@ -377,7 +373,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
 
     /// Fetches the rest of the next leaf that is in use, by its header.
     fn fetch_contents(&self, direction: Direction) {
-        let sibling = self.place.as_ref().and_then(|place| place.sibling(direction));
+        let sibling = self.place.as_ref().and_then(|place| place.sibling(direction, 1));
         let Some((parent, at)) = sibling else { return };
         if let Ok(Place { node, .. }) = self.tree.leaf_of(parent, at, Approach::InPassing) {
             for bytes in NodeView::new(node.bytes()).bytes_in_use() {
