@@ -21,6 +21,8 @@ impl<'t> Cursor<'t> {
     ///
     /// # Errors
     /// If a page cannot be read or is damaged.
+    // Inlined, and so is `previous`: an entry is five words, which are copied with a delay where they pass through memory.
+    #[inline(always)]
     #[expect(clippy::should_implement_trait, reason = "the entry borrows from the cursor")]
     pub fn next(&mut self) -> Result<Option<Entry<'_, 't>>> {
         nested::check(self.pool);
@@ -31,6 +33,7 @@ impl<'t> Cursor<'t> {
     ///
     /// # Errors
     /// As for [`next`](Self::next).
+    #[inline(always)]
     pub fn previous(&mut self) -> Result<Option<Entry<'_, 't>>> {
         nested::check(self.pool);
         Ok(self.cursor.previous()?.map(|entry| Entry { entry, pool: self.pool }))
