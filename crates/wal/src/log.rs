@@ -250,17 +250,26 @@ impl Log {
             }
             turn.is_taken = true;
             drop(turn);
-            let outcome = {
-                let _turn = TakenTurn(self);
-                self.flush_now(durability)
-            };
-            match outcome {
+            match self.take_turn(durability) {
                 Ok(has_flushed) if has_flushed || is_done() => {}
                 Ok(_) => std::thread::sleep(PAUSE),
-                Err(WriteError::NoRoom(error)) => return if is_done() { Ok(()) } else { Err(error) },
-                Err(WriteError::Failed(error)) => self.fail(error),
+                Err(error) => return if is_done() { Ok(()) } else { Err(error) },
             }
             turn = lock(&self.turn);
+        }
+    }
+
+    /// Flushes, and gives the turn back. Returns whether anything was there.
+    fn take_turn(&self, durability: Durability) -> Result<bool, LogError> {
+        let _turn = TakenTurn(self);
+        match self.flush_now(durability) {
+            Ok(has_flushed) => Ok(has_flushed),
+            Err(WriteError::NoRoom(error)) => Err(error),
+            // Before another thread has its turn: its sync would succeed without making up for this one.
+            Err(WriteError::Failed(error)) => {
+                self.fail(error);
+                Err(self.failure())
+            }
         }
     }
 

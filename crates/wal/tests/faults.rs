@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use vellum_base::Lsn;
-use vellum_vm::{Directory, Faults, SimulatedDisk};
+use vellum_vm::{CrashModel, Directory, Faults, SimulatedDisk};
 use vellum_wal::{Durability, Log, LogError, LogOptions};
 
 fn options() -> LogOptions {
@@ -70,6 +70,32 @@ fn after_a_failed_sync_nothing_is_accepted_and_the_error_says_why() {
     log.wait(first, Durability::Synced).unwrap();
     drop(log);
     assert!(open(&disk.crash(), &options()).unwrap().1.contains(&first));
+}
+
+#[test]
+fn no_other_thread_makes_up_for_a_failed_sync() {
+    for seed in 0..200 {
+        let disk = SimulatedDisk::new(seed);
+        let (log, _) = open(&disk, &options()).unwrap();
+        disk.fail_nth_of(vellum_vm::FileOperation::Sync, 1 + seed % 20);
+        let acknowledged = std::sync::Mutex::new(Vec::new());
+        std::thread::scope(|scope| {
+            for _ in 0..6 {
+                scope.spawn(|| {
+                    while let Ok(lsn) = log.append(&[1; 100])
+                        && log.wait(lsn, Durability::Synced).is_ok()
+                    {
+                        acknowledged.lock().unwrap().push(lsn);
+                    }
+                });
+            }
+        });
+        drop(log);
+        let (_, found) = open(&disk.crash_with(CrashModel::LoseAll), &options()).unwrap();
+        let acknowledged = acknowledged.into_inner().unwrap();
+        let lost = acknowledged.iter().find(|lsn| !found.contains(lsn));
+        assert_eq!(lost, None, "seed {seed}: {} records of {}", found.len(), acknowledged.len());
+    }
 }
 
 #[test]
