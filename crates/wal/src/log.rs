@@ -208,7 +208,7 @@ impl Log {
     /// Gives up all that lies before `lsn`, in whole segments: nothing will be read from before it.
     ///
     /// # Errors
-    /// If the system cannot remove files. They are removed later.
+    /// If the system cannot remove a file. It is used again, or removed, after the log has been opened the next time.
     pub fn discard(&self, lsn: Lsn) -> Result<(), LogError> {
         lock(&self.device).discard(lsn.0)
     }
