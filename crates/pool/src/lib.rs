@@ -14,6 +14,7 @@
 
 mod allocator;
 mod append_hint;
+mod change_log;
 mod error;
 mod file;
 mod guard;
@@ -35,11 +36,12 @@ mod stream;
 
 pub use {
     append_hint::{AppendHint, AppendHints},
+    change_log::ChangeLog,
     error::{Fault, Interrupt, Miss, PoolError},
     file::superblock::{APPLICATION_BYTES, ROOTS},
     guard::{AllocatedGuard, ExclusiveGuard, OptimisticGuard, SharedGuard},
     io::miss_queue::MissQueue,
-    options::{CAPACITY_BYTES_MIN, LogBarrier, POOL_BYTES_MIN, PoolOptions},
+    options::{CAPACITY_BYTES_MIN, POOL_BYTES_MIN, PoolOptions},
     page::optimistic_bytes::OptimisticBytes,
     page::simd::detect as detect_simd,
     page::state::SHARED_HOLDERS_MAX,

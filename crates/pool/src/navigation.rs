@@ -5,6 +5,7 @@
 
 use crate::{
     allocator::Allocator,
+    change_log::ChangeLog,
     error::{Fault, Interrupt, Miss, PoolError},
     guard::{AllocatedGuard, ExclusiveGuard, OptimisticGuard, SharedGuard},
     io::miss_queue::MissQueue,
@@ -13,7 +14,7 @@ use crate::{
     pool::Pool,
     stream::{extent_stream, extent_stream::ExtentStream, page_stream::PageStream},
 };
-use vellum_base::{Bytes, Extent, PageId, PageKind};
+use vellum_base::{Bytes, Extent, Lsn, PageId, PageKind};
 use vellum_vm::AlignedBuffer;
 
 /// How many cache lines of a page are fetched ahead when a reference to it is followed: the header and the
@@ -209,8 +210,16 @@ impl Allocation for Pool {
         Pool::allocate(self, pages, kind)
     }
 
-    fn discard(&self, extent: Extent) -> Result<(), PoolError> {
-        self.allocator().discard(extent)
+    fn discard(&self, extent: Extent, lsn: Lsn) -> Result<(), PoolError> {
+        self.allocator().discard(extent, lsn)
+    }
+
+    fn note_allocated(&self, extent: Extent, lsn: Lsn) {
+        self.allocator().note_allocated(extent, lsn);
+    }
+
+    fn persist(&self, extents: &[Extent]) -> Result<(), PoolError> {
+        if self.records() { self.allocator().persist(extents) } else { Ok(()) }
     }
 
     fn is_extent(&self, extent: Extent) -> bool {
@@ -218,7 +227,36 @@ impl Allocation for Pool {
     }
 }
 
-impl ChangeRecords for Pool {}
+impl ChangeRecords for Pool {
+    #[inline(always)]
+    fn records(&self) -> bool {
+        self.allocator().evictor().log().is_some()
+    }
+
+    fn images_from(&self) -> Lsn {
+        self.allocator().evictor().log().map_or(Lsn(0), ChangeLog::images_from)
+    }
+
+    fn reserve_record(&self, bytes: usize) -> Lsn {
+        self.allocator().evictor().log().map_or(Lsn(0), |log| log.reserve(bytes))
+    }
+
+    fn cancel_record(&self, at: Lsn, bytes: usize) {
+        self.allocator().evictor().log().inspect(|log| log.cancel(at, bytes));
+    }
+
+    fn fill_record(&self, at: Lsn, record: &[u8]) {
+        self.allocator().evictor().log().inspect(|log| log.fill(at, record));
+    }
+
+    fn begin_group(&self) -> u64 {
+        self.allocator().evictor().log().map_or(0, ChangeLog::begin_group)
+    }
+
+    fn end_group(&self) {
+        self.allocator().evictor().log().inspect(|log| log.end_group());
+    }
+}
 
 impl AsynchronousReads for Pool {
     type Misses<'p> = MissQueue<'p>;

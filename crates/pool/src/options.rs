@@ -1,7 +1,7 @@
 //! How a pool is opened.
 
-use std::{io, sync::Arc};
-use vellum_base::Lsn;
+use crate::change_log::ChangeLog;
+use std::sync::Arc;
 use vellum_vm::{IoEngine, ReleaseMethod};
 
 /// The smallest pool, in bytes: enough for one thread that splits nodes all the way to the root.
@@ -9,27 +9,6 @@ pub const POOL_BYTES_MIN: u64 = 64 << 10;
 
 /// The smallest capacity, in bytes.
 pub const CAPACITY_BYTES_MIN: u64 = 64 << 10;
-
-/// The pool asks this before it writes a page: is the log durable up to the page's last change?
-///
-/// The pool knows no log beyond this. Structures that log their changes set the LSN of each page they
-/// change ([`ExclusiveGuard::set_lsn`](crate::ExclusiveGuard::set_lsn)).
-pub trait LogBarrier: Send + Sync {
-    /// Returns once everything up to `lsn` is durable.
-    ///
-    /// # Errors
-    /// The pages are not written, and the error is reported to the thread that needed their room.
-    fn make_durable(&self, lsn: Lsn) -> io::Result<()>;
-}
-
-/// Nothing is logged.
-pub(crate) struct NoLog;
-
-impl LogBarrier for NoLog {
-    fn make_durable(&self, _: Lsn) -> io::Result<()> {
-        Ok(())
-    }
-}
 
 /// How to open a pool. The defaults suit a pool of 64 MiB on a machine of today.
 #[derive(Clone)]
@@ -45,7 +24,7 @@ pub struct PoolOptions {
     pub(crate) count_hits: bool,
     pub(crate) background_eviction: bool,
     pub(crate) huge_pages: bool,
-    pub(crate) log: Arc<dyn LogBarrier>,
+    pub(crate) log: Option<Arc<dyn ChangeLog>>,
 }
 
 impl Default for PoolOptions {
@@ -61,7 +40,7 @@ impl Default for PoolOptions {
             count_hits: false,
             background_eviction: true,
             huge_pages: true,
-            log: Arc::new(NoLog),
+            log: None,
         }
     }
 }
@@ -142,9 +121,9 @@ impl PoolOptions {
         self
     }
 
-    /// The log that must be durable before pages are written. Default: none.
-    pub fn log_barrier(mut self, log: Arc<dyn LogBarrier>) -> Self {
-        self.log = log;
+    /// The log of the changes of pages. Default: none.
+    pub fn change_log(mut self, log: Arc<dyn ChangeLog>) -> Self {
+        self.log = Some(log);
         self
     }
 }

@@ -78,8 +78,8 @@ pub trait ExclusivePage {
     /// All bytes of the extent, to be changed; the page header excepted.
     fn page_mut(&mut self) -> &mut [u8];
 
-    /// Frees the extent, to which nothing refers any more.
-    fn free(self);
+    /// Frees the extent, to which nothing refers any more, as the record at `lsn` says; zero if none does.
+    fn free(self, lsn: Lsn);
 }
 
 /// A guard on a new extent that is freed unless kept: see [`AllocatedGuard`](crate::AllocatedGuard).
@@ -93,8 +93,9 @@ pub trait AllocatedPage {
     /// All bytes of the extent, to be filled; the page header excepted.
     fn page_mut(&mut self) -> &mut [u8];
 
-    /// The extent is referred to from now on.
-    fn keep(self) -> Self::Exclusive;
+    /// The extent is referred to from now on. The record at `lsn` says that it is allocated; zero if none does yet, see
+    /// [`Allocation::note_allocated`].
+    fn keep(self, lsn: Lsn) -> Self::Exclusive;
 }
 
 /// An extent that is written from its beginning to its end, past the pool: see
@@ -106,7 +107,7 @@ pub trait ExtentWriter {
     /// If they cannot be written, or do not fit into the extent.
     fn append(&mut self, bytes: &[u8]) -> Result<(), PoolError>;
 
-    /// Ends the extent, padding it with zeroes, and keeps it: it is referred to from now on.
+    /// Ends the extent, padding it with zeroes, and keeps it: it is referred to from now on. No record says so yet.
     ///
     /// # Errors
     /// If it cannot be written; it is freed then.
@@ -141,8 +142,9 @@ pub trait PageWriter {
     /// If one could not be written.
     fn settle(&mut self) -> Result<(), PoolError>;
 
-    /// All pages and extents are referred to from now on. Without this they are freed when the writer is dropped.
-    fn keep(self);
+    /// All pages and extents are referred to from now on, as the record at `lsn` says; zero if none does. Without this they
+    /// are freed when the writer is dropped.
+    fn keep(self, lsn: Lsn);
 }
 
 /// The outcome of an attempt to begin a read.
@@ -358,12 +360,25 @@ pub trait Allocation: Navigation {
     /// If the file cannot grow or the pool has no room.
     fn allocate(&self, pages: u32, kind: PageKind) -> Result<Self::Allocated<'_>, PoolError>;
 
-    /// Frees an extent to which nothing refers any more, without reading it in. While a thread still reads it, this
-    /// does not wait: the extent is freed later.
+    /// Frees an extent to which nothing refers any more, without reading it in, as the record at `lsn` says; zero if none does,
+    /// because none said that it was allocated. While a thread still reads it, this does not wait: the extent is freed
+    /// later.
     ///
     /// # Errors
     /// If it is not allocated as such.
-    fn discard(&self, extent: Extent) -> Result<(), PoolError>;
+    fn discard(&self, extent: Extent, lsn: Lsn) -> Result<(), PoolError>;
+
+    /// The record at `lsn` says that an extent is allocated that was kept before. Nothing to do if changes are not recorded.
+    fn note_allocated(&self, _extent: Extent, _lsn: Lsn) {}
+
+    /// Makes the contents of extents durable that no record tells, before one refers to them. Nothing to do if changes are not
+    /// recorded.
+    ///
+    /// # Errors
+    /// If they cannot be written, or synced.
+    fn persist(&self, _extents: &[Extent]) -> Result<(), PoolError> {
+        Ok(())
+    }
 
     /// Whether exactly this extent is allocated.
     fn is_extent(&self, extent: Extent) -> bool;
@@ -451,19 +466,36 @@ pub(crate) fn copy_part(
     Ok(())
 }
 
-/// Where the records of changes go: to a log, if there is one. By default there is none.
+/// Where the records of changes go: to a log, if there is one. By default there is none. See [`ChangeLog`](crate::ChangeLog).
 pub trait ChangeRecords {
     /// Whether changes are recorded. If not, nothing is gathered for that, and nothing below is called.
-    const RECORDS: bool = false;
+    #[inline(always)]
+    fn records(&self) -> bool {
+        false
+    }
 
-    /// Reserves the place of a record that is `bytes` long, and gives its number, which is greater than those of all
-    /// records before. All pages that the change is about are latched, so for each page the order of the numbers is
-    /// that of its changes. It cannot fail, because the pages have been changed; a log that has failed says so to the
-    /// threads that wait for it.
+    /// A page whose LSN is less is recorded whole when it is changed.
+    fn images_from(&self) -> Lsn {
+        Lsn(0)
+    }
+
+    /// Reserves the place of a record that is `bytes` long, and gives its LSN. All pages that the change is about are
+    /// latched, so for each page the order of the LSNs is that of its changes.
     fn reserve_record(&self, _bytes: usize) -> Lsn {
         Lsn(0)
     }
 
+    /// Leaves the place of a record empty.
+    fn cancel_record(&self, _at: Lsn, _bytes: usize) {}
+
     /// Fills the place of a record, after its latches have been released.
     fn fill_record(&self, _at: Lsn, _record: &[u8]) {}
+
+    /// Begins a row of records that count only if the last of them is there; gives its number.
+    fn begin_group(&self) -> u64 {
+        0
+    }
+
+    /// Ends a row of records.
+    fn end_group(&self) {}
 }

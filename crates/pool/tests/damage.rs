@@ -5,7 +5,7 @@ mod common;
 use common::{Model, assert_nothing_is_held, fill, is_filled, verify};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{process::Command, sync::Arc};
-use vellum_base::{Extent, HeaderFault, PAGE_SIZE, PageId, PageKind, stamp_checksum};
+use vellum_base::{Extent, HeaderFault, Lsn, PAGE_SIZE, PageId, PageKind, stamp_checksum};
 use vellum_pool::{Allocation, Fault, Interrupt, Navigation, Pool, PoolError, PoolOptions};
 use vellum_vm::{Faults, File, Image, SimulatedFile, VmError};
 
@@ -28,7 +28,7 @@ fn sample() -> (Image, Model, Vec<Extent>) {
         fill(extent, number, guard.payload_mut());
         drop(guard.keep());
         if number % 5 == 2 {
-            pool.discard(extent).unwrap();
+            pool.discard(extent, Lsn(0)).unwrap();
         } else {
             model.insert(extent, number);
         }
@@ -352,7 +352,7 @@ fn a_child_that_is_gone_while_its_parent_is_being_changed_is_no_damage() {
     assert!(matches!(interrupt, Interrupt::Miss(_)));
     drop(guard);
     let mut other = pool.exclusive(parent).unwrap();
-    pool.discard(child).unwrap();
+    pool.discard(child, Lsn(0)).unwrap();
     pool.resolve(interrupt).unwrap();
     other.payload_mut()[..8].fill(0);
     drop(other);

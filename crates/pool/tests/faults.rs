@@ -4,7 +4,7 @@ mod common;
 
 use common::{Model, assert_nothing_is_held, fill, filled, verify};
 use std::sync::Arc;
-use vellum_base::{Extent, PAGE_SIZE, PageKind};
+use vellum_base::{Extent, Lsn, PAGE_SIZE, PageKind};
 use vellum_pool::{Allocation, ExtentWriter, Pool, PoolError, PoolOptions, Streams};
 use vellum_vm::{CrashModel, Faults, SimulatedFile};
 
@@ -124,7 +124,7 @@ fn change(pool: &Pool, progress: &mut Progress, mode: OnError, round: u64) -> Re
                 }
             }
             1 => {
-                if attempt!(progress, mode, pool.discard(*extent)).is_some() {
+                if attempt!(progress, mode, pool.discard(*extent, Lsn(0))).is_some() {
                     progress.model.remove(extent);
                 }
             }

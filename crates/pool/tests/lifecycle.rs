@@ -1,7 +1,7 @@
 //! A file's life: what a close keeps, what an opening refuses, what a misuse cannot break.
 
 use std::sync::Arc;
-use vellum_base::{Extent, PAGE_SIZE, PageId, PageKind};
+use vellum_base::{Extent, Lsn, PAGE_SIZE, PageId, PageKind};
 use vellum_pool::{
     Allocation, ExtentWriter, Fault, Interrupt, Miss, Navigation, PageWriter, Pool, PoolError, PoolOptions,
     PoolStatistics, Streams,
@@ -54,7 +54,7 @@ fn what_was_only_freed_stays_free_after_the_close() {
     // The map may be in its place now.
     assert!(!pool.is_extent(single) || pool.own_extents().contains(&single));
     assert_eq!(pool.statistics().pages_allocated, 2 + 1 + 3);
-    pool.discard(triple).unwrap();
+    pool.discard(triple, Lsn(0)).unwrap();
     pool.close().unwrap();
     let pool = open(&file);
     let mut left = Vec::new();
@@ -74,7 +74,7 @@ fn what_is_freed_while_a_thread_reads_it_is_not_shown_and_is_freed_later() {
     };
     assert_eq!(shown(), [single, triple]);
     let reader = pool.shared(triple).unwrap();
-    pool.discard(triple).unwrap();
+    pool.discard(triple, Lsn(0)).unwrap();
     assert_eq!((shown(), pool.is_extent(triple)), (vec![single], true));
     drop(reader);
     assert_eq!((shown(), pool.is_extent(triple)), (vec![single], false));
@@ -124,7 +124,7 @@ fn a_read_only_pool_refuses_every_change() {
     is_refused(pool.exclusive(single).map(drop));
     is_refused(pool.allocate(1, PageKind::USER).map(drop));
     is_refused(pool.stream(20, PageKind::USER).map(drop));
-    is_refused(pool.discard(triple));
+    is_refused(pool.discard(triple, Lsn(0)));
     is_refused(pool.set_root_slot(0, 1));
     is_refused(pool.run(|| pool.root(single.head)?.upgrade().map(drop)));
     is_refused(Pool::create_on(Arc::new(SimulatedFile::new(2)), &options().read_only(true)).map(drop));
@@ -182,7 +182,7 @@ fn what_belongs_to_the_pool_is_not_shown_to_the_application() {
         };
         refused(pool.shared(extent).map(drop));
         refused(pool.exclusive(extent).map(drop));
-        refused(pool.discard(extent));
+        refused(pool.discard(extent, Lsn(0)));
         refused(pool.run(|| pool.root(extent.head).map(drop)));
     }
     // The place of the old map is used again, and is the application's then.
@@ -218,7 +218,7 @@ fn references_that_lead_nowhere_are_errors() {
         for outcome in [
             pool.shared(extent).map(drop),
             pool.exclusive(extent).map(drop),
-            pool.discard(extent),
+            pool.discard(extent, Lsn(0)),
             pool.resolve(Interrupt::Miss(Miss::certain(extent))),
         ] {
             match outcome {
@@ -324,8 +324,8 @@ fn what_is_freed_twice_while_a_thread_reads_it_is_freed_once() {
     let (file, [_, triple]) = two_extents();
     let pool = open(&file);
     let reader = pool.shared(triple).unwrap();
-    pool.discard(triple).unwrap();
-    let again = pool.discard(triple);
+    pool.discard(triple, Lsn(0)).unwrap();
+    let again = pool.discard(triple, Lsn(0));
     assert!(matches!(again, Err(PoolError::Corruption { fault: Fault::NotAllocated, .. })), "{again:?}");
     drop(reader);
     pool.for_each_extent(|extent| assert_ne!(extent, triple));

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 use vellum_base::{Extent, Lsn, PageKind};
-use vellum_pool::{Interrupt, LogBarrier, Navigation, Pool, PoolError, PoolOptions};
+use vellum_pool::{ChangeLog, Interrupt, Navigation, Pool, PoolError, PoolOptions};
 use vellum_vm::SimulatedFile;
 
 fn options() -> PoolOptions {
@@ -163,7 +163,35 @@ struct Log {
     broken: AtomicBool,
 }
 
-impl LogBarrier for Log {
+impl ChangeLog for Log {
+    fn reserve(&self, _: usize) -> Lsn {
+        Lsn(1000)
+    }
+
+    fn cancel(&self, _: Lsn, _: usize) {}
+
+    fn fill(&self, _: Lsn, _: &[u8]) {}
+
+    fn begin_group(&self) -> u64 {
+        1
+    }
+
+    fn end_group(&self) {}
+
+    fn images_from(&self) -> Lsn {
+        Lsn(0)
+    }
+
+    fn end(&self) -> Lsn {
+        Lsn(1000)
+    }
+
+    fn durable(&self) -> Lsn {
+        Lsn(self.durable.lock().unwrap().iter().max().map_or(0, |last| last.0 + 1))
+    }
+
+    fn request_durable(&self) {}
+
     fn make_durable(&self, lsn: Lsn) -> io::Result<()> {
         if self.broken.load(Ordering::Relaxed) {
             return Err(io::Error::other("the log is gone"));
@@ -177,7 +205,7 @@ impl LogBarrier for Log {
 fn the_log_is_durable_before_the_pages_it_covers() {
     let (file, extents) = sample();
     let log = Arc::new(Log::default());
-    let mut pool = open(&file, &options().log_barrier(log.clone()));
+    let mut pool = open(&file, &options().change_log(log.clone()));
     for (number, extent) in (100..).zip(&extents[..3]) {
         let mut guard = pool.exclusive(*extent).unwrap();
         guard.payload_mut().fill(5);

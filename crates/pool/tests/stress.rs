@@ -12,7 +12,7 @@ use std::{
     },
     time::{Duration, Instant},
 };
-use vellum_base::{Bytes, Extent, HEADER_BYTES, PageId, PageKind};
+use vellum_base::{Bytes, Extent, HEADER_BYTES, Lsn, PageId, PageKind};
 use vellum_pool::{
     Allocation, ExclusiveGuard, Interrupt, Navigation, OptimisticGuard, Pool, PoolError, PoolOptions,
     PoolStatistics,
@@ -194,7 +194,7 @@ impl<'a> Stress<'a> {
             return;
         }
         if self.rng.random() {
-            self.pool.discard(old).unwrap();
+            self.pool.discard(old, Lsn(0)).unwrap();
         } else {
             self.pool.exclusive(old).unwrap().free();
         }

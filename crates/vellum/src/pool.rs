@@ -143,7 +143,7 @@
 //! [`Streams::stream`] writes it from its beginning to its end past the pool, [`Streams::read_part`] reads pages of
 //! it, and [`Allocation::discard`] frees it without reading it in.
 //! ```
-//! # use vellum::pool::{Extent, PageKind};
+//! # use vellum::pool::{Extent, Lsn, PageKind};
 //! # use vellum::pool::{Allocation, ExtentWriter, Navigation, Pool, PoolOptions, Streams};
 //! # let directory = tempfile::tempdir()?;
 //! let options = PoolOptions::default().pool_bytes(64 << 10);
@@ -155,7 +155,7 @@
 //! let extent = stream.extent();
 //! assert_eq!(stream.finish()?, extent.head);
 //! assert!(pool.shared(extent).is_err(), "it does not fit into this pool");
-//! pool.discard(extent)?;
+//! pool.discard(extent, Lsn(0))?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -169,7 +169,7 @@
 //! Before anything is changed, be it in memory alone, the file is marked as in use; [`Pool::checkpoint`] and
 //! [`Pool::close`] write everything and mark it as closed. A file that was not closed is refused with
 //! [`PoolError::NotClosedCleanly`] and never shown half: this layer has no log. One that logs its changes
-//! gives the pool a [`LogBarrier`], which is asked before a page is written. Sixteen numbers
+//! gives the pool a [`ChangeLog`], and sets the LSN of each page that it changes. Sixteen numbers
 //! ([`Pool::root_slot`]) tell where the structures of a file begin. One process has a file open, or several
 //! for reading only. The memory of the pages does not exist in a child made by `fork`.
 //!

@@ -61,7 +61,8 @@ pub(crate) trait PageSet<'p, P: Pager + 'p> {
     fn describe(&self, _record: &mut Vec<u8>) {}
     /// Sets the LSN of the pages that stay.
     fn stamp(&mut self, _lsn: Lsn) {}
-    fn release(self, pager: &'p P) -> Self::Seen;
+    /// Gives up the latches, after the record at `lsn` was reserved; zero if changes are not recorded.
+    fn release(self, pager: &'p P, lsn: Lsn) -> Self::Seen;
 }
 
 impl<'p, P: Pager> PageSet<'p, P> for Latched<'p, P> {
@@ -72,7 +73,7 @@ impl<'p, P: Pager> PageSet<'p, P> for Latched<'p, P> {
     }
 
     #[inline(always)]
-    fn release(self, pager: &'p P) -> Self::Seen {
+    fn release(self, pager: &'p P, _: Lsn) -> Self::Seen {
         pager.relax(self.0)
     }
 }
@@ -84,8 +85,8 @@ impl<'p, P: Pager> PageSet<'p, P> for Fresh<'p, P> {
         stamp_lsn(self.0.page_mut(), lsn);
     }
 
-    fn release(self, pager: &'p P) -> Self::Seen {
-        pager.relax(self.0.keep())
+    fn release(self, pager: &'p P, lsn: Lsn) -> Self::Seen {
+        pager.relax(self.0.keep(lsn))
     }
 }
 
@@ -96,8 +97,8 @@ impl<'p, P: Pager> PageSet<'p, P> for Doomed<'p, P> {
         PageChange::Free { pages: 1 }.encode(self.0.id(), record);
     }
 
-    fn release(self, _: &'p P) {
-        self.0.0.free();
+    fn release(self, _: &'p P, lsn: Lsn) {
+        self.0.0.free(lsn);
     }
 }
 
@@ -114,8 +115,8 @@ impl<'p, P: Pager + 'p, A: PageSet<'p, P>, B: PageSet<'p, P>> PageSet<'p, P> for
         self.1.stamp(lsn);
     }
 
-    fn release(self, pager: &'p P) -> Self::Seen {
-        (self.0.release(pager), self.1.release(pager))
+    fn release(self, pager: &'p P, lsn: Lsn) -> Self::Seen {
+        (self.0.release(pager, lsn), self.1.release(pager, lsn))
     }
 }
 
@@ -145,11 +146,11 @@ impl<'p, P: Pager> Recording<'p, P> {
     ) -> Result<(), NodeError> {
         debug_assert!(!self.changed, "a change that may fail comes first");
         let start = self.record.len();
-        if P::RECORDS {
+        if self.pager.records() {
             self.describe(page.id(), change);
         }
         let done = change.apply(page.0.page_mut(), known);
-        if P::RECORDS && done.is_err() {
+        if self.pager.records() && done.is_err() {
             self.record.truncate(start);
         }
         self.changed = done.is_ok();
@@ -166,7 +167,8 @@ impl<'p, P: Pager> Recording<'p, P> {
         value: ValueImage<'_>,
     ) -> Result<(), NodeError> {
         let mut before = Vec::new();
-        let kind = if P::RECORDS { leaf.view().append_value(index, &mut before) } else { value.kind };
+        let kind =
+            if self.pager.records() { leaf.view().append_value(index, &mut before) } else { value.kind };
         let before = ValueImage { kind, bytes: &before };
         self.apply(leaf, Some(index), &PageChange::Replace { key, value, before })
     }
@@ -175,7 +177,11 @@ impl<'p, P: Pager> Recording<'p, P> {
     #[inline(always)]
     pub fn remove(&mut self, leaf: &mut Latched<'p, P>, index: usize, key: &[u8]) -> Result<(), NodeError> {
         let mut before = Vec::new();
-        let kind = if P::RECORDS { leaf.view().append_value(index, &mut before) } else { ValueKind::Inline };
+        let kind = if self.pager.records() {
+            leaf.view().append_value(index, &mut before)
+        } else {
+            ValueKind::Inline
+        };
         let before = ValueImage { kind, bytes: &before };
         self.apply(leaf, Some(index), &PageChange::Remove { key, before })
     }
@@ -189,7 +195,7 @@ impl<'p, P: Pager> Recording<'p, P> {
         index: usize,
         change: impl FnOnce(&mut [u8]) -> T,
     ) -> Result<T, NodeError> {
-        if P::RECORDS {
+        if self.pager.records() {
             return self.patch_recorded(leaf, index, change);
         }
         let mut node = NodeMut::new(leaf.0.page_mut());
@@ -226,7 +232,7 @@ impl<'p, P: Pager> Recording<'p, P> {
         fill: impl FnOnce(&mut [u8]) -> Result<(), NodeError>,
     ) -> Result<(), NodeError> {
         fill(page.0.page_mut())?;
-        if P::RECORDS {
+        if self.pager.records() {
             self.describe(page.id(), &PageChange::Format { image: NodeImage::of(page.0.page_mut()) });
         }
         Ok(())
@@ -249,7 +255,7 @@ impl<'p, P: Pager> Recording<'p, P> {
 
     /// Does what has been prepared for the page, which has stayed latched.
     pub fn install(&mut self, page: &mut Latched<'p, P>, prepared: &Prepared<'_>) {
-        if P::RECORDS {
+        if self.pager.records() {
             self.describe(page.id(), &prepared.change);
         }
         NodeMut::new(page.0.page_mut()).take_over(prepared.image);
@@ -258,7 +264,7 @@ impl<'p, P: Pager> Recording<'p, P> {
 
     /// Ends a leaf as planned. The leaf has stayed latched since.
     pub fn end(&mut self, leaf: &mut Latched<'p, P>, end: &End) {
-        if P::RECORDS {
+        if self.pager.records() {
             self.describe(leaf.id(), &PageChange::EndAt { separator: &end.separator });
         }
         NodeMut::new(leaf.0.page_mut()).end_at(end);
@@ -318,24 +324,24 @@ impl<'p, P: Pager, H: PageSet<'p, P>> AtomicChange<'p, P, H> {
     pub fn commit(self) -> H::Seen {
         let Self { pages, mut recording } = self;
         recording.changed = false;
-        if P::RECORDS {
+        if recording.pager.records() {
             return Self::commit_recorded(pages, recording);
         }
         let pager = recording.pager;
         // There is no record to be freed.
         std::mem::forget(recording);
-        pages.release(pager)
+        pages.release(pager, Lsn(0))
     }
 
     fn commit_recorded(mut pages: H, mut recording: Recording<'p, P>) -> H::Seen {
         let (pager, mut record) = (recording.pager, std::mem::take(&mut recording.record));
         if record.is_empty() {
-            return pages.release(pager);
+            return pages.release(pager, Lsn(0));
         }
         pages.describe(&mut record);
         let lsn = pager.reserve_record(record.len());
         pages.stamp(lsn);
-        let seen = pages.release(pager);
+        let seen = pages.release(pager, lsn);
         pager.fill_record(lsn, &record);
         seen
     }

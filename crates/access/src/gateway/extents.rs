@@ -2,7 +2,7 @@
 
 use super::{atomic::Recording, page_change::PageChange};
 use crate::{AccessError, node::NodeError};
-use vellum_base::{Extent, HEADER_BYTES, PageHeader, PageId, PageKind, checksum, stamp_lsn};
+use vellum_base::{Extent, HEADER_BYTES, Lsn, PageHeader, PageId, PageKind, checksum, stamp_lsn};
 use vellum_pool::{AllocatedPage, ExtentWriter, PageWriter, Pager, PoolError};
 
 /// Makes an extent for a large value of the tree `tree`, in memory. `fill` writes the contents and returns their digest.
@@ -16,8 +16,8 @@ pub(crate) fn new_blob<P: Pager>(
     let mut guard = pager.allocate(pages, PageKind::BLOB)?;
     let digest = fill(guard.page_mut())?;
     let head = guard.id();
-    record_written(pager, tree, Extent { head, pages }, digest);
-    drop(guard.keep());
+    let lsn = record_written(pager, tree, Extent { head, pages }, digest);
+    drop(guard.keep(lsn));
     Ok((head, digest))
 }
 
@@ -34,24 +34,28 @@ pub(crate) fn stream_blob<P: Pager>(
     let mut stream = pager.stream(pages, PageKind::BLOB)?;
     let digest = write(&mut |bytes| stream.append(bytes))?;
     let head = stream.finish()?;
-    record_written(pager, tree, Extent { head, pages }, digest);
+    let lsn = record_written(pager, tree, Extent { head, pages }, digest);
+    pager.note_allocated(Extent { head, pages }, lsn);
     Ok((head, digest))
 }
 
 /// Frees an extent to which nothing of the tree `tree` refers any more, without reading it in.
 pub(crate) fn discard<P: Pager>(pager: &P, tree: PageId, extent: Extent) -> Result<(), PoolError> {
     // Recorded before it is freed, so that the record of its next allocation comes later.
-    if P::RECORDS && pager.is_extent(extent) {
-        Recording::record_alone(pager, tree, &[(extent.head, PageChange::Free { pages: extent.pages })]);
+    let mut lsn = Lsn(0);
+    if pager.records() && pager.is_extent(extent) {
+        lsn =
+            Recording::record_alone(pager, tree, &[(extent.head, PageChange::Free { pages: extent.pages })]);
     }
-    pager.discard(extent)
+    pager.discard(extent, lsn)
 }
 
-fn record_written<P: Pager>(pager: &P, tree: PageId, extent: Extent, digest: u64) {
-    if P::RECORDS {
-        let change = PageChange::Write { kind: PageKind::BLOB, pages: extent.pages, digest };
-        Recording::record_alone(pager, tree, &[(extent.head, change)]);
+fn record_written<P: Pager>(pager: &P, tree: PageId, extent: Extent, digest: u64) -> Lsn {
+    if !pager.records() {
+        return Lsn(0);
     }
+    let change = PageChange::Write { kind: PageKind::BLOB, pages: extent.pages, digest };
+    Recording::record_alone(pager, tree, &[(extent.head, change)])
 }
 
 /// Nodes of a bulk load that are written one after the other. Nodes and adopted extents are freed again unless kept.
@@ -88,7 +92,7 @@ impl<'p, P: Pager> NodeStream<'p, P> {
         let written = &mut self.written;
         self.pages.append(|page| {
             fill(page).map_err(|error| not_a_node(written.tree, error))?;
-            if P::RECORDS {
+            if written.pager.records() {
                 written.record(page);
             }
             Ok(())
@@ -103,7 +107,7 @@ impl<'p, P: Pager> NodeStream<'p, P> {
 
     /// Takes over an extent of a large value.
     pub fn adopt(&mut self, extent: Extent) {
-        if P::RECORDS {
+        if self.written.pager.records() {
             self.written.extents.push(extent);
         }
         self.pages.adopt(extent);
@@ -118,7 +122,7 @@ impl<'p, P: Pager> NodeStream<'p, P> {
     pub fn keep(self) {
         let Self { mut written, pages } = self;
         written.extents.clear();
-        pages.keep();
+        pages.keep(Lsn(0));
     }
 }
 

@@ -14,8 +14,8 @@
 //! - The redo of each page needs that page and the record, and no other page.
 //!
 //! # Records
-//! Whether changes are recorded is a constant of the pager
-//! ([`ChangeRecords::RECORDS`](vellum_pool::ChangeRecords::RECORDS)). If not, nothing is gathered. If so, the record
+//! Whether changes are recorded is up to the pager
+//! ([`ChangeRecords::records`](vellum_pool::ChangeRecords::records)). If not, nothing is gathered. If so, the record
 //! takes its number while all pages are latched, all pages get the number as their LSN, and the record is handed over
 //! after the latches have been released. A page whose LSN is not less than a record's number has that change already:
 //! see [`redo`].

@@ -74,7 +74,9 @@ impl RecordingPager {
 }
 
 impl ChangeRecords for RecordingPager {
-    const RECORDS: bool = true;
+    fn records(&self) -> bool {
+        true
+    }
 
     fn reserve_record(&self, bytes: usize) -> Lsn {
         assert!(bytes > 8, "there is no empty record");
@@ -147,8 +149,8 @@ impl Allocation for RecordingPager {
         self.pool.allocate(pages, kind)
     }
 
-    fn discard(&self, extent: Extent) -> Result<(), PoolError> {
-        self.pool.discard(extent)
+    fn discard(&self, extent: Extent, lsn: Lsn) -> Result<(), PoolError> {
+        self.pool.discard(extent, lsn)
     }
 
     fn is_extent(&self, extent: Extent) -> bool {
@@ -227,8 +229,8 @@ impl PageWriter for KeptPages<'_> {
         self.pages.settle()
     }
 
-    fn keep(self) {
-        self.pages.keep();
+    fn keep(self, lsn: Lsn) {
+        self.pages.keep(lsn);
     }
 }
 

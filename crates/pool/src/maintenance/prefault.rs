@@ -274,7 +274,7 @@ mod tests {
             pages.append(|_| Ok::<(), crate::PoolError>(())).unwrap();
         }
         pages.settle().unwrap();
-        pages.keep();
+        pages.keep(vellum_base::Lsn(0));
         let there = with_memory(&pool, 0, pool.allocator().storage().space.end() + WINDOW_MAX);
         assert!(there < 64 && budget.used() == 150 + there, "{there} of {}", budget.used());
     }

@@ -5,9 +5,9 @@
 //! once is skipped: eviction waits for no latch, so a thread that needs room may hold latches.
 
 use crate::{
+    change_log::ChangeLog,
     error::PoolError,
     file::outage::Outage,
-    options::LogBarrier,
     page::state::Word,
     primitive::{Mutex, MutexGuard, lock},
     replacement::{clock::Clock, resident_pages::ResidentPages, write_back::write_back},
@@ -29,14 +29,20 @@ const FRUITLESS_TRIES_MAX: u32 = 1000;
 pub(crate) struct Evictor {
     pub(crate) pages: ResidentPages,
     clock: Clock,
-    log: Arc<dyn LogBarrier>,
+    log: Option<Arc<dyn ChangeLog>>,
     /// Locked by the background thread while it evicts, and by a thread that wants it to pause.
     working: Mutex<()>,
 }
 
 impl Evictor {
-    pub(crate) fn new(pages: ResidentPages, log: Arc<dyn LogBarrier>) -> Self {
+    pub(crate) fn new(pages: ResidentPages, log: Option<Arc<dyn ChangeLog>>) -> Self {
         Self { pages, clock: Clock::default(), log, working: Mutex::new(()) }
+    }
+
+    /// The log of the changes of pages, if there is one.
+    #[inline]
+    pub(crate) fn log(&self) -> Option<&dyn ChangeLog> {
+        self.log.as_deref()
     }
 
     /// Keeps the background thread from evicting.
@@ -160,7 +166,7 @@ impl Evictor {
                 self.outage().ends();
             }
             // The error is found by the line below.
-            let _ = write_back(&self.pages, &*self.log, dirty, |_, _| false);
+            let _ = write_back(&self.pages, self.log(), dirty, |_, _| false);
         }
         self.outage().error().map_or(Ok(()), Err)
     }
@@ -184,7 +190,7 @@ impl Evictor {
         let is_dirty = |extent: &Extent| self.pages.table.state(extent.head).load().is_dirty();
         let (dirty, clean): (Vec<_>, Vec<_>) = candidates.into_iter().partition(is_dirty);
         let mut victims = Vec::with_capacity(dirty.len() + clean.len());
-        let written = write_back(&self.pages, &*self.log, dirty, |state, extent| {
+        let written = write_back(&self.pages, self.log(), dirty, |state, extent| {
             let upgraded = state.try_upgrade_shared();
             if upgraded {
                 victims.push(extent);
@@ -208,7 +214,7 @@ impl Evictor {
     /// If something cannot be written, or is latched all the same: its guard was leaked.
     pub(crate) fn flush(&self) -> Result<(), PoolError> {
         for batch in self.pages.changed().chunks(BATCH_PAGES_MAX) {
-            write_back(&self.pages, &*self.log, batch.to_vec(), |_, _| false)?;
+            write_back(&self.pages, self.log(), batch.to_vec(), |_, _| false)?;
         }
         match self.pages.changed().first() {
             Some(extent) => Err(PoolError::Latched { extent: *extent }),

@@ -4,7 +4,7 @@
 //! after the log that covers it. What cannot be latched at once is skipped.
 
 use crate::{
-    error::PoolError, file::outage::copy_of, options::LogBarrier, page::state::PageState,
+    change_log::ChangeLog, error::PoolError, file::outage::copy_of, page::state::PageState,
     page_table::PageTable, replacement::resident_pages::ResidentPages,
 };
 use std::time::Instant;
@@ -21,7 +21,7 @@ const WRITE_BYTES_MAX: usize = 1 << 20;
 /// The first that occurred. What could not be written stays as it is.
 pub(super) fn write_back(
     pages: &ResidentPages,
-    log: &dyn LogBarrier,
+    log: Option<&dyn ChangeLog>,
     dirty: Vec<Extent>,
     mut keep: impl FnMut(&PageState, Extent) -> bool,
 ) -> Result<(), PoolError> {
@@ -33,7 +33,7 @@ pub(super) fn write_back(
     let mut lsn = Lsn(0);
     let latched: Vec<_> =
         dirty.into_iter().filter(|extent| latch_for_writing(pages, *extent, &mut lsn)).collect();
-    let mut result = log.make_durable(lsn).map_err(PoolError::Log);
+    let mut result = log.map_or(Ok(()), |log| log.make_durable(lsn)).map_err(PoolError::Log);
     let mut requests = requests(table, &latched);
     let begun = Instant::now();
     if result.is_ok() {

@@ -182,7 +182,13 @@ impl PageWriter for PageStream<'_> {
         Ok(())
     }
 
-    fn keep(mut self) {
+    fn keep(mut self, lsn: Lsn) {
+        let space = &self.allocator.storage().space;
+        if lsn > Lsn(0) {
+            for pages in &self.allocated.0 {
+                space.for_each_in(pages.clone(), |extent| self.allocator.note_allocated(extent, lsn));
+            }
+        }
         self.allocated.0.clear();
     }
 }

@@ -4,7 +4,7 @@
 use super::frame::Frame;
 use super::pool::{Shared, count, token};
 use std::mem::ManuallyDrop;
-use vellum_base::{Extent, PAGE_SIZE, PageId, stamp_checksum};
+use vellum_base::{Extent, Lsn, PAGE_SIZE, PageId, stamp_checksum};
 use vellum_pool::{AllocatedPage, ExclusivePage, Interrupt, OptimisticBytes, OptimisticPage, SharedPage};
 use vellum_vm::AlignedBuffer;
 
@@ -208,7 +208,7 @@ impl ExclusivePage for Exclusive<'_> {
         self.0.page_mut()
     }
 
-    fn free(self) {
+    fn free(self, _: Lsn) {
         let mut this = ManuallyDrop::new(self);
         // SAFETY: `this` is neither used again nor dropped.
         unsafe { std::ptr::read(&raw mut this.0) }.free();
@@ -248,7 +248,7 @@ impl<'p> AllocatedPage for Allocated<'p> {
         self.0.page_mut()
     }
 
-    fn keep(self) -> Exclusive<'p> {
+    fn keep(self, _: Lsn) -> Exclusive<'p> {
         let mut this = ManuallyDrop::new(self);
         // SAFETY: `this` is neither used again nor dropped.
         unsafe { ManuallyDrop::take(&mut this.0) }
@@ -258,6 +258,6 @@ impl<'p> AllocatedPage for Allocated<'p> {
 impl Drop for Allocated<'_> {
     fn drop(&mut self) {
         // SAFETY: it is not used after this.
-        unsafe { ManuallyDrop::take(&mut self.0) }.free();
+        unsafe { ManuallyDrop::take(&mut self.0) }.free(Lsn(0));
     }
 }

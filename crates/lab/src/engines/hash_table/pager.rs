@@ -220,7 +220,7 @@ impl Allocation for HashPool {
         Ok(Allocated::buffer(self, extent, bytes))
     }
 
-    fn discard(&self, extent: Extent) -> Result<(), PoolError> {
+    fn discard(&self, extent: Extent, _: Lsn) -> Result<(), PoolError> {
         (**self).discard(extent)
     }
 

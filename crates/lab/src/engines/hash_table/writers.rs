@@ -121,7 +121,7 @@ impl PageWriter for Pages<'_> {
         let mut page = Allocated::frame(self.pool, (**self.pool).allocate(self.kind)?);
         fill(page.page_mut())?;
         let id = page.id();
-        drop(page.keep());
+        drop(page.keep(Lsn(0)));
         self.made.push(Extent::page(id));
         Ok(id)
     }
@@ -137,7 +137,7 @@ impl PageWriter for Pages<'_> {
         Ok(())
     }
 
-    fn keep(mut self) {
+    fn keep(mut self, _: Lsn) {
         self.made.clear();
     }
 }

@@ -1,0 +1,49 @@
+//! The log of the changes of pages, as the pool and the structures on it see it. The pool knows no log beyond this.
+
+use std::io;
+use vellum_base::Lsn;
+
+/// The log that a pool is started with.
+///
+/// A record is reserved under the latches of the pages that it is about, and filled after they have been released. So for each
+/// page the order of its records is that of its changes, and no latch is held while bytes are copied.
+///
+/// A page's LSN is that of the record of its last change; zero if no record tells of it. A page is written to storage only
+/// when that record is durable.
+pub trait ChangeLog: Send + Sync {
+    /// Reserves the place of a record of so many bytes; gives its LSN, which is greater than those of all records before.
+    /// Waits for nothing, and cannot fail, because pages have been changed: a log that has failed says so to the threads that
+    /// wait for it.
+    fn reserve(&self, bytes: usize) -> Lsn;
+
+    /// Leaves a place of so many bytes empty that was reserved.
+    fn cancel(&self, at: Lsn, bytes: usize);
+
+    /// Fills a place that was reserved, exactly. May wait until the log has room, so no latch is held.
+    fn fill(&self, at: Lsn, record: &[u8]);
+
+    /// Begins a row of records that count only if the last of them is in the log; gives the row's number, which is never used
+    /// again. Ends by [`end_group`](Self::end_group) on the same thread. No checkpoint divides it.
+    fn begin_group(&self) -> u64;
+
+    /// Ends a row of records.
+    fn end_group(&self);
+
+    /// A page whose LSN is less is logged whole when it is changed.
+    fn images_from(&self) -> Lsn;
+
+    /// Where the next record will be.
+    fn end(&self) -> Lsn;
+
+    /// All records before this place are durable.
+    fn durable(&self) -> Lsn;
+
+    /// Asks for all records so far to be made durable. Returns at once.
+    fn request_durable(&self);
+
+    /// Returns once the record at `lsn`, and all before it, are durable.
+    ///
+    /// # Errors
+    /// If they cannot be.
+    fn make_durable(&self, lsn: Lsn) -> io::Result<()>;
+}
