@@ -9,11 +9,12 @@
 //! latches are only tried; then the locks of `file::storage`.
 
 use crate::{
-    error::PoolError,
+    error::{Miss, PoolError},
     file::storage::Storage,
     io::page_io::PageIo,
     page::state::Want,
     page_table::PageTable,
+    pager::Begun,
     primitive::{Mutex, Ordering, fence, lock, try_lock},
     replacement::{evictor::Evictor, resident_pages::ResidentPages},
 };
@@ -106,6 +107,50 @@ impl Allocator {
             self.pages().budget.ask_for_memory();
         }
         Ok(())
+    }
+
+    /// Latches an allocated page exclusively, whose contents are zeroes behind a fresh header then, whatever they were.
+    ///
+    /// # Errors
+    /// If it is not allocated, or there is no memory.
+    pub(crate) fn latch_blank(&self, page: PageId, kind: PageKind) -> Result<(), PoolError> {
+        let (extent, table) = (Extent::page(page), self.table());
+        loop {
+            let reserve = |extent| self.evictor().reserve(extent).map(|()| true);
+            if self.io.faults.enter(&Miss::certain(extent), reserve)? == Begun::Reading {
+                if let Err(error) = table.supply_zeroes(extent) {
+                    table.drop_memory(extent);
+                    self.pages().budget.give_back(1);
+                    table.unlatch_evicted(page);
+                    return Err(error.into());
+                }
+                self.pages().set.insert(extent);
+                break;
+            }
+            let state = table.state(page);
+            let now = state.load();
+            if (now.is_unlocked() || now.is_marked()) && state.try_exclusive(now) {
+                if self.storage().is_allocated(extent) {
+                    break;
+                }
+                table.unlatch(page, false);
+                return Err(PoolError::not_allocated(extent));
+            }
+            self.io.wait(page, Want::Exclusive);
+        }
+        // SAFETY: the latch is held exclusively.
+        let bytes = unsafe { table.bytes_mut(extent) };
+        bytes.fill(0);
+        PageHeader { extent, lsn: Lsn(0), kind }.write(bytes);
+        Ok(())
+    }
+
+    /// Drops an extent from memory that the caller has latched exclusively, with what was changed in it, and releases the
+    /// latch.
+    pub(crate) fn forget(&self, extent: Extent) {
+        self.table().drop_memory(extent);
+        self.pages().remove(extent.head);
+        self.table().unlatch_evicted(extent.head);
     }
 
     /// Makes what was claimed an extent that is not in memory, and unlatched.

@@ -154,13 +154,17 @@ pub enum PoolError {
         expected: String,
     },
     /// The process that had it open last did not close it.
-    #[error(
-        "{path} was not closed cleanly, so parts of its latest changes may be missing; restore it from a backup \
-         or import its data again", path = shown(path)
-    )]
+    #[error("{path} was not closed cleanly, {}", if *has_log {
+        "and its log has the changes that may be missing in it: open it for writing as a database, with its log, \
+         which recovers it"
+    } else {
+        "so parts of its latest changes may be missing; restore it from a backup or import its data again"
+    }, path = shown(path))]
     NotClosedCleanly {
         /// Which file.
         path: PathBuf,
+        /// There is a log from which it can be recovered.
+        has_log: bool,
     },
     /// The file is shorter than it was when it was closed.
     #[error(

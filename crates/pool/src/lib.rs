@@ -28,6 +28,7 @@ mod page;
 mod page_table;
 mod pager;
 mod pool;
+mod pool_file;
 mod primitive;
 mod replacement;
 mod space;
@@ -50,6 +51,7 @@ pub use {
         FinishedRead, Followed, Misses, Navigation, OptimisticPage, PageWriter, Pager, SharedPage, Streams,
     },
     pool::Pool,
+    pool_file::PoolFile,
     replacement::resident_set::{EXTENT_PAGES_MAX, PAGE_ID_MAX},
     statistics::PoolStatistics,
     stream::extent_stream::ExtentStream,

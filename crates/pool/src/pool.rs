@@ -2,21 +2,21 @@
 
 use crate::{
     allocator::Allocator,
+    change_log::ChangeLog,
     error::{Interrupt, PoolError},
-    file::lifecycle,
     file::storage::Storage,
-    file::superblock::{APPLICATION_BYTES, ROOTS, SUPERBLOCKS, Superblock},
+    file::superblock::{ROOTS, SUPERBLOCKS},
     guard::{AllocatedGuard, ExclusiveGuard, OptimisticGuard, SharedGuard},
     io::{fault::Faults, page_io::PageIo},
     maintenance::{background::BackgroundThread, prefault},
-    options::{CAPACITY_BYTES_MIN, POOL_BYTES_MIN, PoolOptions},
+    options::PoolOptions,
     page::state::Want,
     page_table::PageTable,
     pager::Navigation,
+    pool_file::{self, PoolFile},
     replacement::evictor::Evictor,
     replacement::resident_pages::ResidentPages,
-    replacement::resident_set::{EXTENT_PAGES_MAX, PAGE_ID_MAX},
-    space::SpaceMap,
+    replacement::resident_set::EXTENT_PAGES_MAX,
     statistics::PoolStatistics,
 };
 use std::{
@@ -24,7 +24,7 @@ use std::{
     sync::Arc,
 };
 use vellum_base::{Extent, PAGE_SIZE, PageId, PageKind};
-use vellum_vm::{CreateMode, DiskFile, File, FileOptions, PageMemory, PageMemoryOptions, physical_bytes};
+use vellum_vm::{File, PageMemory};
 
 /// A file of pages, of which as many are in memory as the limit allows. See the [crate](crate).
 ///
@@ -39,16 +39,28 @@ pub struct Pool {
     damaged_superblock: Option<PageId>,
 }
 
+impl PoolFile {
+    /// Makes the file a pool. With a log it can be recovered from its first change on.
+    ///
+    /// # Errors
+    /// [`PoolError::NotClosedCleanly`] if it [needs recovery](Self::needs_recovery) and no log is given; if the file cannot grow
+    /// to what was noted, or the system refuses memory.
+    pub fn start(mut self, log: Option<Arc<dyn ChangeLog>>) -> Result<Pool, PoolError> {
+        if self.needs_recovery() && log.is_none() {
+            return Err(PoolError::NotClosedCleanly { path: self.path(), has_log: true });
+        }
+        let created = self.created.take();
+        Pool::start(self, log).inspect_err(|_| pool_file::remove(created))
+    }
+}
+
 impl Pool {
     /// Creates a file, which must not exist yet.
     ///
     /// # Errors
     /// If the file exists or cannot be written, an option makes no sense, or the system refuses memory.
     pub fn create(path: impl AsRef<Path>, options: &PoolOptions) -> Result<Self, PoolError> {
-        let path = path.as_ref();
-        Self::check_creation(options)?;
-        let file = Arc::new(Self::open_file(path, options, CreateMode::CreateNew)?);
-        Self::create_in(file, path, options)
+        PoolFile::create(path, options)?.start(options.log.clone())
     }
 
     /// Opens a file, or creates it if there is none, or if there is one whose creation was interrupted before it held
@@ -57,40 +69,17 @@ impl Pool {
     /// # Errors
     /// As for [`open`](Self::open) and [`create`](Self::create).
     pub fn open_or_create(path: impl AsRef<Path>, options: &PoolOptions) -> Result<(Self, bool), PoolError> {
-        let path = path.as_ref();
-        if options.read_only {
-            return Ok((Self::open(path, options)?, false));
-        }
-        Self::check(options)?;
-        let file = Arc::new(Self::open_file(path, options, CreateMode::OpenOrCreate)?);
-        if !lifecycle::is_unfinished(&*file, &options.application)? {
-            return Ok((Self::open_on(file, options)?, false));
-        }
-        let unfinished = |source| PoolError::Write { extent: Extent::page(PageId(0)), source };
-        file.truncate(0).map_err(unfinished)?;
-        Ok((Self::create_in(file, path, options)?, true))
+        let (file, created) = PoolFile::open_or_create(path, options)?;
+        Ok((Self::start_closed(file)?, created))
     }
 
-    /// Makes a file on disk a pool's, or removes it if that fails: it holds nothing then, and would be in the way. No
-    /// other process can open it while it is locked.
-    fn create_in(file: Arc<DiskFile>, path: &Path, options: &PoolOptions) -> Result<Self, PoolError> {
-        Self::create_on(file.clone(), options).inspect_err(|_| {
-            if file.was_created() {
-                // If that is refused, `open_or_create` will create it anew.
-                let _ = std::fs::remove_file(path);
-            }
-        })
-    }
-
-    /// Opens a file that was closed cleanly.
+    /// Opens a file that was closed cleanly. One that has a log and was not is opened as a [`PoolFile`].
     ///
     /// # Errors
     /// If there is no such file, it is not Vellum's, of another application, of a later version, damaged,
     /// truncated, in use by another process, or was not closed cleanly; or the system refuses memory.
     pub fn open(path: impl AsRef<Path>, options: &PoolOptions) -> Result<Self, PoolError> {
-        Self::check(options)?;
-        let file = Self::open_file(path.as_ref(), options, CreateMode::OpenExisting)?;
-        Self::open_on(Arc::new(file), options)
+        Self::start_closed(PoolFile::open(path, options)?)
     }
 
     /// As [`create`](Self::create), on any file that is empty: a simulated one, say.
@@ -98,11 +87,7 @@ impl Pool {
     /// # Errors
     /// As for `create`; [`PoolError::NotEmpty`] if the file holds something.
     pub fn create_on(file: Arc<dyn File>, options: &PoolOptions) -> Result<Self, PoolError> {
-        Self::check_creation(options)?;
-        let (memory, capacity_pages) = Self::reserve(options, SUPERBLOCKS * PAGE_SIZE as u64, file.clone())?;
-        let space = SpaceMap::new(capacity_pages, SUPERBLOCKS)?;
-        let superblock = lifecycle::create(&*file, &options.application)?;
-        Self::start(options, memory, space, superblock, None, true)
+        PoolFile::create_on(file, options)?.start(options.log.clone())
     }
 
     /// As [`open`](Self::open), on any file.
@@ -110,92 +95,28 @@ impl Pool {
     /// # Errors
     /// As for `open`.
     pub fn open_on(file: Arc<dyn File>, options: &PoolOptions) -> Result<Self, PoolError> {
-        Self::check(options)?;
-        let path = file.description().path.unwrap_or_default();
-        let (superblock, damaged) = lifecycle::inspect(&*file, path, &options.application)?;
-        let (memory, capacity_pages) =
-            Self::reserve(options, superblock.end.saturating_mul(PAGE_SIZE as u64), file.clone())?;
-        let space = lifecycle::read_space_map(&*file, &superblock, capacity_pages)?;
-        Self::start(options, memory, space, superblock, damaged, false)
+        Self::start_closed(PoolFile::open_on(file, options)?)
     }
 
-    fn check(options: &PoolOptions) -> Result<(), PoolError> {
-        if options.pool_bytes < POOL_BYTES_MIN {
-            return Err(PoolError::PoolTooSmall { bytes: options.pool_bytes, least: POOL_BYTES_MIN });
+    fn start_closed(file: PoolFile) -> Result<Self, PoolError> {
+        if file.needs_recovery() {
+            return Err(PoolError::NotClosedCleanly { path: file.path(), has_log: true });
         }
-        let most = physical_bytes().unwrap_or(u64::MAX);
-        if options.pool_bytes > most {
-            return Err(PoolError::PoolTooLarge { bytes: options.pool_bytes, most });
-        }
-        if options.capacity_bytes < CAPACITY_BYTES_MIN {
-            return Err(PoolError::CapacityTooSmall {
-                bytes: options.capacity_bytes,
-                least: CAPACITY_BYTES_MIN,
-            });
-        }
-        let name = &options.application;
-        if name.len() > APPLICATION_BYTES || name.contains('\0') {
-            return Err(PoolError::ApplicationName { name: name.clone(), most: APPLICATION_BYTES });
-        }
-        Ok(())
+        let log = file.options.log.clone();
+        file.start(log)
     }
 
-    fn check_creation(options: &PoolOptions) -> Result<(), PoolError> {
-        if options.read_only { Err(PoolError::ReadOnly) } else { Self::check(options) }
-    }
-
-    fn open_file(path: &Path, options: &PoolOptions, create: CreateMode) -> Result<DiskFile, PoolError> {
-        let file_options = FileOptions {
-            engine: options.engine,
-            direct: options.direct,
-            read_only: options.read_only,
-            create,
-            ..FileOptions::default()
-        };
-        Ok(DiskFile::open(path, &file_options)?)
-    }
-
-    /// Reserves the address space for a file that now has `file_bytes` bytes.
-    fn reserve(
-        options: &PoolOptions,
-        file_bytes: u64,
-        file: Arc<dyn File>,
-    ) -> Result<(PageMemory, u64), PoolError> {
-        let page = PAGE_SIZE as u64;
-        let largest = (PAGE_ID_MAX + 1) * page;
-        let twice = |bytes: u64| bytes.saturating_mul(2).saturating_add(page).min(largest);
-        let wanted = options.capacity_bytes.max(twice(file_bytes)).min(largest);
-        let least = twice(file_bytes.max(options.pool_bytes)).min(wanted);
-        let round = |bytes: u64| (bytes.next_multiple_of(page)) as usize;
-        let wanted = PageMemoryOptions {
-            wanted_bytes: round(wanted),
-            least_bytes: round(least),
-            resident_pages_max: (options.pool_bytes / page) as usize,
-            method: options.release,
-        };
-        let memory = PageMemory::reserve(&wanted, file)?;
-        let capacity_pages = (memory.pages.len() / PAGE_SIZE) as u64;
-        Ok((memory, capacity_pages))
-    }
-
-    /// A pool of what was found in the file, or made of it; `fresh` says that it was created a moment ago.
-    fn start(
-        options: &PoolOptions,
-        memory: PageMemory,
-        space: SpaceMap,
-        superblock: Superblock,
-        damaged_superblock: Option<PageId>,
-        fresh: bool,
-    ) -> Result<Self, PoolError> {
+    fn start(file: PoolFile, log: Option<Arc<dyn ChangeLog>>) -> Result<Self, PoolError> {
+        let PoolFile { options, memory, space, superblock, damaged_superblock, fresh, .. } = file;
         let PageMemory { pages, releaser, file } = memory;
         let path = file.description().path.unwrap_or_default();
         let table = PageTable::new(pages, releaser, options.count_hits, options.huge_pages)?;
         let prefaults = options.background_eviction && !options.read_only && table.faults_bring_memory();
         let capacity = table.capacity_pages;
-        let storage = Storage::new(file, space, superblock, capacity, options.read_only, fresh)?;
+        let log = log.filter(|_| !options.read_only);
+        let storage = Storage::new(file, space, superblock, capacity, options.read_only, fresh, log)?;
         let pages = ResidentPages::new(table, storage, (options.pool_bytes / PAGE_SIZE as u64) as usize)?;
-        let evictor = Evictor::new(pages, options.log.clone());
-        let allocator = Arc::new(Allocator::new(PageIo::new(Faults::new(evictor))));
+        let allocator = Arc::new(Allocator::new(PageIo::new(Faults::new(Evictor::new(pages)))));
         if prefaults {
             allocator.pages().window.ask_at(prefault::first_request(allocator.storage().space.end()));
         }
@@ -279,6 +200,34 @@ impl Pool {
         self.allocator.evictor().admit_changes()?;
         self.allocator.io.latch(extent, Want::Exclusive)?;
         Ok(ExclusiveGuard::adopt(&self.allocator, extent))
+    }
+
+    /// Does a change of a page again, as a log tells it. `change` is given the page's bytes, all of them, and returns whether it
+    /// has changed them. A page that is `fresh` is not read: it begins as zeroes behind the header of a tree's node.
+    ///
+    /// # Errors
+    /// As for [`exclusive`](Self::exclusive); and [`PoolError::Corruption`] with what `change` says, in which case the page
+    /// is as it is on storage.
+    pub fn redo(
+        &self,
+        page: PageId,
+        fresh: bool,
+        change: impl FnOnce(&mut [u8]) -> Result<bool, String>,
+    ) -> Result<(), PoolError> {
+        self.allocator.evictor().admit_changes()?;
+        if fresh {
+            self.allocator.latch_blank(page, PageKind::TREE_NODE)?;
+        } else {
+            self.allocator.io.latch(Extent::page(page), Want::Exclusive)?;
+        }
+        let mut guard = ExclusiveGuard::adopt(&self.allocator, Extent::page(page));
+        match guard.change(fresh, change) {
+            Ok(()) => Ok(()),
+            Err(what) => {
+                guard.forget();
+                Err(PoolError::contents(page, what))
+            }
+        }
     }
 
     /// Allocates an extent of `pages` pages: zeroes behind a header of `kind`, latched exclusively.

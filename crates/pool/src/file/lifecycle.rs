@@ -10,10 +10,15 @@
 
 use crate::{
     error::{Fault, PoolError},
-    file::superblock::{APPLICATION_BYTES, Decoded, FORMAT_VERSION, SUPERBLOCKS, Superblock},
+    file::superblock::{
+        APPLICATION_BYTES, DATABASE_BYTES, Decoded, FORMAT_VERSION, SUPERBLOCKS, State, Superblock,
+    },
     space::SpaceMap,
 };
-use std::path::PathBuf;
+use std::{
+    hash::{BuildHasher as _, RandomState},
+    path::PathBuf,
+};
 use vellum_base::{Extent, HEADER_BYTES, PAGE_SIZE, PageId, PageKind, verify_header};
 use vellum_vm::{AlignedBuffer, File};
 
@@ -63,6 +68,13 @@ fn application_bytes(name: &str) -> [u8; APPLICATION_BYTES] {
     std::array::from_fn(|_| bytes.next().unwrap_or(0))
 }
 
+/// The id of a new database: random.
+fn new_database() -> [u8; DATABASE_BYTES] {
+    // The keys of the standard library's hash come from the system's source of random numbers.
+    let halves = [0, 1].map(|half: u64| RandomState::new().hash_one(half).to_le_bytes());
+    std::array::from_fn(|index| halves.as_flattened().get(index).copied().unwrap_or_default())
+}
+
 /// Makes an empty file a pool's file.
 pub(crate) fn create(file: &dyn File, application: &str) -> Result<Superblock, PoolError> {
     let bytes = SUPERBLOCKS * PAGE_SIZE as u64;
@@ -72,7 +84,8 @@ pub(crate) fn create(file: &dyn File, application: &str) -> Result<Superblock, P
     }
     file.grow(bytes).map_err(|source| PoolError::StorageFull { bytes, source })?;
     let application = application_bytes(application);
-    let mut superblock = Superblock { application, end: SUPERBLOCKS, ..Superblock::default() };
+    let database = new_database();
+    let mut superblock = Superblock { application, end: SUPERBLOCKS, database, ..Superblock::default() };
     write_superblocks(file, &mut superblock)?;
     Ok(superblock)
 }
@@ -89,7 +102,7 @@ pub(crate) fn is_unfinished(file: &dyn File, application: &str) -> Result<bool, 
         let is_blank = buffer.iter().all(|byte| *byte == 0);
         let is_first = matches!(Superblock::decode(&buffer, page), Decoded::Valid(superblock)
             if superblock.generation <= SUPERBLOCKS
-                && !superblock.closed
+                && superblock.state == State::InUse
                 && superblock.application == application_bytes(application));
         if !is_blank && !is_first {
             return Ok(false);
@@ -161,7 +174,7 @@ pub(crate) fn inspect(
     if let Some(found) = too_new {
         return Err(PoolError::FormatTooNew { path, found, supported: FORMAT_VERSION });
     }
-    let Some(superblock) = newest else {
+    let Some(mut superblock) = newest else {
         if foreign {
             return Err(not_vellum("it does not begin with Vellum's superblock"));
         }
@@ -172,8 +185,12 @@ pub(crate) fn inspect(
         let found = name(&superblock.application);
         return Err(PoolError::OtherApplication { path, found, expected: application.to_owned() });
     }
-    if !superblock.closed {
-        return Err(PoolError::NotClosedCleanly { path });
+    if superblock.state == State::InUse {
+        return Err(PoolError::NotClosedCleanly { path, has_log: false });
+    }
+    if superblock.database == [0; DATABASE_BYTES] {
+        // Of version 1: the first change writes it.
+        superblock.database = new_database();
     }
     let expected = superblock.end.saturating_mul(PAGE_SIZE as u64);
     if size < expected {
@@ -182,13 +199,17 @@ pub(crate) fn inspect(
     Ok((superblock, damaged))
 }
 
-/// Reads the space map of a closed file.
+/// Reads the space map of a file that was closed, or that has a log.
 pub(crate) fn read_space_map(
     file: &dyn File,
     superblock: &Superblock,
     capacity_pages: u64,
 ) -> Result<SpaceMap, PoolError> {
     let Some(extent) = superblock.space_map else {
+        if superblock.state == State::Logged {
+            // Its first checkpoint is still to come.
+            return Ok(SpaceMap::new(capacity_pages, SUPERBLOCKS)?);
+        }
         return Err(PoolError::contents(superblock.page(), "it names no space map"));
     };
     let contents = |what: String| PoolError::Corruption { extent, fault: Fault::Contents(what) };

@@ -12,10 +12,11 @@
 //! The superblock's lock; then the space map's; then that of the file's size.
 
 use crate::{
+    change_log::ChangeLog,
     error::PoolError,
     file::lifecycle::{space_map_pages, write_buffer, write_superblocks},
     file::outage::{Failure, Outage, copy_of},
-    file::superblock::{SUPERBLOCKS, Superblock},
+    file::superblock::{SUPERBLOCKS, State, Superblock},
     primitive::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, lock},
     space::SpaceMap,
 };
@@ -34,6 +35,7 @@ pub(crate) struct Storage {
     capacity_pages: u64,
     read_only: bool,
     superblock: Mutex<Superblock>,
+    log: Option<Arc<dyn ChangeLog>>,
     /// The first page of the space map on storage; 0 if there is none.
     space_map_head: AtomicU64,
     /// The superblock on storage says "in use": set before the first page is written.
@@ -56,7 +58,7 @@ impl Storage {
     /// The file with what was found in it; `fresh` says that it was created a moment ago.
     ///
     /// # Errors
-    /// If the system does not tell its size.
+    /// If the system does not tell its size, or it cannot grow to what the log allocates.
     pub(crate) fn new(
         file: Arc<dyn File>,
         space: SpaceMap,
@@ -64,24 +66,39 @@ impl Storage {
         capacity_pages: u64,
         read_only: bool,
         fresh: bool,
+        log: Option<Arc<dyn ChangeLog>>,
     ) -> Result<Self, PoolError> {
         let size = file.size();
         let size = size.map_err(|source| PoolError::Read { extent: Extent::page(PageId(0)), source })?;
-        Ok(Self {
+        // What has just been created says "in use"; one with a log is yet to say that.
+        let needs_recovery = superblock.state == State::Logged;
+        let in_use = needs_recovery || (fresh && log.is_none());
+        let storage = Self {
             file,
             space,
             capacity_pages,
             read_only,
             space_map_head: AtomicU64::new(superblock.space_map.map_or(0, |map| map.head.0)),
             superblock: Mutex::new(superblock),
-            marked_in_use: AtomicBool::new(fresh),
-            changes_admitted: AtomicBool::new(fresh),
+            log,
+            marked_in_use: AtomicBool::new(in_use),
+            changes_admitted: AtomicBool::new(in_use),
             outage: Outage::default(),
             poisoned: AtomicBool::new(false),
             panicked: AtomicBool::new(false),
             file_pages: Mutex::new(size / PAGE_SIZE as u64),
             growth_failure: Mutex::new(None),
-        })
+        };
+        if needs_recovery {
+            storage.grow_file_for(storage.space.end())?;
+        }
+        Ok(storage)
+    }
+
+    /// The log of the changes of pages, if there is one.
+    #[inline]
+    pub(crate) fn log(&self) -> Option<&dyn ChangeLog> {
+        self.log.as_deref()
     }
 
     pub(crate) fn lock_superblock(&self) -> MutexGuard<'_, Superblock> {
@@ -193,8 +210,17 @@ impl Storage {
         if self.marked_in_use.load(Ordering::Acquire) {
             return Ok(());
         }
+        if let Some(log) = &self.log {
+            // The map stays until a checkpoint has written the next one, for which there must be room.
+            self.grow_file_for(self.space.end())?;
+            superblock.state = State::Logged;
+            superblock.redo = superblock.redo.max(log.end());
+            write_superblocks(&*self.file, &mut superblock)?;
+            self.marked_in_use.store(true, Ordering::Release);
+            return Ok(());
+        }
         // From here on the file may say "in use", whether or not writing that succeeds.
-        superblock.closed = false;
+        superblock.state = State::InUse;
         let old_map = superblock.space_map.take();
         if let Err(error) = write_superblocks(&*self.file, &mut superblock) {
             superblock.space_map = old_map;
@@ -224,7 +250,7 @@ impl Storage {
 
     /// Whether the superblocks say "cleanly closed", and nothing was allocated or freed since.
     pub(crate) fn is_closed(&self) -> bool {
-        self.lock_superblock().closed && !self.space.is_changed()
+        self.lock_superblock().state == State::Closed && !self.space.is_changed()
     }
 
     /// # Errors
@@ -274,7 +300,7 @@ impl Storage {
             return Err(error);
         }
         let mut superblock = self.lock_superblock();
-        superblock.closed = true;
+        superblock.state = State::Closed;
         superblock.space_map = Some(extent);
         superblock.end = end;
         // From here on the file may say "closed", so the next change has to say "in use" again first,
@@ -282,7 +308,9 @@ impl Storage {
         self.marked_in_use.store(false, Ordering::Release);
         self.suspend_changes();
         let written = write_superblocks(&*self.file, &mut superblock);
-        superblock.closed = written.is_ok();
+        if written.is_err() {
+            superblock.state = State::InUse;
+        }
         self.poison_if_sync_failed(written)
     }
 

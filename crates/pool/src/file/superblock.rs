@@ -9,7 +9,7 @@
 //! | 40..44 | format version |
 //! | 44..48 | page size in bytes |
 //! | 48..56 | generation |
-//! | 56..60 | state: 1 in use, 2 cleanly closed |
+//! | 56..60 | state: 1 in use, 2 cleanly closed, 3 in use with a log |
 //! | 60..64 | zero |
 //! | 64..80 | name of the application, padded with zeroes |
 //! | 80..88 | first page of the space map's extent, or 0 |
@@ -17,13 +17,17 @@
 //! | 92..96 | zero |
 //! | 96..104 | how many pages the space map covers |
 //! | 104..232 | sixteen roots, which belong to the application |
+//! | 232..248 | id of the database; zero in version 1 |
+//! | 248..256 | redo point: an LSN; zero in version 1 |
+//!
+//! Version 1 ends at byte 232, and has no state 3.
 
 use vellum_base::{
     Bytes, Extent, Lsn, PAGE_SIZE, PageHeader, PageId, PageKind, stamp_checksum, verify_header,
 };
 
 pub(crate) const MAGIC: [u8; 8] = *b"VELLUMDB";
-pub(crate) const FORMAT_VERSION: u32 = 1;
+pub(crate) const FORMAT_VERSION: u32 = 2;
 /// Pages 0 and 1 are the superblocks.
 pub(crate) const SUPERBLOCKS: u64 = 2;
 /// How many roots an application can keep.
@@ -31,21 +35,42 @@ pub const ROOTS: usize = 16;
 /// How long the name of an application may be, in bytes.
 pub const APPLICATION_BYTES: usize = 16;
 
+/// How long the id of a database is, in bytes.
+pub(crate) const DATABASE_BYTES: usize = 16;
+
 const STATE_IN_USE: u32 = 1;
 const STATE_CLOSED: u32 = 2;
+const STATE_LOGGED: u32 = 3;
+
+/// What the file's contents are worth.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// It was changed and not closed: some of its pages are from one moment and some from another.
+    #[default]
+    InUse,
+    /// Everything is there.
+    Closed,
+    /// It was changed and not closed, and the log has all changes since the redo point.
+    Logged,
+}
 
 #[derive(Clone, Default, Debug, PartialEq, Eq)]
 pub(crate) struct Superblock {
     pub(crate) generation: u64,
-    pub(crate) closed: bool,
+    pub(crate) state: State,
     pub(crate) application: [u8; APPLICATION_BYTES],
     pub(crate) space_map: Option<Extent>,
     pub(crate) end: u64,
     pub(crate) roots: [u64; ROOTS],
+    /// Tells databases apart; zero if the file is of version 1.
+    pub(crate) database: [u8; DATABASE_BYTES],
+    /// All changes whose records lie before this place of the log are in the file.
+    pub(crate) redo: Lsn,
 }
 
 /// What the bytes of a superblock's page turned out to be.
 #[derive(Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "there are two of them, when a file is opened")]
 pub(crate) enum Decoded {
     Valid(Superblock),
     /// The magic is there and the version is later than ours. Without a sound checksum, which a later version
@@ -77,7 +102,11 @@ impl Superblock {
         page[40..44].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
         page[44..48].copy_from_slice(&(PAGE_SIZE as u32).to_le_bytes());
         page[48..56].copy_from_slice(&self.generation.to_le_bytes());
-        let state = if self.closed { STATE_CLOSED } else { STATE_IN_USE };
+        let state = match self.state {
+            State::InUse => STATE_IN_USE,
+            State::Closed => STATE_CLOSED,
+            State::Logged => STATE_LOGGED,
+        };
         page[56..60].copy_from_slice(&state.to_le_bytes());
         page[64..80].copy_from_slice(&self.application);
         page[80..88].copy_from_slice(&map.head.0.to_le_bytes());
@@ -86,6 +115,8 @@ impl Superblock {
         for (root, target) in self.roots.iter().zip(page[104..232].chunks_exact_mut(8)) {
             target.copy_from_slice(&root.to_le_bytes());
         }
+        page[232..248].copy_from_slice(&self.database);
+        page[248..256].copy_from_slice(&self.redo.0.to_le_bytes());
         stamp_checksum(bytes);
     }
 
@@ -101,21 +132,30 @@ impl Superblock {
             return Decoded::TooNew { version, sound: header.is_ok() };
         }
         let sound = header.is_ok_and(|header| header.kind == PageKind::SUPERBLOCK)
-            && version == FORMAT_VERSION
-            && bytes.u32_at(44) == PAGE_SIZE as u32
-            && matches!(bytes.u32_at(56), STATE_IN_USE | STATE_CLOSED);
+            && version > 0
+            && bytes.u32_at(44) == PAGE_SIZE as u32;
+        let state = match bytes.u32_at(56) {
+            STATE_IN_USE => State::InUse,
+            STATE_CLOSED => State::Closed,
+            STATE_LOGGED if version > 1 => State::Logged,
+            _ => return Decoded::Damaged,
+        };
         if !sound {
             return Decoded::Damaged;
         }
         let map = Extent { head: PageId(bytes.u64_at(80)), pages: bytes.u32_at(88) };
-        let application = bytes.get(64..).and_then(|rest| rest.first_chunk::<APPLICATION_BYTES>());
+        let application = bytes.get(64..).and_then(|rest| rest.first_chunk());
+        // Zero in version 1.
+        let database = bytes.get(232..).and_then(|rest| rest.first_chunk());
         Decoded::Valid(Self {
             generation: bytes.u64_at(48),
-            closed: bytes.u32_at(56) == STATE_CLOSED,
+            state,
             application: application.copied().unwrap_or_default(),
             space_map: (map.pages > 0).then_some(map),
             end: bytes.u64_at(96),
             roots: std::array::from_fn(|index| bytes.u64_at(104 + 8 * index)),
+            database: database.copied().unwrap_or_default(),
+            redo: Lsn(bytes.u64_at(248)),
         })
     }
 }
@@ -128,11 +168,13 @@ mod tests {
     fn a_superblock_comes_back_and_every_flipped_byte_is_noticed() {
         let superblock = Superblock {
             generation: 7,
-            closed: true,
+            state: State::Logged,
             application: *b"test\0\0\0\0\0\0\0\0\0\0\0\0",
             space_map: Some(Extent { head: PageId(9), pages: 3 }),
             end: 12,
             roots: std::array::from_fn(|index| index as u64),
+            database: std::array::from_fn(|index| index as u8 + 100),
+            redo: Lsn(0x1234_5678_9abc_def0),
         };
         let mut bytes = vec![0u8; PAGE_SIZE];
         superblock.encode(&mut bytes);

@@ -12,7 +12,7 @@ use crate::{
     primitive::{Mutex, MutexGuard, lock},
     replacement::{clock::Clock, resident_pages::ResidentPages, write_back::write_back},
 };
-use std::{sync::Arc, thread, time::Duration};
+use std::{thread, time::Duration};
 use vellum_base::Extent;
 
 /// The most pages that one batch evicts; the kernel takes up to 1024 ranges in a call.
@@ -29,20 +29,19 @@ const FRUITLESS_TRIES_MAX: u32 = 1000;
 pub(crate) struct Evictor {
     pub(crate) pages: ResidentPages,
     clock: Clock,
-    log: Option<Arc<dyn ChangeLog>>,
     /// Locked by the background thread while it evicts, and by a thread that wants it to pause.
     working: Mutex<()>,
 }
 
 impl Evictor {
-    pub(crate) fn new(pages: ResidentPages, log: Option<Arc<dyn ChangeLog>>) -> Self {
-        Self { pages, clock: Clock::default(), log, working: Mutex::new(()) }
+    pub(crate) fn new(pages: ResidentPages) -> Self {
+        Self { pages, clock: Clock::default(), working: Mutex::new(()) }
     }
 
     /// The log of the changes of pages, if there is one.
     #[inline]
     pub(crate) fn log(&self) -> Option<&dyn ChangeLog> {
-        self.log.as_deref()
+        self.pages.storage.log()
     }
 
     /// Keeps the background thread from evicting.

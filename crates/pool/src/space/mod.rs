@@ -206,6 +206,24 @@ impl SpaceMap {
         true
     }
 
+    /// A log says that an extent is allocated, whatever the map says of its pages. Returns false, and does nothing, if it lies
+    /// beyond the address space. No other thread uses the map yet.
+    pub(crate) fn note_allocated(&self, extent: Extent) -> bool {
+        let (head, end) = (extent.head.0, extent.end().0);
+        if end > self.capacity_pages {
+            return false;
+        }
+        let mut cursor = self.lock();
+        if end > cursor.end {
+            cursor.free += end - cursor.end;
+            cursor.end = end;
+        }
+        cursor.free = cursor.free.wrapping_add_signed(-self.uses.overwrite(head, extent.pages.into()));
+        cursor.longest_run_limit = u64::MAX;
+        cursor.changed = true;
+        true
+    }
+
     /// Whether something was allocated or freed since the map was read from storage or written there.
     pub(crate) fn is_changed(&self) -> bool {
         self.lock().changed

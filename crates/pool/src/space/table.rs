@@ -91,6 +91,28 @@ impl UseTable {
         }
     }
 
+    /// The pages become an extent, whatever they were: extents that share pages with it become free. Returns how many of
+    /// the pages were not allocated before, less those that became free. No other thread changes the table meanwhile.
+    pub(super) fn overwrite(&self, head: u64, pages: u64) -> i64 {
+        let end = head + pages;
+        let mut at = head;
+        while at > 0 && self.get(at) == Use::Inner {
+            at -= 1;
+        }
+        let mut cleared = 0;
+        at = self.find_head(at, end);
+        while at < end {
+            let stop = self.find_not_inner(at + 1, u64::MAX);
+            self.clear(at, stop - at);
+            cleared += stop - at;
+            at = self.find_head(stop, end);
+        }
+        self.clear(head, pages);
+        self.claim(head, pages);
+        self.publish(head, pages);
+        pages.cast_signed() - cleared.cast_signed()
+    }
+
     /// The first page in `from..to` that is free, or `to`.
     pub(super) fn find_free(&self, from: u64, to: u64) -> u64 {
         self.find(from, to, |allocated, heads| !(allocated | heads))

@@ -1,6 +1,8 @@
 //! What several test files share: contents that tell whether they are what was written.
 #![allow(dead_code, reason = "each test file uses some of it")]
 
+pub mod log;
+
 use std::{
     collections::BTreeMap,
     time::{Duration, Instant},

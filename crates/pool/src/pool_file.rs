@@ -1,0 +1,250 @@
+//! A file that is open, locked and inspected, and not yet a pool: what a recovery needs before pages can be read.
+
+use crate::{
+    error::PoolError,
+    file::lifecycle,
+    file::superblock::{APPLICATION_BYTES, SUPERBLOCKS, State, Superblock},
+    options::{CAPACITY_BYTES_MIN, POOL_BYTES_MIN, PoolOptions},
+    replacement::resident_set::PAGE_ID_MAX,
+    space::SpaceMap,
+};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+use vellum_base::{Extent, Lsn, PAGE_SIZE, PageId};
+use vellum_vm::{CreateMode, DiskFile, File, FileOptions, PageMemory, PageMemoryOptions, physical_bytes};
+
+/// A pool's file before the pool: it is open and locked, and its superblocks and space map have been read.
+///
+/// One that was not closed and has a log is recovered: [`redo`](Self::redo) says where in the log to begin,
+/// [`note_allocated`](Self::note_allocated) and [`note_freed`](Self::note_freed) take what the log says of space, in its order,
+/// [`start`](Self::start) makes the pool, and [`Pool::redo`](crate::Pool::redo) its pages.
+#[must_use = "the file is closed at once"]
+pub struct PoolFile {
+    pub(crate) options: PoolOptions,
+    pub(crate) memory: PageMemory,
+    pub(crate) space: SpaceMap,
+    pub(crate) superblock: Superblock,
+    pub(crate) damaged_superblock: Option<PageId>,
+    /// It was created a moment ago.
+    pub(crate) fresh: bool,
+    /// The same, on disk.
+    pub(crate) created: Option<(Arc<DiskFile>, PathBuf)>,
+}
+
+impl PoolFile {
+    /// Creates a file, which must not exist yet. See [`Pool::create`](crate::Pool::create).
+    ///
+    /// # Errors
+    /// If the file exists or cannot be written, an option makes no sense, or the system refuses memory.
+    pub fn create(path: impl AsRef<Path>, options: &PoolOptions) -> Result<Self, PoolError> {
+        let path = path.as_ref();
+        check_creation(options)?;
+        Self::create_in(Arc::new(open_file(path, options, CreateMode::CreateNew)?), path, options)
+    }
+
+    /// Opens a file, or creates it: see [`Pool::open_or_create`](crate::Pool::open_or_create).
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open) and [`create`](Self::create).
+    pub fn open_or_create(path: impl AsRef<Path>, options: &PoolOptions) -> Result<(Self, bool), PoolError> {
+        let path = path.as_ref();
+        if options.read_only {
+            return Ok((Self::open(path, options)?, false));
+        }
+        check(options)?;
+        let file = Arc::new(open_file(path, options, CreateMode::OpenOrCreate)?);
+        if !lifecycle::is_unfinished(&*file, &options.application)? {
+            return Ok((Self::open_on(file, options)?, false));
+        }
+        let unfinished = |source| PoolError::Write { extent: Extent::page(PageId(0)), source };
+        file.truncate(0).map_err(unfinished)?;
+        Ok((Self::create_in(file, path, options)?, true))
+    }
+
+    fn create_in(file: Arc<DiskFile>, path: &Path, options: &PoolOptions) -> Result<Self, PoolError> {
+        let created = Some((file.clone(), path.to_owned()));
+        match Self::create_on(file, options) {
+            Ok(made) => Ok(Self { created, ..made }),
+            Err(error) => {
+                remove(created);
+                Err(error)
+            }
+        }
+    }
+
+    /// Opens a file that was closed cleanly, or has a log.
+    ///
+    /// # Errors
+    /// If there is no such file, it is not Vellum's, of another application, of a later version, damaged, truncated, in use
+    /// by another process, or was not closed cleanly and has no log or is to be read only; or the system refuses memory.
+    pub fn open(path: impl AsRef<Path>, options: &PoolOptions) -> Result<Self, PoolError> {
+        check(options)?;
+        let file = open_file(path.as_ref(), options, CreateMode::OpenExisting)?;
+        Self::open_on(Arc::new(file), options)
+    }
+
+    /// As [`create`](Self::create), on any file that is empty: a simulated one, say.
+    ///
+    /// # Errors
+    /// As for `create`; [`PoolError::NotEmpty`] if the file holds something.
+    pub fn create_on(file: Arc<dyn File>, options: &PoolOptions) -> Result<Self, PoolError> {
+        check_creation(options)?;
+        let (memory, capacity_pages) = reserve(options, SUPERBLOCKS * PAGE_SIZE as u64, file.clone())?;
+        let space = SpaceMap::new(capacity_pages, SUPERBLOCKS)?;
+        let superblock = lifecycle::create(&*file, &options.application)?;
+        let (options, damaged_superblock) = (options.clone(), None);
+        Ok(Self { options, memory, space, superblock, damaged_superblock, fresh: true, created: None })
+    }
+
+    /// As [`open`](Self::open), on any file.
+    ///
+    /// # Errors
+    /// As for `open`.
+    pub fn open_on(file: Arc<dyn File>, options: &PoolOptions) -> Result<Self, PoolError> {
+        check(options)?;
+        let path = file.description().path.unwrap_or_default();
+        let (superblock, damaged_superblock) =
+            lifecycle::inspect(&*file, path.clone(), &options.application)?;
+        let mut bytes = superblock.end.saturating_mul(PAGE_SIZE as u64);
+        if superblock.state == State::Logged {
+            if options.read_only {
+                return Err(PoolError::NotClosedCleanly { path, has_log: true });
+            }
+            // What the log allocates lies within what the file has grown to.
+            let size = file.size();
+            bytes = bytes
+                .max(size.map_err(|source| PoolError::Read { extent: Extent::page(PageId(0)), source })?);
+        }
+        let (memory, capacity_pages) = reserve(options, bytes, file.clone())?;
+        let space = lifecycle::read_space_map(&*file, &superblock, capacity_pages)?;
+        let options = options.clone();
+        Ok(Self { options, memory, space, superblock, damaged_superblock, fresh: false, created: None })
+    }
+
+    /// The id of the database, which its log carries too: random, and the same as long as the file exists. A file of version
+    /// 1 has a new one at each opening until it is changed.
+    pub fn database(&self) -> [u8; 16] {
+        self.superblock.database
+    }
+
+    /// All changes whose records lie before this place of the log are in the file. The log goes on at this place or beyond, also
+    /// if the file was closed.
+    pub fn redo(&self) -> Lsn {
+        self.superblock.redo
+    }
+
+    /// Whether the file was not closed, and its log has what it lacks.
+    pub fn needs_recovery(&self) -> bool {
+        self.superblock.state == State::Logged
+    }
+
+    /// Whether it is open for reading only.
+    pub fn is_read_only(&self) -> bool {
+        self.options.read_only
+    }
+
+    /// The file's path; empty for a file that has none.
+    pub fn path(&self) -> PathBuf {
+        self.memory.file.description().path.unwrap_or_default()
+    }
+
+    /// Whether exactly this extent is allocated, as far as is known.
+    pub fn is_extent(&self, extent: Extent) -> bool {
+        !self.is_own(extent) && self.space.is_extent(extent)
+    }
+
+    /// The log says that an extent was allocated. Events are noted in the order of the log; the map may know some of them
+    /// already, and for each page the last one counts.
+    ///
+    /// # Errors
+    /// [`PoolError::CapacityExhausted`] if it lies beyond the address space that was reserved.
+    pub fn note_allocated(&mut self, extent: Extent) -> Result<(), PoolError> {
+        if extent.pages == 0 || self.is_own(extent) || self.space.note_allocated(extent) {
+            return Ok(());
+        }
+        Err(PoolError::CapacityExhausted { bytes: self.memory.pages.len() as u64 })
+    }
+
+    /// The log says that an extent was freed. See [`note_allocated`](Self::note_allocated).
+    pub fn note_freed(&mut self, extent: Extent) {
+        if !self.is_own(extent) {
+            self.space.free(extent);
+        }
+    }
+
+    /// Whether an extent shares pages with what belongs to the pool. The map of a checkpoint may lie where an extent of the
+    /// application lay that the log frees: that was durable before the map was written there.
+    fn is_own(&self, extent: Extent) -> bool {
+        let meets = |own: Extent| own.head < extent.end() && extent.head < own.end();
+        extent.head.0 < SUPERBLOCKS || self.superblock.space_map.is_some_and(meets)
+    }
+}
+
+/// Removes a file whose creation failed: it holds nothing, and would be in the way. No other process can open it while it is
+/// locked.
+pub(crate) fn remove(created: Option<(Arc<DiskFile>, PathBuf)>) {
+    if let Some((file, path)) = created
+        && file.was_created()
+    {
+        // If that is refused, `open_or_create` will create it anew.
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+fn check(options: &PoolOptions) -> Result<(), PoolError> {
+    if options.pool_bytes < POOL_BYTES_MIN {
+        return Err(PoolError::PoolTooSmall { bytes: options.pool_bytes, least: POOL_BYTES_MIN });
+    }
+    let most = physical_bytes().unwrap_or(u64::MAX);
+    if options.pool_bytes > most {
+        return Err(PoolError::PoolTooLarge { bytes: options.pool_bytes, most });
+    }
+    if options.capacity_bytes < CAPACITY_BYTES_MIN {
+        return Err(PoolError::CapacityTooSmall { bytes: options.capacity_bytes, least: CAPACITY_BYTES_MIN });
+    }
+    let name = &options.application;
+    if name.len() > APPLICATION_BYTES || name.contains('\0') {
+        return Err(PoolError::ApplicationName { name: name.clone(), most: APPLICATION_BYTES });
+    }
+    Ok(())
+}
+
+fn check_creation(options: &PoolOptions) -> Result<(), PoolError> {
+    if options.read_only { Err(PoolError::ReadOnly) } else { check(options) }
+}
+
+fn open_file(path: &Path, options: &PoolOptions, create: CreateMode) -> Result<DiskFile, PoolError> {
+    let file_options = FileOptions {
+        engine: options.engine,
+        direct: options.direct,
+        read_only: options.read_only,
+        create,
+        ..FileOptions::default()
+    };
+    Ok(DiskFile::open(path, &file_options)?)
+}
+
+/// Reserves the address space for a file that now has `file_bytes` bytes.
+fn reserve(
+    options: &PoolOptions,
+    file_bytes: u64,
+    file: Arc<dyn File>,
+) -> Result<(PageMemory, u64), PoolError> {
+    let page = PAGE_SIZE as u64;
+    let largest = (PAGE_ID_MAX + 1) * page;
+    let twice = |bytes: u64| bytes.saturating_mul(2).saturating_add(page).min(largest);
+    let wanted = options.capacity_bytes.max(twice(file_bytes)).min(largest);
+    let least = twice(file_bytes.max(options.pool_bytes)).min(wanted);
+    let round = |bytes: u64| (bytes.next_multiple_of(page)) as usize;
+    let wanted = PageMemoryOptions {
+        wanted_bytes: round(wanted),
+        least_bytes: round(least),
+        resident_pages_max: (options.pool_bytes / page) as usize,
+        method: options.release,
+    };
+    let memory = PageMemory::reserve(&wanted, file)?;
+    let capacity_pages = (memory.pages.len() / PAGE_SIZE) as u64;
+    Ok((memory, capacity_pages))
+}
