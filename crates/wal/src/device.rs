@@ -1,14 +1,14 @@
 //! Writing the log to its segments. One thread at a time does this.
 
 use crate::{
-    LogError,
-    files::{LogFiles, Segment},
+    LogError, LogReader,
+    files::{LogFiles, Segment, SegmentMaker},
     plant::Bug,
     ring::Ring,
     segment::SegmentHeader,
 };
 use std::{io, sync::Arc};
-use vellum_base::{ChecksumStream, PAGE_SIZE};
+use vellum_base::{ChecksumStream, Lsn, PAGE_SIZE};
 use vellum_vm::{AlignedBuffer, File};
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -22,14 +22,12 @@ pub(crate) struct PreviousEnd {
     /// Up to where it is known to have been durable, and at least the beginning of the last timeline.
     pub durable: u64,
     pub checksum: u64,
-    /// The latest timeline there is.
-    pub timeline: u64,
 }
 
 /// How a write failed.
 pub(crate) enum WriteError {
-    /// No segment could be made; what was written is written.
-    NoRoom(LogError),
+    /// The next segment is not prepared; what was written is written.
+    NoSegment,
     /// What the files hold is unknown.
     Failed(io::Error),
 }
@@ -58,20 +56,24 @@ pub(crate) struct Device {
 
 impl Device {
     /// Begins a new timeline in a new segment, durably.
-    pub fn begin(mut files: LogFiles, previous: Option<PreviousEnd>) -> Result<Self, LogError> {
+    pub fn begin(
+        mut files: LogFiles,
+        maker: &mut SegmentMaker,
+        previous: Option<PreviousEnd>,
+    ) -> Result<Self, LogError> {
         let mut number = files.number_max() + 1;
         if files.options.planted(Bug::PlacesUsedAgain) {
             number = previous.map_or(number, |end| files.geometry.number(end.lsn) + 1);
         }
-        let timeline = previous.map_or(1, |end| end.timeline + 1);
+        if !files.options.planted(Bug::LeastIgnored) {
+            number = number.max(files.options.least.0.div_ceil(files.geometry.payload()));
+        }
+        let timeline = files.timeline_max + 1;
         let failed = |source| LogError::Files { action: "begin a segment", source };
         if let Some(end) = previous.filter(|_| !files.options.planted(Bug::EndNotSynced)) {
             make_durable(&files, end).map_err(failed)?;
         }
-        files.prepare(number)?;
-        let Some(file) = files.prepared.remove(&number) else {
-            return Err(LogError::NoRoom { source: io::ErrorKind::NotFound.into() });
-        };
+        let file = maker.make(number, || files.idle.pop_first())?;
         let written = files.geometry.start(number);
         let mut device = Self {
             files,
@@ -136,22 +138,33 @@ impl Device {
         Ok(())
     }
 
-    /// Makes the segments that the log needs up to `to`, before it needs them.
-    pub fn prepare(&mut self, to: u64) -> Result<(), LogError> {
-        while self.prepared_end() < to {
-            let number = self.files.geometry.number(self.prepared_end());
-            self.files.prepare(number)?;
-        }
-        Ok(())
+    /// The segment to be prepared next.
+    pub fn number_unprepared(&self) -> u64 {
+        self.number + 1 + self.files.prepared.len() as u64
+    }
+
+    /// A file that may become another segment.
+    pub fn take_idle(&mut self) -> Option<(u64, Arc<dyn File>)> {
+        self.files.idle.pop_first()
+    }
+
+    /// The file of the segment that was to be prepared next.
+    pub fn add_prepared(&mut self, file: Arc<dyn File>) {
+        self.files.prepared.insert(self.number_unprepared(), file);
     }
 
     /// Up to where there are segments.
     pub fn prepared_end(&self) -> u64 {
-        self.files.geometry.start(self.number + 1 + self.files.prepared.len() as u64)
+        self.files.geometry.start(self.number_unprepared())
     }
 
-    /// Gives up the segments that lie before `lsn`, for new ones.
-    pub fn discard(&mut self, lsn: u64) -> Result<(), LogError> {
+    /// Reads again what was there when this timeline began.
+    pub fn reread(&self, from: Lsn) -> Result<LogReader, LogError> {
+        LogReader::again(&self.files, from, self.timeline)
+    }
+
+    /// Gives up the segments that lie before `lsn`, for new ones. The numbers of those that are to be removed.
+    pub fn discard(&mut self, lsn: u64) -> Vec<u64> {
         let mut first = self.files.geometry.number(lsn).min(self.number);
         if self.files.options.planted(Bug::RecycledTooEarly) {
             first = (first + 1).min(self.number);
@@ -160,15 +173,13 @@ impl Device {
     }
 
     fn next_segment(&mut self) -> Result<(), WriteError> {
+        let number = self.number + 1;
+        let Some(file) = self.files.prepared.get(&number).cloned() else { return Err(WriteError::NoSegment) };
         // The next segment says where this one ends, so this one is durable first.
         if !self.files.options.planted(Bug::SegmentBeforeSync) {
             self.sync()?;
         }
-        let number = self.number + 1;
-        self.files.prepare(number).map_err(WriteError::NoRoom)?;
-        let Some(file) = self.files.prepared.remove(&number) else {
-            return Err(WriteError::Failed(io::ErrorKind::NotFound.into()));
-        };
+        self.files.prepared.remove(&number);
         let checksum = std::mem::take(&mut self.checksum).finish();
         (self.file, self.number) = (file, number);
         Ok(self.write_header(self.written, checksum)?)

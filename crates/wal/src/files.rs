@@ -10,6 +10,7 @@ use vellum_base::PAGE_SIZE;
 use vellum_vm::{AlignedBuffer, CreateMode, Directory, File, FileOptions};
 
 /// A segment that has been begun.
+#[derive(Clone)]
 pub(crate) struct Segment {
     pub header: SegmentHeader,
     pub file: Arc<dyn File>,
@@ -17,7 +18,6 @@ pub(crate) struct Segment {
 
 /// All files of a log.
 pub(crate) struct LogFiles {
-    directory: Arc<dyn Directory>,
     pub options: LogOptions,
     pub geometry: Geometry,
     /// By number.
@@ -26,32 +26,27 @@ pub(crate) struct LogFiles {
     pub prepared: BTreeMap<u64, Arc<dyn File>>,
     /// Files of segments that were not begun or are not needed any more, by the number that they are named by.
     pub idle: BTreeMap<u64, Arc<dyn File>>,
-    /// What was left of a segment that was being made.
-    is_unfinished: bool,
-    are_names_unsynced: bool,
+    /// The latest timeline of the segments that were found; 0 if there were none.
+    pub timeline_max: u64,
 }
 
 impl LogFiles {
     /// Opens all files of a log; changes nothing.
-    pub fn open(directory: Arc<dyn Directory>, options: &LogOptions) -> Result<Self, LogError> {
+    pub fn open(directory: &dyn Directory, options: &LogOptions) -> Result<Self, LogError> {
         options.check()?;
-        let geometry = Geometry { segment_bytes: options.segment_bytes };
         let mut files = Self {
-            directory,
             options: options.clone(),
-            geometry,
+            geometry: Geometry { segment_bytes: options.segment_bytes },
             segments: BTreeMap::new(),
             prepared: BTreeMap::new(),
             idle: BTreeMap::new(),
-            is_unfinished: false,
-            are_names_unsynced: false,
+            timeline_max: 0,
         };
-        let names = files.directory.names();
+        let names = directory.names();
         let names = names.map_err(|source| LogError::Files { action: "list the segments", source })?;
         for name in names {
-            files.is_unfinished |= name == UNFINISHED;
             if let Some(number) = number_of(&name) {
-                files.take(number, name)?;
+                files.take(directory, number, name)?;
             }
         }
         if let Some((_, last)) = files.segments.last_key_value() {
@@ -64,13 +59,14 @@ impl LogFiles {
         }
     }
 
-    fn take(&mut self, number: u64, name: String) -> Result<(), LogError> {
-        let file = self.directory.open(&name, &FileOptions::default())?;
+    fn take(&mut self, directory: &dyn Directory, number: u64, name: String) -> Result<(), LogError> {
+        let file = directory.open(&name, &file_options(CreateMode::OpenExisting))?;
         match read_header(&*file)? {
             HeaderPage::Sound(header) if header.number == number => {
                 if header.database != self.options.database {
                     return Err(LogError::Foreign { segment: name });
                 }
+                self.timeline_max = self.timeline_max.max(header.timeline);
                 self.segments.insert(number, Segment { header, file });
             }
             HeaderPage::Version(version) => return Err(LogError::Version { version }),
@@ -89,29 +85,83 @@ impl LogFiles {
         last(self.segments.keys().next_back()).max(last(self.idle.keys().next_back()))
     }
 
-    /// Makes sure that there is a file for segment `number`, by which none is named.
-    pub fn prepare(&mut self, number: u64) -> Result<(), LogError> {
-        if !self.prepared.contains_key(&number) {
-            let file = match self.idle.pop_first() {
-                Some((idle, file)) => self.rename(idle, file, number),
-                None => self.create(number),
-            };
-            self.prepared.insert(number, file.map_err(|source| LogError::NoRoom { source })?);
+    /// Gives up the segments before `first`, and keeps some of their files for new ones. The numbers of the others, which are to
+    /// be removed.
+    pub fn discard(&mut self, first: u64) -> Vec<u64> {
+        let kept = self.segments.split_off(&first);
+        let mut removed = Vec::new();
+        for (number, Segment { file, .. }) in std::mem::replace(&mut self.segments, kept) {
+            // A reader goes on in a file that has no name any more, but not in one that is written again.
+            if Arc::strong_count(&file) == 1 || self.options.planted(Bug::RecycledWhileRead) {
+                self.idle.insert(number, file);
+            } else {
+                removed.push(number);
+            }
         }
-        if self.are_names_unsynced && !self.options.planted(Bug::NameNotSynced) {
-            self.directory.sync().map_err(|source| LogError::NoRoom { source })?;
-            self.are_names_unsynced = false;
+        while self.idle.len() > self.options.spare_segments_max {
+            removed.extend(self.idle.pop_first().map(|(number, _)| number));
         }
-        Ok(())
+        removed
+    }
+}
+
+/// Makes and removes the files of segments. None of it holds up a thread that writes to the log.
+pub(crate) struct SegmentMaker {
+    directory: Arc<dyn Directory>,
+    options: LogOptions,
+    segment_bytes: u64,
+    /// There may be a file of a segment that was being made.
+    is_unfinished: bool,
+    /// What could not be renamed, and what has its name, but not durably: both are tried again.
+    spare: Option<(u64, Arc<dyn File>)>,
+    unsynced: Option<(u64, Arc<dyn File>)>,
+}
+
+impl SegmentMaker {
+    pub fn new(directory: Arc<dyn Directory>, files: &LogFiles) -> Self {
+        Self {
+            directory,
+            options: files.options.clone(),
+            segment_bytes: files.geometry.segment_bytes,
+            is_unfinished: true,
+            spare: None,
+            unsynced: None,
+        }
+    }
+
+    /// Makes the file for segment `number`, by which none is named; of one that is idle, if there is one.
+    pub fn make(
+        &mut self,
+        number: u64,
+        idle: impl FnOnce() -> Option<(u64, Arc<dyn File>)>,
+    ) -> Result<Arc<dyn File>, LogError> {
+        self.try_make(number, idle).map_err(|source| LogError::NoRoom { source })
+    }
+
+    fn try_make(
+        &mut self,
+        number: u64,
+        idle: impl FnOnce() -> Option<(u64, Arc<dyn File>)>,
+    ) -> io::Result<Arc<dyn File>> {
+        let file = match self.unsynced.take().filter(|(made, _)| *made == number) {
+            Some((_, file)) => file,
+            None => match self.spare.take().or_else(idle) {
+                Some((idle, file)) => self.rename(idle, file, number)?,
+                None => self.create(number)?,
+            },
+        };
+        if !self.options.planted(Bug::NameNotSynced) {
+            self.directory.sync().inspect_err(|_| self.unsynced = Some((number, file.clone())))?;
+        }
+        Ok(file)
     }
 
     /// Gives the file of an idle segment another number.
     fn rename(&mut self, idle: u64, file: Arc<dyn File>, number: u64) -> io::Result<Arc<dyn File>> {
-        self.are_names_unsynced = true;
         let renamed = self.directory.rename(&name(idle), &name(number));
         // If it is still there it is tried again. If it is not, another one is made.
         if renamed.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::NotFound) {
-            self.idle.insert(idle, file.clone());
+            self.spare = Some((idle, file.clone()));
         }
         renamed.map(|()| file)
     }
@@ -124,9 +174,9 @@ impl LogFiles {
                 _ => Err(error),
             })?;
         }
-        let options = FileOptions { create: CreateMode::CreateNew, ..FileOptions::default() };
+        let options = file_options(CreateMode::CreateNew);
         let file = self.directory.open(UNFINISHED, &options).map_err(io::Error::other)?;
-        let bytes = self.geometry.segment_bytes;
+        let bytes = self.segment_bytes;
         file.grow(bytes)?;
         let zeroes = AlignedBuffer::new(bytes.min(1 << 20) as usize);
         let mut at = 0;
@@ -136,24 +186,36 @@ impl LogFiles {
             at += part as u64;
         }
         file.sync()?;
-        self.are_names_unsynced = true;
         self.directory.rename(UNFINISHED, &name(number))?;
         self.is_unfinished = false;
         Ok(file)
     }
+}
 
-    /// Gives up the segments before `first`; keeps some of their files for new ones.
-    pub fn discard(&mut self, first: u64) -> Result<(), LogError> {
-        let kept = self.segments.split_off(&first);
-        let given_up = std::mem::replace(&mut self.segments, kept);
-        self.idle.extend(given_up.into_iter().map(|(number, segment)| (number, segment.file)));
-        while self.idle.len() > self.options.spare_segments_max {
-            let Some((number, _)) = self.idle.pop_first() else { break };
-            let removed = self.directory.remove(&name(number));
-            removed.map_err(|source| LogError::Files { action: "remove a segment", source })?;
-        }
-        Ok(())
+/// Removes the files of segments. One that cannot be removed is used again, or removed, after the log has been opened again.
+pub(crate) fn remove(directory: &dyn Directory, numbers: &[u64]) -> Result<(), LogError> {
+    let mut outcome = Ok(());
+    for number in numbers {
+        outcome = outcome.and(directory.remove(&name(*number)));
     }
+    outcome.map_err(|source| LogError::Files { action: "remove a segment", source })
+}
+
+/// Removes all files of a log, durably.
+pub(crate) fn remove_all(directory: &dyn Directory, options: &LogOptions) -> Result<(), LogError> {
+    let remove = || {
+        for name in directory.names()? {
+            if name == UNFINISHED || number_of(&name).is_some() {
+                directory.remove(&name)?;
+            }
+        }
+        if options.planted(Bug::RemovalNotSynced) { Ok(()) } else { directory.sync() }
+    };
+    remove().map_err(|source| LogError::Files { action: "remove the segments", source })
+}
+
+fn file_options(create: CreateMode) -> FileOptions {
+    FileOptions { create, ..FileOptions::default() }
 }
 
 fn read_header(file: &dyn File) -> Result<HeaderPage, LogError> {

@@ -5,12 +5,13 @@
 //! them flushes next, for all.
 //!
 //! # Lock order
-//! The turn is not held while the device is locked.
+//! The maker of segments, then the device. The turn is not held while one of them is locked. Files are made and removed while the
+//! device is not locked, so that no flush waits for it.
 
 use crate::{
     Durability, LogError, LogOptions, LogReader, Record,
-    device::{Device, WriteError},
-    files::LogFiles,
+    device::{Device, PreviousEnd, WriteError},
+    files::{LogFiles, SegmentMaker, remove, remove_all},
     frame::{FrameHeader, Kind, frame_bytes},
     plant::Bug,
     primitive::{AtomicU64, Ordering},
@@ -62,6 +63,8 @@ pub struct Log {
     /// A flush has ended.
     ended: Condvar,
     device: Mutex<Device>,
+    maker: Mutex<SegmentMaker>,
+    directory: Arc<dyn Directory>,
     waiting: Waiting,
 }
 
@@ -90,7 +93,7 @@ impl Log {
         from: Lsn,
         mut replay: impl FnMut(Record<'_>) -> Result<(), E>,
     ) -> Result<Self, E> {
-        let files = LogFiles::open(directory, options)?;
+        let files = LogFiles::open(&*directory, options)?;
         let mut reader = LogReader::new(&files, from)?;
         #[cfg(test)]
         {
@@ -100,20 +103,69 @@ impl Log {
             replay(record)?;
         }
         let previous = reader.previous_end();
-        let device = Device::begin(files, previous)?;
+        drop(reader);
+        Ok(Self::begin_timeline(directory, files, previous)?)
+    }
+
+    /// Begins a log at or after [`LogOptions::least`]. What the directory holds of an earlier one, of which nothing is needed any
+    /// more, is given up unread.
+    ///
+    /// # Errors
+    /// [`LogError::Foreign`] and [`LogError::Version`] if the files are not those of an earlier log, and what the system reports.
+    pub fn begin(directory: Arc<dyn Directory>, options: &LogOptions) -> Result<Self, LogError> {
+        let mut files = LogFiles::open(&*directory, options)?;
+        let given_up = std::mem::take(&mut files.segments);
+        files.idle.extend(given_up.into_iter().map(|(number, segment)| (number, segment.file)));
+        let log = Self::begin_timeline(directory, files, None)?;
+        // What cannot be removed is not in the way.
+        let _ = log.discard(log.end());
+        Ok(log)
+    }
+
+    fn begin_timeline(
+        directory: Arc<dyn Directory>,
+        files: LogFiles,
+        previous: Option<PreviousEnd>,
+    ) -> Result<Self, LogError> {
+        let options = files.options.clone();
+        let mut maker = SegmentMaker::new(directory.clone(), &files);
+        let device = Device::begin(files, &mut maker, previous)?;
         let (lsn, salt) = (device.written(), device.salt());
         Ok(Self {
-            ring: Ring::new(options.buffer_bytes, lsn).map_err(LogError::from)?,
+            ring: Ring::new(options.buffer_bytes, lsn)?,
             salt,
-            options: options.clone(),
+            options,
             buffered: AtomicU64::new(lsn),
             durable: AtomicU64::new(lsn),
             prepared: AtomicU64::new(lsn),
             turn: Mutex::default(),
             ended: Condvar::new(),
             device: Mutex::new(device),
+            maker: Mutex::new(maker),
+            directory,
             waiting: Waiting::default(),
         })
+    }
+
+    /// Reads again, from `from` on, what [`open`](Self::open) has shown. Several readers may read at once. What is discarded
+    /// meanwhile they read all the same.
+    ///
+    /// # Errors
+    /// [`LogError::Missing`] if that has been discarded.
+    pub fn reread(&self, from: Lsn) -> Result<LogReader, LogError> {
+        lock(&self.device).reread(from)
+    }
+
+    /// Removes the log, durably: the database is closed, and needs nothing of it. The log takes nothing any more. The next one
+    /// [begins](Self::begin) at the [end](Self::end) of this one.
+    ///
+    /// # Errors
+    /// If the system cannot remove a file. What is left the next log gives up.
+    pub fn remove(&self) -> Result<(), LogError> {
+        self.fail(io::Error::other("the log has been removed"));
+        // What is being made or written is done then.
+        let (_maker, _device) = (lock(&self.maker), lock(&self.device));
+        remove_all(&*self.directory, &self.options)
     }
 
     /// Appends a record; says where it is. It is neither written nor durable yet: see [`wait`](Self::wait).
@@ -149,6 +201,23 @@ impl Log {
         }
         let lsn = self.ring.reserve(frame_bytes(payload_bytes));
         Ok(Reservation { log: self, lsn, payload_bytes, is_open: true })
+    }
+
+    /// Fills the place of a [reservation](Reservation::into_lsn): as [`Reservation::fill`].
+    ///
+    /// # Errors
+    /// As for [`wait`](Self::wait): the record is not in the log.
+    #[inline]
+    pub fn fill_at(&self, lsn: Lsn, payload: &[u8]) -> Result<(), LogError> {
+        self.put(lsn.0, Kind::Record, payload)
+    }
+
+    /// Leaves the place of a [reservation](Reservation::into_lsn) of so many bytes empty.
+    ///
+    /// # Errors
+    /// As for [`fill_at`](Self::fill_at).
+    pub fn cancel_at(&self, lsn: Lsn, payload_bytes: usize) -> Result<(), LogError> {
+        self.put(lsn.0, Kind::Void, &vec![0; payload_bytes])
     }
 
     /// Returns once the record at `lsn`, and all before it, has come so far. All that was appended until then comes along.
@@ -210,7 +279,8 @@ impl Log {
     /// # Errors
     /// If the system cannot remove a file. It is used again, or removed, after the log has been opened the next time.
     pub fn discard(&self, lsn: Lsn) -> Result<(), LogError> {
-        lock(&self.device).discard(lsn.0)
+        let removed = lock(&self.device).discard(lsn.0);
+        remove(&*self.directory, &removed)
     }
 
     /// Makes the next segments before they are needed, so that no transaction waits for that.
@@ -222,11 +292,20 @@ impl Log {
     }
 
     fn prepare_to(&self, to: u64) -> Result<(), LogError> {
-        let mut device = lock(&self.device);
-        let prepared = device.prepare(to);
-        // Relaxed: a hint.
-        self.prepared.store(device.prepared_end(), Ordering::Relaxed);
-        prepared
+        let mut maker = lock(&self.maker);
+        loop {
+            let number = {
+                let device = lock(&self.device);
+                // Relaxed: a hint.
+                self.prepared.store(device.prepared_end(), Ordering::Relaxed);
+                if device.prepared_end() >= to {
+                    return Ok(());
+                }
+                device.number_unprepared()
+            };
+            let file = maker.make(number, || lock(&self.device).take_idle())?;
+            lock(&self.device).add_prepared(file);
+        }
     }
 
     /// Flushes until a condition holds, together with other threads that want the same.
@@ -264,7 +343,10 @@ impl Log {
         let _turn = TakenTurn(self);
         match self.flush_now(durability) {
             Ok(has_flushed) => Ok(has_flushed),
-            Err(WriteError::NoRoom(error)) => Err(error),
+            Err(WriteError::NoSegment) => {
+                let needed = lock(&self.device).prepared_end() + 1;
+                self.prepare_to(needed).map(|()| true)
+            }
             // Before another thread has its turn: its sync would succeed without making up for this one.
             Err(WriteError::Failed(error)) => {
                 self.fail(error);
@@ -289,6 +371,26 @@ impl Log {
             return Ok(true);
         }
         Ok(buffered.0 < end)
+    }
+
+    /// Writes a frame into its place.
+    fn put(&self, lsn: u64, kind: Kind, payload: &[u8]) -> Result<(), LogError> {
+        let end = lsn + frame_bytes(payload.len());
+        if !self.ring.has_room(end)
+            && let Err(error) = self.flush(Durability::Buffered, || self.ring.has_room(end))
+        {
+            // The records after this one would wait for it for ever. `admit` lets that happen only to a caller that has
+            // reserved more than a buffer without asking.
+            if let LogError::NoRoom { source } = error {
+                self.fail(source);
+            }
+            return Err(self.failure());
+        }
+        // Relaxed: any earlier value is true as well.
+        let durable = self.durable.load(Ordering::Relaxed);
+        let header = FrameHeader::new(kind, self.options.seed(self.salt, lsn), lsn, durable, payload);
+        self.ring.fill(lsn, &header, payload);
+        Ok(())
     }
 
     /// Why it takes nothing any more.
@@ -337,28 +439,16 @@ impl Reservation<'_> {
     pub fn fill(mut self, payload: &[u8]) -> Result<Lsn, LogError> {
         assert_eq!(payload.len(), self.payload_bytes, "a record is as long as its place");
         self.is_open = false;
-        self.put(Kind::Record, payload)?;
+        self.log.fill_at(self.lsn(), payload)?;
         Ok(self.lsn())
     }
 
-    fn put(&self, kind: Kind, payload: &[u8]) -> Result<(), LogError> {
-        let log = self.log;
-        let end = self.lsn + frame_bytes(self.payload_bytes);
-        if !log.ring.has_room(end)
-            && let Err(error) = log.flush(Durability::Buffered, || log.ring.has_room(end))
-        {
-            // The records after this one would wait for it for ever. `admit` lets that happen only to a caller that has
-            // reserved more than a buffer without asking.
-            if let LogError::NoRoom { source } = error {
-                log.fail(source);
-            }
-            return Err(log.failure());
-        }
-        // Relaxed: any earlier value is true as well.
-        let durable = log.durable.load(Ordering::Relaxed);
-        let header = FrameHeader::new(kind, log.options.seed(log.salt, self.lsn), self.lsn, durable, payload);
-        log.ring.fill(self.lsn, &header, payload);
-        Ok(())
+    /// Where the record will be, for a caller that keeps nothing else. It fills the place by [`Log::fill_at`] or gives it up by
+    /// [`Log::cancel_at`]: nothing else does.
+    #[must_use = "the records after it wait for it"]
+    pub fn into_lsn(mut self) -> Lsn {
+        self.is_open = false;
+        self.lsn()
     }
 }
 
@@ -366,7 +456,7 @@ impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         if self.is_open {
             // If that fails the log takes nothing any more.
-            let _ = self.put(Kind::Void, &vec![0; self.payload_bytes]);
+            let _ = self.log.cancel_at(self.lsn(), self.payload_bytes);
         }
     }
 }

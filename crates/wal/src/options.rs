@@ -1,7 +1,7 @@
 //! How to keep a log.
 
 use crate::{LogError, frame::PAYLOAD_BYTES_MAX};
-use vellum_base::PAGE_SIZE;
+use vellum_base::{Lsn, PAGE_SIZE};
 
 /// How to keep a log. The defaults suit a database on a machine of today.
 ///
@@ -22,6 +22,9 @@ pub struct LogOptions {
     pub buffer_bytes: u64,
     /// How many segments that are not needed any more are kept for new ones.
     pub spare_segments_max: usize,
+    /// The log goes on at this LSN or after it, also if there are no files that tell of it: after [`Log::remove`](crate::Log::remove)
+    /// it is where the log ended.
+    pub least: Lsn,
     #[cfg(test)]
     pub(crate) bug: Option<crate::plant::Bug>,
 }
@@ -34,6 +37,7 @@ impl LogOptions {
             segment_bytes: 64 << 20,
             buffer_bytes: 16 << 20,
             spare_segments_max: 4,
+            least: Lsn(0),
             #[cfg(test)]
             bug: None,
         }

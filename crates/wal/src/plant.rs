@@ -31,11 +31,17 @@ pub(crate) enum Bug {
     PastHole,
     /// A segment is recycled that is still needed.
     RecycledTooEarly,
+    /// A segment is recycled that is being read again.
+    RecycledWhileRead,
+    /// A log whose files were removed begins from zero.
+    LeastIgnored,
+    /// A removed log is gone before that is durable.
+    RemovalNotSynced,
 }
 
 #[cfg(test)]
 impl Bug {
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 15] = [
         Self::SkippedSync,
         Self::EarlyAcknowledgement,
         Self::SwallowedWriteError,
@@ -48,6 +54,9 @@ impl Bug {
         Self::PlacesUsedAgain,
         Self::PastHole,
         Self::RecycledTooEarly,
+        Self::RecycledWhileRead,
+        Self::LeastIgnored,
+        Self::RemovalNotSynced,
     ];
 }
 

@@ -9,17 +9,21 @@
 //! - each record says up to where the log was durable when it was made.
 
 use crate::{
-    LogError,
+    LogError, LogOptions,
     device::PreviousEnd,
     files::{LogFiles, Segment},
     frame::{ALIGNMENT, FrameHeader, HEADER_BYTES, Kind},
+    segment::Geometry,
 };
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
 use vellum_base::{ChecksumStream, Lsn, PAGE_SIZE};
 use vellum_vm::{AlignedBuffer, File};
 
 /// How much is read at once, in bytes.
-const CHUNK_BYTES: usize = 256 << 10;
+const CHUNK_BYTES: u64 = 1 << 20;
 
 /// A record of the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,9 +45,12 @@ struct Timeline {
     end: Option<(u64, u64)>,
 }
 
-/// Reads the records of a log in order.
-pub struct LogReader<'f> {
-    files: &'f LogFiles,
+/// Reads the records of a log in order. It keeps the files that it reads from being written again.
+pub struct LogReader {
+    options: LogOptions,
+    geometry: Geometry,
+    segments: BTreeMap<u64, Segment>,
+    idle: BTreeMap<u64, Arc<dyn File>>,
     /// What is still to be read, the present one first.
     timelines: VecDeque<Timeline>,
     /// Where the next frame begins.
@@ -62,10 +69,20 @@ pub struct LogReader<'f> {
     pub(crate) ends_at_holes: bool,
 }
 
-impl<'f> LogReader<'f> {
+impl LogReader {
     /// Reads from `from` on, which is where a record begins or the log ended once; from the beginning if it is zero.
-    pub(crate) fn new(files: &'f LogFiles, from: Lsn) -> Result<Self, LogError> {
+    pub(crate) fn new(files: &LogFiles, from: Lsn) -> Result<Self, LogError> {
+        Self::begin(files, from, timelines(files))
+    }
+
+    /// Reads again, from `from` up to where `timeline` begins.
+    pub(crate) fn again(files: &LogFiles, from: Lsn, timeline: u64) -> Result<Self, LogError> {
         let mut timelines = timelines(files);
+        timelines.retain(|read| read.number < timeline);
+        Ok(Self { idle: BTreeMap::new(), ..Self::begin(files, from, timelines)? })
+    }
+
+    fn begin(files: &LogFiles, from: Lsn, mut timelines: VecDeque<Timeline>) -> Result<Self, LogError> {
         let oldest = timelines.front().map_or(0, |timeline| timeline.begin);
         let at = if from == Lsn(0) { oldest } else { from.0 };
         while timelines.get(1).is_some_and(|next| next.begin <= at) {
@@ -78,20 +95,23 @@ impl<'f> LogReader<'f> {
             return Err(LogError::Missing { from, oldest: Lsn(oldest) });
         }
         let mut reader = Self {
-            files,
+            options: files.options.clone(),
+            geometry: files.geometry,
+            segments: files.segments.clone(),
+            idle: files.idle.clone(),
             timelines,
             at: files.geometry.start(files.geometry.number(at)),
             durable: 0,
             checksum: ChecksumStream::default(),
             window: Vec::new(),
             window_at: 0,
-            chunk: AlignedBuffer::new(CHUNK_BYTES),
+            chunk: AlignedBuffer::new(CHUNK_BYTES.min(files.geometry.segment_bytes) as usize),
             is_beyond_end: false,
             #[cfg(test)]
             ends_at_holes: false,
         };
         while reader.at < at {
-            let bytes = (at - reader.at).min(CHUNK_BYTES as u64);
+            let bytes = (at - reader.at).min(CHUNK_BYTES);
             if !reader.load(reader.at, bytes as usize)? {
                 return Err(LogError::Hole { at: Lsn(reader.at), durable: Lsn(at) });
             }
@@ -137,7 +157,7 @@ impl<'f> LogReader<'f> {
     pub(crate) fn previous_end(&self) -> Option<PreviousEnd> {
         let last = self.timelines.front()?;
         let durable = self.durable.max(last.begin);
-        Some(PreviousEnd { lsn: self.at, durable, checksum: self.checksum.finish(), timeline: last.number })
+        Some(PreviousEnd { lsn: self.at, durable, checksum: self.checksum.finish() })
     }
 
     /// The frame at a place, if there is one of the timeline; its bytes are in the window then.
@@ -148,7 +168,7 @@ impl<'f> LogReader<'f> {
         }
         let payload = self.in_window(at + HEADER_BYTES as u64, header.payload_bytes);
         Ok(payload
-            .is_some_and(|payload| header.verify(self.files.options.seed(salt, at), payload))
+            .is_some_and(|payload| header.verify(self.options.seed(salt, at), payload))
             .then_some(header))
     }
 
@@ -164,7 +184,7 @@ impl<'f> LogReader<'f> {
     fn advance(&mut self, bytes: u64) -> Result<(), LogError> {
         let end = self.at + bytes;
         while self.at < end {
-            let segment_end = self.files.geometry.start(self.files.geometry.number(self.at) + 1);
+            let segment_end = self.geometry.start(self.geometry.number(self.at) + 1);
             let part_end = end.min(segment_end);
             let part =
                 self.window.get((self.at - self.window_at) as usize..(part_end - self.window_at) as usize);
@@ -227,7 +247,7 @@ impl<'f> LogReader<'f> {
     fn durable_beyond(&mut self, at: u64, salt: u64, last_segment: u64) -> Result<Option<u64>, LogError> {
         // The segment after the last one may have lost its header.
         self.is_beyond_end = true;
-        let end = last_segment + 2 * self.files.geometry.payload();
+        let end = last_segment + 2 * self.geometry.payload();
         for place in (at + ALIGNMENT..end).step_by(ALIGNMENT as usize) {
             if !self.load(place, HEADER_BYTES)? {
                 break;
@@ -266,8 +286,8 @@ impl<'f> LogReader<'f> {
 
     /// Adds what follows on the window; false if no segment has it.
     fn load_chunk(&mut self, at: u64) -> Result<bool, LogError> {
-        let geometry = self.files.geometry;
-        let Some(file) = self.file_of(at) else { return Ok(false) };
+        let geometry = self.geometry;
+        let Some(file) = self.file_of(at).cloned() else { return Ok(false) };
         let offset = geometry.offset(at);
         let from = offset - offset % PAGE_SIZE as u64;
         let bytes = self.chunk.len().min((geometry.segment_bytes - from) as usize);
@@ -283,15 +303,15 @@ impl<'f> LogReader<'f> {
     }
 
     /// The segment that holds a place of the present timeline.
-    fn segment_of(&self, at: u64) -> Option<&'f Segment> {
+    fn segment_of(&self, at: u64) -> Option<&Segment> {
         let timeline = self.timelines.front()?.number;
-        let segment = self.files.segments.get(&self.files.geometry.number(at))?;
+        let segment = self.segments.get(&self.geometry.number(at))?;
         (segment.header.timeline == timeline).then_some(segment)
     }
 
     /// The file that holds a place of the present timeline; after its end also the one that would hold it if it had a header.
-    fn file_of(&self, at: u64) -> Option<&'f Arc<dyn File>> {
-        let idle = || self.files.idle.get(&self.files.geometry.number(at)).filter(|_| self.is_beyond_end);
+    fn file_of(&self, at: u64) -> Option<&Arc<dyn File>> {
+        let idle = || self.idle.get(&self.geometry.number(at)).filter(|_| self.is_beyond_end);
         self.segment_of(at).map(|segment| &segment.file).or_else(idle)
     }
 }

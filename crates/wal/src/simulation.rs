@@ -4,11 +4,11 @@
 //! until the disk fails; then it crashes, and any part of what was not synced survives. The model knows all that was
 //! appended and how far it was acknowledged.
 
-use crate::{Durability, Log, LogError, LogOptions, plant::Bug, segment};
+use crate::{Durability, Log, LogError, LogOptions, LogReader, plant::Bug, segment};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{collections::BTreeMap, sync::Arc};
 use vellum_base::{Lsn, PAGE_SIZE};
-use vellum_vm::{FileOperation, SimulatedDisk};
+use vellum_vm::{Directory, FileOperation, SimulatedDisk};
 
 /// What must hold.
 #[derive(Default)]
@@ -25,6 +25,8 @@ struct Model {
     last: Lsn,
     /// The log takes nothing any more.
     has_failed: bool,
+    /// The database was closed: it needs nothing of the log, which was removed, or is about to be.
+    is_closed: bool,
 }
 
 type Check = Result<(), String>;
@@ -42,6 +44,9 @@ fn options(bug: Option<Bug>) -> LogOptions {
 impl Model {
     /// Opens the log, and compares what it holds with what it should.
     fn open(&mut self, disk: &SimulatedDisk, options: &LogOptions) -> Result<Option<Log>, String> {
+        if self.is_closed {
+            return self.begin(disk, options);
+        }
         let mut found = Vec::new();
         let outcome = Log::open(Arc::new(disk.clone()), options, self.from, |record| {
             found.push((record.lsn.0, record.payload.to_vec()));
@@ -73,25 +78,72 @@ impl Model {
         Ok(Some(log))
     }
 
+    /// Begins a log where nothing is needed of the one before.
+    fn begin(&mut self, disk: &SimulatedDisk, options: &LogOptions) -> Result<Option<Log>, String> {
+        let options = LogOptions { least: self.from, ..options.clone() };
+        let Ok(log) = Log::begin(Arc::new(disk.clone()), &options) else { return Ok(None) };
+        if log.end() <= self.last {
+            return Err(format!("{} is used again after a close", log.end()));
+        }
+        (self.from, self.is_closed, self.has_failed) = (log.end(), false, false);
+        (self.acknowledged, self.buffered) = (log.end(), log.end());
+        Ok(Some(log))
+    }
+
+    /// Closes the database: a superblock says so, and then the log is removed.
+    fn close(&mut self, log: &Log, disk: &SimulatedDisk) -> Check {
+        (self.from, self.is_closed) = (log.end(), true);
+        self.records.clear();
+        match log.remove() {
+            Ok(()) if !disk.crash().names().is_ok_and(|names| names.is_empty()) => {
+                Err("a removed log comes back".to_owned())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Compares what is read again, as far as it can be read, with what was found.
+    fn check_reread(&self, mut reader: LogReader, expected: &[(u64, Vec<u8>)]) -> Check {
+        let mut expected = expected.iter();
+        loop {
+            let record = match reader.next() {
+                Ok(record) => record.map(|record| (record.lsn.0, record.payload)),
+                Err(LogError::Files { .. }) => return Ok(()),
+                Err(error) => return Err(format!("what was read before is refused: {error}")),
+            };
+            let wanted = expected.next().map(|(lsn, payload)| (*lsn, payload.as_slice()));
+            match (record, wanted) {
+                (None, None) => return Ok(()),
+                (record, wanted) if record == wanted => {}
+                (record, _) => {
+                    return Err(format!("another record is read again: {:?}", record.map(|(lsn, _)| lsn)));
+                }
+            }
+        }
+    }
+
     /// Appends and waits until the disk fails, or enough has been done.
     fn live(&mut self, log: &Log, random: &mut StdRng, steps: u32) {
         for _ in 0..steps {
             let outcome = match random.random_range(0..20) {
-                0 => {
-                    let last = self.records.keys().next_back().copied().map_or(self.from, Lsn);
-                    log.wait(last, Durability::Synced).map(|()| {
+                0 => self.records.keys().next_back().map_or(Ok(()), |last| {
+                    log.wait(Lsn(*last), Durability::Synced).map(|()| {
                         // As a checkpoint does it: nothing before is needed any more.
-                        self.from = self.records.keys().next_back().copied().map_or(self.from, Lsn);
+                        self.from = Lsn(*last);
                         let _ = log.discard(self.from);
                     })
-                }
+                }),
                 1 => log.prepare(),
                 2 => {
-                    if let Ok(place) = log.reserve(random.random_range(0..600)) {
+                    let bytes = random.random_range(0..600);
+                    log.reserve(bytes).and_then(|place| {
                         self.last = self.last.max(place.lsn());
+                        if random.random() {
+                            return log.cancel_at(place.into_lsn(), bytes);
+                        }
                         drop(place);
-                    }
-                    Ok(())
+                        Ok(())
+                    })
                 }
                 step => self.append(log, random).and_then(|lsn| match step {
                     3..7 => log.wait(lsn, Durability::Synced),
@@ -121,7 +173,10 @@ impl Model {
         // From now on it may be found after a crash.
         self.last = self.last.max(lsn);
         self.records.insert(lsn.0, payload.clone());
-        place.fill(&payload)
+        if random.random() {
+            return place.fill(&payload);
+        }
+        log.fill_at(place.into_lsn(), &payload).map(|()| lsn)
     }
 }
 
@@ -140,7 +195,18 @@ fn run(seed: u64, bug: Option<Bug>) -> Check {
                 4 => disk.fail_nth_of(FileOperation::Write, random.random_range(1..30)),
                 _ => {}
             }
+            let past: Vec<_> = model.records.iter().map(|(lsn, payload)| (*lsn, payload.clone())).collect();
+            let first = random.random_range(0..=past.len());
+            let reader = past.get(first).map(|(lsn, _)| log.reread(Lsn(*lsn)));
             model.live(&log, &mut random, steps);
+            match reader {
+                Some(Ok(reader)) => model.check_reread(reader, &past[first..])?,
+                Some(Err(LogError::Files { .. })) | None => {}
+                Some(Err(error)) => return Err(format!("what was read before is refused: {error}")),
+            }
+            if random.random_ratio(1, 6) {
+                model.close(&log, &disk)?;
+            }
         }
         if random.random_ratio(1, 3) && !model.has_failed {
             // The process is killed: what it has written is there, and no more durable than it was.

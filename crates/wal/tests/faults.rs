@@ -209,3 +209,72 @@ fn a_log_is_read_from_where_it_was_discarded_or_the_error_says_what_is_missing()
     let error = read(appended[0]).unwrap_err().to_string();
     assert!(error.starts_with("the log begins at LSN ") && error.contains("segments are missing"), "{error}");
 }
+
+#[test]
+fn a_removed_log_leaves_nothing_and_the_next_goes_on_after_it() {
+    let disk = SimulatedDisk::new(1);
+    let (log, _) = open(&disk, &options()).unwrap();
+    for _ in 0..60 {
+        log.append(&[1; 900]).and_then(|lsn| log.wait(lsn, Durability::Synced)).unwrap();
+    }
+    let end = log.end();
+    log.remove().unwrap();
+    let error = log.append(b"late").and_then(|lsn| log.wait(lsn, Durability::Buffered)).unwrap_err();
+    assert!(error.to_string().contains("the log has been removed"), "{error}");
+    drop(log);
+    let disk = disk.crash_with(CrashModel::LoseAll);
+    assert_eq!(disk.names().unwrap(), [""; 0]);
+
+    // What is needed of it is missing; what is not can be begun anew, with other segments too.
+    let read = Log::open(Arc::new(disk.clone()), &options(), end, |_| Ok::<_, LogError>(()));
+    assert!(matches!(read, Err(LogError::Missing { from, .. }) if from == end));
+    let options = LogOptions { least: end, segment_bytes: 64 << 10, ..options() };
+    let log = Log::begin(Arc::new(disk.clone()), &options).unwrap();
+    assert!(log.end() >= end && log.reread(log.end()).is_err());
+    let (begun, lsn) = (log.end(), log.append(b"new").unwrap());
+    log.wait(lsn, Durability::Synced).unwrap();
+    drop(log);
+    let log = Log::open(Arc::new(disk.crash()), &options, begun, |record| {
+        assert_eq!((record.lsn, record.payload), (lsn, &b"new"[..]));
+        Ok::<_, LogError>(())
+    });
+    let mut again = log.as_ref().unwrap().reread(begun).unwrap();
+    assert_eq!(again.next().unwrap().map(|record| record.lsn), Some(lsn));
+    assert_eq!(again.next().unwrap(), None, "the log has begun anew here");
+}
+
+#[test]
+fn whatever_operation_fails_while_a_log_is_removed_the_next_begins_after_it() {
+    let mut n = 1;
+    loop {
+        let disk = SimulatedDisk::new(n);
+        let (log, _) = open(&disk, &options()).unwrap();
+        for number in 0..60 {
+            log.append(&[number; 900]).and_then(|lsn| log.wait(lsn, Durability::Synced)).unwrap();
+        }
+        let end = log.end();
+        disk.fail_from(n);
+        let is_removed = log.remove().is_ok();
+        drop(log);
+        disk.heal();
+        let disk = if n.is_multiple_of(2) { disk.crash() } else { disk };
+        let log = Log::begin(Arc::new(disk.clone()), &LogOptions { least: end, ..options() }).unwrap();
+        let begun = log.end();
+        assert!(begun >= end, "operation {n}: {begun} is used again");
+        assert!(disk.names().unwrap().len() <= 1 + options().spare_segments_max, "operation {n}");
+        let appended: Vec<_> = (0..60).map(|_| log.append(&[7; 900]).unwrap()).collect();
+        log.wait(appended[59], Durability::Synced).unwrap();
+        drop(log);
+        let mut found = Vec::new();
+        let log = Log::open(Arc::new(disk.crash()), &options(), begun, |record| {
+            found.push(record.lsn);
+            Ok::<_, LogError>(())
+        });
+        assert!(log.is_ok() && found == appended, "operation {n}: {} records", found.len());
+        if is_removed {
+            break;
+        }
+        n += 1;
+    }
+    assert!(n > 5, "only {n} operations were tried");
+}

@@ -141,3 +141,67 @@ fn a_reader_of_the_horizon_never_sees_what_a_crash_takes_back() {
         assert!(end.next_multiple_of(16) >= seen || found.is_empty() && seen <= 65536, "{end} of {seen}");
     }
 }
+
+#[test]
+fn several_threads_read_again_what_is_discarded_meanwhile() {
+    let disk = SimulatedDisk::new(10);
+    let options = LogOptions { spare_segments_max: 1, ..options(64 << 10, 32 << 10) };
+    let (log, _) = open(Arc::new(disk.clone()), &options, Lsn(0));
+    let appended = append_from_all(&log, 2, 1500, 50);
+    log.wait(appended.last().unwrap().0, Durability::Synced).unwrap();
+    drop(log);
+    let (log, found) = open(Arc::new(disk.crash()), &options, Lsn(0));
+    assert!(found == appended);
+    let begun = log.end();
+    thread::scope(|scope| {
+        for number in 0..4 {
+            let (first, log, appended) = (number * 500, &log, &appended);
+            let mut reader = log.reread(appended[first].0).unwrap();
+            scope.spawn(move || {
+                for (lsn, payload) in &appended[first..] {
+                    let record = reader.next().unwrap().unwrap();
+                    assert!((record.lsn, record.payload) == (*lsn, payload.as_slice()), "{lsn}");
+                }
+                assert_eq!(reader.next().unwrap(), None);
+            });
+        }
+        // Enough for every segment that is given up to be used again.
+        for _ in 0..3 {
+            log.discard(log.end()).unwrap();
+            append_from_all(&log, 1, 500, 100);
+        }
+    });
+    assert!(log.reread(appended[0].0).is_err_and(|error| matches!(error, LogError::Missing { .. })));
+    assert!(begun < log.end());
+}
+
+#[test]
+fn places_are_filled_and_given_up_by_their_lsn_alone() {
+    let disk = SimulatedDisk::new(11);
+    let options = options(64 << 10, 8 << 10);
+    let (log, _) = open(Arc::new(disk.clone()), &options, Lsn(0));
+    let expected = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for thread in 0..3_u8 {
+            let (log, expected) = (&log, &expected);
+            scope.spawn(move || {
+                for number in 0..500 {
+                    log.admit().unwrap();
+                    let payload = vec![thread; number % 300];
+                    let lsn = log.reserve(payload.len()).unwrap().into_lsn();
+                    if number % 5 == 0 {
+                        log.cancel_at(lsn, payload.len()).unwrap();
+                    } else {
+                        log.fill_at(lsn, &payload).unwrap();
+                        expected.lock().unwrap().push((lsn, payload));
+                    }
+                }
+            });
+        }
+    });
+    let mut expected = expected.into_inner().unwrap();
+    expected.sort_unstable();
+    log.wait(expected.last().unwrap().0, Durability::Synced).unwrap();
+    drop(log);
+    assert!(open(Arc::new(disk.crash()), &options, Lsn(0)).1 == expected);
+}
