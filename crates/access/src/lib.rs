@@ -4,7 +4,8 @@
 //! - [`Batch`]: many operations on trees at once, by one thread, whose cache misses and reads overlap;
 //! - [`BulkLoad`]: a tree from records in the order of their keys, from its leaves up;
 //! - [`BlobReader`]: values too large for a leaf, each in an extent of its own;
-//! - [`PageChange`] and [`redo`]: changes of pages as data, and how to redo them;
+//! - [`ChangeRecord`], [`PageChange`] and [`redo`]: changes of pages as data, and how to redo them;
+//! - [`RecordGroup`]: trees that are made or freed together with the record that says where they are;
 //! - [`node`]: the layout of the tree's nodes.
 //!
 //! Everything is written against [`vellum_pool::Pager`] and knows neither the pool nor files.
@@ -20,7 +21,10 @@ mod value;
 
 pub use blob::BlobReference;
 pub use error::{AccessError, MAX_VALUE_BYTES};
-pub use gateway::{ChangeRecord, NodeImage, PageChange, RecordFault, ValueImage, redo};
+pub use gateway::{
+    ChangeRecord, NodeImage, PageChange, PageRedo, RecordFault, RecordGroup, RecordKind, SpaceEvent,
+    ValueImage, redo,
+};
 pub use tree::{
     Answer, Batch, BlobReader, BulkLoad, Cursor, Entry, Task, Tree, TreeReport, TreeShape, Written,
 };

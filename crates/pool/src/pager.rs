@@ -136,10 +136,11 @@ pub trait PageWriter {
     /// Takes over an extent that was allocated for the same purpose: it is freed with the pages.
     fn adopt(&mut self, extent: Extent);
 
-    /// Waits until all pages can be read by every thread that has a reference to them.
+    /// Waits until all pages can be read by every thread that has a reference to them. If changes are recorded, the pages and
+    /// the extents are durable then.
     ///
     /// # Errors
-    /// If one could not be written.
+    /// If one could not be written, or synced.
     fn settle(&mut self) -> Result<(), PoolError>;
 
     /// All pages and extents are referred to from now on, as the record at `lsn` says; zero if none does. Without this they
@@ -472,6 +473,11 @@ pub trait ChangeRecords {
     #[inline(always)]
     fn records(&self) -> bool {
         false
+    }
+
+    /// The bytes beyond which a change is divided among several records, if that can be done.
+    fn record_bytes_max(&self) -> usize {
+        256 << 10
     }
 
     /// A page whose LSN is less is recorded whole when it is changed.

@@ -8,7 +8,7 @@
 //! the whole.
 //!
 //! # Life
-//! A blob is written before the record that refers to it, and freed after no record does any more. A reader
+//! A blob is written, and durable if there is a log, before the record that refers to it, and freed after no record does any more. A reader
 //! latches it shared while the leaf is still valid, so an operation that frees it waits, or defers.
 
 mod check;

@@ -4,14 +4,13 @@ use super::{BlobReference, CHUNK_BYTES, chunks, pages, trailer_at};
 use crate::gateway::{Append, new_blob, stream_blob};
 use crate::{AccessError, MAX_VALUE_BYTES};
 use std::io::Read;
-use vellum_base::{HEADER_BYTES, PageId, checksum};
+use vellum_base::{HEADER_BYTES, checksum};
 use vellum_pool::Pager;
 
-/// Writes `length` bytes from `source` to a new extent for a record of the tree with the root `tree`. Nothing refers to
-/// the extent yet: the caller refers to it, or discards it.
+/// Writes `length` bytes from `source` to a new extent. Nothing refers to it yet: the caller persists it and refers to it, or
+/// abandons it.
 pub(crate) fn write_blob<P: Pager>(
     pager: &P,
-    tree: PageId,
     length: u64,
     source: &mut dyn Read,
 ) -> Result<BlobReference, AccessError> {
@@ -19,9 +18,9 @@ pub(crate) fn write_blob<P: Pager>(
         return Err(AccessError::ValueTooLong { bytes: length });
     }
     let (head, digest) = if pages(length) <= pager.comfortable_pages() {
-        new_blob(pager, tree, pages(length), |page| fill(page, length, source))?
+        new_blob(pager, pages(length), |page| fill(page, length, source))?
     } else {
-        stream_blob(pager, tree, pages(length), |append| write_chunks(length, source, append))?
+        stream_blob(pager, pages(length), |append| write_chunks(length, source, append))?
     };
     Ok(BlobReference { head, length, digest })
 }

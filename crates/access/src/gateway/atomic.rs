@@ -1,8 +1,11 @@
 //! The atomic change: the latches on what is changed together, and the record of what is done.
 
+use super::encoding::RecordKind;
 use super::page_change::{NodeImage, PageChange, ValueImage};
-use crate::node::{End, MAX_INLINE_VALUE_BYTES, NODE_BYTES, NodeError, NodeMut, NodeView, ValueKind};
-use vellum_base::{Lsn, PageId, PageKind, stamp_lsn};
+use super::record::Record;
+use crate::node::{End, NODE_BYTES, NodeError, NodeMut, NodeView, ValueKind};
+use std::ops::Range;
+use vellum_base::{Extent, Lsn, PageHeader, PageId, PageKind, stamp_lsn};
 use vellum_pool::{AllocatedPage, ExclusivePage, Interrupt, OptimisticPage, Pager, PoolError};
 
 /// A page under an exclusive latch.
@@ -36,7 +39,7 @@ impl<'p, P: Pager> Latched<'p, P> {
 }
 
 /// A newly allocated page for a node, to which nothing refers. It is freed again, unless the change is committed.
-pub(crate) struct Fresh<'p, P: Pager + 'p>(P::Allocated<'p>);
+pub(crate) struct Fresh<'p, P: Pager + 'p>(pub(super) P::Allocated<'p>);
 
 impl<'p, P: Pager> Fresh<'p, P> {
     /// Allocates a page. That may wait for memory, so it comes before the first latch.
@@ -57,16 +60,29 @@ pub(crate) trait PageSet<'p, P: Pager + 'p> {
     /// Optimistic guards on the pages as the change left them.
     type Seen;
 
+    /// Whether the record counts by itself.
+    fn kind(&self) -> RecordKind {
+        RecordKind::Single
+    }
     /// Records what the commit itself does.
-    fn describe(&self, _record: &mut Vec<u8>) {}
+    fn describe(&self, _record: &mut Record) {}
+    /// Records the pages that stay and have one of these LSNs, as they are now.
+    fn describe_images(&self, _lsns: &Range<Lsn>, _record: &mut Record) {}
     /// Sets the LSN of the pages that stay.
     fn stamp(&mut self, _lsn: Lsn) {}
-    /// Gives up the latches, after the record at `lsn` was reserved; zero if changes are not recorded.
+    /// Gives up the latches. The record at `lsn` tells of the change; zero if none does.
     fn release(self, pager: &'p P, lsn: Lsn) -> Self::Seen;
 }
 
 impl<'p, P: Pager> PageSet<'p, P> for Latched<'p, P> {
     type Seen = P::Optimistic<'p>;
+
+    fn describe_images(&self, lsns: &Range<Lsn>, record: &mut Record) {
+        let page = self.0.page();
+        if lsns.contains(&PageHeader::read(page).lsn) {
+            record.push(self.0.id(), &PageChange::Image { image: NodeImage::of(page) });
+        }
+    }
 
     fn stamp(&mut self, lsn: Lsn) {
         stamp_lsn(self.0.page_mut(), lsn);
@@ -93,8 +109,8 @@ impl<'p, P: Pager> PageSet<'p, P> for Fresh<'p, P> {
 impl<'p, P: Pager> PageSet<'p, P> for Doomed<'p, P> {
     type Seen = ();
 
-    fn describe(&self, record: &mut Vec<u8>) {
-        PageChange::Free { pages: 1 }.encode(self.0.id(), record);
+    fn describe(&self, record: &mut Record) {
+        record.push(self.0.id(), &PageChange::Free { pages: 1 });
     }
 
     fn release(self, _: &'p P, lsn: Lsn) {
@@ -102,12 +118,30 @@ impl<'p, P: Pager> PageSet<'p, P> for Doomed<'p, P> {
     }
 }
 
+impl<'p, P: Pager + 'p> PageSet<'p, P> for () {
+    type Seen = ();
+
+    fn release(self, _: &'p P, _: Lsn) {}
+}
+
 impl<'p, P: Pager + 'p, A: PageSet<'p, P>, B: PageSet<'p, P>> PageSet<'p, P> for (A, B) {
     type Seen = (A::Seen, B::Seen);
 
-    fn describe(&self, record: &mut Vec<u8>) {
+    fn kind(&self) -> RecordKind {
+        match self.0.kind() {
+            RecordKind::Single => self.1.kind(),
+            kind => kind,
+        }
+    }
+
+    fn describe(&self, record: &mut Record) {
         self.0.describe(record);
         self.1.describe(record);
+    }
+
+    fn describe_images(&self, lsns: &Range<Lsn>, record: &mut Record) {
+        self.0.describe_images(lsns, record);
+        self.1.describe_images(lsns, record);
     }
 
     fn stamp(&mut self, lsn: Lsn) {
@@ -125,18 +159,23 @@ pub(crate) struct Recording<'p, P: Pager> {
     pager: &'p P,
     /// The root of the tree that is changed.
     tree: PageId,
-    record: Vec<u8>,
+    /// One word, which stays in a register and is null if changes are not recorded. What fills it is out of line, and given
+    /// copies: what a change needs lies in memory only then.
+    record: Option<Box<Record>>,
     changed: bool,
 }
+
+/// The old value of a record, when it is not needed.
+const UNKNOWN: ValueImage<'static> = ValueImage { kind: ValueKind::Inline, bytes: &[] };
 
 impl<'p, P: Pager> Recording<'p, P> {
     #[inline(always)]
     fn new(pager: &'p P, tree: PageId) -> Self {
-        Self { pager, tree, record: Vec::new(), changed: false }
+        Self { pager, tree, record: None, changed: false }
     }
 
-    /// Changes a page; on an error it stays as it was. `known` is the slot of the key, if the caller has found it
-    /// since the page was latched.
+    /// Changes a page; on an error it stays as it was, and the atomic change is to be dropped. `known` is the slot of the
+    /// key, if the caller has found it since the page was latched.
     #[inline(always)]
     pub fn apply(
         &mut self,
@@ -144,17 +183,8 @@ impl<'p, P: Pager> Recording<'p, P> {
         known: Option<usize>,
         change: &PageChange<'_>,
     ) -> Result<(), NodeError> {
-        debug_assert!(!self.changed, "a change that may fail comes first");
-        let start = self.record.len();
-        if self.pager.records() {
-            self.describe(page.id(), change);
-        }
-        let done = change.apply(page.0.page_mut(), known);
-        if self.pager.records() && done.is_err() {
-            self.record.truncate(start);
-        }
-        self.changed = done.is_ok();
-        done
+        self.describe(page.id(), change);
+        self.make(page, known, change)
     }
 
     /// Gives the record of `key`, in slot `index` of a leaf, another value.
@@ -166,24 +196,15 @@ impl<'p, P: Pager> Recording<'p, P> {
         key: &[u8],
         value: ValueImage<'_>,
     ) -> Result<(), NodeError> {
-        let mut before = Vec::new();
-        let kind =
-            if self.pager.records() { leaf.view().append_value(index, &mut before) } else { value.kind };
-        let before = ValueImage { kind, bytes: &before };
-        self.apply(leaf, Some(index), &PageChange::Replace { key, value, before })
+        self.describe_with_old(leaf, index, key, Some(value));
+        self.make(leaf, Some(index), &PageChange::Replace { key, value, before: UNKNOWN })
     }
 
     /// Removes the record of `key`, in slot `index` of a leaf.
     #[inline(always)]
     pub fn remove(&mut self, leaf: &mut Latched<'p, P>, index: usize, key: &[u8]) -> Result<(), NodeError> {
-        let mut before = Vec::new();
-        let kind = if self.pager.records() {
-            leaf.view().append_value(index, &mut before)
-        } else {
-            ValueKind::Inline
-        };
-        let before = ValueImage { kind, bytes: &before };
-        self.apply(leaf, Some(index), &PageChange::Remove { key, before })
+        self.describe_with_old(leaf, index, key, None);
+        self.make(leaf, Some(index), &PageChange::Remove { key, before: UNKNOWN })
     }
 
     /// Lets `change` change the value in slot `index` of a leaf where it lies. If changes are recorded, `change` gets a
@@ -196,32 +217,18 @@ impl<'p, P: Pager> Recording<'p, P> {
         change: impl FnOnce(&mut [u8]) -> T,
     ) -> Result<T, NodeError> {
         if self.pager.records() {
-            return self.patch_recorded(leaf, index, change);
+            let place = (self.tree, leaf.id());
+            let (result, record) = Record::with_patch(self.record.take(), place, leaf.view(), index, change);
+            if let Some(bytes) = record.patched() {
+                let change = PageChange::Patch { key: &[], offset: bytes.0, bytes: bytes.1, before: &[] };
+                self.make(leaf, Some(index), &change)?;
+            }
+            self.record = Some(record);
+            return Ok(result);
         }
         let mut node = NodeMut::new(leaf.0.page_mut());
         let result = change(node.value_mut(index)?);
         self.changed = true;
-        Ok(result)
-    }
-
-    fn patch_recorded<T>(
-        &mut self,
-        leaf: &mut Latched<'p, P>,
-        index: usize,
-        change: impl FnOnce(&mut [u8]) -> T,
-    ) -> Result<T, NodeError> {
-        let (mut key, mut before) = (Vec::new(), Vec::with_capacity(MAX_INLINE_VALUE_BYTES));
-        leaf.view().append_key(index, &mut key);
-        leaf.view().append_value(index, &mut before);
-        let mut after = before.clone();
-        let result = change(&mut after);
-        let differs = |(a, b): (&u8, &u8)| a != b;
-        let Some(from) = before.iter().zip(&after).position(differs) else { return Ok(result) };
-        let to = before.iter().zip(&after).rposition(differs).map_or(from, |last| last + 1);
-        let part = |bytes: &Vec<u8>| bytes.get(from..to).unwrap_or_default().to_vec();
-        let (bytes, before) = (part(&after), part(&before));
-        let change = PageChange::Patch { key: &key, offset: from as u16, bytes: &bytes, before: &before };
-        self.apply(leaf, Some(index), &change)?;
         Ok(result)
     }
 
@@ -232,9 +239,8 @@ impl<'p, P: Pager> Recording<'p, P> {
         fill: impl FnOnce(&mut [u8]) -> Result<(), NodeError>,
     ) -> Result<(), NodeError> {
         fill(page.0.page_mut())?;
-        if self.pager.records() {
-            self.describe(page.id(), &PageChange::Format { image: NodeImage::of(page.0.page_mut()) });
-        }
+        let id = page.id();
+        self.describe(id, &PageChange::Format { image: NodeImage::of(page.0.page_mut()) });
         Ok(())
     }
 
@@ -255,37 +261,53 @@ impl<'p, P: Pager> Recording<'p, P> {
 
     /// Does what has been prepared for the page, which has stayed latched.
     pub fn install(&mut self, page: &mut Latched<'p, P>, prepared: &Prepared<'_>) {
-        if self.pager.records() {
-            self.describe(page.id(), &prepared.change);
-        }
+        self.describe(page.id(), &prepared.change);
         NodeMut::new(page.0.page_mut()).take_over(prepared.image);
         self.changed = true;
     }
 
     /// Ends a leaf as planned. The leaf has stayed latched since.
     pub fn end(&mut self, leaf: &mut Latched<'p, P>, end: &End) {
-        if self.pager.records() {
-            self.describe(leaf.id(), &PageChange::EndAt { separator: &end.separator });
-        }
+        self.describe(leaf.id(), &PageChange::EndAt { separator: &end.separator });
         NodeMut::new(leaf.0.page_mut()).end_at(end);
         self.changed = true;
     }
 
-    /// Adds a change of a page to the record.
-    pub(super) fn describe(&mut self, page: PageId, change: &PageChange<'_>) {
-        if self.record.is_empty() {
-            self.record.extend_from_slice(&self.tree.0.to_le_bytes());
-        }
-        change.encode(page, &mut self.record);
+    #[inline(always)]
+    fn make(
+        &mut self,
+        page: &mut Latched<'p, P>,
+        known: Option<usize>,
+        change: &PageChange<'_>,
+    ) -> Result<(), NodeError> {
+        debug_assert!(!self.changed, "a change that may fail comes first");
+        let done = change.apply(page.0.page_mut(), known);
+        self.changed = done.is_ok();
+        done
     }
 
-    /// Records a change whose pages are not written here.
-    pub(super) fn record_alone(pager: &'p P, tree: PageId, changes: &[(PageId, PageChange<'_>)]) -> Lsn {
-        let mut recording = Self::new(pager, tree);
-        changes.iter().for_each(|(page, change)| recording.describe(*page, change));
-        let lsn = pager.reserve_record(recording.record.len());
-        pager.fill_record(lsn, &recording.record);
-        lsn
+    /// Adds a change of a page to the record.
+    #[inline(always)]
+    fn describe(&mut self, page: PageId, change: &PageChange<'_>) {
+        if self.pager.records() {
+            self.record = Some(Record::with(self.record.take(), (self.tree, page), *change));
+        }
+    }
+
+    /// Adds to the record that the record of `key` gets another value, or is removed.
+    #[inline(always)]
+    fn describe_with_old(
+        &mut self,
+        leaf: &Latched<'p, P>,
+        index: usize,
+        key: &[u8],
+        value: Option<ValueImage<'_>>,
+    ) {
+        if self.pager.records() {
+            let place = (self.tree, leaf.id());
+            let record = Record::with_changed(self.record.take(), place, (leaf.view(), index), key, value);
+            self.record = Some(record);
+        }
     }
 }
 
@@ -319,30 +341,87 @@ impl<'p, P: Pager, H: PageSet<'p, P>> AtomicChange<'p, P, H> {
     }
 
     /// Ends the change: all threads see it from now on.
-    // Inlined, because every change ends here: guards stay in registers.
     #[inline(always)]
     pub fn commit(self) -> H::Seen {
-        let Self { pages, mut recording } = self;
-        recording.changed = false;
-        if recording.pager.records() {
-            return Self::commit_recorded(pages, recording);
-        }
-        let pager = recording.pager;
-        // There is no record to be freed.
-        std::mem::forget(recording);
-        pages.release(pager, Lsn(0))
+        self.commit_freeing(None)
     }
 
-    fn commit_recorded(mut pages: H, mut recording: Recording<'p, P>) -> H::Seen {
-        let (pager, mut record) = (recording.pager, std::mem::take(&mut recording.record));
-        if record.is_empty() {
-            return pages.release(pager, Lsn(0));
+    /// [`commit`](Self::commit), which also frees an extent to which a record has referred until now.
+    // Inlined, because every change ends here: guards stay in registers.
+    #[inline(always)]
+    pub fn commit_freeing(self, extent: Option<Extent>) -> H::Seen {
+        let Self { pages, mut recording } = self;
+        recording.changed = false;
+        let (pager, record) = (recording.pager, recording.record.take());
+        // There is no record to be freed.
+        std::mem::forget(recording);
+        if let Some(record) = record {
+            return commit_recorded(pager, pages, record, extent);
         }
-        pages.describe(&mut record);
-        let lsn = pager.reserve_record(record.len());
-        pages.stamp(lsn);
-        let seen = pages.release(pager, lsn);
-        pager.fill_record(lsn, &record);
+        let seen = pages.release(pager, Lsn(0));
+        discard(pager, extent, Lsn(0));
         seen
     }
+}
+
+/// Gives the record its place in the log while all pages are latched, and hands it over after they are released.
+#[inline(never)]
+pub(super) fn commit_recorded<'p, P: Pager, H: PageSet<'p, P>>(
+    pager: &'p P,
+    mut pages: H,
+    mut record: Box<Record>,
+    freed: Option<Extent>,
+) -> H::Seen {
+    pages.describe(&mut record);
+    if let Some(extent) = freed {
+        record.push(extent.head, &PageChange::Free { pages: extent.pages });
+    }
+    record.set_kind(pages.kind());
+    let lsn = if record.is_empty() { Lsn(0) } else { reserve(pager, &pages, &mut record) };
+    if lsn > Lsn(0) {
+        pages.stamp(lsn);
+    }
+    let seen = pages.release(pager, lsn);
+    // Before the record is filled: a checkpoint waits for that, and then knows all that is allocated and freed.
+    if let Some(extent) = record.adopted {
+        pager.note_allocated(extent, lsn);
+    }
+    discard(pager, freed, lsn);
+    if lsn > Lsn(0) {
+        pager.fill_record(lsn, record.bytes());
+    }
+    record.recycle();
+    seen
+}
+
+/// Reserves the place of the record, which has images of all pages that need one there.
+///
+/// A checkpoint that begins meanwhile may place itself before the record: then more pages need an image.
+fn reserve<'p, P: Pager, H: PageSet<'p, P>>(pager: &'p P, pages: &H, record: &mut Record) -> Lsn {
+    let mut imaged = Lsn(0);
+    let mut describe_images = |record: &mut Record| {
+        let from = pager.images_from();
+        if from > imaged {
+            pages.describe_images(&(imaged..from), record);
+            imaged = from;
+        }
+    };
+    describe_images(record);
+    loop {
+        let bytes = record.bytes().len();
+        let lsn = pager.reserve_record(bytes);
+        describe_images(record);
+        if record.bytes().len() == bytes {
+            return lsn;
+        }
+        pager.cancel_record(lsn, bytes);
+    }
+}
+
+/// Frees an extent to which nothing refers any more, as the record at `lsn` says.
+#[inline]
+fn discard<P: Pager>(pager: &P, extent: Option<Extent>, lsn: Lsn) {
+    // It was found to be allocated under the leaf's latch. So this fails only if an operation on a damaged record
+    // elsewhere has freed it since; the change has been made all the same.
+    let _ = extent.map(|extent| pager.discard(extent, lsn));
 }

@@ -1,9 +1,10 @@
-//! The encoding of the record of an atomic change.
+//! The encoding of the record of an atomic change: see *Records of changes* in FILE_FORMAT.md.
 //!
-//! Little-endian. The first 8 bytes are the root of the tree. Then come for each page its id in 8 bytes, the kind of
-//! change in 1, and the fields of the change in the order in which [`PageChange`] has them. Runs of bytes are preceded
-//! by their length in 2 bytes, values first by a byte that is 1 for a reference to a large value. Page ids and digests
-//! have 8 bytes, counts of pages 4, offsets 2, kinds of page 1.
+//! Little-endian. The first byte is the [kind](RecordKind) of the record; if it is one of a group, the group's number
+//! follows in 8 bytes. Then comes the root of the tree in 8 bytes, and for each change the id of its page in 8 bytes, the
+//! kind of change in 1, and the fields of the change in the order in which [`PageChange`] has them. Runs of bytes are
+//! preceded by their length in 2 bytes, values first by a byte that is 1 for a reference to a large value. Page ids and
+//! digests have 8 bytes, counts of pages 4, offsets 2, kinds of page 1.
 
 use super::page_change::{NodeImage, PageChange, ValueImage};
 use crate::node::ValueKind;
@@ -17,36 +18,40 @@ pub struct RecordFault {
     pub left: usize,
 }
 
-/// The record of an atomic change.
-#[derive(Clone, Copy, Debug)]
-pub struct ChangeRecord<'a> {
-    /// The root of the tree that was changed.
-    pub tree: PageId,
-    rest: &'a [u8],
+/// Whether a record counts by itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RecordKind {
+    /// It does.
+    Single,
+    /// It belongs to the group of this number, and counts if the last record of the group is in the log.
+    Member(u64),
+    /// It is the last record of the group of this number.
+    Last(u64),
 }
 
-impl<'a> ChangeRecord<'a> {
-    /// Takes bytes for a record.
-    ///
-    /// # Errors
-    /// If there are too few bytes. All other faults show when the changes are read.
-    pub fn decode(bytes: &'a [u8]) -> Result<Self, RecordFault> {
-        let mut rest = bytes;
-        let tree = PageId::decode(&mut rest).ok_or(RecordFault { left: bytes.len() })?;
-        Ok(Self { tree, rest })
+impl RecordKind {
+    /// The bytes before the tree, after zeroes that the record does not have.
+    pub(super) fn head(self) -> [u8; 9] {
+        let (tag, group) = match self {
+            Self::Single => return [0, 0, 0, 0, 0, 0, 0, 0, 1],
+            Self::Member(group) => (2, group),
+            Self::Last(group) => (3, group),
+        };
+        let mut head = [tag; 9];
+        if let Some(place) = head.last_chunk_mut() {
+            *place = group.to_le_bytes();
+        }
+        head
     }
 
-    /// The changes, each with its page, up to the first fault.
-    pub fn changes(self) -> impl Iterator<Item = Result<(PageId, PageChange<'a>), RecordFault>> {
-        let mut rest = self.rest;
-        std::iter::from_fn(move || {
-            let left = rest.len();
-            let change = (left > 0).then(|| PageChange::decode(&mut rest).ok_or(RecordFault { left }));
-            if matches!(change, Some(Err(_))) {
-                rest = &[];
-            }
-            change
-        })
+    /// Takes the bytes before the tree off a record.
+    pub(super) fn decode(rest: &mut &[u8]) -> Option<Self> {
+        match u8::decode(rest)? {
+            1 => Some(Self::Single),
+            2 => u64::decode(rest).map(Self::Member),
+            3 => u64::decode(rest).map(Self::Last),
+            _ => None,
+        }
     }
 }
 
@@ -66,7 +71,7 @@ macro_rules! encoding {
             }
 
             /// Takes the change of a page off a record.
-            fn decode(rest: &mut &'a [u8]) -> Option<(PageId, Self)> {
+            pub(super) fn decode(rest: &mut &'a [u8]) -> Option<(PageId, Self)> {
                 let page = PageId::decode(rest)?;
                 let change = match u8::decode(rest)? {
                     $($tag => Self::$kind { $($field: Field::decode(rest)?),* },)*
@@ -93,10 +98,12 @@ encoding! {
     12 Format { image }
     13 Write { kind, pages, digest }
     14 Free { pages }
+    15 Image { image }
+    16 Nodes { count }
 }
 
 /// What a record is made of.
-trait Field<'a>: Sized {
+pub(super) trait Field<'a>: Sized {
     /// Appends the field to a record.
     fn encode(self, record: &mut Vec<u8>);
     /// Takes the field off a record; `None` if it is cut off or has no meaning.
@@ -173,7 +180,7 @@ impl Field<'_> for ValueKind {
 mod tests {
     use super::*;
     use crate::{
-        gateway::redo,
+        gateway::{ChangeRecord, redo},
         node::{NODE_BYTES, NodeMut},
     };
     use vellum_base::Lsn;
@@ -199,8 +206,20 @@ mod tests {
             12 => PageChange::Format { image },
             13 => PageChange::Write { kind: PageKind(number as u8), pages: number as u32, digest: !number },
             14 => PageChange::Free { pages: number as u32 },
+            15 => PageChange::Image { image },
+            16 => PageChange::Nodes { count: number as u32 },
             _ => return None,
         })
+    }
+
+    const KINDS: [RecordKind; 3] =
+        [RecordKind::Single, RecordKind::Member(7), RecordKind::Last(u64::MAX - 1)];
+
+    /// The beginning of a record.
+    fn record(kind: RecordKind) -> Vec<u8> {
+        let mut record: Vec<_> = kind.head().into_iter().skip_while(|byte| *byte == 0).collect();
+        record.extend_from_slice(&77u64.to_le_bytes());
+        record
     }
 
     fn decoded(record: &[u8]) -> Result<Vec<(PageId, PageChange<'_>)>, RecordFault> {
@@ -211,12 +230,14 @@ mod tests {
     fn changes_come_back_as_they_were() {
         bolero::check!().with_type::<Vec<(u8, Vec<u8>, u64)>>().for_each(|parts| {
             let parts = parts.iter().map(|(tag, bytes, number)| {
-                (PageId(number.rotate_left(7)), change(tag % 14 + 1, bytes, *number).unwrap())
+                (PageId(number.rotate_left(7)), change(tag % 16 + 1, bytes, *number).unwrap())
             });
             let changes: Vec<_> = parts.collect();
-            let mut record = PageId(77).0.to_le_bytes().to_vec();
+            let kind = KINDS[changes.len() % 3];
+            let mut record = record(kind);
             changes.iter().for_each(|(page, change)| change.encode(*page, &mut record));
-            assert_eq!(ChangeRecord::decode(&record).unwrap().tree, PageId(77));
+            let whole = ChangeRecord::decode(&record).unwrap();
+            assert_eq!((whole.tree, whole.kind), (PageId(77), kind));
             assert_eq!(decoded(&record).unwrap(), changes);
             // A record that is cut off is noticed, unless the cut is between two changes.
             for length in 0..record.len().min(500) {
@@ -231,9 +252,9 @@ mod tests {
     fn every_kind_of_change_has_a_tag_of_its_own() {
         for tag in 0..=u8::MAX {
             let Some(change) = change(tag, b"some bytes", 5) else { continue };
-            let mut record = vec![0; 8];
+            let mut record = record(RecordKind::Single);
             change.encode(PageId(1), &mut record);
-            assert_eq!(record[16], tag);
+            assert_eq!(record[17], tag);
         }
     }
 
@@ -272,8 +293,8 @@ mod tests {
     #[test]
     fn changes_of_any_bytes_are_survived() {
         bolero::check!().with_type::<(u8, Vec<u8>, u64)>().for_each(|(tag, bytes, number)| {
-            let mut record = vec![0; 8];
-            change(tag % 14 + 1, bytes, *number).unwrap().encode(PageId(3), &mut record);
+            let mut record = record(RecordKind::Single);
+            change(tag % 16 + 1, bytes, *number).unwrap().encode(PageId(3), &mut record);
             survives(&record);
         });
     }

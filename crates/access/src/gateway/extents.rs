@@ -1,23 +1,23 @@
 //! Extents whose contents are written past the log: large values, and the nodes of bulk loads.
+//!
+//! No record tells of them, and their LSN is zero, until they are referred to. By then they are durable.
 
-use super::{atomic::Recording, page_change::PageChange};
-use crate::{AccessError, node::NodeError};
-use vellum_base::{Extent, HEADER_BYTES, Lsn, PageHeader, PageId, PageKind, checksum, stamp_lsn};
+use super::{atomic::PageSet, group::RecordGroup, page_change::PageChange, record::written};
+use crate::{AccessError, blob::BlobReference, node::NodeError};
+use vellum_base::{Lsn, PageId, PageKind};
 use vellum_pool::{AllocatedPage, ExtentWriter, PageWriter, Pager, PoolError};
 
-/// Makes an extent for a large value of the tree `tree`, in memory. `fill` writes the contents and returns their digest.
-/// Nothing refers to the extent yet: the caller refers to it, or discards it.
+/// Makes an extent for a large value, in memory. `fill` writes the contents and returns their digest. Nothing refers to the
+/// extent yet: the caller [persists](persist) it and refers to it, or [abandons](abandon) it.
 pub(crate) fn new_blob<P: Pager>(
     pager: &P,
-    tree: PageId,
     pages: u32,
     fill: impl FnOnce(&mut [u8]) -> Result<u64, AccessError>,
 ) -> Result<(PageId, u64), AccessError> {
     let mut guard = pager.allocate(pages, PageKind::BLOB)?;
     let digest = fill(guard.page_mut())?;
     let head = guard.id();
-    let lsn = record_written(pager, tree, Extent { head, pages }, digest);
-    drop(guard.keep(lsn));
+    drop(guard.keep(Lsn(0)));
     Ok((head, digest))
 }
 
@@ -27,42 +27,35 @@ pub(crate) type Append<'a> = &'a mut dyn FnMut(&[u8]) -> Result<(), PoolError>;
 /// [`new_blob`], written past the pool from its beginning to its end: `write` appends the contents.
 pub(crate) fn stream_blob<P: Pager>(
     pager: &P,
-    tree: PageId,
     pages: u32,
     write: impl FnOnce(Append<'_>) -> Result<u64, AccessError>,
 ) -> Result<(PageId, u64), AccessError> {
     let mut stream = pager.stream(pages, PageKind::BLOB)?;
     let digest = write(&mut |bytes| stream.append(bytes))?;
-    let head = stream.finish()?;
-    let lsn = record_written(pager, tree, Extent { head, pages }, digest);
-    pager.note_allocated(Extent { head, pages }, lsn);
-    Ok((head, digest))
+    Ok((stream.finish()?, digest))
 }
 
-/// Frees an extent to which nothing of the tree `tree` refers any more, without reading it in.
-pub(crate) fn discard<P: Pager>(pager: &P, tree: PageId, extent: Extent) -> Result<(), PoolError> {
-    // Recorded before it is freed, so that the record of its next allocation comes later.
-    let mut lsn = Lsn(0);
-    if pager.records() && pager.is_extent(extent) {
-        lsn =
-            Recording::record_alone(pager, tree, &[(extent.head, PageChange::Free { pages: extent.pages })]);
-    }
-    pager.discard(extent, lsn)
+/// Makes the contents of a new large value durable, if changes are recorded: the record that refers to it may be durable at
+/// any moment.
+pub(crate) fn persist<P: Pager>(pager: &P, reference: BlobReference) -> Result<(), PoolError> {
+    pager.persist(&[reference.extent()])
 }
 
-fn record_written<P: Pager>(pager: &P, tree: PageId, extent: Extent, digest: u64) -> Lsn {
-    if !pager.records() {
-        return Lsn(0);
-    }
-    let change = PageChange::Write { kind: PageKind::BLOB, pages: extent.pages, digest };
-    Recording::record_alone(pager, tree, &[(extent.head, change)])
+/// Frees a new large value to which nothing will refer.
+pub(crate) fn abandon<P: Pager>(pager: &P, reference: BlobReference) {
+    // No record says that it was allocated, so none says that it is freed. It is allocated, so this does not fail.
+    let _ = pager.discard(reference.extent(), Lsn(0));
 }
 
-/// Nodes of a bulk load that are written one after the other. Nodes and adopted extents are freed again unless kept.
+/// Nodes of a bulk load that are written one after the other. Nodes and adopted extents are freed again unless they are
+/// pages of an atomic change that is committed.
 pub(crate) struct NodeStream<'p, P: Pager + 'p> {
-    // Before the pages, so that it is dropped before they are freed.
-    written: Written<'p, P>,
+    pager: &'p P,
+    tree: PageId,
     pages: P::Pages<'p>,
+    /// What is to be recorded, if changes are.
+    runs: Vec<(PageId, u32)>,
+    blobs: Vec<BlobReference>,
 }
 
 /// The error for a node of a bulk load that cannot be written, which would be a fault of the load.
@@ -71,17 +64,10 @@ pub(crate) fn not_a_node(root: PageId, error: NodeError) -> AccessError {
     PoolError::contents(root, format!("a bulk load into this tree made a node that is none: {error}")).into()
 }
 
-/// The extents that have been recorded as written, and are recorded as freed unless they are kept.
-struct Written<'p, P: Pager> {
-    pager: &'p P,
-    tree: PageId,
-    extents: Vec<Extent>,
-}
-
 impl<'p, P: Pager> NodeStream<'p, P> {
     pub fn begin(pager: &'p P, tree: PageId) -> Result<Self, PoolError> {
         let pages = pager.pages(PageKind::TREE_NODE)?;
-        Ok(Self { written: Written { pager, tree, extents: Vec::new() }, pages })
+        Ok(Self { pager, tree, pages, runs: Vec::new(), blobs: Vec::new() })
     }
 
     /// Writes the next node: `fill` is given a page that is zero after its header.
@@ -89,14 +75,15 @@ impl<'p, P: Pager> NodeStream<'p, P> {
         &mut self,
         fill: impl FnOnce(&mut [u8]) -> Result<(), NodeError>,
     ) -> Result<PageId, AccessError> {
-        let written = &mut self.written;
-        self.pages.append(|page| {
-            fill(page).map_err(|error| not_a_node(written.tree, error))?;
-            if written.pager.records() {
-                written.record(page);
+        let tree = self.tree;
+        let page = self.pages.append(|page| fill(page).map_err(|error| not_a_node(tree, error)))?;
+        if self.pager.records() {
+            match self.runs.last_mut().filter(|(first, count)| first.0 + u64::from(*count) == page.0) {
+                Some((_, count)) => *count += 1,
+                None => self.runs.push((page, 1)),
             }
-            Ok(())
-        })
+        }
+        Ok(page)
     }
 
     /// Fetches bytes of the page that will probably be next into the processor's cache.
@@ -105,42 +92,34 @@ impl<'p, P: Pager> NodeStream<'p, P> {
         self.pages.prefetch_next(at, bytes);
     }
 
-    /// Takes over an extent of a large value.
-    pub fn adopt(&mut self, extent: Extent) {
-        if self.written.pager.records() {
-            self.written.extents.push(extent);
+    /// Takes over the extent of a large value.
+    pub fn adopt(&mut self, reference: BlobReference) {
+        if self.pager.records() {
+            self.blobs.push(reference);
         }
-        self.pages.adopt(extent);
+        self.pages.adopt(reference.extent());
     }
 
-    /// Waits until all nodes can be read.
-    pub fn settle(&mut self) -> Result<(), PoolError> {
-        self.pages.settle()
-    }
-
-    /// Keeps all nodes and adopted extents: from now on the tree refers to them.
-    pub fn keep(self) {
-        let Self { mut written, pages } = self;
-        written.extents.clear();
-        pages.keep(Lsn(0));
+    /// Waits until all nodes can be read, and, if changes are recorded, until they and the large values are durable.
+    /// Gives what is to be recorded of them.
+    pub fn settle(&mut self) -> Result<RecordGroup<'p, P>, PoolError> {
+        self.pages.settle()?;
+        let mut group = RecordGroup::begin(self.pager);
+        for (page, count) in self.runs.drain(..) {
+            group.push(self.tree, page, &PageChange::Nodes { count });
+        }
+        for reference in self.blobs.drain(..) {
+            group.push(self.tree, reference.head, &written(reference));
+        }
+        Ok(group)
     }
 }
 
-impl<P: Pager> Written<'_, P> {
-    /// Records a node; its LSN becomes the record's number.
-    fn record(&mut self, page: &mut [u8]) {
-        let extent = PageHeader::read(page).extent;
-        let digest = checksum(page.get(HEADER_BYTES..).unwrap_or_default());
-        let change = PageChange::Write { kind: PageKind::TREE_NODE, pages: 1, digest };
-        stamp_lsn(page, Recording::record_alone(self.pager, self.tree, &[(extent.head, change)]));
-        self.extents.push(extent);
-    }
-}
+/// All nodes and adopted extents are kept: from now on the tree refers to them.
+impl<'p, P: Pager> PageSet<'p, P> for NodeStream<'p, P> {
+    type Seen = ();
 
-impl<P: Pager> Drop for Written<'_, P> {
-    fn drop(&mut self) {
-        for Extent { head, pages } in self.extents.drain(..) {
-            Recording::record_alone(self.pager, self.tree, &[(head, PageChange::Free { pages })]);
-        }
+    fn release(self, _: &'p P, lsn: Lsn) {
+        self.pages.keep(lsn);
     }
 }

@@ -16,18 +16,32 @@
 //! # Records
 //! Whether changes are recorded is up to the pager
 //! ([`ChangeRecords::records`](vellum_pool::ChangeRecords::records)). If not, nothing is gathered. If so, the record
-//! takes its number while all pages are latched, all pages get the number as their LSN, and the record is handed over
-//! after the latches have been released. A page whose LSN is not less than a record's number has that change already:
+//! reserves its place in the log while all pages are latched, all pages get the place as their LSN, and the record is
+//! handed over after the latches have been released. A page whose LSN is not less than a record's has that change already:
 //! see [`redo`].
 //!
-//! Of large values and of the pages of bulk loads only the place and the digest are recorded, and no contents.
+//! - **Images.** A page whose LSN is less than [`images_from`](vellum_pool::ChangeRecords::images_from) was not changed since
+//!   the last checkpoint began. Its first change after that carries the whole page, so that redo mends it if a write tore it.
+//!   A checkpoint may begin while the record is made: the commit asks again after it has reserved its place, and if more pages
+//!   need images, cancels the place and takes another one.
+//! - **Space.** What is allocated and freed is recorded, and the pager is told the LSN before the record is handed over. What was
+//!   allocated and never recorded is free after a crash.
+//! - **Large values and the nodes of bulk loads** are not in the log. They are written and durable before a record refers to them;
+//!   that record also says that their extents are allocated, and that the extent of a replaced value is freed.
+//! - **Groups** ([`RecordGroup`]). What is too long for one record, such as freeing a large tree, is divided into several. They
+//!   count only if the last is in the log. Only the last one changes pages that existed before.
 
 mod atomic;
+mod change_record;
 mod encoding;
 mod extents;
+mod group;
 mod page_change;
+mod record;
 
 pub(crate) use atomic::{AtomicChange, Doomed, Fresh, Latched, PageSet, Recording};
-pub use encoding::{ChangeRecord, RecordFault};
-pub(crate) use extents::{Append, NodeStream, discard, new_blob, not_a_node, stream_blob};
+pub use change_record::{ChangeRecord, PageRedo, SpaceEvent};
+pub use encoding::{RecordFault, RecordKind};
+pub(crate) use extents::{Append, NodeStream, abandon, new_blob, not_a_node, persist, stream_blob};
+pub use group::RecordGroup;
 pub use page_change::{NodeImage, PageChange, ValueImage, redo};

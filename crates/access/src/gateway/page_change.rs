@@ -131,19 +131,29 @@ pub enum PageChange<'a> {
         /// The node.
         image: NodeImage<'a>,
     },
-    /// An extent is allocated, whose contents were written past the log.
+    /// An extent is allocated, whose contents were written past the log and are durable.
     Write {
         /// The kind of the extent.
         kind: PageKind,
         /// The number of its pages.
         pages: u32,
-        /// Of a node, the checksum of all bytes after the page header; of a large value, the digest of its reference.
+        /// Of a large value, the digest of its reference.
         digest: u64,
     },
     /// An extent is freed.
     Free {
         /// The number of its pages.
         pages: u32,
+    },
+    /// A node as it is after the other change of it in the same record, which need not be redone then.
+    Image {
+        /// The node.
+        image: NodeImage<'a>,
+    },
+    /// Consecutive pages are allocated, each a node that was written past the log and is durable. This is the first.
+    Nodes {
+        /// How many there are.
+        count: u32,
     },
 }
 
@@ -196,19 +206,21 @@ impl<'a> PageChange<'a> {
                 node.merge_from_right(NodeView::new(&neighbour), separator)
             }
             Self::RaiseRoot { left, separator, right } => node.raise(left, separator, right),
-            Self::ReplaceRoot { image } | Self::Format { image } => image.write_to(page),
-            Self::Write { .. } => Err(NodeFault::NotRecorded.into()),
-            Self::Free { .. } => Ok(()),
+            Self::ReplaceRoot { image } | Self::Format { image } | Self::Image { image } => {
+                image.write_to(page)
+            }
+            Self::Write { .. } | Self::Nodes { .. } | Self::Free { .. } => Err(NodeFault::NotRecorded.into()),
         }
     }
 }
 
 /// Redoes in page `id` the change recorded under `lsn`; false if the page has it already.
 ///
-/// The page is as it was at some time since it was last allocated, or the record allocates it.
+/// The page is as it was at some time since it was last allocated. If the change [makes it anew](super::PageRedo::fresh), the
+/// page is given with zeroes.
 ///
 /// # Errors
-/// If the page is not one to which the change can have been done.
+/// If the page is not one to which the change can have been done, or this is no change of a page but of space alone.
 pub fn redo(page: &mut [u8], id: PageId, lsn: Lsn, change: &PageChange<'_>) -> Result<bool, NodeError> {
     if page.len() != NODE_BYTES {
         return Err(NodeFault::Size { bytes: page.len() }.into());
@@ -218,7 +230,7 @@ pub fn redo(page: &mut [u8], id: PageId, lsn: Lsn, change: &PageChange<'_>) -> R
     }
     change.apply(page, None)?;
     match change {
-        PageChange::Format { .. } => {
+        PageChange::Format { .. } | PageChange::Image { .. } => {
             PageHeader { extent: Extent::page(id), lsn, kind: PageKind::TREE_NODE }.write(page);
         }
         _ => stamp_lsn(page, lsn),

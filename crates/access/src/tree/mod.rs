@@ -35,10 +35,10 @@ pub use read::blob_reader::BlobReader;
 pub use read::cursor::{Cursor, Entry};
 
 use crate::AccessError;
-use crate::gateway::{AtomicChange, Fresh};
+use crate::gateway::RecordGroup;
 use crate::node::{MAX_KEY_BYTES, NodeMut};
 use vellum_base::PageId;
-use vellum_pool::{AppendHints, Pager, PoolError};
+use vellum_pool::{AppendHints, Pager};
 
 /// A B+tree from keys of up to 1024 bytes to values of up to 1 GiB, in the order of the keys' bytes.
 ///
@@ -78,14 +78,21 @@ impl<'p, P: Pager> Tree<'p, P> {
     /// # Errors
     /// If the file cannot grow or the pool has no room.
     pub fn create(pager: &'p P) -> Result<Self, AccessError> {
-        let page = Fresh::allocate(pager)?;
-        let root = page.id();
-        let mut change = AtomicChange::new(pager, root, page);
+        let mut group = RecordGroup::begin(pager);
+        let tree = Self::create_in(&mut group)?;
+        group.end();
+        Ok(tree)
+    }
+
+    /// Makes an empty tree together with the record of another tree that says where it is: see [`RecordGroup`]. It may be
+    /// used after the group has ended.
+    ///
+    /// # Errors
+    /// As for [`create`](Self::create).
+    pub fn create_in(group: &mut RecordGroup<'p, P>) -> Result<Self, AccessError> {
         let empty = |page: &mut [u8]| Ok(NodeMut::init(page, 0, None, None, PageId(0)).map(drop)?);
-        let formatted = change.recording.format(&mut change.pages, empty);
-        formatted.map_err(|fault| PoolError::contents(root, fault.to_string()))?;
-        change.commit();
-        Ok(Self::open(pager, root))
+        let root = group.make(empty)?;
+        Ok(Self::open(group.pager(), root))
     }
 
     /// The tree with the root `root`, which [`create`](Self::create) made earlier.

@@ -22,21 +22,38 @@ use vellum_vm::AlignedBuffer;
 /// A pool whose changes are recorded.
 pub struct RecordingPager {
     pub pool: Pool,
-    last: AtomicU64,
+    end: AtomicU64,
+    images_from: AtomicU64,
     records: Mutex<Vec<(Lsn, Vec<u8>)>>,
-    /// The nodes that were written past the log: their bytes on storage, by page and number.
-    written: Mutex<HashMap<(PageId, Lsn), Vec<u8>>>,
+    /// Places that were reserved and stay empty.
+    cancelled: AtomicU64,
+    /// How many groups were begun, and how many of them have not ended.
+    groups: Mutex<(u64, u64)>,
+    /// Where checkpoints were.
+    checkpoints: Mutex<Vec<Lsn>>,
+    /// The nodes of bulk loads, each with the log's end when it was written.
+    nodes: Mutex<Vec<(PageId, Lsn, Vec<u8>)>>,
+    /// The extents of large values that were made durable, each with the log's end then.
+    persisted: Mutex<Vec<(Extent, Lsn)>>,
     /// Nodes as they were at some moment.
     seen: Mutex<Vec<(PageId, Vec<u8>)>>,
 }
+
+/// So that records are often divided.
+const RECORD_BYTES_MAX: usize = 600;
 
 impl RecordingPager {
     pub fn new(pool: Pool) -> Self {
         Self {
             pool,
-            last: AtomicU64::new(0),
+            end: AtomicU64::new(64),
+            images_from: AtomicU64::new(0),
             records: Mutex::default(),
-            written: Mutex::default(),
+            cancelled: AtomicU64::new(0),
+            groups: Mutex::default(),
+            checkpoints: Mutex::default(),
+            nodes: Mutex::default(),
+            persisted: Mutex::default(),
             seen: Mutex::default(),
         }
     }
@@ -66,9 +83,29 @@ impl RecordingPager {
         History {
             start,
             records,
-            written: self.written.lock().unwrap().clone(),
+            checkpoints: self.checkpoints.lock().unwrap().clone(),
+            cancelled: self.cancelled.load(Ordering::SeqCst),
+            nodes: self.nodes.lock().unwrap().clone(),
+            persisted: self.persisted.lock().unwrap().clone(),
             seen: self.seen.lock().unwrap().clone(),
             end: self.extents(),
+        }
+    }
+}
+
+impl RecordingPager {
+    fn end(&self) -> Lsn {
+        Lsn(self.end.load(Ordering::SeqCst))
+    }
+
+    /// A checkpoint begins here, unless a group is not complete.
+    pub fn checkpoint(&self) {
+        let groups = self.groups.lock().unwrap();
+        if groups.1 == 0 {
+            self.images_from.store(u64::MAX, Ordering::SeqCst);
+            let redo = self.end();
+            self.images_from.store(redo.0, Ordering::SeqCst);
+            self.checkpoints.lock().unwrap().push(redo);
         }
     }
 }
@@ -78,13 +115,39 @@ impl ChangeRecords for RecordingPager {
         true
     }
 
+    fn record_bytes_max(&self) -> usize {
+        RECORD_BYTES_MAX
+    }
+
+    fn images_from(&self) -> Lsn {
+        Lsn(self.images_from.load(Ordering::SeqCst))
+    }
+
     fn reserve_record(&self, bytes: usize) -> Lsn {
-        assert!(bytes > 8, "there is no empty record");
-        Lsn(self.last.fetch_add(bytes as u64, Ordering::SeqCst) + bytes as u64)
+        assert!(bytes > 9, "there is no empty record");
+        if self.end().0.is_multiple_of(400) {
+            // Between the images of a record and its place.
+            self.checkpoint();
+        }
+        Lsn(self.end.fetch_add(bytes as u64, Ordering::SeqCst))
+    }
+
+    fn cancel_record(&self, _: Lsn, _: usize) {
+        self.cancelled.fetch_add(1, Ordering::SeqCst);
     }
 
     fn fill_record(&self, at: Lsn, record: &[u8]) {
         self.records.lock().unwrap().push((at, record.to_vec()));
+    }
+
+    fn begin_group(&self) -> u64 {
+        let mut groups = self.groups.lock().unwrap();
+        *groups = (groups.0 + 1, groups.1 + 1);
+        groups.0
+    }
+
+    fn end_group(&self) {
+        self.groups.lock().unwrap().1 -= 1;
     }
 }
 
@@ -153,6 +216,12 @@ impl Allocation for RecordingPager {
         self.pool.discard(extent, lsn)
     }
 
+    fn persist(&self, extents: &[Extent]) -> Result<(), PoolError> {
+        let end = self.end();
+        self.persisted.lock().unwrap().extend(extents.iter().map(|extent| (*extent, end)));
+        Ok(())
+    }
+
     fn is_extent(&self, extent: Extent) -> bool {
         self.pool.is_extent(extent)
     }
@@ -183,7 +252,7 @@ impl Streams for RecordingPager {
     }
 
     fn pages(&self, kind: PageKind) -> Result<KeptPages<'_>, PoolError> {
-        Ok(KeptPages { pager: self, pages: self.pool.pages(kind)? })
+        Ok(KeptPages { pager: self, pages: self.pool.pages(kind)?, adopted: Vec::new() })
     }
 
     fn read_part<'p>(
@@ -201,6 +270,7 @@ impl Streams for RecordingPager {
 pub struct KeptPages<'p> {
     pager: &'p RecordingPager,
     pages: PageStream<'p>,
+    adopted: Vec<Extent>,
 }
 
 impl PageWriter for KeptPages<'_> {
@@ -208,11 +278,12 @@ impl PageWriter for KeptPages<'_> {
         &mut self,
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
     ) -> Result<PageId, E> {
-        let written = &self.pager.written;
+        let (nodes, end) = (&self.pager.nodes, self.pager.end());
         self.pages.append(|page| {
             fill(page)?;
             let header = PageHeader::read(page);
-            written.lock().unwrap().insert((header.extent.head, header.lsn), page.to_vec());
+            assert_eq!(header.lsn, Lsn(0), "no record tells of it yet");
+            nodes.lock().unwrap().push((header.extent.head, end, page.to_vec()));
             Ok(())
         })
     }
@@ -222,10 +293,12 @@ impl PageWriter for KeptPages<'_> {
     }
 
     fn adopt(&mut self, extent: Extent) {
+        self.adopted.push(extent);
         self.pages.adopt(extent);
     }
 
     fn settle(&mut self) -> Result<(), PoolError> {
+        self.pager.persist(&self.adopted)?;
         self.pages.settle()
     }
 

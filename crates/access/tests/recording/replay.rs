@@ -1,13 +1,13 @@
 //! Redo and undo of recorded changes, and the comparison with the actual pages and entries.
 
-use rand::{SeedableRng, rngs::StdRng, seq::SliceRandom};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use rand::{RngExt, SeedableRng, rngs::StdRng, seq::SliceRandom};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use vellum_access::{
-    ChangeRecord, PageChange, ValueImage,
+    ChangeRecord, NodeImage, PageChange, RecordKind, SpaceEvent, ValueImage,
     node::{NodeView, ValueKind},
     redo,
 };
-use vellum_base::{Extent, HEADER_BYTES, Lsn, PAGE_SIZE, PageHeader, PageId, PageKind, checksum};
+use vellum_base::{Bytes, Extent, HEADER_BYTES, Lsn, PAGE_SIZE, PageHeader, PageId, PageKind};
 
 /// Alters a change before it is redone or undone, or leaves it out: for planted bugs.
 pub type Alter<'h> = &'h dyn Fn(PageChange<'h>) -> Option<PageChange<'h>>;
@@ -23,8 +23,14 @@ pub struct History {
     pub start: HashMap<Extent, Vec<u8>>,
     /// The records, in the order of their numbers.
     pub records: Vec<(Lsn, Vec<u8>)>,
-    /// The nodes that were written past the log.
-    pub written: HashMap<(PageId, Lsn), Vec<u8>>,
+    /// Where checkpoints were.
+    pub checkpoints: Vec<Lsn>,
+    /// How often the place of a record was given up.
+    pub cancelled: u64,
+    /// The nodes of bulk loads, each with the log's end when it was written.
+    pub nodes: Vec<(PageId, Lsn, Vec<u8>)>,
+    /// The extents of large values that were made durable, each with the log's end then.
+    pub persisted: Vec<(Extent, Lsn)>,
     /// Pages as they were at some moments.
     pub seen: Vec<(PageId, Vec<u8>)>,
     /// The extents at the end.
@@ -44,14 +50,47 @@ enum Life {
 type Records = BTreeMap<Vec<u8>, (ValueKind, Vec<u8>)>;
 
 impl History {
+    /// The records that count: those of groups only if the last one is there.
+    fn counted(&self) -> impl Iterator<Item = (Lsn, ChangeRecord<'_>)> {
+        let decode = |(lsn, bytes): &'_ (Lsn, Vec<u8>)| (*lsn, ChangeRecord::decode(bytes).unwrap().kind);
+        let complete = self.records.iter().map(decode).filter_map(|(_, kind)| match kind {
+            RecordKind::Last(group) => Some(group),
+            _ => None,
+        });
+        let complete: HashSet<_> = complete.collect();
+        self.all().filter(move |(_, record)| match record.kind {
+            RecordKind::Member(group) => complete.contains(&group),
+            _ => true,
+        })
+    }
+
+    fn all(&self) -> impl Iterator<Item = (Lsn, ChangeRecord<'_>)> {
+        self.records.iter().map(|(lsn, bytes)| (*lsn, ChangeRecord::decode(bytes).unwrap()))
+    }
+
+    /// How many groups have no last record.
+    pub fn incomplete_groups(&self) -> usize {
+        let counted: HashSet<_> = self.counted().map(|(lsn, _)| lsn).collect();
+        let lost =
+            self.all().filter(|(lsn, _)| !counted.contains(lsn)).map(|(_, record)| match record.kind {
+                RecordKind::Member(group) => group,
+                _ => 0,
+            });
+        lost.collect::<HashSet<_>>().len()
+    }
+
+    /// How many groups have several records and a last one.
+    pub fn complete_groups(&self) -> usize {
+        self.all().filter(|(_, record)| matches!(record.kind, RecordKind::Last(_))).count()
+    }
+
     /// Every change, with its number, the root of its tree, and its page.
     pub fn changes(&self) -> impl DoubleEndedIterator<Item = (Lsn, PageId, PageId, PageChange<'_>)> {
         let mut all = Vec::new();
-        for (lsn, bytes) in &self.records {
-            let record = ChangeRecord::decode(bytes).unwrap();
+        for (lsn, record) in self.counted() {
             for change in record.changes() {
                 let (page, change) = change.unwrap();
-                all.push((*lsn, record.tree, page, change));
+                all.push((lsn, record.tree, page, change));
             }
         }
         all.into_iter()
@@ -64,33 +103,189 @@ impl History {
         kinds
     }
 
-    /// Redoes all changes, page by page and the pages in an order that `seed` gives, from the pages of the beginning and
-    /// from those of some moments; then each change once more. Compares the result with the actual pages.
+    /// Redoes all changes in every way, and compares the extents of which the records tell with the actual ones.
+    pub fn check<'h>(&'h self, seed: u64, alter: Alter<'h>) -> Result<(), String> {
+        self.redo(seed, alter)?;
+        self.compare_space(self.counted())?;
+        let checkpoints = self.checkpoints.iter().step_by(self.checkpoints.len() / 6 + 1);
+        checkpoints.into_iter().try_for_each(|checkpoint| self.recover(*checkpoint, alter))
+    }
+
+    /// Redoes all changes without images, page by page and the pages in an order that `seed` gives, from the pages of the
+    /// beginning and from those of some moments; then each change once more. Compares the result with the actual pages.
     pub fn redo<'h>(&'h self, seed: u64, alter: Alter<'h>) -> Result<(), String> {
-        let mut by_page: HashMap<PageId, Vec<(Lsn, PageChange<'h>)>> = HashMap::new();
-        let mut pages: HashSet<PageId> = self.start.keys().map(|extent| extent.head).collect();
-        for (lsn, _, page, change) in self.changes() {
-            pages.insert(page);
-            if let Some(change) = alter(change) {
-                by_page.entry(page).or_default().push((lsn, change));
-            }
-        }
-        let mut pages: Vec<_> = pages.into_iter().collect();
-        pages.sort();
+        let by_page = self.by_page(Lsn(0)..Lsn(u64::MAX), alter);
+        let mut pages: Vec<_> = self.pages(&by_page).into_iter().collect();
         pages.shuffle(&mut StdRng::seed_from_u64(seed));
         let mut lives = HashMap::new();
         for page in pages {
             let changes = by_page.get(&page).map_or(&[][..], Vec::as_slice);
             lives.insert(page, self.redo_page(page, self.life_at_start(page), changes)?);
         }
-        for (page, image) in &self.seen {
+        // A page of which no record tells yet has no LSN that says where its redo begins.
+        for (page, image) in self.seen.iter().filter(|(_, image)| PageHeader::read(image).lsn > Lsn(0)) {
             let changes = by_page.get(page).map_or(&[][..], Vec::as_slice);
             let life = self.redo_page(*page, Life::Node(image.clone()), changes)?;
             if !same(&life, lives.get(page).unwrap_or(&Life::Free)) {
                 return Err(format!("{page:?} is another one if its redo begins in the middle"));
             }
         }
-        self.compare(&lives)
+        self.compare(&lives, |image, is| (HEADER_BYTES..PAGE_SIZE).find(|at| image[*at] != is[*at]))
+    }
+
+    /// The changes of each page but images, of records in this range.
+    fn by_page<'h>(
+        &'h self,
+        range: std::ops::Range<Lsn>,
+        alter: Alter<'h>,
+    ) -> HashMap<PageId, Vec<(Lsn, PageChange<'h>)>> {
+        let mut by_page: HashMap<_, Vec<_>> = HashMap::new();
+        for (lsn, _, page, change) in self.changes().filter(|(lsn, ..)| range.contains(lsn)) {
+            if !matches!(change, PageChange::Image { .. })
+                && let Some(change) = alter(change)
+            {
+                // Of a run each page is written.
+                let count = if let PageChange::Nodes { count } = change { count } else { 1 };
+                for page in (page.0..).map(PageId).take(count as usize) {
+                    by_page.entry(page).or_default().push((lsn, change));
+                }
+            }
+        }
+        by_page
+    }
+
+    fn pages<T>(&self, by_page: &HashMap<PageId, T>) -> BTreeSet<PageId> {
+        self.start.keys().map(|extent| extent.head).chain(by_page.keys().copied()).collect()
+    }
+
+    /// What a database does that was killed, from this checkpoint: all changes before it are in the pages; all pages that are
+    /// changed after it are torn.
+    fn recover<'h>(&'h self, checkpoint: Lsn, alter: Alter<'h>) -> Result<(), String> {
+        let before = self.by_page(Lsn(0)..checkpoint, alter);
+        let mut lives = HashMap::new();
+        for page in self.pages(&before) {
+            let changes = before.get(&page).map_or(&[][..], Vec::as_slice);
+            lives.insert(page, self.redo_page(page, self.life_at_start(page), changes)?);
+        }
+        let mut random = StdRng::seed_from_u64(checkpoint.0);
+        let mut torn = HashSet::new();
+        for (lsn, record) in self.counted().filter(|(lsn, _)| *lsn >= checkpoint) {
+            self.recover_space(&mut lives, &mut torn, (lsn, record), alter)?;
+            for change in record.page_changes() {
+                let change = change.unwrap();
+                let Some(Life::Node(image)) = lives.get_mut(&change.page) else {
+                    return Err(format!("{:?} is no node at {lsn:?}", change.page));
+                };
+                if torn.insert(change.page) {
+                    image.iter_mut().for_each(|byte| *byte = random.random());
+                }
+                let mut fresh = change.fresh;
+                // Without its image, the other change of the page is to be redone.
+                let others = record.changes().map(Result::unwrap);
+                let mut others =
+                    others.filter(|(page, other)| *page == change.page && *other != change.change);
+                let altered = alter(change.change).or_else(|| {
+                    fresh = false;
+                    others.next().map(|(_, other)| other)
+                });
+                let Some(altered) = altered else { continue };
+                if fresh {
+                    *image = vec![0; PAGE_SIZE];
+                }
+                redo(image, change.page, lsn, &altered)
+                    .map_err(|error| format!("{:?} {lsn:?} {}: {error}", change.page, kind(&altered)))?;
+            }
+        }
+        self.compare(&lives, |image, is| {
+            let (one, other) = (NodeImage::of(image), NodeImage::of(is));
+            (one != other).then_some(HEADER_BYTES)
+        })
+    }
+
+    /// What a record says of extents. Pages that are written past the log are not torn: they were durable before.
+    fn recover_space<'h>(
+        &'h self,
+        lives: &mut HashMap<PageId, Life>,
+        torn: &mut HashSet<PageId>,
+        (lsn, record): (Lsn, ChangeRecord<'h>),
+        alter: Alter<'h>,
+    ) -> Result<(), String> {
+        for (page, change) in record.changes().map(Result::unwrap) {
+            match alter(change) {
+                Some(PageChange::Nodes { count }) => {
+                    for page in (page.0..).map(PageId).take(count as usize) {
+                        torn.remove(&page);
+                        lives.insert(page, Life::Node(self.written(page, lsn).ok_or("was not written")?));
+                    }
+                }
+                Some(PageChange::Write { pages, .. }) => drop(lives.insert(page, Life::Blob(pages))),
+                Some(PageChange::Format { .. }) => drop(lives.insert(page, Life::Node(vec![0; PAGE_SIZE]))),
+                Some(PageChange::Free { .. }) => drop(lives.insert(page, Life::Free)),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The extents of which these records tell are those that are allocated.
+    fn compare_space<'h>(
+        &'h self,
+        records: impl Iterator<Item = (Lsn, ChangeRecord<'h>)>,
+    ) -> Result<(), String> {
+        let mut allocated: HashSet<Extent> = self.start.keys().copied().collect();
+        for (lsn, record) in records {
+            for event in record.space_events() {
+                let (extent, event) = event.unwrap();
+                let changed = match event {
+                    SpaceEvent::Allocated => allocated.insert(extent),
+                    SpaceEvent::Freed => allocated.remove(&extent),
+                };
+                if !changed {
+                    return Err(format!("{extent} is {event:?} twice, at {lsn:?}"));
+                }
+            }
+        }
+        let actual = self.end.keys().copied().collect();
+        if allocated == actual {
+            return Ok(());
+        }
+        Err(format!("other extents are allocated: {:?}", allocated.symmetric_difference(&actual)))
+    }
+
+    /// The same with all records, those of incomplete groups too: a bug.
+    pub fn compare_space_of_all(&self) -> Result<(), String> {
+        self.compare_space(self.all())
+    }
+
+    /// A node of a bulk load, as it was written before the record at `lsn` told of it.
+    fn written(&self, page: PageId, lsn: Lsn) -> Option<Vec<u8>> {
+        let before = |(other, end, _): &&(PageId, Lsn, Vec<u8>)| *other == page && *end <= lsn;
+        let written = self.nodes.iter().filter(before).max_by_key(|(_, end, _)| *end);
+        written.map(|(.., image)| image.clone())
+    }
+
+    /// A record that refers to a large value also says that it is allocated, and it was durable before.
+    pub fn large_values_precede_their_references(&self) -> Result<usize, String> {
+        let mut count = 0;
+        for (lsn, record) in self.all() {
+            let changes = || record.changes().map(Result::unwrap);
+            let value = changes().find_map(|(_, change)| match change {
+                PageChange::Insert { value, .. } | PageChange::Replace { value, .. } => Some(value),
+                _ => None,
+            });
+            let Some(value) = value.filter(|value| value.kind == ValueKind::Blob) else { continue };
+            let (head, digest) = (PageId(value.bytes.u64_at(0)), value.bytes.u64_at(16));
+            let written = changes().find_map(|(page, change)| match change {
+                PageChange::Write { pages, digest: of, .. } if page == head && of == digest => Some(pages),
+                _ => None,
+            });
+            let extent = written.map(|pages| Extent { head, pages });
+            if !self.persisted.iter().any(|(other, end)| Some(*other) == extent && *end <= lsn) {
+                return Err(format!("the value at {head:?} is referred to at {lsn:?} before it is there"));
+            }
+            count += 1;
+        }
+        Ok(count)
     }
 
     fn life_at_start(&self, page: PageId) -> Life {
@@ -123,14 +318,8 @@ impl History {
                 }
                 (PageChange::Free { pages }, Life::Blob(length)) if *pages == length => Life::Free,
                 (PageChange::Write { kind: PageKind::BLOB, pages, .. }, Life::Free) => Life::Blob(*pages),
-                (PageChange::Write { kind: PageKind::TREE_NODE, digest, .. }, Life::Free) => {
-                    let Some(image) = self.written.get(&(page, *lsn)) else {
-                        return Err(failed("was not written"));
-                    };
-                    if checksum(&image[HEADER_BYTES..]) != *digest {
-                        return Err(failed("not what was written"));
-                    }
-                    Life::Node(image.clone())
+                (PageChange::Nodes { .. }, Life::Free) => {
+                    Life::Node(self.written(page, *lsn).ok_or_else(|| failed("was not written"))?)
                 }
                 (PageChange::Format { .. }, Life::Free) => {
                     let mut image = std::mem::take(&mut remains);
@@ -148,15 +337,25 @@ impl History {
         Ok(life)
     }
 
-    /// Compares the result of the redo with the actual extents, all bytes but the checksums.
-    fn compare(&self, lives: &HashMap<PageId, Life>) -> Result<(), String> {
+    /// Compares the result of the redo with the actual extents. `differ` says where a node is another one.
+    fn compare(
+        &self,
+        lives: &HashMap<PageId, Life>,
+        differ: impl Fn(&[u8], &[u8]) -> Option<usize>,
+    ) -> Result<(), String> {
         let mut left = self.end.clone();
         for (page, life) in lives {
             match life {
                 Life::Free => {}
                 Life::Node(image) => {
                     let is = left.remove(&Extent::page(*page)).ok_or(format!("{page:?} is not allocated"))?;
-                    if let Some(at) = (8..PAGE_SIZE).find(|at| image[*at] != is[*at]) {
+                    if let Some(at) = differ(image, &is) {
+                        return Err(format!("byte {at} of {page:?} is {}, not {}", is[at], image[at]));
+                    }
+                    // A root is recorded when it is referred to, and has no LSN before it is changed.
+                    let has_lsn = PageHeader::read(&is).lsn > Lsn(0);
+                    let header = (8..16).chain(24..HEADER_BYTES).chain(16..if has_lsn { 24 } else { 16 });
+                    if let Some(at) = { header }.find(|at| image[*at] != is[*at]) {
                         return Err(format!("byte {at} of {page:?} is {}, not {}", is[at], image[at]));
                     }
                 }

@@ -132,6 +132,20 @@ impl<'p> PageStream<'p> {
         }
         Ok(())
     }
+
+    /// Makes all pages and extents durable, before a record refers to them.
+    fn persist(&self) -> Result<(), PoolError> {
+        let (storage, table) = (self.allocator.storage(), self.allocator.table());
+        let mut in_memory = Vec::new();
+        for pages in &self.allocated.0 {
+            storage.space.for_each_in(pages.clone(), |extent| {
+                if !table.state(extent.head).load().is_evicted() {
+                    in_memory.push(extent);
+                }
+            });
+        }
+        self.allocator.persist(&in_memory)
+    }
 }
 
 impl PageWriter for PageStream<'_> {
@@ -179,7 +193,7 @@ impl PageWriter for PageStream<'_> {
             self.allocator.admit_on_storage(extent);
             self.allocated.add(extent);
         }
-        Ok(())
+        if self.allocator.evictor().log().is_some() { self.persist() } else { Ok(()) }
     }
 
     fn keep(mut self, lsn: Lsn) {

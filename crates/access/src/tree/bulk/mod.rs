@@ -10,7 +10,7 @@
 
 use crate::blob::write_blob;
 use crate::error::{AccessError, damaged};
-use crate::gateway::{AtomicChange, Latched, NodeImage, NodeStream, PageChange, not_a_node};
+use crate::gateway::{AtomicChange, Latched, NodeImage, NodeStream, PageChange, RecordGroup, not_a_node};
 use crate::node::{InnerBuilder, LeafBuilder, NODE_BYTES, NodeView, ValueKind};
 use crate::tree::{Tree, change::write::is_inline, check_key};
 use std::io::Read;
@@ -125,12 +125,12 @@ impl<P: Pager> BulkLoad<'_, P> {
             return Ok(0);
         }
         let top = self.complete()?;
-        self.pages.settle()?;
+        let mut group = self.pages.settle()?;
         let Self { tree, pages, count, .. } = self;
-        if !tree.pager.run(|| tree.try_install(&top))? {
+        let mut pages = Some(pages);
+        if !tree.pager.run(|| tree.try_install(&top, &mut group, &mut pages))? {
             return Err(AccessError::NotEmpty);
         }
-        pages.keep();
         Ok(count)
     }
 
@@ -164,8 +164,8 @@ impl<P: Pager> BulkLoad<'_, P> {
     }
 
     fn append_blob(&mut self, key: &[u8], length: u64, source: &mut dyn Read) -> Result<(), AccessError> {
-        let reference = write_blob(self.tree.pager, self.tree.root, length, source)?;
-        self.pages.adopt(reference.extent());
+        let reference = write_blob(self.tree.pager, length, source)?;
+        self.pages.adopt(reference);
         self.append(key, &reference.encode(), ValueKind::Blob)
     }
 
@@ -275,11 +275,18 @@ impl<'p, P: Pager> Tree<'p, P> {
         root.validate().map(|()| empty.then_some(root))
     }
 
-    /// Puts contents into the root if the tree is empty; false if it is not.
-    fn try_install(&self, top: &[u8]) -> Result<bool, Interrupt> {
+    /// Puts contents into the root if the tree is empty, and keeps the pages; false if it is not.
+    fn try_install(
+        &self,
+        top: &[u8],
+        group: &mut RecordGroup<'p, P>,
+        pages: &mut Option<NodeStream<'p, P>>,
+    ) -> Result<bool, Interrupt> {
         let Some(root) = self.empty_root()? else { return Ok(false) };
-        let mut change = self.change(Latched::latch(root)?);
-        let AtomicChange { pages: root, recording } = &mut change;
+        let root = Latched::latch(root)?;
+        let Some(pages) = pages.take() else { return Ok(false) };
+        let mut change = self.change((root, (group, pages)));
+        let AtomicChange { pages: (root, _), recording } = &mut change;
         debug_assert!(is_empty(root.view()), "latching fails if the root has changed");
         let contents = PageChange::ReplaceRoot { image: NodeImage::of(top) };
         recording.apply(root, None, &contents).map_err(|error| damaged(root.id(), error))?;

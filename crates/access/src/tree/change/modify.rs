@@ -137,7 +137,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         })?;
         let Some((old, mut value)) = blob else { return Ok(None) };
         let result = change(&mut value);
-        let new = write_blob(self.pager, self.root, old.length, &mut &value[..])?;
+        let new = write_blob(self.pager, old.length, &mut &value[..])?;
         let written = self.place_blob(key, new, Mode::Exchange(old))?;
         Ok((written == Written::Replaced).then_some(result))
     }

@@ -2,7 +2,7 @@
 
 use crate::blob::{BlobReference, write_blob};
 use crate::error::{AccessError, MAX_VALUE_BYTES, damaged};
-use crate::gateway::{AtomicChange, Latched, PageChange, ValueImage, discard};
+use crate::gateway::{AtomicChange, Latched, PageChange, PageSet, ValueImage, abandon, persist};
 use crate::node::{MAX_INLINE_RECORD_BYTES, MAX_INLINE_VALUE_BYTES, NodeError, NodeView, ValueKind};
 use crate::tree::read::record::{RecordLocation, StoredValue, value_in};
 use crate::tree::{Tree, change::merge::is_sparse, check_key};
@@ -12,7 +12,7 @@ use vellum_pool::{Interrupt, OptimisticPage, Pager, PoolError};
 
 /// How often a write tries to put a record into a leaf that is full, and splits it. It takes a few attempts, and more
 /// while other threads fill the leaf again. The limit ends the attempts in a damaged leaf that never gets room.
-const ATTEMPTS_MAX: u32 = 1 << 16;
+pub(in crate::tree) const ATTEMPTS_MAX: u32 = 1 << 16;
 
 /// What a write did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -89,7 +89,7 @@ impl<'p, P: Pager> Tree<'p, P> {
     /// If a page cannot be read or written. The tree is then as it was.
     pub fn remove(&self, key: &[u8]) -> Result<bool, AccessError> {
         check_key(key)?;
-        let removed = self.pager.run(|| self.try_remove(key))?;
+        let removed = self.pager.run(|| self.try_remove(key, ()))?;
         if removed == Some(true) {
             // The key is gone, whether or not this succeeds. What is not merged now costs space until the next
             // removal nearby; a page that cannot be read is reported by operations that need its contents.
@@ -124,7 +124,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         if depends && self.value_length(key)?.is_some() == (mode == Mode::Insert) {
             return Ok(Written::Refused);
         }
-        let reference = write_blob(self.pager, self.root, length, source)?;
+        let reference = write_blob(self.pager, length, source)?;
         self.place_blob(key, reference, mode)
     }
 
@@ -135,18 +135,12 @@ impl<'p, P: Pager> Tree<'p, P> {
         reference: BlobReference,
         mode: Mode,
     ) -> Result<Written, AccessError> {
-        let written = self.place(key, &reference.encode(), ValueKind::Blob, mode);
+        let persisted = persist(self.pager, reference).map_err(AccessError::from);
+        let written = persisted.and_then(|()| self.place(key, &reference.encode(), ValueKind::Blob, mode));
         if !matches!(written, Ok(Written::Inserted | Written::Replaced)) {
-            self.free_blob(Some(reference));
+            abandon(self.pager, reference);
         }
         written
-    }
-
-    /// Frees a value to which no record refers any more.
-    fn free_blob(&self, reference: Option<BlobReference>) {
-        // It was checked under the leaf's latch that the extent is allocated. So this fails only if an operation on a
-        // damaged record elsewhere has freed it since; the change has been made all the same.
-        let _ = reference.map(|reference| discard(self.pager, self.root, reference.extent()));
     }
 
     /// Puts a record into its leaf, splitting what is full on the way.
@@ -224,8 +218,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         };
         match result {
             Ok(()) if find.found => {
-                change.commit();
-                self.free_blob(old);
+                change.commit_freeing(old.map(|blob| blob.extent()));
                 Ok(Some(Written::Replaced))
             }
             Ok(()) => {
@@ -241,20 +234,24 @@ impl<'p, P: Pager> Tree<'p, P> {
         }
     }
 
-    /// Removes a record and frees the blob that it referred to; returns whether the leaf should be merged.
-    fn try_remove(&self, key: &[u8]) -> Result<Option<bool>, Interrupt> {
+    /// Removes a record and frees the blob that it referred to, together with other changes; returns whether the leaf
+    /// should be merged.
+    pub(in crate::tree) fn try_remove<S: PageSet<'p, P>>(
+        &self,
+        key: &[u8],
+        others: S,
+    ) -> Result<Option<bool>, Interrupt> {
         let find = RecordLocation::of(self.leaf(key)?, key);
         if !find.found {
             find.leaf.validate()?;
             return Ok(None);
         }
-        let mut change = self.change(Latched::latch(find.leaf)?);
-        let AtomicChange { pages: leaf, recording } = &mut change;
+        let mut change = self.change((Latched::latch(find.leaf)?, others));
+        let AtomicChange { pages: (leaf, _), recording } = &mut change;
         let old = self.old_blob(leaf.id(), leaf.view(), find.index)?;
         recording.remove(leaf, find.index, key).map_err(|error| damaged(leaf.id(), error))?;
         let sparse = is_sparse(leaf.view());
-        change.commit();
-        self.free_blob(old);
+        change.commit_freeing(old.map(|blob| blob.extent()));
         Ok(Some(sparse))
     }
 

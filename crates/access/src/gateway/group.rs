@@ -1,0 +1,144 @@
+//! Changes that are too many for one record, and yet happen together.
+
+use super::atomic::{Fresh, PageSet, commit_recorded};
+use super::encoding::RecordKind;
+use super::page_change::{NodeImage, PageChange};
+use super::record::Record;
+use crate::node::{NODE_BYTES, NodeError};
+use std::marker::PhantomData;
+use vellum_base::{Extent, Lsn, PageId};
+use vellum_pool::{AllocatedPage, Pager, PoolError};
+
+/// Trees that are made or freed together with a record of another tree, which says where they are: all of it happens when
+/// that record is inserted or removed, by [`Tree::insert_last`](crate::Tree::insert_last) or
+/// [`Tree::remove_last`](crate::Tree::remove_last), and nothing of it otherwise. A group that is dropped before frees what
+/// it made, and frees nothing else.
+///
+/// In the log this is one record, or, if that became too long, several that count only if the last of them is there: see
+/// [`ChangeLog::begin_group`](vellum_pool::ChangeLog::begin_group).
+///
+/// ```
+/// # use vellum_access::{RecordGroup, Tree};
+/// # use vellum_base::PageId;
+/// # use vellum_pool::{Pool, PoolOptions};
+/// # let directory = tempfile::tempdir()?;
+/// # let pool = Pool::create(directory.path().join("file"), &PoolOptions::default())?;
+/// let catalog = Tree::create(&pool)?;
+/// let mut group = RecordGroup::begin(&pool);
+/// let table = Tree::create_in(&mut group)?;
+/// assert!(catalog.insert_last(group, b"table", &table.root().0.to_le_bytes())?);
+///
+/// let mut group = RecordGroup::begin(&pool);
+/// table.destroy_in(&mut group)?;
+/// assert!(catalog.remove_last(group, b"table")?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "nothing of it happens"]
+pub struct RecordGroup<'p, P: Pager> {
+    pager: &'p P,
+    /// The number of the group, once a record of it is in the log.
+    number: Option<u64>,
+    /// What no record tells yet.
+    record: Option<Box<Record>>,
+    /// The pages that were made.
+    made: Vec<PageId>,
+    /// The extents that are to be freed.
+    freed: Vec<Extent>,
+    /// A group in the log begins and ends on one thread.
+    thread: PhantomData<*const ()>,
+}
+
+impl<'p, P: Pager> RecordGroup<'p, P> {
+    /// Begins a group in which nothing happens yet.
+    pub fn begin(pager: &'p P) -> Self {
+        Self { pager, number: None, record: None, made: Vec::new(), freed: Vec::new(), thread: PhantomData }
+    }
+
+    pub(crate) fn pager(&self) -> &'p P {
+        self.pager
+    }
+
+    /// Adds a new node that `fill` fills.
+    pub(crate) fn make(
+        &mut self,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), NodeError>,
+    ) -> Result<PageId, PoolError> {
+        let mut page = Fresh::allocate(self.pager)?;
+        let id = page.id();
+        fill(page.0.page_mut()).map_err(|error| PoolError::contents(id, error.to_string()))?;
+        let mut node = [0; NODE_BYTES];
+        node.copy_from_slice(page.0.page_mut());
+        // Nothing refers to it, so its latch need not be held until it is recorded. Its LSN stays zero: storage may
+        // have it before.
+        drop(page.0.keep(Lsn(0)));
+        self.made.push(id);
+        self.push(id, id, &PageChange::Format { image: NodeImage::of(&node) });
+        Ok(id)
+    }
+
+    /// Adds extents of the tree `tree` that are to be freed.
+    pub(crate) fn free(&mut self, tree: PageId, extents: Vec<Extent>) {
+        for extent in &extents {
+            self.push(tree, extent.head, &PageChange::Free { pages: extent.pages });
+        }
+        if self.freed.is_empty() { self.freed = extents } else { self.freed.extend(extents) }
+    }
+
+    /// Adds a change that allocates or frees. No latch is held.
+    pub(super) fn push(&mut self, tree: PageId, page: PageId, change: &PageChange<'_>) {
+        if !self.pager.records() {
+            return;
+        }
+        let record = self.record.get_or_insert_with(|| Record::new(tree));
+        record.push(page, change);
+        if record.bytes().len() > self.pager.record_bytes_max()
+            && let Some(mut record) = self.record.take()
+        {
+            let number = *self.number.get_or_insert_with(|| self.pager.begin_group());
+            record.set_kind(RecordKind::Member(number));
+            let lsn = self.pager.reserve_record(record.bytes().len());
+            self.pager.fill_record(lsn, record.bytes());
+        }
+    }
+
+    /// Ends the group without a record of another tree.
+    pub(crate) fn end(mut self) {
+        let pager = self.pager;
+        let Some(record) = self.record.take() else { return self.release(pager, Lsn(0)) };
+        commit_recorded(pager, &mut self, record, None);
+    }
+}
+
+/// The last record has what no other tells.
+impl<'p, P: Pager> PageSet<'p, P> for &mut RecordGroup<'p, P> {
+    type Seen = ();
+
+    fn kind(&self) -> RecordKind {
+        self.number.map_or(RecordKind::Single, RecordKind::Last)
+    }
+
+    fn describe(&self, record: &mut Record) {
+        self.record.iter().for_each(|own| record.append(own));
+    }
+
+    fn release(self, pager: &'p P, lsn: Lsn) {
+        for page in self.made.drain(..) {
+            pager.note_allocated(Extent::page(page), lsn);
+        }
+        for extent in self.freed.drain(..) {
+            // It was found to be allocated when it was added.
+            let _ = pager.discard(extent, lsn);
+        }
+    }
+}
+
+impl<P: Pager> Drop for RecordGroup<'_, P> {
+    fn drop(&mut self) {
+        for page in self.made.drain(..) {
+            let _ = self.pager.discard(Extent::page(page), Lsn(0));
+        }
+        if self.number.is_some() {
+            self.pager.end_group();
+        }
+    }
+}

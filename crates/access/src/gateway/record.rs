@@ -1,0 +1,168 @@
+//! The record of an atomic change while it is made, and how it goes to the log.
+
+use super::{encoding::RecordKind, page_change::PageChange, page_change::ValueImage};
+use crate::{blob::BlobReference, node::NodeView, node::ValueKind};
+use std::{cell::Cell, ops::Range};
+use vellum_base::{Extent, PageId, PageKind};
+
+/// The most memory that a record leaves to the next one, in bytes. Nearly all need less.
+const SPARE_BYTES_MAX: usize = 64 << 10;
+
+/// The first bytes have room for what a record in a group has before its tree; others begin one byte before the tree.
+const TREE_AT: usize = 9;
+
+thread_local! {
+    /// A record that was filled, whose memory the next one uses: a change allocates none.
+    static SPARE: Cell<Option<Box<Record>>> = const { Cell::new(None) };
+}
+
+/// The record of an atomic change.
+#[derive(Default)]
+pub(crate) struct Record {
+    /// Where the record begins.
+    start: usize,
+    bytes: Vec<u8>,
+    /// The key and the values of a record that is changed, for a moment.
+    key: Vec<u8>,
+    before: Vec<u8>,
+    after: Vec<u8>,
+    differing: Range<usize>,
+    /// A large value to which a record refers from now on.
+    pub(super) adopted: Option<Extent>,
+}
+
+impl Record {
+    /// The record of a change of the tree with this root.
+    pub(super) fn new(tree: PageId) -> Box<Self> {
+        let mut record = SPARE.take().unwrap_or_default();
+        record.bytes.clear();
+        record.bytes.extend_from_slice(&[0; TREE_AT]);
+        record.bytes.extend_from_slice(&tree.0.to_le_bytes());
+        record.adopted = None;
+        record.set_kind(RecordKind::Single);
+        record
+    }
+
+    /// Adds a change of a page, which may be the first.
+    // Out of line, and all by value: what a change needs stays in registers if there is no log.
+    #[inline(never)]
+    pub(super) fn with(
+        this: Option<Box<Self>>,
+        (tree, page): (PageId, PageId),
+        change: PageChange<'_>,
+    ) -> Box<Self> {
+        let mut this = this.unwrap_or_else(|| Self::new(tree));
+        this.push(page, &change);
+        this
+    }
+
+    /// Adds that the record of `key`, in slot `index` of a leaf that is still as before, gets another value; or that it is
+    /// removed.
+    #[inline(never)]
+    pub(super) fn with_changed(
+        this: Option<Box<Self>>,
+        (tree, page): (PageId, PageId),
+        (leaf, index): (NodeView<&[u8]>, usize),
+        key: &[u8],
+        value: Option<ValueImage<'_>>,
+    ) -> Box<Self> {
+        let mut this = this.unwrap_or_else(|| Self::new(tree));
+        let mut bytes = std::mem::take(&mut this.before);
+        bytes.clear();
+        let kind = leaf.append_value(index, &mut bytes);
+        let before = ValueImage { kind, bytes: &bytes };
+        this.push(
+            page,
+            &match value {
+                Some(value) => PageChange::Replace { key, value, before },
+                None => PageChange::Remove { key, before },
+            },
+        );
+        this.before = bytes;
+        this
+    }
+
+    /// Lets `change` change a copy of the value in slot `index` of a leaf, and adds the bytes that then differ, if any do.
+    #[inline(never)]
+    pub(super) fn with_patch<T>(
+        this: Option<Box<Self>>,
+        (tree, page): (PageId, PageId),
+        leaf: NodeView<&[u8]>,
+        index: usize,
+        change: impl FnOnce(&mut [u8]) -> T,
+    ) -> (T, Box<Self>) {
+        let mut this = this.unwrap_or_else(|| Self::new(tree));
+        let Self { key, before, after, bytes, differing, .. } = &mut *this;
+        [&mut *key, before, after].into_iter().for_each(Vec::clear);
+        leaf.append_key(index, key);
+        leaf.append_value(index, before);
+        after.extend_from_slice(before);
+        let result = change(after);
+        let differs = |(a, b): (&u8, &u8)| a != b;
+        let from = before.iter().zip(&*after).position(differs).unwrap_or(before.len());
+        let to = before.iter().zip(&*after).rposition(differs).map_or(from, |last| last + 1);
+        *differing = from..to;
+        if let (Some(before), Some(after)) = (before.get(from..to), after.get(from..to))
+            && from < to
+        {
+            let change = PageChange::Patch { key, offset: from as u16, bytes: after, before };
+            change.encode(page, bytes);
+        }
+        (result, this)
+    }
+
+    /// Where in the value the bytes begin that [`with_patch`](Self::with_patch) changed, and what they are now; `None` if it
+    /// changed none.
+    pub(super) fn patched(&self) -> Option<(u16, &[u8])> {
+        let bytes = self.after.get(self.differing.clone()).filter(|bytes| !bytes.is_empty())?;
+        Some((self.differing.start as u16, bytes))
+    }
+
+    /// Adds a change of a page. One by which a record refers to a new large value also says that its extent is allocated.
+    pub(super) fn push(&mut self, page: PageId, change: &PageChange<'_>) {
+        if let PageChange::Insert { value, .. } | PageChange::Replace { value, .. } = change
+            && value.kind == ValueKind::Blob
+            && let Some(reference) = BlobReference::decode(value.bytes)
+        {
+            self.adopted = Some(reference.extent());
+            written(reference).encode(reference.head, &mut self.bytes);
+        }
+        change.encode(page, &mut self.bytes);
+    }
+
+    /// Adds the changes of another record.
+    pub(super) fn append(&mut self, other: &Self) {
+        self.bytes.extend_from_slice(other.bytes.get(TREE_AT + 8..).unwrap_or_default());
+    }
+
+    pub(super) fn set_kind(&mut self, kind: RecordKind) {
+        let head = kind.head();
+        self.start = head.iter().position(|byte| *byte > 0).unwrap_or_default();
+        if let Some(place) = self.bytes.get_mut(..TREE_AT) {
+            place.copy_from_slice(&head);
+        }
+    }
+
+    /// Whether it says nothing yet.
+    pub(super) fn is_empty(&self) -> bool {
+        self.bytes.len() <= TREE_AT + 8
+    }
+
+    /// The bytes of the whole record.
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.bytes.get(self.start..).unwrap_or_default()
+    }
+
+    /// Leaves the memory to the thread's next record.
+    pub(super) fn recycle(self: Box<Self>) {
+        if self.bytes.capacity() <= SPARE_BYTES_MAX {
+            SPARE.set(Some(self));
+        }
+    }
+}
+
+/// The change that allocates the extent of a large value.
+pub(super) fn written(reference: BlobReference) -> PageChange<'static> {
+    let pages = reference.extent().pages;
+    PageChange::Write { kind: PageKind::BLOB, pages, digest: reference.digest }
+}
