@@ -18,7 +18,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use vellum_base::PAGE_SIZE;
 
 /// A file of pages on a file system.
@@ -33,6 +33,8 @@ pub struct DiskFile {
     created: bool,
     /// Present if and only if the engine is io_uring.
     rings: Option<RingPool>,
+    /// The same file, opened once more for writes into the system's page cache, if reads and writes go past that.
+    cached: OnceLock<Plain>,
     /// Locked while somebody writes through the system's page cache.
     writing: Mutex<()>,
     /// Whether the size changed since the last sync.
@@ -64,6 +66,7 @@ impl DiskFile {
             path: path.to_owned(),
             created,
             rings,
+            cached: OnceLock::new(),
             writing: Mutex::new(()),
             resized: AtomicBool::new(false),
             sync_failure: AtomicI32::new(0),
@@ -119,6 +122,20 @@ impl DiskFile {
         Ok(())
     }
 
+    /// The file, for writes into the system's page cache.
+    fn cached(&self) -> io::Result<&Plain> {
+        if !self.plain.direct {
+            return Ok(&self.plain);
+        }
+        if let Some(cached) = self.cached.get() {
+            return Ok(cached);
+        }
+        // By its descriptor, because it may have another name by now.
+        let name = format!("/proc/self/fd/{}", self.plain.file.as_raw_fd());
+        let file = std::fs::OpenOptions::new().read(true).write(true).open(name)?;
+        Ok(self.cached.get_or_init(|| Plain { file, direct: false, read_only: self.plain.read_only }))
+    }
+
     /// The size and whatever else the file system knows changed.
     fn note_resized(&self) {
         // Release, with the acquire in `sync`: a thread that sees the mark syncs after the change.
@@ -137,6 +154,14 @@ impl File for DiskFile {
         // SAFETY: as above.
         unsafe { self.plain.write(offset, address, bytes)? };
         self.await_storage([(offset, bytes)].into_iter())
+    }
+
+    fn write_cached_from(&self, offset: u64, source: &[u8]) -> io::Result<()> {
+        self.plain.check_writable()?;
+        // Where there is no `/proc` it takes longer.
+        let Ok(cached) = self.cached() else { return self.write_from(offset, source) };
+        // SAFETY: the slice is borrowed for the length of the call.
+        unsafe { cached.write(offset, source.as_ptr(), source.len()) }
     }
 
     unsafe fn run(&self, requests: &mut [Request]) {

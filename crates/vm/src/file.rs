@@ -55,6 +55,16 @@ pub trait File: Send + Sync + fmt::Debug {
         unsafe { self.write(offset, source.as_ptr(), source.len()) }
     }
 
+    /// Writes from such memory into the system's page cache, and returns without waiting for storage: what was written survives the
+    /// end of the process. If storage fails later, the next [`sync`](Self::sync) says so. Until then the pages are written
+    /// in this way only.
+    ///
+    /// # Errors
+    /// As for [`write`](Self::write).
+    fn write_cached_from(&self, offset: u64, source: &[u8]) -> io::Result<()> {
+        self.write_from(offset, source)
+    }
+
     /// Runs all requests, overlapped as far as the file can, in no particular order, and sets the `result`
     /// of each. Returns when all are done: until then the buffers are the kernel's.
     ///

@@ -98,6 +98,36 @@ fn what_is_written_is_read() {
 }
 
 #[test]
+fn writes_into_the_cache_and_past_it_see_each_other() {
+    for place in places() {
+        let file = place.open();
+        file.grow(offset(4)).unwrap();
+        let (mut buffer, mut found) = (AlignedBuffer::new(2 * PAGE_SIZE), AlignedBuffer::new(2 * PAGE_SIZE));
+        // The name is not needed any more.
+        let path = place.directory.path().join("file");
+        std::fs::rename(&path, place.directory.path().join("another")).unwrap();
+        for round in 0..20 {
+            buffer.copy_from_slice(&[pattern(1, round), pattern(2, round)].concat());
+            file.write_cached_from(offset(1), &buffer).unwrap();
+            file.read_to(offset(1), &mut found).unwrap();
+            assert!(*found == *buffer, "round {round}: {file:?}");
+            file.sync().unwrap();
+            buffer.copy_from_slice(&[pattern(2, round), pattern(3, round)].concat());
+            file.write_from(offset(2), &buffer).unwrap();
+            file.sync().unwrap();
+            file.read_to(offset(1), &mut found).unwrap();
+            assert!(*found == [pattern(1, round), pattern(2, round)].concat(), "round {round}: {file:?}");
+        }
+        drop(file);
+        std::fs::rename(place.directory.path().join("another"), &path).unwrap();
+        let file = place.try_open(|options| options.read_only = true).unwrap();
+        file.read_to(offset(2), &mut found).unwrap();
+        assert!(*found == *buffer);
+        assert_eq!(file.write_cached_from(0, &buffer).unwrap_err().kind(), ErrorKind::PermissionDenied);
+    }
+}
+
+#[test]
 fn reads_past_the_end_are_errors() {
     for place in places() {
         let file = place.open();

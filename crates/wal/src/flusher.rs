@@ -1,6 +1,6 @@
 //! The thread that flushes for those who do not wait themselves: tasks, and transactions whose durability is deferred.
 
-use crate::{Durability, Log, LogError};
+use crate::{Durability, Log, LogError, waiting::Request};
 use std::{
     future::Future,
     io,
@@ -15,7 +15,8 @@ use vellum_base::Lsn;
 /// How long a flush waits after one that found no room.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// A thread that flushes a log when that is [asked for](Log::request_flush). It ends when this is dropped.
+/// A thread that flushes a log when that is [asked for](Log::request_flush), and makes its segments before they are needed. It ends
+/// when this is dropped.
 ///
 /// # Examples
 /// ```
@@ -74,12 +75,17 @@ impl Drop for LogFlusher {
 }
 
 fn run(log: &Log) {
-    while let Some(durability) = log.waiting().wait_for_request() {
-        match log.flush_all(durability) {
+    while let Some(request) = log.waiting().wait_for_request() {
+        let outcome = match request {
+            Request::Flush(durability) => log.flush_all(durability),
+            // Who needs them makes them, and hears why not.
+            Request::Segments => log.prepare().or(Ok(())),
+        };
+        match outcome {
             Ok(()) => {}
             Err(LogError::NoRoom { .. }) => {
                 log.waiting().pause(PAUSE);
-                log.waiting().ask(durability);
+                log.waiting().ask(request);
             }
             // Those who wait have been woken, and find out.
             Err(_) => return,

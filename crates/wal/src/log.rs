@@ -16,7 +16,7 @@ use crate::{
     plant::Bug,
     primitive::{AtomicU64, Ordering},
     ring::Ring,
-    waiting::Waiting,
+    waiting::{Request, Waiting},
 };
 use std::{
     io,
@@ -232,7 +232,7 @@ impl Log {
     /// Asks the [flusher](crate::LogFlusher), if there is one, to bring all records so far. Returns at once: what is not waited
     /// for is lost in part if the process, or the power, ends before.
     pub fn request_flush(&self, durability: Durability) {
-        self.waiting.ask(durability);
+        self.waiting.ask(Request::Flush(durability));
     }
 
     /// Brings all records that have been reserved until now so far.
@@ -359,9 +359,13 @@ impl Log {
     fn flush_now(&self, durability: Durability) -> Result<bool, WriteError> {
         let mut device = lock(&self.device);
         let (buffered, durable) = (self.horizon(Durability::Buffered), self.horizon(Durability::Synced));
-        let end = device.write(&self.ring)?;
+        let end = device.write(&self.ring, durability)?;
         if self.options.planted(Bug::EarlyAcknowledgement) {
             self.durable.store(end, Ordering::Release);
+        }
+        // Relaxed: a hint.
+        if end + 2 * self.options.buffer_bytes > self.prepared.load(Ordering::Relaxed) {
+            self.waiting.ask(Request::Segments);
         }
         // Release: pairs with `horizon`.
         self.buffered.store(end, Ordering::Release);
@@ -370,6 +374,8 @@ impl Log {
             self.durable.store(end, Ordering::Release);
             return Ok(true);
         }
+        // Release: as above. Segments that are full have been synced.
+        self.durable.fetch_max(device.synced(), Ordering::Release);
         Ok(buffered.0 < end)
     }
 

@@ -156,7 +156,8 @@ impl LogReader {
     /// What the next timeline has to know of the log, all of which has been read.
     pub(crate) fn previous_end(&self) -> Option<PreviousEnd> {
         let last = self.timelines.front()?;
-        let durable = self.durable.max(last.begin);
+        // A segment is begun only when the one before is durable.
+        let durable = self.durable.max(last.last_segment);
         Some(PreviousEnd { lsn: self.at, durable, checksum: self.checksum.finish() })
     }
 

@@ -20,9 +20,18 @@ pub(crate) struct Waiting {
 #[derive(Default)]
 struct List {
     tasks: Vec<Task>,
-    /// A flush is asked for, and how far it is to go.
-    request: Option<Durability>,
+    /// What is asked for.
+    request: Option<Request>,
     is_stopped: bool,
+}
+
+/// What a log's thread is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Request {
+    /// The next segments, before they are needed.
+    Segments,
+    /// A flush, and how far it is to go.
+    Flush(Durability),
 }
 
 struct Task {
@@ -42,18 +51,21 @@ impl Waiting {
         if known.is_none() {
             list.tasks.push(Task { lsn, durability, waker: waker.clone() });
         }
-        self.ask_with(list, durability);
+        self.ask_with(list, Request::Flush(durability));
     }
 
-    /// Asks for a flush.
-    pub fn ask(&self, durability: Durability) {
-        self.ask_with(self.lock(), durability);
+    /// Asks for something.
+    pub fn ask(&self, request: Request) {
+        self.ask_with(self.lock(), request);
     }
 
-    fn ask_with(&self, mut list: MutexGuard<'_, List>, durability: Durability) {
-        list.request = list.request.max(Some(durability));
-        drop(list);
-        self.asked.notify_one();
+    fn ask_with(&self, mut list: MutexGuard<'_, List>, request: Request) {
+        // Those that ask for what is asked for already wake nobody.
+        if list.request < Some(request) {
+            list.request = Some(request);
+            drop(list);
+            self.asked.notify_one();
+        }
     }
 
     /// Wakes the tasks for whose records `has_arrived` is true.
@@ -71,15 +83,15 @@ impl Waiting {
         }
     }
 
-    /// Waits until a flush is asked for, and says how far it is to go; none when it is to end.
-    pub fn wait_for_request(&self) -> Option<Durability> {
+    /// Waits until something is asked for; none when it is to end.
+    pub fn wait_for_request(&self) -> Option<Request> {
         let mut list = self.lock();
         loop {
             if list.is_stopped {
                 return None;
             }
-            if let Some(durability) = list.request.take() {
-                return Some(durability);
+            if let Some(request) = list.request.take() {
+                return Some(request);
             }
             list = self.asked.wait(list).unwrap_or_else(|poisoned| poisoned.into_inner());
         }

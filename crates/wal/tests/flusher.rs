@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 use vellum_base::Lsn;
-use vellum_vm::{FileOperation, SimulatedDisk};
+use vellum_vm::{Directory, FileOperation, SimulatedDisk};
 use vellum_wal::{Arrival, Durability, Log, LogError, LogFlusher, LogOptions};
 
 fn open(disk: &SimulatedDisk) -> Arc<Log> {
@@ -77,6 +77,25 @@ fn what_nobody_waits_for_is_flushed_when_it_is_asked_for() {
     // Without a flusher, waiting works as before.
     let lsn = log.append(b"another").unwrap();
     log.wait(lsn, Durability::Synced).unwrap();
+}
+
+#[test]
+fn segments_are_made_before_they_are_needed() {
+    let disk = SimulatedDisk::new(5);
+    let log = open(&disk);
+    let flusher = LogFlusher::start(log.clone()).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    for _ in 0..20 {
+        log.wait(log.append(&[1; 8000]).unwrap(), Durability::Buffered).unwrap();
+        // A segment for what is being written, and one for the two buffers after it.
+        let ahead =
+            || disk.names().unwrap().iter().filter(|name| name.starts_with("segment-")).count() as u64;
+        while (ahead() + 1) * (60 << 10) < log.end().0 + (64 << 10) {
+            assert!(Instant::now() < deadline, "{} segments", ahead());
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+    drop(flusher);
 }
 
 #[test]
