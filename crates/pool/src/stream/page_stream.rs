@@ -139,7 +139,8 @@ impl<'p> PageStream<'p> {
         let mut in_memory = Vec::new();
         for pages in &self.allocated.0 {
             storage.space.for_each_in(pages.clone(), |extent| {
-                if !table.state(extent.head).load().is_evicted() {
+                // One at least: what was evicted or written past the pool is synced along with it.
+                if in_memory.is_empty() || !table.state(extent.head).load().is_evicted() {
                     in_memory.push(extent);
                 }
             });
