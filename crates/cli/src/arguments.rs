@@ -2,7 +2,7 @@
 
 use crate::{size, text::Form};
 use std::path::PathBuf;
-use vellum::{IoEngine, Options, ReleaseMethod};
+use vellum::{Durability, IoEngine, Options, ReleaseMethod};
 
 /// What applies to all commands.
 #[derive(clap::Args)]
@@ -52,7 +52,8 @@ pub struct EngineArguments {
 impl EngineArguments {
     /// The options that they amount to.
     pub fn options(&self, pool_bytes: u64) -> Options {
-        let mut options = Options::default().pool_bytes(pool_bytes);
+        // A command is done when it has closed the database, which makes everything durable.
+        let mut options = Options::default().pool_bytes(pool_bytes).durability(Durability::Deferred);
         if let Some(method) = self.release_method {
             options = options.release_method(method);
         }

@@ -76,10 +76,15 @@ impl Tree<'_> {
     /// nor a directory is passed over in silence.
     pub fn walk(&self, mut visit: impl FnMut(Found) -> bool) {
         let root_device = std::fs::metadata(self.root).map_or(0, |metadata| metadata.dev());
+        // The database's log is passed over in silence.
+        let is_log = |entry: &DirEntry| entry.file_type().is_dir() && self.is_excepted(entry);
         let mut left_out = Vec::new();
         let walk = WalkDir::new(self.root).same_file_system(self.one_file_system).into_iter();
         let entries = walk.filter_entry(|entry| {
             let enter = !is_kernels(entry, root_device);
+            if enter && is_log(entry) {
+                return false;
+            }
             if !enter {
                 left_out.push(entry.path().to_owned());
             }

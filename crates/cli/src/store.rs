@@ -23,9 +23,17 @@ pub const PART_BYTES: usize = 64 << 10;
 /// Opens a database to look at it. Other processes may do so at the same time.
 pub fn open_to_read(arguments: &StoreArguments) -> Result<Database> {
     let path = &arguments.database;
-    match existing_file(path)? {
-        Some(_) => open(path, &arguments.engine.options(arguments.pool).read_only(true)),
-        None => Err(missing(path)),
+    if existing_file(path)?.is_none() {
+        return Err(missing(path));
+    }
+    let options = arguments.engine.options(arguments.pool);
+    match Database::open(path, &options.clone().read_only(true)) {
+        // Reading alone does not recover it.
+        Err(Error::Pool(PoolError::NotClosedCleanly { has_log: true, .. })) => {
+            close(open(path, &options)?)?;
+            open(path, &options.read_only(true))
+        }
+        opened => opened.map_err(|error| explain(path, error)),
     }
 }
 
@@ -78,7 +86,8 @@ fn explain(path: &Path, error: Error) -> Failure {
     } else if no_addresses {
         failure.and("--pool sets the size of the pool")
     } else if kind == ErrorKind::NotClosedCleanly {
-        failure.and("It cannot be repaired: delete the file before its place is used again")
+        failure
+            .and("It had no log, so it cannot be recovered: delete the file before its place is used again")
     } else if refused && exists {
         failure.and(
             "Ask whoever owns it for permission, or work on a copy (`get`, `scan`, `tables`, `stat` and \
@@ -100,8 +109,7 @@ pub fn close(database: Database) -> Result {
     let path = database.path().to_owned();
     database.close().map_err(|error| {
         Failure::from(error).after(format_args!("cannot close {}", shown(&path))).and(
-            "What was changed since it was opened is not safe: make room or mend the device, and if the \
-             database is refused when it is opened again, delete it and make it anew",
+            "Make room or mend the device; the next command that opens the database recovers what its log holds",
         )
     })
 }

@@ -95,14 +95,34 @@ fn a_database_that_somebody_writes_is_busy() {
 }
 
 #[test]
-fn a_database_that_was_not_closed_is_refused() {
+fn a_database_that_was_not_closed_and_lacks_its_log_is_refused() {
     let place = Place::new();
     let database = Database::create(place.path("open"), &Options::default()).unwrap();
     std::fs::copy(place.path("open"), place.path("copy")).unwrap();
     drop(database);
     for command in [&["get", "copy", "k"][..], &["verify", "copy"], &["put", "copy", "k", "v"]] {
-        place.run(command).fails(3, &["copy was not closed cleanly", "import its data again"]);
+        place.run(command).fails(3, &["the log is needed from", "is not there", "was not closed"]);
     }
+    let database = Database::create(place.path("bare"), &Options::default().log(false)).unwrap();
+    std::fs::copy(place.path("bare"), place.path("copy")).unwrap();
+    drop(database);
+    std::fs::remove_dir_all(place.path("copy-log")).unwrap();
+    for command in [&["get", "copy", "k"][..], &["verify", "copy"], &["put", "copy", "k", "v"]] {
+        place.run(command).fails(3, &["copy was not closed cleanly", "it cannot be recovered"]);
+    }
+}
+
+#[test]
+fn a_log_that_is_left_of_another_database_is_named() {
+    let place = Place::new();
+    let other = Database::create(place.path("other"), &Options::default()).unwrap();
+    other.create_table("table").unwrap();
+    place.shell("cp -r other-log d-log").ok();
+    drop(other);
+    place.run(&["put", "d", "k", "v"]).fails(3, &["segment-", "of another one's"]);
+    std::fs::remove_dir_all(place.path("d-log")).unwrap();
+    place.run(&["put", "d", "k", "v"]).ok();
+    assert!(!place.path("d-log").exists());
 }
 
 #[test]
@@ -180,11 +200,11 @@ fn output_that_cannot_be_written_is_an_error_except_in_a_closed_pipe() {
 fn a_file_that_may_not_grow_is_no_room() {
     let place = Place::new();
     for number in 0..40 {
-        place.write(&format!("tree/{number}"), noise(number, 100_000));
+        place.write(&format!("tree/{number}"), noise(number, 1_000_000));
     }
     let program = env!("CARGO_BIN_EXE_vellum");
     // Of blocks of 512 or 1024 bytes, as the shell counts.
-    let limited = |command: &str| place.shell(&format!("ulimit -f 2048; exec {program} {command}"));
+    let limited = |command: &str| place.shell(&format!("ulimit -f 40000; exec {program} {command}"));
     limited("import d tree --pool 1MiB")
         .fails(5, &["cannot store tree/", "ulimit -f", "the database was closed"]);
     place.run(&["verify", "d"]).ok();
@@ -259,9 +279,11 @@ fn a_database_whose_user_was_killed_is_not_said_to_be_in_use() {
         let busy = place.run(&["get", "d", "k"]);
         busy.fails(4, &[&format!("process {} (vellum) has it open", child.id())]);
         child.kill().unwrap();
+        // It is recovered, and empty.
         let killed = place.run(&["get", "d", "k"]);
-        assert_eq!(killed.code, Some(3), "{killed:?}");
+        assert_eq!(killed.code, Some(1), "{killed:?}");
         child.wait().unwrap();
+        assert!(!place.path("d-log").exists());
     }
 }
 

@@ -11,6 +11,7 @@
 use crate::{
     error::{Miss, PoolError},
     file::storage::Storage,
+    file::superblock::State,
     io::page_io::PageIo,
     page::state::Want,
     page_table::PageTable,
@@ -32,8 +33,8 @@ pub(crate) enum Memory {
 /// Allocates and frees extents. It owns all layers below: what a guard needs, it reaches from here.
 pub(crate) struct Allocator {
     pub(crate) io: PageIo,
-    /// Extents that nothing refers to any more, but a thread still reads.
-    pending_frees: Mutex<Vec<Extent>>,
+    /// Extents that nothing refers to any more, but a thread still reads, and the records that free them.
+    pending_frees: Mutex<Vec<(Extent, Lsn)>>,
 }
 
 impl Allocator {
@@ -208,12 +209,56 @@ impl Allocator {
         self.storage().space.publish(extent);
     }
 
-    /// The record at `lsn` says that an extent is allocated.
-    pub(crate) fn note_allocated(&self, _extent: Extent, _lsn: Lsn) {}
+    /// The record at `lsn` says that an extent is allocated; zero if none does.
+    #[inline]
+    pub(crate) fn note_allocated(&self, extent: Extent, lsn: Lsn) {
+        if let Some(logged) = self.storage().logged() {
+            logged.note(extent, lsn, true);
+        }
+    }
 
-    /// Makes the contents of extents durable that no record tells.
-    pub(crate) fn persist(&self, _extents: &[Extent]) -> Result<(), PoolError> {
-        Ok(())
+    /// The record at `lsn` says that an extent is free; zero if none does.
+    fn note_freed(&self, extent: Extent, lsn: Lsn) {
+        if let Some(logged) = self.storage().logged() {
+            logged.note(extent, lsn, false);
+        }
+    }
+
+    /// Claims room for the map of a checkpoint, and says how many pages it will cover.
+    pub(crate) fn claim_map(&self) -> Result<(Extent, u64), PoolError> {
+        loop {
+            let mut prefaulted = 0..0;
+            let claimed = self.storage().claim_map(|end| prefaulted = self.pages().window.leave(end));
+            self.pages().release_prefaulted(prefaulted);
+            match claimed? {
+                (extent, end, true) => return Ok((extent, end)),
+                (extent, ..) => self.storage().space.unclaim(extent.head.0..extent.end().0),
+            }
+        }
+    }
+
+    /// Makes the superblocks name a map that was written: see [`Storage::name_map`]. The place of the one before is free from
+    /// now on, unless a superblock may name it still.
+    pub(crate) fn name_map(
+        &self,
+        extent: Extent,
+        end: u64,
+        redo: Lsn,
+        state: State,
+    ) -> Result<(), PoolError> {
+        let storage = self.storage();
+        let (before, written) = storage.name_map(extent, end, redo, state);
+        self.publish(extent, Memory::Drop);
+        storage.own_space_map(extent);
+        self.table().unlatch_evicted(extent.head);
+        if let Some(logged) = storage.logged() {
+            let mut superseded = lock(&logged.superseded);
+            superseded.extend(before);
+            if written.is_ok() {
+                superseded.drain(..).for_each(|old| storage.space.unclaim(old.head.0..old.end().0));
+            }
+        }
+        written
     }
 
     /// Frees an extent whose head the caller has latched exclusively, and releases the latch.
@@ -224,36 +269,41 @@ impl Allocator {
     /// What is not allocated as such stays as it is, and is counted: only a structure that refers to the same
     /// page twice, because it is damaged or its owner errs, asks for that.
     pub(crate) fn free(&self, extent: Extent, lsn: Lsn) {
-        let _ = lsn;
+        self.note_freed(extent, lsn);
+        self.free_noted(extent, lsn);
+    }
+
+    /// [`free`](Self::free), after what the record says has been noted.
+    fn free_noted(&self, extent: Extent, lsn: Lsn) {
         let (table, storage) = (self.table(), self.storage());
         if !storage.is_allocated(extent) {
             table.counters.frees_refused.add(1);
             table.unlatch(extent.head, true);
         } else if extent.pages == 1 {
-            storage.space.free(extent);
+            storage.free(extent, lsn);
             table.wake(extent.head, table.state(extent.head).release_exclusive_clean());
         } else {
             table.drop_memory(extent);
             self.pages().remove(extent.head);
-            storage.space.free(extent);
+            storage.free(extent, lsn);
             table.unlatch_evicted(extent.head);
         }
     }
 
     /// Frees an extent to which nothing refers any more, now or when its last reader has gone.
     pub(crate) fn discard(&self, extent: Extent, lsn: Lsn) -> Result<(), PoolError> {
-        let _ = lsn;
         // The change that took the last reference away was admitted, and this is a part of it.
         self.storage().mark_in_use()?;
         // The bounds are checked before the state is looked at. An extent that waits to be freed has no owner any more:
         // the second of two frees would hit the extent that is given its place between them.
-        let is_pending = lock(&self.pending_frees).contains(&extent);
+        let is_pending = lock(&self.pending_frees).iter().any(|(pending, _)| *pending == extent);
         if is_pending || !self.storage().is_allocated(extent) {
             return Err(PoolError::not_allocated(extent));
         }
+        self.note_freed(extent, lsn);
         self.free_pending();
-        if !self.try_discard(extent) {
-            lock(&self.pending_frees).push(extent);
+        if !self.try_discard(extent, lsn) {
+            lock(&self.pending_frees).push((extent, lsn));
         }
         Ok(())
     }
@@ -263,7 +313,7 @@ impl Allocator {
         /// Another thread can hold it only by a stale reference, and not for long.
         const WAITS_MAX: u32 = 1000;
         for _ in 0..WAITS_MAX {
-            if self.try_discard(extent) {
+            if self.try_discard(extent, Lsn(0)) {
                 return;
             }
             self.io.wait(extent.head, Want::Exclusive);
@@ -276,7 +326,7 @@ impl Allocator {
     pub(crate) fn free_pending(&self) {
         // A thread that holds the lock does the same.
         if let Some(mut pending) = try_lock(&self.pending_frees) {
-            pending.retain(|extent| !self.try_discard(*extent));
+            pending.retain(|(extent, lsn)| !self.try_discard(*extent, *lsn));
         }
     }
 
@@ -285,23 +335,23 @@ impl Allocator {
         self.free_pending();
         let waiting = lock(&self.pending_frees).clone();
         self.storage().space.for_each(|extent| {
-            if !waiting.contains(&extent) {
+            if !waiting.iter().any(|(waiting, _)| *waiting == extent) {
                 visit(extent);
             }
         });
     }
 
     /// Frees an allocated extent unless a thread holds it.
-    fn try_discard(&self, extent: Extent) -> bool {
+    fn try_discard(&self, extent: Extent, lsn: Lsn) -> bool {
         let (table, storage) = (self.table(), self.storage());
         let Some(before) = table.try_latch(extent.head) else { return false };
         if before.is_evicted() {
-            if !storage.is_allocated(extent) || !storage.space.free(extent) {
+            if !storage.is_allocated(extent) || !storage.free(extent, lsn) {
                 table.counters.frees_refused.add(1);
             }
             table.unlatch_evicted(extent.head);
         } else {
-            self.free(extent, Lsn(0));
+            self.free_noted(extent, lsn);
         }
         true
     }

@@ -9,6 +9,7 @@ use crate::{
     error::{Fault, Interrupt, Miss, PoolError},
     guard::{AllocatedGuard, ExclusiveGuard, OptimisticGuard, SharedGuard},
     io::miss_queue::MissQueue,
+    maintenance::checkpoint,
     page::{optimistic_bytes::LINE_BYTES, optimistic_bytes::prefetch_line, state::Word},
     pager::{Allocation, AsynchronousReads, ChangeRecords, Followed, Navigation, Streams, copy_part},
     pool::Pool,
@@ -219,7 +220,7 @@ impl Allocation for Pool {
     }
 
     fn persist(&self, extents: &[Extent]) -> Result<(), PoolError> {
-        if self.records() { self.allocator().persist(extents) } else { Ok(()) }
+        checkpoint::persist(self.allocator(), extents)
     }
 
     fn is_extent(&self, extent: Extent) -> bool {

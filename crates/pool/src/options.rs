@@ -1,8 +1,8 @@
 //! How a pool is opened.
 
 use crate::change_log::ChangeLog;
-use std::sync::Arc;
-use vellum_vm::{IoEngine, ReleaseMethod};
+use std::{sync::Arc, time::Duration};
+use vellum_vm::{CreateMode, FileOptions, IoEngine, ReleaseMethod};
 
 /// The smallest pool, in bytes: enough for one thread that splits nodes all the way to the root.
 pub const POOL_BYTES_MIN: u64 = 64 << 10;
@@ -25,6 +25,7 @@ pub struct PoolOptions {
     pub(crate) background_eviction: bool,
     pub(crate) huge_pages: bool,
     pub(crate) log: Option<Arc<dyn ChangeLog>>,
+    pub(crate) checkpoint_pause: Duration,
 }
 
 impl Default for PoolOptions {
@@ -41,6 +42,7 @@ impl Default for PoolOptions {
             background_eviction: true,
             huge_pages: true,
             log: None,
+            checkpoint_pause: Duration::ZERO,
         }
     }
 }
@@ -121,9 +123,27 @@ impl PoolOptions {
         self
     }
 
+    /// How a pool's file is opened, if it is not opened by its path.
+    pub fn file_options(&self, create: CreateMode) -> FileOptions {
+        FileOptions {
+            engine: self.engine,
+            direct: self.direct,
+            read_only: self.read_only,
+            create,
+            ..FileOptions::default()
+        }
+    }
+
     /// The log of the changes of pages. Default: none.
     pub fn change_log(mut self, log: Arc<dyn ChangeLog>) -> Self {
         self.log = Some(log);
+        self
+    }
+
+    /// How long [`Pool::checkpoint_at`](crate::Pool::checkpoint_at) rests after each half mebibyte that it has written, so that
+    /// other threads have more of the device. Default: not at all.
+    pub fn checkpoint_pause(mut self, pause: Duration) -> Self {
+        self.checkpoint_pause = pause;
         self
     }
 }

@@ -4,11 +4,12 @@ use crate::{
     allocator::Allocator,
     change_log::ChangeLog,
     error::{Interrupt, PoolError},
+    file::logged::Logged,
     file::storage::Storage,
     file::superblock::{ROOTS, SUPERBLOCKS},
     guard::{AllocatedGuard, ExclusiveGuard, OptimisticGuard, SharedGuard},
     io::{fault::Faults, page_io::PageIo},
-    maintenance::{background::BackgroundThread, prefault},
+    maintenance::{background::BackgroundThread, checkpoint, prefault},
     options::PoolOptions,
     page::state::Want,
     page_table::PageTable,
@@ -22,8 +23,9 @@ use crate::{
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
-use vellum_base::{Extent, PAGE_SIZE, PageId, PageKind};
+use vellum_base::{Extent, Lsn, PAGE_SIZE, PageId, PageKind};
 use vellum_vm::{File, PageMemory};
 
 /// A file of pages, of which as many are in memory as the limit allows. See the [crate](crate).
@@ -37,6 +39,7 @@ pub struct Pool {
     allocator: Arc<Allocator>,
     path: PathBuf,
     damaged_superblock: Option<PageId>,
+    checkpoint_pause: Duration,
 }
 
 impl PoolFile {
@@ -123,7 +126,8 @@ impl Pool {
         // Without the thread everything works as well, only less smoothly.
         let start = || BackgroundThread::start(allocator.clone()).ok();
         let background = options.background_eviction.then(start).flatten();
-        Ok(Self { _background: background, allocator, path, damaged_superblock })
+        let checkpoint_pause = options.checkpoint_pause;
+        Ok(Self { _background: background, allocator, path, damaged_superblock, checkpoint_pause })
     }
 
     #[inline]
@@ -274,6 +278,9 @@ impl Pool {
     /// What the pool has done, and how it stands.
     pub fn statistics(&self) -> PoolStatistics {
         let (table, storage, counters) = (self.table(), self.allocator.storage(), &self.table().counters);
+        if let Some(logged) = storage.logged() {
+            logged.release_durable(&storage.space);
+        }
         PoolStatistics {
             hits: table.count_hits.then(|| counters.hits.get()),
             misses: counters.misses.get(),
@@ -286,6 +293,9 @@ impl Pool {
             restarts: counters.restarts.get(),
             frees_refused: counters.frees_refused.get(),
             releases_refused: counters.releases_refused.get(),
+            checkpoints: counters.checkpoints.get(),
+            checkpoint_pages_written: counters.checkpoint_pages_written.get(),
+            pages_quarantined: storage.logged().map_or(0, Logged::quarantined_pages),
             pages_resident: self.allocator.pages().budget.used() as u64,
             pages_limit: self.limit_pages() as u64,
             pages_huge: table.huge_runs.pages(),
@@ -299,6 +309,25 @@ impl Pool {
     /// The most pages that may be in memory.
     pub fn limit_pages(&self) -> usize {
         self.allocator.pages().budget.limit()
+    }
+
+    /// Brings all changes whose records lie before `redo` to storage and remembers that place of the log, while other threads
+    /// read and write. A recovery begins there from now on. Does nothing without a log, or if nothing was changed since the
+    /// file was closed. A second caller waits until the first is done.
+    ///
+    /// All records before `redo` have been filled and are durable, and what they are about is not latched any more. The
+    /// calling thread holds no guard.
+    ///
+    /// # Errors
+    /// If something cannot be written: what was remembered before is still right, and it may be tried again. After a failed
+    /// *sync*, or a panic of a thread while it changed a page, every further attempt fails.
+    pub fn checkpoint_at(&self, redo: Lsn) -> Result<(), PoolError> {
+        self.checkpointer().checkpoint_at(redo)
+    }
+
+    /// What a thread needs that takes checkpoints of this pool. It is dropped before the pool is closed.
+    pub fn checkpointer(&self) -> Checkpointer {
+        Checkpointer { allocator: self.allocator.clone(), pause: self.checkpoint_pause }
     }
 
     /// Writes everything, makes it durable and marks the file as cleanly closed. The pool remains usable; the next
@@ -321,6 +350,9 @@ impl Pool {
         // Also after an attempt that failed, so that the map which that left behind is freed.
         storage.mark_in_use()?;
         evictor.flush()?;
+        if let Some(logged) = storage.logged() {
+            return checkpoint::close(&self.allocator, logged);
+        }
         storage.close(self.allocator.allocate_space_map()?)
     }
 
@@ -331,5 +363,21 @@ impl Pool {
     /// As for `checkpoint`. The file will then say, when it is opened, that it was not closed cleanly.
     pub fn close(mut self) -> Result<(), PoolError> {
         self.checkpoint()
+    }
+}
+
+/// Takes checkpoints of a pool, on any thread.
+pub struct Checkpointer {
+    allocator: Arc<Allocator>,
+    pause: Duration,
+}
+
+impl Checkpointer {
+    /// As [`Pool::checkpoint_at`].
+    ///
+    /// # Errors
+    /// As for `Pool::checkpoint_at`.
+    pub fn checkpoint_at(&self, redo: Lsn) -> Result<(), PoolError> {
+        checkpoint::checkpoint_at(&self.allocator, redo, self.pause)
     }
 }

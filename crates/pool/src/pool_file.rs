@@ -13,7 +13,7 @@ use std::{
     sync::Arc,
 };
 use vellum_base::{Extent, Lsn, PAGE_SIZE, PageId};
-use vellum_vm::{CreateMode, DiskFile, File, FileOptions, PageMemory, PageMemoryOptions, physical_bytes};
+use vellum_vm::{CreateMode, DiskFile, File, PageMemory, PageMemoryOptions, physical_bytes};
 
 /// A pool's file before the pool: it is open and locked, and its superblocks and space map have been read.
 ///
@@ -216,14 +216,7 @@ fn check_creation(options: &PoolOptions) -> Result<(), PoolError> {
 }
 
 fn open_file(path: &Path, options: &PoolOptions, create: CreateMode) -> Result<DiskFile, PoolError> {
-    let file_options = FileOptions {
-        engine: options.engine,
-        direct: options.direct,
-        read_only: options.read_only,
-        create,
-        ..FileOptions::default()
-    };
-    Ok(DiskFile::open(path, &file_options)?)
+    Ok(DiskFile::open(path, &options.file_options(create))?)
 }
 
 /// Reserves the address space for a file that now has `file_bytes` bytes.

@@ -52,6 +52,8 @@ pub(crate) enum Bug {
     VersionStaysAtEviction,
     /// An upgrade takes the latch whatever the version.
     BlindUpgrade,
+    /// A page is clean when a copy of it was written, whatever the version.
+    BlindClean,
     /// The last shared holder clears the waiting bit and wakes no thread.
     SilentRelease,
     /// The waking thread does not take the bucket's lock.

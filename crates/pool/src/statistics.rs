@@ -17,6 +17,8 @@ pub(crate) struct Counters {
     pub(crate) restarts: Counter,
     pub(crate) frees_refused: Counter,
     pub(crate) releases_refused: Counter,
+    pub(crate) checkpoints: Counter,
+    pub(crate) checkpoint_pages_written: Counter,
 }
 
 /// One counter. Relaxed throughout: nothing is decided by it.
@@ -66,6 +68,13 @@ pub struct PoolStatistics {
     /// How often the system refused to take memory back, because the process had locked it (`mlockall`), say; the pool's
     /// memory was unlocked then.
     pub releases_refused: u64,
+    /// How often [`Pool::checkpoint_at`](crate::Pool::checkpoint_at) has come to its end.
+    pub checkpoints: u64,
+    /// Pages that it has written, those included that were written in an attempt that failed, or by
+    /// [`Allocation::persist`](crate::Allocation::persist).
+    pub checkpoint_pages_written: u64,
+    /// Pages that are freed and will be used again when the record that frees them is durable.
+    pub pages_quarantined: u64,
     /// Pages in memory now, or about to be: what counts against the limit.
     pub pages_resident: u64,
     /// The most pages that may be in memory.

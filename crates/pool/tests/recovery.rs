@@ -44,8 +44,7 @@ fn a_database_keeps_its_id_and_its_place_in_the_log() {
     assert_eq!((opened.database(), opened.redo(), opened.needs_recovery()), (id, Lsn(0), false));
     let log = log(&opened);
     let pool = opened.start(Some(log.clone())).unwrap();
-    let lsn = log.append(b"a change");
-    pool.exclusive(single).unwrap().set_lsn(lsn);
+    pool.exclusive(single).unwrap().set_lsn(log.append(b"a change"));
     pool.close().unwrap();
     let opened = open(&file);
     assert_eq!((opened.database(), opened.redo()), (id, log.end()));
@@ -64,8 +63,8 @@ fn what_was_not_closed_and_has_a_log_is_opened_by_a_recovery_alone() {
     let pool = opened.start(Some(log.clone())).unwrap();
     // Nothing has been changed yet.
     assert!(!open(&file).needs_recovery());
-    let lsn = log.append(b"a change");
     let mut guard = pool.exclusive(single).unwrap();
+    let lsn = log.append(b"a change");
     guard.payload_mut().fill(9);
     guard.set_lsn(lsn);
     drop(guard);

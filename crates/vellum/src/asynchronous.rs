@@ -23,6 +23,7 @@ use std::{
 use vellum_access::{Batch, Tree};
 use vellum_base::PageId;
 use vellum_pool::Pool;
+use vellum_txn::{Arrival, TxnError};
 
 /// An operation on a table that is under way, or will be when it is polled.
 ///
@@ -33,6 +34,8 @@ pub struct TableFuture<T> {
     table: Option<Table>,
     request: Option<(Vec<u8>, Task<Vec<u8>>)>,
     slot: Option<Arc<Slot>>,
+    /// The operation is done, and waits until it is durable.
+    arrival: Option<(Arrival, Owned)>,
     convert: fn(Owned) -> T,
 }
 
@@ -51,7 +54,14 @@ impl<T> TableFuture<T> {
             Task::Remove => Task::Remove,
         };
         match table.tree().try_now(&key, borrowed, |answer| Owned::from(answer)) {
-            Ok(Some(answer)) => return Poll::Ready(Ok(answer)),
+            Ok(Some(answer)) => {
+                let inner = table.handles().0;
+                let Some(arrival) = inner.durable.commit_later(inner.durability) else {
+                    return Poll::Ready(Ok(answer));
+                };
+                self.arrival = Some((arrival, answer));
+                return Poll::Pending;
+            }
             Ok(None) => {}
             // The driver reads what the pool has no room for.
             Err(error) => match Error::from(error) {
@@ -82,6 +92,13 @@ impl<T> Future for TableFuture<T> {
         let mut ready = Poll::Pending;
         if this.request.is_some() {
             ready = this.begin(context.waker());
+        }
+        if let Some((arrival, _)) = &mut this.arrival
+            && let Poll::Ready(arrived) = Pin::new(arrival).poll(context)
+            && let Some((_, answer)) = this.arrival.take()
+        {
+            let failed = |error| Error::Log(TxnError::Log(error));
+            ready = Poll::Ready(arrived.map(|()| answer).map_err(failed));
         }
         if let Some(slot) = &this.slot {
             let mut state = lock(&slot.state);
@@ -148,7 +165,7 @@ impl Table {
         convert: fn(Owned) -> T,
     ) -> TableFuture<T> {
         let request = Some((key.as_ref().to_vec(), task));
-        TableFuture { table: Some(self.clone()), request, slot: None, convert }
+        TableFuture { table: Some(self.clone()), request, arrival: None, slot: None, convert }
     }
 }
 
@@ -173,10 +190,10 @@ fn run_orders(mut orders: Vec<Order>, more: &dyn Fn() -> Vec<Order>) {
     let mut under_way: Vec<Option<UnderWay>> = Vec::new();
     let mut free: Vec<usize> = Vec::new();
     let mut done: Vec<(Owed, Result<Owned>)> = Vec::new();
-    let mut batch: Batch<'_, Pool, Vec<u8>, Vec<u8>> = Batch::new(&inner.pool, inner.read_depth);
+    let mut batch: Batch<'_, Pool, Vec<u8>, Vec<u8>> = Batch::new(inner.durable.pool(), inner.read_depth);
     loop {
         for Order { inner: _, open, key, task, slot } in orders.drain(..) {
-            let tree = Tree::open(&inner.pool, root_of(&open));
+            let tree = Tree::open(inner.durable.pool(), root_of(&open));
             let tag = free.pop().unwrap_or_else(|| {
                 under_way.push(None);
                 under_way.len() - 1
@@ -208,6 +225,9 @@ fn run_orders(mut orders: Vec<Order>, more: &dyn Fn() -> Vec<Order>) {
                 };
                 done.push((slot, result));
             }
+        }
+        if let Err(error) = inner.commit() {
+            done.iter_mut().for_each(|(_, result)| *result = Err(error.repeated()));
         }
         orders = more();
         if orders.is_empty() && batch.is_empty() {

@@ -117,26 +117,30 @@ impl Table {
         change: impl FnMut(usize, &mut [u8]),
     ) -> Vec<Result<bool>> {
         let mut changed = Vec::with_capacity(keys.len());
-        self.multi_modify_with(keys, change, |_, result| changed.push(result));
-        changed
+        let committed = self.multi_modify_with(keys, change, |_, result| changed.push(result));
+        all_unless(committed, changed)
     }
 
     /// As [`multi_modify`](Self::multi_modify), but tells `visit` of each key, in their order and with its place among
-    /// them, whether there was a value, instead of collecting that.
+    /// them, whether there was a value, instead of collecting that. What is shown is durable when this has returned.
+    ///
+    /// # Errors
+    /// If whether the changes are durable is unknown.
     pub fn multi_modify_with<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
         mut change: impl FnMut(usize, &mut [u8]),
         mut visit: impl FnMut(usize, Result<bool>),
-    ) {
+    ) -> Result<()> {
         let pool = self.pool();
         let change = |place, value: &mut [u8]| nested::changing(pool, || change(place, value));
         let visit = |place, result: Result<bool, AccessError>| visit(place, result.map_err(Into::into));
         self.tree().multi_modify(keys, self.read_depth(), change, visit);
+        self.handles().0.commit()
     }
 
     /// Runs many operations of any kind, and shows what came of each to `visit`, in the order in which they were
-    /// given and with their numbers.
+    /// given and with their numbers. What is shown is durable when this has returned.
     ///
     /// Each is atomic by itself, and those on the same key may happen in any order.
     ///
@@ -151,16 +155,17 @@ impl Table {
     ///     Ok(Answer::Value(value)) => assert_eq!((number, value), (0, Some(&b"green"[..]))),
     ///     Ok(other) => println!("{other:?}"),
     ///     Err(error) => eprintln!("{error}"),
-    /// });
+    /// })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn multi_run<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &self,
         tasks: impl IntoIterator<Item = (K, Task<V>)>,
         mut visit: impl FnMut(usize, Result<Answer<'_>>),
-    ) {
+    ) -> Result<()> {
         let mut batch: Batch<'_, Pool, K, V> = Batch::new(self.pool(), self.read_depth());
         batch.run(self.tree(), tasks, |number, answer| visit(number, answer.map_err(Into::into)));
+        self.handles().0.commit()
     }
 
     fn multi_write<K: AsRef<[u8]>, V: AsRef<[u8]>, T>(
@@ -169,13 +174,35 @@ impl Table {
         outcome: impl Fn(Written) -> T,
     ) -> Vec<Result<T>> {
         let mut outcomes = Vec::with_capacity(tasks.size_hint().0);
-        self.multi_run(tasks, |_, answer| {
+        let committed = self.multi_run(tasks, |_, answer| {
             outcomes.push(answer.map(|answer| match answer {
                 Answer::Written(written) => outcome(written),
                 // Only writes were asked for.
                 Answer::Value(_) | Answer::Removed(_) => outcome(Written::Refused),
             }));
         });
+        all_unless(committed, outcomes)
+    }
+}
+
+/// The outcomes of changes; if it is unknown whether they are durable, that is the outcome of each.
+fn all_unless<T>(committed: Result<()>, mut outcomes: Vec<Result<T>>) -> Vec<Result<T>> {
+    if let Err(error) = committed {
         outcomes
+            .iter_mut()
+            .filter(|outcome| outcome.is_ok())
+            .for_each(|outcome| *outcome = Err(error.repeated()));
+    }
+    outcomes
+}
+
+/// The answer of an operation, if what it has changed is durable.
+pub(crate) fn acknowledged<'a>(
+    answer: Result<Answer<'a>, AccessError>,
+    committed: &Result<()>,
+) -> Result<Answer<'a>> {
+    match (answer?, committed) {
+        (Answer::Written(_) | Answer::Removed(_), Err(error)) => Err(error.repeated()),
+        (answer, _) => Ok(answer),
     }
 }

@@ -1,6 +1,6 @@
 //! Loading a table from sorted input.
 
-use crate::{Result, nested};
+use crate::{Result, nested, shared::Inner};
 use std::io::Read;
 use vellum_access::BulkLoad;
 use vellum_pool::Pool;
@@ -39,7 +39,7 @@ impl BulkOptions {
 #[must_use = "nothing is loaded before `finish`"]
 pub struct BulkLoader<'t> {
     pub(crate) load: BulkLoad<'t, Pool>,
-    pub(crate) pool: &'t Pool,
+    pub(crate) inner: &'t Inner,
 }
 
 impl BulkLoader<'_> {
@@ -51,7 +51,7 @@ impl BulkLoader<'_> {
     /// disk is full or a page cannot be written, the load has failed: drop the loader.
     #[inline]
     pub fn push(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
-        nested::check(self.pool);
+        nested::check(self.inner.durable.pool());
         Ok(self.load.push(key.as_ref(), value.as_ref())?)
     }
 
@@ -60,7 +60,7 @@ impl BulkLoader<'_> {
     /// # Errors
     /// As for [`push`](Self::push), and if `source` fails or ends too early; then, too, the loader may be used on.
     pub fn push_from(&mut self, key: impl AsRef<[u8]>, length: u64, source: &mut dyn Read) -> Result<()> {
-        nested::check(self.pool);
+        nested::check(self.inner.durable.pool());
         Ok(self.load.push_from(key.as_ref(), length, source)?)
     }
 
@@ -76,7 +76,9 @@ impl BulkLoader<'_> {
     /// [`AlreadyExists`](crate::ErrorKind::AlreadyExists) if something has been stored in the table meanwhile;
     /// and if a page cannot be written. The table is then as it was.
     pub fn finish(self) -> Result<u64> {
-        nested::check(self.pool);
-        Ok(self.load.finish()?)
+        nested::check(self.inner.durable.pool());
+        let count = self.load.finish()?;
+        self.inner.commit()?;
+        Ok(count)
     }
 }

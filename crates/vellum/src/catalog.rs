@@ -5,7 +5,7 @@
 //! root slot.
 
 use crate::{Error, Result};
-use vellum_access::Tree;
+use vellum_access::{RecordGroup, Tree};
 use vellum_base::{Bytes, PageId};
 use vellum_pool::{Pool, PoolError};
 
@@ -22,6 +22,22 @@ pub(crate) fn create(pool: &Pool) -> Result<()> {
     Ok(pool.set_root_slot(CATALOG_SLOT, tree.root().0)?)
 }
 
+/// Makes sure that there is a catalog: its creation may have been interrupted after its first page was logged and before the
+/// root was kept. Nothing else is in the file then. Returns whether something had to be done.
+pub(crate) fn complete(pool: &Pool) -> Result<bool> {
+    if pool.root_slot(CATALOG_SLOT) != 0 {
+        return Ok(false);
+    }
+    let (mut extents, own) = (Vec::new(), pool.own_extents());
+    pool.for_each_extent(|extent| extents.push(extent));
+    extents.retain(|extent| !own.contains(extent));
+    match &extents[..] {
+        [root] => pool.set_root_slot(CATALOG_SLOT, root.head.0)?,
+        _ => create(pool)?,
+    }
+    Ok(true)
+}
+
 /// The catalog of a file.
 pub(crate) fn tree(pool: &Pool) -> Tree<'_, Pool> {
     Tree::open(pool, PageId(pool.root_slot(CATALOG_SLOT)))
@@ -36,18 +52,22 @@ pub(crate) fn find(pool: &Pool, name: &str) -> Result<Option<PageId>> {
     }
 }
 
-/// Records a table; returns whether the name was free.
-pub(crate) fn insert(pool: &Pool, name: &str, root: PageId) -> Result<bool> {
+/// Makes an empty table and its record, together; gives its root, or none if there is a table of that name.
+pub(crate) fn create_table(pool: &Pool, name: &str) -> Result<Option<PageId>> {
+    let mut group = RecordGroup::begin(pool);
+    let root = Tree::create_in(&mut group)?.root();
     let mut record = [0; RECORD_BYTES];
     let (kind, place) = record.split_at_mut(8);
     kind.copy_from_slice(&KIND_TREE.to_le_bytes());
     place.copy_from_slice(&root.0.to_le_bytes());
-    Ok(tree(pool).insert(name.as_bytes(), &record)?)
+    Ok(tree(pool).insert_last(group, name.as_bytes(), &record)?.then_some(root))
 }
 
-/// Forgets a table.
-pub(crate) fn remove(pool: &Pool, name: &str) -> Result<bool> {
-    Ok(tree(pool).remove(name.as_bytes())?)
+/// Removes the record of a table and frees its tree, together.
+pub(crate) fn drop_table(pool: &Pool, name: &str, root: PageId) -> Result<bool> {
+    let mut group = RecordGroup::begin(pool);
+    Tree::open(pool, root).destroy_in(&mut group)?;
+    Ok(tree(pool).remove_last(group, name.as_bytes())?)
 }
 
 /// All tables, in the order of their names' bytes.

@@ -1,20 +1,21 @@
 //! A database: a file with tables.
 
 use crate::{
-    Error, Options, Result, Table, VerifyReport,
+    Error, LogState, Options, Recovery, Result, Table, VerifyReport,
     catalog::{self, NAME_BYTES_MAX},
+    log_place::{self, LogPlace},
     shared::{Inner, OpenTable},
     verify::{self, Progress},
 };
 use std::{
     collections::HashMap,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, OnceLock, Weak},
 };
-use vellum_access::Tree;
 use vellum_base::PageId;
-use vellum_pool::{AppendHints, Pool, PoolStatistics};
-use vellum_vm::File;
+use vellum_pool::{AppendHints, PoolFile, PoolStatistics};
+use vellum_txn::DurablePool;
+use vellum_vm::{CreateMode, Directory, File};
 
 /// What the pool has done, and how it stands.
 pub type Statistics = PoolStatistics;
@@ -39,22 +40,27 @@ pub struct TableInformation {
 }
 
 impl Database {
-    /// Creates a database; the file must not exist.
+    /// Creates a database; the file must not exist. Its log is a directory beside it, whose name ends in `-log`, as long as
+    /// it is open.
     ///
     /// # Errors
     /// If it exists or cannot be written, or the system refuses memory.
     pub fn create(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let path = path.as_ref();
-        Self::initialise(Pool::create(path, &options.pool)?, options, Some(path))
+        let file = PoolFile::create(path, &options.pool)?;
+        Self::initialise(file, || LogPlace::beside(path), options, Some(path))
     }
 
-    /// Opens a database that was closed.
+    /// Opens a database. If it was not closed, what its log tells is done again first: everything is there that was
+    /// acknowledged as durable, and nothing in part. [`recovery`](Self::recovery) tells what was done.
     ///
     /// # Errors
-    /// If there is no such file, it is not a database of Vellum, is of a later version, damaged, truncated,
-    /// in use by another process, or was not closed cleanly; or the system refuses memory.
+    /// If there is no such file, it is not a database of Vellum, is of a later version, damaged, truncated or
+    /// in use by another process; if it was not closed and has no log, or its log is not there or damaged, or it is to be
+    /// opened for reading only; or the system refuses memory.
     pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
-        Ok(Self::with(Pool::open(path, &options.pool)?, options, false))
+        let path = path.as_ref();
+        Self::begin(PoolFile::open(path, &options.pool)?, || LogPlace::beside(path), options)
     }
 
     /// Opens a database, or creates it if there is no file, or one that holds nothing because its creation was
@@ -65,44 +71,103 @@ impl Database {
     /// As for [`open`](Self::open) and [`create`](Self::create).
     pub fn open_or_create(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let path = path.as_ref();
-        match Pool::open_or_create(path, &options.pool)? {
-            (pool, true) => Self::initialise(pool, options, Some(path)),
-            (pool, false) => Ok(Self::with(pool, options, false)),
+        match PoolFile::open_or_create(path, &options.pool)? {
+            (file, true) => Self::initialise(file, || LogPlace::beside(path), options, Some(path)),
+            (file, false) => Self::begin(file, || LogPlace::beside(path), options),
         }
     }
 
-    /// As [`create`](Self::create), on any file that is empty: a simulated one, for tests.
+    /// As [`create`](Self::create), in a directory that may be a simulated one, for tests. The file and the log lie
+    /// beside each other.
+    ///
+    /// # Errors
+    /// As for `create`.
+    pub fn create_in(directory: Arc<dyn Directory>, name: &str, options: &Options) -> Result<Self> {
+        let file = options.open_in(&*directory, name, CreateMode::CreateNew)?;
+        Self::initialise(
+            PoolFile::create_on(file, &options.pool)?,
+            || LogPlace::given(directory),
+            options,
+            None,
+        )
+    }
+
+    /// As [`open`](Self::open), in a directory that may be a simulated one.
+    ///
+    /// # Errors
+    /// As for `open`.
+    pub fn open_in(directory: Arc<dyn Directory>, name: &str, options: &Options) -> Result<Self> {
+        let file = options.open_in(&*directory, name, CreateMode::OpenExisting)?;
+        Self::begin(PoolFile::open_on(file, &options.pool)?, || LogPlace::given(directory), options)
+    }
+
+    /// As [`create`](Self::create), on any file that is empty, and without a log.
     ///
     /// # Errors
     /// As for `create`.
     pub fn create_on(file: Arc<dyn File>, options: &Options) -> Result<Self> {
-        Self::initialise(Pool::create_on(file, &options.pool)?, options, None)
+        let options = options.clone().log(false);
+        Self::initialise(PoolFile::create_on(file, &options.pool)?, LogPlace::none, &options, None)
     }
 
-    /// As [`open`](Self::open), on any file.
+    /// As [`open`](Self::open), on any file that was closed, and without a log.
     ///
     /// # Errors
     /// As for `open`.
     pub fn open_on(file: Arc<dyn File>, options: &Options) -> Result<Self> {
-        Ok(Self::with(Pool::open_on(file, &options.pool)?, options, false))
+        let options = options.clone().log(false);
+        Self::begin(PoolFile::open_on(file, &options.pool)?, LogPlace::none, &options)
     }
 
-    fn initialise(pool: Pool, options: &Options, path: Option<&Path>) -> Result<Self> {
-        if let Err(error) = catalog::create(&pool) {
-            // It was created a moment ago, holds nothing yet, and is still locked.
-            let _ = path.map(std::fs::remove_file);
-            return Err(error);
+    /// A database of a file that holds nothing yet.
+    fn initialise(
+        file: PoolFile,
+        place: impl FnOnce() -> Result<LogPlace>,
+        options: &Options,
+        path: Option<&Path>,
+    ) -> Result<Self> {
+        let begun = Self::start(file, place, options).and_then(|(durable, place)| {
+            catalog::create(durable.pool())?;
+            durable.checkpoint()?;
+            Ok(Self::with(durable, place, options, true))
+        });
+        // It was created a moment ago, holds nothing yet, and is still locked.
+        begun.inspect_err(|_| drop(path.map(std::fs::remove_file)))
+    }
+
+    /// A database of a file that holds one, or whose creation was interrupted after its log had begun.
+    fn begin(file: PoolFile, place: impl FnOnce() -> Result<LogPlace>, options: &Options) -> Result<Self> {
+        let (durable, place) = Self::start(file, place, options)?;
+        if durable.recovery().is_some() && catalog::complete(durable.pool())? {
+            durable.checkpoint()?;
         }
-        Ok(Self::with(pool, options, true))
+        Ok(Self::with(durable, place, options, false))
     }
 
-    fn with(pool: Pool, options: &Options, created: bool) -> Self {
-        let read_depth = options.read_depth;
+    fn start(
+        file: PoolFile,
+        place: impl FnOnce() -> Result<LogPlace>,
+        options: &Options,
+    ) -> Result<(DurablePool, LogPlace)> {
+        if !options.log || file.is_read_only() {
+            return Ok((DurablePool::without_log(file.start(None)?), LogPlace::default()));
+        }
+        let place = place()?;
+        let durable = match &place.directory {
+            Some(directory) => DurablePool::open(file, directory.clone(), &options.log_settings)?,
+            None => DurablePool::without_log(file.start(None)?),
+        };
+        Ok((durable, place))
+    }
+
+    fn with(durable: DurablePool, log_place: LogPlace, options: &Options, created: bool) -> Self {
         Self {
             inner: Arc::new(Inner {
                 driver: OnceLock::new(),
-                pool,
-                read_depth,
+                durable,
+                durability: options.durability,
+                log_place,
+                read_depth: options.read_depth,
                 created,
                 open: Mutex::new(HashMap::new()),
             }),
@@ -122,14 +187,10 @@ impl Database {
         if catalog::find(pool, name)?.is_some() {
             return Err(Error::TableExists { name: name.to_owned() });
         }
-        let tree = Tree::create(pool)?;
-        let inserted = catalog::insert(pool, name, tree.root());
-        if !matches!(inserted, Ok(true)) {
-            tree.destroy()?;
-            inserted?;
-            return Err(Error::TableExists { name: name.to_owned() });
-        }
-        Ok(self.handle(&mut open, name, tree.root()))
+        let root = catalog::create_table(pool, name)?;
+        let root = root.ok_or_else(|| Error::TableExists { name: name.to_owned() })?;
+        self.inner.commit()?;
+        Ok(self.handle(&mut open, name, root))
     }
 
     /// Opens a table.
@@ -161,8 +222,7 @@ impl Database {
     /// Drops a table with all its contents. It must have no handles.
     ///
     /// # Errors
-    /// [`Error::NoSuchTable`], [`Error::TableInUse`], or if a page cannot be read: the table is gone then,
-    /// but some of its space is not freed, as [`verify`](Self::verify) will say.
+    /// [`Error::NoSuchTable`], [`Error::TableInUse`], or if a page cannot be read: nothing has happened then.
     pub fn drop_table(&self, name: &str) -> Result<()> {
         let mut open = self.inner.lock();
         let pool = self.inner.pool();
@@ -172,8 +232,8 @@ impl Database {
             return Err(Error::TableInUse { name: name.to_owned() });
         }
         open.remove(name);
-        catalog::remove(pool, name)?;
-        Ok(Tree::open(pool, root).destroy()?)
+        catalog::drop_table(pool, name, root)?;
+        self.inner.commit()
     }
 
     /// All tables, in the order of their names' bytes.
@@ -187,7 +247,7 @@ impl Database {
 
     /// What the pool has done since the database was opened, and how it stands.
     pub fn statistics(&self) -> Statistics {
-        self.inner.pool.statistics()
+        self.inner.durable.pool().statistics()
     }
 
     /// Whether this handle, or the one that it was cloned from, created the file.
@@ -195,9 +255,15 @@ impl Database {
         self.inner.created
     }
 
+    /// The directory of the log of the database at a path. It is there only while the database is open, and after a crash;
+    /// then it is needed to open the database, and goes with it wherever that is moved or copied.
+    pub fn log_path(path: impl AsRef<Path>) -> PathBuf {
+        log_place::path_of(path.as_ref())
+    }
+
     /// The file's path; empty for a file that has none.
     pub fn path(&self) -> &Path {
-        self.inner.pool.path()
+        self.inner.durable.pool().path()
     }
 
     /// Walks every structure, reads every page, checks every checksum and every invariant, and finds pages
@@ -211,26 +277,59 @@ impl Database {
         verify::verify(self.inner.pool(), progress)
     }
 
-    /// Writes everything and makes it durable, as [`close`](Self::close) does, and goes on. It needs to be
-    /// the only handle.
+    /// Brings the file up to date, while other threads go on: a crash then makes the next opening redo only what comes after.
+    /// It is done in the background as well, see [`Options::checkpoint_log_bytes`].
     ///
     /// # Errors
-    /// [`Error::StillInUse`] if there are other handles. If something cannot be written, it is still in
-    /// memory, and this may be tried again; after a failed sync every further attempt fails.
-    pub fn checkpoint(&mut self) -> Result<()> {
-        let handles = Arc::strong_count(&self.inner) - 1;
-        let inner = Arc::get_mut(&mut self.inner).ok_or(Error::StillInUse { handles })?;
-        Ok(inner.pool.checkpoint()?)
+    /// [`Error::WithoutLog`] if the database has no log. If something cannot be written the checkpoint before this one
+    /// counts, and it may be tried again; after a failed sync every further attempt fails.
+    pub fn checkpoint(&self) -> Result<()> {
+        if self.inner.durable.log_state().is_none() {
+            return Err(Error::WithoutLog);
+        }
+        Ok(self.inner.durable.checkpoint()?)
     }
 
-    /// Closes the database: everything is written and durable when this returns. Call
-    /// [`checkpoint`](Self::checkpoint) first to be able to try again if it fails.
+    /// Returns once all that was done until now, by any thread, is durable, whatever [`Options::durability`] says.
     ///
     /// # Errors
-    /// As for [`checkpoint`](Self::checkpoint). With other handles left, the database is closed when the last
-    /// of them is dropped.
+    /// [`Error::WithoutLog`] if the database has no log. If the log cannot be written, whether the last changes are durable
+    /// is unknown, and nothing more is accepted: opening the database anew finds out.
+    pub fn sync(&self) -> Result<()> {
+        if self.inner.durable.log_state().is_none() {
+            return Err(Error::WithoutLog);
+        }
+        Ok(self.inner.durable.sync()?)
+    }
+
+    /// How the log stands; none if the database has no log.
+    pub fn log_state(&self) -> Option<LogState> {
+        self.inner.durable.log_state()
+    }
+
+    /// What was done again when the database was opened, if it had not been closed.
+    pub fn recovery(&self) -> Option<Recovery> {
+        self.inner.durable.recovery()
+    }
+
+    /// Closes the database: everything is written and durable when this returns, the log is removed, and the next opening
+    /// has nothing to recover. It needs to be the only handle.
+    ///
+    /// # Errors
+    /// [`Error::StillInUse`] if there are other handles: the database is closed when the last of them is dropped. If
+    /// something cannot be written a database with a log is as after a crash: the next opening recovers it.
     pub fn close(mut self) -> Result<()> {
-        self.checkpoint()
+        self.close_in_place()
+    }
+
+    /// As [`close`](Self::close), but a database that has no log stays open if that fails, and after it has succeeded. With a
+    /// log nothing more can be changed afterwards.
+    ///
+    /// # Errors
+    /// As for `close`. Without a log it may be tried again; after a failed sync every further attempt fails.
+    pub fn close_in_place(&mut self) -> Result<()> {
+        let handles = Arc::strong_count(&self.inner) - 1;
+        Arc::get_mut(&mut self.inner).ok_or(Error::StillInUse { handles })?.close()
     }
 
     fn handle(

@@ -1,7 +1,9 @@
 //! The one error of the published interface.
 
+use std::{io, path::PathBuf};
 use vellum_access::AccessError;
 use vellum_pool::PoolError;
+use vellum_txn::{LogError, TxnError};
 use vellum_vm::VmError;
 
 /// What went wrong. The message says what was being done, on what, and what to do about it;
@@ -29,6 +31,20 @@ pub enum Error {
         /// The pool's size.
         pool_bytes: u64,
     },
+    /// The log, or what joins it to the pool, failed.
+    #[error(transparent)]
+    Log(TxnError),
+    /// The directory of the log cannot be made or opened.
+    #[error("cannot make the directory {} for the log: {source}; this process must be allowed to make it", path.display())]
+    LogDirectory {
+        /// Where it is, or should be.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The database has no log.
+    #[error("the database was opened without a log: nothing of it is durable before it is closed")]
+    WithoutLog,
     /// There is no table of that name.
     #[error("there is no table {name:?}; `tables` lists those that there are")]
     NoSuchTable {
@@ -89,6 +105,8 @@ pub enum ErrorKind {
     ReadOnly,
     /// A device or the system failed, or permission was denied.
     Io,
+    /// The log could not be written: whether the last changes are durable shows when the database is opened anew.
+    OutcomeUnknown,
 }
 
 impl From<AccessError> for Error {
@@ -100,7 +118,25 @@ impl From<AccessError> for Error {
     }
 }
 
+impl From<TxnError> for Error {
+    fn from(error: TxnError) -> Self {
+        match error {
+            TxnError::Pool(error) => Self::Pool(error),
+            other => Self::Log(other),
+        }
+    }
+}
+
 impl Error {
+    /// The same error of the log once more, for another operation that it is about.
+    pub(crate) fn repeated(&self) -> Self {
+        let source = match self {
+            Self::Log(TxnError::Log(LogError::OutcomeUnknown { source })) => source.clone(),
+            other => std::sync::Arc::new(std::io::Error::other(other.to_string())),
+        };
+        Self::Log(LogError::OutcomeUnknown { source }.into())
+    }
+
     /// Whether the pool had no room for something.
     pub(crate) fn is_about_room(&self) -> bool {
         matches!(self, Self::Pool(PoolError::LargerThanPool { .. } | PoolError::PoolExhausted { .. }))
@@ -110,6 +146,9 @@ impl Error {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Pool(error) => pool_kind(error),
+            Self::Log(error) => log_kind(error),
+            Self::WithoutLog => ErrorKind::InvalidInput,
+            Self::LogDirectory { .. } => ErrorKind::Io,
             Self::Access(AccessError::ValueChanged) => ErrorKind::Busy,
             Self::Access(AccessError::Source(_) | AccessError::LoadFailed) => ErrorKind::Io,
             Self::Access(AccessError::NotEmpty) => ErrorKind::AlreadyExists,
@@ -119,6 +158,21 @@ impl Error {
             Self::TableExists { .. } => ErrorKind::AlreadyExists,
             Self::TableInUse { .. } | Self::StillInUse { .. } => ErrorKind::Busy,
         }
+    }
+}
+
+fn log_kind(error: &TxnError) -> ErrorKind {
+    match error {
+        TxnError::Pool(error) => pool_kind(error),
+        TxnError::Log(LogError::NoRoom { .. }) => ErrorKind::OutOfSpace,
+        TxnError::Log(LogError::OutcomeUnknown { .. }) => ErrorKind::OutcomeUnknown,
+        TxnError::Log(LogError::Hole { .. } | LogError::Missing { .. }) | TxnError::Record { .. } => {
+            ErrorKind::Corruption
+        }
+        TxnError::Log(LogError::Version { .. } | LogError::Foreign { .. }) => ErrorKind::Incompatible,
+        TxnError::Log(LogError::Option { .. } | LogError::RecordTooLong { .. }) => ErrorKind::InvalidInput,
+        TxnError::Log(LogError::Open(error)) => vm_kind(error),
+        _ => ErrorKind::Io,
     }
 }
 

@@ -48,6 +48,7 @@ mod cursor;
 mod database;
 mod driver;
 mod error;
+mod log_place;
 mod nested;
 mod options;
 pub mod pool;
@@ -71,7 +72,10 @@ pub use value::{Value, ValueReader};
 pub use vellum_access::{
     AccessError, Answer, MAX_VALUE_BYTES, Task, TreeShape, Written, node::MAX_KEY_BYTES,
 };
-pub use vellum_vm::{FileDescription, IoEngine, ReleaseMethod, resident_bytes, resident_bytes_peak};
+pub use vellum_txn::{Durability, LogState, Recovery, TxnError};
+pub use vellum_vm::{
+    Directory, DiskDirectory, FileDescription, IoEngine, ReleaseMethod, resident_bytes, resident_bytes_peak,
+};
 pub use verify::{Problem, Progress, VerifyReport};
 
 /// A specialised result.

@@ -1,7 +1,10 @@
 //! How a database is opened.
 
-use vellum_pool::PoolOptions;
-use vellum_vm::{IoEngine, ReleaseMethod};
+use crate::Result;
+use std::{sync::Arc, time::Duration};
+use vellum_pool::{PoolError, PoolOptions};
+use vellum_txn::{Durability, LogSettings};
+use vellum_vm::{CreateMode, Directory, File, IoEngine, ReleaseMethod};
 
 /// The name under which the pool knows the files of this crate.
 const APPLICATION: &str = "vellum database";
@@ -15,11 +18,20 @@ const APPLICATION: &str = "vellum database";
 pub struct Options {
     pub(crate) pool: PoolOptions,
     pub(crate) read_depth: usize,
+    pub(crate) log: bool,
+    pub(crate) log_settings: LogSettings,
+    pub(crate) durability: Durability,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { pool: PoolOptions::default().application(APPLICATION), read_depth: 256 }
+        Self {
+            pool: PoolOptions::default().application(APPLICATION),
+            read_depth: 256,
+            log: true,
+            log_settings: LogSettings::default(),
+            durability: Durability::Synced,
+        }
     }
 }
 
@@ -101,5 +113,71 @@ impl Options {
     pub fn background_eviction(mut self, background: bool) -> Self {
         self.pool = self.pool.background_eviction(background);
         self
+    }
+
+    /// Whether changes are logged. Default true. Without a log a database is consistent on storage only when it has been
+    /// closed: after a crash, or when its process is killed, **all of it is lost**. That is for building a database that can
+    /// be built again, and for measuring. A database may be opened with a log at one time and without at another, if it was
+    /// closed in between.
+    #[must_use]
+    pub fn log(mut self, log: bool) -> Self {
+        self.log = log;
+        self
+    }
+
+    /// When a change counts as done: when it returns. Default [`Durability::Synced`].
+    #[must_use]
+    pub fn durability(mut self, durability: Durability) -> Self {
+        self.durability = durability;
+        self
+    }
+
+    /// The size of the log's files, in bytes: a multiple of 4096, at least 8192. Default 16 MiB. A log that is there keeps the
+    /// size that it has.
+    #[must_use]
+    pub fn log_segment_bytes(mut self, bytes: u64) -> Self {
+        self.log_settings.segment_bytes = bytes;
+        self
+    }
+
+    /// The size of the log's buffer in memory, in bytes: a power of two, at least 4 MiB. Default 16 MiB.
+    #[must_use]
+    pub fn log_buffer_bytes(mut self, bytes: u64) -> Self {
+        self.log_settings.buffer_bytes = bytes;
+        self
+    }
+
+    /// How much log there may be, in bytes, before a checkpoint is taken in the background: about so much is read when the
+    /// database is opened after a crash. Default 256 MiB; `u64::MAX` takes none.
+    #[must_use]
+    pub fn checkpoint_log_bytes(mut self, bytes: u64) -> Self {
+        self.log_settings.checkpoint_bytes = bytes;
+        self
+    }
+
+    /// How old the last checkpoint may become while the database is changed. Default 60 seconds.
+    #[must_use]
+    pub fn checkpoint_interval(mut self, interval: Duration) -> Self {
+        self.log_settings.checkpoint_interval = interval;
+        self
+    }
+
+    /// Whether a thread takes checkpoints. Default true; without it the log grows until
+    /// [`Database::checkpoint`](crate::Database::checkpoint).
+    #[must_use]
+    pub fn background_checkpoints(mut self, background: bool) -> Self {
+        self.log_settings.background_checkpoints = background;
+        self
+    }
+
+    /// Opens the file of a database in a directory.
+    pub(crate) fn open_in(
+        &self,
+        directory: &dyn Directory,
+        name: &str,
+        create: CreateMode,
+    ) -> Result<Arc<dyn File>> {
+        let options = self.pool.file_options(create);
+        Ok(directory.open(name, &options).map_err(PoolError::from)?)
     }
 }

@@ -3,6 +3,7 @@
 use crate::{
     Answer, Result, Task, Written,
     driver::{Driver, lock},
+    log_place::LogPlace,
     nested,
 };
 use std::{
@@ -13,12 +14,16 @@ use std::{
 };
 use vellum_base::PageId;
 use vellum_pool::{AppendHints, Pool, PoolError};
+use vellum_txn::{Durability, DurablePool};
 
 /// What all handles share.
 pub(crate) struct Inner {
     /// The thread of asynchronous calls, once there was one that had to wait. Ends before the pool goes.
     pub(crate) driver: OnceLock<Option<Driver<Order>>>,
-    pub(crate) pool: Pool,
+    pub(crate) durable: DurablePool,
+    /// When a change counts as done.
+    pub(crate) durability: Durability,
+    pub(crate) log_place: LogPlace,
     /// How many reads of one batch may be under way at once.
     pub(crate) read_depth: usize,
     /// Whether opening it created it.
@@ -41,8 +46,21 @@ impl Inner {
     #[inline]
     #[track_caller]
     pub(crate) fn pool(&self) -> &Pool {
-        nested::check(&self.pool);
-        &self.pool
+        nested::check(self.durable.pool());
+        self.durable.pool()
+    }
+
+    /// Returns once what this thread has changed is as durable as it should be.
+    #[inline]
+    pub(crate) fn commit(&self) -> Result<()> {
+        Ok(self.durable.commit(self.durability)?)
+    }
+
+    /// Writes everything, and marks the file as closed.
+    pub(crate) fn close(&mut self) -> Result<()> {
+        self.durable.close()?;
+        self.log_place.remove();
+        Ok(())
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, HashMap<String, Weak<OpenTable>>> {
@@ -55,7 +73,7 @@ impl Drop for Inner {
         // After a panic something may be half done: then it is better that opening says so.
         if !std::thread::panicking() {
             // An error has nowhere to go; opening will say that the file was not closed cleanly.
-            let _ = self.pool.checkpoint();
+            let _ = self.close();
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Operations for an event loop of one's own: submit, poll, reap.
 
-use crate::{Answer, Result, Table, Task, nested};
+use crate::{Answer, Result, Table, Task, batch::acknowledged, nested};
 use vellum_access::Batch;
+use vellum_base::Lsn;
 use vellum_pool::Pool;
 
 /// Operations on a table that are under way while their owner does something else. Made by
@@ -28,12 +29,14 @@ use vellum_pool::Pool;
 pub struct Submissions<'t> {
     table: &'t Table,
     batch: Batch<'t, Pool, Vec<u8>, Vec<u8>>,
+    /// The record of the last change.
+    last_change: Option<Lsn>,
 }
 
 impl Table {
     /// Operations on this table for an event loop of one's own.
     pub fn submissions(&self) -> Submissions<'_> {
-        Submissions { table: self, batch: Batch::new(self.pool(), self.read_depth()) }
+        Submissions { table: self, batch: Batch::new(self.pool(), self.read_depth()), last_change: None }
     }
 }
 
@@ -62,22 +65,35 @@ impl Submissions<'_> {
     /// write has to split a leaf or store a large value.
     pub fn poll(&mut self) {
         nested::check(self.table.pool());
-        self.batch.advance(false);
+        self.advance(false);
     }
 
     /// As [`poll`](Self::poll), but if nothing can take a step, it waits until something can.
     pub fn wait(&mut self) {
         nested::check(self.table.pool());
-        self.batch.advance(true);
+        self.advance(true);
     }
 
     /// Shows the tag, the key and the answer of each operation that is done to `visit`, and returns how many there
-    /// were.
+    /// were. Waits until what they have changed is as durable as [`Options::durability`](crate::Options::durability) says.
     pub fn reap(&mut self, mut visit: impl FnMut(u64, &[u8], Result<Answer<'_>>)) -> usize {
         let mut count = 0;
-        while self.batch.take(|tag, key, answer| visit(tag, key, answer.map_err(Into::into))).is_some() {
+        let committed = self.commit();
+        while self.batch.take(|tag, key, answer| visit(tag, key, acknowledged(answer, &committed))).is_some()
+        {
             count += 1;
         }
         count
+    }
+
+    fn advance(&mut self, wait: bool) {
+        self.batch.advance(wait);
+        self.last_change = self.table.handles().0.durable.take_last_change().or(self.last_change);
+    }
+
+    /// Waits until all that has been done is as durable as it should be.
+    fn commit(&mut self) -> Result<()> {
+        let inner = self.table.handles().0;
+        self.last_change.take().map_or(Ok(()), |lsn| Ok(inner.durable.wait(lsn, inner.durability)?))
     }
 }

@@ -62,6 +62,18 @@ impl Table {
     }
 
     /// What keeps the database open, and the table from being dropped.
+    /// Changes the tree, and returns once that is as durable as it should be.
+    #[inline(always)]
+    #[track_caller]
+    fn change<T>(
+        &self,
+        change: impl FnOnce(Tree<'_, Pool>) -> std::result::Result<T, AccessError>,
+    ) -> Result<T> {
+        let done = change(self.tree())?;
+        self.inner.commit()?;
+        Ok(done)
+    }
+
     pub(crate) fn handles(&self) -> (&Arc<Inner>, &Arc<OpenTable>) {
         (&self.inner, &self.open)
     }
@@ -177,7 +189,7 @@ impl Table {
             Ok(Some(bytes)) => Error::LargerThanPool {
                 key: key.to_vec(),
                 bytes,
-                pool_bytes: self.inner.pool.limit_pages() as u64 * PAGE_SIZE as u64,
+                pool_bytes: self.inner.durable.pool().limit_pages() as u64 * PAGE_SIZE as u64,
             },
             _ => error,
         }
@@ -224,7 +236,7 @@ impl Table {
     /// If the key or the value is too long, the disk is full, or a page cannot be read or written. The table
     /// is then as it was.
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Put> {
-        Ok(self.tree().upsert(key.as_ref(), value.as_ref())?.into())
+        Ok(self.change(|tree| tree.upsert(key.as_ref(), value.as_ref()))?.into())
     }
 
     /// Stores the next `length` bytes of `source` under `key`, without holding them in memory at once.
@@ -232,7 +244,7 @@ impl Table {
     /// # Errors
     /// As for [`put`](Self::put), and if `source` fails or ends too early.
     pub fn put_from(&self, key: impl AsRef<[u8]>, length: u64, source: &mut dyn Read) -> Result<Put> {
-        Ok(self.tree().upsert_from(key.as_ref(), length, source)?.into())
+        Ok(self.change(|tree| tree.upsert_from(key.as_ref(), length, source))?.into())
     }
 
     /// Stores `value` under `key` if the key is new; returns whether it was.
@@ -240,7 +252,7 @@ impl Table {
     /// # Errors
     /// As for [`put`](Self::put).
     pub fn insert(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<bool> {
-        Ok(self.tree().insert(key.as_ref(), value.as_ref())?)
+        self.change(|tree| tree.insert(key.as_ref(), value.as_ref()))
     }
 
     /// Replaces the value of `key` if it has one; returns whether it did.
@@ -248,7 +260,7 @@ impl Table {
     /// # Errors
     /// As for [`put`](Self::put).
     pub fn update(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<bool> {
-        Ok(self.tree().update(key.as_ref(), value.as_ref())?)
+        self.change(|tree| tree.update(key.as_ref(), value.as_ref()))
     }
 
     /// Lets `change` change the bytes of the value of `key`, whose length stays the same, and returns what it
@@ -286,7 +298,7 @@ impl Table {
         mut change: impl FnMut(&mut [u8]) -> T,
     ) -> Result<Option<T>> {
         let pool = self.pool();
-        Ok(self.tree().modify(key.as_ref(), |value| nested::changing(pool, || change(value)))?)
+        self.change(|tree| tree.modify(key.as_ref(), |value| nested::changing(pool, || change(value))))
     }
 
     /// Removes `key` and its value; returns whether it was there.
@@ -294,7 +306,7 @@ impl Table {
     /// # Errors
     /// If a page cannot be read or written.
     pub fn remove(&self, key: impl AsRef<[u8]>) -> Result<bool> {
-        Ok(self.tree().remove(key.as_ref())?)
+        self.change(|tree| tree.remove(key.as_ref()))
     }
 
     /// Begins to load entries in the order of their keys into this table, which must be empty. Much faster than
@@ -325,7 +337,7 @@ impl Table {
     /// # Errors
     /// As for [`bulk_loader`](Self::bulk_loader).
     pub fn bulk_loader_with(&self, options: &BulkOptions) -> Result<BulkLoader<'_>> {
-        Ok(BulkLoader { load: self.tree().bulk_load(options.fill_percent)?, pool: self.pool() })
+        Ok(BulkLoader { load: self.tree().bulk_load(options.fill_percent)?, inner: &self.inner })
     }
 
     /// Loads entries in the order of their keys into this table, which must be empty, and returns how many there

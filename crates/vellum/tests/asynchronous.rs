@@ -162,7 +162,7 @@ fn futures_that_are_dropped_harm_nobody() {
     drop(table);
     // The driver may still be at work on futures that were dropped.
     let mut database = database;
-    while let Err(error) = database.checkpoint() {
+    while let Err(error) = database.close_in_place() {
         assert!(matches!(error, Error::StillInUse { .. }), "{error}");
         thread::sleep(Duration::from_millis(1));
     }

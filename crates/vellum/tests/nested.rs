@@ -127,6 +127,6 @@ fn the_database_may_be_used_between_the_changes_of_many() {
         assert!(changed.unwrap());
         seen += place.table.get("a").unwrap().unwrap()[0];
     };
-    place.table.multi_modify_with(&["a", "b"], |_, value| value[0] = 1, visit);
+    place.table.multi_modify_with(&["a", "b"], |_, value| value[0] = 1, visit).unwrap();
     assert_eq!(seen, 2);
 }

@@ -72,7 +72,11 @@ pub enum LogError {
     },
 
     /// A part of the log that is needed is not there any more.
-    #[error("the log begins at {oldest}, but is needed from {from} on: segments are missing. Restore them")]
+    #[error(
+        "the log is needed from {from} on, and {}: the database was not closed, and its log belongs to it. Put the files of \
+         the log where they were, or restore the database from a backup",
+        if oldest.0 == 0 { "is not there".to_owned() } else { format!("begins at {oldest}") }
+    )]
     Missing {
         /// From where it is needed.
         from: Lsn,
@@ -90,7 +94,10 @@ pub enum LogError {
     },
 
     /// The segments belong to another database, or were made with another size.
-    #[error("{segment} is not part of this database's log: do not mix the files of several databases")]
+    #[error(
+        "{segment}, where the log should be, is not part of this database's log but of another one's: move it to its database, \
+         or remove it if there is none any more"
+    )]
     Foreign {
         /// The name of the segment.
         segment: String,

@@ -407,8 +407,8 @@ impl Log {
         }
     }
 
-    /// Takes nothing any more.
-    fn fail(&self, error: io::Error) {
+    /// Takes nothing any more: `error` is why.
+    pub fn fail(&self, error: io::Error) {
         let mut turn = lock(&self.turn);
         turn.failure.get_or_insert_with(|| Arc::new(error));
         drop(turn);

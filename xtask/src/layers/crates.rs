@@ -1,6 +1,6 @@
 //! Each crate uses only layers to its left.
 //!
-//! `base -> vm -> pool -> access -> vellum -> cli, lab`, with `wal` and `pmem` beside `pool`; the crates of the last column do not use each other,
+//! `base -> vm -> pool -> access -> txn -> vellum -> cli, lab`, with `wal` and `pmem` beside `pool`; the crates of the last column do not use each other,
 //! no crate uses `xtask`, and `kernel/`, which is C, stands apart: no crate lies in it or depends on it.
 
 use crate::metadata::Package;
@@ -12,6 +12,7 @@ const LAYERS: &[&[&str]] = &[
     &["vellum-vm"],
     &["vellum-pool", "vellum-wal", "vellum-pmem"],
     &["vellum-access"],
+    &["vellum-txn"],
     &["vellum"],
     &["vellum-cli", "vellum-lab"],
 ];

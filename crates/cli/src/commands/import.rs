@@ -127,8 +127,9 @@ fn import(
 ) -> Result<(Tally, Result)> {
     let path = &arguments.store.database;
     let file = std::fs::metadata(path).map_err(|error| Failure::file("look at", path, &error))?;
-    let tree =
-        Tree { root: &arguments.directory, one_file_system: arguments.one_file_system, except: vec![file] };
+    let log = std::fs::metadata(Database::log_path(path)).ok();
+    let except = [file].into_iter().chain(log).collect();
+    let tree = Tree { root: &arguments.directory, one_file_system: arguments.one_file_system, except };
     let progress = Progress::bytes(general.quiet, "importing", Some(0));
     if progress.is_visible() {
         progress.set(0, total_bytes(&tree));

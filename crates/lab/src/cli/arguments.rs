@@ -3,9 +3,9 @@
 use super::names::{engines_with_records, key_bytes, mixes, named};
 use super::parse;
 use crate::config::{
-    AnyEngineName, Choice, Distribution, EngineName, EngineSettings, EvictSettings, IoSettings, KeyKind,
-    LogMethod, LogSettings, Method, MixName, RecordEngineName, RecordSettings, ReleaseName, RunSettings,
-    Skew, TableSettings, ValueSizes, Workload, YcsbSettings,
+    AnyEngineName, Choice, Distribution, Durability, EngineName, EngineSettings, EvictSettings, IoSettings,
+    KeyKind, LogMethod, LogSettings, Method, MixName, RecordEngineName, RecordSettings, ReleaseName,
+    RunSettings, Skew, TableSettings, ValueSizes, Workload, YcsbSettings,
 };
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
@@ -78,13 +78,16 @@ pub struct SettingsArguments {
     /// Whether LMDB writes through its map; auto: whatever was measured to be faster for the workload
     #[arg(long, value_parser = named::<Choice>(), default_value = "auto")]
     pub lmdb_write_map: Choice,
+    /// What a change of vellum's tables waits for: each operation is a transaction of its own
+    #[arg(long, value_parser = named::<Durability>(), default_value = "no-log")]
+    pub durability: Durability,
 }
 
 impl SettingsArguments {
     /// What they ask for.
     pub fn settings(self) -> EngineSettings {
-        let Self { pool, warm_up, check, lmdb_write_map } = self;
-        EngineSettings { pool, warm_up, check, lmdb_write_map }
+        let Self { pool, warm_up, check, lmdb_write_map, durability } = self;
+        EngineSettings { pool, warm_up, check, lmdb_write_map, durability }
     }
 }
 

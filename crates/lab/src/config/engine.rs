@@ -134,6 +134,29 @@ impl From<EngineName> for AnyEngineName {
     }
 }
 
+/// What a change of Vellum's tables waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Durability {
+    /// There is no log.
+    NoLog,
+    /// For nothing: the log is written and synced as soon as the device is free.
+    Deferred,
+    /// Until the operating system has the log.
+    Buffered,
+    /// Until the device has the log.
+    Synced,
+}
+
+impl Named for Durability {
+    const ALL: &'static [(Self, &'static str, &'static str)] = &[
+        (Self::NoLog, "no-log", "There is no log"),
+        (Self::Deferred, "deferred", "The log is written and synced as soon as the device is free"),
+        (Self::Buffered, "buffered", "The operating system has the log"),
+        (Self::Synced, "synced", "The device has the log"),
+    ];
+}
+
 /// A choice that the lab makes unless it is forced; how it does so, the option says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -1,6 +1,6 @@
 //! What all runs, and all runs with engines, are told.
 
-use super::{Choice, RecordEngineName};
+use super::{Choice, Durability, RecordEngineName};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -44,6 +44,8 @@ pub struct EngineSettings {
     pub check: bool,
     /// Whether LMDB writes through its map.
     pub lmdb_write_map: Choice,
+    /// What a change of Vellum's tables waits for.
+    pub durability: Durability,
 }
 
 /// What runs on single records are told.

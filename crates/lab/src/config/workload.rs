@@ -1,6 +1,6 @@
 //! What is done, and with what: all that an engine's process must know.
 
-use super::{AnyEngineName, Choice, Distribution, KeyKind, Mix, Order, Skew, ValueSizes};
+use super::{AnyEngineName, Choice, Distribution, Durability, KeyKind, Mix, Order, Skew, ValueSizes};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -118,6 +118,8 @@ pub struct Specification {
     pub order: Order,
     /// Whether LMDB writes through its map.
     pub lmdb_write_map: Choice,
+    /// What a change of Vellum's tables waits for.
+    pub durability: Durability,
     /// A folder for this engine alone.
     pub directory: PathBuf,
 }

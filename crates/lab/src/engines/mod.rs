@@ -34,7 +34,7 @@ pub mod vellum;
 pub mod vellum_store;
 
 use crate::Result;
-use crate::config::Choice;
+use crate::config::{Choice, Durability};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
@@ -57,8 +57,23 @@ pub struct EngineOptions {
     pub threads_max: usize,
     /// Whether LMDB writes through its map.
     pub lmdb_write_map: Choice,
+    /// What a change of Vellum's tables waits for.
+    pub durability: Durability,
     /// How many reads one batch of lookups may have under way.
     pub read_depth: usize,
+}
+
+impl EngineOptions {
+    /// The options of a database of Vellum.
+    pub fn vellum(&self) -> ::vellum::Options {
+        let options = ::vellum::Options::default().pool_bytes(self.pool_bytes).read_depth(self.read_depth);
+        match self.durability {
+            Durability::NoLog => options.log(false),
+            Durability::Deferred => options.durability(::vellum::Durability::Deferred),
+            Durability::Buffered => options.durability(::vellum::Durability::Buffered),
+            Durability::Synced => options.durability(::vellum::Durability::Synced),
+        }
+    }
 }
 
 /// A store of tuples, shared by threads.

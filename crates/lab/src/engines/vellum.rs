@@ -9,7 +9,7 @@ use crate::Result;
 use bytesize::ByteSize;
 use serde_json::json;
 use std::ops::{Bound, ControlFlow};
-use vellum::{Answer, BulkLoader, Database, Options, Table, Task, Written};
+use vellum::{Answer, BulkLoader, Database, Table, Task, Written};
 
 /// An open database and its table.
 pub struct Vellum {
@@ -35,7 +35,7 @@ impl Engine for Vellum {
     const CONCURRENT_WRITERS: bool = true;
 
     fn create(options: &EngineOptions) -> Result<Self> {
-        let settings = Options::default().pool_bytes(options.pool_bytes).read_depth(options.read_depth);
+        let settings = options.vellum();
         let database = Database::create(options.directory.join("table.vellum"), &settings)?;
         let table = database.create_table("tuples")?;
         Ok(Self { database, table, pool_bytes: options.pool_bytes })
@@ -132,7 +132,7 @@ impl Reader for VellumReader<'_> {
             if outcome.is_ok() {
                 outcome = seen;
             }
-        });
+        })?;
         outcome
     }
 

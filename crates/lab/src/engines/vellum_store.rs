@@ -8,7 +8,7 @@ use super::store::{Access, Session, Store, Transaction};
 use super::vellum::{note, statistics};
 use crate::Result;
 use std::ops::ControlFlow;
-use vellum::{Cursor, Database, Options, Table};
+use vellum::{Cursor, Database, Table};
 
 /// An open database and its tables.
 pub struct VellumStore {
@@ -28,7 +28,7 @@ impl Store for VellumStore {
     type Session<'a> = VellumSession<'a>;
 
     fn create(options: &EngineOptions, tables: &[&str]) -> Result<Self> {
-        let settings = Options::default().pool_bytes(options.pool_bytes).read_depth(options.read_depth);
+        let settings = options.vellum();
         let database = Database::create(options.directory.join("tables.vellum"), &settings)?;
         let tables =
             tables.iter().map(|name| database.create_table(name)).collect::<std::result::Result<_, _>>()?;
@@ -130,7 +130,7 @@ impl Transaction for &mut VellumSession<'_> {
         self.tables[table].multi_modify_with(keys, change, |_, changed| match changed {
             Ok(changed) => all &= changed,
             Err(error) => failed = Some(error),
-        });
+        })?;
         failed.map_or(Ok(all), |error| Err(error.into()))
     }
 

@@ -177,6 +177,7 @@ fn specification(
         seed: run.seed,
         order: job.order,
         lmdb_write_map: settings.lmdb_write_map,
+        durability: settings.durability,
         directory: directory.to_owned(),
     }
 }

@@ -59,6 +59,7 @@ impl<S: Store, W: RecordWorkload> RecordSession<S, W> {
             payload_bytes: self.workload.payload_bytes(),
             threads_max: specification.threads_max,
             lmdb_write_map: specification.lmdb_write_map,
+            durability: specification.durability,
             read_depth: specification.workload.read_depth(),
         };
         S::create(&options, self.workload.tables())

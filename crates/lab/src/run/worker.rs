@@ -175,6 +175,7 @@ impl<E: Engine, K: Keys> Session<E, K> {
                 * (specification.keys.bytes_mean() + specification.values.mean()),
             threads_max: specification.threads_max,
             lmdb_write_map: specification.lmdb_write_map,
+            durability: specification.durability,
             read_depth: specification.workload.read_depth(),
         })
     }
@@ -337,7 +338,7 @@ impl<E: Engine, K: Keys> Obey for Session<E, K> {
 mod tests {
     use super::*;
     use crate::config::Skew;
-    use crate::config::{Choice, ValueSizes};
+    use crate::config::{Choice, Durability, ValueSizes};
     use crate::engines::memory::Memory;
 
     fn specification(workload: Workload, keys: KeyKind, directory: PathBuf) -> Specification {
@@ -355,6 +356,7 @@ mod tests {
             seed: 1,
             order: Order::Random,
             lmdb_write_map: Choice::Auto,
+            durability: Durability::NoLog,
             directory,
         }
     }

@@ -15,10 +15,11 @@ use crate::{
     change_log::ChangeLog,
     error::PoolError,
     file::lifecycle::{space_map_pages, write_buffer, write_superblocks},
+    file::logged::Logged,
     file::outage::{Failure, Outage, copy_of},
     file::superblock::{SUPERBLOCKS, State, Superblock},
     primitive::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, lock},
-    space::SpaceMap,
+    space::{RecordedMap, SpaceMap},
 };
 use std::{
     ops::{Range, RangeInclusive},
@@ -35,7 +36,7 @@ pub(crate) struct Storage {
     capacity_pages: u64,
     read_only: bool,
     superblock: Mutex<Superblock>,
-    log: Option<Arc<dyn ChangeLog>>,
+    logged: Option<Logged>,
     /// The first page of the space map on storage; 0 if there is none.
     space_map_head: AtomicU64,
     /// The superblock on storage says "in use": set before the first page is written.
@@ -73,6 +74,8 @@ impl Storage {
         // What has just been created says "in use"; one with a log is yet to say that.
         let needs_recovery = superblock.state == State::Logged;
         let in_use = needs_recovery || (fresh && log.is_none());
+        let logged =
+            log.map(|log| Logged::new(log, &space, superblock.space_map, superblock.redo)).transpose()?;
         let storage = Self {
             file,
             space,
@@ -80,7 +83,7 @@ impl Storage {
             read_only,
             space_map_head: AtomicU64::new(superblock.space_map.map_or(0, |map| map.head.0)),
             superblock: Mutex::new(superblock),
-            log,
+            logged,
             marked_in_use: AtomicBool::new(in_use),
             changes_admitted: AtomicBool::new(in_use),
             outage: Outage::default(),
@@ -98,7 +101,13 @@ impl Storage {
     /// The log of the changes of pages, if there is one.
     #[inline]
     pub(crate) fn log(&self) -> Option<&dyn ChangeLog> {
-        self.log.as_deref()
+        self.logged.as_ref().map(Logged::log)
+    }
+
+    /// What there is beside the map if there is a log.
+    #[inline]
+    pub(crate) fn logged(&self) -> Option<&Logged> {
+        self.logged.as_ref()
     }
 
     pub(crate) fn lock_superblock(&self) -> MutexGuard<'_, Superblock> {
@@ -119,8 +128,8 @@ impl Storage {
     ///
     /// # Errors
     /// If the file cannot grow; nothing is claimed then.
-    pub(crate) fn allocate(&self, pages: u32, grown: impl FnOnce(u64)) -> Result<Extent, PoolError> {
-        self.space.allocate(pages, |end| self.grow_file_for(end).map(|()| grown(end)))
+    pub(crate) fn allocate(&self, pages: u32, mut grown: impl FnMut(u64)) -> Result<Extent, PoolError> {
+        self.claim(|| self.space.allocate(pages, |end| self.grow_file_for(end).map(|()| grown(end))))
     }
 
     /// Claims up to `most` consecutive pages; see [`SpaceMap::claim_run`].
@@ -128,7 +137,30 @@ impl Storage {
     /// # Errors
     /// If the file cannot grow, and no page of it is free.
     pub(crate) fn claim_run(&self, most: u32, grown: impl Fn(u64)) -> Result<Range<u64>, PoolError> {
-        self.space.claim_run(most, |end| self.grow_file_for(end).map(|()| grown(end)))
+        self.claim(|| self.space.claim_run(most, |end| self.grow_file_for(end).map(|()| grown(end))))
+    }
+
+    /// Claims something. If there is no room, the log is made durable first, if space waits for that.
+    fn claim<T>(&self, mut claim: impl FnMut() -> Result<T, PoolError>) -> Result<T, PoolError> {
+        let Some(logged) = &self.logged else { return claim() };
+        logged.release_durable(&self.space);
+        match claim() {
+            Err(PoolError::StorageFull { .. } | PoolError::CapacityExhausted { .. })
+                if logged.release_all(&self.space)? =>
+            {
+                claim()
+            }
+            claimed => claimed,
+        }
+    }
+
+    /// Frees an extent that the caller has latched exclusively, as the record at `lsn` says; zero if none does. Returns false,
+    /// and does nothing, if no such extent is allocated.
+    pub(crate) fn free(&self, extent: Extent, lsn: Lsn) -> bool {
+        match &self.logged {
+            Some(logged) => logged.free(&self.space, extent, lsn),
+            None => self.space.free(extent),
+        }
     }
 
     /// Makes the file hold `pages` pages, and beside them the map that a close will write: a full disk must
@@ -210,7 +242,7 @@ impl Storage {
         if self.marked_in_use.load(Ordering::Acquire) {
             return Ok(());
         }
-        if let Some(log) = &self.log {
+        if let Some(log) = self.log() {
             // The map stays until a checkpoint has written the next one, for which there must be room.
             self.grow_file_for(self.space.end())?;
             superblock.state = State::Logged;
@@ -260,6 +292,83 @@ impl Storage {
             return Err(PoolError::Sync(std::io::Error::other("an earlier attempt failed")));
         }
         Ok(())
+    }
+
+    /// Whether the superblocks on storage say "in use".
+    pub(crate) fn is_marked_in_use(&self) -> bool {
+        self.marked_in_use.load(Ordering::Acquire)
+    }
+
+    /// Claims room for the map of a checkpoint. Returns it, how many pages it will cover, and whether it has room for so many: not
+    /// if the file has grown much meanwhile. If the file grows, `grown` is given its new end, with the map locked.
+    ///
+    /// # Errors
+    /// If the file cannot grow; nothing is claimed then.
+    pub(crate) fn claim_map(&self, mut grown: impl FnMut(u64)) -> Result<(Extent, u64, bool), PoolError> {
+        let end = self.space.end();
+        let pages = space_map_pages(end);
+        let extent =
+            self.claim(|| self.space.allocate(pages, |end| self.grow_file(end).map(|()| grown(end))))?;
+        let end = end.max(extent.end().0);
+        Ok((extent, end, HEADER_BYTES + SpaceMap::image_bytes(end) <= extent.bytes()))
+    }
+
+    /// Writes the map of a checkpoint, and makes everything durable.
+    ///
+    /// # Errors
+    /// If it cannot be written. If the sync fails, the file is poisoned.
+    pub(crate) fn write_map(
+        &self,
+        recorded: &mut RecordedMap,
+        extent: Extent,
+        end: u64,
+    ) -> Result<(), PoolError> {
+        let mut buffer = AlignedBuffer::new(extent.bytes());
+        recorded.write_image(extent, end, buffer.get_mut(HEADER_BYTES..).unwrap_or_default());
+        PageHeader { extent, lsn: Lsn(0), kind: PageKind::SPACE_MAP }.write(&mut buffer);
+        stamp_checksum(&mut buffer);
+        write_buffer(&*self.file, extent, &buffer)?;
+        self.sync()
+    }
+
+    /// Makes everything durable that was written.
+    ///
+    /// # Errors
+    /// If that fails; the file is poisoned then.
+    pub(crate) fn sync(&self) -> Result<(), PoolError> {
+        self.refuse_if_poisoned()?;
+        self.poison_if_sync_failed(self.file.sync().map_err(PoolError::Sync))
+    }
+
+    /// Makes the superblocks name a map that was written, and the place in the log to which it belongs. Gives the place of the
+    /// map before, which is claimed from now on.
+    ///
+    /// # Errors
+    /// If they cannot be written. What is on storage may name either map then, and both are right.
+    pub(crate) fn name_map(
+        &self,
+        extent: Extent,
+        end: u64,
+        redo: Lsn,
+        state: State,
+    ) -> (Option<Extent>, Result<(), PoolError>) {
+        let mut superblock = self.lock_superblock();
+        let before = superblock.space_map.replace(extent);
+        (superblock.end, superblock.redo, superblock.state) = (end, redo, state);
+        if state == State::Closed {
+            // As in `close`.
+            self.marked_in_use.store(false, Ordering::Release);
+            self.suspend_changes();
+        }
+        let written = write_superblocks(&*self.file, &mut superblock);
+        if written.is_err() {
+            superblock.state = State::Logged;
+        }
+        drop(superblock);
+        if let Some(before) = before {
+            self.space.retire(before);
+        }
+        (before, self.poison_if_sync_failed(written))
     }
 
     /// Claims room for the space map at the end of a clean close, as [`allocate`](Self::allocate) does.
@@ -325,7 +434,7 @@ impl Storage {
     }
 
     /// Cuts off what was preallocated. If that fails, the file is merely longer than it need be.
-    fn cut_file(&self, end: u64) {
+    pub(crate) fn cut_file(&self, end: u64) {
         let mut file_pages = lock(&self.file_pages);
         if *file_pages > end && self.file.truncate(end * PAGE_SIZE as u64).is_ok() {
             *file_pages = end;

@@ -363,6 +363,24 @@ impl PageState {
         );
     }
 
+    /// A copy of the contents that were read at `seen` was written to storage. If they still are the same, and no thread holds
+    /// the page exclusively, the page is no longer dirty.
+    pub fn try_clean(&self, seen: Word) -> bool {
+        let mut now = self.load();
+        loop {
+            let same = Self::same_contents(now, seen) || (planted(Bug::BlindClean) && !now.is_exclusive());
+            if !same || !now.is_dirty() {
+                return false;
+            }
+            // Release: a thread that finds the page clean finds what was written on storage.
+            let clean = self.0.compare_exchange(now.0, now.0 & !DIRTY, Ordering::AcqRel, Ordering::Acquire);
+            match clean {
+                Ok(_) => return true,
+                Err(found) => now = Word(found),
+            }
+        }
+    }
+
     /// Gives up a shared latch.
     pub fn release_shared(&self) -> Wake {
         let mut now = Word(self.0.load(Ordering::Relaxed));

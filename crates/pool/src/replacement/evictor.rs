@@ -10,10 +10,14 @@ use crate::{
     file::outage::Outage,
     page::state::Word,
     primitive::{Mutex, MutexGuard, lock},
-    replacement::{clock::Clock, resident_pages::ResidentPages, write_back::write_back},
+    replacement::{
+        clock::Clock,
+        resident_pages::ResidentPages,
+        write_back::{Written, write_back},
+    },
 };
 use std::{thread, time::Duration};
-use vellum_base::Extent;
+use vellum_base::{Extent, Lsn};
 
 /// The most pages that one batch evicts; the kernel takes up to 1024 ranges in a call.
 const BATCH_PAGES_MAX: usize = 512;
@@ -165,7 +169,7 @@ impl Evictor {
                 self.outage().ends();
             }
             // The error is found by the line below.
-            let _ = write_back(&self.pages, self.log(), dirty, |_, _| false);
+            let _ = self.write_durably(dirty);
         }
         self.outage().error().map_or(Ok(()), Err)
     }
@@ -184,26 +188,59 @@ impl Evictor {
         self.clock.advance(&self.pages.set, &self.pages.table, target, slots_max, wanted)
     }
 
-    /// Evicts those of the extents that are still there, unused and can be latched at once.
+    /// Evicts those of the extents that are still there, unused and can be latched at once. If none can be written before the
+    /// log, waits for the log first.
     fn evict(&self, candidates: Vec<Extent>) -> Result<usize, PoolError> {
+        let (evicted, written) = self.evict_durable(candidates);
+        if written.waiting.is_empty() {
+            return if evicted > 0 { Ok(evicted) } else { written.result.map(|()| 0) };
+        }
+        if evicted > 0 {
+            self.log().inspect(|log| log.request_durable());
+            return Ok(evicted);
+        }
+        written.result?;
+        self.wait_for_log(written.lsn, written.waiting.len())?;
+        match self.evict_durable(written.waiting) {
+            (0, written) => written.result.map(|()| 0),
+            (evicted, _) => Ok(evicted),
+        }
+    }
+
+    /// The same, without those that the log does not cover durably.
+    fn evict_durable(&self, candidates: Vec<Extent>) -> (usize, Written) {
         let is_dirty = |extent: &Extent| self.pages.table.state(extent.head).load().is_dirty();
         let (dirty, clean): (Vec<_>, Vec<_>) = candidates.into_iter().partition(is_dirty);
         let mut victims = Vec::with_capacity(dirty.len() + clean.len());
-        let written = write_back(&self.pages, self.log(), dirty, |state, extent| {
+        let written = write_back(&self.pages, dirty, |state, extent| {
             let upgraded = state.try_upgrade_shared();
-            if upgraded {
+            if upgraded && !self.pages.is_in_flight(extent) {
                 victims.push(extent);
             }
             upgraded
         });
         // If nothing could be written, what is unchanged stays for readers; see `evict_batch`.
-        if written.is_ok() || !self.outage().lasts() {
+        if written.result.is_ok() || !self.outage().lasts() {
             victims.extend(clean.into_iter().filter(|extent| self.pages.latch_clean(*extent)));
         }
-        match (self.pages.evict_latched(victims), written) {
-            (0, Err(error)) => Err(error),
-            (evicted, _) => Ok(evicted),
+        (self.pages.evict_latched(victims), written)
+    }
+
+    /// Waits until the record at `lsn` is durable, for so many extents.
+    fn wait_for_log(&self, lsn: Lsn, extents: usize) -> Result<(), PoolError> {
+        let Some(logged) = self.pages.storage.logged() else { return Ok(()) };
+        logged.wait_for(lsn).inspect_err(|_| self.pages.table.counters.write_errors.add(extents as u64))
+    }
+
+    /// Writes changed extents, after waiting for the log if need be. What is latched is left out.
+    fn write_durably(&self, dirty: Vec<Extent>) -> Result<(), PoolError> {
+        let written = write_back(&self.pages, dirty, |_, _| false);
+        written.result?;
+        if written.waiting.is_empty() {
+            return Ok(());
         }
+        self.wait_for_log(written.lsn, written.waiting.len())?;
+        write_back(&self.pages, written.waiting, |_, _| false).result
     }
 
     /// Writes everything that differs from storage. The caller sees to it that there are no guards and that
@@ -213,7 +250,7 @@ impl Evictor {
     /// If something cannot be written, or is latched all the same: its guard was leaked.
     pub(crate) fn flush(&self) -> Result<(), PoolError> {
         for batch in self.pages.changed().chunks(BATCH_PAGES_MAX) {
-            write_back(&self.pages, self.log(), batch.to_vec(), |_, _| false)?;
+            self.write_durably(batch.to_vec())?;
         }
         match self.pages.changed().first() {
             Some(extent) => Err(PoolError::Latched { extent: *extent }),

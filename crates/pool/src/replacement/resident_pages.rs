@@ -58,7 +58,21 @@ impl ResidentPages {
     pub(crate) fn latch_clean(&self, extent: Extent) -> bool {
         let state = self.table.state(extent.head);
         let now = state.load();
-        now.is_marked() && !now.is_dirty() && state.try_exclusive(now) && self.is_still_there(extent)
+        now.is_marked()
+            && !now.is_dirty()
+            && state.try_exclusive(now)
+            && self.is_still_there(extent)
+            && !self.is_in_flight(extent)
+    }
+
+    /// Whether a copy of an extent that was latched exclusively is on its way to storage: then nothing else writes it, and it stays
+    /// in memory. The latch is given back.
+    pub(crate) fn is_in_flight(&self, extent: Extent) -> bool {
+        let in_flight = self.storage.logged().is_some_and(|logged| logged.is_in_flight(extent.head));
+        if in_flight {
+            self.table.unlatch(extent.head, false);
+        }
+        in_flight
     }
 
     /// Whether an extent that was seen in the resident set before its latch was taken exclusively is the one

@@ -1,7 +1,8 @@
 //! Writes changed extents to storage; whether they stay in memory is up to the caller.
 //!
-//! An extent is latched exclusively, stamped with its checksum, latched shared, and written, neighbours by one request,
-//! after the log that covers it. What cannot be latched at once is skipped.
+//! An extent is latched exclusively, stamped with its checksum, latched shared, and written, neighbours by one request. What
+//! cannot be latched at once is skipped, and so is what the log does not cover durably yet: no thread waits for the log
+//! with a latch in hand.
 
 use crate::{
     change_log::ChangeLog, error::PoolError, file::outage::copy_of, page::state::PageState,
@@ -14,41 +15,55 @@ use vellum_vm::Request;
 /// The longest write that neighbours are joined into, in bytes.
 const WRITE_BYTES_MAX: usize = 1 << 20;
 
+/// What became of an attempt to write extents.
+pub(super) struct Written {
+    /// The first error that occurred. What could not be written stays as it is.
+    pub result: Result<(), PoolError>,
+    /// What was left alone because the log does not cover it durably yet, and up to where it has to.
+    pub waiting: Vec<Extent>,
+    pub lsn: Lsn,
+}
+
 /// Writes changed extents, in ascending order, to storage. `keep` is called for each that was written,
 /// with its latch shared and its dirty bit clear; it returns whether it took over the latch.
-///
-/// # Errors
-/// The first that occurred. What could not be written stays as it is.
 pub(super) fn write_back(
     pages: &ResidentPages,
-    log: Option<&dyn ChangeLog>,
     dirty: Vec<Extent>,
     mut keep: impl FnMut(&PageState, Extent) -> bool,
-) -> Result<(), PoolError> {
+) -> Written {
+    let (mut waiting, mut lsn) = (Vec::new(), Lsn(0));
     if dirty.is_empty() {
-        return Ok(());
+        return Written { result: Ok(()), waiting, lsn };
     }
     let (table, storage, counters) = (&pages.table, &pages.storage, &pages.table.counters);
-    storage.mark_in_use()?;
-    let mut lsn = Lsn(0);
-    let latched: Vec<_> =
-        dirty.into_iter().filter(|extent| latch_for_writing(pages, *extent, &mut lsn)).collect();
-    let mut result = log.map_or(Ok(()), |log| log.make_durable(lsn)).map_err(PoolError::Log);
+    let mut result = storage.mark_in_use();
+    if result.is_err() {
+        return Written { result, waiting, lsn };
+    }
+    let durable = storage.log().map(ChangeLog::durable);
+    let mut latched = Vec::with_capacity(dirty.len());
+    for extent in dirty {
+        match latch_for_writing(pages, extent, durable) {
+            Latch::Held => latched.push(extent),
+            Latch::Refused => {}
+            Latch::Waiting(last) => {
+                lsn = lsn.max(last);
+                waiting.push(extent);
+            }
+        }
+    }
     let mut requests = requests(table, &latched);
     let begun = Instant::now();
-    if result.is_ok() {
-        // SAFETY: each extent is latched shared until its request is done, so no thread changes it; no two
-        // overlap.
-        unsafe { storage.file.run(&mut requests) };
-    }
+    // SAFETY: each extent is latched shared until its request is done, so no thread changes it; no two
+    // overlap.
+    unsafe { storage.file.run(&mut requests) };
     let (mut written, mut failures) = (0, 0);
     let mut extents = latched.into_iter().peekable();
     for request in requests {
         let end = request.offset + request.bytes as u64;
         while let Some(extent) = extents.next_if(|extent| extent.head.offset() < end) {
             let state = table.state(extent.head);
-            let failed = matches!(result, Err(PoolError::Log(_))) || request.result.is_err();
-            let kept = if failed {
+            let kept = if request.result.is_err() {
                 counters.write_errors.add(1);
                 failures += 1;
                 false
@@ -73,25 +88,45 @@ pub(super) fn write_back(
         storage.outage.begins(*extent, source, begun);
         storage.suspend_changes();
     }
-    result
+    Written { result, waiting, lsn }
 }
 
-/// Takes a changed extent's latch without waiting, stamps its checksum, and leaves it latched shared.
-fn latch_for_writing(pages: &ResidentPages, extent: Extent, lsn: &mut Lsn) -> bool {
+/// What became of an attempt to take a changed extent's latch.
+enum Latch {
+    /// It is latched shared.
+    Held,
+    /// It is gone, or in use.
+    Refused,
+    /// The record of its last change is not durable.
+    Waiting(Lsn),
+}
+
+/// Takes a changed extent's latch without waiting, stamps its checksum, and leaves it latched shared. If there is a log, it is
+/// durable up to `durable`.
+fn latch_for_writing(pages: &ResidentPages, extent: Extent, durable: Option<Lsn>) -> Latch {
     let table = &pages.table;
     let state = table.state(extent.head);
     let now = state.load();
     let free = now.is_marked() || now.is_unlocked();
     if !free || !now.is_dirty() || !state.try_exclusive(now) || !pages.is_still_there(extent) {
-        return false;
+        return Latch::Refused;
     }
     // SAFETY: the latch is held exclusively.
     let bytes = unsafe { table.bytes_mut(extent) };
+    if let Some(durable) = durable {
+        let lsn = PageHeader::read(bytes).lsn;
+        if lsn >= durable && lsn > Lsn(0) {
+            table.unlatch(extent.head, false);
+            return Latch::Waiting(lsn);
+        }
+        if pages.is_in_flight(extent) {
+            return Latch::Refused;
+        }
+    }
     stamp_checksum(bytes);
-    *lsn = (*lsn).max(PageHeader::read(bytes).lsn);
     // The version stays: optimistic readers never look at the checksum, and nothing else has changed.
     table.wake(extent.head, state.downgrade(false));
-    true
+    Latch::Held
 }
 
 /// One request for each run of neighbours.

@@ -17,12 +17,7 @@ impl SpaceMap {
     /// frees meanwhile.
     pub(crate) fn write_image(&self, pages: u64, target: &mut [u8]) {
         self.lock().changed = false;
-        for (index, pair) in target.chunks_exact_mut(16).take(pages.div_ceil(64) as usize).enumerate() {
-            let (allocated, heads) = pair.split_at_mut(8);
-            let (allocated_bits, head_bits) = self.uses.load_pair(index);
-            allocated.copy_from_slice(&allocated_bits.to_le_bytes());
-            heads.copy_from_slice(&(head_bits & allocated_bits).to_le_bytes());
-        }
+        self.uses.write_image(pages, target);
     }
 
     /// Reads what [`write_image`](Self::write_image) wrote into an empty map that no other thread uses yet. An image that

@@ -21,7 +21,10 @@
 //! neighbours need no coalescing, so space is reused at any size.
 
 mod image;
+mod recorded;
 mod table;
+
+pub(crate) use recorded::{RecordedMap, SpaceEvent};
 
 use crate::primitive::{Mutex, MutexGuard, lock};
 use std::ops::Range;
@@ -70,12 +73,7 @@ impl SpaceMap {
 
     /// Whether exactly this extent is allocated. Takes no lock; certain while the head's latch is held.
     pub(crate) fn is_extent(&self, extent: Extent) -> bool {
-        let (head, end) = (extent.head.0, extent.head.0.saturating_add(extent.pages as u64));
-        extent.pages > 0
-            && end <= self.capacity_pages
-            && self.uses.get(head) == Use::Head
-            && self.uses.find_not_inner(head + 1, end) == end
-            && self.uses.get(end) != Use::Inner
+        extent.pages > 0 && extent.end().0 <= self.capacity_pages && self.uses.is_extent(extent)
     }
 
     /// The head of the extent that a page belongs to, if it belongs to one. Certain while that head's latch is held.
@@ -206,6 +204,18 @@ impl SpaceMap {
         true
     }
 
+    /// Makes an allocated extent a claimed one, whose head's latch the caller holds: it is free for nothing until it is given
+    /// back by [`unclaim`](Self::unclaim). Returns false, and does nothing, if no such extent is allocated.
+    pub(crate) fn retire(&self, extent: Extent) -> bool {
+        let mut cursor = self.lock();
+        let is_there = self.is_extent(extent);
+        if is_there {
+            self.uses.retire(extent.head.0, extent.pages.into());
+            cursor.changed = true;
+        }
+        is_there
+    }
+
     /// A log says that an extent is allocated, whatever the map says of its pages. Returns false, and does nothing, if it lies
     /// beyond the address space. No other thread uses the map yet.
     pub(crate) fn note_allocated(&self, extent: Extent) -> bool {
@@ -222,6 +232,16 @@ impl SpaceMap {
         cursor.longest_run_limit = u64::MAX;
         cursor.changed = true;
         true
+    }
+
+    /// How many pages there can be.
+    pub(crate) fn capacity_pages(&self) -> u64 {
+        self.capacity_pages
+    }
+
+    /// The map is on storage as it is now.
+    pub(crate) fn note_written(&self) {
+        self.lock().changed = false;
     }
 
     /// Whether something was allocated or freed since the map was read from storage or written there.

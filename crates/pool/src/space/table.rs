@@ -14,6 +14,7 @@
 //! of it looks like an extent, and at no moment its neighbour looks longer than it is.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use vellum_base::Extent;
 use vellum_vm::{Mapping, VmError};
 
 /// How many pages a word covers.
@@ -84,6 +85,14 @@ impl UseTable {
         }
     }
 
+    /// The pages of an extent become claimed.
+    pub(super) fn retire(&self, head: u64, pages: u64) {
+        for (index, mask) in Self::runs(head, pages) {
+            let claimed = |word: u64| Some(word & !u64::from(mask) | upper(mask));
+            let _ = self.word(index).fetch_update(Ordering::AcqRel, Ordering::Acquire, claimed);
+        }
+    }
+
     /// The pages of an extent become free.
     pub(super) fn clear(&self, head: u64, pages: u64) {
         for (index, mask) in Self::runs(head, pages) {
@@ -144,6 +153,24 @@ impl UseTable {
             at += PAGES_PER_WORD - at % PAGES_PER_WORD;
         }
         to
+    }
+
+    /// Whether exactly this extent is allocated.
+    pub(super) fn is_extent(&self, extent: Extent) -> bool {
+        let (head, end) = (extent.head.0, extent.end().0);
+        self.get(head) == Use::Head
+            && self.find_not_inner(head + 1, end) == end
+            && self.get(end) != Use::Inner
+    }
+
+    /// Writes an image of the first `pages` pages: see `space::image`. What is merely claimed is written as free.
+    pub(super) fn write_image(&self, pages: u64, target: &mut [u8]) {
+        for (index, pair) in target.chunks_exact_mut(16).take(pages.div_ceil(64) as usize).enumerate() {
+            let (allocated, heads) = pair.split_at_mut(8);
+            let (allocated_bits, head_bits) = self.load_pair(index);
+            allocated.copy_from_slice(&allocated_bits.to_le_bytes());
+            heads.copy_from_slice(&(head_bits & allocated_bits).to_le_bytes());
+        }
     }
 
     /// The allocated bits and the head bits of pages `64 * index` to `64 * index + 63`.

@@ -145,7 +145,7 @@ impl<'p> PageStream<'p> {
                 }
             });
         }
-        self.allocator.persist(&in_memory)
+        crate::maintenance::checkpoint::persist(self.allocator, &in_memory)
     }
 }
 

@@ -153,7 +153,8 @@ impl Tour<'_> {
     }
 
     fn import(&self) -> Result<Imported> {
-        let mut database = store::create(&self.place.partial, &self.options)?;
+        // Without a log: an incomplete database is removed, so nothing of it needs to survive.
+        let mut database = store::create(&self.place.partial, &self.options.clone().log(false))?;
         let start = Instant::now();
         let (unreadable, skipped) = (Mutex::new(Named::default()), Mutex::new(Named::default()));
         let tally = {
@@ -182,7 +183,7 @@ impl Tour<'_> {
         let import = Phase::new("import", tally.files, tally.bytes, start.elapsed(), None, &after_import);
         let start = Instant::now();
         let progress = Progress::steps(self.general.quiet, "writing", None);
-        database.checkpoint()?;
+        database.close_in_place()?;
         let after_close = database.statistics();
         store::close(database)?;
         drop(progress);

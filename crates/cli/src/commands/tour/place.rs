@@ -60,7 +60,8 @@ impl Place {
     /// The files that are there, which are not to be imported.
     pub fn files(&self) -> Result<Vec<Metadata>> {
         let files = [store::existing_file(&self.path)?, store::existing_file(&self.partial)?];
-        Ok(files.into_iter().flatten().collect())
+        let log = std::fs::metadata(vellum::Database::log_path(&self.path)).ok();
+        Ok(files.into_iter().flatten().chain(log).collect())
     }
 
     /// Gives the complete database its name.

@@ -1,6 +1,6 @@
 use super::*;
 use crate::config::Skew;
-use crate::config::{Choice, EngineName};
+use crate::config::{Choice, Durability, EngineName};
 use crate::config::{KeyKind, Order, ValueSizes};
 use crate::engines::EngineOptions;
 use crate::engines::dashmap::Dash;
@@ -37,6 +37,7 @@ fn sized((mix, distribution): (Mix, Distribution), records: u64, layout: Layout)
         seed: 3,
         order: Order::Random,
         lmdb_write_map: Choice::Auto,
+        durability: Durability::NoLog,
         directory: PathBuf::new(),
     };
     Ycsb::new(&specification).unwrap()
@@ -142,6 +143,7 @@ fn store_of<E: RecordEngine>(records: u64, layout: Layout) -> (RecordStore<E>, t
         payload_bytes: 0,
         threads_max: 2,
         lmdb_write_map: Choice::Auto,
+        durability: Durability::NoLog,
         read_depth: 1,
     };
     (RecordStore::create(&options, &["usertable"]).unwrap(), folder)

@@ -1,0 +1,228 @@
+//! What a file has beside its space map if there is a log: which map a checkpoint writes, which space may not be used again
+//! yet, and which pages are on their way to storage.
+//!
+//! # Invariants
+//! - What the records before a place of the log say of space is noted before those records are filled.
+//! - An extent that a record frees is *claimed* until that record is durable: what is written past the log never lands on
+//!   what a crash may bring back.
+//! - While a copy of a page is on its way to storage, nothing else writes the page there, it stays in memory, and its space is
+//!   not used again. A thread that looks whether there is a copy holds the page's latch exclusively; the copy is announced
+//!   before the page is read. So either the thread sees the announcement, or the copier sees the latch, or what came of it.
+//!
+//! # Lock order
+//! The recorded map's lock; that of one who writes copies; the journal's; then the locks of `storage`.
+
+use crate::{
+    change_log::ChangeLog,
+    error::PoolError,
+    primitive::{AtomicU64, Mutex, MutexGuard, Ordering, lock},
+    space::{RecordedMap, SpaceEvent, SpaceMap},
+};
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, HashSet},
+    sync::Arc,
+};
+use vellum_base::{Extent, Lsn, PageId};
+use vellum_vm::VmError;
+
+/// When so many pages wait for the log to be durable, it is asked to be.
+const WAITING_PAGES_MAX: u64 = 1024;
+
+/// What the records that are not in the map of a checkpoint say of space, and what may not be reused yet.
+#[derive(Default)]
+struct Journal {
+    events: Vec<SpaceEvent>,
+    /// Freed extents that are claimed still, and the records that free them.
+    quarantine: BinaryHeap<Reverse<(Lsn, Extent)>>,
+    quarantined_pages: u64,
+    /// Of those since the log was asked last.
+    unasked_pages: u64,
+    /// The last record that frees something.
+    last_free: Lsn,
+    /// Pages of which a copy is on its way to storage.
+    in_flight: HashSet<PageId>,
+}
+
+/// What a file has if there is a log.
+pub(crate) struct Logged {
+    log: Arc<dyn ChangeLog>,
+    journal: Mutex<Journal>,
+    /// The first record that must be durable before something is taken out of the quarantine, plus one; the largest number
+    /// if it is empty.
+    next_release: AtomicU64,
+    /// Locked by the thread that writes a checkpoint.
+    pub(crate) recorded: Mutex<RecordedMap>,
+    /// Locked by the thread that writes copies of pages.
+    pub(crate) writing: Mutex<()>,
+    /// Claimed places of maps that a superblock on storage may name, after writing them failed.
+    pub(crate) superseded: Mutex<Vec<Extent>>,
+}
+
+impl Logged {
+    /// With the map as it is at this moment.
+    pub(crate) fn new(
+        log: Arc<dyn ChangeLog>,
+        map: &SpaceMap,
+        own: Option<Extent>,
+        upto: Lsn,
+    ) -> Result<Self, VmError> {
+        let mut recorded = RecordedMap::new(map.capacity_pages())?;
+        recorded.copy(map, own, upto);
+        Ok(Self {
+            log,
+            journal: Mutex::default(),
+            next_release: AtomicU64::new(u64::MAX),
+            recorded: Mutex::new(recorded),
+            writing: Mutex::new(()),
+            superseded: Mutex::default(),
+        })
+    }
+
+    #[inline]
+    pub(crate) fn log(&self) -> &dyn ChangeLog {
+        &*self.log
+    }
+
+    /// The record at `lsn` says that an extent is allocated, or that it is free; nothing says so if that is zero.
+    pub(crate) fn note(&self, extent: Extent, lsn: Lsn, allocated: bool) {
+        if lsn == Lsn(0) {
+            return;
+        }
+        let mut journal = lock(&self.journal);
+        journal.events.push(SpaceEvent { lsn, extent, allocated });
+        if !allocated {
+            journal.last_free = journal.last_free.max(lsn);
+        }
+    }
+
+    /// Gives an extent back that the caller has latched exclusively, or claims it until the record at `lsn` is durable. Returns
+    /// false, and does nothing, if no such extent is allocated.
+    pub(crate) fn free(&self, space: &SpaceMap, extent: Extent, lsn: Lsn) -> bool {
+        let mut journal = lock(&self.journal);
+        if lsn == Lsn(0) && !journal.in_flight.contains(&extent.head) {
+            return space.free(extent);
+        }
+        if !space.retire(extent) {
+            return false;
+        }
+        journal.quarantine.push(Reverse((lsn, extent)));
+        journal.quarantined_pages += u64::from(extent.pages);
+        journal.unasked_pages += u64::from(extent.pages);
+        self.set_next_release(&journal);
+        if journal.unasked_pages >= WAITING_PAGES_MAX {
+            journal.unasked_pages = 0;
+            drop(journal);
+            self.log.request_durable();
+        }
+        true
+    }
+
+    /// How many pages are freed and may not be used again yet.
+    pub(crate) fn quarantined_pages(&self) -> u64 {
+        lock(&self.journal).quarantined_pages
+    }
+
+    /// Frees what is durably free.
+    #[inline]
+    pub(crate) fn release_durable(&self, space: &SpaceMap) {
+        // Relaxed: which thread finds it, and when, is all that depends on it.
+        let next = self.next_release.load(Ordering::Relaxed);
+        if next != u64::MAX && self.log.durable().0 >= next {
+            self.release(space);
+        }
+    }
+
+    #[cold]
+    fn release(&self, space: &SpaceMap) {
+        let durable = self.log.durable();
+        let mut journal = lock(&self.journal);
+        let mut held = Vec::new();
+        while let Some(Reverse((lsn, extent))) = journal.quarantine.peek().copied()
+            && (lsn < durable || lsn == Lsn(0))
+        {
+            journal.quarantine.pop();
+            if journal.in_flight.contains(&extent.head) {
+                held.push(Reverse((lsn, extent)));
+            } else {
+                journal.quarantined_pages -= u64::from(extent.pages);
+                space.unclaim(extent.head.0..extent.end().0);
+            }
+        }
+        journal.quarantine.extend(held);
+        self.set_next_release(&journal);
+    }
+
+    fn set_next_release(&self, journal: &Journal) {
+        let next = journal.quarantine.peek().map(|Reverse((lsn, _))| lsn.0.saturating_add(1));
+        self.next_release.store(next.unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// Frees all that may not be used again yet, after waiting for the log. Returns whether there was something.
+    ///
+    /// # Errors
+    /// If the log cannot be made durable.
+    pub(crate) fn release_all(&self, space: &SpaceMap) -> Result<bool, PoolError> {
+        let last = lock(&self.journal).quarantine.iter().map(|Reverse((lsn, _))| *lsn).max();
+        let Some(last) = last else { return Ok(false) };
+        self.wait_for(last)?;
+        self.release(space);
+        Ok(true)
+    }
+
+    /// Waits until all records that free something are durable. Pages that have been freed are not written any more, so
+    /// what was changed in them before is nowhere but in the log.
+    ///
+    /// # Errors
+    /// If the log cannot be made durable.
+    pub(crate) fn make_frees_durable(&self) -> Result<(), PoolError> {
+        let last = lock(&self.journal).last_free;
+        self.wait_for(last)
+    }
+
+    /// Waits until the record at `lsn` is durable, if that is not zero.
+    ///
+    /// # Errors
+    /// If it cannot be made so.
+    pub(crate) fn wait_for(&self, lsn: Lsn) -> Result<(), PoolError> {
+        if lsn == Lsn(0) || self.log.durable() > lsn {
+            return Ok(());
+        }
+        self.log.make_durable(lsn).map_err(PoolError::Log)
+    }
+
+    /// Takes out what the records before `upto` say, in their order.
+    pub(crate) fn take_events(&self, upto: Lsn) -> Vec<SpaceEvent> {
+        let mut journal = lock(&self.journal);
+        let (mut before, rest) = journal.events.iter().partition::<Vec<_>, _>(|event| event.lsn < upto);
+        journal.events = rest;
+        drop(journal);
+        before.sort_by_key(|event| event.lsn);
+        before
+    }
+
+    /// Announces that copies of pages are on their way to storage until the answer is dropped. The caller has locked
+    /// [`writing`](Self::writing).
+    pub(crate) fn announce(
+        &self,
+        pages: impl Iterator<Item = PageId>,
+        _: &MutexGuard<'_, ()>,
+    ) -> InFlight<'_> {
+        lock(&self.journal).in_flight.extend(pages);
+        InFlight(self)
+    }
+
+    /// Whether a copy of a page is on its way to storage. The caller has latched the page exclusively.
+    pub(crate) fn is_in_flight(&self, page: PageId) -> bool {
+        lock(&self.journal).in_flight.contains(&page)
+    }
+}
+
+/// Copies of pages that are on their way to storage.
+pub(crate) struct InFlight<'l>(&'l Logged);
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.journal).in_flight.clear();
+    }
+}

@@ -1,0 +1,166 @@
+//! The log as the pool and the trees see it.
+//!
+//! # When a page is logged whole
+//! A page that is torn by a crash is mended from its image in the log. So the first change of each page after the redo point
+//! of a checkpoint carries the page's image. `images_from` tells those pages by their LSN. A checkpoint first raises it beyond
+//! all LSNs, then takes the end of the log as its redo point, and then lowers `images_from` to that. A change whose record
+//! lies after the redo point sees one of the two later values when it looks again after it has reserved its record; it then
+//! reserves anew, with the images that lacked.
+//!
+//! # Groups
+//! A group of records is not divided by a redo point, so that recovery always sees all of it.
+
+use std::{
+    cell::Cell,
+    io,
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+use vellum_base::Lsn;
+use vellum_pool::ChangeLog;
+use vellum_wal::{Durability, Log, LogError, LogFlusher};
+
+thread_local! {
+    /// The last record that this thread has reserved, and in which log.
+    static LAST: Cell<(usize, u64)> = const { Cell::new((0, 0)) };
+}
+
+/// A log of changes.
+pub(crate) struct Changes {
+    pub log: Arc<Log>,
+    pub flusher: LogFlusher,
+    images_from: AtomicU64,
+    group: AtomicU64,
+    groups: Mutex<Groups>,
+    groups_changed: Condvar,
+}
+
+#[derive(Default)]
+struct Groups {
+    /// How many are being written.
+    open: usize,
+    /// A checkpoint waits for their end.
+    is_closing: bool,
+}
+
+impl Changes {
+    /// The log that was opened; no record has been appended yet.
+    pub fn new(log: Arc<Log>) -> io::Result<Self> {
+        let begin = log.end().0;
+        Ok(Self {
+            flusher: LogFlusher::start(log.clone())?,
+            images_from: AtomicU64::new(begin),
+            // Groups of earlier timelines have smaller numbers: each took more bytes of the log than one.
+            group: AtomicU64::new(begin),
+            groups: Mutex::default(),
+            groups_changed: Condvar::new(),
+            log,
+        })
+    }
+
+    /// Chooses the redo point of a checkpoint: see the module.
+    pub fn begin_checkpoint(&self) -> Lsn {
+        let mut groups = self.lock();
+        groups.is_closing = true;
+        while groups.open > 0 {
+            groups = self.wait(groups);
+        }
+        // SeqCst, here and where it is read: the module's argument is about the order of this and of reservations.
+        self.images_from.store(u64::MAX, Ordering::SeqCst);
+        let redo = self.log.end();
+        self.images_from.store(redo.0, Ordering::SeqCst);
+        groups.is_closing = false;
+        drop(groups);
+        self.groups_changed.notify_all();
+        redo
+    }
+
+    /// The last record that this thread has reserved since this was asked last.
+    pub fn take_last_change(&self) -> Option<Lsn> {
+        let (log, lsn) = LAST.get();
+        if log != self.identity() {
+            return None;
+        }
+        LAST.set((0, 0));
+        Some(Lsn(lsn))
+    }
+
+    fn identity(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Groups> {
+        self.groups.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn wait<'g>(&self, groups: MutexGuard<'g, Groups>) -> MutexGuard<'g, Groups> {
+        self.groups_changed.wait(groups).unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl ChangeLog for Changes {
+    fn reserve(&self, bytes: usize) -> Lsn {
+        let lsn = match self.log.reserve(bytes) {
+            Ok(reservation) => reservation.into_lsn(),
+            // The pages have been changed all the same. None of them leaves memory, and nothing is acknowledged any more.
+            Err(error) => {
+                self.log.fail(io::Error::other(error));
+                Lsn(u64::MAX)
+            }
+        };
+        LAST.set((self.identity(), lsn.0));
+        lsn
+    }
+
+    fn cancel(&self, at: Lsn, bytes: usize) {
+        // As in `fill`.
+        let _ = self.log.cancel_at(at, bytes);
+    }
+
+    fn fill(&self, at: Lsn, record: &[u8]) {
+        // A log that has failed says so to those who wait for it.
+        let _ = self.log.fill_at(at, record);
+    }
+
+    fn begin_group(&self) -> u64 {
+        let mut groups = self.lock();
+        while groups.is_closing {
+            groups = self.wait(groups);
+        }
+        groups.open += 1;
+        // Relaxed: only that no two are equal matters.
+        self.group.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn end_group(&self) {
+        self.lock().open -= 1;
+        self.groups_changed.notify_all();
+    }
+
+    fn images_from(&self) -> Lsn {
+        Lsn(self.images_from.load(Ordering::SeqCst))
+    }
+
+    fn end(&self) -> Lsn {
+        self.log.end()
+    }
+
+    fn durable(&self) -> Lsn {
+        self.log.horizon(Durability::Synced)
+    }
+
+    fn request_durable(&self) {
+        self.log.request_flush(Durability::Synced);
+    }
+
+    fn make_durable(&self, lsn: Lsn) -> io::Result<()> {
+        self.log.wait(lsn, Durability::Synced).map_err(|error| match error {
+            LogError::OutcomeUnknown { source } => {
+                io::Error::new(source.kind(), LogError::OutcomeUnknown { source })
+            }
+            error => io::Error::other(error),
+        })
+    }
+}

@@ -1,0 +1,248 @@
+//! A pool whose changes are logged: opened, recovered, committed to, checkpointed and closed.
+
+use crate::{
+    Durability, LogSettings, TxnError,
+    analysis::Analysis,
+    change_log::Changes,
+    checkpoint::{Bell, CheckpointThread, Checkpoints, wait_before},
+    redo::redo_all,
+};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use vellum_base::Lsn;
+use vellum_pool::{Pool, PoolFile};
+use vellum_vm::Directory;
+use vellum_wal::{Arrival, Log, LogOptions};
+
+/// A pool, and the log of its changes, if it has one.
+pub struct DurablePool {
+    // Dropped first: the thread uses what follows.
+    thread: Option<CheckpointThread>,
+    pool: Pool,
+    logged: Option<Logged>,
+    recovery: Option<Recovery>,
+}
+
+/// What a pool with a log has beside it.
+struct Logged {
+    changes: Arc<Changes>,
+    checkpoints: Arc<Checkpoints>,
+    bell: Arc<Bell>,
+    checkpoint_bytes: u64,
+}
+
+/// What was redone when a database was opened that had not been closed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Recovery {
+    /// How many records of the log were read.
+    pub records: u64,
+    /// How many bytes they had.
+    pub log_bytes: u64,
+    /// How long it took.
+    pub duration: Duration,
+}
+
+/// How a log stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LogState {
+    /// How many bytes of log a crash would make the next opening read.
+    pub log_bytes: u64,
+    /// How many bytes of log are not durable yet.
+    pub volatile_bytes: u64,
+}
+
+impl DurablePool {
+    /// A pool without a log: consistent on storage only when it is closed.
+    pub fn without_log(pool: Pool) -> Self {
+        Self { thread: None, pool, logged: None, recovery: None }
+    }
+
+    /// Opens a file with the log in a directory, which is begun anew if the file was closed. If it was not, everything that
+    /// the log tells is done again first.
+    ///
+    /// # Errors
+    /// If the log is not there that is needed, or is damaged, or the file is; and what the system reports. What the files
+    /// hold stays as it is then, so opening can be tried again.
+    pub fn open(
+        mut file: PoolFile,
+        directory: Arc<dyn Directory>,
+        settings: &LogSettings,
+    ) -> Result<Self, TxnError> {
+        let begun = Instant::now();
+        let (redo, needs_recovery) = (file.redo(), file.needs_recovery());
+        let options = LogOptions {
+            segment_bytes: settings.segment_bytes,
+            buffer_bytes: settings.buffer_bytes,
+            least: redo,
+            ..LogOptions::new(file.database())
+        };
+        let mut analysis = Analysis::default();
+        let log = if needs_recovery {
+            Log::open(directory, &options, redo, |record| analysis.add(record, &mut file))?
+        } else {
+            Log::begin(directory, &options)?
+        };
+        let log = Arc::new(log);
+        let changes = Arc::new(Changes::new(log.clone()).map_err(|source| TxnError::Thread { source })?);
+        let pool = file.start(Some(changes.clone()))?;
+        let checkpoints = Arc::new(Checkpoints::new(&pool, changes.clone(), redo));
+        let mut recovery = None;
+        if needs_recovery {
+            redo_all(&pool, &log, redo, &analysis)?;
+            checkpoints.take()?;
+            let Analysis { records, bytes: log_bytes, .. } = analysis;
+            recovery = Some(Recovery { records, log_bytes, duration: begun.elapsed() });
+        }
+        let bell = Arc::new(Bell::default());
+        let start =
+            || CheckpointThread::start(checkpoints.clone(), bell.clone(), settings.checkpoint_interval);
+        let thread = settings.background_checkpoints.then(start).transpose();
+        let thread = thread.map_err(|source| TxnError::Thread { source })?;
+        let checkpoint_bytes = settings.checkpoint_bytes;
+        Ok(Self {
+            thread,
+            pool,
+            logged: Some(Logged { changes, checkpoints, bell, checkpoint_bytes }),
+            recovery,
+        })
+    }
+
+    /// The pool.
+    #[inline]
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// What was redone when it was opened, if it had not been closed.
+    pub fn recovery(&self) -> Option<Recovery> {
+        self.recovery
+    }
+
+    /// Makes sure that the log has room for a change; called before each.
+    ///
+    /// # Errors
+    /// If it has none. Nothing has happened then, and it may be tried again.
+    #[inline]
+    pub fn admit(&self) -> Result<(), TxnError> {
+        match &self.logged {
+            Some(logged) => logged.admit(),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns once what this thread has changed since the last call is as durable as asked for.
+    ///
+    /// # Errors
+    /// If that is unknown, because the log could not be written: nothing more is accepted then.
+    #[inline]
+    pub fn commit(&self, durability: Durability) -> Result<(), TxnError> {
+        match &self.logged {
+            Some(logged) => {
+                logged.changes.take_last_change().map_or(Ok(()), |lsn| logged.wait(lsn, durability))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The record of the last change that this thread has made since the last call of this or of [`commit`](Self::commit).
+    pub fn take_last_change(&self) -> Option<Lsn> {
+        self.logged.as_ref()?.changes.take_last_change()
+    }
+
+    /// Returns once a record, and all before it, are as durable as asked for.
+    ///
+    /// # Errors
+    /// As for [`commit`](Self::commit).
+    pub fn wait(&self, lsn: Lsn, durability: Durability) -> Result<(), TxnError> {
+        self.logged.as_ref().map_or(Ok(()), |logged| logged.wait(lsn, durability))
+    }
+
+    /// As [`commit`](Self::commit), without waiting; nothing if there is nothing to wait for.
+    pub fn commit_later(&self, durability: Durability) -> Option<Arrival> {
+        let logged = self.logged.as_ref()?;
+        let lsn = logged.changes.take_last_change()?;
+        match wal_durability(durability) {
+            Some(wanted) => Some(logged.changes.flusher.arrival(lsn, wanted)),
+            None => {
+                logged.flush_later();
+                None
+            }
+        }
+    }
+
+    /// Returns once everything that was done until now is durable.
+    ///
+    /// # Errors
+    /// As for [`commit`](Self::commit).
+    pub fn sync(&self) -> Result<(), TxnError> {
+        let Some(Logged { changes, .. }) = &self.logged else { return Ok(()) };
+        Ok(wait_before(&changes.log, changes.log.end())?)
+    }
+
+    /// How the log stands; none without a log.
+    pub fn log_state(&self) -> Option<LogState> {
+        let Logged { changes, checkpoints, .. } = self.logged.as_ref()?;
+        let end = changes.log.end().0;
+        Some(LogState {
+            log_bytes: end.saturating_sub(checkpoints.redo().0),
+            volatile_bytes: end.saturating_sub(changes.log.horizon(vellum_wal::Durability::Synced).0),
+        })
+    }
+
+    /// Brings the file up to date while others go on, so that the log so far is not needed any more. Without a log it is done
+    /// by [`close`](Self::close) only.
+    ///
+    /// # Errors
+    /// If something cannot be written; the last checkpoint counts then.
+    pub fn checkpoint(&self) -> Result<(), TxnError> {
+        self.logged.as_ref().map_or(Ok(()), |logged| logged.checkpoints.take())
+    }
+
+    /// Brings the file up to date and marks it as closed. The log is removed. The next change opens it again only if there is
+    /// no log.
+    ///
+    /// # Errors
+    /// If something cannot be written. With a log the next opening recovers what was done.
+    pub fn close(&mut self) -> Result<(), TxnError> {
+        let Some(Logged { changes, .. }) = &self.logged else { return Ok(self.pool.checkpoint()?) };
+        self.thread = None;
+        wait_before(&changes.log, changes.log.end())?;
+        self.pool.checkpoint()?;
+        Ok(changes.log.remove()?)
+    }
+}
+
+impl Logged {
+    #[inline]
+    fn admit(&self) -> Result<(), TxnError> {
+        self.changes.log.admit()?;
+        if self.changes.log.end().0.saturating_sub(self.checkpoints.redo().0) > self.checkpoint_bytes {
+            self.checkpoints.ask(&self.bell);
+        }
+        Ok(())
+    }
+
+    fn wait(&self, lsn: Lsn, durability: Durability) -> Result<(), TxnError> {
+        match wal_durability(durability) {
+            Some(wanted) => Ok(self.changes.log.wait(lsn, wanted)?),
+            None => {
+                self.flush_later();
+                Ok(())
+            }
+        }
+    }
+
+    fn flush_later(&self) {
+        self.changes.log.request_flush(vellum_wal::Durability::Synced);
+    }
+}
+
+fn wal_durability(durability: Durability) -> Option<vellum_wal::Durability> {
+    match durability {
+        Durability::Deferred => None,
+        Durability::Buffered => Some(vellum_wal::Durability::Buffered),
+        Durability::Synced => Some(vellum_wal::Durability::Synced),
+    }
+}

@@ -1,0 +1,35 @@
+//! What can go wrong.
+
+use vellum_access::RecordFault;
+use vellum_base::Lsn;
+use vellum_pool::PoolError;
+use vellum_wal::LogError;
+
+/// Why something could not be made durable or recovered.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TxnError {
+    /// The pool or the file failed.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// The log failed.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// A record of the log is not what this version writes.
+    #[error("the log's record at {lsn} cannot be read: {fault}. Restore the database from a backup")]
+    Record {
+        /// The record.
+        lsn: Lsn,
+        /// What is wrong with it.
+        fault: RecordFault,
+    },
+    /// A thread that was redoing changes panicked.
+    #[error("recovery failed: a thread that redid changes panicked, which is a fault of Vellum")]
+    Panicked,
+    /// The system has no room for a thread that the log needs.
+    #[error("cannot start a thread for the log: {source}")]
+    Thread {
+        /// What the system reports.
+        source: std::io::Error,
+    },
+}

@@ -1,0 +1,21 @@
+//! Internal to Vellum (use the crate `vellum`): joins the pool and the log, so that what was done survives a crash.
+//!
+//! - [`DurablePool`]: a pool whose changes are logged; opening it recovers it; commits, checkpoints, the clean close;
+//! - `change_log`: the log as the pool and the trees see it;
+//! - `analysis` and `redo`: the two passes over the log after a crash;
+//! - `checkpoint`: the thread that takes checkpoints, so that there is never much to redo.
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing))]
+
+mod analysis;
+mod change_log;
+mod checkpoint;
+mod durable_pool;
+mod error;
+mod redo;
+mod settings;
+
+pub use durable_pool::{DurablePool, LogState, Recovery};
+pub use error::TxnError;
+pub use settings::{Durability, LogSettings};
+pub use vellum_wal::{Arrival, LogError};

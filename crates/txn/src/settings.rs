@@ -1,0 +1,45 @@
+//! How a database keeps its log.
+
+use std::time::Duration;
+
+/// When a change counts as done.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub enum Durability {
+    /// The log is in memory, and is written and synced as soon as the device is free. A process that is killed, or a loss of
+    /// power, may take the last changes back, the latest first.
+    Deferred,
+    /// The operating system has the log: the change survives the end of the process. A loss of power may take the last
+    /// changes back, the latest first.
+    Buffered,
+    /// The device has the log: the change survives the loss of power.
+    #[default]
+    Synced,
+}
+
+/// How a database keeps its log. The defaults suit a machine of today.
+#[derive(Clone, Debug)]
+pub struct LogSettings {
+    /// The size of the log's files, in bytes. See [`vellum_wal::LogOptions::segment_bytes`]. Default 16 MiB.
+    pub segment_bytes: u64,
+    /// The size of the log's buffer in memory, in bytes: a power of two, at least 2 MiB. Default 16 MiB.
+    pub buffer_bytes: u64,
+    /// How much log there may be, in bytes, before a checkpoint is taken in the background. A crash makes the next opening
+    /// read about that much. Default 256 MiB.
+    pub checkpoint_bytes: u64,
+    /// How old the last checkpoint may become while there are changes. Default 60 seconds.
+    pub checkpoint_interval: Duration,
+    /// Whether checkpoints are taken in the background at all. Default true.
+    pub background_checkpoints: bool,
+}
+
+impl Default for LogSettings {
+    fn default() -> Self {
+        Self {
+            segment_bytes: 16 << 20,
+            buffer_bytes: 16 << 20,
+            checkpoint_bytes: 256 << 20,
+            checkpoint_interval: Duration::from_secs(60),
+            background_checkpoints: true,
+        }
+    }
+}

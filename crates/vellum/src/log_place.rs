@@ -1,0 +1,63 @@
+//! Where the log of a database lies: in a directory beside its file.
+
+use crate::{Error, Result};
+use std::{
+    fs::File,
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+use vellum_vm::{Directory, DiskDirectory};
+
+/// The directory of a log.
+#[derive(Default)]
+pub(crate) struct LogPlace {
+    /// None if there is no log.
+    pub directory: Option<Arc<dyn Directory>>,
+    /// The directory that was made for it.
+    path: Option<PathBuf>,
+}
+
+impl LogPlace {
+    /// There is no log.
+    pub fn none() -> Result<Self> {
+        Ok(Self::default())
+    }
+
+    /// A directory that holds other files too.
+    pub fn given(directory: Arc<dyn Directory>) -> Result<Self> {
+        Ok(Self { directory: Some(directory), path: None })
+    }
+
+    /// The directory beside a database's file, which is made if it is not there.
+    pub fn beside(file: &Path) -> Result<Self> {
+        let path = path_of(file);
+        let failed = |source| Error::LogDirectory { path: path.clone(), source };
+        match std::fs::create_dir(&path) {
+            // A log that vanishes with its directory is no log.
+            Ok(()) => sync_parent(&path).map_err(failed)?,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(failed(error)),
+        }
+        Ok(Self { directory: Some(Arc::new(DiskDirectory::new(&path))), path: Some(path) })
+    }
+
+    /// Removes the directory, if nothing is left in it.
+    pub fn remove(&self) {
+        // If that is refused, an empty directory stays, which the next opening uses.
+        let _ = self.path.as_ref().map(std::fs::remove_dir);
+    }
+}
+
+/// Makes it durable that there is a directory.
+fn sync_parent(path: &Path) -> io::Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(parent)?.sync_all()
+}
+
+/// The path of the log of a database.
+pub(crate) fn path_of(file: &Path) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push("-log");
+    PathBuf::from(name)
+}
