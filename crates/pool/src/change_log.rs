@@ -11,6 +11,19 @@ use vellum_base::Lsn;
 /// A page's LSN is that of the record of its last change; zero if no record tells of it. A page is written to storage only
 /// when that record is durable.
 pub trait ChangeLog: Send + Sync {
+    /// Whether the next change must be [admitted](Self::admit), because the log is running out of room.
+    fn is_short(&self) -> bool {
+        false
+    }
+
+    /// Makes room for what comes next; called before something is changed.
+    ///
+    /// # Errors
+    /// If there is none, or the log has failed: nothing is changed then.
+    fn admit(&self) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Reserves the place of a record of so many bytes; gives its LSN, which is greater than those of all records before.
     /// Waits for nothing, and cannot fail, because pages have been changed: a log that has failed says so to the threads that
     /// wait for it.

@@ -239,7 +239,12 @@ impl ChangeRecords for Pool {
     }
 
     fn reserve_record(&self, bytes: usize) -> Lsn {
-        self.allocator().evictor().log().map_or(Lsn(0), |log| log.reserve(bytes))
+        let Some(log) = self.allocator().evictor().log() else { return Lsn(0) };
+        let lsn = log.reserve(bytes);
+        if log.is_short() {
+            self.allocator().storage().suspend_changes();
+        }
+        lsn
     }
 
     fn cancel_record(&self, at: Lsn, bytes: usize) {

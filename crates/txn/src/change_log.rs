@@ -10,6 +10,7 @@
 //! # Groups
 //! A group of records is not divided by a redo point, so that recovery always sees all of it.
 
+use crate::bell::Bell;
 use std::{
     cell::Cell,
     io,
@@ -35,6 +36,10 @@ pub(crate) struct Changes {
     group: AtomicU64,
     groups: Mutex<Groups>,
     groups_changed: Condvar,
+    /// From this record on a checkpoint is due, for which the bell is rung.
+    checkpoint_at: AtomicU64,
+    checkpoint_bytes: u64,
+    pub bell: Bell,
 }
 
 #[derive(Default)]
@@ -46,8 +51,8 @@ struct Groups {
 }
 
 impl Changes {
-    /// The log that was opened; no record has been appended yet.
-    pub fn new(log: Arc<Log>) -> io::Result<Self> {
+    /// The log that was opened; no record has been appended yet. The bell is rung when so many bytes have been.
+    pub fn new(log: Arc<Log>, checkpoint_bytes: u64) -> io::Result<Self> {
         let begin = log.end().0;
         Ok(Self {
             flusher: LogFlusher::start(log.clone())?,
@@ -56,6 +61,9 @@ impl Changes {
             group: AtomicU64::new(begin),
             groups: Mutex::default(),
             groups_changed: Condvar::new(),
+            checkpoint_at: AtomicU64::new(begin.saturating_add(checkpoint_bytes)),
+            checkpoint_bytes,
+            bell: Bell::default(),
             log,
         })
     }
@@ -75,6 +83,18 @@ impl Changes {
         drop(groups);
         self.groups_changed.notify_all();
         redo
+    }
+
+    /// A checkpoint with this redo point has been taken: the next one is due later.
+    pub fn end_checkpoint(&self, redo: Lsn) {
+        self.checkpoint_at.store(redo.0.saturating_add(self.checkpoint_bytes), Ordering::Relaxed);
+    }
+
+    #[cold]
+    fn ask_for_checkpoint(&self) {
+        if self.checkpoint_at.swap(u64::MAX, Ordering::Relaxed) < u64::MAX {
+            self.bell.ring();
+        }
     }
 
     /// The last record that this thread has reserved since this was asked last.
@@ -101,6 +121,14 @@ impl Changes {
 }
 
 impl ChangeLog for Changes {
+    fn is_short(&self) -> bool {
+        self.log.is_short()
+    }
+
+    fn admit(&self) -> io::Result<()> {
+        self.log.check().and_then(|()| self.log.admit()).map_err(as_io_error)
+    }
+
     fn reserve(&self, bytes: usize) -> Lsn {
         let lsn = match self.log.reserve(bytes) {
             Ok(reservation) => reservation.into_lsn(),
@@ -110,6 +138,10 @@ impl ChangeLog for Changes {
                 Lsn(u64::MAX)
             }
         };
+        // Relaxed: a checkpoint too many, or a little late, does no harm.
+        if lsn.0 >= self.checkpoint_at.load(Ordering::Relaxed) {
+            self.ask_for_checkpoint();
+        }
         LAST.set((self.identity(), lsn.0));
         lsn
     }
@@ -156,11 +188,15 @@ impl ChangeLog for Changes {
     }
 
     fn make_durable(&self, lsn: Lsn) -> io::Result<()> {
-        self.log.wait(lsn, Durability::Synced).map_err(|error| match error {
-            LogError::OutcomeUnknown { source } => {
-                io::Error::new(source.kind(), LogError::OutcomeUnknown { source })
-            }
-            error => io::Error::other(error),
-        })
+        self.log.wait(lsn, Durability::Synced).map_err(as_io_error)
     }
+}
+
+fn as_io_error(error: LogError) -> io::Error {
+    let kind = match &error {
+        LogError::OutcomeUnknown { source } => source.kind(),
+        LogError::NoRoom { .. } => io::ErrorKind::StorageFull,
+        _ => io::ErrorKind::Other,
+    };
+    io::Error::new(kind, error)
 }

@@ -4,7 +4,7 @@ use crate::{
     Durability, LogSettings, TxnError,
     analysis::Analysis,
     change_log::Changes,
-    checkpoint::{Bell, CheckpointThread, Checkpoints, wait_before},
+    checkpoint::{CheckpointThread, Checkpoints, wait_before},
     redo::redo_all,
 };
 use std::{
@@ -29,8 +29,6 @@ pub struct DurablePool {
 struct Logged {
     changes: Arc<Changes>,
     checkpoints: Arc<Checkpoints>,
-    bell: Arc<Bell>,
-    checkpoint_bytes: u64,
 }
 
 /// What was redone when a database was opened that had not been closed.
@@ -85,7 +83,10 @@ impl DurablePool {
             Log::begin(directory, &options)?
         };
         let log = Arc::new(log);
-        let changes = Arc::new(Changes::new(log.clone()).map_err(|source| TxnError::Thread { source })?);
+        let changes = Arc::new(
+            Changes::new(log.clone(), settings.checkpoint_bytes)
+                .map_err(|source| TxnError::Thread { source })?,
+        );
         let pool = file.start(Some(changes.clone()))?;
         let checkpoints = Arc::new(Checkpoints::new(&pool, changes.clone(), redo));
         let mut recovery = None;
@@ -95,18 +96,10 @@ impl DurablePool {
             let Analysis { records, bytes: log_bytes, .. } = analysis;
             recovery = Some(Recovery { records, log_bytes, duration: begun.elapsed() });
         }
-        let bell = Arc::new(Bell::default());
-        let start =
-            || CheckpointThread::start(checkpoints.clone(), bell.clone(), settings.checkpoint_interval);
+        let start = || CheckpointThread::start(checkpoints.clone(), settings.checkpoint_interval);
         let thread = settings.background_checkpoints.then(start).transpose();
         let thread = thread.map_err(|source| TxnError::Thread { source })?;
-        let checkpoint_bytes = settings.checkpoint_bytes;
-        Ok(Self {
-            thread,
-            pool,
-            logged: Some(Logged { changes, checkpoints, bell, checkpoint_bytes }),
-            recovery,
-        })
+        Ok(Self { thread, pool, logged: Some(Logged { changes, checkpoints }), recovery })
     }
 
     /// The pool.
@@ -118,18 +111,6 @@ impl DurablePool {
     /// What was redone when it was opened, if it had not been closed.
     pub fn recovery(&self) -> Option<Recovery> {
         self.recovery
-    }
-
-    /// Makes sure that the log has room for a change; called before each.
-    ///
-    /// # Errors
-    /// If it has none. Nothing has happened then, and it may be tried again.
-    #[inline]
-    pub fn admit(&self) -> Result<(), TxnError> {
-        match &self.logged {
-            Some(logged) => logged.admit(),
-            None => Ok(()),
-        }
     }
 
     /// Returns once what this thread has changed since the last call is as durable as asked for.
@@ -215,15 +196,6 @@ impl DurablePool {
 }
 
 impl Logged {
-    #[inline]
-    fn admit(&self) -> Result<(), TxnError> {
-        self.changes.log.admit()?;
-        if self.changes.log.end().0.saturating_sub(self.checkpoints.redo().0) > self.checkpoint_bytes {
-            self.checkpoints.ask(&self.bell);
-        }
-        Ok(())
-    }
-
     fn wait(&self, lsn: Lsn, durability: Durability) -> Result<(), TxnError> {
         match wal_durability(durability) {
             Some(wanted) => Ok(self.changes.log.wait(lsn, wanted)?),

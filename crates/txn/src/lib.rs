@@ -8,6 +8,7 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing))]
 
 mod analysis;
+mod bell;
 mod change_log;
 mod checkpoint;
 mod durable_pool;

@@ -183,9 +183,23 @@ impl Log {
     /// [`LogError::NoRoom`] if there is no room for them. Nothing has happened then, and it may be tried again.
     #[inline]
     pub fn admit(&self) -> Result<(), LogError> {
+        if self.is_short() { self.prepare_to(self.end().0 + self.options.buffer_bytes) } else { Ok(()) }
+    }
+
+    /// Whether [`admit`](Self::admit) would have to make segments.
+    #[inline]
+    pub fn is_short(&self) -> bool {
         // Relaxed: a hint. What is reserved between this and the caller's reservation is far less than a buffer.
-        let is_prepared = self.end().0 + self.options.buffer_bytes <= self.prepared.load(Ordering::Relaxed);
-        if is_prepared { Ok(()) } else { self.prepare_to(self.end().0 + self.options.buffer_bytes) }
+        self.end().0 + self.options.buffer_bytes > self.prepared.load(Ordering::Relaxed)
+    }
+
+    /// Why the log takes nothing any more, if it has failed.
+    ///
+    /// # Errors
+    /// [`LogError::OutcomeUnknown`] if it has.
+    pub fn check(&self) -> Result<(), LogError> {
+        let failure = lock(&self.turn).failure.clone();
+        failure.map_or(Ok(()), |source| Err(LogError::OutcomeUnknown { source }))
     }
 
     /// Reserves the place of a record of so many bytes. That waits for nothing, so it may be done under latches: records are

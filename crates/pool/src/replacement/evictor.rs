@@ -155,6 +155,7 @@ impl Evictor {
         if self.outage().lasts() {
             self.try_to_write()?;
         }
+        self.log().map_or(Ok(()), ChangeLog::admit).map_err(PoolError::Log)?;
         self.pages.storage.admit_changes()
     }
 

@@ -1,0 +1,54 @@
+//! How a thread is told that there is something to do.
+
+use std::{
+    sync::{Condvar, Mutex, MutexGuard},
+    time::Instant,
+};
+
+/// How the thread is told of something.
+#[derive(Default)]
+pub(crate) struct Bell {
+    state: Mutex<State>,
+    rung: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    is_asked: bool,
+    is_stopped: bool,
+}
+
+impl Bell {
+    /// Asks for a checkpoint.
+    pub fn ring(&self) {
+        self.lock().is_asked = true;
+        self.rung.notify_one();
+    }
+
+    /// Waits until a checkpoint is asked for or the time has come; false if it is to end.
+    pub fn wait(&self, until: Instant) -> bool {
+        let mut state = self.lock();
+        while !state.is_stopped && !state.is_asked {
+            let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
+            else {
+                break;
+            };
+            state = match self.rung.wait_timeout(state, left) {
+                Ok((state, _)) => state,
+                Err(poisoned) => poisoned.into_inner().0,
+            };
+        }
+        state.is_asked = false;
+        !state.is_stopped
+    }
+
+    /// The thread that waits is to end.
+    pub fn stop(&self) {
+        self.lock().is_stopped = true;
+        self.rung.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
