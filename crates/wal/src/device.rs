@@ -4,6 +4,7 @@ use crate::{
     Durability, LogError, LogReader,
     files::{LogFiles, Segment, SegmentMaker},
     plant::Bug,
+    reader::PreviousEnd,
     ring::Ring,
     segment::SegmentHeader,
 };
@@ -14,15 +15,6 @@ use vellum_vm::{AlignedBuffer, File};
 const PAGE: u64 = PAGE_SIZE as u64;
 /// How much is written at once, at most.
 const PART_BYTES: u64 = 256 << 10;
-
-/// Where the log of an earlier timeline ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct PreviousEnd {
-    pub lsn: u64,
-    /// Up to where it is known to have been durable, and at least the beginning of its last segment.
-    pub durable: u64,
-    pub checksum: u64,
-}
 
 /// How a write failed.
 pub(crate) enum WriteError {

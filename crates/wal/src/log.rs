@@ -10,11 +10,12 @@
 
 use crate::{
     Durability, LogError, LogOptions, LogReader, Record,
-    device::{Device, PreviousEnd, WriteError},
+    device::{Device, WriteError},
     files::{LogFiles, SegmentMaker, remove, remove_all},
     frame::{FrameHeader, Kind, frame_bytes},
     plant::Bug,
     primitive::{AtomicU64, Ordering},
+    reader::PreviousEnd,
     ring::Ring,
     waiting::{Request, Waiting},
 };

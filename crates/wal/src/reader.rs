@@ -10,7 +10,6 @@
 
 use crate::{
     LogError, LogOptions,
-    device::PreviousEnd,
     files::{LogFiles, Segment},
     frame::{ALIGNMENT, FrameHeader, HEADER_BYTES, Kind},
     segment::Geometry,
@@ -32,6 +31,15 @@ pub struct Record<'r> {
     pub lsn: Lsn,
     /// What it says.
     pub payload: &'r [u8],
+}
+
+/// Where the log of an earlier timeline ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct PreviousEnd {
+    pub lsn: u64,
+    /// Up to where it is known to have been durable, and at least the beginning of its last segment.
+    pub durable: u64,
+    pub checksum: u64,
 }
 
 /// A part of the log that was written without a crash in between.

@@ -12,13 +12,11 @@
 //! latches it shared while the leaf is still valid, so an operation that frees it waits, or defers.
 
 mod check;
-mod write;
 
 use crate::node::BLOB_REFERENCE_BYTES;
 use vellum_base::{Bytes, Extent, HEADER_BYTES, PAGE_SIZE, PageHeader, PageId, PageKind, checksum};
 
 pub(crate) use check::BlobCheck;
-pub(crate) use write::write_blob;
 
 /// The unit in which a blob is checked, in bytes.
 pub const CHUNK_BYTES: u64 = 64 << 10;
@@ -87,7 +85,7 @@ pub(crate) fn chunks(length: u64) -> u64 {
 }
 
 /// How many pages a value takes.
-fn pages(length: u64) -> u32 {
+pub(crate) fn pages(length: u64) -> u32 {
     (trailer_at(length) + 8 * chunks(length)).div_ceil(PAGE_SIZE as u64) as u32
 }
 

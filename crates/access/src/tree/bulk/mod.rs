@@ -8,10 +8,10 @@
 //! load until [`BulkLoad::finish`] latches the root's page, makes sure that the tree still is empty, and puts the new
 //! root's contents there. A load that ends in any other way frees what it wrote.
 
-use crate::blob::write_blob;
 use crate::error::{AccessError, damaged};
 use crate::gateway::{AtomicChange, Latched, NodeImage, NodeStream, PageChange, RecordGroup, not_a_node};
 use crate::node::{InnerBuilder, LeafBuilder, NODE_BYTES, NodeView, ValueKind};
+use crate::tree::change::blob::write_blob;
 use crate::tree::{Tree, change::write::is_inline, check_key};
 use std::io::Read;
 use vellum_base::PageId;

@@ -1,9 +1,9 @@
 //! The record of a tree by which a group of changes happens.
 
-use crate::blob::write_blob;
 use crate::error::{AccessError, damaged};
 use crate::gateway::{AtomicChange, Latched, PageChange, RecordGroup, ValueImage, abandon, persist};
 use crate::node::{NodeError, ValueKind};
+use crate::tree::change::blob::write_blob;
 use crate::tree::change::write::{ATTEMPTS_MAX, is_inline};
 use crate::tree::read::record::RecordLocation;
 use crate::tree::{Tree, check_key};

@@ -1,5 +1,6 @@
 //! Changing a tree: records in leaves, and the splits and merges that follow from that.
 
+pub(super) mod blob;
 pub(super) mod destroy;
 pub(super) mod last;
 pub(super) mod merge;

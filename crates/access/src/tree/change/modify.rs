@@ -2,9 +2,10 @@
 
 use crate::error::{AccessError, damaged};
 use crate::gateway::{AtomicChange, Latched};
+use crate::node::ValueKind;
+use crate::tree::change::blob::write_blob;
 use crate::tree::read::record::{Part, Record, RecordLocation, find, read, read_value};
 use crate::tree::{Tree, Written, change::write::Mode, check_key};
-use crate::{blob::write_blob, node::ValueKind};
 use vellum_base::PageId;
 use vellum_pool::{Interrupt, OptimisticPage, Pager};
 

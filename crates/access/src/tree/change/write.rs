@@ -1,9 +1,10 @@
 //! Changing a tree: the leaf is found without latches, and latched at the end.
 
-use crate::blob::{BlobReference, write_blob};
+use crate::blob::BlobReference;
 use crate::error::{AccessError, MAX_VALUE_BYTES, damaged};
 use crate::gateway::{AtomicChange, Latched, PageChange, PageSet, ValueImage, abandon, persist};
 use crate::node::{MAX_INLINE_RECORD_BYTES, MAX_INLINE_VALUE_BYTES, NodeError, NodeView, ValueKind};
+use crate::tree::change::blob::write_blob;
 use crate::tree::read::record::{RecordLocation, StoredValue, value_in};
 use crate::tree::{Tree, change::merge::is_sparse, check_key};
 use std::io::Read;

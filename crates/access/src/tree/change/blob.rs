@@ -1,6 +1,6 @@
 //! Writing a value to an extent of its own.
 
-use super::{BlobReference, CHUNK_BYTES, chunks, pages, trailer_at};
+use crate::blob::{BlobReference, CHUNK_BYTES, chunks, pages, trailer_at};
 use crate::gateway::{Append, new_blob, stream_blob};
 use crate::{AccessError, MAX_VALUE_BYTES};
 use std::io::Read;
