@@ -243,11 +243,11 @@ impl Allocator {
         &self,
         extent: Extent,
         end: u64,
-        redo: Lsn,
+        places: (Lsn, Lsn),
         state: State,
     ) -> Result<(), PoolError> {
         let storage = self.storage();
-        let (before, written) = storage.name_map(extent, end, redo, state);
+        let (before, written) = storage.name_map(extent, end, places, state);
         self.publish(extent, Memory::Drop);
         storage.own_space_map(extent);
         self.table().unlatch_evicted(extent.head);

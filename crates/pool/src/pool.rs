@@ -322,7 +322,7 @@ impl Pool {
     /// If something cannot be written: what was remembered before is still right, and it may be tried again. After a failed
     /// *sync*, or a panic of a thread while it changed a page, every further attempt fails.
     pub fn checkpoint_at(&self, redo: Lsn) -> Result<(), PoolError> {
-        self.checkpointer().checkpoint_at(redo)
+        self.checkpointer().checkpoint_at(redo, redo)
     }
 
     /// What a thread needs that takes checkpoints of this pool. It is dropped before the pool is closed.
@@ -373,11 +373,11 @@ pub struct Checkpointer {
 }
 
 impl Checkpointer {
-    /// As [`Pool::checkpoint_at`].
+    /// As [`Pool::checkpoint_at`]; and remembers that what was not committed at `redo` has its records from `undo` on.
     ///
     /// # Errors
     /// As for `Pool::checkpoint_at`.
-    pub fn checkpoint_at(&self, redo: Lsn) -> Result<(), PoolError> {
-        checkpoint::checkpoint_at(&self.allocator, redo, self.pause)
+    pub fn checkpoint_at(&self, redo: Lsn, undo: Lsn) -> Result<(), PoolError> {
+        checkpoint::checkpoint_at(&self.allocator, (redo, undo), self.pause)
     }
 }

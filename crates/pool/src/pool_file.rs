@@ -135,6 +135,11 @@ impl PoolFile {
         self.superblock.redo
     }
 
+    /// What was not committed at that place has its records from this one on. Not after it.
+    pub fn undo(&self) -> Lsn {
+        self.superblock.undo.min(self.superblock.redo)
+    }
+
     /// Whether the file was not closed, and its log has what it lacks.
     pub fn needs_recovery(&self) -> bool {
         self.superblock.state == State::Logged

@@ -48,7 +48,7 @@ impl Checkpoints {
         let redo = self.changes.begin_checkpoint();
         // Each record before the redo point is filled then, after its latches have been released.
         wait_before(&self.changes.log, redo)?;
-        self.pool.checkpoint_at(redo)?;
+        self.pool.checkpoint_at(redo, redo)?;
         self.redo.store(redo.0, Ordering::Relaxed);
         self.changes.end_checkpoint(redo);
         Ok(self.changes.log.discard(redo)?)

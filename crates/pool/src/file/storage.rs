@@ -247,6 +247,7 @@ impl Storage {
             self.grow_file_for(self.space.end())?;
             superblock.state = State::Logged;
             superblock.redo = superblock.redo.max(log.end());
+            superblock.undo = superblock.redo;
             write_superblocks(&*self.file, &mut superblock)?;
             self.marked_in_use.store(true, Ordering::Release);
             return Ok(());
@@ -349,12 +350,12 @@ impl Storage {
         &self,
         extent: Extent,
         end: u64,
-        redo: Lsn,
+        (redo, undo): (Lsn, Lsn),
         state: State,
     ) -> (Option<Extent>, Result<(), PoolError>) {
         let mut superblock = self.lock_superblock();
         let before = superblock.space_map.replace(extent);
-        (superblock.end, superblock.redo, superblock.state) = (end, redo, state);
+        (superblock.end, superblock.redo, superblock.undo, superblock.state) = (end, redo, undo, state);
         if state == State::Closed {
             // As in `close`.
             self.marked_in_use.store(false, Ordering::Release);

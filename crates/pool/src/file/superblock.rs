@@ -19,6 +19,7 @@
 //! | 104..232 | sixteen roots, which belong to the application |
 //! | 232..248 | id of the database; zero in version 1 |
 //! | 248..256 | redo point: an LSN; zero in version 1 |
+//! | 256..264 | undo point: an LSN; zero in version 1 |
 //!
 //! Version 1 ends at byte 232, and has no state 3.
 
@@ -66,6 +67,8 @@ pub(crate) struct Superblock {
     pub(crate) database: [u8; DATABASE_BYTES],
     /// All changes whose records lie before this place of the log are in the file.
     pub(crate) redo: Lsn,
+    /// What was not committed at that place has its records from here on.
+    pub(crate) undo: Lsn,
 }
 
 /// What the bytes of a superblock's page turned out to be.
@@ -117,6 +120,7 @@ impl Superblock {
         }
         page[232..248].copy_from_slice(&self.database);
         page[248..256].copy_from_slice(&self.redo.0.to_le_bytes());
+        page[256..264].copy_from_slice(&self.undo.0.to_le_bytes());
         stamp_checksum(bytes);
     }
 
@@ -156,6 +160,7 @@ impl Superblock {
             roots: std::array::from_fn(|index| bytes.u64_at(104 + 8 * index)),
             database: database.copied().unwrap_or_default(),
             redo: Lsn(bytes.u64_at(248)),
+            undo: Lsn(bytes.u64_at(256)),
         })
     }
 }
@@ -175,6 +180,7 @@ mod tests {
             roots: std::array::from_fn(|index| index as u64),
             database: std::array::from_fn(|index| index as u8 + 100),
             redo: Lsn(0x1234_5678_9abc_def0),
+            undo: Lsn(0x1234_5678_9abc_0000),
         };
         let mut bytes = vec![0u8; PAGE_SIZE];
         superblock.encode(&mut bytes);

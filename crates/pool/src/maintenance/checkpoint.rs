@@ -23,8 +23,12 @@ const BATCH_PAGES_MAX: usize = 128;
 /// How often a page is read optimistically before it is latched shared.
 const TRIES_MAX: u32 = 4;
 
-/// Brings all changes before `redo` to storage, and names that place: see `Pool::checkpoint_at`.
-pub(crate) fn checkpoint_at(allocator: &Allocator, redo: Lsn, pause: Duration) -> Result<(), PoolError> {
+/// Brings all changes before `redo` to storage, and names that place and the undo point: see `Checkpointer::checkpoint_at`.
+pub(crate) fn checkpoint_at(
+    allocator: &Allocator,
+    (redo, undo): (Lsn, Lsn),
+    pause: Duration,
+) -> Result<(), PoolError> {
     let (storage, counters) = (allocator.storage(), &allocator.table().counters);
     let Some(logged) = storage.logged() else { return Ok(()) };
     // Locked to the end: one checkpoint at a time.
@@ -45,7 +49,7 @@ pub(crate) fn checkpoint_at(allocator: &Allocator, redo: Lsn, pause: Duration) -
         storage.space.unclaim(map.head.0..map.end().0);
         return Err(error);
     }
-    allocator.name_map(map, end, redo, State::Logged)?;
+    allocator.name_map(map, end, (redo, undo.min(redo)), State::Logged)?;
     counters.checkpoints.add(1);
     Ok(())
 }
@@ -67,7 +71,7 @@ pub(crate) fn close(allocator: &Allocator, logged: &Logged) -> Result<(), PoolEr
         storage.space.unclaim(map.head.0..map.end().0);
         return Err(error);
     }
-    allocator.name_map(map, end, redo, State::Closed)?;
+    allocator.name_map(map, end, (redo, redo), State::Closed)?;
     storage.cut_file(end);
     storage.space.note_written();
     Ok(())
