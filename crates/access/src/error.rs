@@ -73,6 +73,25 @@ pub enum AccessError {
     /// The value was replaced or removed while it was being read in parts.
     #[error("the value was changed while it was being read in parts; read it again from its beginning")]
     ValueChanged,
+    /// A record is to be changed that another transaction has changed.
+    #[error(
+        "another transaction {} the record \"{}\" of the tree at {tree}; roll this transaction back and run it again",
+        if *committed { "has changed and committed, since this one began," } else { "has changed, and has not committed," },
+        shown(key)
+    )]
+    Conflict {
+        /// The root of the tree.
+        tree: PageId,
+        /// The key.
+        key: Vec<u8>,
+        /// The other transaction was committed after this one began; else it is open.
+        committed: bool,
+    },
+    /// A single operation is to change a record while transactions are open.
+    #[error(
+        "transactions are open, so the record can only be changed by a transaction; run the operation as one"
+    )]
+    NeedsTransaction,
 }
 
 /// The error for a page whose contents cannot be what was written, or in which a change was refused that should have

@@ -5,6 +5,7 @@
 //! - [`BulkLoad`]: a tree from records in the order of their keys, from its leaves up;
 //! - [`BlobReader`]: values too large for a leaf, each in an extent of its own;
 //! - [`ChangeRecord`], [`PageChange`] and [`redo`]: changes of pages as data, and how to redo them;
+//! - [`View`] and [`Isolation`]: how transactions see a tree, and are kept apart;
 //! - [`RecordGroup`]: trees that are made or freed together with the record that says where they are;
 //! - [`node`]: the layout of the tree's nodes.
 //!
@@ -15,6 +16,7 @@
 mod blob;
 mod error;
 mod gateway;
+mod isolation;
 pub mod node;
 mod tree;
 mod value;
@@ -23,8 +25,9 @@ pub use blob::BlobReference;
 pub use error::{AccessError, MAX_VALUE_BYTES};
 pub use gateway::{
     ChangeRecord, NodeImage, PageChange, PageRedo, RecordFault, RecordGroup, RecordKind, SpaceEvent,
-    ValueImage, redo,
+    UndoChange, ValueImage, free_large, redo,
 };
+pub use isolation::{Claim, Isolation, Seen, View, Writer};
 pub use tree::{
     Answer, Batch, BlobReader, BulkLoad, Cursor, Entry, Task, Tree, TreeReport, TreeShape, Written,
 };

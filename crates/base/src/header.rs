@@ -6,6 +6,9 @@ use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 /// The size of [`PageHeader`] on storage, in bytes. What follows it belongs to the owner of the page.
 pub const HEADER_BYTES: usize = 32;
 
+/// Where in the header the LSN stands.
+pub const LSN_AT: usize = 16;
+
 /// The version of the header's layout.
 pub const PAGE_FORMAT_VERSION: u8 = 1;
 

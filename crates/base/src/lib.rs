@@ -13,7 +13,7 @@ mod shown;
 
 pub use bytes::Bytes;
 pub use header::{
-    ChecksumStream, HEADER_BYTES, HeaderFault, PAGE_FORMAT_VERSION, PageHeader, PageKind, checksum,
+    ChecksumStream, HEADER_BYTES, HeaderFault, LSN_AT, PAGE_FORMAT_VERSION, PageHeader, PageKind, checksum,
     stamp_checksum, stamp_lsn, verify_header,
 };
 pub use ids::{Extent, Lsn, PageId};

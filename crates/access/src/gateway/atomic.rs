@@ -154,6 +154,14 @@ impl<'p, P: Pager + 'p, A: PageSet<'p, P>, B: PageSet<'p, P>> PageSet<'p, P> for
     }
 }
 
+/// Who changes records.
+pub(crate) trait Recorder {
+    /// When the record counts.
+    fn kind(&self) -> RecordKind;
+    /// The record has its place in the log, and its pages are still latched.
+    fn recorded(&self, lsn: Lsn);
+}
+
 /// Describes what is done to the pages of an atomic change, and does it.
 pub(crate) struct Recording<'p, P: Pager> {
     pager: &'p P,
@@ -172,6 +180,13 @@ impl<'p, P: Pager> Recording<'p, P> {
     #[inline(always)]
     fn new(pager: &'p P, tree: PageId) -> Self {
         Self { pager, tree, record: None, changed: false }
+    }
+
+    /// What is done from now on puts back what was there before.
+    pub fn restore(&mut self) {
+        if self.pager.records() {
+            self.record = Some(Record::restoring(self.tree));
+        }
     }
 
     /// Changes a page; on an error it stays as it was, and the atomic change is to be dropped. `known` is the slot of the
@@ -343,20 +358,20 @@ impl<'p, P: Pager, H: PageSet<'p, P>> AtomicChange<'p, P, H> {
     /// Ends the change: all threads see it from now on.
     #[inline(always)]
     pub fn commit(self) -> H::Seen {
-        self.commit_freeing(None)
+        self.commit_by(None, None)
     }
 
-    /// [`commit`](Self::commit), which also frees an extent to which a record has referred until now.
+    /// [`commit`](Self::commit) of the change of a record, which also frees an extent to which that has referred until now.
     // Inlined, because every change ends here: guards stay in registers.
     #[inline(always)]
-    pub fn commit_freeing(self, extent: Option<Extent>) -> H::Seen {
+    pub fn commit_by(self, recorder: Option<&dyn Recorder>, extent: Option<Extent>) -> H::Seen {
         let Self { pages, mut recording } = self;
         recording.changed = false;
         let (pager, record) = (recording.pager, recording.record.take());
         // There is no record to be freed.
         std::mem::forget(recording);
         if let Some(record) = record {
-            return commit_recorded(pager, pages, record, extent);
+            return commit_recorded(pager, pages, record, (recorder, extent));
         }
         let seen = pages.release(pager, Lsn(0));
         discard(pager, extent, Lsn(0));
@@ -370,15 +385,21 @@ pub(super) fn commit_recorded<'p, P: Pager, H: PageSet<'p, P>>(
     pager: &'p P,
     mut pages: H,
     mut record: Box<Record>,
-    freed: Option<Extent>,
+    (recorder, freed): (Option<&dyn Recorder>, Option<Extent>),
 ) -> H::Seen {
     pages.describe(&mut record);
     if let Some(extent) = freed {
         record.push(extent.head, &PageChange::Free { pages: extent.pages });
     }
-    record.set_kind(pages.kind());
+    record.set_kind(match recorder.map(Recorder::kind) {
+        None | Some(RecordKind::Single) => pages.kind(),
+        Some(kind) => kind,
+    });
     let lsn = if record.is_empty() { Lsn(0) } else { reserve(pager, &pages, &mut record) };
     if lsn > Lsn(0) {
+        if let Some(recorder) = recorder {
+            recorder.recorded(lsn);
+        }
         pages.stamp(lsn);
     }
     let seen = pages.release(pager, lsn);

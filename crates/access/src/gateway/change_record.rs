@@ -1,7 +1,7 @@
 //! The record of an atomic change, as it is read from the log.
 
 use super::encoding::{RecordFault, RecordKind};
-use super::page_change::PageChange;
+use super::page_change::{PageChange, ValueImage};
 use crate::gateway::encoding::Field;
 use vellum_base::{Extent, PageId};
 
@@ -37,6 +37,27 @@ pub struct PageRedo<'a> {
     pub fresh: bool,
 }
 
+/// How the change of a record is undone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum UndoChange<'a> {
+    /// The record becomes what it was.
+    Restore {
+        /// The key.
+        key: &'a [u8],
+        /// The value that it had, if there was one.
+        before: Option<ValueImage<'a>>,
+    },
+    /// Some bytes of its value become what they were.
+    Patch {
+        /// The key.
+        key: &'a [u8],
+        /// Where in the value the bytes begin.
+        offset: u16,
+        /// The bytes.
+        before: &'a [u8],
+    },
+}
+
 impl<'a> ChangeRecord<'a> {
     /// Takes bytes for a record.
     ///
@@ -60,6 +81,26 @@ impl<'a> ChangeRecord<'a> {
             }
             change
         })
+    }
+
+    /// How what this does to a record of a tree is undone: by [`Tree::undo`](crate::Tree::undo) of the tree with this root.
+    /// `None` if it changes none. The record of a change of a transaction changes one.
+    ///
+    /// # Errors
+    /// If a change is malformed.
+    pub fn undo(self) -> Result<Option<(PageId, UndoChange<'a>)>, RecordFault> {
+        for change in self.changes() {
+            let undo = match change?.1 {
+                PageChange::Insert { key, .. } => UndoChange::Restore { key, before: None },
+                PageChange::Replace { key, before, .. } | PageChange::Remove { key, before } => {
+                    UndoChange::Restore { key, before: Some(before) }
+                }
+                PageChange::Patch { key, offset, before, .. } => UndoChange::Patch { key, offset, before },
+                _ => continue,
+            };
+            return Ok(Some((self.tree, undo)));
+        }
+        Ok(None)
     }
 
     /// What the record says of extents, up to the first fault. The extents may be any; of a run of nodes, each is one.

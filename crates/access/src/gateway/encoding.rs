@@ -1,14 +1,14 @@
 //! The encoding of the record of an atomic change: see *Records of changes* in FILE_FORMAT.md.
 //!
-//! Little-endian. The first byte is the [kind](RecordKind) of the record; if it is one of a group, the group's number
-//! follows in 8 bytes. Then comes the root of the tree in 8 bytes, and for each change the id of its page in 8 bytes, the
+//! Little-endian. The first byte is the [kind](RecordKind) of the record; if it is one of a group or of a transaction, the
+//! number of that follows in 8 bytes, and then, if it undoes a change, the LSN of that in 8. Then comes the root of the tree in 8 bytes, and for each change the id of its page in 8 bytes, the
 //! kind of change in 1, and the fields of the change in the order in which [`PageChange`] has them. Runs of bytes are
 //! preceded by their length in 2 bytes, values first by a byte that is 1 for a reference to a large value. Page ids and
 //! digests have 8 bytes, counts of pages 4, offsets 2, kinds of page 1.
 
 use super::page_change::{NodeImage, PageChange, ValueImage};
 use crate::node::ValueKind;
-use vellum_base::{PageId, PageKind};
+use vellum_base::{Lsn, PageId, PageKind};
 
 /// The bytes of a record are cut off or have no meaning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -18,30 +18,49 @@ pub struct RecordFault {
     pub left: usize,
 }
 
-/// Whether a record counts by itself.
+/// The most bytes before the tree.
+pub(super) const HEAD_BYTES_MAX: usize = 17;
+
+/// When a record counts. It is redone in any case, unless it is one of a group that is not complete.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RecordKind {
-    /// It does.
+    /// By itself.
     Single,
     /// It belongs to the group of this number, and counts if the last record of the group is in the log.
     Member(u64),
     /// It is the last record of the group of this number.
     Last(u64),
+    /// It belongs to the transaction of this number, and is undone unless that is committed.
+    Transaction(u64),
+    /// It undoes the change of a transaction that was recorded at `of`.
+    Undo {
+        /// The number of the transaction.
+        transaction: u64,
+        /// The LSN of what is undone.
+        of: Lsn,
+    },
 }
 
 impl RecordKind {
-    /// The bytes before the tree, after zeroes that the record does not have.
-    pub(super) fn head(self) -> [u8; 9] {
-        let (tag, group) = match self {
-            Self::Single => return [0, 0, 0, 0, 0, 0, 0, 0, 1],
-            Self::Member(group) => (2, group),
-            Self::Last(group) => (3, group),
+    /// The bytes before the tree: they end at the end of the array, and begin at the place that is returned too.
+    pub(super) fn head(self) -> (usize, [u8; HEAD_BYTES_MAX]) {
+        let (tag, numbers) = match self {
+            Self::Single => (1, [None, None]),
+            Self::Member(group) => (2, [None, Some(group)]),
+            Self::Last(group) => (3, [None, Some(group)]),
+            Self::Transaction(transaction) => (4, [None, Some(transaction)]),
+            Self::Undo { transaction, of } => (5, [Some(transaction), Some(of.0)]),
         };
-        let mut head = [tag; 9];
-        if let Some(place) = head.last_chunk_mut() {
-            *place = group.to_le_bytes();
+        let mut head = [tag; HEAD_BYTES_MAX];
+        let (_, places) = head.as_rchunks_mut();
+        for (place, number) in places.iter_mut().zip(numbers) {
+            *place = number.unwrap_or_default().to_le_bytes();
         }
-        head
+        let start = HEAD_BYTES_MAX - 1 - 8 * numbers.iter().flatten().count();
+        if let Some(first) = head.get_mut(start) {
+            *first = tag;
+        }
+        (start, head)
     }
 
     /// Takes the bytes before the tree off a record.
@@ -50,6 +69,8 @@ impl RecordKind {
             1 => Some(Self::Single),
             2 => u64::decode(rest).map(Self::Member),
             3 => u64::decode(rest).map(Self::Last),
+            4 => u64::decode(rest).map(Self::Transaction),
+            5 => Some(Self::Undo { transaction: u64::decode(rest)?, of: Lsn(u64::decode(rest)?) }),
             _ => None,
         }
     }
@@ -212,12 +233,18 @@ mod tests {
         })
     }
 
-    const KINDS: [RecordKind; 3] =
-        [RecordKind::Single, RecordKind::Member(7), RecordKind::Last(u64::MAX - 1)];
+    const KINDS: [RecordKind; 5] = [
+        RecordKind::Single,
+        RecordKind::Member(7),
+        RecordKind::Last(u64::MAX - 1),
+        RecordKind::Transaction(1 << 40),
+        RecordKind::Undo { transaction: 0, of: Lsn(77) },
+    ];
 
     /// The beginning of a record.
     fn record(kind: RecordKind) -> Vec<u8> {
-        let mut record: Vec<_> = kind.head().into_iter().skip_while(|byte| *byte == 0).collect();
+        let (start, head) = kind.head();
+        let mut record = head[start..].to_vec();
         record.extend_from_slice(&77u64.to_le_bytes());
         record
     }
@@ -233,7 +260,7 @@ mod tests {
                 (PageId(number.rotate_left(7)), change(tag % 16 + 1, bytes, *number).unwrap())
             });
             let changes: Vec<_> = parts.collect();
-            let kind = KINDS[changes.len() % 3];
+            let kind = KINDS[changes.len() % 5];
             let mut record = record(kind);
             changes.iter().for_each(|(page, change)| change.encode(*page, &mut record));
             let whole = ChangeRecord::decode(&record).unwrap();

@@ -2,7 +2,9 @@
 //!
 //! No record tells of them, and their LSN is zero, until they are referred to. By then they are durable.
 
-use super::{atomic::PageSet, group::RecordGroup, page_change::PageChange, record::written};
+use super::atomic::{PageSet, commit_recorded};
+use super::record::{Record, written};
+use super::{group::RecordGroup, page_change::PageChange};
 use crate::{AccessError, blob::BlobReference, node::NodeError};
 use vellum_base::{Lsn, PageId, PageKind};
 use vellum_pool::{AllocatedPage, ExtentWriter, PageWriter, Pager, PoolError};
@@ -45,6 +47,23 @@ pub(crate) fn persist<P: Pager>(pager: &P, reference: BlobReference) -> Result<(
 pub(crate) fn abandon<P: Pager>(pager: &P, reference: BlobReference) {
     // No record says that it was allocated, so none says that it is freed. It is allocated, so this does not fail.
     let _ = pager.discard(reference.extent(), Lsn(0));
+}
+
+/// Frees a large value of the tree with the root `tree` to which no record refers any more, nor anything that could be undone
+/// or be seen by a snapshot: a transaction has replaced or removed it.
+///
+/// # Errors
+/// If it is not allocated.
+pub fn free_large<P: Pager>(pager: &P, tree: PageId, reference: BlobReference) -> Result<(), AccessError> {
+    let extent = reference.extent();
+    if !pager.is_extent(extent) {
+        return Err(PoolError::contents(extent.head, "a large value was here, and is not allocated").into());
+    }
+    if !pager.records() {
+        return Ok(pager.discard(extent, Lsn(0))?);
+    }
+    commit_recorded(pager, (), Record::new(tree), (None, Some(extent)));
+    Ok(())
 }
 
 /// Nodes of a bulk load that are written one after the other. Nodes and adopted extents are freed again unless they are

@@ -28,6 +28,9 @@
 //!   allocated and never recorded is free after a crash.
 //! - **Large values and the nodes of bulk loads** are not in the log. They are written and durable before a record refers to them;
 //!   that record also says that their extents are allocated, and that the extent of a replaced value is freed.
+//! - **Transactions.** The record of a change that belongs to a transaction says so, and has what is needed to undo the change.
+//!   It does not free a large value that it replaces or removes: earlier snapshots see that, and undoing refers to it again. The
+//!   record of undoing a change is redone like any other, and never undone.
 //! - **Groups** ([`RecordGroup`]). What is too long for one record, such as freeing a large tree, is divided into several. They
 //!   count only if the last is in the log. Only the last one changes pages that existed before.
 
@@ -39,9 +42,10 @@ mod group;
 mod page_change;
 mod record;
 
-pub(crate) use atomic::{AtomicChange, Doomed, Fresh, Latched, PageSet, Recording};
-pub use change_record::{ChangeRecord, PageRedo, SpaceEvent};
+pub(crate) use atomic::{AtomicChange, Doomed, Fresh, Latched, PageSet, Recorder, Recording};
+pub use change_record::{ChangeRecord, PageRedo, SpaceEvent, UndoChange};
 pub use encoding::{RecordFault, RecordKind};
+pub use extents::free_large;
 pub(crate) use extents::{Append, NodeStream, abandon, new_blob, not_a_node, persist, stream_blob};
 pub use group::RecordGroup;
 pub use page_change::{NodeImage, PageChange, ValueImage, redo};

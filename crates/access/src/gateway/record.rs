@@ -1,6 +1,7 @@
 //! The record of an atomic change while it is made, and how it goes to the log.
 
-use super::{encoding::RecordKind, page_change::PageChange, page_change::ValueImage};
+use super::encoding::{HEAD_BYTES_MAX, RecordKind};
+use super::page_change::{PageChange, ValueImage};
 use crate::{blob::BlobReference, node::NodeView, node::ValueKind};
 use std::{cell::Cell, ops::Range};
 use vellum_base::{Extent, PageId, PageKind};
@@ -8,8 +9,8 @@ use vellum_base::{Extent, PageId, PageKind};
 /// The most memory that a record leaves to the next one, in bytes. Nearly all need less.
 const SPARE_BYTES_MAX: usize = 64 << 10;
 
-/// The first bytes have room for what a record in a group has before its tree; others begin one byte before the tree.
-const TREE_AT: usize = 9;
+/// The first bytes have room for what any kind of record has before its tree; most begin one byte before the tree.
+const TREE_AT: usize = HEAD_BYTES_MAX;
 
 thread_local! {
     /// A record that was filled, whose memory the next one uses: a change allocates none.
@@ -29,6 +30,8 @@ pub(crate) struct Record {
     differing: Range<usize>,
     /// A large value to which a record refers from now on.
     pub(super) adopted: Option<Extent>,
+    /// It puts back what was there before: large values to which a record refers from now on are allocated already.
+    restores: bool,
 }
 
 impl Record {
@@ -39,7 +42,15 @@ impl Record {
         record.bytes.extend_from_slice(&[0; TREE_AT]);
         record.bytes.extend_from_slice(&tree.0.to_le_bytes());
         record.adopted = None;
+        record.restores = false;
         record.set_kind(RecordKind::Single);
+        record
+    }
+
+    /// The record of undoing a change.
+    pub(super) fn restoring(tree: PageId) -> Box<Self> {
+        let mut record = Self::new(tree);
+        record.restores = true;
         record
     }
 
@@ -122,6 +133,7 @@ impl Record {
     pub(super) fn push(&mut self, page: PageId, change: &PageChange<'_>) {
         if let PageChange::Insert { value, .. } | PageChange::Replace { value, .. } = change
             && value.kind == ValueKind::Blob
+            && !self.restores
             && let Some(reference) = BlobReference::decode(value.bytes)
         {
             self.adopted = Some(reference.extent());
@@ -136,8 +148,8 @@ impl Record {
     }
 
     pub(super) fn set_kind(&mut self, kind: RecordKind) {
-        let head = kind.head();
-        self.start = head.iter().position(|byte| *byte > 0).unwrap_or_default();
+        let (start, head) = kind.head();
+        self.start = start;
         if let Some(place) = self.bytes.get_mut(..TREE_AT) {
             place.copy_from_slice(&head);
         }

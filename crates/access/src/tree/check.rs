@@ -223,6 +223,7 @@ impl<P: Pager> Tree<'_, P> {
     /// Reads all of a large value and checks it.
     fn verify_blob(&self, key: &[u8], reference: BlobReference) -> Result<(), AccessError> {
         let extent = reference.extent();
+        let newest = Self { view: None, ..*self };
         let mut check = BlobCheck::new(reference);
         let in_memory = extent.pages <= self.pager.comfortable_pages();
         if in_memory {
@@ -232,8 +233,8 @@ impl<P: Pager> Tree<'_, P> {
         while page < extent.pages {
             let pages = PIECE_PAGES.min(extent.pages - page);
             let mut piece = AlignedBuffer::new(pages as usize * PAGE_SIZE);
-            let found = self.with_blob(key, |leaf, found| {
-                if found != Some(reference) {
+            let found = newest.with_large(key, |leaf, found| {
+                if found.is_none_or(|found| found.reference != reference) {
                     return Ok(false);
                 }
                 self.pager.read_part(leaf, extent, page, &mut piece).map(|()| true)

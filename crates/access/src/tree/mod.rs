@@ -34,9 +34,9 @@ pub use check::{TreeReport, TreeShape};
 pub use read::blob_reader::BlobReader;
 pub use read::cursor::{Cursor, Entry};
 
-use crate::AccessError;
 use crate::gateway::RecordGroup;
 use crate::node::{MAX_KEY_BYTES, NodeMut};
+use crate::{AccessError, isolation::View};
 use vellum_base::PageId;
 use vellum_pool::{AppendHints, Pager};
 
@@ -62,6 +62,8 @@ pub struct Tree<'p, P> {
     root: PageId,
     /// The leaves to which threads append records.
     ends: Option<&'p AppendHints>,
+    /// How it is seen and changed, if others may see it otherwise.
+    view: Option<View<'p>>,
 }
 
 impl<P> Clone for Tree<'_, P> {
@@ -98,7 +100,7 @@ impl<'p, P: Pager> Tree<'p, P> {
     /// The tree with the root `root`, which [`create`](Self::create) made earlier.
     #[inline]
     pub fn open(pager: &'p P, root: PageId) -> Self {
-        Self { pager, root, ends: None }
+        Self { pager, root, ends: None, view: None }
     }
 
     /// The same tree, with append hints that all its handles share: a thread that appends records, to the end of the
@@ -107,6 +109,14 @@ impl<'p, P: Pager> Tree<'p, P> {
     #[must_use]
     pub fn with_append_hints(self, ends: &'p AppendHints) -> Self {
         Self { ends: Some(ends), ..self }
+    }
+
+    /// The same tree as a transaction sees and changes it, or a single operation while there may be transactions. Without a view
+    /// a tree shows what its leaves hold, and lets anybody change that.
+    #[inline]
+    #[must_use]
+    pub fn with_view(self, view: View<'p>) -> Self {
+        Self { view: Some(view), ..self }
     }
 
     /// The page of the root, which never changes.

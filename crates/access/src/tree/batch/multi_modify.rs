@@ -50,9 +50,9 @@ impl<'p, P: Pager> Tree<'p, P> {
                 };
                 let Some(located) = located else { break 'groups };
                 let mut change_it = |value: &mut [u8]| change(number, value);
-                // `modify_at` fails if the leaf has changed since, or the value is a large one.
+                // `modify_at` fails if the leaf has changed since, the value is a large one, or must not be changed.
                 let changed = located.map_or(Ok(false), |at| {
-                    Ok(self.modify_at(at, &mut last, &mut change_it)
+                    Ok(self.modify_at((at, key), &mut last, &mut change_it)
                         || self.modify(key, change_it)?.is_some())
                 });
                 visit(number, changed);

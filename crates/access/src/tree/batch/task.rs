@@ -1,6 +1,6 @@
 //! What is to be done with a key, and the one place where it is done, for all drivers.
 
-use crate::tree::read::record::{self, Part};
+use crate::tree::read::record::{self, Part, Wanted};
 use crate::tree::{Tree, Written, change::write::Mode};
 use crate::{AccessError, node::ValueAt};
 use vellum_pool::{Interrupt, Pager};
@@ -114,7 +114,8 @@ pub(in crate::tree) enum Performed {
 }
 
 impl<'p, P: Pager> Tree<'p, P> {
-    /// Performs a task in the leaf of its key. `found` is the value that it is to read, which is appended to `values`.
+    /// Performs a task in the leaf of its key. `found` is where the value lies that it is to read, which is appended to
+    /// `values`.
     #[inline(always)]
     pub(in crate::tree) fn perform<V: AsRef<[u8]>>(
         &self,
@@ -126,7 +127,7 @@ impl<'p, P: Pager> Tree<'p, P> {
     ) -> Result<Performed, Interrupt> {
         if let Some(part) = task.part() {
             let start = values.len();
-            return match record::read_value(self.pager, &leaf, (found, part), values) {
+            return match record::read_value(self, &leaf, Wanted { key, part, found }, values) {
                 Ok(true) => Ok(Performed::Done(Ok(Outcome::Found { start, bytes: values.len() - start }))),
                 Ok(false) => Ok(Performed::Done(Ok(Outcome::Absent))),
                 Err(interrupt) => {

@@ -43,8 +43,11 @@ impl<'p, P: Pager> Tree<'p, P> {
     /// As for [`remove`](Self::remove). Nothing of the group happens then.
     pub fn remove_last(&self, mut group: RecordGroup<'p, P>, key: &[u8]) -> Result<bool, AccessError> {
         check_key(key)?;
-        let removed = self.pager.run(|| self.try_remove(key, &mut group))?;
+        // What belongs to a group is not part of a transaction.
+        let newest = Self { view: None, ..*self };
+        let removed = self.pager.run(|| newest.try_remove(key, &mut group))?;
         drop(group);
+        let removed = removed.map_err(|claim| self.denied(claim, key))?;
         if removed == Some(true) {
             // See `remove`.
             let _ = self.merge(key, 0);

@@ -1,11 +1,13 @@
 //! Changing a tree: records in leaves, and the splits and merges that follow from that.
 
 pub(super) mod blob;
+mod claim;
 pub(super) mod destroy;
 pub(super) mod last;
 pub(super) mod merge;
 pub(super) mod modify;
 pub(super) mod split;
+mod undo;
 pub(super) mod write;
 
 use crate::gateway::{AtomicChange, PageSet};

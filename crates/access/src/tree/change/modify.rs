@@ -2,9 +2,10 @@
 
 use crate::error::{AccessError, damaged};
 use crate::gateway::{AtomicChange, Latched};
+use crate::isolation::Claim;
 use crate::node::ValueKind;
 use crate::tree::change::blob::write_blob;
-use crate::tree::read::record::{Part, Record, RecordLocation, find, read, read_value};
+use crate::tree::read::record::{Part, Record, RecordLocation, Wanted, read, read_value};
 use crate::tree::{Tree, Written, change::write::Mode, check_key};
 use vellum_base::PageId;
 use vellum_pool::{Interrupt, OptimisticPage, Pager};
@@ -17,6 +18,8 @@ enum Modified<T, L> {
     Changed(T, L),
     /// The value is a large one, and is unchanged.
     Large,
+    /// The value must not be changed.
+    Denied(Claim),
 }
 
 /// A leaf in which values were changed one after the other, and nothing else was.
@@ -66,6 +69,7 @@ impl<'p, P: Pager> Tree<'p, P> {
             match self.pager.run(|| self.try_modify(key, &mut change))? {
                 Modified::Nothing => return Ok(None),
                 Modified::Changed(result, _) => return Ok(Some(result)),
+                Modified::Denied(claim) => return Err(self.denied(claim, key)),
                 Modified::Large => {
                     if let Some(result) = self.exchange_blob(key, &mut change)? {
                         return Ok(Some(result));
@@ -79,7 +83,7 @@ impl<'p, P: Pager> Tree<'p, P> {
     /// `last` changes, which move nothing. Returns whether it did.
     pub(in crate::tree) fn modify_at(
         &self,
-        at: RecordLocation<P::Optimistic<'p>>,
+        (at, key): (RecordLocation<P::Optimistic<'p>>, &[u8]),
         last: &mut Option<ChangedLeaf>,
         change: &mut impl FnMut(&mut [u8]),
     ) -> bool {
@@ -88,7 +92,9 @@ impl<'p, P: Pager> Tree<'p, P> {
         let found = same.map_or(token, |last| last.found);
         let leaf = same.map_or(Some(at.leaf), |last| self.pager.reacquire(page, last.left));
         let Some(Ok(leaf)) = leaf.map(Latched::latch) else { return false };
-        let Ok(Modified::Changed((), leaf)) = self.change_at(leaf, at.index, change) else { return false };
+        let Ok(Modified::Changed((), leaf)) = self.change_at(leaf, (key, at.index), change) else {
+            return false;
+        };
         *last = Some(ChangedLeaf { page, found, left: leaf.token() });
         true
     }
@@ -100,10 +106,11 @@ impl<'p, P: Pager> Tree<'p, P> {
     ) -> Result<Modified<T, P::Optimistic<'p>>, Interrupt> {
         let at = RecordLocation::of(self.leaf(key)?, key);
         if !at.found {
+            let checked = self.check(&at.leaf, key);
             at.leaf.validate()?;
-            return Ok(Modified::Nothing);
+            return Ok(checked.err().map_or(Modified::Nothing, Modified::Denied));
         }
-        self.change_at(Latched::latch(at.leaf)?, at.index, change)
+        self.change_at(Latched::latch(at.leaf)?, (key, at.index), change)
     }
 
     /// Lets `change` change a small value in a leaf.
@@ -111,16 +118,19 @@ impl<'p, P: Pager> Tree<'p, P> {
     fn change_at<T>(
         &self,
         leaf: Latched<'p, P>,
-        index: usize,
+        (key, index): (&[u8], usize),
         change: &mut impl FnMut(&mut [u8]) -> T,
     ) -> Result<Modified<T, P::Optimistic<'p>>, Interrupt> {
         if leaf.view().value_location(index).kind == ValueKind::Blob {
             return Ok(Modified::Large);
         }
+        if let Err(claim) = self.claim(&leaf, (key, Some(index)), false)? {
+            return Ok(Modified::Denied(claim));
+        }
         let mut atomic = self.change(leaf);
         let AtomicChange { pages: leaf, recording } = &mut atomic;
         let result = recording.patch(leaf, index, change).map_err(|error| damaged(leaf.id(), error))?;
-        Ok(Modified::Changed(result, atomic.commit()))
+        Ok(Modified::Changed(result, atomic.commit_by(self.recorder(), None)))
     }
 
     /// Stores a changed copy of a large value, unless the key has another value by then, or none.
@@ -129,14 +139,23 @@ impl<'p, P: Pager> Tree<'p, P> {
         key: &[u8],
         change: &mut impl FnMut(&mut [u8]) -> T,
     ) -> Result<Option<T>, AccessError> {
-        let blob = self.pager.run(|| {
+        // What the leaf holds is changed, if that is what the writer sees.
+        let newest = Self { view: None, ..*self };
+        let large = self.pager.run(|| {
             let (leaf, mut value) = (self.leaf(key)?, Vec::new());
-            let found = find(&leaf, key, Part::ALL);
-            let Record::Blob(old) = read(&leaf, found, &mut Vec::new())? else { return Ok(None) };
-            read_value(self.pager, &leaf, (found, Part::ALL), &mut value)?;
-            Ok(Some((old, value)))
+            if let Err(claim) = self.check(&leaf, key) {
+                leaf.validate()?;
+                return Ok(Err(claim));
+            }
+            let wanted = Wanted::find(&leaf, key, Part::ALL);
+            let Record::Large(old) = read(&newest, &leaf, wanted, &mut Vec::new())? else {
+                return Ok(Ok(None));
+            };
+            read_value(&newest, &leaf, wanted, &mut value)?;
+            Ok(Ok(Some((old.reference, value))))
         })?;
-        let Some((old, mut value)) = blob else { return Ok(None) };
+        let large = large.map_err(|claim| self.denied(claim, key))?;
+        let Some((old, mut value)) = large else { return Ok(None) };
         let result = change(&mut value);
         let new = write_blob(self.pager, old.length, &mut &value[..])?;
         let written = self.place_blob(key, new, Mode::Exchange(old))?;

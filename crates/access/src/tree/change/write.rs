@@ -3,6 +3,7 @@
 use crate::blob::BlobReference;
 use crate::error::{AccessError, MAX_VALUE_BYTES, damaged};
 use crate::gateway::{AtomicChange, Latched, PageChange, PageSet, ValueImage, abandon, persist};
+use crate::isolation::Claim;
 use crate::node::{MAX_INLINE_RECORD_BYTES, MAX_INLINE_VALUE_BYTES, NodeError, NodeView, ValueKind};
 use crate::tree::change::blob::write_blob;
 use crate::tree::read::record::{RecordLocation, StoredValue, value_in};
@@ -34,6 +35,8 @@ pub(in crate::tree) enum Mode {
     Upsert,
     /// Replace this large value, and no other.
     Exchange(BlobReference),
+    /// Store what was there before: a large value is allocated already.
+    Restore,
 }
 
 impl<'p, P: Pager> Tree<'p, P> {
@@ -91,6 +94,7 @@ impl<'p, P: Pager> Tree<'p, P> {
     pub fn remove(&self, key: &[u8]) -> Result<bool, AccessError> {
         check_key(key)?;
         let removed = self.pager.run(|| self.try_remove(key, ()))?;
+        let removed = removed.map_err(|claim| self.denied(claim, key))?;
         if removed == Some(true) {
             // The key is gone, whether or not this succeeds. What is not merged now costs space until the next
             // removal nearby; a page that cannot be read is reported by operations that need its contents.
@@ -122,8 +126,11 @@ impl<'p, P: Pager> Tree<'p, P> {
     ) -> Result<Written, AccessError> {
         // So that no large value is written in vain. Whether the tree has the key is decided at the leaf.
         let depends = matches!(mode, Mode::Insert | Mode::Update);
-        if depends && self.value_length(key)?.is_some() == (mode == Mode::Insert) {
-            return Ok(Written::Refused);
+        if depends {
+            let refused = self.pager.run(|| self.refuses(&self.find(key)?, key, mode))?;
+            if refused.map_err(|claim| self.denied(claim, key))? {
+                return Ok(Written::Refused);
+            }
         }
         let reference = write_blob(self.pager, length, source)?;
         self.place_blob(key, reference, mode)
@@ -145,7 +152,13 @@ impl<'p, P: Pager> Tree<'p, P> {
     }
 
     /// Puts a record into its leaf, splitting what is full on the way.
-    fn place(&self, key: &[u8], value: &[u8], kind: ValueKind, mode: Mode) -> Result<Written, AccessError> {
+    pub(in crate::tree) fn place(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        kind: ValueKind,
+        mode: Mode,
+    ) -> Result<Written, AccessError> {
         for _ in 0..ATTEMPTS_MAX {
             let placed = self.pager.run(|| {
                 let leaf = match self.hinted_leaf(key) {
@@ -154,7 +167,7 @@ impl<'p, P: Pager> Tree<'p, P> {
                 };
                 self.place_in_leaf(leaf, key, value, kind, mode)
             })?;
-            match placed {
+            match placed.map_err(|claim| self.denied(claim, key))? {
                 Some(written) => return Ok(written),
                 None => self.split(key, 0, key, value.len())?,
             }
@@ -162,8 +175,8 @@ impl<'p, P: Pager> Tree<'p, P> {
         Err(PoolError::contents(self.root, "splitting its leaves makes no room in them").into())
     }
 
-    /// Puts a small value into the leaf that covers its key. `None` if the leaf is full or the value is not small:
-    /// then [`write`](Self::write) does it, and may wait.
+    /// Puts a small value into the leaf that covers its key. `None` if the leaf is full, the value is not small, or the record
+    /// must not be changed: then [`write`](Self::write) does it, and may wait.
     pub(in crate::tree) fn write_in_leaf(
         &self,
         leaf: P::Optimistic<'p>,
@@ -174,7 +187,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         if !is_inline(key, value.len() as u64) {
             return Ok(None);
         }
-        self.place_in_leaf(leaf, key, value, ValueKind::Inline, mode)
+        Ok(self.place_in_leaf(leaf, key, value, ValueKind::Inline, mode)?.unwrap_or(None))
     }
 
     /// The leaf to which this thread appended last, if it has not changed since and covers `key`.
@@ -198,18 +211,33 @@ impl<'p, P: Pager> Tree<'p, P> {
         value: &[u8],
         kind: ValueKind,
         mode: Mode,
-    ) -> Result<Option<Written>, Interrupt> {
+    ) -> Result<Result<Option<Written>, Claim>, Interrupt> {
         let find = RecordLocation::of(leaf, key);
-        if mode != Mode::Upsert && find.found == (mode == Mode::Insert) {
-            // A write that will be refused latches nothing.
-            leaf.validate()?;
-            return Ok(Some(Written::Refused));
+        if mode != Mode::Upsert {
+            match self.refuses(&find, key, mode)? {
+                Ok(false) => {}
+                refused => return Ok(refused.map(|_| Some(Written::Refused))),
+            }
         }
         let mut change = self.change(Latched::latch(leaf)?);
         let AtomicChange { pages: leaf, recording } = &mut change;
         let old = if find.found { self.old_blob(leaf.id(), leaf.view(), find.index)? } else { None };
-        if matches!(mode, Mode::Exchange(expected) if old != Some(expected)) {
-            return Ok(Some(Written::Refused));
+        let stays = match mode {
+            Mode::Exchange(expected) => (old != Some(expected)).then_some(Written::Refused),
+            // It has been restored already.
+            Mode::Restore if kind == ValueKind::Blob => {
+                old.filter(|old| *value == old.encode()).map(|_| Written::Replaced)
+            }
+            _ => None,
+        };
+        if stays.is_some() {
+            return Ok(Ok(stays));
+        }
+        if let Err(claim) = self.claim(leaf, (key, find.found.then_some(find.index)), false)? {
+            return Ok(Err(claim));
+        }
+        if mode == Mode::Restore {
+            recording.restore();
         }
         let value = ValueImage { kind, bytes: value };
         let result = if find.found {
@@ -219,20 +247,41 @@ impl<'p, P: Pager> Tree<'p, P> {
         };
         match result {
             Ok(()) if find.found => {
-                change.commit_freeing(old.map(|blob| blob.extent()));
-                Ok(Some(Written::Replaced))
+                change.commit_by(self.recorder(), self.freed(old.map(|blob| blob.extent())));
+                Ok(Ok(Some(Written::Replaced)))
             }
             Ok(()) => {
                 let ends = self.ends.filter(|_| leaf.view().goes_on(find.index));
-                let leaf = change.commit();
+                let leaf = change.commit_by(self.recorder(), None);
                 if let Some(ends) = ends {
                     ends.mine().set(leaf.id(), leaf.token());
                 }
-                Ok(Some(Written::Inserted))
+                Ok(Ok(Some(Written::Inserted)))
             }
-            Err(NodeError::Full) => Ok(None),
+            Err(NodeError::Full) => Ok(Ok(None)),
             Err(error) => Err(damaged(leaf.id(), error)),
         }
+    }
+
+    /// Where the record of `key` is, or the place for it.
+    fn find(&self, key: &[u8]) -> Result<RecordLocation<P::Optimistic<'p>>, Interrupt> {
+        Ok(RecordLocation::of(self.leaf(key)?, key))
+    }
+
+    /// Whether a write changes nothing because of what the leaf holds, which latches nothing.
+    #[inline]
+    fn refuses(
+        &self,
+        find: &RecordLocation<P::Optimistic<'p>>,
+        key: &[u8],
+        mode: Mode,
+    ) -> Result<Result<bool, Claim>, Interrupt> {
+        if mode == Mode::Restore || find.found != (mode == Mode::Insert) {
+            return Ok(Ok(false));
+        }
+        let checked = self.check(&find.leaf, key);
+        find.leaf.validate()?;
+        Ok(checked.map(|()| true))
     }
 
     /// Removes a record and frees the blob that it referred to, together with other changes; returns whether the leaf
@@ -241,19 +290,23 @@ impl<'p, P: Pager> Tree<'p, P> {
         &self,
         key: &[u8],
         others: S,
-    ) -> Result<Option<bool>, Interrupt> {
-        let find = RecordLocation::of(self.leaf(key)?, key);
+    ) -> Result<Result<Option<bool>, Claim>, Interrupt> {
+        let find = self.find(key)?;
         if !find.found {
+            let checked = self.check(&find.leaf, key);
             find.leaf.validate()?;
-            return Ok(None);
+            return Ok(checked.map(|()| None));
         }
         let mut change = self.change((Latched::latch(find.leaf)?, others));
         let AtomicChange { pages: (leaf, _), recording } = &mut change;
         let old = self.old_blob(leaf.id(), leaf.view(), find.index)?;
+        if let Err(claim) = self.claim(leaf, (key, Some(find.index)), true)? {
+            return Ok(Err(claim));
+        }
         recording.remove(leaf, find.index, key).map_err(|error| damaged(leaf.id(), error))?;
         let sparse = is_sparse(leaf.view());
-        change.commit_freeing(old.map(|blob| blob.extent()));
-        Ok(Some(sparse))
+        change.commit_by(self.recorder(), self.freed(old.map(|blob| blob.extent())));
+        Ok(Ok(Some(sparse)))
     }
 
     /// The blob to which a record of a latched leaf refers, and which will be freed.

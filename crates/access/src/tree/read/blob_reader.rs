@@ -2,7 +2,10 @@
 
 use crate::blob::{BlobReference, CHUNK_BYTES, chunks, trailer_at};
 use crate::error::{AccessError, damaged};
-use crate::tree::Tree;
+use crate::tree::{
+    Tree,
+    read::record::{Large, confirm},
+};
 use vellum_base::{HEADER_BYTES, PAGE_SIZE, checksum};
 use vellum_pool::{Interrupt, Pager};
 use vellum_vm::AlignedBuffer;
@@ -74,11 +77,11 @@ impl<'p, P: Pager> BlobReader<'p, P> {
 
     fn chunk(&mut self, index: u64) -> Result<&[u8], AccessError> {
         if !matches!(&self.chunk, Some((cached, _)) if *cached == index) {
-            let bytes = self.tree.with_blob(&self.key, |leaf, found| {
-                if found != Some(self.reference) {
+            let bytes = self.tree.with_large(&self.key, |leaf, found| {
+                let Some(large) = found.filter(|found| found.reference == self.reference) else {
                     return Ok(None);
-                }
-                let blob = Blob { pager: self.tree.pager, leaf, reference: self.reference };
+                };
+                let blob = Blob { tree: &self.tree, leaf, key: &self.key, large };
                 let sums = match &mut self.sums {
                     Some(sums) => sums,
                     sums => sums.insert(blob.read_sums()?),
@@ -91,11 +94,12 @@ impl<'p, P: Pager> BlobReader<'p, P> {
     }
 }
 
-/// A large value to which a leaf refers.
+/// A large value that is seen under a key of a leaf.
 struct Blob<'l, 'p, P: Pager + 'p> {
-    pager: &'p P,
+    tree: &'l Tree<'p, P>,
     leaf: &'l P::Optimistic<'p>,
-    reference: BlobReference,
+    key: &'l [u8],
+    large: Large,
 }
 
 impl<P: Pager> Blob<'_, '_, P> {
@@ -104,14 +108,16 @@ impl<P: Pager> Blob<'_, '_, P> {
         let first_page = at as usize / PAGE_SIZE;
         let end_page = (at as usize + length).div_ceil(PAGE_SIZE);
         let mut buffer = AlignedBuffer::new((end_page - first_page) * PAGE_SIZE);
-        self.pager.read_part(self.leaf, self.reference.extent(), first_page as u32, &mut buffer)?;
+        let extent = self.large.reference.extent();
+        let read = self.tree.pager.read_part(self.leaf, extent, first_page as u32, &mut buffer);
+        confirm(self.tree, self.leaf, (self.key, self.large), read)?;
         let start = at as usize % PAGE_SIZE;
         Ok(buffer.get(start..start + length).unwrap_or_default().to_vec())
     }
 
     /// Reads the checksums of the chunks, and checks them against the reference.
     fn read_sums(&self) -> Result<Vec<u8>, Interrupt> {
-        let BlobReference { head, length, digest } = self.reference;
+        let BlobReference { head, length, digest } = self.large.reference;
         let sums = self.read_range(trailer_at(length), 8 * chunks(length) as usize)?;
         if checksum(&sums) != digest {
             return Err(damaged(head, "the checksums of its parts are not those of its reference"));
@@ -122,12 +128,12 @@ impl<P: Pager> Blob<'_, '_, P> {
     /// Reads one chunk and checks it.
     fn read_chunk(&self, sums: &[u8], index: u64) -> Result<Vec<u8>, Interrupt> {
         let start = index * CHUNK_BYTES;
-        let length = CHUNK_BYTES.min(self.reference.length - start) as usize;
+        let length = CHUNK_BYTES.min(self.large.reference.length - start) as usize;
         let chunk = self.read_range(HEADER_BYTES as u64 + start, length)?;
         let expected = sums.get(8 * index as usize..).and_then(|rest| rest.first_chunk::<8>());
         if expected != Some(&checksum(&chunk).to_le_bytes()) {
             let what = format!("the {length} bytes from {start} of its value are damaged");
-            return Err(damaged(self.reference.head, what));
+            return Err(damaged(self.large.reference.head, what));
         }
         Ok(chunk)
     }

@@ -1,10 +1,10 @@
 //! Lookups of one key.
 
 use super::blob_reader::BlobReader;
-use super::record::{Part, Record, find, find_and_read, read_length, read_value, share_blob};
+use super::record::{Large, Part, Record, Wanted, read, read_length, read_value, share_large};
+use crate::AccessError;
 use crate::tree::{Tree, check_key};
 use crate::value::{Held, Value};
-use crate::{AccessError, blob::BlobReference};
 use std::ops::Range;
 use vellum_pool::{Interrupt, Pager};
 
@@ -29,7 +29,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         Ok(self.pager.run(|| {
             target.clear();
             let leaf = self.leaf(key)?;
-            read_value(self.pager, &leaf, (find(&leaf, key, Part::ALL), Part::ALL), target)
+            read_value(self, &leaf, Wanted::find(&leaf, key, Part::ALL), target)
         })?)
     }
 
@@ -65,12 +65,13 @@ impl<'p, P: Pager> Tree<'p, P> {
         loop {
             let record = self.pager.run(|| {
                 target.clear();
-                find_and_read(&self.leaf(key)?, key, wanted, target)
+                let leaf = self.leaf(key)?;
+                read(self, &leaf, Wanted::find(&leaf, key, wanted), target)
             })?;
             let reference = match record {
                 Record::Absent => return Ok(false),
                 Record::Inline => return Ok(true),
-                Record::Blob(reference) => reference,
+                Record::Large(large) => large.reference,
             };
             let length = reference.length.saturating_sub(part.start as u64).min(part.len() as u64);
             target.resize(length as usize, 0);
@@ -95,10 +96,12 @@ impl<'p, P: Pager> Tree<'p, P> {
         let blob = self.pager.run(|| {
             copy.clear();
             let leaf = self.leaf(key)?;
-            Ok(match find_and_read(&leaf, key, Part::ALL, &mut copy)? {
+            Ok(match read(self, &leaf, Wanted::find(&leaf, key, Part::ALL), &mut copy)? {
                 Record::Absent => None,
                 Record::Inline => Some(None),
-                Record::Blob(reference) => Some(Some((share_blob(self.pager, &leaf, reference)?, reference))),
+                Record::Large(large) => {
+                    Some(Some((share_large(self, &leaf, (key, large))?, large.reference)))
+                }
             })
         })?;
         Ok(blob.map(|blob| match blob {
@@ -113,7 +116,7 @@ impl<'p, P: Pager> Tree<'p, P> {
     /// As for [`get`](Self::get).
     pub fn value_length(&self, key: &[u8]) -> Result<Option<u64>, AccessError> {
         check_key(key)?;
-        Ok(self.pager.run(|| read_length(&self.leaf(key)?, key))?)
+        Ok(self.pager.run(|| read_length(self, &self.leaf(key)?, key))?)
     }
 
     /// A reader of the value of `key` in parts, if it is a large one; `None` if there is no value or a small
@@ -122,24 +125,24 @@ impl<'p, P: Pager> Tree<'p, P> {
     /// # Errors
     /// As for [`get`](Self::get).
     pub fn reader(&self, key: &[u8]) -> Result<Option<BlobReader<'p, P>>, AccessError> {
-        let reference = self.with_blob(key, |_, found| Ok(found))?;
-        Ok(reference.map(|reference| BlobReader::new(*self, key, reference)))
+        let large = self.with_large(key, |_, found| Ok(found))?;
+        Ok(large.map(|large| BlobReader::new(*self, key, large.reference)))
     }
 
-    /// Runs `read` on the leaf of `key` and the reference to a large value, if the key has one.
-    pub(in crate::tree) fn with_blob<T>(
+    /// Runs `work` on the leaf of `key` and the large value that is seen, if there is one.
+    pub(in crate::tree) fn with_large<T>(
         &self,
         key: &[u8],
-        mut read: impl FnMut(&P::Optimistic<'p>, Option<BlobReference>) -> Result<T, Interrupt>,
+        mut work: impl FnMut(&P::Optimistic<'p>, Option<Large>) -> Result<T, Interrupt>,
     ) -> Result<T, AccessError> {
         check_key(key)?;
         Ok(self.pager.run(|| {
             let leaf = self.leaf(key)?;
-            let found = match find_and_read(&leaf, key, Part::NONE, &mut Vec::new())? {
-                Record::Blob(reference) => Some(reference),
+            let found = match read(self, &leaf, Wanted::find(&leaf, key, Part::NONE), &mut Vec::new())? {
+                Record::Large(large) => Some(large),
                 Record::Absent | Record::Inline => None,
             };
-            read(&leaf, found)
+            work(&leaf, found)
         })?)
     }
 }

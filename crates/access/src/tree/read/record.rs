@@ -4,12 +4,16 @@
 //! A reader without a latch first *finds* a record: where the wanted bytes of its value lie, so that they can be fetched
 //! into the processor's cache. Then it *reads* the record: copies these bytes and validates the leaf. Before that, what
 //! it found has no meaning.
+//!
+//! If the tree has a [`View`](crate::View), and the leaf is not older than that, what the view sees of the record is asked
+//! before the leaf is validated, and read instead.
 
 use crate::node::{Find, LeafCopy, NodeView, ValueAt, ValueKind};
+use crate::tree::Tree;
 use crate::tree::descend::{Direction, Fetch};
-use crate::{blob::BlobReference, error::damaged};
+use crate::{blob::BlobReference, error::damaged, isolation::Seen};
 use std::ops::Range;
-use vellum_base::{Bytes, HEADER_BYTES};
+use vellum_base::{Bytes, HEADER_BYTES, LSN_AT, Lsn};
 use vellum_pool::{Interrupt, OptimisticPage, Pager, SharedPage};
 
 /// A range of bytes of a value, which may go beyond its end.
@@ -43,13 +47,20 @@ impl Part {
     }
 }
 
-/// What a leaf has under a key.
+/// What is seen under a key.
 pub(in crate::tree) enum Record {
     Absent,
     /// A small value, of which the wanted part has been copied.
     Inline,
-    /// A large value.
-    Blob(BlobReference),
+    Large(Large),
+}
+
+/// A large value that is seen under a key.
+#[derive(Clone, Copy)]
+pub(in crate::tree) struct Large {
+    pub reference: BlobReference,
+    /// The leaf does not refer to it any more.
+    is_earlier: bool,
 }
 
 /// Where in a leaf the wanted part of the value of `key` lies, if the leaf has it.
@@ -69,10 +80,41 @@ pub(in crate::tree) fn fetch<O: OptimisticPage>(leaf: &O, found: Option<ValueAt>
     }
 }
 
-/// Appends the bytes that were found to `target`, and validates the leaf. After an interrupt the appended bytes have no
+/// Where in a leaf the record of a key lies, and how much of its value is wanted.
+#[derive(Clone, Copy)]
+pub(in crate::tree) struct Wanted<'k> {
+    pub key: &'k [u8],
+    pub part: Part,
+    pub found: Option<ValueAt>,
+}
+
+impl<'k> Wanted<'k> {
+    /// Finds the record.
+    #[inline(always)]
+    pub fn find<O: OptimisticPage>(leaf: &O, key: &'k [u8], part: Part) -> Self {
+        Self { key, part, found: find(leaf, key, part) }
+    }
+}
+
+/// Appends the bytes that are wanted to `target`, and validates the leaf. After an interrupt the appended bytes have no
 /// meaning.
 #[inline(always)]
-pub(in crate::tree) fn read<O: OptimisticPage>(
+pub(in crate::tree) fn read<'p, P: Pager>(
+    tree: &Tree<'p, P>,
+    leaf: &P::Optimistic<'p>,
+    wanted: Wanted<'_>,
+    target: &mut Vec<u8>,
+) -> Result<Record, Interrupt> {
+    if tree.is_settled(leaf) {
+        read_found(leaf, wanted.found, target)
+    } else {
+        read_seen(tree, leaf, wanted, target)
+    }
+}
+
+/// [`read`], of what the leaf holds.
+#[inline(always)]
+fn read_found<O: OptimisticPage>(
     leaf: &O,
     found: Option<ValueAt>,
     target: &mut Vec<u8>,
@@ -83,7 +125,10 @@ pub(in crate::tree) fn read<O: OptimisticPage>(
             leaf.bytes().append_to(at, length, target);
             Record::Inline
         }
-        Some(found) => return read_reference(leaf, found).map(Record::Blob),
+        Some(found) => {
+            let reference = read_reference(leaf, found)?;
+            return Ok(Record::Large(Large { reference, is_earlier: false }));
+        }
     };
     leaf.validate()?;
     Ok(record)
@@ -98,74 +143,124 @@ fn read_reference<O: OptimisticPage>(leaf: &O, found: ValueAt) -> Result<BlobRef
     BlobReference::decode(&bytes).ok_or_else(|| damaged(leaf.id(), "a reference to a large value is damaged"))
 }
 
-/// [`find`], then [`read`].
-#[inline(always)]
-pub(in crate::tree) fn find_and_read<O: OptimisticPage>(
-    leaf: &O,
-    key: &[u8],
-    part: Part,
+/// [`read`], of what the tree's view sees.
+#[cold]
+#[inline(never)]
+fn read_seen<'p, P: Pager>(
+    tree: &Tree<'p, P>,
+    leaf: &P::Optimistic<'p>,
+    wanted: Wanted<'_>,
     target: &mut Vec<u8>,
 ) -> Result<Record, Interrupt> {
-    read(leaf, find(leaf, key, part), target)
+    let record = match tree.seen(wanted.key) {
+        Seen::Leaf => return read_found(leaf, wanted.found, target),
+        Seen::Absent => Record::Absent,
+        Seen::Value(value) => {
+            target.extend_from_slice(value.get(wanted.part.within(value.len())).unwrap_or_default());
+            Record::Inline
+        }
+        Seen::Large(reference) => Record::Large(Large { reference, is_earlier: true }),
+    };
+    leaf.validate()?;
+    Ok(record)
 }
 
-/// The length of the value of `key`, if the leaf has it.
-pub(in crate::tree) fn read_length<O: OptimisticPage>(
-    leaf: &O,
+impl<'p, P: Pager> Tree<'p, P> {
+    /// Whether a leaf, which is validated afterwards, holds just what is seen.
+    #[inline(always)]
+    pub(in crate::tree) fn is_settled(&self, leaf: &P::Optimistic<'p>) -> bool {
+        self.view.as_ref().is_none_or(|view| view.is_settled(Lsn(leaf.bytes().u64_at(LSN_AT))))
+    }
+
+    /// What the view sees of a record in a leaf that is validated afterwards.
+    pub(in crate::tree) fn seen(&self, key: &[u8]) -> Seen {
+        self.view.as_ref().map_or(Seen::Leaf, |view| view.isolation.seen(self.root, key))
+    }
+}
+
+/// The length of the value of `key`, if there is one.
+pub(in crate::tree) fn read_length<'p, P: Pager>(
+    tree: &Tree<'p, P>,
+    leaf: &P::Optimistic<'p>,
     key: &[u8],
 ) -> Result<Option<u64>, Interrupt> {
     let found = find(leaf, key, Part::ALL);
-    let record = read(leaf, found.map(|value| Part::NONE.of(value)), &mut Vec::new())?;
-    Ok(match record {
+    if !tree.is_settled(leaf) {
+        // To copy the value costs little beside asking for it.
+        let mut value = Vec::new();
+        return Ok(match read(tree, leaf, Wanted { key, part: Part::ALL, found }, &mut value)? {
+            Record::Absent => None,
+            Record::Inline => Some(value.len() as u64),
+            Record::Large(large) => Some(large.reference.length),
+        });
+    }
+    Ok(match read_found(leaf, found.map(|value| Part::NONE.of(value)), &mut Vec::new())? {
         Record::Absent => None,
         Record::Inline => found.map(|value| value.length as u64),
-        Record::Blob(reference) => Some(reference.length),
+        Record::Large(large) => Some(large.reference.length),
     })
 }
 
 /// [`read`], also out of a large value, which is brought into memory as a whole; returns whether there is a value.
 #[inline(always)]
 pub(in crate::tree) fn read_value<'p, P: Pager>(
-    pager: &'p P,
+    tree: &Tree<'p, P>,
     leaf: &P::Optimistic<'p>,
-    (found, part): (Option<ValueAt>, Part),
+    wanted: Wanted<'_>,
     target: &mut Vec<u8>,
 ) -> Result<bool, Interrupt> {
-    match read(leaf, found, target)? {
+    match read(tree, leaf, wanted, target)? {
         Record::Absent => Ok(false),
         Record::Inline => Ok(true),
-        Record::Blob(reference) => read_blob(pager, leaf, reference, part, target).map(|()| true),
+        Record::Large(large) => {
+            read_large(tree, leaf, (wanted.key, large), wanted.part, target).map(|()| true)
+        }
     }
 }
 
 #[cold]
 #[inline(never)]
-fn read_blob<'p, P: Pager>(
-    pager: &'p P,
+fn read_large<'p, P: Pager>(
+    tree: &Tree<'p, P>,
     leaf: &P::Optimistic<'p>,
-    reference: BlobReference,
+    (key, large): (&[u8], Large),
     part: Part,
     target: &mut Vec<u8>,
 ) -> Result<(), Interrupt> {
-    let guard = share_blob(pager, leaf, reference)?;
-    let value = guard.page().get(HEADER_BYTES..HEADER_BYTES + reference.length as usize);
+    let guard = share_large(tree, leaf, (key, large))?;
+    let value = guard.page().get(HEADER_BYTES..HEADER_BYTES + large.reference.length as usize);
     let value = value.and_then(|value| value.get(part.within(value.len())));
     target.extend_from_slice(value.unwrap_or_default());
     Ok(())
 }
 
-/// Latches a large value to which `leaf` refers, shared.
-pub(in crate::tree) fn share_blob<'p, P: Pager>(
-    pager: &'p P,
+/// Latches a large value that is seen under a key of `leaf`, shared.
+pub(in crate::tree) fn share_large<'p, P: Pager>(
+    tree: &Tree<'p, P>,
     leaf: &P::Optimistic<'p>,
-    reference: BlobReference,
+    (key, large): (&[u8], Large),
 ) -> Result<P::Shared<'p>, Interrupt> {
-    let guard = pager.shared(leaf, reference.extent())?;
-    if reference.leads_to(guard.page()) {
+    let shared = tree.pager.shared(leaf, large.reference.extent());
+    let guard = confirm(tree, leaf, (key, large), shared)?;
+    if large.reference.leads_to(guard.page()) {
         Ok(guard)
     } else {
         Err(damaged(leaf.id(), "a reference to a large value leads to something else"))
     }
+}
+
+/// What came of latching or reading a large value, unless that is an earlier one and is not seen any more: it may have been
+/// freed before it was latched.
+pub(in crate::tree) fn confirm<'p, P: Pager, T>(
+    tree: &Tree<'p, P>,
+    leaf: &P::Optimistic<'p>,
+    (key, large): (&[u8], Large),
+    result: Result<T, Interrupt>,
+) -> Result<T, Interrupt> {
+    if large.is_earlier && tree.seen(key) != Seen::Large(large.reference) {
+        return Err(Interrupt::Conflict(leaf.id()));
+    }
+    result
 }
 
 /// A value in a leaf that does not change: a latched leaf, or a copy.

@@ -1,0 +1,154 @@
+//! How transactions are kept apart, as the tree sees it.
+//!
+//! A leaf holds the newest version of each record, of whatever transaction. Earlier versions are kept by an [`Isolation`], by
+//! key, and nothing in a node tells of them. Whether one of them may be needed the LSN of the leaf tells: that is seldom so.
+//!
+//! - **Writers.** Before a record is changed, it is [claimed](Isolation::claim) under the latch of its leaf, so that the old
+//!   value is kept, or the change refused. A write that changes nothing, because of what the leaf holds, is
+//!   [checked](Isolation::check).
+//! - **Readers.** A reader of a leaf that is not older than its snapshot asks what it [sees](Isolation::seen) of each record
+//!   *before* it validates the leaf. So what it was told and what it has read belong to one moment.
+//! - **Large values.** What a transaction replaces or removes is not freed: its reference is among the old values. Outside of
+//!   a snapshot it may be freed as soon as the transaction ends. So a reader latches it, and then asks again.
+
+use crate::blob::BlobReference;
+use crate::gateway::{RecordKind, Recorder, ValueImage};
+use std::{
+    fmt,
+    ops::Bound,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+use vellum_base::{Lsn, PageId};
+
+/// What a snapshot sees of a record.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Seen {
+    /// What the leaf holds, be that nothing.
+    Leaf,
+    /// Nothing.
+    Absent,
+    /// An earlier value.
+    Value(Arc<[u8]>),
+    /// An earlier value that is a large one.
+    Large(BlobReference),
+}
+
+/// Why a record must not be changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Claim {
+    /// Another transaction has changed it.
+    Conflict {
+        /// It was committed after the snapshot was taken; else it is open.
+        committed: bool,
+    },
+    /// A single operation must not change it while transactions are open.
+    NeedsTransaction,
+}
+
+/// Keeps earlier versions of records, and says who sees and who may change what. One for each writer or reader.
+pub trait Isolation: Send + Sync {
+    /// What is seen of a record. Its leaf has been read, and is validated afterwards.
+    fn seen(&self, tree: PageId, key: &[u8]) -> Seen;
+
+    /// The record is about to be changed. Its leaf is latched, has this LSN, and holds `before` under the key.
+    ///
+    /// The change need not follow: the leaf may be full, and the record is claimed again then.
+    ///
+    /// # Errors
+    /// If the record must not be changed.
+    fn claim(
+        &self,
+        tree: PageId,
+        key: &[u8],
+        leaf: Lsn,
+        before: Option<ValueImage<'_>>,
+        removes: bool,
+    ) -> Result<(), Claim>;
+
+    /// Whether what the leaf holds under the key, be that nothing, is what this writer sees. The leaf has been read, and is
+    /// validated afterwards.
+    ///
+    /// # Errors
+    /// If not: the error of a change of the record.
+    fn check(&self, tree: PageId, key: &[u8]) -> Result<(), Claim>;
+
+    /// Whether there are removed records that have versions.
+    fn has_removed(&self) -> bool;
+
+    /// The keys of a tree within bounds whose records were removed and have versions, in ascending order. Some of them may
+    /// be there again.
+    fn removed(&self, tree: PageId, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Vec<Box<[u8]>>;
+
+    /// The record of the change that was claimed last has its place in the log. The leaf is still latched.
+    fn recorded(&self, lsn: Lsn);
+}
+
+/// On whose behalf records are changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Writer {
+    /// Of nobody: each change counts by itself.
+    None,
+    /// Of a transaction, which has this number in the log.
+    Transaction(u64),
+    /// Of one that is being undone.
+    Undo {
+        /// Its number.
+        transaction: u64,
+        /// The change that is being undone.
+        of: Lsn,
+    },
+}
+
+/// How a tree is seen and changed: see [`Tree::with_view`](crate::Tree::with_view).
+#[derive(Clone, Copy)]
+pub struct View<'v> {
+    /// An LSN: of a leaf with a lesser one, what it holds is what is seen. The highest number if nothing need ever be asked.
+    pub settled: &'v AtomicU64,
+    /// What is asked otherwise.
+    pub isolation: &'v dyn Isolation,
+    /// On whose behalf records are changed.
+    pub writer: Writer,
+}
+
+impl View<'_> {
+    /// Whether a leaf with this LSN, which has been read and is validated afterwards, holds just what is seen.
+    #[inline(always)]
+    pub(crate) fn is_settled(&self, leaf: Lsn) -> bool {
+        // Acquire: the place is published before a leaf is latched that is changed after it, so it is found by who reads that
+        // leaf. It goes when what was changed is committed, or the leaf has been changed back, which shows when the leaf is
+        // validated after this.
+        leaf.0 < self.settled.load(Ordering::Acquire)
+    }
+
+    /// Whether a large value is freed by the record that replaces or removes it.
+    pub(crate) fn frees(&self) -> bool {
+        !matches!(self.writer, Writer::Transaction(_))
+    }
+}
+
+impl Recorder for View<'_> {
+    fn kind(&self) -> RecordKind {
+        match self.writer {
+            Writer::None => RecordKind::Single,
+            Writer::Transaction(number) => RecordKind::Transaction(number),
+            Writer::Undo { transaction, of } => RecordKind::Undo { transaction, of },
+        }
+    }
+
+    fn recorded(&self, lsn: Lsn) {
+        self.isolation.recorded(lsn);
+    }
+}
+
+impl fmt::Debug for View<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let settled = self.settled.load(Ordering::Relaxed);
+        f.debug_struct("View")
+            .field("settled", &settled)
+            .field("writer", &self.writer)
+            .finish_non_exhaustive()
+    }
+}
