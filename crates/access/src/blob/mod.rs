@@ -37,7 +37,7 @@ pub struct BlobReference {
 
 impl BlobReference {
     /// Decodes a reference; `None` if it cannot be one.
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
         if bytes.len() != BLOB_REFERENCE_BYTES {
             return None;
         }

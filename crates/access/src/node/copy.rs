@@ -153,6 +153,11 @@ impl LeafCopy {
         self.bytes.resize(NODE_BYTES, 0);
     }
 
+    /// [Holds](Self::holds) no record any more. What was copied stays.
+    pub fn hide(&mut self) {
+        self.held = 0..0;
+    }
+
     /// How many slots the leaf has.
     #[inline]
     pub fn count(&self) -> usize {

@@ -8,12 +8,17 @@
 //! At the leaf's end the cursor goes to the next child of the leaf's parent, if the parent has not changed; else down
 //! the tree, to the leaf beyond the fence. It holds no latch between two calls. The records of a group belong to one
 //! moment, those of different groups to different ones.
+//!
+//! If the tree has a [`View`](crate::View), and the leaf is not older than that, the whole leaf is copied, and *resolved*
+//! before it is validated: the cursor walks a list of what the view sees of the leaf, records that were removed included. A
+//! removed key lies within the fences of one leaf at any moment, whatever becomes of leaves.
 
 use crate::AccessError;
 use crate::node::{LeafCopy, NodeView};
 use crate::tree::descend::{Approach, Direction, NOT_ITS_FENCES, Place, Towards, leads_on};
 use crate::tree::read::record::{StoredValue, copy_records, value_in};
-use crate::tree::{Tree, check_key, read::read_ahead::ReadAhead};
+use crate::tree::read::{read_ahead::ReadAhead, seen_leaf::SeenLeaf};
+use crate::tree::{Tree, check_key};
 use crate::value::{Held, Value};
 use std::ops::Bound;
 use vellum_pool::{Interrupt, OptimisticPage, Pager, PoolError};
@@ -59,7 +64,9 @@ pub struct Cursor<'p, P: Pager + 'p> {
     place: Option<Place<'p, P>>,
     /// The records copied out of that leaf.
     leaf: LeafCopy,
-    /// The slot after the cursor.
+    /// What is seen of the leaf, if that may be something else than it holds. The copy is of the whole leaf then, and hidden.
+    seen: Option<Box<SeenLeaf>>,
+    /// The slot after the cursor, or the place in what is seen.
     index: usize,
     /// How many groups have been copied since the cursor began or was moved.
     groups: usize,
@@ -81,7 +88,7 @@ enum Stand {
 
 /// An entry, as long as the cursor stays where it is.
 pub struct Entry<'c, 'p, P> {
-    tree: Tree<'p, P>,
+    tree: &'c Tree<'p, P>,
     key: &'c [u8],
     value: StoredValue<'c>,
 }
@@ -139,6 +146,7 @@ impl<'p, P: Pager> Tree<'p, P> {
             key: Vec::new(),
             place: None,
             leaf: LeafCopy::default(),
+            seen: None,
             index: 0,
             groups: 0,
             ahead: ReadAhead::new(),
@@ -192,6 +200,9 @@ impl<'p, P: Pager> Cursor<'p, P> {
     #[expect(clippy::should_implement_trait, reason = "the entry borrows from the cursor")]
     pub fn next(&mut self) -> Result<Option<Entry<'_, 'p, P>>, AccessError> {
         while !self.leaf.holds(self.index) {
+            if self.seen.as_ref().is_some_and(|seen| self.index < seen.count()) {
+                return self.next_seen();
+            }
             if !self.fetch(Direction::Forward)? {
                 return Ok(None);
             }
@@ -205,7 +216,24 @@ impl<'p, P: Pager> Cursor<'p, P> {
         self.stand = Stand::Before;
         let Some(value) = value_in(self.leaf.view(), index) else { return Err(self.damaged()) };
         (self.stand, self.index) = (Stand::After, index + 1);
-        Ok(Some(Entry { tree: self.tree, key: &self.key, value }))
+        Ok(Some(Entry { tree: &self.tree, key: &self.key, value }))
+    }
+
+    /// [`next`](Self::next), of what is seen of the leaf.
+    #[inline(never)]
+    fn next_seen(&mut self) -> Result<Option<Entry<'_, 'p, P>>, AccessError> {
+        let index = self.index;
+        self.load_seen_key(index);
+        if self.is_after_range(&self.key) {
+            self.stand = Stand::End;
+            return Ok(None);
+        }
+        self.stand = Stand::Before;
+        let Some(value) = self.seen.as_ref().and_then(|seen| seen.value(&self.leaf, index)) else {
+            return Err(self.damaged());
+        };
+        (self.stand, self.index) = (Stand::After, index + 1);
+        Ok(Some(Entry { tree: &self.tree, key: &self.key, value }))
     }
 
     /// Steps back over the entry before and returns it; `None` at the beginning of the range.
@@ -217,6 +245,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
         let index = loop {
             match self.index.checked_sub(1) {
                 Some(index) if self.leaf.holds(index) => break index,
+                Some(index) if self.seen.is_some() => return self.previous_seen(index),
                 _ if !self.fetch(Direction::Backward)? => return Ok(None),
                 _ => {}
             }
@@ -229,7 +258,23 @@ impl<'p, P: Pager> Cursor<'p, P> {
         self.stand = Stand::After;
         let Some(value) = value_in(self.leaf.view(), index) else { return Err(self.damaged()) };
         (self.stand, self.index) = (Stand::Before, index);
-        Ok(Some(Entry { tree: self.tree, key: &self.key, value }))
+        Ok(Some(Entry { tree: &self.tree, key: &self.key, value }))
+    }
+
+    /// [`previous`](Self::previous), of what is seen of the leaf.
+    #[inline(never)]
+    fn previous_seen(&mut self, index: usize) -> Result<Option<Entry<'_, 'p, P>>, AccessError> {
+        self.load_seen_key(index);
+        if self.is_before_range(&self.key) {
+            self.stand = Stand::Start;
+            return Ok(None);
+        }
+        self.stand = Stand::After;
+        let Some(value) = self.seen.as_ref().and_then(|seen| seen.value(&self.leaf, index)) else {
+            return Err(self.damaged());
+        };
+        (self.stand, self.index) = (Stand::Before, index);
+        Ok(Some(Entry { tree: &self.tree, key: &self.key, value }))
     }
 
     /// Takes the next step to get the next record in this direction copied; false if there is none.
@@ -237,7 +282,9 @@ impl<'p, P: Pager> Cursor<'p, P> {
     fn fetch(&mut self, direction: Direction) -> Result<bool, AccessError> {
         let Some(place) = &self.place else { return self.arrive(direction).map(|()| true) };
         let at_end = match direction {
-            Direction::Forward => self.index >= self.leaf.count(),
+            Direction::Forward => {
+                self.index >= self.seen.as_ref().map_or(self.leaf.count(), |seen| seen.count())
+            }
             Direction::Backward => self.index == 0,
         };
         if at_end {
@@ -250,8 +297,8 @@ impl<'p, P: Pager> Cursor<'p, P> {
         if self.groups == GROUPS_BYTES.len() && self.leaf.holds_end(direction == Direction::Forward) {
             self.fetch_header(direction, 1);
         }
-        if copied.is_err() {
-            // The leaf has changed: neither the copy nor the place in it holds any more.
+        if copied.is_err() || !self.tree.is_settled(&place.node) {
+            // The leaf has changed: neither the copy nor the place in it holds any more. Or it must be resolved.
             self.leave();
         }
         Ok(true)
@@ -318,7 +365,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
         mut sibling: Option<(P::Optimistic<'p>, usize)>,
     ) -> Result<(), AccessError> {
         self.leave();
-        let Self { tree, key, leaf, groups, .. } = self;
+        let Self { tree, key, leaf, seen, groups, .. } = self;
         let stand = self.stand;
         let approach = if self.ahead.is_scan() { Approach::InPassing } else { Approach::Direct };
         let towards = match (stand, direction) {
@@ -330,16 +377,37 @@ impl<'p, P: Pager> Cursor<'p, P> {
         loop {
             let (place, index) = tree.pager.run(|| {
                 sibling = sibling.filter(|(parent, _)| parent.validate().is_ok());
+                *seen = None;
                 let place = match sibling {
                     Some((parent, place)) => tree.leaf_of(parent, place, approach)?,
                     None => tree.leaf_at(towards, approach)?,
                 };
                 let view = NodeView::new(place.node.bytes());
+                let towards = match (towards, direction) {
+                    (Towards::Key(_) | Towards::After(_), Direction::Forward) if sibling.is_some() => {
+                        Towards::First
+                    }
+                    (Towards::Key(_) | Towards::After(_), Direction::Backward) if sibling.is_some() => {
+                        Towards::Last
+                    }
+                    (towards, _) => towards,
+                };
+                if !tree.is_settled(&place.node) {
+                    let resolved = resolve(tree, &place.node, leaf)?;
+                    let index = match towards {
+                        Towards::First => 0,
+                        Towards::Last => resolved.count(),
+                        Towards::Key(key) | Towards::After(key) => {
+                            resolved.position(leaf, key, stand == Stand::After)
+                        }
+                    };
+                    leaf.hide();
+                    *seen = Some(Box::new(resolved));
+                    return Ok((place, index));
+                }
                 let index = match towards {
                     Towards::First => 0,
                     Towards::Last => view.count(),
-                    _ if sibling.is_some() && direction == Direction::Forward => 0,
-                    _ if sibling.is_some() => view.count(),
                     Towards::Key(key) | Towards::After(key) => {
                         let find = view.find(key);
                         find.index + usize::from(find.found && stand == Stand::After)
@@ -357,6 +425,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
                 return Ok(());
             }
             leaf.clear();
+            *seen = None;
             if sibling.take().is_none() {
                 return Err(PoolError::contents(place.node.id(), NOT_ITS_FENCES).into());
             }
@@ -385,6 +454,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
     /// Forgets the leaf in which the cursor stands.
     fn leave(&mut self) {
         self.place = None;
+        self.seen = None;
         self.leaf.clear();
     }
 
@@ -392,6 +462,13 @@ impl<'p, P: Pager> Cursor<'p, P> {
     fn load_key(&mut self, index: usize) {
         self.key.clear();
         self.leaf.view().append_key(index, &mut self.key);
+    }
+
+    fn load_seen_key(&mut self, index: usize) {
+        self.key.clear();
+        if let Some(seen) = &self.seen {
+            seen.append_key(&self.leaf, index, &mut self.key);
+        }
     }
 
     /// Whether no key of the range is `key` or lies before it.
@@ -417,6 +494,21 @@ impl<'p, P: Pager> Cursor<'p, P> {
         let page = self.place.as_ref().map_or(self.tree.root, |place| place.node.id());
         PoolError::contents(page, "a record of this leaf lies outside of it").into()
     }
+}
+
+/// Copies a leaf as a whole, and resolves it.
+#[inline(never)]
+fn resolve<'p, P: Pager>(
+    tree: &Tree<'p, P>,
+    node: &P::Optimistic<'p>,
+    leaf: &mut LeafCopy,
+) -> Result<SeenLeaf, Interrupt> {
+    leaf.copy_all(NodeView::new(node.bytes()));
+    // So that what is asked for are keys, and not a mixture of what the leaf held at several moments.
+    node.validate()?;
+    let seen = tree.view.as_ref().map(|view| SeenLeaf::of(view, tree.root, leaf)).unwrap_or_default();
+    node.validate()?;
+    Ok(seen)
 }
 
 /// The key of a bound, if there is one.

@@ -5,3 +5,4 @@ pub(super) mod cursor;
 mod get;
 mod read_ahead;
 pub(super) mod record;
+mod seen_leaf;

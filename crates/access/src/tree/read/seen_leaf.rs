@@ -1,0 +1,110 @@
+//! A leaf as a view sees it that does not see all of what the leaf holds.
+
+use super::record::StoredValue;
+use crate::blob::BlobReference;
+use crate::isolation::{Seen, View};
+use crate::node::{LeafCopy, NodeView};
+use std::{ops::Bound, sync::Arc};
+use vellum_base::PageId;
+
+/// The records of a leaf that a view sees, in the order of their keys. What the leaf holds of them is in a copy of it.
+#[derive(Default)]
+pub(super) struct SeenLeaf {
+    entries: Vec<SeenEntry>,
+}
+
+enum SeenEntry {
+    /// As the leaf holds it, in this slot.
+    Held(usize),
+    /// As it was earlier.
+    Earlier { key: Box<[u8]>, value: EarlierValue },
+}
+
+enum EarlierValue {
+    Inline(Arc<[u8]>),
+    Large(BlobReference),
+}
+
+impl SeenLeaf {
+    /// What a view of the tree with this root sees of a leaf that was copied as a whole, and is validated afterwards: of its
+    /// records, and of those that were removed from it.
+    pub fn of(view: &View<'_>, root: PageId, leaf: &LeafCopy) -> Self {
+        let isolation = view.isolation;
+        let nodes = leaf.view();
+        let mut removed = if isolation.has_removed() { removed(view, root, nodes) } else { Vec::new() };
+        let mut removed = removed.drain(..).peekable();
+        let (mut entries, mut key) = (Vec::with_capacity(leaf.count()), Vec::new());
+        let earlier = |key: Box<[u8]>, entries: &mut Vec<SeenEntry>| match isolation.seen(root, &key) {
+            Seen::Leaf => false,
+            Seen::Absent => true,
+            Seen::Value(value) => {
+                entries.push(SeenEntry::Earlier { key, value: EarlierValue::Inline(value) });
+                true
+            }
+            Seen::Large(reference) => {
+                entries.push(SeenEntry::Earlier { key, value: EarlierValue::Large(reference) });
+                true
+            }
+        };
+        for slot in 0..leaf.count() {
+            key.clear();
+            nodes.append_key(slot, &mut key);
+            while let Some(removed) = removed.next_if(|removed| **removed < key[..]) {
+                earlier(removed, &mut entries);
+            }
+            // It is there again.
+            removed.next_if(|removed| **removed == key[..]);
+            if !earlier(key[..].into(), &mut entries) {
+                entries.push(SeenEntry::Held(slot));
+            }
+        }
+        for removed in removed {
+            earlier(removed, &mut entries);
+        }
+        Self { entries }
+    }
+
+    pub fn count(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// How many records have keys below `key`, or `key` itself if `inclusive`.
+    pub fn position(&self, leaf: &LeafCopy, key: &[u8], inclusive: bool) -> usize {
+        let view = leaf.view();
+        self.entries.partition_point(|entry| {
+            let order = match entry {
+                SeenEntry::Held(slot) => view.compare_key(*slot, key),
+                SeenEntry::Earlier { key: earlier, .. } => (**earlier).cmp(key),
+            };
+            order.is_lt() || inclusive && order.is_eq()
+        })
+    }
+
+    /// Appends the key of a record to `target`.
+    pub fn append_key(&self, leaf: &LeafCopy, index: usize, target: &mut Vec<u8>) {
+        match self.entries.get(index) {
+            Some(SeenEntry::Held(slot)) => leaf.view().append_key(*slot, target),
+            Some(SeenEntry::Earlier { key, .. }) => target.extend_from_slice(key),
+            None => {}
+        }
+    }
+
+    /// The value of a record; `None` if it is damaged.
+    pub fn value<'l>(&'l self, leaf: &'l LeafCopy, index: usize) -> Option<StoredValue<'l>> {
+        match self.entries.get(index)? {
+            SeenEntry::Held(slot) => super::record::value_in(leaf.view(), *slot),
+            SeenEntry::Earlier { value: EarlierValue::Inline(bytes), .. } => Some(StoredValue::Inline(bytes)),
+            SeenEntry::Earlier { value: EarlierValue::Large(reference), .. } => {
+                Some(StoredValue::Blob(*reference))
+            }
+        }
+    }
+}
+
+/// The keys that a leaf covers whose records were removed, and which some snapshot may see.
+fn removed(view: &View<'_>, root: PageId, leaf: NodeView<&[u8]>) -> Vec<Box<[u8]>> {
+    let (mut lower, mut upper) = (Vec::new(), Vec::new());
+    let lower = if leaf.lower_fence(&mut lower) { Bound::Excluded(&lower[..]) } else { Bound::Unbounded };
+    let upper = if leaf.upper_fence(&mut upper) { Bound::Included(&upper[..]) } else { Bound::Unbounded };
+    view.isolation.removed(root, lower, upper)
+}
