@@ -1,33 +1,83 @@
-//! The first pass over the log after a crash: what is allocated, and since when.
+//! The first pass over the log after a crash: what is allocated, and since when; and what was not committed.
 //!
 //! A page that was freed and allocated again has records of several lives. Only those of the last one are redone, so the
 //! last record that allocates or frees a page says from where on its records count.
 
-use crate::TxnError;
-use std::collections::{BTreeMap, HashMap};
-use vellum_access::{ChangeRecord, RecordKind, SpaceEvent};
+use crate::{TxnError, transaction::decode_end};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, HashMap},
+};
+use vellum_access::{BlobReference, ChangeRecord, RecordKind, SpaceEvent, UndoChange, node::ValueKind};
 use vellum_base::{Extent, Lsn, PageId};
 use vellum_pool::PoolFile;
 use vellum_wal::Record;
 
-/// What the log says about space.
-#[derive(Default)]
+/// A change of a transaction, as its record tells it.
+pub(crate) struct LoggedChange {
+    pub transaction: u64,
+    pub lsn: Lsn,
+    pub record: Box<[u8]>,
+}
+
+/// What the log says about space and transactions.
 pub(crate) struct Analysis {
+    /// Space is told of from here on.
+    redo: Lsn,
     lives: Lives,
     /// What groups say whose last record has not been seen.
     pending: HashMap<u64, Vec<(Lsn, Extent, SpaceEvent)>>,
+    /// The changes of the transactions whose end has not been seen, as the records tell them.
+    transactions: HashMap<u64, Vec<LoggedChange>>,
+    /// Large values that transactions have replaced which were committed, and that are not freed yet, by their first
+    /// pages, each with its tree.
+    replaced: HashMap<PageId, (PageId, BlobReference)>,
     pub records: u64,
     pub bytes: u64,
 }
 
 impl Analysis {
+    /// Of the log from the undo point on.
+    pub fn new(redo: Lsn) -> Self {
+        Self {
+            redo,
+            lives: Lives::default(),
+            pending: HashMap::new(),
+            transactions: HashMap::new(),
+            replaced: HashMap::new(),
+            records: 0,
+            bytes: 0,
+        }
+    }
+
     /// Takes the next record into account.
     pub fn add(&mut self, record: Record<'_>, file: &mut PoolFile) -> Result<(), TxnError> {
         self.records += 1;
         self.bytes += record.payload.len() as u64;
         let lsn = record.lsn;
         let faulty = |fault| TxnError::Record { lsn, fault };
+        if let Some((transaction, is_committed)) = decode_end(record.payload) {
+            self.end(transaction, is_committed);
+            return Ok(());
+        }
         let change = ChangeRecord::decode(record.payload).map_err(faulty)?;
+        match change.kind {
+            RecordKind::Transaction(transaction) => {
+                self.transactions.entry(transaction).or_default().push(LoggedChange {
+                    transaction,
+                    lsn,
+                    record: record.payload.into(),
+                });
+            }
+            RecordKind::Undo { transaction, of } => {
+                let changes = self.transactions.entry(transaction).or_default();
+                changes.retain(|change| change.lsn != of);
+            }
+            _ => {}
+        }
+        if lsn < self.redo {
+            return self.note_freed(change, lsn);
+        }
         if let RecordKind::Member(group) = change.kind {
             let pending = self.pending.entry(group).or_default();
             for event in change.space_events() {
@@ -48,6 +98,45 @@ impl Analysis {
         Ok(())
     }
 
+    /// A transaction has ended: what it replaced is not needed any more if it was committed.
+    fn end(&mut self, transaction: u64, is_committed: bool) {
+        let changes = self.transactions.remove(&transaction).unwrap_or_default();
+        for LoggedChange { record, .. } in changes.iter().filter(|_| is_committed) {
+            // It was decoded before.
+            let undo = ChangeRecord::decode(record).and_then(|record| record.undo());
+            if let Ok(Some((tree, UndoChange::Restore { before: Some(before), .. }))) = undo
+                && before.kind == ValueKind::Blob
+                && let Some(reference) = BlobReference::decode(before.bytes)
+            {
+                self.replaced.insert(reference.extent().head, (tree, reference));
+            }
+        }
+    }
+
+    /// A record before the redo point, of which the map tells, may free what a transaction has replaced.
+    fn note_freed(&mut self, change: ChangeRecord<'_>, lsn: Lsn) -> Result<(), TxnError> {
+        for event in change.space_events() {
+            let (extent, event) = event.map_err(|fault| TxnError::Record { lsn, fault })?;
+            if event == SpaceEvent::Freed {
+                self.replaced.remove(&extent.head);
+            }
+        }
+        Ok(())
+    }
+
+    /// The transactions that have not ended, and their changes, the latest first.
+    pub fn take_losers(&mut self) -> (Vec<u64>, Vec<LoggedChange>) {
+        let losers = self.transactions.keys().copied().collect();
+        let mut changes: Vec<_> = self.transactions.drain().flat_map(|(_, changes)| changes).collect();
+        changes.sort_by_key(|change| Reverse(change.lsn));
+        (losers, changes)
+    }
+
+    /// The large values that nothing refers to any more.
+    pub fn take_replaced(&mut self) -> Vec<(PageId, BlobReference)> {
+        self.replaced.drain().map(|(_, replaced)| replaced).collect()
+    }
+
     fn apply(
         &mut self,
         lsn: Lsn,
@@ -58,7 +147,10 @@ impl Analysis {
         self.lives.begin(extent, lsn);
         match event {
             SpaceEvent::Allocated => file.note_allocated(extent)?,
-            SpaceEvent::Freed => file.note_freed(extent),
+            SpaceEvent::Freed => {
+                self.replaced.remove(&extent.head);
+                file.note_freed(extent);
+            }
         }
         Ok(())
     }

@@ -57,7 +57,7 @@ impl Changes {
         Ok(Self {
             flusher: LogFlusher::start(log.clone())?,
             images_from: AtomicU64::new(begin),
-            // Groups of earlier timelines have smaller numbers: each took more bytes of the log than one.
+            // Groups, and transactions, of earlier timelines have smaller numbers: each took more bytes of the log than one.
             group: AtomicU64::new(begin),
             groups: Mutex::default(),
             groups_changed: Condvar::new(),

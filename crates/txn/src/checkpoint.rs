@@ -1,6 +1,6 @@
 //! Checkpoints, and the thread that takes them.
 
-use crate::{TxnError, change_log::Changes};
+use crate::{TxnError, change_log::Changes, transactions::Transactions};
 use std::{
     io,
     sync::{
@@ -22,6 +22,7 @@ pub(crate) fn wait_before(log: &Log, end: Lsn) -> Result<(), LogError> {
 /// Takes checkpoints, one at a time.
 pub(crate) struct Checkpoints {
     changes: Arc<Changes>,
+    transactions: Arc<Transactions>,
     pool: Checkpointer,
     /// The redo point of the last one.
     redo: AtomicU64,
@@ -29,8 +30,14 @@ pub(crate) struct Checkpoints {
 }
 
 impl Checkpoints {
-    pub fn new(pool: &Pool, changes: Arc<Changes>, redo: Lsn) -> Self {
-        Self { changes, pool: pool.checkpointer(), redo: AtomicU64::new(redo.0), turn: Mutex::new(()) }
+    pub fn new(pool: &Pool, changes: Arc<Changes>, transactions: Arc<Transactions>, redo: Lsn) -> Self {
+        Self {
+            changes,
+            transactions,
+            pool: pool.checkpointer(),
+            redo: AtomicU64::new(redo.0),
+            turn: Mutex::new(()),
+        }
     }
 
     /// The redo point of the last one.
@@ -48,10 +55,12 @@ impl Checkpoints {
         let redo = self.changes.begin_checkpoint();
         // Each record before the redo point is filled then, after its latches have been released.
         wait_before(&self.changes.log, redo)?;
-        self.pool.checkpoint_at(redo, redo)?;
+        // What begins to change something from now on has its records after the redo point.
+        let undo = self.transactions.needed_from(redo).min(redo);
+        self.pool.checkpoint_at(redo, undo)?;
         self.redo.store(redo.0, Ordering::Relaxed);
         self.changes.end_checkpoint(redo);
-        Ok(self.changes.log.discard(redo)?)
+        Ok(self.changes.log.discard(undo)?)
     }
 
     fn turn(&self) -> MutexGuard<'_, ()> {

@@ -5,13 +5,16 @@ use crate::{
     analysis::Analysis,
     change_log::Changes,
     checkpoint::{CheckpointThread, Checkpoints, wait_before},
-    redo::redo_all,
+    redo::{redo_all, undo_all},
+    transaction::{Single, Transaction},
+    transactions::{History, Transactions},
 };
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use vellum_base::Lsn;
+use vellum_access::{View, Writer};
+use vellum_base::{Lsn, PageId};
 use vellum_pool::{Pool, PoolFile};
 use vellum_vm::Directory;
 use vellum_wal::{Arrival, Log, LogOptions};
@@ -29,6 +32,7 @@ pub struct DurablePool {
 struct Logged {
     changes: Arc<Changes>,
     checkpoints: Arc<Checkpoints>,
+    single: Single,
 }
 
 /// What was redone when a database was opened that had not been closed.
@@ -76,9 +80,9 @@ impl DurablePool {
             least: redo,
             ..LogOptions::new(file.database())
         };
-        let mut analysis = Analysis::default();
+        let mut analysis = Analysis::new(redo);
         let log = if needs_recovery {
-            Log::open(directory, &options, redo, |record| analysis.add(record, &mut file))?
+            Log::open(directory, &options, file.undo(), |record| analysis.add(record, &mut file))?
         } else {
             Log::begin(directory, &options)?
         };
@@ -88,10 +92,12 @@ impl DurablePool {
                 .map_err(|source| TxnError::Thread { source })?,
         );
         let pool = file.start(Some(changes.clone()))?;
-        let checkpoints = Arc::new(Checkpoints::new(&pool, changes.clone(), redo));
+        let transactions = Arc::new(Transactions::new(log.end().0));
+        let checkpoints = Arc::new(Checkpoints::new(&pool, changes.clone(), transactions.clone(), redo));
         let mut recovery = None;
         if needs_recovery {
             redo_all(&pool, &log, redo, &analysis)?;
+            undo_all(&pool, &changes, &mut analysis)?;
             checkpoints.take()?;
             let Analysis { records, bytes: log_bytes, .. } = analysis;
             recovery = Some(Recovery { records, log_bytes, duration: begun.elapsed() });
@@ -99,7 +105,12 @@ impl DurablePool {
         let start = || CheckpointThread::start(checkpoints.clone(), settings.checkpoint_interval);
         let thread = settings.background_checkpoints.then(start).transpose();
         let thread = thread.map_err(|source| TxnError::Thread { source })?;
-        Ok(Self { thread, pool, logged: Some(Logged { changes, checkpoints }), recovery })
+        Ok(Self {
+            thread,
+            pool,
+            logged: Some(Logged { changes, checkpoints, single: Single { transactions } }),
+            recovery,
+        })
     }
 
     /// The pool.
@@ -111,6 +122,36 @@ impl DurablePool {
     /// What was redone when it was opened, if it had not been closed.
     pub fn recovery(&self) -> Option<Recovery> {
         self.recovery
+    }
+
+    /// Begins a transaction; none without a log.
+    pub fn begin(&self) -> Option<Transaction> {
+        let logged = self.logged.as_ref()?;
+        Some(Transaction::begin(&logged.single.transactions, &logged.changes))
+    }
+
+    /// Whether transactions are open.
+    pub fn has_transactions(&self) -> bool {
+        self.logged.as_ref().is_some_and(|logged| !logged.single.transactions.none_open())
+    }
+
+    /// How operations see records and change them that are no transaction; none if there are no transactions.
+    #[inline]
+    pub fn view(&self) -> Option<View<'_>> {
+        let single = &self.logged.as_ref()?.single;
+        Some(View { settled: single.transactions.settled(), isolation: single, writer: Writer::None })
+    }
+
+    /// A tree is gone: nothing of its history is needed any more.
+    pub fn forget_tree(&self, root: PageId) {
+        if let Some(logged) = &self.logged {
+            logged.single.transactions.versions.forget(root);
+        }
+    }
+
+    /// How the history stands; none without a log.
+    pub fn history(&self) -> Option<History> {
+        Some(self.logged.as_ref()?.single.transactions.history())
     }
 
     /// Returns once what this thread has changed since the last call is as durable as asked for.

@@ -1,6 +1,6 @@
 //! What can go wrong.
 
-use vellum_access::RecordFault;
+use vellum_access::{AccessError, RecordFault};
 use vellum_base::Lsn;
 use vellum_pool::PoolError;
 use vellum_wal::LogError;
@@ -12,6 +12,9 @@ pub enum TxnError {
     /// The pool or the file failed.
     #[error(transparent)]
     Pool(#[from] PoolError),
+    /// A change could not be undone, or what it replaced not be freed.
+    #[error(transparent)]
+    Access(AccessError),
     /// The log failed.
     #[error(transparent)]
     Log(#[from] LogError),
@@ -32,4 +35,13 @@ pub enum TxnError {
         /// What the system reports.
         source: std::io::Error,
     },
+}
+
+impl From<AccessError> for TxnError {
+    fn from(error: AccessError) -> Self {
+        match error {
+            AccessError::Pool(error) => Self::Pool(error),
+            other => Self::Access(other),
+        }
+    }
 }

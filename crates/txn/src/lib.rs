@@ -15,8 +15,13 @@ mod durable_pool;
 mod error;
 mod redo;
 mod settings;
+mod transaction;
+mod transactions;
+mod versions;
 
 pub use durable_pool::{DurablePool, LogState, Recovery};
 pub use error::TxnError;
 pub use settings::{Durability, LogSettings};
+pub use transaction::{Savepoint, Transaction};
+pub use transactions::History;
 pub use vellum_wal::{Arrival, LogError};

@@ -1,11 +1,17 @@
-//! The second pass over the log after a crash: changes are done again, page by page, by several threads.
+//! The second pass over the log after a crash: changes are done again, page by page, by several threads. Then what was not
+//! committed is undone, record by record, the latest first, with records of its own.
 //!
 //! Each thread reads the whole log and redoes what concerns its own pages. The redo of a page needs that page and its
 //! records alone, in their order.
 
-use crate::{TxnError, analysis::Analysis};
+use crate::{
+    TxnError,
+    analysis::{Analysis, LoggedChange},
+    change_log::Changes,
+    transaction::{decode_end, log_rollback, undo},
+};
 use std::thread;
-use vellum_access::{ChangeRecord, PageRedo, redo};
+use vellum_access::{ChangeRecord, PageRedo, free_large, redo};
 use vellum_base::{Extent, Lsn, PageId};
 use vellum_pool::Pool;
 use vellum_wal::Log;
@@ -35,6 +41,10 @@ fn redo_some(
 ) -> Result<(), TxnError> {
     let mut reader = log.reread(from)?;
     while let Some(record) = reader.next()? {
+        // The records of the ends of transactions change no page.
+        if decode_end(record.payload).is_some() {
+            continue;
+        }
         let lsn = record.lsn;
         let faulty = |fault| TxnError::Record { lsn, fault };
         for change in ChangeRecord::decode(record.payload).map_err(faulty)?.page_changes() {
@@ -48,6 +58,24 @@ fn redo_some(
                 pool.redo(page, fresh, apply)?;
             }
         }
+    }
+    Ok(())
+}
+
+/// Undoes what transactions have changed that did not end, and frees what those replaced that were committed. If that is
+/// interrupted by a crash, the next recovery goes on after it.
+pub(crate) fn undo_all(pool: &Pool, changes: &Changes, analysis: &mut Analysis) -> Result<(), TxnError> {
+    let (losers, undone) = analysis.take_losers();
+    for LoggedChange { transaction, lsn, record } in undone {
+        let faulty = |fault| TxnError::Record { lsn, fault };
+        let record = ChangeRecord::decode(&record).map_err(faulty)?;
+        if let Some((tree, change)) = record.undo().map_err(faulty)? {
+            undo(pool, tree, change, (transaction, lsn))?;
+        }
+    }
+    losers.into_iter().for_each(|loser| log_rollback(changes, loser));
+    for (tree, reference) in analysis.take_replaced() {
+        free_large(pool, tree, reference)?;
     }
     Ok(())
 }

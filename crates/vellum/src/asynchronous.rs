@@ -20,7 +20,7 @@ use std::{
     sync::Arc,
     task::{Context, Poll, Waker},
 };
-use vellum_access::{Batch, Tree};
+use vellum_access::{AccessError, Batch, Tree};
 use vellum_base::PageId;
 use vellum_pool::Pool;
 use vellum_txn::{Arrival, TxnError};
@@ -63,6 +63,8 @@ impl<T> TableFuture<T> {
                 return Poll::Pending;
             }
             Ok(None) => {}
+            // It conflicts with nobody, or says so: waiting is left to the log.
+            Err(AccessError::NeedsTransaction) => return Poll::Ready(table.perform(&key, &task)),
             // The driver reads what the pool has no room for.
             Err(error) => match Error::from(error) {
                 error if error.is_about_room() => {}
@@ -192,8 +194,15 @@ fn run_orders(mut orders: Vec<Order>, more: &dyn Fn() -> Vec<Order>) {
     let mut done: Vec<(Owed, Result<Owned>)> = Vec::new();
     let mut batch: Batch<'_, Pool, Vec<u8>, Vec<u8>> = Batch::new(inner.durable.pool(), inner.read_depth);
     loop {
-        for Order { inner: _, open, key, task, slot } in orders.drain(..) {
+        for Order { inner: order, open, key, task, slot } in orders.drain(..) {
+            let table = Table::new(order, open.clone());
+            if !matches!(task, Task::Get | Task::GetPart { .. }) && table.needs_transactions() {
+                done.push((slot, table.perform(&key, &task)));
+                continue;
+            }
+            drop(table);
             let tree = Tree::open(inner.durable.pool(), root_of(&open));
+            let tree = inner.durable.view().map_or(tree, |view| tree.with_view(view));
             let tag = free.pop().unwrap_or_else(|| {
                 under_way.push(None);
                 under_way.len() - 1

@@ -132,9 +132,17 @@ impl Table {
         mut change: impl FnMut(usize, &mut [u8]),
         mut visit: impl FnMut(usize, Result<bool>),
     ) -> Result<()> {
+        if self.needs_transactions() {
+            for (place, key) in keys.iter().enumerate() {
+                visit(place, self.modify(key, |value| change(place, value)).map(|done| done.is_some()));
+            }
+            return Ok(());
+        }
         let pool = self.pool();
         let change = |place, value: &mut [u8]| nested::changing(pool, || change(place, value));
-        let visit = |place, result: Result<bool, AccessError>| visit(place, result.map_err(Into::into));
+        let visit = |place, result: Result<bool, AccessError>| {
+            visit(place, result.map_err(|error| self.named(error)))
+        };
         self.tree().multi_modify(keys, self.read_depth(), change, visit);
         self.handles().0.commit()
     }
@@ -163,8 +171,20 @@ impl Table {
         tasks: impl IntoIterator<Item = (K, Task<V>)>,
         mut visit: impl FnMut(usize, Result<Answer<'_>>),
     ) -> Result<()> {
+        if self.needs_transactions() {
+            for (number, (key, task)) in tasks.into_iter().enumerate() {
+                let done = self.perform(key.as_ref(), &task);
+                match done {
+                    Ok(done) => visit(number, Ok(done.answer())),
+                    Err(error) => visit(number, Err(error)),
+                }
+            }
+            return Ok(());
+        }
         let mut batch: Batch<'_, Pool, K, V> = Batch::new(self.pool(), self.read_depth());
-        batch.run(self.tree(), tasks, |number, answer| visit(number, answer.map_err(Into::into)));
+        batch.run(self.tree(), tasks, |number, answer| {
+            visit(number, answer.map_err(|error| self.named(error)))
+        });
         self.handles().0.commit()
     }
 
@@ -198,10 +218,11 @@ fn all_unless<T>(committed: Result<()>, mut outcomes: Vec<Result<T>>) -> Vec<Res
 
 /// The answer of an operation, if what it has changed is durable.
 pub(crate) fn acknowledged<'a>(
+    table: &Table,
     answer: Result<Answer<'a>, AccessError>,
     committed: &Result<()>,
 ) -> Result<Answer<'a>> {
-    match (answer?, committed) {
+    match (answer.map_err(|error| table.named(error))?, committed) {
         (Answer::Written(_) | Answer::Removed(_), Err(error)) => Err(error.repeated()),
         (answer, _) => Ok(answer),
     }

@@ -1,7 +1,7 @@
 //! A database: a file with tables.
 
 use crate::{
-    Error, LogState, Options, Recovery, Result, Table, VerifyReport,
+    Error, History, LogState, Options, Recovery, Result, Table, VerifyReport,
     catalog::{self, NAME_BYTES_MAX},
     log_place::{self, LogPlace},
     shared::{Inner, OpenTable},
@@ -60,7 +60,7 @@ impl Database {
     /// opened for reading only; or the system refuses memory.
     pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let path = path.as_ref();
-        Self::begin(PoolFile::open(path, &options.pool)?, || LogPlace::beside(path), options)
+        Self::open_file(PoolFile::open(path, &options.pool)?, || LogPlace::beside(path), options)
     }
 
     /// Opens a database, or creates it if there is no file, or one that holds nothing because its creation was
@@ -73,7 +73,7 @@ impl Database {
         let path = path.as_ref();
         match PoolFile::open_or_create(path, &options.pool)? {
             (file, true) => Self::initialise(file, || LogPlace::beside(path), options, Some(path)),
-            (file, false) => Self::begin(file, || LogPlace::beside(path), options),
+            (file, false) => Self::open_file(file, || LogPlace::beside(path), options),
         }
     }
 
@@ -98,7 +98,7 @@ impl Database {
     /// As for `open`.
     pub fn open_in(directory: Arc<dyn Directory>, name: &str, options: &Options) -> Result<Self> {
         let file = options.open_in(&*directory, name, CreateMode::OpenExisting)?;
-        Self::begin(PoolFile::open_on(file, &options.pool)?, || LogPlace::given(directory), options)
+        Self::open_file(PoolFile::open_on(file, &options.pool)?, || LogPlace::given(directory), options)
     }
 
     /// As [`create`](Self::create), on any file that is empty, and without a log.
@@ -116,7 +116,7 @@ impl Database {
     /// As for `open`.
     pub fn open_on(file: Arc<dyn File>, options: &Options) -> Result<Self> {
         let options = options.clone().log(false);
-        Self::begin(PoolFile::open_on(file, &options.pool)?, LogPlace::none, &options)
+        Self::open_file(PoolFile::open_on(file, &options.pool)?, LogPlace::none, &options)
     }
 
     /// A database of a file that holds nothing yet.
@@ -136,7 +136,11 @@ impl Database {
     }
 
     /// A database of a file that holds one, or whose creation was interrupted after its log had begun.
-    fn begin(file: PoolFile, place: impl FnOnce() -> Result<LogPlace>, options: &Options) -> Result<Self> {
+    fn open_file(
+        file: PoolFile,
+        place: impl FnOnce() -> Result<LogPlace>,
+        options: &Options,
+    ) -> Result<Self> {
         let (durable, place) = Self::start(file, place, options)?;
         if durable.recovery().is_some() && catalog::complete(durable.pool())? {
             durable.checkpoint()?;
@@ -167,6 +171,7 @@ impl Database {
                 durable,
                 durability: options.durability,
                 log_place,
+                retries: Mutex::new(()),
                 read_depth: options.read_depth,
                 created,
                 open: Mutex::new(HashMap::new()),
@@ -233,6 +238,7 @@ impl Database {
         }
         open.remove(name);
         catalog::drop_table(pool, name, root)?;
+        self.inner.durable.forget_tree(root);
         self.inner.commit()
     }
 
@@ -330,6 +336,15 @@ impl Database {
     pub fn close_in_place(&mut self) -> Result<()> {
         let handles = Arc::strong_count(&self.inner) - 1;
         Arc::get_mut(&mut self.inner).ok_or(Error::StillInUse { handles })?.close()
+    }
+
+    /// What the history of records takes that transactions may still read; none if the database has no log.
+    pub fn history(&self) -> Option<History> {
+        self.inner.durable.history()
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.inner
     }
 
     fn handle(

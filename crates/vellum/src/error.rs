@@ -42,6 +42,29 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
+    /// Another transaction has changed the record that this one was about to change.
+    #[error("the record with the key \"{}\" of table {table:?} {}; roll this transaction back and run it again", shown_key(key), if *committed {
+        "was changed by a transaction that was committed after this one began"
+    } else {
+        "is being changed by another transaction"
+    })]
+    Conflict {
+        /// The table.
+        table: String,
+        /// The key.
+        key: Vec<u8>,
+        /// The other one has been committed already.
+        committed: bool,
+    },
+    /// The transaction can only be rolled back.
+    #[error("an operation of this transaction failed before: it can only be rolled back, and run again")]
+    Ended,
+    /// A table is used in a transaction of another database.
+    #[error("the table {table:?} belongs to another database than the transaction")]
+    OtherDatabase {
+        /// The table.
+        table: String,
+    },
     /// The database has no log.
     #[error("the database was opened without a log: nothing of it is durable before it is closed")]
     WithoutLog,
@@ -103,6 +126,8 @@ pub enum ErrorKind {
     OutOfMemory,
     /// Nothing may be changed.
     ReadOnly,
+    /// Another transaction was faster: roll back and try again.
+    Conflict,
     /// A device or the system failed, or permission was denied.
     Io,
     /// The log could not be written: whether the last changes are durable shows when the database is opened anew.
@@ -147,11 +172,13 @@ impl Error {
         match self {
             Self::Pool(error) => pool_kind(error),
             Self::Log(error) => log_kind(error),
-            Self::WithoutLog => ErrorKind::InvalidInput,
+            Self::WithoutLog | Self::OtherDatabase { .. } => ErrorKind::InvalidInput,
+            Self::Conflict { .. } | Self::Ended => ErrorKind::Conflict,
             Self::LogDirectory { .. } => ErrorKind::Io,
             Self::Access(AccessError::ValueChanged) => ErrorKind::Busy,
             Self::Access(AccessError::Source(_) | AccessError::LoadFailed) => ErrorKind::Io,
             Self::Access(AccessError::NotEmpty) => ErrorKind::AlreadyExists,
+            Self::Access(AccessError::Conflict { .. } | AccessError::NeedsTransaction) => ErrorKind::Conflict,
             Self::Access(_) | Self::TableName { .. } => ErrorKind::InvalidInput,
             Self::LargerThanPool { .. } => ErrorKind::OutOfMemory,
             Self::NoSuchTable { .. } => ErrorKind::NotFound,

@@ -56,6 +56,7 @@ mod range;
 mod shared;
 mod submissions;
 mod table;
+mod transaction;
 mod value;
 mod verify;
 
@@ -68,11 +69,12 @@ pub use options::Options;
 pub use range::KeyRange;
 pub use submissions::Submissions;
 pub use table::{Put, Table};
+pub use transaction::{Savepoint, Transaction, TransactionOptions};
 pub use value::{Value, ValueReader};
 pub use vellum_access::{
     AccessError, Answer, MAX_VALUE_BYTES, Task, TreeShape, Written, node::MAX_KEY_BYTES,
 };
-pub use vellum_txn::{Durability, LogState, Recovery, TxnError};
+pub use vellum_txn::{Arrival, Durability, History, LogState, Recovery, TxnError};
 pub use vellum_vm::{
     Directory, DiskDirectory, FileDescription, IoEngine, ReleaseMethod, resident_bytes, resident_bytes_peak,
 };

@@ -24,6 +24,8 @@ pub(crate) struct Inner {
     /// When a change counts as done.
     pub(crate) durability: Durability,
     pub(crate) log_place: LogPlace,
+    /// Locked by a thread that runs a transaction again which conflicted often.
+    pub(crate) retries: Mutex<()>,
     /// How many reads of one batch may be under way at once.
     pub(crate) read_depth: usize,
     /// Whether opening it created it.
@@ -92,6 +94,17 @@ pub(crate) enum Owned {
     Value(Option<Vec<u8>>),
     Written(Written),
     Removed(bool),
+}
+
+impl Owned {
+    /// The answer as it is shown.
+    pub(crate) fn answer(&self) -> Answer<'_> {
+        match self {
+            Self::Value(value) => Answer::Value(value.as_deref()),
+            Self::Written(written) => Answer::Written(*written),
+            Self::Removed(removed) => Answer::Removed(*removed),
+        }
+    }
 }
 
 impl From<Answer<'_>> for Owned {

@@ -1,6 +1,6 @@
 //! Operations for an event loop of one's own: submit, poll, reap.
 
-use crate::{Answer, Result, Table, Task, batch::acknowledged, nested};
+use crate::{Answer, Result, Table, Task, batch::acknowledged, nested, shared::Owned};
 use vellum_access::Batch;
 use vellum_base::Lsn;
 use vellum_pool::Pool;
@@ -31,12 +31,19 @@ pub struct Submissions<'t> {
     batch: Batch<'t, Pool, Vec<u8>, Vec<u8>>,
     /// The record of the last change.
     last_change: Option<Lsn>,
+    /// What was done as transactions, because some were open.
+    done: Vec<(u64, Vec<u8>, Result<Owned>)>,
 }
 
 impl Table {
     /// Operations on this table for an event loop of one's own.
     pub fn submissions(&self) -> Submissions<'_> {
-        Submissions { table: self, batch: Batch::new(self.pool(), self.read_depth()), last_change: None }
+        Submissions {
+            table: self,
+            batch: Batch::new(self.pool(), self.read_depth()),
+            last_change: None,
+            done: Vec::new(),
+        }
     }
 }
 
@@ -48,17 +55,23 @@ impl Submissions<'_> {
 
     /// Accepts any operation. Those on the same key may happen in any order.
     pub fn submit(&mut self, key: impl AsRef<[u8]>, task: Task<Vec<u8>>, tag: u64) {
+        let is_write = !matches!(task, Task::Get | Task::GetPart { .. });
+        if is_write && self.table.needs_transactions() {
+            let done = self.table.perform(key.as_ref(), &task);
+            self.done.push((tag, key.as_ref().to_vec(), done));
+            return;
+        }
         self.batch.begin(self.table.tree(), key.as_ref().to_vec(), task, tag);
     }
 
     /// How many operations were submitted and have not been reaped.
     pub fn len(&self) -> usize {
-        self.batch.len()
+        self.batch.len() + self.done.len()
     }
 
     /// Whether everything that was submitted has been reaped.
     pub fn is_empty(&self) -> bool {
-        self.batch.is_empty()
+        self.batch.is_empty() && self.done.is_empty()
     }
 
     /// Lets each operation take a step that can, and begins the reads that they need. It does not wait, unless a
@@ -79,7 +92,17 @@ impl Submissions<'_> {
     pub fn reap(&mut self, mut visit: impl FnMut(u64, &[u8], Result<Answer<'_>>)) -> usize {
         let mut count = 0;
         let committed = self.commit();
-        while self.batch.take(|tag, key, answer| visit(tag, key, acknowledged(answer, &committed))).is_some()
+        for (tag, key, done) in self.done.drain(..) {
+            match done {
+                Ok(done) => visit(tag, &key, Ok(done.answer())),
+                Err(error) => visit(tag, &key, Err(error)),
+            }
+            count += 1;
+        }
+        while self
+            .batch
+            .take(|tag, key, answer| visit(tag, key, acknowledged(self.table, answer, &committed)))
+            .is_some()
         {
             count += 1;
         }

@@ -1,9 +1,9 @@
 //! A table: an ordered map from bytes to bytes.
 
 use crate::{
-    BulkLoader, BulkOptions, Cursor, Error, KeyRange, Result, Value, ValueReader, nested,
+    BulkLoader, BulkOptions, Cursor, Error, KeyRange, Result, Task, Value, ValueReader, nested,
     range::end_of_prefix,
-    shared::{Inner, OpenTable},
+    shared::{Inner, OpenTable, Owned},
 };
 use std::{
     io::Read,
@@ -53,7 +53,19 @@ impl Table {
     #[inline]
     #[track_caller]
     pub(crate) fn tree(&self) -> Tree<'_, Pool> {
-        Tree::open(self.inner.pool(), self.root).with_append_hints(&self.open.ends)
+        let tree = Tree::open(self.inner.pool(), self.root).with_append_hints(&self.open.ends);
+        match self.inner.durable.view() {
+            Some(view) => tree.with_view(view),
+            None => tree,
+        }
+    }
+
+    /// The tree, for a transaction of a database, which must be this table's.
+    pub(crate) fn tree_of(&self, inner: &Arc<Inner>) -> Result<Tree<'_, Pool>> {
+        if !Arc::ptr_eq(inner, &self.inner) {
+            return Err(Error::OtherDatabase { table: self.name().to_owned() });
+        }
+        Ok(Tree::open(self.inner.pool(), self.root))
     }
 
     #[track_caller]
@@ -62,16 +74,85 @@ impl Table {
     }
 
     /// What keeps the database open, and the table from being dropped.
-    /// Changes the tree, and returns once that is as durable as it should be.
+    /// Changes the tree, and returns once that is as durable as it should be. While transactions are open the change is one of
+    /// them, so that they see it or not.
     #[inline(always)]
     #[track_caller]
     fn change<T>(
         &self,
-        change: impl FnOnce(Tree<'_, Pool>) -> std::result::Result<T, AccessError>,
+        mut change: impl FnMut(Tree<'_, Pool>) -> std::result::Result<T, AccessError>,
     ) -> Result<T> {
-        let done = change(self.tree())?;
-        self.inner.commit()?;
-        Ok(done)
+        match change(self.tree()) {
+            Ok(done) => {
+                self.inner.commit()?;
+                Ok(done)
+            }
+            Err(AccessError::NeedsTransaction) => self.change_in_transaction(change),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Makes a change as a transaction of its own.
+    #[cold]
+    #[inline(never)]
+    fn change_in_transaction<T>(
+        &self,
+        mut change: impl FnMut(Tree<'_, Pool>) -> std::result::Result<T, AccessError>,
+    ) -> Result<T> {
+        loop {
+            let Some(transaction) = self.inner.durable.begin() else { return Err(Error::WithoutLog) };
+            let done = change(Tree::open(self.inner.pool(), self.root).with_view(transaction.writing()));
+            match done {
+                Ok(done) => {
+                    transaction.commit(self.inner.pool());
+                    self.inner.commit()?;
+                    return Ok(done);
+                }
+                Err(error) => {
+                    transaction.rollback(self.inner.pool())?;
+                    // Another one was faster, and is done: this one comes after it.
+                    if !matches!(error, AccessError::Conflict { committed: true, .. }) {
+                        return Err(self.named(error));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether changes must be transactions, because some are open.
+    pub(crate) fn needs_transactions(&self) -> bool {
+        self.inner.durable.has_transactions()
+    }
+
+    /// One operation by itself.
+    pub(crate) fn perform(&self, key: &[u8], task: &Task<impl AsRef<[u8]>>) -> Result<Owned> {
+        let written = |put: bool, done: Written| if put { done } else { Written::Refused };
+        Ok(match task {
+            Task::Get => Owned::Value(self.get(key)?),
+            Task::GetPart { offset, length } => {
+                Owned::Value(self.get_part(key, *offset..offset.saturating_add(*length))?)
+            }
+            Task::Insert(value) => Owned::Written(written(self.insert(key, value)?, Written::Inserted)),
+            Task::Update(value) => Owned::Written(written(self.update(key, value)?, Written::Replaced)),
+            Task::Upsert(value) => Owned::Written(match self.put(key, value)? {
+                Put::Inserted => Written::Inserted,
+                Put::Replaced => Written::Replaced,
+            }),
+            Task::Remove => Owned::Removed(self.remove(key)?),
+        })
+    }
+
+    /// An error, with the table's name.
+    pub(crate) fn named(&self, error: AccessError) -> Error {
+        match error {
+            AccessError::Conflict { key, committed, .. } => {
+                Error::Conflict { table: self.name().to_owned(), key, committed }
+            }
+            AccessError::NeedsTransaction => {
+                Error::Conflict { table: self.name().to_owned(), key: Vec::new(), committed: false }
+            }
+            error => error.into(),
+        }
     }
 
     pub(crate) fn handles(&self) -> (&Arc<Inner>, &Arc<OpenTable>) {
@@ -244,7 +325,16 @@ impl Table {
     /// # Errors
     /// As for [`put`](Self::put), and if `source` fails or ends too early.
     pub fn put_from(&self, key: impl AsRef<[u8]>, length: u64, source: &mut dyn Read) -> Result<Put> {
-        Ok(self.change(|tree| tree.upsert_from(key.as_ref(), length, source))?.into())
+        let key = key.as_ref();
+        // The source is read once: whether this must be a transaction is found out before.
+        let written = if self.needs_transactions() {
+            self.change_in_transaction(|tree| tree.upsert_from(key, length, source))?
+        } else {
+            let written = self.tree().upsert_from(key, length, source).map_err(|error| self.named(error))?;
+            self.inner.commit()?;
+            written
+        };
+        Ok(written.into())
     }
 
     /// Stores `value` under `key` if the key is new; returns whether it was.

@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 pub enum EngineName {
     /// This project's engine.
     Vellum,
+    /// The same, whose records are kept in transactions.
+    VellumTx,
     /// LMDB through the crate `heed`.
     Lmdb,
     /// Vellum's tree on a pool of the classic kind.
@@ -26,6 +28,7 @@ pub enum EngineName {
 impl Named for EngineName {
     const ALL: &'static [(Self, &'static str, &'static str)] = &[
         (Self::Vellum, "vellum", "This project's engine"),
+        (Self::VellumTx, "vellum-tx", "The same, in transactions: for workloads that have them"),
         (Self::Lmdb, "lmdb", "LMDB through the crate `heed`"),
         (
             Self::HashTable,

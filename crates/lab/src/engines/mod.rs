@@ -32,6 +32,7 @@ pub mod sqlite;
 pub mod store;
 pub mod vellum;
 pub mod vellum_store;
+pub mod vellum_transactions;
 
 use crate::Result;
 use crate::config::{Choice, Durability};

@@ -10,6 +10,11 @@ use super::EngineOptions;
 use crate::Result;
 use std::ops::ControlFlow;
 
+/// Whether a transaction failed because another one was faster, so that it is to be run again.
+pub fn is_conflict(error: &crate::Error) -> bool {
+    error.downcast_ref::<::vellum::Error>().is_some_and(|error| error.kind() == ::vellum::ErrorKind::Conflict)
+}
+
 /// What a transaction will do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {

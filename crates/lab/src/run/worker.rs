@@ -15,6 +15,7 @@ use crate::engines::records::RecordEngine;
 use crate::engines::store::Store;
 use crate::engines::vellum::Vellum;
 use crate::engines::vellum_store::VellumStore;
+use crate::engines::vellum_transactions::VellumTransactions;
 use crate::engines::{Engine, EngineOptions};
 use crate::keys::{Keys, U64Keys, UrlKeys};
 use crate::measure::machine::{self, StorageBytes};
@@ -56,6 +57,7 @@ pub fn serve(mut input: impl BufRead, mut output: impl Write) -> Result<()> {
     };
     match engine {
         EngineName::Vellum => serve_engine::<Vellum, VellumStore>(specification, input, output),
+        EngineName::VellumTx => serve_engine::<Vellum, VellumTransactions>(specification, input, output),
         EngineName::Lmdb => serve_engine::<Lmdb, LmdbStore>(specification, input, output),
         EngineName::Raw | EngineName::HashTable if specification.workload.has_records() => {
             converse(Refused("it has a single table of tuples, and no records".into()), input, output)

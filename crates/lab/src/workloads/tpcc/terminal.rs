@@ -5,7 +5,7 @@ use super::outcome::Outcome;
 use super::random::{Constants, Random};
 use super::{delivery, new_order, now, payment, reports};
 use crate::Result;
-use crate::engines::store::{Access, Session, Transaction};
+use crate::engines::store::{Access, Session, Transaction, is_conflict};
 use crate::measure::statistics::Latencies;
 use serde_json::json;
 use std::time::Instant;
@@ -50,6 +50,7 @@ impl Kind {
 pub struct Counts {
     latencies: Vec<Latencies>,
     rolled_back: u64,
+    conflicts: u64,
     skipped: u64,
 }
 
@@ -60,7 +61,7 @@ impl Counts {
     /// If histograms cannot be made, which their fixed bounds exclude.
     pub fn new() -> Result<Self> {
         let latencies = MIX.iter().map(|_| Latencies::new()).collect::<Result<_>>()?;
-        Ok(Self { latencies, rolled_back: 0, skipped: 0 })
+        Ok(Self { latencies, rolled_back: 0, conflicts: 0, skipped: 0 })
     }
 
     /// Transactions.
@@ -85,6 +86,7 @@ impl Counts {
     pub fn add(&mut self, other: &Self) -> Result<()> {
         self.rolled_back += other.rolled_back;
         self.skipped += other.skipped;
+        self.conflicts += other.conflicts;
         self.latencies.iter_mut().zip(&other.latencies).try_for_each(|(to, from)| to.add(from))
     }
 
@@ -127,8 +129,8 @@ impl Counts {
         let new_orders = self.latencies.first().map_or(0, Latencies::samples);
         let rolled_back = Self::percent(self.rolled_back, new_orders);
         text + &format!(
-            " of the new orders {rolled_back:.1} % rolled back, {} districts without a delivery",
-            self.skipped
+            " of the new orders {rolled_back:.1} % rolled back, {} districts without a delivery, {} conflicts",
+            self.skipped, self.conflicts
         )
     }
 }
@@ -209,7 +211,14 @@ impl<S: Session> Terminal<S> {
         loop {
             let card = self.draw();
             let (kind, _) = MIX[card];
-            match self.one(kind)? {
+            // A transaction that conflicts is run again, with other input, and its time counts.
+            let outcome = loop {
+                match self.one(kind) {
+                    Err(error) if is_conflict(&error) => self.counts.conflicts += 1,
+                    outcome => break outcome?,
+                }
+            };
+            match outcome {
                 Outcome::Done => {}
                 Outcome::RolledBack => self.counts.rolled_back += 1,
                 Outcome::Skipped(districts) => self.counts.skipped += u64::from(districts),

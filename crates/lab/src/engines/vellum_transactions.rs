@@ -1,0 +1,143 @@
+//! Vellum as a store of records, in transactions: snapshots, first updater wins. It has a log, unless none was asked for: then
+//! its commits are deferred.
+
+use super::EngineOptions;
+use super::store::{Access, Session, Store, Transaction};
+use super::vellum::{note, statistics};
+use crate::{Result, config::Durability};
+use std::ops::ControlFlow;
+use vellum::{Database, Table};
+
+/// An open database and its tables.
+pub struct VellumTransactions {
+    database: Database,
+    tables: Vec<Table>,
+    pool_bytes: u64,
+    durability: Durability,
+}
+
+/// The database, and what one thread keeps in order not to allocate in each operation.
+pub struct TransactionSession<'a> {
+    store: &'a VellumTransactions,
+    value: Vec<u8>,
+}
+
+/// An open transaction.
+pub struct OpenTransaction<'t> {
+    transaction: vellum::Transaction,
+    tables: &'t [Table],
+    value: &'t mut Vec<u8>,
+}
+
+impl Store for VellumTransactions {
+    type Session<'a> = TransactionSession<'a>;
+
+    fn create(options: &EngineOptions, tables: &[&str]) -> Result<Self> {
+        let durability = match options.durability {
+            Durability::NoLog => Durability::Deferred,
+            durability => durability,
+        };
+        let settings =
+            EngineOptions { durability, directory: options.directory.clone(), ..*options }.vellum();
+        let database = Database::create(options.directory.join("tables.vellum"), &settings)?;
+        let tables =
+            tables.iter().map(|name| database.create_table(name)).collect::<std::result::Result<_, _>>()?;
+        Ok(Self { database, tables, pool_bytes: options.pool_bytes, durability })
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let waits = match self.durability {
+            Durability::NoLog | Durability::Deferred => "a commit waits for nothing",
+            Durability::Buffered => "a commit waits until the system has the log",
+            Durability::Synced => "a commit waits until the device has the log",
+        };
+        vec![note(&self.database, self.pool_bytes), format!("vellum-tx: snapshot isolation, {waits}")]
+    }
+
+    fn session(&self) -> Result<TransactionSession<'_>> {
+        Ok(TransactionSession { store: self, value: Vec::new() })
+    }
+
+    fn data_bytes(&self) -> Result<u64> {
+        Ok(self.database.statistics().pages_in_file * vellum_base::PAGE_SIZE as u64)
+    }
+
+    fn cache_bytes_max(&self) -> u64 {
+        self.pool_bytes
+    }
+
+    fn statistics(&self) -> Result<serde_json::Value> {
+        Ok(statistics(&self.database))
+    }
+
+    fn close(self) -> Result<()> {
+        drop(self.tables);
+        Ok(self.database.close()?)
+    }
+}
+
+impl<'a> Session for TransactionSession<'a> {
+    type Transaction<'t>
+        = OpenTransaction<'t>
+    where
+        Self: 't;
+
+    fn begin(&mut self, _: Access) -> Result<OpenTransaction<'_>> {
+        let transaction = self.store.database.begin()?;
+        Ok(OpenTransaction { transaction, tables: &self.store.tables, value: &mut self.value })
+    }
+}
+
+impl Transaction for OpenTransaction<'_> {
+    fn get<T>(&mut self, table: usize, key: &[u8], read: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
+        let found = self.transaction.get_into(&self.tables[table], key, self.value)?;
+        Ok(found.then(|| read(self.value)))
+    }
+
+    fn insert(&mut self, table: usize, key: &[u8], value: &[u8]) -> Result<()> {
+        if self.transaction.insert(&self.tables[table], key, value)? {
+            return Ok(());
+        }
+        Err(format!("the key {key:02x?} of table {table} was to be new, and is there").into())
+    }
+
+    fn modify<T>(
+        &mut self,
+        table: usize,
+        key: &[u8],
+        change: impl FnMut(&mut [u8]) -> T,
+    ) -> Result<Option<T>> {
+        Ok(self.transaction.modify(&self.tables[table], key, change)?)
+    }
+
+    fn remove(&mut self, table: usize, key: &[u8]) -> Result<bool> {
+        Ok(self.transaction.remove(&self.tables[table], key)?)
+    }
+
+    fn scan(
+        &mut self,
+        table: usize,
+        first: &[u8],
+        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let table = &self.tables[table];
+        let mut cursor = self.transaction.range(table, first..)?;
+        while let Some(entry) = cursor.next()? {
+            let flow = match entry.inline_value() {
+                Some(value) => visit(entry.key(), value),
+                None => match self.transaction.get(table, entry.key())? {
+                    Some(value) => visit(entry.key(), &value),
+                    None => ControlFlow::Continue(()),
+                },
+            };
+            if flow.is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn commit(self) -> Result<()> {
+        Ok(self.transaction.commit()?)
+    }
+}

@@ -1,0 +1,365 @@
+//! A transaction: its snapshot, what it has changed, and how that is committed or undone.
+
+use crate::{
+    TxnError,
+    change_log::Changes,
+    transactions::{Leftovers, Snapshot, Touched, Transactions},
+    versions::{Before, Refusal, Seen as SeenVersion, Writer as VersionWriter},
+};
+use std::{
+    ops::Bound,
+    sync::{Arc, Mutex, MutexGuard, atomic::AtomicU64},
+    time::SystemTime,
+};
+use vellum_access::{
+    BlobReference, Claim, Isolation, Seen, Tree, UndoChange, ValueImage, View, Writer, free_large,
+    node::ValueKind,
+};
+use vellum_base::{Lsn, PageId};
+use vellum_pool::{ChangeLog, Pool};
+
+/// The kinds of records of transactions, beside those of changes.
+pub(crate) const COMMITTED: u8 = 16;
+pub(crate) const ROLLED_BACK: u8 = 17;
+
+/// An open transaction. One that is dropped neither committed nor rolled back keeps what it has changed from being changed
+/// by others until the database is opened anew; its owner sees to that.
+pub struct Transaction {
+    transactions: Arc<Transactions>,
+    changes: Arc<Changes>,
+    snapshot: Snapshot,
+    /// The place in the log of the snapshot, as views take it.
+    settled: AtomicU64,
+    writer: Arc<VersionWriter>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// By what number the log knows it, and the place before its first record, once it has begun to change something.
+    number: Option<(u64, Lsn)>,
+    /// Its last record.
+    last: Lsn,
+    /// What is to be put back, in the order of the changes.
+    undo: Vec<Undo>,
+    /// The record that has been claimed, and is about to be changed.
+    claimed: Option<Undo>,
+    touched: Vec<Touched>,
+}
+
+/// A change that may have to be undone.
+struct Undo {
+    tree: PageId,
+    key: Box<[u8]>,
+    before: Before,
+    lsn: Lsn,
+}
+
+/// A place in a transaction to which it can be rolled back.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Savepoint(usize);
+
+impl Transaction {
+    pub(crate) fn begin(transactions: &Arc<Transactions>, changes: &Arc<Changes>) -> Self {
+        let snapshot = transactions.begin(|| changes.end());
+        Self {
+            transactions: transactions.clone(),
+            changes: changes.clone(),
+            settled: AtomicU64::new(snapshot.settled.0),
+            writer: Arc::new(VersionWriter::new(snapshot.id)),
+            snapshot,
+            state: Mutex::default(),
+        }
+    }
+
+    /// How it reads.
+    pub fn reading(&self) -> View<'_> {
+        View { settled: &self.settled, isolation: self, writer: Writer::None }
+    }
+
+    /// How it changes something.
+    pub fn writing(&self) -> View<'_> {
+        let mut state = self.lock();
+        let (number, _) = *state.number.get_or_insert_with(|| {
+            let mut place = Lsn(0);
+            let number = self.transactions.begin_writing(self.snapshot.id, || {
+                place = self.changes.end();
+                place
+            });
+            (number, place)
+        });
+        View { settled: &self.settled, isolation: self, writer: Writer::Transaction(number) }
+    }
+
+    /// Whether it has changed something.
+    pub fn has_changes(&self) -> bool {
+        self.lock().number.is_some()
+    }
+
+    /// A place to roll back to.
+    pub fn savepoint(&self) -> Savepoint {
+        Savepoint(self.lock().undo.len())
+    }
+
+    /// Undoes what was done since the savepoint. Other transactions still cannot change the records.
+    ///
+    /// # Errors
+    /// If a page cannot be read or changed. What has been undone is undone; it may be tried again.
+    pub fn rollback_to(&self, pool: &Pool, savepoint: Savepoint) -> Result<(), TxnError> {
+        loop {
+            let mut state = self.lock();
+            state.claimed = None;
+            let Some((number, _)) = state.number else { return Ok(()) };
+            if state.undo.len() <= savepoint.0 {
+                return Ok(());
+            }
+            let Some(Undo { tree, key, before, lsn }) = state.undo.pop() else { return Ok(()) };
+            drop(state);
+            let change = UndoChange::Restore { key: &key, before: image(&before) };
+            let undone = undo(pool, tree, change, (number, lsn));
+            if undone.is_err() {
+                self.lock().undo.push(Undo { tree, key, before, lsn });
+                return undone;
+            }
+        }
+    }
+
+    /// Undoes all it has changed, and ends it.
+    ///
+    /// # Errors
+    /// As for [`rollback_to`](Self::rollback_to).
+    pub fn rollback(&self, pool: &Pool) -> Result<(), TxnError> {
+        self.rollback_to(pool, Savepoint(0))?;
+        let mut state = self.lock();
+        let number = state.number.take();
+        let touched = std::mem::take(&mut state.touched);
+        drop(state);
+        for Touched { tree, key } in touched {
+            self.transactions.versions.retract(tree, &key, self.snapshot.id);
+        }
+        if let Some((number, _)) = number {
+            self.transactions.end_writing(self.snapshot.id);
+            log_rollback(&self.changes, number);
+        }
+        let (oldest, free) = self.transactions.end(&self.snapshot, None);
+        clean_up(pool, &self.transactions, oldest, free);
+        Ok(())
+    }
+
+    /// Commits it: other transactions that begin see what it has changed. It is durable when its record is, which is the last
+    /// that this thread has reserved.
+    pub fn commit(&self, pool: &Pool) {
+        let mut state = self.lock();
+        let (number, undo) = (state.number.take(), std::mem::take(&mut state.undo));
+        let touched = std::mem::take(&mut state.touched);
+        drop(state);
+        let mut left = None;
+        if let Some((number, first)) = number {
+            let mut record = Vec::new();
+            let lsn = self.transactions.commit(&self.writer, |time| {
+                record = end_record(COMMITTED, number, time);
+                self.changes.reserve(record.len())
+            });
+            self.changes.fill(lsn, &record);
+            let replaced = undo.into_iter().filter_map(|undo| match undo.before {
+                Before::Large(reference) => Some((undo.tree, BlobReference::decode(&reference)?)),
+                Before::Absent | Before::Inline(_) => None,
+            });
+            let leftovers = Leftovers { touched, large: replaced.collect() };
+            left = self.writer.committed().map(|time| (time, first, leftovers));
+        }
+        let (oldest, free) = self.transactions.end(&self.snapshot, left);
+        clean_up(pool, &self.transactions, oldest, free);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Isolation for Transaction {
+    fn seen(&self, tree: PageId, key: &[u8]) -> Seen {
+        seen(self.transactions.versions.seen(tree, key, self.snapshot.sight()))
+    }
+
+    fn claim(
+        &self,
+        tree: PageId,
+        key: &[u8],
+        _leaf: Lsn,
+        before: Option<ValueImage<'_>>,
+        removes: bool,
+    ) -> Result<(), Claim> {
+        let before = kept(before);
+        let versions = &self.transactions.versions;
+        let writer = (&self.writer, self.snapshot.time);
+        let is_first = versions
+            .claim(tree, key, writer, &before, removes, || self.transactions.snapshots())
+            .map_err(|refusal| Claim::Conflict { committed: refusal == Refusal::Later })?;
+        let mut state = self.lock();
+        if is_first {
+            state.touched.push(Touched { tree, key: key.into() });
+        }
+        state.claimed = Some(Undo { tree, key: key.into(), before, lsn: Lsn(0) });
+        Ok(())
+    }
+
+    fn check(&self, tree: PageId, key: &[u8]) -> Result<(), Claim> {
+        let checked = self.transactions.versions.check(tree, key, self.snapshot.sight());
+        checked.map_err(|refusal| Claim::Conflict { committed: refusal == Refusal::Later })
+    }
+
+    fn has_removed(&self) -> bool {
+        self.transactions.versions.has_removed()
+    }
+
+    fn removed(&self, tree: PageId, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Vec<Box<[u8]>> {
+        self.transactions.versions.removed(tree, lower, upper)
+    }
+
+    fn recorded(&self, lsn: Lsn) {
+        let mut state = self.lock();
+        state.last = lsn;
+        if let Some(undo) = state.claimed.take() {
+            state.undo.push(Undo { lsn, ..undo });
+        }
+    }
+}
+
+/// How operations see records that are no transaction: as the last commits left them.
+pub(crate) struct Single {
+    pub transactions: Arc<Transactions>,
+}
+
+impl Isolation for Single {
+    fn seen(&self, tree: PageId, key: &[u8]) -> Seen {
+        seen(self.transactions.versions.seen(tree, key, self.transactions.now()))
+    }
+
+    fn claim(&self, _: PageId, _: &[u8], _: Lsn, _: Option<ValueImage<'_>>, _: bool) -> Result<(), Claim> {
+        if self.transactions.none_open() { Ok(()) } else { Err(Claim::NeedsTransaction) }
+    }
+
+    fn check(&self, tree: PageId, key: &[u8]) -> Result<(), Claim> {
+        let checked = self.transactions.versions.check(tree, key, self.transactions.now());
+        checked.map_err(|_| Claim::NeedsTransaction)
+    }
+
+    fn has_removed(&self) -> bool {
+        self.transactions.versions.has_removed()
+    }
+
+    fn removed(&self, tree: PageId, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Vec<Box<[u8]>> {
+        self.transactions.versions.removed(tree, lower, upper)
+    }
+
+    fn recorded(&self, _: Lsn) {}
+}
+
+/// Nobody else can change a record that is put back.
+struct Undoing;
+
+impl Isolation for Undoing {
+    fn seen(&self, _: PageId, _: &[u8]) -> Seen {
+        Seen::Leaf
+    }
+
+    fn claim(&self, _: PageId, _: &[u8], _: Lsn, _: Option<ValueImage<'_>>, _: bool) -> Result<(), Claim> {
+        Ok(())
+    }
+
+    fn check(&self, _: PageId, _: &[u8]) -> Result<(), Claim> {
+        Ok(())
+    }
+
+    fn has_removed(&self) -> bool {
+        false
+    }
+
+    fn removed(&self, _: PageId, _: Bound<&[u8]>, _: Bound<&[u8]>) -> Vec<Box<[u8]>> {
+        Vec::new()
+    }
+
+    fn recorded(&self, _: Lsn) {}
+}
+
+/// Puts a record back as it was before the change of a transaction that the log knows by its number, at `lsn`.
+pub(crate) fn undo(
+    pool: &Pool,
+    tree: PageId,
+    change: UndoChange<'_>,
+    (transaction, of): (u64, Lsn),
+) -> Result<(), TxnError> {
+    // Nothing need be asked: nobody else can have changed it.
+    static SETTLED: AtomicU64 = AtomicU64::new(u64::MAX);
+    let view = View { settled: &SETTLED, isolation: &Undoing, writer: Writer::Undo { transaction, of } };
+    Ok(Tree::open(pool, tree).with_view(view).undo(change)?)
+}
+
+/// Logs that a transaction has been undone.
+pub(crate) fn log_rollback(changes: &Changes, number: u64) {
+    let record = end_record(ROLLED_BACK, number, 0);
+    let lsn = changes.reserve(record.len());
+    changes.fill(lsn, &record);
+}
+
+/// Forgets what no snapshot needs any more, and frees the large values among it.
+fn clean_up(pool: &Pool, transactions: &Transactions, oldest: u64, free: Vec<Leftovers>) {
+    for Leftovers { touched, large } in free {
+        for Touched { tree, key } in touched {
+            transactions.versions.prune(tree, &key, oldest);
+        }
+        for (tree, reference) in large {
+            // What cannot be freed stays allocated until the next recovery or compaction; the transaction is committed.
+            let _ = free_large(pool, tree, reference);
+        }
+    }
+}
+
+/// The record of the end of a transaction: its kind, its number, the number of the commit, and the time of day in
+/// nanoseconds since 1970, each of the three in 8 bytes.
+fn end_record(kind: u8, number: u64, time: u64) -> Vec<u8> {
+    let now = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_nanos() as u64);
+    let mut record = vec![kind];
+    [number, time, now].into_iter().for_each(|field| record.extend_from_slice(&field.to_le_bytes()));
+    record
+}
+
+/// The transaction that a record ends, if it is such a record, and whether it was committed.
+pub(crate) fn decode_end(record: &[u8]) -> Option<(u64, bool)> {
+    let (kind, fields) = record.split_first()?;
+    let number = u64::from_le_bytes(*fields.first_chunk()?);
+    match *kind {
+        COMMITTED => Some((number, true)),
+        ROLLED_BACK => Some((number, false)),
+        _ => None,
+    }
+}
+
+fn kept(before: Option<ValueImage<'_>>) -> Before {
+    match before {
+        None => Before::Absent,
+        Some(ValueImage { kind: ValueKind::Inline, bytes }) => Before::Inline(bytes.into()),
+        Some(ValueImage { kind: ValueKind::Blob, bytes }) => Before::Large(bytes.into()),
+    }
+}
+
+fn image(before: &Before) -> Option<ValueImage<'_>> {
+    match before {
+        Before::Absent => None,
+        Before::Inline(bytes) => Some(ValueImage { kind: ValueKind::Inline, bytes }),
+        Before::Large(bytes) => Some(ValueImage { kind: ValueKind::Blob, bytes }),
+    }
+}
+
+fn seen(version: SeenVersion) -> Seen {
+    match version {
+        SeenVersion::Leaf => Seen::Leaf,
+        SeenVersion::Earlier(Before::Absent) => Seen::Absent,
+        SeenVersion::Earlier(Before::Inline(bytes)) => Seen::Value(bytes),
+        // Only references that were found to be sound are kept.
+        SeenVersion::Earlier(Before::Large(bytes)) => {
+            BlobReference::decode(&bytes).map_or(Seen::Absent, Seen::Large)
+        }
+    }
+}

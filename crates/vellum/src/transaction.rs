@@ -1,0 +1,401 @@
+//! Transactions: several operations that happen together or not at all, on a state of the database that does not change.
+
+use crate::{
+    Cursor, Database, Error, ErrorKind, KeyRange, Put, Result, Table, nested,
+    range::end_of_prefix,
+    shared::{Inner, OpenTable},
+};
+use std::{
+    ops::Bound,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+use vellum_access::{AccessError, Tree};
+use vellum_pool::Pool;
+use vellum_txn::{Arrival, Durability};
+
+/// How a transaction begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TransactionOptions {
+    durability: Option<Durability>,
+}
+
+impl TransactionOptions {
+    /// When the transaction counts as done. By default as [`Options::durability`](crate::Options::durability) says.
+    #[must_use]
+    pub fn durability(mut self, durability: Durability) -> Self {
+        self.durability = Some(durability);
+        self
+    }
+}
+
+/// A transaction, which sees the database as it was when it began, and its own changes. Others see these when it has been
+/// [committed](Self::commit), all at once; if it is [rolled back](Self::rollback) or dropped, nobody ever does. So it is in a
+/// crash as well.
+///
+/// Transactions are isolated from each other by *snapshots*. Readers keep no thread from anything. Of two transactions that
+/// change the same record, the first wins; the other is told at once, by [`Error::Conflict`], and can only be rolled back. A record
+/// conflicts also if a transaction has changed it that was committed after this one began. Two transactions that read what
+/// the other changes, and change different records, are not kept apart (*write skew*);
+/// [`get_for_update`](Self::get_for_update) does that.
+///
+/// A transaction belongs to no thread, and keeps nothing borrowed. As long as it is open the database keeps what it may still
+/// read of the past, and the log of what it has changed; see [`Database::history`].
+///
+/// ```
+/// # let directory = tempfile::tempdir()?;
+/// # let database = vellum::Database::create(directory.path().join("d"), &vellum::Options::default())?;
+/// let accounts = database.create_table("accounts")?;
+/// accounts.put("alice", [10])?;
+/// accounts.put("bob", [3])?;
+/// let moved = database.run(|transaction| {
+///     let has = transaction.get(&accounts, "alice")?.is_some_and(|balance| balance[0] >= 4);
+///     if has {
+///         transaction.modify(&accounts, "alice", |balance| balance[0] -= 4)?;
+///         transaction.modify(&accounts, "bob", |balance| balance[0] += 4)?;
+///     }
+///     Ok(has)
+/// })?;
+/// assert!(moved);
+/// assert_eq!(accounts.get("bob")?, Some(vec![7]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "it is rolled back at once"]
+pub struct Transaction {
+    inner: Arc<Inner>,
+    transaction: vellum_txn::Transaction,
+    durability: Durability,
+    /// The tables that it has changed, which cannot be dropped meanwhile.
+    tables: Mutex<Vec<Arc<OpenTable>>>,
+    /// It has been committed or rolled back.
+    is_ended: bool,
+    /// An operation failed after which it can only be rolled back.
+    is_dead: AtomicBool,
+}
+
+/// A place in a transaction: see [`Transaction::savepoint`].
+pub type Savepoint = vellum_txn::Savepoint;
+
+impl Database {
+    /// Begins a transaction.
+    ///
+    /// # Errors
+    /// [`Error::WithoutLog`] if the database has no log, or is open for reading only.
+    pub fn begin(&self) -> Result<Transaction> {
+        self.begin_with(TransactionOptions::default())
+    }
+
+    /// Begins a transaction with other options than the database's.
+    ///
+    /// # Errors
+    /// As for [`begin`](Self::begin).
+    pub fn begin_with(&self, options: TransactionOptions) -> Result<Transaction> {
+        let inner = self.inner();
+        let transaction = inner.durable.begin().ok_or(Error::WithoutLog)?;
+        let durability = options.durability.unwrap_or(inner.durability);
+        Ok(Transaction {
+            inner: inner.clone(),
+            transaction,
+            durability,
+            tables: Mutex::default(),
+            is_ended: false,
+            is_dead: AtomicBool::new(false),
+        })
+    }
+
+    /// Runs a transaction and commits it. If it conflicts with another one, it is rolled back and run again, after a pause that
+    /// becomes longer each time; after some conflicts one at a time is let through. So `work` may be run several times.
+    ///
+    /// # Errors
+    /// What `work` returns, except a conflict: the transaction is rolled back then. And what [`commit`](Transaction::commit)
+    /// returns.
+    pub fn run<T>(&self, mut work: impl FnMut(&Transaction) -> Result<T>) -> Result<T> {
+        /// After so many conflicts a thread waits until it is the only one of those.
+        const PATIENCE: u32 = 6;
+        let inner = self.inner();
+        let mut conflicts = 0;
+        let mut turn = None;
+        loop {
+            let transaction = self.begin()?;
+            let done = work(&transaction).and_then(|value| transaction.commit().map(|()| value));
+            match done {
+                Err(Error::Conflict { .. }) => {}
+                done => return done,
+            }
+            conflicts += 1;
+            if conflicts > PATIENCE && turn.is_none() {
+                turn = Some(inner.retries.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
+            }
+            let longest = 1u64 << conflicts.min(10);
+            thread::sleep(Duration::from_micros(longest + jitter(longest)));
+        }
+    }
+}
+
+/// Some number below another one, which differs from thread to thread and from time to time.
+fn jitter(below: u64) -> u64 {
+    use std::hash::{BuildHasher as _, RandomState};
+    RandomState::new().hash_one(below) % below
+}
+
+impl Transaction {
+    /// The value of a key. See [`Table::get`].
+    ///
+    /// # Errors
+    /// As for `Table::get`; [`Error::Ended`] after a conflict.
+    pub fn get(&self, table: &Table, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
+        Ok(self.read(table)?.get(key.as_ref())?)
+    }
+
+    /// [`get`](Self::get) into a buffer. See [`Table::get_into`].
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub fn get_into(&self, table: &Table, key: impl AsRef<[u8]>, target: &mut Vec<u8>) -> Result<bool> {
+        Ok(self.read(table)?.get_into(key.as_ref(), target)?)
+    }
+
+    /// The value of a key that this transaction is about to change, or whose change by others it must exclude: no other
+    /// transaction can change it before this one has ended.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get); [`Error::Conflict`] if another transaction has changed it.
+    pub fn get_for_update(&self, table: &Table, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
+        let mut value = None;
+        self.modify(table, key, |found| value = Some(found.to_vec()))?;
+        Ok(value)
+    }
+
+    /// Whether a key has a value.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub fn contains(&self, table: &Table, key: impl AsRef<[u8]>) -> Result<bool> {
+        Ok(self.read(table)?.value_length(key.as_ref())?.is_some())
+    }
+
+    /// The values of many keys, in their order. See [`Table::multi_get`].
+    ///
+    /// # Errors
+    /// Each has its own: as for [`get`](Self::get).
+    pub fn multi_get<K: AsRef<[u8]>>(
+        &self,
+        table: &Table,
+        keys: &[K],
+    ) -> Result<Vec<Result<Option<Vec<u8>>>>> {
+        let mut values = Vec::with_capacity(keys.len());
+        self.read(table)?.multi_get(keys, table.read_depth(), |_, value| {
+            values.push(value.map(|value| value.map(<[u8]>::to_vec)).map_err(Error::from));
+        });
+        Ok(values)
+    }
+
+    /// A cursor on a range of keys. See [`Table::range`].
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub fn range<'t>(&'t self, table: &'t Table, range: impl KeyRange) -> Result<Cursor<'t>> {
+        let (lower, upper) = range.bounds();
+        Ok(Cursor { cursor: self.read(table)?.range(lower, upper)?, pool: table.pool() })
+    }
+
+    /// A cursor on the keys that begin with `prefix`. See [`Table::prefix`].
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub fn prefix<'t>(&'t self, table: &'t Table, prefix: impl AsRef<[u8]>) -> Result<Cursor<'t>> {
+        let prefix = prefix.as_ref();
+        let end = end_of_prefix(prefix);
+        let upper = end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        Ok(Cursor { cursor: self.read(table)?.range(Bound::Included(prefix), upper)?, pool: table.pool() })
+    }
+
+    /// Stores a value under a key. See [`Table::put`].
+    ///
+    /// # Errors
+    /// As for `Table::put`; [`Error::Conflict`] if another transaction has changed the record, [`Error::Ended`] after that.
+    pub fn put(&self, table: &Table, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Put> {
+        let written = self.write(table, |tree| tree.upsert(key.as_ref(), value.as_ref()))?;
+        Ok(written.into())
+    }
+
+    /// Stores a value under a key that has none; returns whether it had none. See [`Table::insert`].
+    ///
+    /// # Errors
+    /// As for [`put`](Self::put).
+    pub fn insert(&self, table: &Table, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<bool> {
+        self.write(table, |tree| tree.insert(key.as_ref(), value.as_ref()))
+    }
+
+    /// Replaces the value of a key that has one; returns whether it had one. See [`Table::update`].
+    ///
+    /// # Errors
+    /// As for [`put`](Self::put).
+    pub fn update(&self, table: &Table, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<bool> {
+        self.write(table, |tree| tree.update(key.as_ref(), value.as_ref()))
+    }
+
+    /// Lets `change` change a value where it lies. See [`Table::modify`].
+    ///
+    /// # Errors
+    /// As for [`put`](Self::put).
+    ///
+    /// # Panics
+    /// In debug builds, if `change` uses the database.
+    pub fn modify<T>(
+        &self,
+        table: &Table,
+        key: impl AsRef<[u8]>,
+        mut change: impl FnMut(&mut [u8]) -> T,
+    ) -> Result<Option<T>> {
+        let pool = table.pool();
+        self.write(table, |tree| tree.modify(key.as_ref(), |value| nested::changing(pool, || change(value))))
+    }
+
+    /// Removes a key and its value; returns whether it was there. See [`Table::remove`].
+    ///
+    /// # Errors
+    /// As for [`put`](Self::put).
+    pub fn remove(&self, table: &Table, key: impl AsRef<[u8]>) -> Result<bool> {
+        self.write(table, |tree| tree.remove(key.as_ref()))
+    }
+
+    /// Removes all keys of a range; returns how many there were.
+    ///
+    /// # Errors
+    /// As for [`put`](Self::put).
+    pub fn remove_range(&self, table: &Table, range: impl KeyRange) -> Result<u64> {
+        /// How many keys are gathered before they are removed.
+        const KEYS: usize = 256;
+        let (lower, upper) = range.bounds();
+        let (mut lower, mut count) = (lower.map(<[u8]>::to_vec), 0);
+        loop {
+            let mut keys = Vec::with_capacity(KEYS);
+            let mut cursor = self.read(table)?.range(lower.as_ref().map(|key| &key[..]), upper)?;
+            while keys.len() < KEYS
+                && let Some(entry) = cursor.next()?
+            {
+                keys.push(entry.key().to_vec());
+            }
+            drop(cursor);
+            for key in &keys {
+                count += u64::from(self.remove(table, key)?);
+            }
+            match keys.pop() {
+                Some(last) if keys.len() + 1 == KEYS => lower = Bound::Excluded(last),
+                _ => return Ok(count),
+            }
+        }
+    }
+
+    /// A place to which this transaction can be [rolled back](Self::rollback_to).
+    pub fn savepoint(&self) -> Savepoint {
+        self.transaction.savepoint()
+    }
+
+    /// Undoes what was done since the savepoint. What it has changed stays reserved for this transaction.
+    ///
+    /// # Errors
+    /// If a page cannot be read or changed; the transaction can only be rolled back then.
+    pub fn rollback_to(&self, savepoint: Savepoint) -> Result<()> {
+        let undone = self.transaction.rollback_to(self.inner.pool(), savepoint);
+        if undone.is_err() {
+            self.is_dead.store(true, Ordering::Relaxed);
+        }
+        Ok(undone?)
+    }
+
+    /// Commits: what was changed is visible to others, all at once, and as durable when this returns as the options say.
+    ///
+    /// # Errors
+    /// [`Error::Ended`] after a conflict: nothing has happened then. If the log cannot be written, whether the transaction is
+    /// durable shows when the database is opened anew.
+    pub fn commit(mut self) -> Result<()> {
+        self.end()?;
+        Ok(self.inner.durable.commit(self.durability)?)
+    }
+
+    /// As [`commit`](Self::commit), but does not wait: what was changed is visible when this returns, and durable when
+    /// what it returns says so. Nothing is returned if there is nothing to wait for.
+    ///
+    /// # Errors
+    /// As for `commit`.
+    pub fn commit_async(mut self) -> Result<Option<Arrival>> {
+        self.end()?;
+        Ok(self.inner.durable.commit_later(self.durability))
+    }
+
+    /// Undoes everything.
+    ///
+    /// # Errors
+    /// If a page cannot be read or changed: the records stay reserved then, and the next opening of the database undoes what
+    /// is left.
+    pub fn rollback(mut self) -> Result<()> {
+        self.is_ended = true;
+        Ok(self.transaction.rollback(self.inner.pool())?)
+    }
+
+    fn end(&mut self) -> Result<()> {
+        self.check()?;
+        self.is_ended = true;
+        self.transaction.commit(self.inner.pool());
+        Ok(())
+    }
+
+    /// # Errors
+    /// If it can only be rolled back.
+    fn check(&self) -> Result<()> {
+        if self.is_dead.load(Ordering::Relaxed) { Err(Error::Ended) } else { Ok(()) }
+    }
+
+    fn read<'t>(&'t self, table: &'t Table) -> Result<Tree<'t, Pool>> {
+        self.check()?;
+        Ok(table.tree_of(&self.inner)?.with_view(self.transaction.reading()))
+    }
+
+    fn write<T>(
+        &self,
+        table: &Table,
+        change: impl FnOnce(Tree<'_, Pool>) -> std::result::Result<T, AccessError>,
+    ) -> Result<T> {
+        self.check()?;
+        let tree = table.tree_of(&self.inner)?.with_view(self.transaction.writing());
+        self.keep(table);
+        change(tree).map_err(|error| {
+            let error = table.named(error);
+            // A request that makes no sense has changed nothing, and the next one may.
+            if error.kind() != ErrorKind::InvalidInput {
+                self.is_dead.store(true, Ordering::Relaxed);
+            }
+            error
+        })
+    }
+
+    /// Keeps a table from being dropped.
+    fn keep(&self, table: &Table) {
+        let (_, open) = table.handles();
+        let mut tables = self.tables.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if !tables.iter().any(|kept| Arc::ptr_eq(kept, open)) {
+            tables.push(open.clone());
+        }
+    }
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        if !self.is_ended {
+            // What cannot be undone now, the next opening of the database undoes.
+            let _ = self.transaction.rollback(self.inner.durable.pool());
+        }
+    }
+}
+
+impl std::fmt::Debug for Transaction {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "transaction of {}", self.inner.durable.pool().path().display())
+    }
+}
