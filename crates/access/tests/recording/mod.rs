@@ -1,4 +1,5 @@
 //! A pager that records the changes of its pages in memory, as a log would; and redo and undo from the records.
+#![allow(dead_code, unused_imports, reason = "each test uses a part")]
 
 mod replay;
 
@@ -94,8 +95,15 @@ impl RecordingPager {
 }
 
 impl RecordingPager {
-    fn end(&self) -> Lsn {
+    /// Where the next record will be.
+    pub fn end(&self) -> Lsn {
         Lsn(self.end.load(Ordering::SeqCst))
+    }
+
+    /// The record at `lsn`.
+    pub fn record(&self, lsn: Lsn) -> Vec<u8> {
+        let records = self.records.lock().unwrap();
+        records.iter().rfind(|(at, _)| *at == lsn).map(|(_, record)| record.clone()).unwrap()
     }
 
     /// A checkpoint begins here, unless a group is not complete.
