@@ -16,6 +16,7 @@ use crate::{
     page::state::Want,
     page_table::PageTable,
     pager::Begun,
+    plant::Plant,
     primitive::{Mutex, Ordering, fence, lock, try_lock},
     replacement::{evictor::Evictor, resident_pages::ResidentPages},
 };
@@ -254,7 +255,7 @@ impl Allocator {
         if let Some(logged) = storage.logged() {
             let mut superseded = lock(&logged.superseded);
             superseded.extend(before);
-            if written.is_ok() {
+            if written.is_ok() || logged.is_planted(Plant::NamedMapFreed) {
                 superseded.drain(..).for_each(|old| storage.space.unclaim(old.head.0..old.end().0));
             }
         }

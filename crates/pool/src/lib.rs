@@ -12,9 +12,15 @@
 #![cfg_attr(loom, allow(dead_code))]
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing))]
 
+// For modules of tests that are compiled here too.
+#[cfg(test)]
+extern crate self as vellum_pool;
+
 mod allocator;
 mod append_hint;
 mod change_log;
+#[cfg(all(test, not(loom)))]
+mod crashes;
 mod error;
 mod file;
 mod guard;
@@ -27,6 +33,7 @@ mod options;
 mod page;
 mod page_table;
 mod pager;
+mod plant;
 mod pool;
 mod pool_file;
 mod primitive;

@@ -148,6 +148,43 @@ model!(upgrades_lose_no_update, [BlindUpgrade], || {
     assert_eq!(page.read_optimistically(), Some(added));
 });
 
+model!(a_page_is_clean_only_if_storage_has_what_it_holds, [BlindClean, RelaxedClean], || {
+    let (page, storage) = (Page::resident(0), Arc::new(AtomicU64::new(0)));
+    let change = |page: &Page, number| {
+        if page.try_exclusive() {
+            page.write(number);
+            let _ = page.state.release_exclusive(true);
+        }
+    };
+    change(&page, 1);
+    let writer = {
+        let page = page.clone();
+        thread::spawn(move || change(&page, 2))
+    };
+    // What is clean may be evicted, and is read from storage then.
+    let evictor = {
+        let (page, storage) = (page.clone(), storage.clone());
+        thread::spawn(move || {
+            let now = page.state.load();
+            if now.is_unlocked() && !now.is_dirty() && page.state.try_exclusive(now) {
+                assert_eq!(storage.load(Ordering::Relaxed), page.read()[0]);
+                let _ = page.state.release_exclusive(false);
+            }
+        })
+    };
+    let seen = page.state.load();
+    if seen.is_readable() && seen.is_dirty() {
+        let [number, _] = page.read();
+        if page.state.validate(seen) {
+            storage.store(number, Ordering::Relaxed);
+            page.state.try_clean(seen);
+        }
+    }
+    writer.join().unwrap();
+    evictor.join().unwrap();
+    assert!(page.state.load().is_dirty() || storage.load(Ordering::Relaxed) == page.read()[0]);
+});
+
 model!(holders_of_latches_exclude_each_other, [RelaxedRelease, RelaxedSharedRelease], || {
     struct Latched(PageState, UnsafeCell<u64>);
     // SAFETY: the cell is what the model checks: loom fails when two access it that should not.

@@ -54,6 +54,8 @@ pub(crate) enum Bug {
     BlindUpgrade,
     /// A page is clean when a copy of it was written, whatever the version.
     BlindClean,
+    /// That a page is clean does not say that its copy was written.
+    RelaxedClean,
     /// The last shared holder clears the waiting bit and wakes no thread.
     SilentRelease,
     /// The waking thread does not take the bucket's lock.

@@ -169,13 +169,13 @@
 //! Before anything is changed, be it in memory alone, the file is marked as in use; [`Pool::checkpoint`] and
 //! [`Pool::close`] write everything and mark it as closed. A file that was not closed is refused with
 //! [`PoolError::NotClosedCleanly`] and never shown half: this layer has no log. One that logs its changes
-//! gives the pool a [`ChangeLog`], and sets the LSN of each page that it changes. Sixteen numbers
-//! ([`Pool::root_slot`]) tell where the structures of a file begin. One process has a file open, or several
-//! for reading only. The memory of the pages does not exist in a child made by `fork`.
+//! gives the pool a [`ChangeLog`], sets the LSN of each page that it changes, and recovers a file that was not
+//! closed by [`PoolFile`] and [`Pool::redo`]. Sixteen numbers ([`Pool::root_slot`]) tell where the structures of a
+//! file begin. One process has a file open, or several for reading only. The memory of the pages does not exist in a child made by `fork`.
 //!
 //! # Memory
 //! The pages in memory never exceed [`PoolOptions::pool_bytes`]. Beside them, each page of the file that was
-//! ever touched takes 8 bytes for its state and a quarter of a byte for its allocation, and each page of the
+//! ever touched takes 8 bytes for its state and a quarter of a byte for its allocation (twice that with a log), and each page of the
 //! pool 16 to 32 bytes. Replacement is a clock: a page that was not used between two passes of its hand is
 //! evicted. A thread in the background keeps some room; without it
 //! ([`PoolOptions::background_eviction`]) the threads that need room make it. Every guard that takes a latch keeps

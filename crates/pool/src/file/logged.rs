@@ -15,6 +15,7 @@
 use crate::{
     change_log::ChangeLog,
     error::PoolError,
+    plant::Plant,
     primitive::{AtomicU64, Mutex, MutexGuard, Ordering, lock},
     space::{RecordedMap, SpaceEvent, SpaceMap},
 };
@@ -55,6 +56,8 @@ pub(crate) struct Logged {
     pub(crate) recorded: Mutex<RecordedMap>,
     /// Locked by the thread that writes copies of pages.
     pub(crate) writing: Mutex<()>,
+    #[cfg(test)]
+    pub(crate) planted: Mutex<Option<Plant>>,
     /// Claimed places of maps that a superblock on storage may name, after writing them failed.
     pub(crate) superseded: Mutex<Vec<Extent>>,
 }
@@ -75,6 +78,8 @@ impl Logged {
             next_release: AtomicU64::new(u64::MAX),
             recorded: Mutex::new(recorded),
             writing: Mutex::new(()),
+            #[cfg(test)]
+            planted: Mutex::new(None),
             superseded: Mutex::default(),
         })
     }
@@ -82,6 +87,17 @@ impl Logged {
     #[inline]
     pub(crate) fn log(&self) -> &dyn ChangeLog {
         &*self.log
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_planted(&self, bug: Plant) -> bool {
+        *lock(&self.planted) == Some(bug)
+    }
+
+    #[cfg(not(test))]
+    #[inline(always)]
+    pub(crate) const fn is_planted(&self, _: Plant) -> bool {
+        false
     }
 
     /// The record at `lsn` says that an extent is allocated, or that it is free; nothing says so if that is zero.
@@ -100,7 +116,8 @@ impl Logged {
     /// false, and does nothing, if no such extent is allocated.
     pub(crate) fn free(&self, space: &SpaceMap, extent: Extent, lsn: Lsn) -> bool {
         let mut journal = lock(&self.journal);
-        if lsn == Lsn(0) && !journal.in_flight.contains(&extent.head) {
+        let at_once = lsn == Lsn(0) && !journal.in_flight.contains(&extent.head);
+        if at_once || self.is_planted(Plant::NoQuarantine) {
             return space.free(extent);
         }
         if !space.retire(extent) {
@@ -142,7 +159,7 @@ impl Logged {
             && (lsn < durable || lsn == Lsn(0))
         {
             journal.quarantine.pop();
-            if journal.in_flight.contains(&extent.head) {
+            if journal.in_flight.contains(&extent.head) && !self.is_planted(Plant::ReusedUnderCopy) {
                 held.push(Reverse((lsn, extent)));
             } else {
                 journal.quarantined_pages -= u64::from(extent.pages);
@@ -177,7 +194,7 @@ impl Logged {
     /// If the log cannot be made durable.
     pub(crate) fn make_frees_durable(&self) -> Result<(), PoolError> {
         let last = lock(&self.journal).last_free;
-        self.wait_for(last)
+        if self.is_planted(Plant::FreesNotDurable) { Ok(()) } else { self.wait_for(last) }
     }
 
     /// Waits until the record at `lsn` is durable, if that is not zero.
@@ -193,6 +210,7 @@ impl Logged {
 
     /// Takes out what the records before `upto` say, in their order.
     pub(crate) fn take_events(&self, upto: Lsn) -> Vec<SpaceEvent> {
+        let upto = if self.is_planted(Plant::EventsBeyondRedo) { Lsn(u64::MAX) } else { upto };
         let mut journal = lock(&self.journal);
         let (mut before, rest) = journal.events.iter().partition::<Vec<_>, _>(|event| event.lsn < upto);
         journal.events = rest;
@@ -214,7 +232,7 @@ impl Logged {
 
     /// Whether a copy of a page is on its way to storage. The caller has latched the page exclusively.
     pub(crate) fn is_in_flight(&self, page: PageId) -> bool {
-        lock(&self.journal).in_flight.contains(&page)
+        lock(&self.journal).in_flight.contains(&page) && !self.is_planted(Plant::CopyForgotten)
     }
 }
 

@@ -12,6 +12,7 @@ use crate::{
     error::PoolError,
     file::{logged::Logged, outage::copy_of, superblock::State},
     page::state::{Want, Word},
+    plant::Plant,
     primitive::lock,
 };
 use std::{thread, time::Duration};
@@ -154,6 +155,12 @@ fn write_copies(
             let source = match &request.result {
                 Ok(()) => {
                     count_written(allocator, extent);
+                    let changed = logged.is_planted(Plant::CleanThoughChanged);
+                    let state = table.state(extent.head);
+                    state.try_clean(if changed { state.load() } else { seen });
+                    continue;
+                }
+                Err(_) if logged.is_planted(Plant::SwallowedWriteError) => {
                     table.state(extent.head).try_clean(seen);
                     continue;
                 }

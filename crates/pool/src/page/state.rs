@@ -373,7 +373,8 @@ impl PageState {
                 return false;
             }
             // Release: a thread that finds the page clean finds what was written on storage.
-            let clean = self.0.compare_exchange(now.0, now.0 & !DIRTY, Ordering::AcqRel, Ordering::Acquire);
+            let order = if planted(Bug::RelaxedClean) { Ordering::Relaxed } else { Ordering::AcqRel };
+            let clean = self.0.compare_exchange(now.0, now.0 & !DIRTY, order, Ordering::Acquire);
             match clean {
                 Ok(_) => return true,
                 Err(found) => now = Word(found),
@@ -493,6 +494,28 @@ mod tests {
         assert!(state.try_upgrade_shared());
         assert!(!state.validate(seen));
         let _ = state.release_exclusive(false);
+    }
+
+    #[test]
+    fn a_page_is_clean_only_if_it_still_is_what_was_copied() {
+        let state = resident();
+        let change = || {
+            assert!(state.try_exclusive(state.load()));
+            let _ = state.release_exclusive(true);
+            state.load()
+        };
+        let first = change();
+        let second = change();
+        assert!(!state.try_clean(first) && state.load().is_dirty());
+        assert!(state.try_exclusive(second));
+        assert!(!state.try_clean(second), "it may be changing");
+        let _ = state.release_exclusive(false);
+        assert!(state.try_shared(state.load()));
+        assert!(state.try_clean(second) && !state.load().is_dirty());
+        assert_eq!(state.load().shared_holders(), 1);
+        assert!(!state.try_clean(second));
+        let _ = state.release_shared();
+        assert!(state.validate(second), "readers are not disturbed");
     }
 
     #[test]

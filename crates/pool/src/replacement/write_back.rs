@@ -6,7 +6,7 @@
 
 use crate::{
     change_log::ChangeLog, error::PoolError, file::outage::copy_of, page::state::PageState,
-    page_table::PageTable, replacement::resident_pages::ResidentPages,
+    page_table::PageTable, plant::Plant, replacement::resident_pages::ResidentPages,
 };
 use std::time::Instant;
 use vellum_base::{Extent, Lsn, PageHeader, stamp_checksum};
@@ -115,7 +115,8 @@ fn latch_for_writing(pages: &ResidentPages, extent: Extent, durable: Option<Lsn>
     let bytes = unsafe { table.bytes_mut(extent) };
     if let Some(durable) = durable {
         let lsn = PageHeader::read(bytes).lsn;
-        if lsn >= durable && lsn > Lsn(0) {
+        let planted = pages.storage.logged().is_some_and(|logged| logged.is_planted(Plant::PageBeforeLog));
+        if lsn >= durable && lsn > Lsn(0) && !planted {
             table.unlatch(extent.head, false);
             return Latch::Waiting(lsn);
         }

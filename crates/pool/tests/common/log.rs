@@ -4,9 +4,10 @@ use std::{
     collections::BTreeMap,
     io,
     sync::{
-        Condvar, Mutex, MutexGuard,
+        Arc, Condvar, Mutex, MutexGuard, RwLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    time::Duration,
 };
 use vellum_base::Lsn;
 use vellum_pool::ChangeLog;
@@ -30,6 +31,12 @@ pub struct MemoryLog {
     filled: Condvar,
     images_from: AtomicU64,
     groups: AtomicU64,
+    /// Held while something becomes durable, and by the thread that takes the moment of a crash.
+    pub gate: Arc<RwLock<()>>,
+    /// What happens, once, when a thread waits for durability the next time.
+    pub meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    /// How long it takes until something is durable.
+    pub delay: Duration,
     /// How often a thread has waited for durability, or asked for it.
     pub waits: AtomicU64,
     pub requests: AtomicU64,
@@ -45,23 +52,33 @@ impl MemoryLog {
             filled: Condvar::new(),
             images_from: AtomicU64::new(start),
             groups: AtomicU64::new(1),
+            gate: Arc::default(),
+            meanwhile: Mutex::default(),
+            delay: Duration::ZERO,
             waits: AtomicU64::new(0),
             requests: AtomicU64::new(0),
             broken: AtomicBool::new(false),
         }
     }
 
-    /// What a crash leaves: the durable records.
-    pub fn crash(&self) -> Vec<(Lsn, Vec<u8>)> {
+    /// What a crash leaves: the durable records, and where they end.
+    pub fn crash(&self) -> (Vec<(Lsn, Vec<u8>)>, Lsn) {
         let inner = self.lock();
         let durable = inner.records.range(..inner.durable);
-        durable.filter_map(|(lsn, (_, bytes))| Some((Lsn(*lsn), bytes.clone()?))).collect()
+        let records = durable.filter_map(|(lsn, (_, bytes))| Some((Lsn(*lsn), bytes.clone()?))).collect();
+        (records, Lsn(inner.durable))
     }
 
     /// All records are durable, of those that are reserved now.
     pub fn make_all_durable(&self) {
         let end = self.lock().end;
-        self.make_durable(Lsn(end - 1)).unwrap();
+        self.make_durable_before(Lsn(end)).unwrap();
+    }
+
+    /// All records before a place are durable.
+    pub fn make_durable_before(&self, end: Lsn) -> io::Result<()> {
+        let last = self.lock().records.range(..end.0).next_back().map(|(lsn, _)| Lsn(*lsn));
+        last.map_or(Ok(()), |last| self.make_durable(last))
     }
 
     pub fn set_images_from(&self, lsn: Lsn) {
@@ -127,6 +144,10 @@ impl ChangeLog for MemoryLog {
 
     fn make_durable(&self, lsn: Lsn) -> io::Result<()> {
         self.waits.fetch_add(1, Ordering::SeqCst);
+        let meanwhile = self.meanwhile.lock().unwrap().take();
+        if let Some(meanwhile) = meanwhile {
+            meanwhile();
+        }
         if self.broken.load(Ordering::SeqCst) {
             return Err(io::Error::other("the log is gone"));
         }
@@ -135,6 +156,12 @@ impl ChangeLog for MemoryLog {
         while inner.filled <= lsn.0 {
             inner = self.filled.wait(inner).unwrap();
         }
+        drop(inner);
+        if !self.delay.is_zero() {
+            std::thread::sleep(self.delay);
+        }
+        let _gate = self.gate.read().unwrap();
+        let mut inner = self.lock();
         inner.durable = inner.durable.max(inner.filled);
         Ok(())
     }
