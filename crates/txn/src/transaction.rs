@@ -50,7 +50,7 @@ struct State {
 /// A change that may have to be undone.
 struct Undo {
     tree: PageId,
-    key: Box<[u8]>,
+    key: Arc<[u8]>,
     before: Before,
     lsn: Lsn,
 }
@@ -193,14 +193,14 @@ impl Isolation for Transaction {
         let before = kept(before);
         let versions = &self.transactions.versions;
         let writer = (&self.writer, self.snapshot.time);
-        let is_first = versions
+        let (shared, is_first) = versions
             .claim(tree, key, writer, &before, removes, || self.transactions.snapshots())
             .map_err(|refusal| Claim::Conflict { committed: refusal == Refusal::Later })?;
         let mut state = self.lock();
         if is_first {
-            state.touched.push(Touched { tree, key: key.into() });
+            state.touched.push(Touched { tree, key: shared.clone() });
         }
-        state.claimed = Some(Undo { tree, key: key.into(), before, lsn: Lsn(0) });
+        state.claimed = Some(Undo { tree, key: shared, before, lsn: Lsn(0) });
         Ok(())
     }
 

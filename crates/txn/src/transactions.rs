@@ -18,7 +18,7 @@ use crate::versions::{Sight, Versions, Writer};
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::{
-        Mutex, MutexGuard,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Instant,
@@ -30,7 +30,7 @@ use vellum_base::{Lsn, PageId};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Touched {
     pub tree: PageId,
-    pub key: Box<[u8]>,
+    pub key: Arc<[u8]>,
 }
 
 /// What a transaction leaves behind that goes when no snapshot needs it any more.
@@ -252,7 +252,7 @@ mod tests {
     use super::*;
     use crate::versions::{Before, Seen};
     use rand::{RngExt, SeedableRng, rngs::StdRng};
-    use std::{collections::BTreeMap, sync::Arc};
+    use std::collections::BTreeMap;
 
     const TREE: PageId = PageId(9);
 
@@ -341,9 +341,9 @@ mod tests {
                 || self.transactions.snapshots(),
             );
             assert_eq!(claimed.is_err(), conflict, "{claimed:?}");
-            let Ok(first) = claimed else { return };
+            let Ok((shared, first)) = claimed else { return };
             if first {
-                transaction.touched.push(Touched { tree: TREE, key: Box::from(&[key][..]) });
+                transaction.touched.push(Touched { tree: TREE, key: shared });
             }
             transaction.changed.insert(key, value);
             set(&mut transaction.world, key, value);

@@ -12,6 +12,7 @@
 //! # Removed records
 //! A removed record is not in its leaf any more. The keys of those that have versions are kept in order, for scans.
 
+use smallvec::SmallVec;
 use std::{
     collections::{BTreeSet, HashMap},
     hash::{BuildHasherDefault, Hasher},
@@ -24,7 +25,7 @@ use std::{
 use vellum_base::{PageId, checksum};
 
 /// How many parts the map has, each with a lock of its own.
-const SHARDS: usize = 256;
+const SHARDS: usize = 64;
 
 /// A transaction that changes something, as its versions refer to it.
 #[derive(Debug)]
@@ -70,12 +71,12 @@ struct Version {
 /// The changes of one record, the latest last.
 struct Chain {
     tree: PageId,
-    key: Box<[u8]>,
-    versions: Vec<Version>,
+    key: Arc<[u8]>,
+    versions: SmallVec<[Version; 1]>,
 }
 
 /// The chains of one hash: mostly one.
-type Chains = Vec<Chain>;
+type Chains = SmallVec<[Chain; 1]>;
 
 /// What a snapshot sees of a record.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -150,8 +151,8 @@ impl Versions {
         seen.map_or(Seen::Leaf, |before| Seen::Earlier(before.clone()))
     }
 
-    /// Notes that a writer is about to change a record, whose leaf is latched. `before` is what the leaf holds. Returns
-    /// whether this is the writer's first change of the record. `snapshots` are the times of those that are open, in
+    /// Notes that a writer is about to change a record, whose leaf is latched. `before` is what the leaf holds. Returns the
+    /// key, and whether this is the writer's first change of the record. `snapshots` are the times of those that are open, in
     /// ascending order.
     pub fn claim(
         &self,
@@ -161,7 +162,7 @@ impl Versions {
         before: &Before,
         is_removal: bool,
         snapshots: impl FnOnce() -> Vec<u64>,
-    ) -> Result<bool, Refusal> {
+    ) -> Result<(Arc<[u8]>, bool), Refusal> {
         let hash = hash_of(tree, key);
         let mut shard = self.lock(hash);
         let chains = shard.entry(hash).or_default();
@@ -169,17 +170,18 @@ impl Versions {
             Some(index) => chains.get_mut(index),
             None => {
                 self.records.fetch_add(1, Ordering::Relaxed);
-                chains.push(Chain { tree, key: key.into(), versions: Vec::new() });
+                chains.push(Chain { tree, key: key.into(), versions: SmallVec::new() });
                 chains.last_mut()
             }
         };
-        let Some(chain) = chain else { return Ok(false) };
+        let Some(chain) = chain else { return Ok((key.into(), false)) };
+        let shared = chain.key.clone();
         if let Some(last) = chain.versions.last() {
             match last.writer.committed() {
                 _ if last.writer.id == writer.id => {
                     drop(shard);
                     self.note_removed(tree, key, is_removal);
-                    return Ok(false);
+                    return Ok((shared, false));
                 }
                 None => return Err(Refusal::Open),
                 Some(committed) if committed > time => return Err(Refusal::Later),
@@ -192,7 +194,7 @@ impl Versions {
         }
         drop(shard);
         self.note_removed(tree, key, is_removal);
-        Ok(true)
+        Ok((shared, true))
     }
 
     /// Whether another writer than one's own keeps a record from being changed.
@@ -242,6 +244,7 @@ impl Versions {
         chains.swap_remove(index);
         if chains.is_empty() {
             shard.remove(&hash);
+            shrink(&mut shard);
         }
         self.records.fetch_sub(1, Ordering::Relaxed);
         // Under the shard's lock, so that a later removal of the key is not forgotten.
@@ -340,6 +343,15 @@ impl Chain {
                 newer.before = older.before;
             }
         }
+    }
+}
+
+/// Gives up room that a large transaction needed: a table that is mostly empty costs cache misses.
+fn shrink(shard: &mut HashMap<u64, Chains, BuildHasherDefault<Identity>>) {
+    /// Not worth it below.
+    const LEAST: usize = 32;
+    if shard.capacity() > LEAST && shard.len() * 16 < shard.capacity() {
+        shard.shrink_to(LEAST);
     }
 }
 

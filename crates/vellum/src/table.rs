@@ -65,7 +65,7 @@ impl Table {
         if !Arc::ptr_eq(inner, &self.inner) {
             return Err(Error::OtherDatabase { table: self.name().to_owned() });
         }
-        Ok(Tree::open(self.inner.pool(), self.root))
+        Ok(Tree::open(self.inner.pool(), self.root).with_append_hints(&self.open.ends))
     }
 
     #[track_caller]

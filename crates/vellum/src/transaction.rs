@@ -6,7 +6,7 @@ use crate::{
     shared::{Inner, OpenTable},
 };
 use std::{
-    ops::Bound,
+    ops::{Bound, Range},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -194,6 +194,24 @@ impl Transaction {
         Ok(values)
     }
 
+    /// Some bytes of the values of many keys. See [`Table::multi_get_part_with`].
+    ///
+    /// # Errors
+    /// Each lookup has its own: as for [`get`](Self::get).
+    pub fn multi_get_part_with<K: AsRef<[u8]>>(
+        &self,
+        table: &Table,
+        keys: &[K],
+        part: Range<usize>,
+        mut visit: impl FnMut(usize, Result<Option<&[u8]>>),
+    ) -> Result<()> {
+        let tree = self.read(table)?;
+        tree.multi_get_part(keys, table.read_depth(), part, |index, value| {
+            visit(index, value.map_err(Into::into))
+        });
+        Ok(())
+    }
+
     /// A cursor on a range of keys. See [`Table::range`].
     ///
     /// # Errors
@@ -254,6 +272,32 @@ impl Transaction {
     ) -> Result<Option<T>> {
         let pool = table.pool();
         self.write(table, |tree| tree.modify(key.as_ref(), |value| nested::changing(pool, || change(value))))
+    }
+
+    /// Lets `change` change the values of many keys where they lie, each with its key's place among them; returns of each
+    /// whether there was one. See [`Table::multi_modify`].
+    ///
+    /// # Errors
+    /// The first that occurs, as for [`put`](Self::put).
+    ///
+    /// # Panics
+    /// In debug builds, if `change` uses the database.
+    pub fn multi_modify<K: AsRef<[u8]>>(
+        &self,
+        table: &Table,
+        keys: &[K],
+        mut change: impl FnMut(usize, &mut [u8]),
+    ) -> Result<Vec<bool>> {
+        let pool = table.pool();
+        self.write(table, |tree| {
+            let (mut changed, mut failed) = (Vec::with_capacity(keys.len()), None);
+            let change = |place, value: &mut [u8]| nested::changing(pool, || change(place, value));
+            tree.multi_modify(keys, table.read_depth(), change, |_, result| match result {
+                Ok(found) => changed.push(found),
+                Err(error) => failed = failed.take().or(Some(error)),
+            });
+            failed.map_or(Ok(changed), Err)
+        })
     }
 
     /// Removes a key and its value; returns whether it was there. See [`Table::remove`].

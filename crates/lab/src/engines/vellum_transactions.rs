@@ -94,6 +94,36 @@ impl Transaction for OpenTransaction<'_> {
         Ok(found.then(|| read(self.value)))
     }
 
+    fn get_heads<K: AsRef<[u8]>>(
+        &mut self,
+        table: usize,
+        keys: &[K],
+        bytes: usize,
+        mut visit: impl FnMut(usize, Option<&[u8]>),
+    ) -> Result<()> {
+        let mut failed = None;
+        self.transaction.multi_get_part_with(
+            &self.tables[table],
+            keys,
+            0..bytes,
+            |place, value| match value {
+                Ok(value) => visit(place, value),
+                Err(error) => failed = Some(error),
+            },
+        )?;
+        failed.map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    fn modify_all<K: AsRef<[u8]>>(
+        &mut self,
+        table: usize,
+        keys: &[K],
+        change: impl FnMut(usize, &mut [u8]),
+    ) -> Result<bool> {
+        let changed = self.transaction.multi_modify(&self.tables[table], keys, change)?;
+        Ok(changed.into_iter().all(|changed| changed))
+    }
+
     fn insert(&mut self, table: usize, key: &[u8], value: &[u8]) -> Result<()> {
         if self.transaction.insert(&self.tables[table], key, value)? {
             return Ok(());
