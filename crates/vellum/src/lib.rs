@@ -25,14 +25,18 @@
 //! ```
 //!
 //! # What it promises today
-//! - Each operation on a table is atomic and visible to all threads at once. There are no transactions yet.
-//! - What was written is durable once [`Database::close`] or [`Database::checkpoint`] has returned. A
-//!   database that was changed and not closed says so when it is opened, and is refused.
+//! - Each operation on a table is atomic and visible to all threads at once, and durable when it returns, as far as
+//!   [`Options::durability`] asks for it. A database that was killed, or lost its power, recovers when it is opened: what
+//!   was acknowledged is there, and nothing in part.
+//! - A [`Transaction`] is several operations that happen together or not at all. It sees the database as it was when it
+//!   began (snapshot isolation), and keeps no reader from anything. [`Database::run`] runs one again that conflicts.
+//! - A database opened with [`Options::log`]`(false)` has neither: all of it is lost unless it is closed.
 //! - Memory stays within [`Options::pool_bytes`], plus 16 bytes for each 4 KiB of data and a few MiB.
 //! - Bytes that were damaged on storage are an error that names the page; never a panic, never silence.
 //!
 //! # Parts
 //! - [`Database`], [`Table`], [`Cursor`], [`Value`], [`ValueReader`]: the key-value store;
+//! - [`Transaction`], [`Savepoint`], [`Durability`]: several operations as one;
 //! - [`Table::multi_get`] and its like: many keys in one call, whose cache misses and reads overlap;
 //! - [`Table::bulk_load`] and [`BulkLoader`]: a table from sorted input, at several times the speed of inserts;
 //! - [`Table::get_async`] and its like: futures for any runtime; [`Submissions`]: for an event loop of one's own;
