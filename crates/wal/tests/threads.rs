@@ -66,7 +66,7 @@ fn all_threads_share_a_small_buffer() {
 #[test]
 fn what_one_thread_syncs_others_need_not() {
     let disk = SimulatedDisk::new(6);
-    disk.set_faults(Faults { delay_max: Duration::from_millis(1), ..Faults::default() });
+    disk.set_faults(Faults { delay_max: Duration::from_millis(4), ..Faults::default() });
     let options = options(1 << 20, 1 << 20);
     let (log, _) = open(Arc::new(disk.clone()), &options, Lsn(0));
     let before = disk.counts().of(FileOperation::Sync);
