@@ -46,12 +46,14 @@ impl Checkpoints {
         Lsn(self.redo.load(Ordering::Relaxed))
     }
 
-    /// Takes one, unless nothing has happened since the last.
+    /// Takes one, unless nothing has been logged since the last.
+    pub fn take_if_due(&self) -> Result<(), TxnError> {
+        if self.changes.log.end() == self.redo() { Ok(()) } else { self.take() }
+    }
+
+    /// Takes one, also if nothing has been logged since the last: what the superblock holds beside may have changed.
     pub fn take(&self) -> Result<(), TxnError> {
         let _turn = self.turn();
-        if self.changes.log.end().0 == self.redo.load(Ordering::Relaxed) {
-            return Ok(());
-        }
         let redo = self.changes.begin_checkpoint();
         // Each record before the redo point is filled then, after its latches have been released.
         wait_before(&self.changes.log, redo)?;
@@ -63,7 +65,8 @@ impl Checkpoints {
         Ok(self.changes.log.discard(undo)?)
     }
 
-    fn turn(&self) -> MutexGuard<'_, ()> {
+    /// None is taken while this is held.
+    pub fn turn(&self) -> MutexGuard<'_, ()> {
         self.turn.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
@@ -84,7 +87,7 @@ impl CheckpointThread {
             let mut next = Instant::now() + interval;
             while taken.changes.bell.wait(next) {
                 // What went wrong is remembered, and shown by the statistics; it is tried again.
-                let wait = if taken.take().is_ok() { interval } else { PAUSE };
+                let wait = if taken.take_if_due().is_ok() { interval } else { PAUSE };
                 next = Instant::now() + wait;
             }
         };

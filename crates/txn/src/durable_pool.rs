@@ -10,7 +10,7 @@ use crate::{
     transactions::{History, Transactions},
 };
 use std::{
-    sync::Arc,
+    sync::{Arc, MutexGuard},
     time::{Duration, Instant},
 };
 use vellum_access::{View, Writer};
@@ -220,6 +220,11 @@ impl DurablePool {
     /// If something cannot be written; the last checkpoint counts then.
     pub fn checkpoint(&self) -> Result<(), TxnError> {
         self.logged.as_ref().map_or(Ok(()), |logged| logged.checkpoints.take())
+    }
+
+    /// No checkpoint is taken while this is held: one allocates pages to which nothing refers yet.
+    pub fn pause_checkpoints(&self) -> Option<MutexGuard<'_, ()>> {
+        self.logged.as_ref().map(|logged| logged.checkpoints.turn())
     }
 
     /// Brings the file up to date and marks it as closed. The log is removed. The next change opens it again only if there is

@@ -280,6 +280,7 @@ impl Database {
     /// # Errors
     /// None of its own: what is wrong is in the report.
     pub fn verify(&self, progress: impl FnMut(Progress)) -> VerifyReport {
+        let _paused = self.inner.durable.pause_checkpoints();
         verify::verify(self.inner.pool(), progress)
     }
 

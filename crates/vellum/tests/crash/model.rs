@@ -1,0 +1,186 @@
+//! What a database should hold.
+
+use rand::{RngExt, rngs::StdRng};
+use std::collections::BTreeMap;
+use vellum::{Database, Error, Result};
+
+/// The tables, and what each holds.
+pub type Contents = BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>;
+
+/// What is done to a database.
+#[derive(Clone, Debug)]
+pub enum Operation {
+    Put {
+        table: String,
+        key: Vec<u8>,
+        value: Vec<u8>,
+    },
+    Remove {
+        table: String,
+        key: Vec<u8>,
+    },
+    /// Each byte of the value is changed by this.
+    Modify {
+        table: String,
+        key: Vec<u8>,
+        by: u8,
+    },
+    Create {
+        table: String,
+    },
+    Drop {
+        table: String,
+    },
+    /// Into a table that is empty.
+    Load {
+        table: String,
+        entries: BTreeMap<Vec<u8>, Vec<u8>>,
+    },
+}
+
+impl Operation {
+    /// Anything that makes sense for these contents.
+    pub fn draw(contents: &Contents, random: &mut StdRng) -> Self {
+        let count = contents.len();
+        if count == 0 || (count < 3 && random.random_ratio(1, 30)) {
+            let unused = |name: &String| !contents.contains_key(name);
+            let table = (0..).map(|number| format!("table {number}")).find(unused).unwrap_or_default();
+            return Self::Create { table };
+        }
+        let (name, entries) = contents.iter().nth(random.random_range(0..count)).unwrap();
+        let table = name.clone();
+        if entries.is_empty() && random.random_ratio(1, 3) {
+            let entries = (0..random.random_range(0..400)).map(|_| (key(random), value(random)));
+            return Self::Load { table, entries: entries.collect() };
+        }
+        // Mostly keys that are there.
+        let mut known = || match entries.len() {
+            0 => key(random),
+            length => entries.keys().nth(random.random_range(0..length)).unwrap().clone(),
+        };
+        let known = known();
+        match random.random_range(0..100) {
+            0 => Self::Drop { table },
+            1..30 => Self::Remove { table, key: known },
+            30..45 => Self::Modify { table, key: known, by: random.random() },
+            45..60 => Self::Put { table, key: known, value: value(random) },
+            _ => Self::Put { table, key: key(random), value: value(random) },
+        }
+    }
+
+    /// Whether there is anything to be changed.
+    pub fn changes(&self, contents: &Contents) -> bool {
+        match self {
+            Self::Remove { table, key } | Self::Modify { table, key, .. } => {
+                contents[table].contains_key(key)
+            }
+            Self::Load { entries, .. } => !entries.is_empty(),
+            _ => true,
+        }
+    }
+
+    /// Does it to what a database should hold.
+    pub fn apply(&self, contents: &mut Contents) {
+        match self {
+            Self::Put { table, key, value } => {
+                contents.get_mut(table).unwrap().insert(key.clone(), value.clone());
+            }
+            Self::Remove { table, key } => {
+                contents.get_mut(table).unwrap().remove(key);
+            }
+            Self::Modify { table, key, by } => {
+                if let Some(value) = contents.get_mut(table).unwrap().get_mut(key) {
+                    value.iter_mut().for_each(|byte| *byte = byte.wrapping_add(*by));
+                }
+            }
+            Self::Create { table } => {
+                contents.insert(table.clone(), BTreeMap::new());
+            }
+            Self::Drop { table } => {
+                contents.remove(table);
+            }
+            Self::Load { table, entries } => {
+                contents.insert(table.clone(), entries.clone());
+            }
+        }
+    }
+
+    /// Does it to a database.
+    pub fn perform(&self, database: &Database) -> Result<()> {
+        match self {
+            Self::Put { table, key, value } => database.table(table)?.put(key, value).map(drop),
+            Self::Remove { table, key } => database.table(table)?.remove(key).map(drop),
+            Self::Modify { table, key, by } => {
+                let change =
+                    |value: &mut [u8]| value.iter_mut().for_each(|byte| *byte = byte.wrapping_add(*by));
+                database.table(table)?.modify(key, change).map(drop)
+            }
+            Self::Create { table } => database.create_table(table).map(drop),
+            Self::Drop { table } => database.drop_table(table),
+            Self::Load { table, entries } => {
+                let table = database.table(table)?;
+                let mut loader = table.bulk_loader()?;
+                for (key, value) in entries {
+                    loader.push(key, value)?;
+                }
+                loader.finish().map(drop)
+            }
+        }
+    }
+}
+
+fn key(random: &mut StdRng) -> Vec<u8> {
+    let number = random.random_range(0..2000_u32);
+    let mut key = number.to_be_bytes().to_vec();
+    // Some keys are long.
+    key.resize(if number.is_multiple_of(17) { 200 } else { 6 }, number as u8);
+    key
+}
+
+fn value(random: &mut StdRng) -> Vec<u8> {
+    let length = match random.random_range(0..100) {
+        0 => random.random_range(20_000..150_000),
+        1..4 => random.random_range(3000..20_000),
+        4..10 => random.random_range(500..3000),
+        _ => random.random_range(0..200),
+    };
+    let first: u8 = random.random();
+    (0..length).map(|at: usize| first.wrapping_add((at / 7) as u8)).collect()
+}
+
+/// All that a database holds.
+pub fn contents(database: &Database) -> Result<Contents> {
+    let mut contents = Contents::new();
+    for information in database.tables()? {
+        let table = database.table(&information.name)?;
+        let entries = contents.entry(information.name).or_default();
+        let mut cursor = table.range(..)?;
+        while let Some(entry) = cursor.next()? {
+            let value = match entry.inline_value() {
+                Some(value) => value.to_vec(),
+                None => table.get(entry.key())?.ok_or(Error::NoSuchTable { name: "a value".to_owned() })?,
+            };
+            entries.insert(entry.key().to_vec(), value);
+        }
+    }
+    Ok(contents)
+}
+
+/// Where contents differ first, for people.
+pub fn difference(found: &Contents, expected: &Contents) -> String {
+    let names = |contents: &Contents| contents.keys().cloned().collect::<Vec<_>>();
+    if names(found) != names(expected) {
+        return format!("tables {:?}, not {:?}", names(found), names(expected));
+    }
+    let short = |value: Option<&Vec<u8>>| value.map(|value| (value.len(), value.first().copied()));
+    for (name, entries) in expected {
+        let found = &found[name];
+        let keys = entries.keys().chain(found.keys());
+        if let Some(key) = keys.into_iter().find(|key| entries.get(*key) != found.get(*key)) {
+            let (found_value, value) = (short(found.get(key)), short(entries.get(key)));
+            let counts = (found.len(), entries.len());
+            return format!("{name}, {key:?}: {found_value:?}, not {value:?}; {counts:?} entries");
+        }
+    }
+    "nothing".to_owned()
+}
