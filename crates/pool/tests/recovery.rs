@@ -4,7 +4,7 @@ mod common;
 
 use common::log::MemoryLog;
 use std::sync::Arc;
-use vellum_base::{Extent, HEADER_BYTES, Lsn, PageHeader, PageId, PageKind, stamp_lsn};
+use vellum_base::{Extent, HEADER_BYTES, Lsn, PageHeader, PageId, PageKind, stamp_checksum, stamp_lsn};
 use vellum_pool::{ChangeLog, Fault, Pool, PoolError, PoolFile, PoolOptions};
 use vellum_vm::{CrashModel, File, SimulatedFile};
 
@@ -272,4 +272,36 @@ fn threads_redo_more_pages_than_fit_into_memory() {
         assert_eq!(pool.shared(Extent::page(PageId(page))).unwrap().payload()[0], 3);
     }
     assert!(file.size().unwrap() > 0);
+}
+
+#[test]
+fn a_file_of_version_1_gets_an_id_with_its_first_change() {
+    let (file, [single, _]) = closed();
+    for page in 0..2 {
+        let mut bytes = [0; 4096];
+        file.snapshot().read(page * 4096, &mut bytes);
+        bytes[40] = 1;
+        bytes[232..].fill(0);
+        stamp_checksum(&mut bytes);
+        file.overwrite(page * 4096, &bytes);
+    }
+    let version = |file: &SimulatedFile| {
+        let mut bytes = [0; 4096];
+        file.snapshot().read(0, &mut bytes);
+        bytes[40]
+    };
+    let opened = open(&file);
+    assert_eq!((opened.redo(), opened.needs_recovery()), (Lsn(0), false));
+    let ids = [opened.database(), open(&file).database()];
+    assert!(ids[0] != ids[1] && !ids.contains(&[0; 16]));
+    drop(opened.start(None).unwrap().shared(single).unwrap());
+    assert_eq!(version(&file), 1, "it was only read");
+    let opened = open(&file);
+    let (id, log) = (opened.database(), log(&opened));
+    let pool = opened.start(Some(log)).unwrap();
+    pool.exclusive(single).unwrap().payload_mut().fill(4);
+    assert_eq!((version(&file), open(&file).database()), (2, id));
+    pool.close().unwrap();
+    assert_eq!((version(&file), open(&file).database()), (2, id));
+    assert_eq!(open(&file).start(None).unwrap().root_slot(3), 77);
 }

@@ -343,7 +343,8 @@ struct Crashed {
 }
 
 impl Crashed {
-    /// Recovers, and compares what is there with what the log says; then a checkpoint, another crash, and a close.
+    /// Recovers, and compares what is there with what the log says; then a crash at once, a checkpoint, a crash after it, and a
+    /// close.
     fn check(&self) -> Result<(), String> {
         let mut model = Model::default();
         let records: Vec<_> =
@@ -358,6 +359,10 @@ impl Crashed {
         };
         let pool = recover(opened, &records, self.end)?;
         model.check(&pool).map_err(|error| format!("after the recovery, {error}"))?;
+        if pool.allocator().storage().is_marked_in_use() {
+            let again = recover(open(&self.file.crash()).map_err(shown)?, &records, self.end)?;
+            model.check(&again).map_err(|error| format!("after a second recovery, {error}"))?;
+        }
         pool.checkpoint_at(self.end).map_err(shown)?;
         let again = recover(open(&self.file.crash()).map_err(shown)?, &[], self.end)?;
         model.check(&again).map_err(|error| format!("after its checkpoint, {error}"))?;

@@ -82,7 +82,8 @@ impl Worker<'_> {
 /// Runs for a while, and says what is wrong, if something is.
 fn run(seed: u64, bug: Option<Plant>) -> Result<(), String> {
     const CRASHES: usize = 3;
-    let world = World::new(seed, bug, Duration::from_micros(seed % 4 * 100), &options());
+    let options = options().background_eviction(seed % 8 > 3);
+    let world = World::new(seed, bug, Duration::from_micros(seed % 4 * 100), &options);
     let shared: Vec<PageId> =
         (0..SHARED_PAGES).map(|number| world.new_page(number as u64).unwrap()).collect();
     let stop = AtomicBool::new(false);
