@@ -233,8 +233,15 @@ impl DurablePool {
     /// # Errors
     /// If something cannot be written. With a log the next opening recovers what was done.
     pub fn close(&mut self) -> Result<(), TxnError> {
-        let Some(Logged { changes, .. }) = &self.logged else { return Ok(self.pool.checkpoint()?) };
+        let Some(Logged { changes, checkpoints, single }) = &self.logged else {
+            return Ok(self.pool.checkpoint()?);
+        };
         self.thread = None;
+        if single.transactions.has_writers() {
+            // The checkpoint makes the next opening quick, which undoes the rest.
+            checkpoints.take()?;
+            return Err(TxnError::NotRolledBack);
+        }
         wait_before(&changes.log, changes.log.end())?;
         self.pool.checkpoint()?;
         Ok(changes.log.remove()?)

@@ -26,6 +26,9 @@ pub enum TxnError {
         /// What is wrong with it.
         fault: RecordFault,
     },
+    /// A transaction changed something that could not be undone.
+    #[error("a transaction could not be rolled back: open the database anew, which undoes it")]
+    NotRolledBack,
     /// A thread that was redoing changes panicked.
     #[error("recovery failed: a thread that redid changes panicked, which is a fault of Vellum")]
     Panicked,

@@ -141,7 +141,7 @@ impl Transaction {
             self.transactions.end_writing(self.snapshot.id);
             log_rollback(&self.changes, number);
         }
-        let (oldest, free) = self.transactions.end(&self.snapshot, None);
+        let (oldest, free) = self.transactions.end(&self.snapshot);
         clean_up(pool, &self.transactions, oldest, free);
         Ok(())
     }
@@ -153,22 +153,20 @@ impl Transaction {
         let (number, undo) = (state.number.take(), std::mem::take(&mut state.undo));
         let touched = std::mem::take(&mut state.touched);
         drop(state);
-        let mut left = None;
         if let Some((number, first)) = number {
-            let mut record = Vec::new();
-            let lsn = self.transactions.commit(&self.writer, |time| {
-                record = end_record(COMMITTED, number, time);
-                self.changes.reserve(record.len())
-            });
-            self.changes.fill(lsn, &record);
             let replaced = undo.into_iter().filter_map(|undo| match undo.before {
                 Before::Large(reference) => Some((undo.tree, BlobReference::decode(&reference)?)),
                 Before::Absent | Before::Inline(_) => None,
             });
-            let leftovers = Leftovers { touched, large: replaced.collect() };
-            left = self.writer.committed().map(|time| (time, first, leftovers));
+            let left = Leftovers { touched, large: replaced.collect() };
+            let mut record = Vec::new();
+            let lsn = self.transactions.commit(&self.writer, (first, left), |time| {
+                record = end_record(COMMITTED, number, time);
+                self.changes.reserve(record.len())
+            });
+            self.changes.fill(lsn, &record);
         }
-        let (oldest, free) = self.transactions.end(&self.snapshot, left);
+        let (oldest, free) = self.transactions.end(&self.snapshot);
         clean_up(pool, &self.transactions, oldest, free);
     }
 
@@ -304,14 +302,16 @@ pub(crate) fn log_rollback(changes: &Changes, number: u64) {
 }
 
 /// Forgets what no snapshot needs any more, and frees the large values among it.
-fn clean_up(pool: &Pool, transactions: &Transactions, oldest: u64, free: Vec<Leftovers>) {
-    for Leftovers { touched, large } in free {
+fn clean_up(pool: &Pool, transactions: &Transactions, oldest: u64, free: Vec<(u64, Leftovers)>) {
+    for (time, Leftovers { touched, large }) in free {
         for Touched { tree, key } in touched {
             transactions.versions.prune(tree, &key, oldest);
         }
-        for (tree, reference) in large {
-            // What cannot be freed stays allocated until the next recovery or compaction; the transaction is committed.
-            let _ = free_large(pool, tree, reference);
+        let is_large = !large.is_empty();
+        // What cannot be freed stays allocated until the next recovery; the transaction is committed.
+        let freed = large.into_iter().map(|(tree, reference)| free_large(pool, tree, reference));
+        if freed.fold(is_large, |all, freed| all & freed.is_ok()) {
+            transactions.cleaned_up(time);
         }
     }
 }

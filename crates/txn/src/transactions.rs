@@ -66,6 +66,8 @@ struct State {
     writers: BTreeMap<u64, Lsn>,
     /// What ended transactions have left behind, in the order of their commits.
     leftovers: VecDeque<(u64, Lsn, Leftovers)>,
+    /// The commits whose large values are being freed, each with a place before its records.
+    freeing: BTreeMap<u64, Lsn>,
 }
 
 /// A snapshot, and a transaction that reads by it.
@@ -108,6 +110,7 @@ impl Transactions {
             snapshots: BTreeMap::new(),
             writers: BTreeMap::new(),
             leftovers: VecDeque::new(),
+            freeing: BTreeMap::new(),
         };
         Self {
             versions: Versions::new(),
@@ -157,14 +160,21 @@ impl Transactions {
         number
     }
 
-    /// Commits: `reserve` reserves the record, if there is one. Returns its LSN.
-    pub fn commit(&self, writer: &Writer, reserve: impl FnOnce(u64) -> Lsn) -> Lsn {
+    /// Commits a transaction whose records begin after `first`: `reserve` reserves the last. What it leaves behind is taken over.
+    pub fn commit(
+        &self,
+        writer: &Writer,
+        (first, left): (Lsn, Leftovers),
+        reserve: impl FnOnce(u64) -> Lsn,
+    ) -> Lsn {
         let mut state = self.lock();
         let time = state.time + 1;
         let lsn = reserve(time);
         writer.commit(time);
         state.time = time;
         state.writers.remove(&writer.id);
+        // Together with that: the log is needed for one of the two at any moment.
+        state.leftovers.push_back((time, first, left));
         self.time.store(time, Ordering::Release);
         self.publish(&state);
         lsn
@@ -177,25 +187,29 @@ impl Transactions {
         self.publish(&state);
     }
 
-    /// Closes a snapshot, and takes over what its transaction has left behind, if it was committed at `time`. Returns what no
-    /// snapshot needs any more, and up to which commit all that are open see everything.
-    pub fn end(&self, snapshot: &Snapshot, left: Option<(u64, Lsn, Leftovers)>) -> (u64, Vec<Leftovers>) {
+    /// Closes a snapshot. Returns what no snapshot needs any more of what transactions have left behind, each with its commit, and
+    /// up to which commit all that are open see everything.
+    pub fn end(&self, snapshot: &Snapshot) -> (u64, Vec<(u64, Leftovers)>) {
         let mut state = self.lock();
         state.snapshots.remove(&(snapshot.time, snapshot.id));
         self.open.fetch_sub(1, Ordering::SeqCst);
-        if let Some(left) = left {
-            let at = state.leftovers.partition_point(|(time, ..)| *time <= left.0);
-            state.leftovers.insert(at, left);
-        }
         let oldest = state.oldest();
         let mut free = Vec::new();
         while let Some((time, ..)) = state.leftovers.front()
             && *time <= oldest
-            && let Some((_, _, left)) = state.leftovers.pop_front()
+            && let Some((time, first, left)) = state.leftovers.pop_front()
         {
-            free.push(left);
+            if !left.large.is_empty() {
+                state.freeing.insert(time, first);
+            }
+            free.push((time, left));
         }
         (oldest, free)
+    }
+
+    /// What the commit of this number had left behind is gone, and the log says so.
+    pub fn cleaned_up(&self, time: u64) {
+        self.lock().freeing.remove(&time);
     }
 
     /// The times of the open snapshots, in ascending order.
@@ -210,7 +224,13 @@ impl Transactions {
         let state = self.lock();
         let left =
             state.leftovers.iter().filter(|(.., left)| !left.large.is_empty()).map(|(_, first, _)| *first);
-        state.writers.values().copied().chain(left).min().unwrap_or(end)
+        let freeing = state.freeing.values().copied();
+        state.writers.values().copied().chain(left).chain(freeing).min().unwrap_or(end)
+    }
+
+    /// Whether a transaction has changed something that is neither committed nor undone.
+    pub fn has_writers(&self) -> bool {
+        !self.lock().writers.is_empty()
     }
 
     /// How the history stands.
@@ -363,18 +383,16 @@ mod tests {
 
         fn end(&mut self, number: usize, commit: bool) {
             let open = self.open.swap_remove(number);
-            let mut left = None;
-            if open.first.is_some() {
+            if let Some(first) = open.first {
                 if commit {
                     let lsn = self.record();
-                    self.transactions.commit(&open.writer, |_| lsn);
+                    let left = Leftovers { touched: open.touched, large: Vec::new() };
+                    self.transactions.commit(&open.writer, (first, left), |_| lsn);
                     self.commits += 1;
                     for (key, value) in &open.changed {
                         set(&mut self.committed, *key, *value);
                         self.last_commit.insert(*key, self.commits);
                     }
-                    let leftovers = Leftovers { touched: open.touched, large: Vec::new() };
-                    left = Some((open.writer.committed().unwrap(), lsn, leftovers));
                 } else {
                     for key in open.changed.keys() {
                         let old = self.committed.get(key).copied();
@@ -385,9 +403,12 @@ mod tests {
                     self.transactions.end_writing(open.snapshot.id);
                 }
             }
-            let (oldest, free) = self.transactions.end(&open.snapshot, left);
-            for Touched { tree, key } in free.into_iter().flat_map(|left| left.touched) {
-                self.transactions.versions.prune(tree, &key, oldest);
+            let (oldest, free) = self.transactions.end(&open.snapshot);
+            for (time, left) in free {
+                for Touched { tree, key } in left.touched {
+                    self.transactions.versions.prune(tree, &key, oldest);
+                }
+                self.transactions.cleaned_up(time);
             }
         }
 
