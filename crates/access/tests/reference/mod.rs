@@ -26,8 +26,10 @@ pub enum Bug {
     LateClaims,
     /// Writes that change nothing are not checked.
     NoChecks,
-    /// The first place of a transaction in the log is published too late.
-    LatePlace,
+    /// The first place of a transaction in the log is not published.
+    NoPlace,
+    /// What is undone does not free the large values that were brought.
+    UndoFreesNothing,
 }
 
 /// The entries of a tree.
@@ -125,7 +127,12 @@ impl Reference {
 
     /// The tree as single operations see it.
     pub fn single(&self) -> Tree<'_, RecordingPager> {
-        self.newest().with_view(View { settled: &self.settled, isolation: self, writer: Writer::None })
+        self.single_by(self)
+    }
+
+    /// The tree as single operations see it, if they ask `isolation`.
+    pub fn single_by<'t>(&'t self, isolation: &'t dyn Isolation) -> Tree<'t, RecordingPager> {
+        self.newest().with_view(View { settled: &self.settled, isolation, writer: Writer::None })
     }
 
     pub fn begin(&self) -> Transaction<'_> {
@@ -270,6 +277,10 @@ struct Undoing {
 }
 
 impl<'r> Transaction<'r> {
+    pub fn pager(&self) -> &RecordingPager {
+        &self.reference.pager
+    }
+
     /// The tree as it sees it.
     pub fn reading(&self) -> Tree<'_, RecordingPager> {
         let view = View { settled: &self.settled, isolation: self, writer: Writer::None };
@@ -279,7 +290,7 @@ impl<'r> Transaction<'r> {
     /// The tree as it changes it.
     pub fn writing(&self) -> Tree<'_, RecordingPager> {
         let mut state = self.reference.lock();
-        if self.reference.bug != Bug::LatePlace {
+        if self.reference.bug != Bug::NoPlace {
             state.writers.entry(self.id).or_insert_with(|| self.reference.pager.end());
             self.reference.publish(&state);
         }
@@ -335,7 +346,10 @@ impl<'r> Transaction<'r> {
         static SETTLED: AtomicU64 = AtomicU64::new(u64::MAX);
         let done = std::mem::take(&mut self.state.lock().unwrap().done);
         for undo in done.iter().rev() {
-            let writer = Writer::Undo { transaction: self.id, of: undo.lsn };
+            let writer = match reference.bug {
+                Bug::UndoFreesNothing => Writer::Transaction(self.id),
+                _ => Writer::Undo { transaction: self.id, of: undo.lsn },
+            };
             let view = View { settled: &SETTLED, isolation: &Free, writer };
             let tree = reference.newest().with_view(view);
             let record = reference.pager.record(undo.lsn);

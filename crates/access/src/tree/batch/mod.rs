@@ -149,7 +149,7 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
     pub fn begin(&mut self, tree: Tree<'p, P>, key: K, task: Task<V>, tag: u64) -> usize {
         let checked = check_key(key.as_ref());
         let request = Some((key, task));
-        let operation = Operation { tree, request, tag, state: State::START, misses: 0 };
+        let operation = Operation { tree, request, tag, state: State::START, misses: 0, gone: None };
         let free = self.free.pop().and_then(|place| Some((place, self.operations.get_mut(place)?)));
         let place = match free {
             Some((place, vacant)) => {
@@ -457,6 +457,13 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
 
     fn finish(&mut self, index: usize, result: Result<Outcome, AccessError>) {
         if let Some(operation) = self.operations.get_mut(index) {
+            if let Err(AccessError::Pool(error)) = &result
+                && operation.tree.was_freed(error, &mut operation.gone)
+            {
+                operation.state = State::START;
+                self.ready.push_back(index);
+                return;
+            }
             self.values_bytes += result.as_ref().map_or(0, Outcome::bytes);
             operation.state = State::Finished(result);
             self.done_count += 1;

@@ -51,10 +51,12 @@ impl<'p, P: Pager> Tree<'p, P> {
                 let Some(located) = located else { break 'groups };
                 let mut change_it = |value: &mut [u8]| change(number, value);
                 // `modify_at` fails if the leaf has changed since, the value is a large one, or must not be changed.
-                let changed = located.map_or(Ok(false), |at| {
-                    Ok(self.modify_at((at, key), &mut last, &mut change_it)
-                        || self.modify(key, change_it)?.is_some())
-                });
+                let changed = match located {
+                    Some(at) if self.modify_at((at, key), &mut last, &mut change_it) => Ok(true),
+                    None if self.view.is_none() => Ok(false),
+                    // With a view, whether nothing is there is decided at the leaf.
+                    _ => self.modify(key, change_it).map(|changed| changed.is_some()),
+                };
                 visit(number, changed);
                 number += 1;
                 rest = rest.get(1..).unwrap_or_default();

@@ -6,6 +6,7 @@
 use super::task::{Answer, Blocking, Outcome, Performed, Task};
 use crate::tree::{Tree, check_key, descend::Fetch, descend::amac::DescentState, read::record};
 use crate::{AccessError, node::ValueAt};
+use vellum_base::Extent;
 use vellum_pool::{Interrupt, Pager};
 
 /// How often an operation that must not wait begins anew.
@@ -36,6 +37,8 @@ pub(super) struct Operation<'p, P: Pager + 'p, K, V> {
     pub tag: u64,
     pub state: State<'p, P>,
     pub misses: u32,
+    /// What could not be read: see [`was_freed`](Tree::was_freed).
+    pub gone: Option<Extent>,
 }
 
 /// The results of steps, of all operations together.

@@ -26,7 +26,7 @@ impl<'p, P: Pager> Tree<'p, P> {
     #[inline]
     pub fn get_into(&self, key: &[u8], target: &mut Vec<u8>) -> Result<bool, AccessError> {
         check_key(key)?;
-        Ok(self.pager.run(|| {
+        Ok(self.run_reading(|| {
             target.clear();
             let leaf = self.leaf(key)?;
             read_value(self, &leaf, Wanted::find(&leaf, key, Part::ALL), target)
@@ -93,7 +93,7 @@ impl<'p, P: Pager> Tree<'p, P> {
     pub fn value(&self, key: &[u8]) -> Result<Option<Value<'p, P>>, AccessError> {
         check_key(key)?;
         let mut copy = Vec::new();
-        let blob = self.pager.run(|| {
+        let blob = self.run_reading(|| {
             copy.clear();
             let leaf = self.leaf(key)?;
             Ok(match read(self, &leaf, Wanted::find(&leaf, key, Part::ALL), &mut copy)? {

@@ -13,8 +13,8 @@ use crate::tree::Tree;
 use crate::tree::descend::{Direction, Fetch};
 use crate::{blob::BlobReference, error::damaged, isolation::Seen};
 use std::ops::Range;
-use vellum_base::{Bytes, HEADER_BYTES, LSN_AT, Lsn};
-use vellum_pool::{Interrupt, OptimisticPage, Pager, SharedPage};
+use vellum_base::{Bytes, Extent, HEADER_BYTES, LSN_AT, Lsn};
+use vellum_pool::{Interrupt, OptimisticPage, Pager, PoolError, SharedPage};
 
 /// A range of bytes of a value, which may go beyond its end.
 #[derive(Clone, Copy)]
@@ -175,6 +175,36 @@ impl<'p, P: Pager> Tree<'p, P> {
     /// What the view sees of a record in a leaf that is validated afterwards.
     pub(in crate::tree) fn seen(&self, key: &[u8]) -> Seen {
         self.view.as_ref().map_or(Seen::Leaf, |view| view.isolation.seen(self.root, key))
+    }
+}
+
+impl<'p, P: Pager> Tree<'p, P> {
+    /// [`Navigation::run`](vellum_pool::Navigation::run) of an operation that brings large values into memory.
+    #[inline]
+    pub(in crate::tree) fn run_reading<T>(
+        &self,
+        mut operation: impl FnMut() -> Result<T, Interrupt>,
+    ) -> Result<T, PoolError> {
+        let mut gone = None;
+        loop {
+            match self.pager.run(&mut operation) {
+                Err(error) if self.was_freed(&error, &mut gone) => {}
+                result => return result,
+            }
+        }
+    }
+
+    /// Whether the error may be that an earlier large value was freed after it was seen, and before it was read in. It is not
+    /// seen any more then, and the operation begins anew. The second time it is an error.
+    #[cold]
+    pub(in crate::tree) fn was_freed(&self, error: &PoolError, gone: &mut Option<Extent>) -> bool {
+        match error {
+            PoolError::Corruption { extent, .. } if self.view.is_some() && *gone != Some(*extent) => {
+                *gone = Some(*extent);
+                true
+            }
+            _ => false,
+        }
     }
 }
 
