@@ -11,7 +11,8 @@
 //!
 //! If the tree has a [`View`](crate::View), and the leaf is not older than that, the whole leaf is copied, and *resolved*
 //! before it is validated: the cursor walks a list of what the view sees of the leaf, records that were removed included. A
-//! removed key lies within the fences of one leaf at any moment, whatever becomes of leaves.
+//! removed key lies within the fences of one leaf at any moment, whatever becomes of leaves. By a snapshot the list belongs to
+//! one moment. Outside of a snapshot each record does, and a commit may come between two of them.
 
 use crate::AccessError;
 use crate::node::{LeafCopy, NodeView};
