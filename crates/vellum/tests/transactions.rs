@@ -95,6 +95,27 @@ fn a_transaction_happens_when_it_is_committed_and_not_otherwise() {
 }
 
 #[test]
+fn a_transaction_belongs_to_no_thread() {
+    fn belongs_to_none<T: Send + Sync + 'static>() {}
+    belongs_to_none::<Transaction>();
+    let (_, database, table) = database(6);
+    let transaction = database.begin().unwrap();
+    transaction.put(&table, "here", "1").unwrap();
+    let transaction = thread::scope(|scope| {
+        let there = scope.spawn(|| {
+            transaction.put(&table, "there", "2").unwrap();
+            transaction
+        });
+        there.join().unwrap()
+    });
+    let arrival = transaction.commit_async().unwrap().unwrap();
+    assert_eq!(contents(&table).len(), 2, "it is visible before it is durable");
+    arrival.wait().unwrap();
+    // One that has changed nothing waits for nothing.
+    assert!(database.begin().unwrap().commit_async().unwrap().is_none());
+}
+
+#[test]
 fn the_first_to_change_a_record_wins() {
     let (_, database, table) = database(2);
     table.put("record", "0").unwrap();
