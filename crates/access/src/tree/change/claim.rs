@@ -3,8 +3,9 @@
 use crate::error::{AccessError, damaged};
 use crate::gateway::{Latched, Recorder, ValueImage};
 use crate::isolation::{Claim, View};
+use crate::node::NodeView;
 use crate::tree::Tree;
-use vellum_base::{Extent, PageHeader};
+use vellum_base::{Extent, PageHeader, PageId};
 use vellum_pool::{Interrupt, Pager};
 
 impl<'p, P: Pager> Tree<'p, P> {
@@ -18,29 +19,9 @@ impl<'p, P: Pager> Tree<'p, P> {
     ) -> Result<Result<(), Claim>, Interrupt> {
         match &self.view {
             None => Ok(Ok(())),
-            Some(view) => self.claim_by(view, leaf, (key, index), removes),
+            // What is out of line gets copies, so that the guard stays in registers if there is no view.
+            Some(view) => claim_by(view, (self.root, leaf.id()), leaf.page(), (key, index), removes),
         }
-    }
-
-    #[inline(never)]
-    fn claim_by(
-        &self,
-        view: &View<'p>,
-        leaf: &Latched<'p, P>,
-        (key, index): (&[u8], Option<usize>),
-        removes: bool,
-    ) -> Result<Result<(), Claim>, Interrupt> {
-        let nodes = leaf.view();
-        let value = |index: usize| {
-            let at = nodes.value_location(index);
-            let bytes = nodes.bytes().get(at.at..at.at + at.length);
-            let bytes =
-                bytes.ok_or_else(|| damaged(leaf.id(), "a record of this leaf lies outside of it"))?;
-            Ok::<_, Interrupt>(ValueImage { kind: at.kind, bytes })
-        };
-        let before = index.map(value).transpose()?;
-        let lsn = PageHeader::read(leaf.page()).lsn;
-        Ok(view.isolation.claim(self.root, key, lsn, before, removes))
     }
 
     /// Whether what a leaf holds under `key`, be that nothing, is what the writer sees. The leaf is validated afterwards.
@@ -61,7 +42,10 @@ impl<'p, P: Pager> Tree<'p, P> {
     /// The extent of a large value that the record of a change frees which replaces or removes it.
     #[inline(always)]
     pub(in crate::tree) fn freed(&self, extent: Option<Extent>) -> Option<Extent> {
-        extent.filter(|_| self.view.as_ref().is_none_or(View::frees))
+        match &self.view {
+            Some(view) if !view.frees() => None,
+            _ => extent,
+        }
     }
 
     /// The error for a record that must not be changed.
@@ -74,4 +58,22 @@ impl<'p, P: Pager> Tree<'p, P> {
             Claim::NeedsTransaction => AccessError::NeedsTransaction,
         }
     }
+}
+
+#[inline(never)]
+fn claim_by(
+    view: &View<'_>,
+    (tree, leaf): (PageId, PageId),
+    page: &[u8],
+    (key, index): (&[u8], Option<usize>),
+    removes: bool,
+) -> Result<Result<(), Claim>, Interrupt> {
+    let value = |index: usize| {
+        let at = NodeView::new(page).value_location(index);
+        let bytes = page.get(at.at..at.at + at.length);
+        let bytes = bytes.ok_or_else(|| damaged(leaf, "a record of this leaf lies outside of it"))?;
+        Ok::<_, Interrupt>(ValueImage { kind: at.kind, bytes })
+    };
+    let before = index.map(value).transpose()?;
+    Ok(view.isolation.claim(tree, key, PageHeader::read(page).lsn, before, removes))
 }

@@ -222,16 +222,12 @@ impl<'p, P: Pager> Tree<'p, P> {
         let mut change = self.change(Latched::latch(leaf)?);
         let AtomicChange { pages: leaf, recording } = &mut change;
         let old = if find.found { self.old_blob(leaf.id(), leaf.view(), find.index)? } else { None };
-        let stays = match mode {
-            Mode::Exchange(expected) => (old != Some(expected)).then_some(Written::Refused),
+        if matches!(mode, Mode::Exchange(expected) if old != Some(expected)) {
+            return Ok(Ok(Some(Written::Refused)));
+        }
+        if mode == Mode::Restore && kind == ValueKind::Blob && old.is_some_and(|old| *value == old.encode()) {
             // It has been restored already.
-            Mode::Restore if kind == ValueKind::Blob => {
-                old.filter(|old| *value == old.encode()).map(|_| Written::Replaced)
-            }
-            _ => None,
-        };
-        if stays.is_some() {
-            return Ok(Ok(stays));
+            return Ok(Ok(Some(Written::Replaced)));
         }
         if let Err(claim) = self.claim(leaf, (key, find.found.then_some(find.index)), false)? {
             return Ok(Err(claim));
@@ -264,12 +260,13 @@ impl<'p, P: Pager> Tree<'p, P> {
     }
 
     /// Where the record of `key` is, or the place for it.
+    #[inline(always)]
     fn find(&self, key: &[u8]) -> Result<RecordLocation<P::Optimistic<'p>>, Interrupt> {
         Ok(RecordLocation::of(self.leaf(key)?, key))
     }
 
     /// Whether a write changes nothing because of what the leaf holds, which latches nothing.
-    #[inline]
+    #[inline(always)]
     fn refuses(
         &self,
         find: &RecordLocation<P::Optimistic<'p>>,

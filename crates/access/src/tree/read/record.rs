@@ -239,29 +239,35 @@ pub(in crate::tree) fn read_value<'p, P: Pager>(
     wanted: Wanted<'_>,
     target: &mut Vec<u8>,
 ) -> Result<bool, Interrupt> {
-    match read(tree, leaf, wanted, target)? {
-        Record::Absent => Ok(false),
-        Record::Inline => Ok(true),
-        Record::Large(large) => {
-            read_large(tree, leaf, (wanted.key, large), wanted.part, target).map(|()| true)
+    // What is mostly read goes without a `Record`, which would lie in memory.
+    match wanted.found {
+        Some(ValueAt { at, length, kind: ValueKind::Inline }) if tree.is_settled(leaf) => {
+            leaf.bytes().append_to(at, length, target);
+            leaf.validate()?;
+            Ok(true)
         }
+        _ => read_other_value(tree, leaf, wanted, target),
     }
 }
 
 #[cold]
 #[inline(never)]
-fn read_large<'p, P: Pager>(
+fn read_other_value<'p, P: Pager>(
     tree: &Tree<'p, P>,
     leaf: &P::Optimistic<'p>,
-    (key, large): (&[u8], Large),
-    part: Part,
+    wanted: Wanted<'_>,
     target: &mut Vec<u8>,
-) -> Result<(), Interrupt> {
-    let guard = share_large(tree, leaf, (key, large))?;
+) -> Result<bool, Interrupt> {
+    let large = match read(tree, leaf, wanted, target)? {
+        Record::Absent => return Ok(false),
+        Record::Inline => return Ok(true),
+        Record::Large(large) => large,
+    };
+    let guard = share_large(tree, leaf, (wanted.key, large))?;
     let value = guard.page().get(HEADER_BYTES..HEADER_BYTES + large.reference.length as usize);
-    let value = value.and_then(|value| value.get(part.within(value.len())));
+    let value = value.and_then(|value| value.get(wanted.part.within(value.len())));
     target.extend_from_slice(value.unwrap_or_default());
-    Ok(())
+    Ok(true)
 }
 
 /// Latches a large value that is seen under a key of `leaf`, shared.
