@@ -10,7 +10,8 @@ use vellum_pool::Pool;
 ///
 /// It holds no latch: others may change the table while it is used. It looks at a group of entries at a time (a few, later
 /// a few dozen), which belong to one moment, and different groups to different ones; an entry that is there all the
-/// while is shown exactly once.
+/// while is shown exactly once. Other transactions may be committed
+/// between two entries of a group. A cursor of a [`Transaction`](crate::Transaction) shows one moment throughout.
 pub struct Cursor<'t> {
     pub(crate) cursor: vellum_access::Cursor<'t, Pool>,
     pub(crate) pool: &'t Pool,

@@ -275,7 +275,8 @@ impl Database {
     /// Walks every structure, reads every page, checks every checksum and every invariant, and finds pages
     /// that belong to nothing or to two things.
     ///
-    /// No thread may change the database meanwhile: a state between two others would be reported.
+    /// No thread may change the database meanwhile, and no transaction be open: a state between two others would be reported, and
+    /// what only a snapshot still sees as a leak.
     ///
     /// # Errors
     /// None of its own: what is wrong is in the report.

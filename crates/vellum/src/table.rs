@@ -402,6 +402,8 @@ impl Table {
     /// Begins to load entries in the order of their keys into this table, which must be empty. Much faster than
     /// storing them one by one: see [`BulkLoader`].
     ///
+    /// A load is no transaction: its entries appear at once when it is finished, to transactions that are open as well.
+    ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
     /// # let database = vellum::Database::create(directory.path().join("d"), &vellum::Options::default())?;
