@@ -309,6 +309,8 @@ impl Log {
     fn prepare_to(&self, to: u64) -> Result<(), LogError> {
         let mut maker = lock(&self.maker);
         loop {
+            // Under the lock of the maker: a log that has been removed leaves nothing behind.
+            self.check()?;
             let number = {
                 let device = lock(&self.device);
                 // Relaxed: a hint.
