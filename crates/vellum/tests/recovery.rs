@@ -39,7 +39,7 @@ fn what_was_done_is_there_after_a_crash() {
             }
         }
         let crashed = disk.crash();
-        std::mem::forget((table, database));
+        drop((table, database));
         let database = Database::open_in(Arc::new(crashed.clone()), "data", &options()).unwrap();
         let recovery = database.recovery().unwrap();
         assert!(recovery.records > 100, "{recovery:?}");
@@ -66,7 +66,7 @@ fn without_a_log_a_database_that_was_not_closed_is_refused() {
     assert!(matches!(database.checkpoint(), Err(Error::WithoutLog)));
     database.create_table("table").unwrap().put("key", "value").unwrap();
     let crashed = disk.crash();
-    std::mem::forget(database);
+    drop(database);
     let refused = Database::open_in(Arc::new(crashed), "data", &options).unwrap_err();
     assert_eq!(refused.kind(), vellum::ErrorKind::NotClosedCleanly);
 }
