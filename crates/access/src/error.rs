@@ -91,7 +91,12 @@ pub enum AccessError {
     #[error(
         "transactions are open, so the record can only be changed by a transaction; run the operation as one"
     )]
-    NeedsTransaction,
+    NeedsTransaction {
+        /// The tree.
+        tree: PageId,
+        /// The key.
+        key: Vec<u8>,
+    },
 }
 
 /// The error for a page whose contents cannot be what was written, or in which a change was refused that should have

@@ -53,7 +53,7 @@ pub trait Isolation: Send + Sync {
     /// What is seen of a record. Its leaf has been read, and is validated afterwards.
     fn seen(&self, tree: PageId, key: &[u8]) -> Seen;
 
-    /// The record is about to be changed. Its leaf is latched, has this LSN, and holds `before` under the key.
+    /// The record is about to be changed. Its leaf is latched, and holds `before` under the key.
     ///
     /// The change need not follow: the leaf may be full, and the record is claimed again then.
     ///
@@ -63,7 +63,6 @@ pub trait Isolation: Send + Sync {
         &self,
         tree: PageId,
         key: &[u8],
-        leaf: Lsn,
         before: Option<ValueImage<'_>>,
         removes: bool,
     ) -> Result<(), Claim>;
@@ -84,6 +83,35 @@ pub trait Isolation: Send + Sync {
 
     /// The record of the change that was claimed last has its place in the log. The leaf is still latched.
     fn recorded(&self, lsn: Lsn);
+}
+
+/// Records of which nobody else knows, or that nobody else can change: the leaf holds what is seen, and everything may be
+/// changed.
+#[derive(Clone, Copy, Debug)]
+pub struct Unshared;
+
+impl Isolation for Unshared {
+    fn seen(&self, _: PageId, _: &[u8]) -> Seen {
+        Seen::Leaf
+    }
+
+    fn claim(&self, _: PageId, _: &[u8], _: Option<ValueImage<'_>>, _: bool) -> Result<(), Claim> {
+        Ok(())
+    }
+
+    fn check(&self, _: PageId, _: &[u8]) -> Result<(), Claim> {
+        Ok(())
+    }
+
+    fn has_removed(&self) -> bool {
+        false
+    }
+
+    fn removed(&self, _: PageId, _: Bound<&[u8]>, _: Bound<&[u8]>) -> Vec<Box<[u8]>> {
+        Vec::new()
+    }
+
+    fn recorded(&self, _: Lsn) {}
 }
 
 /// On whose behalf records are changed.

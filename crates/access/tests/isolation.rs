@@ -501,11 +501,10 @@ impl Isolation for Meanwhile<'_> {
         &self,
         tree: PageId,
         key: &[u8],
-        leaf: Lsn,
         before: Option<ValueImage<'_>>,
         removes: bool,
     ) -> Result<(), Claim> {
-        self.isolation.claim(tree, key, leaf, before, removes)
+        self.isolation.claim(tree, key, before, removes)
     }
 
     fn check(&self, tree: PageId, key: &[u8]) -> Result<(), Claim> {
@@ -642,7 +641,7 @@ impl Isolation for Wrong {
         vellum_access::Seen::Value(b"a value that nobody stored"[..].into())
     }
 
-    fn claim(&self, _: PageId, _: &[u8], _: Lsn, _: Option<ValueImage<'_>>, _: bool) -> Result<(), Claim> {
+    fn claim(&self, _: PageId, _: &[u8], _: Option<ValueImage<'_>>, _: bool) -> Result<(), Claim> {
         Err(Claim::NeedsTransaction)
     }
 
@@ -674,7 +673,7 @@ fn a_leaf_that_is_older_than_the_snapshot_needs_no_question() {
     }
     compare(&tree, &transaction.world, &mut StdRng::seed_from_u64(3));
     assert!(!tree.insert(&key(2), b"value").unwrap() && !tree.remove(b"absent").unwrap());
-    assert!(matches!(tree.remove(&key(2)), Err(AccessError::NeedsTransaction)));
+    assert!(matches!(tree.remove(&key(2)), Err(AccessError::NeedsTransaction { .. })));
     settled.store(0, Ordering::SeqCst);
     for (name, read) in READS {
         let found = read(&reference.pager, &tree, &key(2));
@@ -698,7 +697,7 @@ fn single_operations_need_a_transaction_while_one_is_open() {
         tree.modify(&key(2), |value| value[0] ^= 1).map(drop),
     ];
     for result in refused {
-        assert!(matches!(result, Err(AccessError::NeedsTransaction)), "{result:?}");
+        assert!(matches!(result, Err(AccessError::NeedsTransaction { .. })), "{result:?}");
     }
     assert_eq!(reference.pager.end(), end);
     // What changes nothing needs none.

@@ -211,6 +211,9 @@ pub enum PoolError {
     /// The log could not be made durable up to the changes that were to be written.
     #[error("cannot write pages before the log that covers them: {0}")]
     Log(#[source] io::Error),
+    /// The log takes no more records, so nothing can be changed. Nothing has been.
+    #[error(transparent)]
+    LogRefuses(io::Error),
 }
 
 /// What is wrong with the bytes of an extent.

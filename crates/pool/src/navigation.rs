@@ -8,8 +8,7 @@ use crate::{
     change_log::ChangeLog,
     error::{Fault, Interrupt, Miss, PoolError},
     guard::{AllocatedGuard, ExclusiveGuard, OptimisticGuard, SharedGuard},
-    io::miss_queue::MissQueue,
-    maintenance::checkpoint,
+    io::{copies, miss_queue::MissQueue},
     page::{optimistic_bytes::LINE_BYTES, optimistic_bytes::prefetch_line, state::Word},
     pager::{Allocation, AsynchronousReads, ChangeRecords, Followed, Navigation, Streams, copy_part},
     pool::Pool,
@@ -220,7 +219,7 @@ impl Allocation for Pool {
     }
 
     fn persist(&self, extents: &[Extent]) -> Result<(), PoolError> {
-        checkpoint::persist(self.allocator(), extents)
+        copies::persist(&self.allocator().io, extents)
     }
 
     fn is_extent(&self, extent: Extent) -> bool {

@@ -71,7 +71,10 @@ impl Analysis {
             }
             RecordKind::Undo { transaction, of } => {
                 let changes = self.transactions.entry(transaction).or_default();
-                changes.retain(|change| change.lsn != of);
+                // Undo goes backwards: it is the last, or close to it.
+                if let Some(index) = changes.iter().rposition(|change| change.lsn == of) {
+                    changes.remove(index);
+                }
             }
             _ => {}
         }

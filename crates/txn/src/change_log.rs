@@ -4,7 +4,7 @@
 //! A page that is torn by a crash is mended from its image in the log. So the first change of each page after the redo point
 //! of a checkpoint carries the page's image. `images_from` tells those pages by their LSN. A checkpoint first raises it beyond
 //! all LSNs, then takes the end of the log as its redo point, and then lowers `images_from` to that. A change whose record
-//! lies after the redo point sees one of the two later values when it looks again after it has reserved its record; it then
+//! lies after the redo point finds one of the two later values when it reads `images_from` again behind its reservation; it then
 //! reserves anew, with the images that lacked.
 //!
 //! # Groups
@@ -25,11 +25,16 @@ use vellum_wal::{Durability, Log, LogError, LogFlusher};
 
 thread_local! {
     /// The last record that this thread has reserved, and in which log.
-    static LAST: Cell<(usize, u64)> = const { Cell::new((0, 0)) };
+    static LAST: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
 }
+
+/// How many logs there were in this process: tells them apart, as an address would not once a log is gone.
+static LOGS: AtomicU64 = AtomicU64::new(0);
 
 /// A log of changes.
 pub(crate) struct Changes {
+    /// Which log of this process it is, from 1 on.
+    number: u64,
     pub log: Arc<Log>,
     pub flusher: LogFlusher,
     images_from: AtomicU64,
@@ -55,6 +60,8 @@ impl Changes {
     pub fn new(log: Arc<Log>, checkpoint_bytes: u64) -> io::Result<Self> {
         let begin = log.end().0;
         Ok(Self {
+            // Relaxed: only that no two are equal matters.
+            number: LOGS.fetch_add(1, Ordering::Relaxed) + 1,
             flusher: LogFlusher::start(log.clone())?,
             images_from: AtomicU64::new(begin),
             // Groups, and transactions, of earlier timelines have smaller numbers: each took more bytes of the log than one.
@@ -100,15 +107,11 @@ impl Changes {
     /// The last record that this thread has reserved since this was asked last.
     pub fn take_last_change(&self) -> Option<Lsn> {
         let (log, lsn) = LAST.get();
-        if log != self.identity() {
+        if log != self.number {
             return None;
         }
         LAST.set((0, 0));
         Some(Lsn(lsn))
-    }
-
-    fn identity(&self) -> usize {
-        std::ptr::from_ref(self).addr()
     }
 
     fn lock(&self) -> MutexGuard<'_, Groups> {
@@ -142,7 +145,7 @@ impl ChangeLog for Changes {
         if lsn.0 >= self.checkpoint_at.load(Ordering::Relaxed) {
             self.ask_for_checkpoint();
         }
-        LAST.set((self.identity(), lsn.0));
+        LAST.set((self.number, lsn.0));
         lsn
     }
 

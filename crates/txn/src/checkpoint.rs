@@ -27,6 +27,8 @@ pub(crate) struct Checkpoints {
     /// The redo point of the last one.
     redo: AtomicU64,
     turn: Mutex<()>,
+    /// Why the last one failed, if it did.
+    error: Mutex<Option<String>>,
 }
 
 impl Checkpoints {
@@ -37,6 +39,7 @@ impl Checkpoints {
             pool: pool.checkpointer(),
             redo: AtomicU64::new(redo.0),
             turn: Mutex::new(()),
+            error: Mutex::new(None),
         }
     }
 
@@ -54,6 +57,17 @@ impl Checkpoints {
     /// Takes one, also if nothing has been logged since the last: what the superblock holds beside may have changed.
     pub fn take(&self) -> Result<(), TxnError> {
         let _turn = self.turn();
+        let taken = self.take_now();
+        *self.lock_error() = taken.as_ref().err().map(ToString::to_string);
+        taken
+    }
+
+    /// Why the last one failed, if it did.
+    pub fn error(&self) -> Option<String> {
+        self.lock_error().clone()
+    }
+
+    fn take_now(&self) -> Result<(), TxnError> {
         let redo = self.changes.begin_checkpoint();
         // Each record before the redo point is filled then, after its latches have been released.
         wait_before(&self.changes.log, redo)?;
@@ -63,6 +77,10 @@ impl Checkpoints {
         self.redo.store(redo.0, Ordering::Relaxed);
         self.changes.end_checkpoint(redo);
         Ok(self.changes.log.discard(undo)?)
+    }
+
+    fn lock_error(&self) -> MutexGuard<'_, Option<String>> {
+        self.error.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// None is taken while this is held.
@@ -86,7 +104,7 @@ impl CheckpointThread {
         let work = move || {
             let mut next = Instant::now() + interval;
             while taken.changes.bell.wait(next) {
-                // What went wrong is remembered, and shown by the statistics; it is tried again.
+                // What went wrong is remembered, and shown by the state of the log.
                 let wait = if taken.take_if_due().is_ok() { interval } else { PAUSE };
                 next = Instant::now() + wait;
             }

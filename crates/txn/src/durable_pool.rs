@@ -47,12 +47,15 @@ pub struct Recovery {
 }
 
 /// How a log stands.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogState {
     /// How many bytes of log a crash would make the next opening read.
     pub log_bytes: u64,
     /// How many bytes of log are not durable yet.
     pub volatile_bytes: u64,
+    /// Why no checkpoint can be taken in the background, if the last one failed: the log grows then. It is tried again every
+    /// second.
+    pub checkpoint_error: Option<String>,
 }
 
 impl DurablePool {
@@ -65,13 +68,17 @@ impl DurablePool {
     /// the log tells is done again first.
     ///
     /// # Errors
-    /// If the log is not there that is needed, or is damaged, or the file is; and what the system reports. What the files
+    /// If a setting is out of its range, if the log is not there that is needed, or is damaged, or the file is; and what the system reports. What the files
     /// hold stays as it is then, so opening can be tried again.
     pub fn open(
         mut file: PoolFile,
         directory: Arc<dyn Directory>,
         settings: &LogSettings,
     ) -> Result<Self, TxnError> {
+        let bytes = settings.buffer_bytes;
+        if !bytes.is_power_of_two() || bytes < LogSettings::BUFFER_BYTES_MIN {
+            return Err(TxnError::Buffer { bytes });
+        }
         let begun = Instant::now();
         let (redo, needs_recovery) = (file.redo(), file.needs_recovery());
         let options = LogOptions {
@@ -210,6 +217,7 @@ impl DurablePool {
         Some(LogState {
             log_bytes: end.saturating_sub(checkpoints.redo().0),
             volatile_bytes: end.saturating_sub(changes.log.horizon(vellum_wal::Durability::Synced).0),
+            checkpoint_error: checkpoints.error(),
         })
     }
 
@@ -236,6 +244,9 @@ impl DurablePool {
         let Some(Logged { changes, checkpoints, single }) = &self.logged else {
             return Ok(self.pool.checkpoint()?);
         };
+        if changes.log.is_removed() {
+            return Ok(());
+        }
         self.thread = None;
         if single.transactions.has_writers() {
             // The checkpoint makes the next opening quick, which undoes the rest.

@@ -1,5 +1,6 @@
 //! What can go wrong.
 
+use crate::LogSettings;
 use vellum_access::{AccessError, RecordFault};
 use vellum_base::Lsn;
 use vellum_pool::PoolError;
@@ -18,6 +19,15 @@ pub enum TxnError {
     /// The log failed.
     #[error(transparent)]
     Log(#[from] LogError),
+    /// The size of the log's buffer is out of its range.
+    #[error(
+        "the log's buffer cannot be {bytes} bytes: it is a power of two, and at least {} bytes",
+        LogSettings::BUFFER_BYTES_MIN
+    )]
+    Buffer {
+        /// What it was.
+        bytes: u64,
+    },
     /// A record of the log is not what this version writes.
     #[error("the log's record at {lsn} cannot be read: {fault}. Restore the database from a backup")]
     Record {

@@ -21,7 +21,8 @@ pub enum Durability {
 pub struct LogSettings {
     /// The size of the log's files, in bytes. See [`vellum_wal::LogOptions::segment_bytes`]. Default 16 MiB.
     pub segment_bytes: u64,
-    /// The size of the log's buffer in memory, in bytes: a power of two, at least 2 MiB. Default 16 MiB.
+    /// The size of the log's buffer in memory, in bytes: a power of two, at least
+    /// [`BUFFER_BYTES_MIN`](Self::BUFFER_BYTES_MIN). Default 16 MiB.
     pub buffer_bytes: u64,
     /// How much log there may be, in bytes, before a checkpoint is taken in the background. A crash makes the next opening
     /// read about that much. Default 256 MiB.
@@ -30,6 +31,11 @@ pub struct LogSettings {
     pub checkpoint_interval: Duration,
     /// Whether checkpoints are taken in the background at all. Default true.
     pub background_checkpoints: bool,
+}
+
+impl LogSettings {
+    /// The least size of the log's buffer, in bytes: the longest record takes a quarter of it.
+    pub const BUFFER_BYTES_MIN: u64 = 4 << 20;
 }
 
 impl Default for LogSettings {

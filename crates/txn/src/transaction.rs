@@ -12,7 +12,7 @@ use std::{
     time::SystemTime,
 };
 use vellum_access::{
-    BlobReference, Claim, Isolation, Seen, Tree, UndoChange, ValueImage, View, Writer, free_large,
+    BlobReference, Claim, Isolation, Seen, Tree, UndoChange, Unshared, ValueImage, View, Writer, free_large,
     node::ValueKind,
 };
 use vellum_base::{Lsn, PageId};
@@ -38,8 +38,6 @@ pub struct Transaction {
 struct State {
     /// By what number the log knows it, and the place before its first record, once it has begun to change something.
     number: Option<(u64, Lsn)>,
-    /// Its last record.
-    last: Lsn,
     /// What is to be put back, in the order of the changes.
     undo: Vec<Undo>,
     /// The record that has been claimed, and is about to be changed.
@@ -89,11 +87,6 @@ impl Transaction {
             (number, place)
         });
         View { settled: &self.settled, isolation: self, writer: Writer::Transaction(number) }
-    }
-
-    /// Whether it has changed something.
-    pub fn has_changes(&self) -> bool {
-        self.lock().number.is_some()
     }
 
     /// A place to roll back to.
@@ -184,7 +177,6 @@ impl Isolation for Transaction {
         &self,
         tree: PageId,
         key: &[u8],
-        _leaf: Lsn,
         before: Option<ValueImage<'_>>,
         removes: bool,
     ) -> Result<(), Claim> {
@@ -217,7 +209,6 @@ impl Isolation for Transaction {
 
     fn recorded(&self, lsn: Lsn) {
         let mut state = self.lock();
-        state.last = lsn;
         if let Some(undo) = state.claimed.take() {
             state.undo.push(Undo { lsn, ..undo });
         }
@@ -234,7 +225,7 @@ impl Isolation for Single {
         seen(self.transactions.versions.seen(tree, key, self.transactions.now()))
     }
 
-    fn claim(&self, _: PageId, _: &[u8], _: Lsn, _: Option<ValueImage<'_>>, _: bool) -> Result<(), Claim> {
+    fn claim(&self, _: PageId, _: &[u8], _: Option<ValueImage<'_>>, _: bool) -> Result<(), Claim> {
         if self.transactions.none_open() { Ok(()) } else { Err(Claim::NeedsTransaction) }
     }
 
@@ -254,33 +245,6 @@ impl Isolation for Single {
     fn recorded(&self, _: Lsn) {}
 }
 
-/// Nobody else can change a record that is put back.
-struct Undoing;
-
-impl Isolation for Undoing {
-    fn seen(&self, _: PageId, _: &[u8]) -> Seen {
-        Seen::Leaf
-    }
-
-    fn claim(&self, _: PageId, _: &[u8], _: Lsn, _: Option<ValueImage<'_>>, _: bool) -> Result<(), Claim> {
-        Ok(())
-    }
-
-    fn check(&self, _: PageId, _: &[u8]) -> Result<(), Claim> {
-        Ok(())
-    }
-
-    fn has_removed(&self) -> bool {
-        false
-    }
-
-    fn removed(&self, _: PageId, _: Bound<&[u8]>, _: Bound<&[u8]>) -> Vec<Box<[u8]>> {
-        Vec::new()
-    }
-
-    fn recorded(&self, _: Lsn) {}
-}
-
 /// Puts a record back as it was before the change of a transaction that the log knows by its number, at `lsn`.
 pub(crate) fn undo(
     pool: &Pool,
@@ -290,7 +254,7 @@ pub(crate) fn undo(
 ) -> Result<(), TxnError> {
     // Nothing need be asked: nobody else can have changed it.
     static SETTLED: AtomicU64 = AtomicU64::new(u64::MAX);
-    let view = View { settled: &SETTLED, isolation: &Undoing, writer: Writer::Undo { transaction, of } };
+    let view = View { settled: &SETTLED, isolation: &Unshared, writer: Writer::Undo { transaction, of } };
     Ok(Tree::open(pool, tree).with_view(view).undo(change)?)
 }
 

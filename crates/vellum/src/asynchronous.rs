@@ -64,7 +64,7 @@ impl<T> TableFuture<T> {
             }
             Ok(None) => {}
             // It conflicts with nobody, or says so: waiting is left to the log.
-            Err(AccessError::NeedsTransaction) => return Poll::Ready(table.perform(&key, &task)),
+            Err(AccessError::NeedsTransaction { .. }) => return Poll::Ready(table.perform(&key, &task)),
             // The driver reads what the pool has no room for.
             Err(error) => match Error::from(error) {
                 error if error.is_about_room() => {}

@@ -178,7 +178,9 @@ impl Error {
             Self::Access(AccessError::ValueChanged) => ErrorKind::Busy,
             Self::Access(AccessError::Source(_) | AccessError::LoadFailed) => ErrorKind::Io,
             Self::Access(AccessError::NotEmpty) => ErrorKind::AlreadyExists,
-            Self::Access(AccessError::Conflict { .. } | AccessError::NeedsTransaction) => ErrorKind::Conflict,
+            Self::Access(AccessError::Conflict { .. } | AccessError::NeedsTransaction { .. }) => {
+                ErrorKind::Conflict
+            }
             Self::Access(_) | Self::TableName { .. } => ErrorKind::InvalidInput,
             Self::LargerThanPool { .. } => ErrorKind::OutOfMemory,
             Self::NoSuchTable { .. } => ErrorKind::NotFound,
@@ -191,14 +193,22 @@ impl Error {
 fn log_kind(error: &TxnError) -> ErrorKind {
     match error {
         TxnError::Pool(error) => pool_kind(error),
-        TxnError::Log(LogError::NoRoom { .. }) => ErrorKind::OutOfSpace,
-        TxnError::Log(LogError::OutcomeUnknown { .. }) => ErrorKind::OutcomeUnknown,
-        TxnError::Log(LogError::Hole { .. } | LogError::Missing { .. }) | TxnError::Record { .. } => {
-            ErrorKind::Corruption
-        }
-        TxnError::Log(LogError::Version { .. } | LogError::Foreign { .. }) => ErrorKind::Incompatible,
-        TxnError::Log(LogError::Option { .. } | LogError::RecordTooLong { .. }) => ErrorKind::InvalidInput,
-        TxnError::Log(LogError::Open(error)) => vm_kind(error),
+        TxnError::Log(error) => wal_kind(error),
+        TxnError::Record { .. } => ErrorKind::Corruption,
+        TxnError::Buffer { .. } => ErrorKind::InvalidInput,
+        _ => ErrorKind::Io,
+    }
+}
+
+fn wal_kind(error: &LogError) -> ErrorKind {
+    match error {
+        LogError::NoRoom { .. } => ErrorKind::OutOfSpace,
+        LogError::OutcomeUnknown { .. } => ErrorKind::OutcomeUnknown,
+        LogError::Closed => ErrorKind::ReadOnly,
+        LogError::Hole { .. } | LogError::Missing { .. } => ErrorKind::Corruption,
+        LogError::Version { .. } | LogError::Foreign { .. } => ErrorKind::Incompatible,
+        LogError::Option { .. } | LogError::RecordTooLong { .. } => ErrorKind::InvalidInput,
+        LogError::Open(error) => vm_kind(error),
         _ => ErrorKind::Io,
     }
 }
@@ -224,6 +234,10 @@ fn pool_kind(error: &PoolError) -> ErrorKind {
         | PoolError::OtherApplication { .. } => ErrorKind::Incompatible,
         PoolError::NotClosedCleanly { .. } => ErrorKind::NotClosedCleanly,
         PoolError::ReadOnly => ErrorKind::ReadOnly,
+        PoolError::Log(source) | PoolError::LogRefuses(source) => {
+            let error = source.get_ref().and_then(|error| error.downcast_ref());
+            error.map_or(ErrorKind::Io, wal_kind)
+        }
         _ => ErrorKind::Io,
     }
 }

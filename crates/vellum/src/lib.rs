@@ -54,6 +54,7 @@ mod driver;
 mod error;
 mod log_place;
 mod nested;
+mod open_transaction;
 mod options;
 pub mod pool;
 mod range;

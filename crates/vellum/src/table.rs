@@ -2,6 +2,7 @@
 
 use crate::{
     BulkLoader, BulkOptions, Cursor, Error, KeyRange, Result, Task, Value, ValueReader, nested,
+    open_transaction::OpenTransaction,
     range::end_of_prefix,
     shared::{Inner, OpenTable, Owned},
 };
@@ -73,7 +74,6 @@ impl Table {
         self.inner.pool()
     }
 
-    /// What keeps the database open, and the table from being dropped.
     /// Changes the tree, and returns once that is as durable as it should be. While transactions are open the change is one of
     /// them, so that they see it or not.
     #[inline(always)]
@@ -87,7 +87,7 @@ impl Table {
                 self.inner.commit()?;
                 Ok(done)
             }
-            Err(AccessError::NeedsTransaction) => self.change_in_transaction(change),
+            Err(AccessError::NeedsTransaction { .. }) => self.change_in_transaction(change),
             Err(error) => Err(error.into()),
         }
     }
@@ -100,21 +100,13 @@ impl Table {
         mut change: impl FnMut(Tree<'_, Pool>) -> std::result::Result<T, AccessError>,
     ) -> Result<T> {
         loop {
-            let Some(transaction) = self.inner.durable.begin() else { return Err(Error::WithoutLog) };
-            let done = change(Tree::open(self.inner.pool(), self.root).with_view(transaction.writing()));
-            match done {
-                Ok(done) => {
-                    transaction.commit(self.inner.pool());
-                    self.inner.commit()?;
-                    return Ok(done);
-                }
-                Err(error) => {
-                    transaction.rollback(self.inner.pool())?;
-                    // Another one was faster, and is done: this one comes after it.
-                    if !matches!(error, AccessError::Conflict { committed: true, .. }) {
-                        return Err(self.named(error));
-                    }
-                }
+            let own = OpenTransaction::begin(&self.inner)?;
+            let tree = self.tree_of(&self.inner)?.with_view(own.transaction.writing());
+            match change(tree) {
+                Ok(done) => return own.commit().commit().map(|()| done),
+                // Another one was faster, and is done: this one comes after it.
+                Err(AccessError::Conflict { committed: true, .. }) => own.rollback()?,
+                Err(error) => return own.rollback().and(Err(self.named(error))),
             }
         }
     }
@@ -148,13 +140,14 @@ impl Table {
             AccessError::Conflict { key, committed, .. } => {
                 Error::Conflict { table: self.name().to_owned(), key, committed }
             }
-            AccessError::NeedsTransaction => {
-                Error::Conflict { table: self.name().to_owned(), key: Vec::new(), committed: false }
+            AccessError::NeedsTransaction { key, .. } => {
+                Error::Conflict { table: self.name().to_owned(), key, committed: false }
             }
             error => error.into(),
         }
     }
 
+    /// What keeps the database open, and the table from being dropped.
     pub(crate) fn handles(&self) -> (&Arc<Inner>, &Arc<OpenTable>) {
         (&self.inner, &self.open)
     }

@@ -2,13 +2,14 @@
 
 use crate::{
     Cursor, Database, Error, ErrorKind, KeyRange, Put, Result, Table, nested,
+    open_transaction::OpenTransaction,
     range::end_of_prefix,
     shared::{Inner, OpenTable},
 };
 use std::{
     ops::{Bound, Range},
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -43,8 +44,9 @@ impl TransactionOptions {
 /// the other changes, and change different records, are not kept apart (*write skew*);
 /// [`get_for_update`](Self::get_for_update) does that.
 ///
-/// A transaction belongs to no thread, and keeps nothing borrowed. As long as it is open the database keeps what it may still
-/// read of the past, and the log of what it has changed; see [`Database::history`].
+/// A transaction belongs to no thread, and keeps nothing borrowed; threads that share one change something one after the
+/// other. As long as it is open the database keeps what it may still read of the past, and the log of what it has changed;
+/// see [`Database::history`].
 ///
 /// ```
 /// # let directory = tempfile::tempdir()?;
@@ -66,13 +68,11 @@ impl TransactionOptions {
 /// ```
 #[must_use = "it is rolled back at once"]
 pub struct Transaction {
-    inner: Arc<Inner>,
-    transaction: vellum_txn::Transaction,
+    open: OpenTransaction,
     durability: Durability,
-    /// The tables that it has changed, which cannot be dropped meanwhile.
+    /// The tables that it has changed, which cannot be dropped meanwhile. Locked by each change, so that it makes one at a
+    /// time.
     tables: Mutex<Vec<Arc<OpenTable>>>,
-    /// It has been committed or rolled back.
-    is_ended: bool,
     /// An operation failed after which it can only be rolled back.
     is_dead: AtomicBool,
 }
@@ -94,17 +94,7 @@ impl Database {
     /// # Errors
     /// As for [`begin`](Self::begin).
     pub fn begin_with(&self, options: TransactionOptions) -> Result<Transaction> {
-        let inner = self.inner();
-        let transaction = inner.durable.begin().ok_or(Error::WithoutLog)?;
-        let durability = options.durability.unwrap_or(inner.durability);
-        Ok(Transaction {
-            inner: inner.clone(),
-            transaction,
-            durability,
-            tables: Mutex::default(),
-            is_ended: false,
-            is_dead: AtomicBool::new(false),
-        })
+        Transaction::begin(self.inner(), options)
     }
 
     /// Runs a transaction and commits it. If it conflicts with another one, it is rolled back and run again, after a pause that
@@ -143,6 +133,15 @@ fn jitter(below: u64) -> u64 {
 }
 
 impl Transaction {
+    fn begin(inner: &Arc<Inner>, options: TransactionOptions) -> Result<Self> {
+        Ok(Self {
+            open: OpenTransaction::begin(inner)?,
+            durability: options.durability.unwrap_or(inner.durability),
+            tables: Mutex::default(),
+            is_dead: AtomicBool::new(false),
+        })
+    }
+
     /// The value of a key. See [`Table::get`].
     ///
     /// # Errors
@@ -338,7 +337,7 @@ impl Transaction {
 
     /// A place to which this transaction can be [rolled back](Self::rollback_to).
     pub fn savepoint(&self) -> Savepoint {
-        self.transaction.savepoint()
+        self.open.transaction.savepoint()
     }
 
     /// Undoes what was done since the savepoint. What it has changed stays reserved for this transaction.
@@ -346,7 +345,9 @@ impl Transaction {
     /// # Errors
     /// If a page cannot be read or changed; the transaction can only be rolled back then.
     pub fn rollback_to(&self, savepoint: Savepoint) -> Result<()> {
-        let undone = self.transaction.rollback_to(self.inner.pool(), savepoint);
+        let pool = self.open.inner.pool();
+        let _changing = self.tables();
+        let undone = self.open.transaction.rollback_to(pool, savepoint);
         if undone.is_err() {
             self.is_dead.store(true, Ordering::Relaxed);
         }
@@ -358,9 +359,9 @@ impl Transaction {
     /// # Errors
     /// [`Error::Ended`] after a conflict: nothing has happened then. If the log cannot be written, whether the transaction is
     /// durable shows when the database is opened anew.
-    pub fn commit(mut self) -> Result<()> {
-        self.end()?;
-        Ok(self.inner.durable.commit(self.durability)?)
+    pub fn commit(self) -> Result<()> {
+        self.check()?;
+        Ok(self.open.commit().durable.commit(self.durability)?)
     }
 
     /// As [`commit`](Self::commit), but does not wait: what was changed is visible when this returns, and durable when
@@ -368,9 +369,9 @@ impl Transaction {
     ///
     /// # Errors
     /// As for `commit`.
-    pub fn commit_async(mut self) -> Result<Option<Arrival>> {
-        self.end()?;
-        Ok(self.inner.durable.commit_later(self.durability))
+    pub fn commit_async(self) -> Result<Option<Arrival>> {
+        self.check()?;
+        Ok(self.open.commit().durable.commit_later(self.durability))
     }
 
     /// Undoes everything.
@@ -378,16 +379,8 @@ impl Transaction {
     /// # Errors
     /// If a page cannot be read or changed: the records stay reserved then, and the next opening of the database undoes what
     /// is left.
-    pub fn rollback(mut self) -> Result<()> {
-        self.is_ended = true;
-        Ok(self.transaction.rollback(self.inner.pool())?)
-    }
-
-    fn end(&mut self) -> Result<()> {
-        self.check()?;
-        self.is_ended = true;
-        self.transaction.commit(self.inner.pool());
-        Ok(())
+    pub fn rollback(self) -> Result<()> {
+        self.open.rollback()
     }
 
     /// # Errors
@@ -398,7 +391,7 @@ impl Transaction {
 
     fn read<'t>(&'t self, table: &'t Table) -> Result<Tree<'t, Pool>> {
         self.check()?;
-        Ok(table.tree_of(&self.inner)?.with_view(self.transaction.reading()))
+        Ok(table.tree_of(&self.open.inner)?.with_view(self.open.transaction.reading()))
     }
 
     fn write<T>(
@@ -407,8 +400,12 @@ impl Transaction {
         change: impl FnOnce(Tree<'_, Pool>) -> std::result::Result<T, AccessError>,
     ) -> Result<T> {
         self.check()?;
-        let tree = table.tree_of(&self.inner)?.with_view(self.transaction.writing());
-        self.keep(table);
+        let tree = table.tree_of(&self.open.inner)?.with_view(self.open.transaction.writing());
+        let mut changing = self.tables();
+        let (_, open) = table.handles();
+        if !changing.iter().any(|kept| Arc::ptr_eq(kept, open)) {
+            changing.push(open.clone());
+        }
         change(tree).map_err(|error| {
             let error = table.named(error);
             // A request that makes no sense has changed nothing, and the next one may.
@@ -419,27 +416,13 @@ impl Transaction {
         })
     }
 
-    /// Keeps a table from being dropped.
-    fn keep(&self, table: &Table) {
-        let (_, open) = table.handles();
-        let mut tables = self.tables.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if !tables.iter().any(|kept| Arc::ptr_eq(kept, open)) {
-            tables.push(open.clone());
-        }
-    }
-}
-
-impl Drop for Transaction {
-    fn drop(&mut self) {
-        if !self.is_ended {
-            // What cannot be undone now, the next opening of the database undoes.
-            let _ = self.transaction.rollback(self.inner.durable.pool());
-        }
+    fn tables(&self) -> MutexGuard<'_, Vec<Arc<OpenTable>>> {
+        self.tables.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
 impl std::fmt::Debug for Transaction {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "transaction of {}", self.inner.durable.pool().path().display())
+        write!(f, "transaction of {}", self.open.inner.durable.pool().path().display())
     }
 }

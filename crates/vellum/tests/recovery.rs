@@ -1,19 +1,11 @@
 //! Databases that were not closed.
 
-use std::sync::Arc;
-use vellum::{Database, Durability, Error, Options};
-use vellum_vm::SimulatedDisk;
+mod support;
 
-fn options() -> Options {
-    Options::default()
-        .pool_bytes(1 << 20)
-        .capacity_bytes(1 << 30)
-        .log_segment_bytes(1 << 20)
-        .log_buffer_bytes(4 << 20)
-        .background_eviction(false)
-        .huge_pages(false)
-        .background_checkpoints(false)
-}
+use std::sync::Arc;
+use support::options;
+use vellum::{Database, Durability, Error, ErrorKind};
+use vellum_vm::{Faults, SimulatedDisk};
 
 fn key(number: u32) -> [u8; 4] {
     number.wrapping_mul(0x9e37_79b1).to_be_bytes()
@@ -95,4 +87,59 @@ fn a_log_can_be_left_out_for_a_while() {
     }
     assert_eq!(table.get(key(3)).unwrap().unwrap()[..4], 5u32.to_le_bytes());
     assert!(database.verify(|_| {}).is_clean());
+}
+
+#[test]
+fn a_log_buffer_too_small_for_a_record_is_refused() {
+    for bytes in [0, 8192, 2 << 20, (4 << 20) + 1, 6 << 20] {
+        let disk = Arc::new(SimulatedDisk::new(1));
+        let refused = Database::create_in(disk, "data", &options().log_buffer_bytes(bytes)).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidInput, "{refused}");
+        assert!(refused.to_string().contains("4194304"), "{refused}");
+    }
+}
+
+#[test]
+fn what_comes_after_a_close_in_place_says_so() {
+    let disk = Arc::new(SimulatedDisk::new(1));
+    let mut database = Database::create_in(disk.clone(), "data", &options()).unwrap();
+    database.create_table("table").unwrap().put("key", "value").unwrap();
+    database.close_in_place().unwrap();
+    let syncs = disk.counts();
+    let table = database.table("table").unwrap();
+    assert_eq!(table.get("key").unwrap().as_deref(), Some(&b"value"[..]));
+    let refused = table.put("key", "other").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ReadOnly, "{refused}");
+    assert!(refused.to_string().contains("has been closed"), "{refused}");
+    assert_eq!(
+        database.begin().unwrap().put(&table, "key", "other").unwrap_err().kind(),
+        ErrorKind::ReadOnly
+    );
+    drop(table);
+    // A second time there is nothing to do.
+    database.close().unwrap();
+    assert_eq!(disk.counts(), syncs);
+    let database = Database::open_in(disk, "data", &options()).unwrap();
+    assert!(database.recovery().is_none());
+}
+
+#[test]
+fn a_full_disk_refuses_changes_with_its_own_kind_and_ends() {
+    let disk = Arc::new(SimulatedDisk::new(1));
+    let options = options().durability(Durability::Deferred);
+    let database = Database::create_in(disk.clone(), "data", &options).unwrap();
+    let table = database.create_table("table").unwrap();
+    // The file need not grow, but the log needs another segment.
+    disk.set_faults(Faults { capacity_bytes: Some(600 << 10), ..Faults::default() });
+    let refused = (0..200_000).find_map(|number| table.put(key(number % 100), value(number)).err()).unwrap();
+    assert_eq!(refused.kind(), ErrorKind::OutOfSpace, "{refused}");
+    let failed = database.checkpoint().map_err(|error| error.kind());
+    let state = database.log_state().unwrap();
+    assert_eq!(state.checkpoint_error.is_some(), failed.is_err(), "{state:?}");
+    disk.heal();
+    table.put("after", "value").unwrap();
+    database.checkpoint().unwrap();
+    assert_eq!(database.log_state().unwrap().checkpoint_error, None);
+    drop(table);
+    database.close().unwrap();
 }

@@ -1,27 +1,20 @@
 //! Transactions: what each sees, which conflict, and what is left of them after a crash.
 
+mod support;
+
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{
     collections::BTreeMap,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Barrier,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
 };
+use support::options;
 use vellum::{Database, Durability, Error, ErrorKind, Options, Table, Transaction};
 use vellum_vm::SimulatedDisk;
-
-fn options() -> Options {
-    Options::default()
-        .pool_bytes(1 << 20)
-        .capacity_bytes(1 << 30)
-        .log_segment_bytes(1 << 20)
-        .log_buffer_bytes(4 << 20)
-        .background_eviction(false)
-        .huge_pages(false)
-        .background_checkpoints(false)
-}
 
 fn database(seed: u64) -> (SimulatedDisk, Database, Table) {
     let disk = SimulatedDisk::new(seed);
@@ -113,6 +106,81 @@ fn a_transaction_belongs_to_no_thread() {
     arrival.wait().unwrap();
     // One that has changed nothing waits for nothing.
     assert!(database.begin().unwrap().commit_async().unwrap().is_none());
+}
+
+#[test]
+fn threads_that_share_a_transaction_change_one_thing_after_the_other() {
+    const EACH: u32 = 300;
+    let (_, database, table) = database(7);
+    let key = |thread: u32, number: u32| format!("{thread} {:03}", number % 100);
+    for number in 0..100 {
+        table.put(key(0, number), "ooo").unwrap();
+    }
+    let before = contents(&table);
+    let transaction = database.begin().unwrap();
+    transaction.put(&table, "first", "1").unwrap();
+    let savepoint = transaction.savepoint();
+    let work = || {
+        thread::scope(|scope| {
+            for thread in 0..3 {
+                let (transaction, table) = (&transaction, &table);
+                scope.spawn(move || {
+                    for number in 0..EACH {
+                        let value = vec![thread as u8; number as usize % 50];
+                        transaction.put(table, key(thread, number), value).unwrap();
+                        if number % 7 == 0 {
+                            transaction.remove(table, key(thread, number + 50)).unwrap();
+                        }
+                    }
+                });
+            }
+        });
+    };
+    work();
+    transaction.rollback_to(savepoint).unwrap();
+    assert_eq!(seen(&transaction, &table).len(), before.len() + 1);
+    work();
+    transaction.rollback().unwrap();
+    assert_eq!(contents(&table), before);
+    assert_eq!(database.history().unwrap().records, 0);
+}
+
+#[test]
+fn a_panic_of_the_caller_changes_nothing_and_keeps_nothing_open() {
+    let (_, database, table) = database(8);
+    let large = vec![1; 20_000];
+    table.put("small", "1").unwrap();
+    table.put("large", &large).unwrap();
+    let before = contents(&table);
+    let panicking = |key: &str| {
+        let modified = catch_unwind(AssertUnwindSafe(|| {
+            table.modify(key, |value| {
+                value[0] = 9;
+                panic!("of the caller");
+            })
+        }));
+        assert!(modified.is_err());
+    };
+    for key in ["small", "large"] {
+        panicking(key);
+        let open = database.begin().unwrap();
+        panicking(key);
+        assert_eq!(database.history().unwrap().open, 1);
+        let modified =
+            catch_unwind(AssertUnwindSafe(|| open.modify(&table, key, |_| panic!("of the caller"))));
+        assert!(modified.is_err());
+        assert_eq!(seen(&open, &table), before);
+        open.put(&table, "other", "2").unwrap();
+        open.rollback().unwrap();
+        assert_eq!(contents(&table), before);
+        let history = database.history().unwrap();
+        assert_eq!((history.open, history.records, history.leftovers), (0, 0, 0));
+    }
+    table.put("small", "2").unwrap();
+    let report = database.verify(|_| {});
+    assert!(report.is_clean(), "{:?}", report.problems);
+    drop(table);
+    database.close().unwrap();
 }
 
 #[test]

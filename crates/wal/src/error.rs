@@ -46,6 +46,10 @@ pub enum LogError {
         source: Arc<io::Error>,
     },
 
+    /// The log was removed, because its database was closed.
+    #[error("the database has been closed, and takes no changes: open it anew")]
+    Closed,
+
     /// A segment's file could not be opened.
     #[error(transparent)]
     Open(#[from] VmError),

@@ -75,7 +75,23 @@ struct Turn {
     /// A thread is flushing.
     is_taken: bool,
     /// Why the log takes nothing any more.
-    failure: Option<Arc<io::Error>>,
+    failure: Option<Failure>,
+}
+
+/// Why a log takes nothing any more.
+#[derive(Clone)]
+enum Failure {
+    Failed(Arc<io::Error>),
+    Removed,
+}
+
+impl Failure {
+    fn error(self) -> LogError {
+        match self {
+            Self::Failed(source) => LogError::OutcomeUnknown { source },
+            Self::Removed => LogError::Closed,
+        }
+    }
 }
 
 impl Log {
@@ -163,7 +179,7 @@ impl Log {
     /// # Errors
     /// If the system cannot remove a file. What is left the next log gives up.
     pub fn remove(&self) -> Result<(), LogError> {
-        self.fail(io::Error::other("the log has been removed"));
+        self.end_with(Failure::Removed);
         // What is being made or written is done then.
         let (_maker, _device) = (lock(&self.maker), lock(&self.device));
         remove_all(&*self.directory, &self.options)
@@ -197,10 +213,15 @@ impl Log {
     /// Why the log takes nothing any more, if it has failed.
     ///
     /// # Errors
-    /// [`LogError::OutcomeUnknown`] if it has.
+    /// [`LogError::OutcomeUnknown`] if it has, [`LogError::Closed`] if it was [removed](Self::remove).
     pub fn check(&self) -> Result<(), LogError> {
         let failure = lock(&self.turn).failure.clone();
-        failure.map_or(Ok(()), |source| Err(LogError::OutcomeUnknown { source }))
+        failure.map_or(Ok(()), |failure| Err(failure.error()))
+    }
+
+    /// Whether it was [removed](Self::remove).
+    pub fn is_removed(&self) -> bool {
+        matches!(lock(&self.turn).failure, Some(Failure::Removed))
     }
 
     /// Reserves the place of a record of so many bytes. That waits for nothing, so it may be done under latches: records are
@@ -261,8 +282,7 @@ impl Log {
         if self.horizon(durability) > lsn {
             return Some(Ok(()));
         }
-        let source = lock(&self.turn).failure.clone()?;
-        Some(Err(LogError::OutcomeUnknown { source }))
+        Some(Err(lock(&self.turn).failure.clone()?.error()))
     }
 
     pub(crate) fn waiting(&self) -> &Waiting {
@@ -334,8 +354,8 @@ impl Log {
         }
         let mut turn = lock(&self.turn);
         loop {
-            if let Some(source) = turn.failure.clone() {
-                return Err(LogError::OutcomeUnknown { source });
+            if let Some(failure) = turn.failure.clone() {
+                return Err(failure.error());
             }
             if is_done() {
                 return Ok(());
@@ -365,10 +385,7 @@ impl Log {
                 self.prepare_to(needed).map(|()| true)
             }
             // Before another thread has its turn: its sync would succeed without making up for this one.
-            Err(WriteError::Failed(error)) => {
-                self.fail(error);
-                Err(self.failure())
-            }
+            Err(WriteError::Failed(error)) => Err(self.fail(error)),
         }
     }
 
@@ -404,10 +421,7 @@ impl Log {
         {
             // The records after this one would wait for it for ever. `admit` lets that happen only to a caller that has
             // reserved more than a buffer without asking.
-            if let LogError::NoRoom { source } = error {
-                self.fail(source);
-            }
-            return Err(self.failure());
+            return Err(if let LogError::NoRoom { source } = error { self.fail(source) } else { error });
         }
         // Relaxed: any earlier value is true as well.
         let durable = self.durable.load(Ordering::Relaxed);
@@ -416,21 +430,16 @@ impl Log {
         Ok(())
     }
 
-    /// Why it takes nothing any more.
-    fn failure(&self) -> LogError {
-        let source = lock(&self.turn).failure.clone();
-        LogError::OutcomeUnknown {
-            source: source.unwrap_or_else(|| Arc::new(io::Error::other("no failure"))),
-        }
+    /// Takes nothing any more: `error` is why, unless there was a reason before, which is returned then.
+    pub fn fail(&self, error: io::Error) -> LogError {
+        self.end_with(Failure::Failed(Arc::new(error)))
     }
 
-    /// Takes nothing any more: `error` is why.
-    pub fn fail(&self, error: io::Error) {
-        let mut turn = lock(&self.turn);
-        turn.failure.get_or_insert_with(|| Arc::new(error));
-        drop(turn);
+    fn end_with(&self, failure: Failure) -> LogError {
+        let failure = lock(&self.turn).failure.get_or_insert(failure).clone();
         self.ended.notify_all();
         self.waiting.wake(|_, _| true);
+        failure.error()
     }
 }
 
@@ -493,7 +502,8 @@ impl Drop for TakenTurn<'_> {
         turn.is_taken = false;
         let has_failed = std::thread::panicking();
         if has_failed {
-            turn.failure.get_or_insert_with(|| Arc::new(io::Error::other("writing the log panicked")));
+            let error = io::Error::other("writing the log panicked");
+            turn.failure.get_or_insert(Failure::Failed(Arc::new(error)));
         }
         drop(turn);
         self.0.ended.notify_all();

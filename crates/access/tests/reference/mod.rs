@@ -10,7 +10,7 @@ use std::{
     },
 };
 use vellum_access::{
-    AccessError, BlobReference, ChangeRecord, Claim, Isolation, RecordKind, Seen, Tree, UndoChange,
+    AccessError, BlobReference, ChangeRecord, Claim, Isolation, RecordKind, Seen, Tree, UndoChange, Unshared,
     ValueImage, View, Writer, free_large, node::ValueKind,
 };
 use vellum_base::{Lsn, PageId};
@@ -229,7 +229,7 @@ impl Isolation for Reference {
         self.seen(key, 0, None)
     }
 
-    fn claim(&self, _: PageId, _: &[u8], _: Lsn, _: Option<ValueImage<'_>>, _: bool) -> Result<(), Claim> {
+    fn claim(&self, _: PageId, _: &[u8], _: Option<ValueImage<'_>>, _: bool) -> Result<(), Claim> {
         if self.lock().snapshots.is_empty() { Ok(()) } else { Err(Claim::NeedsTransaction) }
     }
 
@@ -350,7 +350,7 @@ impl<'r> Transaction<'r> {
                 Bug::UndoFreesNothing => Writer::Transaction(self.id),
                 _ => Writer::Undo { transaction: self.id, of: undo.lsn },
             };
-            let view = View { settled: &SETTLED, isolation: &Free, writer };
+            let view = View { settled: &SETTLED, isolation: &Unshared, writer };
             let tree = reference.newest().with_view(view);
             let record = reference.pager.record(undo.lsn);
             let change = if from_log {
@@ -390,7 +390,6 @@ impl Isolation for Transaction<'_> {
         &self,
         tree: PageId,
         key: &[u8],
-        _: Lsn,
         before: Option<ValueImage<'_>>,
         removes: bool,
     ) -> Result<(), Claim> {
@@ -435,31 +434,4 @@ pub fn retry<T>(mut operation: impl FnMut() -> Result<T, AccessError>) -> Result
             return result;
         }
     }
-}
-
-/// Nobody is asked.
-struct Free;
-
-impl Isolation for Free {
-    fn seen(&self, _: PageId, _: &[u8]) -> Seen {
-        Seen::Leaf
-    }
-
-    fn claim(&self, _: PageId, _: &[u8], _: Lsn, _: Option<ValueImage<'_>>, _: bool) -> Result<(), Claim> {
-        Ok(())
-    }
-
-    fn check(&self, _: PageId, _: &[u8]) -> Result<(), Claim> {
-        Ok(())
-    }
-
-    fn has_removed(&self) -> bool {
-        false
-    }
-
-    fn removed(&self, _: PageId, _: Bound<&[u8]>, _: Bound<&[u8]>) -> Vec<Box<[u8]>> {
-        Vec::new()
-    }
-
-    fn recorded(&self, _: Lsn) {}
 }

@@ -1,8 +1,6 @@
 //! Fuzzy checkpoints: all that was changed before a place of the log goes to storage, while other threads read and write.
 //!
-//! A page is copied by an optimistic read, and the copy is stamped and written, so no thread waits for the log or the device with
-//! a latch in hand, and a hot page is never waited for. The page ceases to be dirty if it still is what was copied. While the
-//! copy is on its way, the page is announced in `file::logged`.
+//! What differs from storage is written from copies (`io::copies`).
 //!
 //! The map that is written with it is what the records before that place say of space (`space::recorded`). Everything is
 //! synced before the superblocks name the map and the place: an error on the way leaves the last checkpoint as it is.
@@ -10,19 +8,12 @@
 use crate::{
     allocator::Allocator,
     error::PoolError,
-    file::{logged::Logged, outage::copy_of, superblock::State},
-    page::state::{Want, Word},
-    plant::Plant,
+    file::{logged::Logged, superblock::State},
+    io::copies::write_changed,
     primitive::lock,
 };
-use std::{thread, time::Duration};
-use vellum_base::{Bytes, Extent, Lsn, PAGE_SIZE, PageHeader, stamp_checksum};
-use vellum_vm::{AlignedBuffer, Request};
-
-/// How many pages are copied and written at a time, in a pool that has many: half a mebibyte.
-const BATCH_PAGES_MAX: usize = 128;
-/// How often a page is read optimistically before it is latched shared.
-const TRIES_MAX: u32 = 4;
+use std::time::Duration;
+use vellum_base::Lsn;
 
 /// Brings all changes before `redo` to storage, and names that place and the undo point: see `Checkpointer::checkpoint_at`.
 pub(crate) fn checkpoint_at(
@@ -41,7 +32,7 @@ pub(crate) fn checkpoint_at(
     if !storage.is_marked_in_use() {
         return Ok(());
     }
-    write_changed(allocator, logged, &allocator.pages().changed(), pause)?;
+    write_changed(&allocator.io, logged, &allocator.pages().changed(), pause)?;
     // What was freed meanwhile has not been written: if a crash could bring it back, it would lack its changes.
     logged.make_frees_durable()?;
     let redo = recorded.apply(&logged.take_events(redo), redo);
@@ -75,220 +66,5 @@ pub(crate) fn close(allocator: &Allocator, logged: &Logged) -> Result<(), PoolEr
     allocator.name_map(map, end, (redo, redo), State::Closed)?;
     storage.cut_file(end);
     storage.space.note_written();
-    Ok(())
-}
-
-/// Makes the contents of extents durable: see `Allocation::persist`.
-pub(crate) fn persist(allocator: &Allocator, extents: &[Extent]) -> Result<(), PoolError> {
-    let storage = allocator.storage();
-    let Some(logged) = storage.logged().filter(|_| !extents.is_empty()) else { return Ok(()) };
-    storage.mark_in_use()?;
-    let is_dirty = |extent: &&Extent| allocator.table().state(extent.head).load().is_dirty();
-    let mut dirty: Vec<Extent> = extents.iter().filter(is_dirty).copied().collect();
-    dirty.sort_unstable();
-    write_changed(allocator, logged, &dirty, Duration::ZERO)?;
-    storage.sync()
-}
-
-/// Writes those of the extents, in ascending order, that still differ from storage. The caller holds no latch.
-fn write_changed(
-    allocator: &Allocator,
-    logged: &Logged,
-    changed: &[Extent],
-    pause: Duration,
-) -> Result<(), PoolError> {
-    // The evictor leaves them alone meanwhile, so it is a small part of the pool.
-    let most = (allocator.pages().budget.limit() / 8).clamp(1, BATCH_PAGES_MAX);
-    let mut buffer = AlignedBuffer::new(changed.len().min(most) * PAGE_SIZE);
-    for (index, batch) in changed.chunks(most).enumerate() {
-        if index > 0 && pause > Duration::ZERO {
-            thread::sleep(pause);
-        }
-        let (singles, longs): (Vec<Extent>, Vec<Extent>) = batch.iter().partition(|extent| extent.pages == 1);
-        write_copies(allocator, logged, &singles, &mut buffer)?;
-        for extent in longs {
-            write_in_place(allocator, logged, extent, &mut buffer)?;
-        }
-    }
-    Ok(())
-}
-
-/// Writes copies of single pages.
-fn write_copies(
-    allocator: &Allocator,
-    logged: &Logged,
-    pages: &[Extent],
-    buffer: &mut AlignedBuffer,
-) -> Result<(), PoolError> {
-    if pages.is_empty() {
-        return Ok(());
-    }
-    let (table, storage) = (allocator.table(), allocator.storage());
-    let turn = lock(&logged.writing);
-    let _in_flight = logged.announce(pages.iter().map(|extent| extent.head), &turn);
-    let mut copied: Vec<(Extent, Word)> = Vec::with_capacity(pages.len());
-    let mut lsn = Lsn(0);
-    for extent in pages.iter().copied() {
-        let Some(target) = buffer.chunks_exact_mut(PAGE_SIZE).nth(copied.len()) else { break };
-        if let Some(seen) = copy(allocator, extent, target) {
-            lsn = lsn.max(PageHeader::read(target).lsn);
-            copied.push((extent, seen));
-        }
-    }
-    logged.wait_for(lsn)?;
-    buffer.chunks_exact_mut(PAGE_SIZE).take(copied.len()).for_each(stamp_checksum);
-    let mut requests: Vec<Request> = Vec::with_capacity(copied.len());
-    for ((extent, _), bytes) in copied.iter().zip(buffer.chunks_exact(PAGE_SIZE)) {
-        match requests.last_mut() {
-            Some(last) if last.offset + last.bytes as u64 == extent.head.offset() => last.bytes += PAGE_SIZE,
-            _ => requests.push(Request::write(extent.head.offset(), bytes.as_ptr().cast_mut(), PAGE_SIZE)),
-        }
-    }
-    // SAFETY: the buffer is this thread's own; what is written is announced, so no other thread writes it but for one that
-    // had begun, which writes the same.
-    unsafe { storage.file.run(&mut requests) };
-    let mut result = Ok(());
-    let mut copied = copied.into_iter().peekable();
-    for request in &requests {
-        let end = request.offset + request.bytes as u64;
-        while let Some((extent, seen)) = copied.next_if(|(extent, _)| extent.head.offset() < end) {
-            let source = match &request.result {
-                Ok(()) => {
-                    count_written(allocator, extent);
-                    let changed = logged.is_planted(Plant::CleanThoughChanged);
-                    let state = table.state(extent.head);
-                    state.try_clean(if changed { state.load() } else { seen });
-                    continue;
-                }
-                Err(_) if logged.is_planted(Plant::SwallowedWriteError) => {
-                    table.state(extent.head).try_clean(seen);
-                    continue;
-                }
-                Err(source) => copy_of(source),
-            };
-            table.counters.write_errors.add(1);
-            result = result.and(Err(PoolError::Write { extent, source }));
-        }
-    }
-    result
-}
-
-fn count_written(allocator: &Allocator, extent: Extent) {
-    let counters = &allocator.table().counters;
-    counters.pages_written.add(extent.pages.into());
-    counters.checkpoint_pages_written.add(extent.pages.into());
-}
-
-/// Copies a page that differs from storage, and gives the word that it had; nothing if it does not any more, because it was
-/// written or freed, or if another extent begins there.
-fn copy(allocator: &Allocator, extent: Extent, target: &mut [u8]) -> Option<Word> {
-    let (table, page) = (allocator.table(), extent.head);
-    let state = table.state(page);
-    let mut tries = 0;
-    loop {
-        let now = state.load();
-        if now.is_evicted() || !now.is_dirty() {
-            return None;
-        }
-        if now.is_exclusive() {
-            allocator.io.wait(page, Want::Shared);
-            continue;
-        }
-        tries += 1;
-        let is_whole = if tries <= TRIES_MAX {
-            table.optimistic_bytes(page).copy_to(0, target);
-            state.validate(now)
-        } else {
-            let latched = state.try_shared(now);
-            if latched {
-                table.optimistic_bytes(page).copy_to(0, target);
-                table.unlatch_shared(page);
-            }
-            latched
-        };
-        if is_whole {
-            return (PageHeader::read(target).extent == extent).then_some(now);
-        }
-    }
-}
-
-/// Writes an extent of several pages from its place, under a shared latch: only a thread that changes such an extent waits, and
-/// none does so often. The first page is written from a copy, which has the checksum.
-fn write_in_place(
-    allocator: &Allocator,
-    logged: &Logged,
-    extent: Extent,
-    buffer: &mut AlignedBuffer,
-) -> Result<(), PoolError> {
-    let (table, storage) = (allocator.table(), allocator.storage());
-    let state = table.state(extent.head);
-    loop {
-        let now = state.load();
-        if now.is_evicted() || !now.is_dirty() {
-            return Ok(());
-        }
-        if now.is_exclusive() || !state.try_shared(now) {
-            allocator.io.wait(extent.head, Want::Shared);
-            continue;
-        }
-        // SAFETY: the latch is held shared, and the first page is in memory, whichever extent it belongs to.
-        let header = PageHeader::read(unsafe { table.bytes(Extent::page(extent.head)) });
-        if header.extent != extent || !storage.is_allocated(extent) {
-            table.unlatch_shared(extent.head);
-            return Ok(());
-        }
-        if header.lsn == Lsn(0) || logged.log().durable() > header.lsn {
-            break;
-        }
-        table.unlatch_shared(extent.head);
-        logged.wait_for(header.lsn)?;
-    }
-    // SAFETY: the latch is held shared, and the space map has confirmed the extent.
-    let written = unsafe { write_stamped(allocator, extent, buffer) };
-    match &written {
-        Ok(()) => {
-            state.clear_dirty();
-            count_written(allocator, extent);
-        }
-        Err(_) => table.counters.write_errors.add(1),
-    }
-    table.unlatch_shared(extent.head);
-    written
-}
-
-/// Writes an extent, with its checksum, which its memory lacks.
-///
-/// # Safety
-/// The caller holds the extent's latch.
-unsafe fn write_stamped(
-    allocator: &Allocator,
-    extent: Extent,
-    buffer: &mut AlignedBuffer,
-) -> Result<(), PoolError> {
-    // SAFETY: passed on from the caller.
-    let bytes = unsafe { allocator.table().bytes(extent) };
-    let (Some(first), Some(target)) = (bytes.get(..PAGE_SIZE), buffer.get_mut(..PAGE_SIZE)) else {
-        return Ok(());
-    };
-    target.copy_from_slice(first);
-    let sum = vellum_base::checksum(bytes.get(8..).unwrap_or_default());
-    if let Some(place) = target.first_chunk_mut() {
-        *place = sum.to_le_bytes();
-    }
-    let mut requests = [
-        Request::write(extent.head.offset(), target.as_mut_ptr(), PAGE_SIZE),
-        Request::write(
-            extent.head.offset() + PAGE_SIZE as u64,
-            allocator.table().address(extent.head).wrapping_add(PAGE_SIZE),
-            extent.bytes() - PAGE_SIZE,
-        ),
-    ];
-    // SAFETY: no thread changes the extent while it is latched; the buffer is this thread's own.
-    unsafe { allocator.storage().file.run(&mut requests) };
-    for request in &requests {
-        if let Err(source) = &request.result {
-            return Err(PoolError::Write { extent, source: copy_of(source) });
-        }
-    }
     Ok(())
 }

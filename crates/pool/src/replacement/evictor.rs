@@ -155,7 +155,7 @@ impl Evictor {
         if self.outage().lasts() {
             self.try_to_write()?;
         }
-        self.log().map_or(Ok(()), ChangeLog::admit).map_err(PoolError::Log)?;
+        self.log().map_or(Ok(()), ChangeLog::admit).map_err(PoolError::LogRefuses)?;
         self.pages.storage.admit_changes()
     }
 

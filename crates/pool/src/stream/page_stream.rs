@@ -13,8 +13,8 @@
 //! - The buffers are counted in the budget.
 
 use crate::{
-    allocator::Allocator, error::PoolError, guard::AllocatedGuard, page::optimistic_bytes::prefetch_to_write,
-    pager::PageWriter, replacement::budget::Budget,
+    allocator::Allocator, error::PoolError, guard::AllocatedGuard, io::copies,
+    page::optimistic_bytes::prefetch_to_write, pager::PageWriter, replacement::budget::Budget,
 };
 use std::{cell::Cell, ops::Range};
 use vellum_base::{Extent, Lsn, PAGE_SIZE, PageHeader, PageId, PageKind, stamp_checksum};
@@ -145,7 +145,7 @@ impl<'p> PageStream<'p> {
                 }
             });
         }
-        crate::maintenance::checkpoint::persist(self.allocator, &in_memory)
+        copies::persist(&self.allocator.io, &in_memory)
     }
 }
 

@@ -5,7 +5,7 @@ use crate::gateway::{Latched, Recorder, ValueImage};
 use crate::isolation::{Claim, View};
 use crate::node::NodeView;
 use crate::tree::Tree;
-use vellum_base::{Extent, PageHeader, PageId};
+use vellum_base::{Extent, PageId};
 use vellum_pool::{Interrupt, Pager};
 
 impl<'p, P: Pager> Tree<'p, P> {
@@ -55,7 +55,7 @@ impl<'p, P: Pager> Tree<'p, P> {
             Claim::Conflict { committed } => {
                 AccessError::Conflict { tree: self.root, key: key.to_vec(), committed }
             }
-            Claim::NeedsTransaction => AccessError::NeedsTransaction,
+            Claim::NeedsTransaction => AccessError::NeedsTransaction { tree: self.root, key: key.to_vec() },
         }
     }
 }
@@ -75,5 +75,5 @@ fn claim_by(
         Ok::<_, Interrupt>(ValueImage { kind: at.kind, bytes })
     };
     let before = index.map(value).transpose()?;
-    Ok(view.isolation.claim(tree, key, PageHeader::read(page).lsn, before, removes))
+    Ok(view.isolation.claim(tree, key, before, removes))
 }

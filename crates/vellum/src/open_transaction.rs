@@ -1,0 +1,41 @@
+//! A transaction that is rolled back when it is dropped.
+
+use crate::{Error, Result, shared::Inner};
+use std::sync::Arc;
+
+/// An open transaction, and the database to which it belongs.
+pub(crate) struct OpenTransaction {
+    pub(crate) inner: Arc<Inner>,
+    pub(crate) transaction: vellum_txn::Transaction,
+    is_ended: bool,
+}
+
+impl OpenTransaction {
+    /// # Errors
+    /// [`Error::WithoutLog`] if the database has no log.
+    pub(crate) fn begin(inner: &Arc<Inner>) -> Result<Self> {
+        let transaction = inner.durable.begin().ok_or(Error::WithoutLog)?;
+        Ok(Self { inner: inner.clone(), transaction, is_ended: false })
+    }
+
+    /// Makes what was changed visible. It is durable when the last record of this thread is.
+    pub(crate) fn commit(mut self) -> Arc<Inner> {
+        self.is_ended = true;
+        self.transaction.commit(self.inner.pool());
+        self.inner.clone()
+    }
+
+    pub(crate) fn rollback(mut self) -> Result<()> {
+        self.is_ended = true;
+        Ok(self.transaction.rollback(self.inner.pool())?)
+    }
+}
+
+impl Drop for OpenTransaction {
+    fn drop(&mut self) {
+        if !self.is_ended {
+            // What cannot be undone now, the next opening of the database undoes.
+            let _ = self.transaction.rollback(self.inner.durable.pool());
+        }
+    }
+}
