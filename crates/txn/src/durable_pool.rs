@@ -131,10 +131,10 @@ impl DurablePool {
         self.recovery
     }
 
-    /// Begins a transaction; none without a log.
-    pub fn begin(&self) -> Option<Transaction> {
+    /// Begins a transaction; none without a log. A serializable one notes what it reads.
+    pub fn begin(&self, is_serializable: bool) -> Option<Transaction> {
         let logged = self.logged.as_ref()?;
-        Some(Transaction::begin(&logged.single.transactions, &logged.changes))
+        Some(Transaction::begin(&logged.single.transactions, &logged.changes, is_serializable))
     }
 
     /// Whether transactions are open.

@@ -13,6 +13,7 @@ mod change_log;
 mod checkpoint;
 mod durable_pool;
 mod error;
+mod reads;
 mod redo;
 mod settings;
 mod transaction;
@@ -21,7 +22,8 @@ mod versions;
 
 pub use durable_pool::{DurablePool, LogState, Recovery};
 pub use error::TxnError;
+pub use reads::Edge;
 pub use settings::{Durability, LogSettings};
-pub use transaction::{Savepoint, Transaction};
+pub use transaction::{Invalidated, Savepoint, Transaction};
 pub use transactions::History;
 pub use vellum_wal::{Arrival, LogError};

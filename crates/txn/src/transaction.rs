@@ -3,6 +3,7 @@
 use crate::{
     TxnError,
     change_log::Changes,
+    reads::{Edge, ReadSet},
     transactions::{Leftovers, Snapshot, Touched, Transactions},
     versions::{Before, Refusal, Seen as SeenVersion, Writer as VersionWriter},
 };
@@ -32,6 +33,8 @@ pub struct Transaction {
     settled: AtomicU64,
     writer: Arc<VersionWriter>,
     state: Mutex<State>,
+    /// What it has read, if it is serializable.
+    reads: Option<Mutex<ReadSet>>,
 }
 
 #[derive(Default)]
@@ -53,12 +56,25 @@ struct Undo {
     lsn: Lsn,
 }
 
+/// What a transaction has read that was changed since: why it is not serializable.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Invalidated {
+    /// The root of the tree.
+    pub tree: PageId,
+    /// The key that was changed.
+    pub key: Arc<[u8]>,
+}
+
 /// A place in a transaction to which it can be rolled back.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Savepoint(usize);
 
 impl Transaction {
-    pub(crate) fn begin(transactions: &Arc<Transactions>, changes: &Arc<Changes>) -> Self {
+    pub(crate) fn begin(
+        transactions: &Arc<Transactions>,
+        changes: &Arc<Changes>,
+        is_serializable: bool,
+    ) -> Self {
         let snapshot = transactions.begin(|| changes.end());
         Self {
             transactions: transactions.clone(),
@@ -67,7 +83,39 @@ impl Transaction {
             writer: Arc::new(VersionWriter::new(snapshot.id)),
             snapshot,
             state: Mutex::default(),
+            reads: is_serializable.then(Mutex::default),
         }
+    }
+
+    /// Whether what it reads is to be noted: it is serializable.
+    pub fn is_serializable(&self) -> bool {
+        self.reads.is_some()
+    }
+
+    /// Notes that keys are looked up in a tree, if it is serializable.
+    pub fn note_keys(&self, tree: PageId, keys: impl IntoIterator<Item: AsRef<[u8]>>) {
+        self.note(|reads| keys.into_iter().for_each(|key| reads.add_key(tree, key.as_ref())));
+    }
+
+    /// Notes that all of a range was read, if it is serializable.
+    pub fn note_range(&self, tree: PageId, lower: Edge, upper: Edge) {
+        self.note(|reads| reads.add_range(tree, lower, upper));
+    }
+
+    /// Notes that some of a range will be read, if it is serializable. All of it counts as read until
+    /// [`fulfil`](Self::fulfil) is told this number.
+    pub fn request(&self, tree: PageId, lower: Edge, upper: Edge) -> Option<u64> {
+        self.note(|reads| reads.request(tree, lower, upper))
+    }
+
+    /// What was read of a range that was requested has been noted.
+    pub fn fulfil(&self, request: u64) {
+        self.note(|reads| reads.fulfil(request));
+    }
+
+    fn note<T>(&self, note: impl FnOnce(&mut ReadSet) -> T) -> Option<T> {
+        let reads = self.reads.as_ref()?;
+        Some(note(&mut reads.lock().unwrap_or_else(|poisoned| poisoned.into_inner())))
     }
 
     /// How it reads.
@@ -141,26 +189,45 @@ impl Transaction {
 
     /// Commits it: other transactions that begin see what it has changed. It is durable when its record is, which is the last
     /// that this thread has reserved.
-    pub fn commit(&self, pool: &Pool) {
+    ///
+    /// # Errors
+    /// If it is serializable, has changed something, and something that it has read was changed since by a transaction that
+    /// has been committed. It is to be rolled back then.
+    pub fn commit(&self, pool: &Pool) -> Result<(), Invalidated> {
         let mut state = self.lock();
-        let (number, undo) = (state.number.take(), std::mem::take(&mut state.undo));
         let touched = std::mem::take(&mut state.touched);
+        let replaced = state.undo.iter().filter_map(|undo| match &undo.before {
+            Before::Large(reference) => Some((undo.tree, BlobReference::decode(reference)?)),
+            Before::Absent | Before::Inline(_) => None,
+        });
+        let left = Leftovers { touched, large: replaced.collect() };
+        // What has changed nothing, has happened when its snapshot was taken.
+        let reads = self.reads.as_ref().filter(|_| !state.undo.is_empty());
+        let number = state.number;
         drop(state);
+        let mut reads = reads.map(|reads| reads.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
+        if let Some(reads) = &mut reads {
+            reads.finish();
+        }
+        let reads = reads.as_deref().map(|reads| (&self.snapshot, reads));
         if let Some((number, first)) = number {
-            let replaced = undo.into_iter().filter_map(|undo| match undo.before {
-                Before::Large(reference) => Some((undo.tree, BlobReference::decode(&reference)?)),
-                Before::Absent | Before::Inline(_) => None,
-            });
-            let left = Leftovers { touched, large: replaced.collect() };
             let mut record = Vec::new();
-            let lsn = self.transactions.commit(&self.writer, (first, left), |time| {
+            let committed = self.transactions.commit(&self.writer, (first, left), reads, |time| {
                 record = end_record(COMMITTED, number, time);
                 self.changes.reserve(record.len())
             });
-            self.changes.fill(lsn, &record);
+            match committed {
+                Ok(lsn) => self.changes.fill(lsn, &record),
+                Err((Touched { tree, key }, left)) => {
+                    self.lock().touched = left.touched;
+                    return Err(Invalidated { tree, key });
+                }
+            }
         }
+        *self.lock() = State::default();
         let (oldest, free) = self.transactions.end(&self.snapshot);
         clean_up(pool, &self.transactions, oldest, free);
+        Ok(())
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -266,14 +333,14 @@ pub(crate) fn log_rollback(changes: &Changes, number: u64) {
 }
 
 /// Forgets what no snapshot needs any more, and frees the large values among it.
-fn clean_up(pool: &Pool, transactions: &Transactions, oldest: u64, free: Vec<(u64, Leftovers)>) {
-    for (time, Leftovers { touched, large }) in free {
-        for Touched { tree, key } in touched {
-            transactions.versions.prune(tree, &key, oldest);
+fn clean_up(pool: &Pool, transactions: &Transactions, oldest: u64, free: Vec<(u64, Arc<Leftovers>)>) {
+    for (time, left) in free {
+        for Touched { tree, key } in &left.touched {
+            transactions.versions.prune(*tree, key, oldest);
         }
-        let is_large = !large.is_empty();
+        let is_large = !left.large.is_empty();
         // What cannot be freed stays allocated until the next recovery; the transaction is committed.
-        let freed = large.into_iter().map(|(tree, reference)| free_large(pool, tree, reference));
+        let freed = left.large.iter().map(|(tree, reference)| free_large(pool, *tree, *reference));
         if freed.fold(is_large, |all, freed| all & freed.is_ok()) {
             transactions.cleaned_up(time);
         }

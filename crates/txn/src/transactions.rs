@@ -14,6 +14,7 @@
 //! # Lock order
 //! The state; nothing is locked while it is, except the log's reservation of a commit record.
 
+use crate::reads::ReadSet;
 use crate::versions::{Sight, Versions, Writer};
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -42,6 +43,13 @@ pub(crate) struct Leftovers {
     pub large: Vec<(PageId, BlobReference)>,
 }
 
+impl Leftovers {
+    /// A record that was changed, and that a transaction with these reads has read.
+    fn find(&self, reads: &ReadSet) -> Option<Touched> {
+        self.touched.iter().find(|touched| reads.has(touched.tree, &touched.key)).cloned()
+    }
+}
+
 /// The transactions of a database.
 pub(crate) struct Transactions {
     pub versions: Versions,
@@ -65,7 +73,7 @@ struct State {
     /// The open transactions that change something, each with a place before its first record.
     writers: BTreeMap<u64, Lsn>,
     /// What ended transactions have left behind, in the order of their commits.
-    leftovers: VecDeque<(u64, Lsn, Leftovers)>,
+    leftovers: VecDeque<(u64, Lsn, Arc<Leftovers>)>,
     /// The commits whose large values are being freed, each with a place before its records.
     freeing: BTreeMap<u64, Lsn>,
 }
@@ -160,24 +168,68 @@ impl Transactions {
         number
     }
 
-    /// Commits a transaction whose records begin after `first`: `reserve` reserves the last. What it leaves behind is taken over.
+    /// Commits a transaction whose records begin after `first`: `reserve` reserves the last. What it leaves behind is taken
+    /// over.
+    ///
+    /// # Errors
+    /// If it has `reads`, the first of them that another transaction has changed which was committed after its snapshot was
+    /// taken; and what it leaves behind. Nothing has happened then.
     pub fn commit(
         &self,
         writer: &Writer,
         (first, left): (Lsn, Leftovers),
+        reads: Option<(&Snapshot, &ReadSet)>,
         reserve: impl FnOnce(u64) -> Lsn,
-    ) -> Lsn {
+    ) -> Result<Lsn, (Touched, Leftovers)> {
+        let tested = reads.map_or(Ok(0), |(snapshot, reads)| self.test(snapshot.time, reads));
         let mut state = self.lock();
+        let conflict = match (tested, reads) {
+            (Err(conflict), _) => Some(conflict),
+            (Ok(since), Some((_, reads))) => state.since(since).find_map(|(.., left)| left.find(reads)),
+            (Ok(_), None) => None,
+        };
+        if let Some(conflict) = conflict {
+            return Err((conflict, left));
+        }
         let time = state.time + 1;
         let lsn = reserve(time);
         writer.commit(time);
         state.time = time;
         state.writers.remove(&writer.id);
         // Together with that: the log is needed for one of the two at any moment.
-        state.leftovers.push_back((time, first, left));
+        state.leftovers.push_back((time, first, Arc::new(left)));
         self.time.store(time, Ordering::Release);
         self.publish(&state);
-        lsn
+        Ok(lsn)
+    }
+
+    /// Tests what a transaction has read, whose snapshot is of `time`, against the commits since, but for the last few, so that
+    /// little is left to be done while the state is locked. Returns up to which commit it has.
+    ///
+    /// # Errors
+    /// As for [`commit`](Self::commit).
+    fn test(&self, time: u64, reads: &ReadSet) -> Result<u64, Touched> {
+        /// How many commits are left.
+        const FEW: usize = 4;
+        /// How many are tested at a time.
+        const MANY: usize = 1024;
+        let mut since = time;
+        loop {
+            let state = self.lock();
+            // They stay as long as the snapshot is open.
+            let newer: Vec<_> =
+                state.since(since).take(MANY).map(|(time, _, left)| (*time, left.clone())).collect();
+            drop(state);
+            if newer.len() <= FEW {
+                return Ok(since);
+            }
+            for (time, left) in newer {
+                if let Some(conflict) = left.find(reads) {
+                    return Err(conflict);
+                }
+                since = time;
+            }
+        }
     }
 
     /// A transaction has undone everything.
@@ -189,7 +241,7 @@ impl Transactions {
 
     /// Closes a snapshot. Returns what no snapshot needs any more of what transactions have left behind, each with its commit, and
     /// up to which commit all that are open see everything.
-    pub fn end(&self, snapshot: &Snapshot) -> (u64, Vec<(u64, Leftovers)>) {
+    pub fn end(&self, snapshot: &Snapshot) -> (u64, Vec<(u64, Arc<Leftovers>)>) {
         let mut state = self.lock();
         state.snapshots.remove(&(snapshot.time, snapshot.id));
         self.open.fetch_sub(1, Ordering::SeqCst);
@@ -259,6 +311,12 @@ impl Transactions {
 impl State {
     fn settled(&self) -> Lsn {
         self.writers.values().copied().min().unwrap_or(Lsn(u64::MAX))
+    }
+
+    /// The commits after this one, with what they have left behind.
+    fn since(&self, time: u64) -> impl Iterator<Item = &(u64, Lsn, Arc<Leftovers>)> {
+        let first = self.leftovers.partition_point(|(of, ..)| *of <= time);
+        self.leftovers.range(first..)
     }
 
     /// All open snapshots see the commits up to this one.
@@ -387,7 +445,8 @@ mod tests {
                 if commit {
                     let lsn = self.record();
                     let left = Leftovers { touched: open.touched, large: Vec::new() };
-                    self.transactions.commit(&open.writer, (first, left), |_| lsn);
+                    let done = self.transactions.commit(&open.writer, (first, left), None, |_| lsn);
+                    assert!(done.is_ok());
                     self.commits += 1;
                     for (key, value) in &open.changed {
                         set(&mut self.committed, *key, *value);
@@ -405,8 +464,8 @@ mod tests {
             }
             let (oldest, free) = self.transactions.end(&open.snapshot);
             for (time, left) in free {
-                for Touched { tree, key } in left.touched {
-                    self.transactions.versions.prune(tree, &key, oldest);
+                for Touched { tree, key } in &left.touched {
+                    self.transactions.versions.prune(*tree, key, oldest);
                 }
                 self.transactions.cleaned_up(time);
             }

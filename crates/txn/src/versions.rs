@@ -370,7 +370,8 @@ fn is_empty<T: Ord>(lower: &Bound<T>, upper: &Bound<T>) -> bool {
     }
 }
 
-fn hash_of(tree: PageId, key: &[u8]) -> u64 {
+/// The hash of a record's key.
+pub(crate) fn hash_of(tree: PageId, key: &[u8]) -> u64 {
     checksum(key) ^ tree.0.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 

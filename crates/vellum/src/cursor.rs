@@ -1,6 +1,10 @@
 //! Cursors over a table.
 
-use crate::{Result, Value, nested};
+use crate::{
+    Result, Value,
+    coverage::{Coverage, Step},
+    nested,
+};
 use vellum_pool::Pool;
 
 /// Walks the entries of a range in both directions. See [`Table::range`](crate::Table::range).
@@ -15,9 +19,15 @@ use vellum_pool::Pool;
 pub struct Cursor<'t> {
     pub(crate) cursor: vellum_access::Cursor<'t, Pool>,
     pub(crate) pool: &'t Pool,
+    /// What it has read, if its transaction is serializable.
+    pub(crate) coverage: Option<Box<Coverage<'t>>>,
 }
 
 impl<'t> Cursor<'t> {
+    pub(crate) fn new(cursor: vellum_access::Cursor<'t, Pool>, pool: &'t Pool) -> Self {
+        Self { cursor, pool, coverage: None }
+    }
+
     /// Steps over the next entry and returns it; `None` at the end of the range.
     ///
     /// # Errors
@@ -27,6 +37,9 @@ impl<'t> Cursor<'t> {
     #[expect(clippy::should_implement_trait, reason = "the entry borrows from the cursor")]
     pub fn next(&mut self) -> Result<Option<Entry<'_, 't>>> {
         nested::check(self.pool);
+        if let Some(coverage) = &mut self.coverage {
+            coverage.step(Step::Forward, self.cursor.position());
+        }
         Ok(self.cursor.next()?.map(|entry| Entry { entry, pool: self.pool }))
     }
 
@@ -37,17 +50,20 @@ impl<'t> Cursor<'t> {
     #[inline(always)]
     pub fn previous(&mut self) -> Result<Option<Entry<'_, 't>>> {
         nested::check(self.pool);
+        if let Some(coverage) = &mut self.coverage {
+            coverage.step(Step::Backward, self.cursor.position());
+        }
         Ok(self.cursor.previous()?.map(|entry| Entry { entry, pool: self.pool }))
     }
 
     /// Goes to the beginning of the range.
     pub fn seek_to_start(&mut self) {
-        self.cursor.seek_to_start();
+        self.put(vellum_access::Cursor::seek_to_start);
     }
 
     /// Goes to the end of the range, for walking backwards.
     pub fn seek_to_end(&mut self) {
-        self.cursor.seek_to_end();
+        self.put(vellum_access::Cursor::seek_to_end);
     }
 
     /// Goes to just before `key`, whether or not it is there.
@@ -55,7 +71,26 @@ impl<'t> Cursor<'t> {
     /// # Errors
     /// If the key is too long.
     pub fn seek(&mut self, key: impl AsRef<[u8]>) -> Result<()> {
-        Ok(self.cursor.seek(key.as_ref())?)
+        Ok(self.put(|cursor| cursor.seek(key.as_ref()))?)
+    }
+
+    fn put<T>(&mut self, put: impl FnOnce(&mut vellum_access::Cursor<'t, Pool>) -> T) -> T {
+        if let Some(coverage) = &mut self.coverage {
+            coverage.leave(self.cursor.position());
+        }
+        let result = put(&mut self.cursor);
+        if let Some(coverage) = &mut self.coverage {
+            coverage.arrive(self.cursor.position());
+        }
+        result
+    }
+}
+
+impl Drop for Cursor<'_> {
+    fn drop(&mut self) {
+        if let Some(coverage) = &mut self.coverage {
+            coverage.end(self.cursor.position());
+        }
     }
 }
 

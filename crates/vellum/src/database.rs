@@ -170,6 +170,7 @@ impl Database {
                 driver: OnceLock::new(),
                 durable,
                 durability: options.durability,
+                isolation: options.isolation,
                 log_place,
                 retries: Mutex::new(()),
                 read_depth: options.read_depth,

@@ -29,7 +29,8 @@
 //!   [`Options::durability`] asks for it. A database that was killed, or lost its power, recovers when it is opened: what
 //!   was acknowledged is there, and nothing in part.
 //! - A [`Transaction`] is several operations that happen together or not at all. It sees the database as it was when it
-//!   began (snapshot isolation), and keeps no reader from anything. [`Database::run`] runs one again that conflicts.
+//!   began (snapshot isolation, or serializable: [`IsolationLevel`]), and keeps no reader from anything. [`Database::run`]
+//!   runs one again that conflicts.
 //! - A database opened with [`Options::log`]`(false)` has neither: all of it is lost unless it is closed.
 //! - Memory stays within [`Options::pool_bytes`], plus 16 bytes for each 4 KiB of data and a few MiB.
 //! - Bytes that were damaged on storage are an error that names the page; never a panic, never silence.
@@ -48,10 +49,12 @@ mod asynchronous;
 mod batch;
 mod bulk;
 mod catalog;
+mod coverage;
 mod cursor;
 mod database;
 mod driver;
 mod error;
+mod isolation_level;
 mod log_place;
 mod nested;
 mod open_transaction;
@@ -70,6 +73,7 @@ pub use bulk::{BulkLoader, BulkOptions};
 pub use cursor::{Cursor, Entry};
 pub use database::{Database, Statistics, TableInformation};
 pub use error::{Error, ErrorKind};
+pub use isolation_level::IsolationLevel;
 pub use options::Options;
 pub use range::KeyRange;
 pub use submissions::Submissions;

@@ -2,6 +2,7 @@
 
 use crate::{Error, Result, shared::Inner};
 use std::sync::Arc;
+use vellum_txn::Invalidated;
 
 /// An open transaction, and the database to which it belongs.
 pub(crate) struct OpenTransaction {
@@ -13,16 +14,19 @@ pub(crate) struct OpenTransaction {
 impl OpenTransaction {
     /// # Errors
     /// [`Error::WithoutLog`] if the database has no log.
-    pub(crate) fn begin(inner: &Arc<Inner>) -> Result<Self> {
-        let transaction = inner.durable.begin().ok_or(Error::WithoutLog)?;
+    pub(crate) fn begin(inner: &Arc<Inner>, is_serializable: bool) -> Result<Self> {
+        let transaction = inner.durable.begin(is_serializable).ok_or(Error::WithoutLog)?;
         Ok(Self { inner: inner.clone(), transaction, is_ended: false })
     }
 
     /// Makes what was changed visible. It is durable when the last record of this thread is.
-    pub(crate) fn commit(mut self) -> Arc<Inner> {
+    ///
+    /// # Errors
+    /// If it is serializable, and what it has read was changed.
+    pub(crate) fn commit(mut self) -> std::result::Result<Arc<Inner>, Invalidated> {
+        self.transaction.commit(self.inner.pool())?;
         self.is_ended = true;
-        self.transaction.commit(self.inner.pool());
-        self.inner.clone()
+        Ok(self.inner.clone())
     }
 
     pub(crate) fn rollback(mut self) -> Result<()> {

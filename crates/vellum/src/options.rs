@@ -1,6 +1,6 @@
 //! How a database is opened.
 
-use crate::Result;
+use crate::{IsolationLevel, Result};
 use std::{sync::Arc, time::Duration};
 use vellum_pool::{PoolError, PoolOptions};
 use vellum_txn::{Durability, LogSettings};
@@ -21,6 +21,7 @@ pub struct Options {
     pub(crate) log: bool,
     pub(crate) log_settings: LogSettings,
     pub(crate) durability: Durability,
+    pub(crate) isolation: IsolationLevel,
 }
 
 impl Default for Options {
@@ -31,6 +32,7 @@ impl Default for Options {
             log: true,
             log_settings: LogSettings::default(),
             durability: Durability::Synced,
+            isolation: IsolationLevel::Snapshot,
         }
     }
 }
@@ -129,6 +131,13 @@ impl Options {
     #[must_use]
     pub fn durability(mut self, durability: Durability) -> Self {
         self.durability = durability;
+        self
+    }
+
+    /// How transactions are kept apart that ask for nothing else. Default [`IsolationLevel::Snapshot`].
+    #[must_use]
+    pub fn isolation(mut self, isolation: IsolationLevel) -> Self {
+        self.isolation = isolation;
         self
     }
 

@@ -1,7 +1,7 @@
 //! What the handles of a database share: the pool, its tables that are open, and orders for its driver.
 
 use crate::{
-    Answer, Result, Task, Written,
+    Answer, IsolationLevel, Result, Task, Written,
     driver::{Driver, lock},
     log_place::LogPlace,
     nested,
@@ -23,6 +23,8 @@ pub(crate) struct Inner {
     pub(crate) durable: DurablePool,
     /// When a change counts as done.
     pub(crate) durability: Durability,
+    /// How transactions are kept apart that ask for nothing else.
+    pub(crate) isolation: IsolationLevel,
     pub(crate) log_place: LogPlace,
     /// Locked by a thread that runs a transaction again which conflicted often.
     pub(crate) retries: Mutex<()>,

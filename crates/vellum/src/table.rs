@@ -100,10 +100,11 @@ impl Table {
         mut change: impl FnMut(Tree<'_, Pool>) -> std::result::Result<T, AccessError>,
     ) -> Result<T> {
         loop {
-            let own = OpenTransaction::begin(&self.inner)?;
+            // It reads nothing but what it changes, so it is serializable as it is.
+            let own = OpenTransaction::begin(&self.inner, false)?;
             let tree = self.tree_of(&self.inner)?.with_view(own.transaction.writing());
             match change(tree) {
-                Ok(done) => return own.commit().commit().map(|()| done),
+                Ok(done) => return own.commit().map_err(|_| Error::Ended)?.commit().map(|()| done),
                 // Another one was faster, and is done: this one comes after it.
                 Err(AccessError::Conflict { committed: true, .. }) => own.rollback()?,
                 Err(error) => return own.rollback().and(Err(self.named(error))),
@@ -473,7 +474,7 @@ impl Table {
     /// If a bound is longer than a key can be.
     pub fn range(&self, range: impl KeyRange) -> Result<Cursor<'_>> {
         let (lower, upper) = range.bounds();
-        Ok(Cursor { cursor: self.tree().range(lower, upper)?, pool: self.pool() })
+        Ok(Cursor::new(self.tree().range(lower, upper)?, self.pool()))
     }
 
     /// A cursor over the entries whose keys begin with `prefix`.
@@ -484,7 +485,7 @@ impl Table {
         let prefix = prefix.as_ref();
         let end = end_of_prefix(prefix);
         let upper = end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-        Ok(Cursor { cursor: self.tree().range(Bound::Included(prefix), upper)?, pool: self.pool() })
+        Ok(Cursor::new(self.tree().range(Bound::Included(prefix), upper)?, self.pool()))
     }
 
     /// Counts the table's entries and their bytes, which reads all of it. Others may change it meanwhile; the

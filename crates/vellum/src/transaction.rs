@@ -1,7 +1,9 @@
 //! Transactions: several operations that happen together or not at all, on a state of the database that does not change.
 
 use crate::{
-    Cursor, Database, Error, ErrorKind, KeyRange, Put, Result, Table, nested,
+    Cursor, Database, Error, ErrorKind, IsolationLevel, KeyRange, Put, Result, Table,
+    coverage::Coverage,
+    nested,
     open_transaction::OpenTransaction,
     range::end_of_prefix,
     shared::{Inner, OpenTable},
@@ -17,12 +19,13 @@ use std::{
 };
 use vellum_access::{AccessError, Tree};
 use vellum_pool::Pool;
-use vellum_txn::{Arrival, Durability};
+use vellum_txn::{Arrival, Durability, Edge, Invalidated};
 
 /// How a transaction begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TransactionOptions {
     durability: Option<Durability>,
+    isolation: Option<IsolationLevel>,
 }
 
 impl TransactionOptions {
@@ -30,6 +33,13 @@ impl TransactionOptions {
     #[must_use]
     pub fn durability(mut self, durability: Durability) -> Self {
         self.durability = Some(durability);
+        self
+    }
+
+    /// How it is kept apart from others. By default as [`Options::isolation`](crate::Options::isolation) says.
+    #[must_use]
+    pub fn isolation(mut self, isolation: IsolationLevel) -> Self {
+        self.isolation = Some(isolation);
         self
     }
 }
@@ -42,7 +52,7 @@ impl TransactionOptions {
 /// change the same record, the first wins; the other is told at once, by [`Error::Conflict`], and can only be rolled back. A record
 /// conflicts also if a transaction has changed it that was committed after this one began. Two transactions that read what
 /// the other changes, and change different records, are not kept apart (*write skew*);
-/// [`get_for_update`](Self::get_for_update) does that.
+/// [`get_for_update`](Self::get_for_update) does that for a record, and [`IsolationLevel::Serializable`] for all that is read.
 ///
 /// A transaction belongs to no thread, and keeps nothing borrowed; threads that share one change something one after the
 /// other. As long as it is open the database keeps what it may still read of the past, and the log of what it has changed;
@@ -73,6 +83,8 @@ pub struct Transaction {
     /// The tables that it has changed, which cannot be dropped meanwhile. Locked by each change, so that it makes one at a
     /// time.
     tables: Mutex<Vec<Arc<OpenTable>>>,
+    /// The tables that it has read, if it is serializable, which cannot be dropped meanwhile either.
+    tables_read: Mutex<Vec<Arc<OpenTable>>>,
     /// An operation failed after which it can only be rolled back.
     is_dead: AtomicBool,
 }
@@ -103,14 +115,26 @@ impl Database {
     /// # Errors
     /// What `work` returns, except a conflict: the transaction is rolled back then. And what [`commit`](Transaction::commit)
     /// returns.
-    pub fn run<T>(&self, mut work: impl FnMut(&Transaction) -> Result<T>) -> Result<T> {
+    pub fn run<T>(&self, work: impl FnMut(&Transaction) -> Result<T>) -> Result<T> {
+        self.run_with(TransactionOptions::default(), work)
+    }
+
+    /// [`run`](Self::run) of a transaction with other options than the database's.
+    ///
+    /// # Errors
+    /// As for `run`.
+    pub fn run_with<T>(
+        &self,
+        options: TransactionOptions,
+        mut work: impl FnMut(&Transaction) -> Result<T>,
+    ) -> Result<T> {
         /// After so many conflicts a thread waits until it is the only one of those.
         const PATIENCE: u32 = 6;
         let inner = self.inner();
         let mut conflicts = 0;
         let mut turn = None;
         loop {
-            let transaction = self.begin()?;
+            let transaction = self.begin_with(options)?;
             let done = work(&transaction).and_then(|value| transaction.commit().map(|()| value));
             match done {
                 Err(Error::Conflict { .. }) => {}
@@ -134,10 +158,12 @@ fn jitter(below: u64) -> u64 {
 
 impl Transaction {
     fn begin(inner: &Arc<Inner>, options: TransactionOptions) -> Result<Self> {
+        let isolation = options.isolation.unwrap_or(inner.isolation);
         Ok(Self {
-            open: OpenTransaction::begin(inner)?,
+            open: OpenTransaction::begin(inner, isolation == IsolationLevel::Serializable)?,
             durability: options.durability.unwrap_or(inner.durability),
             tables: Mutex::default(),
+            tables_read: Mutex::default(),
             is_dead: AtomicBool::new(false),
         })
     }
@@ -147,7 +173,7 @@ impl Transaction {
     /// # Errors
     /// As for `Table::get`; [`Error::Ended`] after a conflict.
     pub fn get(&self, table: &Table, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
-        Ok(self.read(table)?.get(key.as_ref())?)
+        Ok(self.read_keys(table, [&key])?.get(key.as_ref())?)
     }
 
     /// [`get`](Self::get) into a buffer. See [`Table::get_into`].
@@ -155,7 +181,16 @@ impl Transaction {
     /// # Errors
     /// As for [`get`](Self::get).
     pub fn get_into(&self, table: &Table, key: impl AsRef<[u8]>, target: &mut Vec<u8>) -> Result<bool> {
-        Ok(self.read(table)?.get_into(key.as_ref(), target)?)
+        Ok(self.read_keys(table, [&key])?.get_into(key.as_ref(), target)?)
+    }
+
+    /// [`get`](Self::get) of what need not stay as it is until this transaction is committed, for a serializable one: that others
+    /// change it meanwhile does not make this one fail.
+    ///
+    /// # Errors
+    /// As for `get`.
+    pub fn get_untracked(&self, table: &Table, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
+        Ok(self.read_untracked(table)?.get(key.as_ref())?)
     }
 
     /// The value of a key that this transaction is about to change, or whose change by others it must exclude: no other
@@ -174,7 +209,7 @@ impl Transaction {
     /// # Errors
     /// As for [`get`](Self::get).
     pub fn contains(&self, table: &Table, key: impl AsRef<[u8]>) -> Result<bool> {
-        Ok(self.read(table)?.value_length(key.as_ref())?.is_some())
+        Ok(self.read_keys(table, [&key])?.value_length(key.as_ref())?.is_some())
     }
 
     /// The values of many keys, in their order. See [`Table::multi_get`].
@@ -187,7 +222,7 @@ impl Transaction {
         keys: &[K],
     ) -> Result<Vec<Result<Option<Vec<u8>>>>> {
         let mut values = Vec::with_capacity(keys.len());
-        self.read(table)?.multi_get(keys, table.read_depth(), |_, value| {
+        self.read_keys(table, keys)?.multi_get(keys, table.read_depth(), |_, value| {
             values.push(value.map(|value| value.map(<[u8]>::to_vec)).map_err(Error::from));
         });
         Ok(values)
@@ -204,7 +239,7 @@ impl Transaction {
         part: Range<usize>,
         mut visit: impl FnMut(usize, Result<Option<&[u8]>>),
     ) -> Result<()> {
-        let tree = self.read(table)?;
+        let tree = self.read_keys(table, keys)?;
         tree.multi_get_part(keys, table.read_depth(), part, |index, value| {
             visit(index, value.map_err(Into::into))
         });
@@ -216,8 +251,17 @@ impl Transaction {
     /// # Errors
     /// As for [`get`](Self::get).
     pub fn range<'t>(&'t self, table: &'t Table, range: impl KeyRange) -> Result<Cursor<'t>> {
+        self.read_range(table, range.bounds())
+    }
+
+    /// [`range`](Self::range) of what need not stay as it is until this transaction is committed, for a serializable one: that
+    /// others change it meanwhile does not make this one fail.
+    ///
+    /// # Errors
+    /// As for `range`.
+    pub fn range_untracked<'t>(&'t self, table: &'t Table, range: impl KeyRange) -> Result<Cursor<'t>> {
         let (lower, upper) = range.bounds();
-        Ok(Cursor { cursor: self.read(table)?.range(lower, upper)?, pool: table.pool() })
+        Ok(Cursor::new(self.read_untracked(table)?.range(lower, upper)?, table.pool()))
     }
 
     /// A cursor on the keys that begin with `prefix`. See [`Table::prefix`].
@@ -228,7 +272,7 @@ impl Transaction {
         let prefix = prefix.as_ref();
         let end = end_of_prefix(prefix);
         let upper = end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-        Ok(Cursor { cursor: self.read(table)?.range(Bound::Included(prefix), upper)?, pool: table.pool() })
+        self.read_range(table, (Bound::Included(prefix), upper))
     }
 
     /// Stores a value under a key. See [`Table::put`].
@@ -245,7 +289,9 @@ impl Transaction {
     /// # Errors
     /// As for [`put`](Self::put).
     pub fn insert(&self, table: &Table, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<bool> {
-        self.write(table, |tree| tree.insert(key.as_ref(), value.as_ref()))
+        let done = self.write(table, |tree| tree.insert(key.as_ref(), value.as_ref()))?;
+        self.note_unchanged(table, &key, !done)?;
+        Ok(done)
     }
 
     /// Replaces the value of a key that has one; returns whether it had one. See [`Table::update`].
@@ -253,7 +299,9 @@ impl Transaction {
     /// # Errors
     /// As for [`put`](Self::put).
     pub fn update(&self, table: &Table, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<bool> {
-        self.write(table, |tree| tree.update(key.as_ref(), value.as_ref()))
+        let done = self.write(table, |tree| tree.update(key.as_ref(), value.as_ref()))?;
+        self.note_unchanged(table, &key, !done)?;
+        Ok(done)
     }
 
     /// Lets `change` change a value where it lies. See [`Table::modify`].
@@ -270,7 +318,11 @@ impl Transaction {
         mut change: impl FnMut(&mut [u8]) -> T,
     ) -> Result<Option<T>> {
         let pool = table.pool();
-        self.write(table, |tree| tree.modify(key.as_ref(), |value| nested::changing(pool, || change(value))))
+        let done = self.write(table, |tree| {
+            tree.modify(key.as_ref(), |value| nested::changing(pool, || change(value)))
+        })?;
+        self.note_unchanged(table, &key, done.is_none())?;
+        Ok(done)
     }
 
     /// Lets `change` change the values of many keys where they lie, each with its key's place among them; returns of each
@@ -288,7 +340,7 @@ impl Transaction {
         mut change: impl FnMut(usize, &mut [u8]),
     ) -> Result<Vec<bool>> {
         let pool = table.pool();
-        self.write(table, |tree| {
+        let changed = self.write(table, |tree| {
             let (mut changed, mut failed) = (Vec::with_capacity(keys.len()), None);
             let change = |place, value: &mut [u8]| nested::changing(pool, || change(place, value));
             tree.multi_modify(keys, table.read_depth(), change, |_, result| match result {
@@ -296,7 +348,11 @@ impl Transaction {
                 Err(error) => failed = failed.take().or(Some(error)),
             });
             failed.map_or(Ok(changed), Err)
-        })
+        })?;
+        for (key, changed) in keys.iter().zip(&changed) {
+            self.note_unchanged(table, key, !changed)?;
+        }
+        Ok(changed)
     }
 
     /// Removes a key and its value; returns whether it was there. See [`Table::remove`].
@@ -304,7 +360,9 @@ impl Transaction {
     /// # Errors
     /// As for [`put`](Self::put).
     pub fn remove(&self, table: &Table, key: impl AsRef<[u8]>) -> Result<bool> {
-        self.write(table, |tree| tree.remove(key.as_ref()))
+        let done = self.write(table, |tree| tree.remove(key.as_ref()))?;
+        self.note_unchanged(table, &key, !done)?;
+        Ok(done)
     }
 
     /// Removes all keys of a range; returns how many there were.
@@ -315,10 +373,12 @@ impl Transaction {
         /// How many keys are gathered before they are removed.
         const KEYS: usize = 256;
         let (lower, upper) = range.bounds();
+        let root = self.read_keys(table, None::<&[u8]>)?.root();
+        self.open.transaction.note_range(root, Edge::lower(lower), Edge::upper(upper));
         let (mut lower, mut count) = (lower.map(<[u8]>::to_vec), 0);
         loop {
             let mut keys = Vec::with_capacity(KEYS);
-            let mut cursor = self.read(table)?.range(lower.as_ref().map(|key| &key[..]), upper)?;
+            let mut cursor = self.read_untracked(table)?.range(lower.as_ref().map(|key| &key[..]), upper)?;
             while keys.len() < KEYS
                 && let Some(entry) = cursor.next()?
             {
@@ -357,11 +417,12 @@ impl Transaction {
     /// Commits: what was changed is visible to others, all at once, and as durable when this returns as the options say.
     ///
     /// # Errors
-    /// [`Error::Ended`] after a conflict: nothing has happened then. If the log cannot be written, whether the transaction is
+    /// [`Error::Ended`] after a conflict, and [`Error::Conflict`] if it is [serializable](IsolationLevel::Serializable) and
+    /// what it has read was changed: nothing has happened then. If the log cannot be written, whether the transaction is
     /// durable shows when the database is opened anew.
     pub fn commit(self) -> Result<()> {
-        self.check()?;
-        Ok(self.open.commit().durable.commit(self.durability)?)
+        let durability = self.durability;
+        Ok(self.end()?.durable.commit(durability)?)
     }
 
     /// As [`commit`](Self::commit), but does not wait: what was changed is visible when this returns, and durable when
@@ -370,8 +431,8 @@ impl Transaction {
     /// # Errors
     /// As for `commit`.
     pub fn commit_async(self) -> Result<Option<Arrival>> {
-        self.check()?;
-        Ok(self.open.commit().durable.commit_later(self.durability))
+        let durability = self.durability;
+        Ok(self.end()?.durable.commit_later(durability))
     }
 
     /// Undoes everything.
@@ -383,13 +444,64 @@ impl Transaction {
         self.open.rollback()
     }
 
+    fn end(self) -> Result<Arc<Inner>> {
+        self.check()?;
+        let Self { open, tables_read, .. } = self;
+        open.commit().map_err(|Invalidated { tree, key }| {
+            let tables = tables_read.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+            let table = tables.iter().find(|table| table.root == tree).map(|table| table.name.clone());
+            Error::Conflict { table: table.unwrap_or_default(), key: key.to_vec(), committed: true }
+        })
+    }
+
     /// # Errors
     /// If it can only be rolled back.
     fn check(&self) -> Result<()> {
         if self.is_dead.load(Ordering::Relaxed) { Err(Error::Ended) } else { Ok(()) }
     }
 
-    fn read<'t>(&'t self, table: &'t Table) -> Result<Tree<'t, Pool>> {
+    /// The tree, to look these keys up.
+    fn read_keys<'t>(
+        &'t self,
+        table: &'t Table,
+        keys: impl IntoIterator<Item: AsRef<[u8]>>,
+    ) -> Result<Tree<'t, Pool>> {
+        let tree = self.read_untracked(table)?;
+        if self.open.transaction.is_serializable() {
+            self.keep(table);
+            self.open.transaction.note_keys(tree.root(), keys);
+        }
+        Ok(tree)
+    }
+
+    /// A cursor, which notes what it reads.
+    fn read_range<'t>(
+        &'t self,
+        table: &'t Table,
+        (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
+    ) -> Result<Cursor<'t>> {
+        let tree = self.read_keys(table, None::<&[u8]>)?;
+        let mut cursor = Cursor::new(tree.range(lower, upper)?, table.pool());
+        cursor.coverage = Coverage::begin(&self.open.transaction, tree.root(), lower, upper);
+        Ok(cursor)
+    }
+
+    /// Notes that a key has been read if a change has left it as it was, which told whether it is there.
+    fn note_unchanged(&self, table: &Table, key: impl AsRef<[u8]>, is_unchanged: bool) -> Result<()> {
+        if is_unchanged { self.read_keys(table, [key]).map(drop) } else { Ok(()) }
+    }
+
+    /// Keeps a table from being dropped that has been read.
+    fn keep(&self, table: &Table) {
+        let (_, open) = table.handles();
+        let mut tables = self.tables_read.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if !tables.iter().any(|kept| Arc::ptr_eq(kept, open)) {
+            tables.push(open.clone());
+        }
+    }
+
+    /// The tree, to read what is noted otherwise or need not be.
+    fn read_untracked<'t>(&'t self, table: &'t Table) -> Result<Tree<'t, Pool>> {
         self.check()?;
         Ok(table.tree_of(&self.open.inner)?.with_view(self.open.transaction.reading()))
     }

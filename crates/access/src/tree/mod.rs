@@ -32,7 +32,7 @@ pub use bulk::BulkLoad;
 pub use change::write::Written;
 pub use check::{TreeReport, TreeShape};
 pub use read::blob_reader::BlobReader;
-pub use read::cursor::{Cursor, Entry};
+pub use read::cursor::{Cursor, CursorPosition, Entry};
 
 use crate::gateway::RecordGroup;
 use crate::node::{MAX_KEY_BYTES, NodeMut};

@@ -87,6 +87,19 @@ enum Stand {
     After,
 }
 
+/// Where a cursor stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CursorPosition<'c> {
+    /// At the beginning of its range.
+    Start,
+    /// At the end of its range.
+    End,
+    /// Right before this key, which need not be there.
+    Before(&'c [u8]),
+    /// Right after this key.
+    After(&'c [u8]),
+}
+
 /// An entry, as long as the cursor stays where it is.
 pub struct Entry<'c, 'p, P> {
     tree: &'c Tree<'p, P>,
@@ -183,6 +196,16 @@ impl<'p, P: Pager> Cursor<'p, P> {
             self.key.extend_from_slice(key);
         }
         Ok(())
+    }
+
+    /// Where it stands. Between two positions that steps have led from one to the other, it has seen all that is there.
+    pub fn position(&self) -> CursorPosition<'_> {
+        match self.stand {
+            Stand::Start => CursorPosition::Start,
+            Stand::End => CursorPosition::End,
+            Stand::Before => CursorPosition::Before(&self.key),
+            Stand::After => CursorPosition::After(&self.key),
+        }
     }
 
     /// Moves the cursor elsewhere.

@@ -1,0 +1,93 @@
+//! What a cursor of a serializable transaction has read: the stretches of its range over which it has gone.
+//!
+//! A cursor that goes from one place to another by steps has seen all entries between the two, and that there are no others.
+//! That counts as read: from where it was put to the furthest places that it came to, whatever lay between them. As long as it
+//! is open, all of its range does, so nothing is missed if it is never dropped.
+
+use std::ops::Bound;
+use vellum_access::CursorPosition;
+use vellum_base::PageId;
+use vellum_txn::{Edge, Transaction};
+
+/// In which direction a cursor steps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    Forward,
+    Backward,
+}
+
+/// What a cursor has read.
+pub(crate) struct Coverage<'t> {
+    transaction: &'t Transaction,
+    tree: PageId,
+    request: u64,
+    /// The range of the cursor.
+    start: Edge,
+    end: Edge,
+    /// The stretch since the cursor was put somewhere, up to where it last turned.
+    from: Edge,
+    to: Edge,
+    last: Step,
+}
+
+impl<'t> Coverage<'t> {
+    /// Of a cursor that stands at the beginning of its range; none if its transaction is not serializable.
+    pub fn begin(
+        transaction: &'t Transaction,
+        tree: PageId,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+    ) -> Option<Box<Self>> {
+        if !transaction.is_serializable() {
+            return None;
+        }
+        let (start, end) = (Edge::lower(lower), Edge::upper(upper));
+        let request = transaction.request(tree, start.clone(), end.clone())?;
+        let (from, to) = (start.clone(), start.clone());
+        Some(Box::new(Self { transaction, tree, request, start, end, from, to, last: Step::Forward }))
+    }
+
+    /// The cursor is about to step from where it stands.
+    #[inline]
+    pub fn step(&mut self, step: Step, at: CursorPosition<'_>) {
+        if step != self.last {
+            self.last = step;
+            self.extend(at);
+        }
+    }
+
+    /// The cursor is about to be put elsewhere, or to be dropped.
+    pub fn leave(&mut self, at: CursorPosition<'_>) {
+        self.extend(at);
+        self.transaction.note_range(self.tree, self.from.clone(), self.to.clone());
+    }
+
+    /// The cursor was put here.
+    pub fn arrive(&mut self, at: CursorPosition<'_>) {
+        (self.from, self.to) = (self.edge(at), self.edge(at));
+    }
+
+    /// The cursor is dropped.
+    pub fn end(&mut self, at: CursorPosition<'_>) {
+        self.leave(at);
+        self.transaction.fulfil(self.request);
+    }
+
+    fn extend(&mut self, at: CursorPosition<'_>) {
+        let edge = self.edge(at);
+        if edge < self.from {
+            self.from = edge;
+        } else if edge > self.to {
+            self.to = edge;
+        }
+    }
+
+    fn edge(&self, at: CursorPosition<'_>) -> Edge {
+        match at {
+            CursorPosition::Start => self.start.clone(),
+            CursorPosition::End => self.end.clone(),
+            CursorPosition::Before(key) => Edge::At { key: key.to_vec(), after: false },
+            CursorPosition::After(key) => Edge::At { key: key.to_vec(), after: true },
+        }
+    }
+}
