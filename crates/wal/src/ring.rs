@@ -11,7 +11,7 @@
 //!   frame is longer than the ring.
 
 use crate::{
-    frame::{ALIGNMENT, FrameHeader},
+    frame::{ALIGNMENT, FrameHeader, HEADER_BYTES},
     primitive::{AtomicU64, Ordering, RingBug, Words, planted, words},
 };
 use vellum_base::PAGE_SIZE;
@@ -68,21 +68,21 @@ impl Ring {
     #[inline]
     pub fn fill(&self, lsn: u64, header: &FrameHeader, payload: &[u8]) {
         debug_assert!(self.has_room(lsn + header.bytes()));
-        let mut at = lsn;
-        let mut put = |word: u64| {
-            // Relaxed: published by the end of the frame.
-            self.word(at).store(word, Ordering::Relaxed);
-            at += WORD_BYTES;
-        };
-        header.encode().into_iter().for_each(&mut put);
-        let (chunks, rest) = payload.as_chunks::<8>();
-        chunks.iter().for_each(|chunk| put(u64::from_le_bytes(*chunk)));
-        if !rest.is_empty() {
-            let mut last = [0; 8];
-            last.iter_mut().zip(rest).for_each(|(to, from)| *to = *from);
-            put(u64::from_le_bytes(last));
+        for (place, word) in (lsn..).step_by(WORD_BYTES as usize).zip(header.encode()) {
+            // Relaxed, here and below: published by the end of the frame.
+            self.word(place).store(word, Ordering::Relaxed);
+        }
+        let begin = lsn + HEADER_BYTES as u64;
+        let (ahead, again) = self.words_from(begin);
+        match payload.split_at_checked(ahead.len() * WORD_BYTES as usize) {
+            Some((first, second)) => {
+                store(ahead, first);
+                store(again, second);
+            }
+            None => store(ahead, payload),
         }
         let end = lsn + header.bytes();
+        let mut at = begin + (payload.len() as u64).next_multiple_of(WORD_BYTES);
         while at < end {
             self.word(at).store(0, Ordering::Relaxed);
             at += WORD_BYTES;
@@ -107,11 +107,13 @@ impl Ring {
 
     /// Copies what lies at `from`, which has been published and not released. Both are a multiple of a word long.
     pub fn copy_to(&self, from: u64, target: &mut [u8]) {
-        let (words, rest) = target.as_chunks_mut::<8>();
-        debug_assert!(from.is_multiple_of(WORD_BYTES) && rest.is_empty());
-        for (at, to) in (from..).step_by(WORD_BYTES as usize).zip(words) {
-            // Relaxed: its end has been seen.
-            *to = self.word(at).load(Ordering::Relaxed).to_le_bytes();
+        let (ahead, again) = self.words_from(from);
+        match target.split_at_mut_checked(ahead.len() * WORD_BYTES as usize) {
+            Some((first, second)) => {
+                load(ahead, first);
+                load(again, second);
+            }
+            None => load(ahead, target),
         }
     }
 
@@ -128,10 +130,43 @@ impl Ring {
         &self.words[(lsn % self.bytes / WORD_BYTES) as usize]
     }
 
+    /// The words from a place on, up to the end of the ring, and those from its beginning.
+    #[cfg_attr(not(test), expect(clippy::indexing_slicing, reason = "a remainder by the number of words"))]
+    fn words_from(&self, lsn: u64) -> (&[AtomicU64], &[AtomicU64]) {
+        let index = (lsn % self.bytes / WORD_BYTES) as usize;
+        (&self.words[index..], &self.words[..index])
+    }
+
     #[cfg_attr(not(test), expect(clippy::indexing_slicing, reason = "a remainder by the number of places"))]
     #[inline]
     fn end_at(&self, lsn: u64) -> &AtomicU64 {
         &self.ends[(lsn % self.bytes / ALIGNMENT) as usize]
+    }
+}
+
+/// Stores bytes in words, the last one with zeroes after them.
+#[inline]
+fn store(words: &[AtomicU64], bytes: &[u8]) {
+    let (whole, rest) = bytes.as_chunks::<8>();
+    for (word, chunk) in words.iter().zip(whole) {
+        // Relaxed: published by the end of the frame.
+        word.store(u64::from_le_bytes(*chunk), Ordering::Relaxed);
+    }
+    if let Some(word) = words.get(whole.len()).filter(|_| !rest.is_empty()) {
+        let mut last = [0; 8];
+        last.iter_mut().zip(rest).for_each(|(to, from)| *to = *from);
+        word.store(u64::from_le_bytes(last), Ordering::Relaxed);
+    }
+}
+
+/// Copies words. Their number is that of the bytes.
+#[inline]
+fn load(words: &[AtomicU64], target: &mut [u8]) {
+    let (target, rest) = target.as_chunks_mut::<8>();
+    debug_assert!(rest.is_empty());
+    for (word, to) in words.iter().zip(target) {
+        // Relaxed: the end of the frame has been seen.
+        *to = word.load(Ordering::Relaxed).to_le_bytes();
     }
 }
 

@@ -43,7 +43,8 @@ impl Record {
         record.bytes.extend_from_slice(&tree.0.to_le_bytes());
         record.adopted = None;
         record.restores = false;
-        record.set_kind(RecordKind::Single);
+        // As if it had the longest head, until its kind is set.
+        record.start = 0;
         record
     }
 
@@ -109,10 +110,8 @@ impl Record {
         leaf.append_value(index, before);
         after.extend_from_slice(before);
         let result = change(after);
-        let differs = |(a, b): (&u8, &u8)| a != b;
-        let from = before.iter().zip(&*after).position(differs).unwrap_or(before.len());
-        let to = before.iter().zip(&*after).rposition(differs).map_or(from, |last| last + 1);
-        *differing = from..to;
+        *differing = difference(before, after);
+        let (from, to) = (differing.start, differing.end);
         if let (Some(before), Some(after)) = (before.get(from..to), after.get(from..to))
             && from < to
         {
@@ -173,8 +172,51 @@ impl Record {
     }
 }
 
+/// The range outside of which two values of the same length are equal; empty if they are.
+fn difference(before: &[u8], after: &[u8]) -> Range<usize> {
+    let differs = |(a, b): (&u8, &u8)| a != b;
+    // Eight bytes at a time: values have hundreds, of which few change.
+    let ((old, _), (new, _)) = (before.as_chunks::<8>(), after.as_chunks::<8>());
+    let start = 8 * old.iter().zip(new).take_while(|(a, b)| a == b).count();
+    let rest = before.iter().zip(after).skip(start);
+    let Some(from) = rest.clone().position(differs).map(|more| start + more) else {
+        return before.len()..before.len();
+    };
+    let ((_, old), (_, new)) = (before.as_rchunks::<8>(), after.as_rchunks::<8>());
+    let end = before.len() - 8 * old.iter().rev().zip(new.iter().rev()).take_while(|(a, b)| a == b).count();
+    let last = before.iter().zip(after).take(end).rposition(differs);
+    from..last.map_or(from, |last| last + 1)
+}
+
 /// The change that allocates the extent of a large value.
 pub(super) fn written(reference: BlobReference) -> PageChange<'static> {
     let pages = reference.extent().pages;
     PageChange::Write { kind: PageKind::BLOB, pages, digest: reference.digest }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::{RngExt, SeedableRng, rngs::StdRng};
+
+    #[test]
+    fn the_difference_of_values_is_the_range_outside_of_which_they_are_equal() {
+        let mut random = StdRng::seed_from_u64(1);
+        for _ in 0..20_000 {
+            let before: Vec<u8> = (0..random.random_range(0..40)).map(|_| random.random()).collect();
+            let mut after = before.clone();
+            for _ in 0..random.random_range(0..3) {
+                if let Some(last) = after.len().checked_sub(1) {
+                    after[random.random_range(0..=last)] ^= random.random_range(0..2);
+                }
+            }
+            let range = difference(&before, &after);
+            let first = before.iter().zip(&after).position(|(a, b)| a != b);
+            let last = before.iter().zip(&after).rposition(|(a, b)| a != b);
+            match (first, last) {
+                (Some(first), Some(last)) => assert_eq!(range, first..last + 1),
+                _ => assert!(range.is_empty()),
+            }
+        }
+    }
 }
