@@ -4,6 +4,7 @@
 //! That counts as read: from where it was put to the furthest places that it came to, whatever lay between them. As long as it
 //! is open, all of its range does, so nothing is missed if it is never dropped.
 
+use crate::{plant::Plant, shared::Inner};
 use std::ops::Bound;
 use vellum_access::CursorPosition;
 use vellum_base::PageId;
@@ -19,6 +20,7 @@ pub(crate) enum Step {
 /// What a cursor has read.
 pub(crate) struct Coverage<'t> {
     transaction: &'t Transaction,
+    inner: &'t Inner,
     tree: PageId,
     request: u64,
     /// The range of the cursor.
@@ -35,8 +37,8 @@ impl<'t> Coverage<'t> {
     pub fn begin(
         transaction: &'t Transaction,
         tree: PageId,
-        lower: Bound<&[u8]>,
-        upper: Bound<&[u8]>,
+        (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
+        inner: &'t Inner,
     ) -> Option<Box<Self>> {
         if !transaction.is_serializable() {
             return None;
@@ -44,13 +46,18 @@ impl<'t> Coverage<'t> {
         let (start, end) = (Edge::lower(lower), Edge::upper(upper));
         let request = transaction.request(tree, start.clone(), end.clone())?;
         let (from, to) = (start.clone(), start.clone());
-        Some(Box::new(Self { transaction, tree, request, start, end, from, to, last: Step::Forward }))
+        Some(Box::new(Self { transaction, inner, tree, request, start, end, from, to, last: Step::Forward }))
     }
 
     /// The cursor is about to step from where it stands.
     #[inline]
     pub fn step(&mut self, step: Step, at: CursorPosition<'_>) {
-        if step != self.last {
+        if self.inner.is_planted(Plant::RangeAsItsKeys)
+            && let CursorPosition::Before(key) | CursorPosition::After(key) = at
+        {
+            self.transaction.note_keys(self.tree, [key]);
+        }
+        if step != self.last && !self.inner.is_planted(Plant::TurnsForgotten) {
             self.last = step;
             self.extend(at);
         }
@@ -59,7 +66,9 @@ impl<'t> Coverage<'t> {
     /// The cursor is about to be put elsewhere, or to be dropped.
     pub fn leave(&mut self, at: CursorPosition<'_>) {
         self.extend(at);
-        self.transaction.note_range(self.tree, self.from.clone(), self.to.clone());
+        if !self.inner.is_planted(Plant::RangeAsItsKeys) {
+            self.transaction.note_range(self.tree, self.from.clone(), self.to.clone());
+        }
     }
 
     /// The cursor was put here.
@@ -74,6 +83,10 @@ impl<'t> Coverage<'t> {
     }
 
     fn extend(&mut self, at: CursorPosition<'_>) {
+        let is_end = matches!(at, CursorPosition::Start | CursorPosition::End);
+        if is_end && self.inner.is_planted(Plant::RangeToItsLastKey) {
+            return;
+        }
         let edge = self.edge(at);
         if edge < self.from {
             self.from = edge;

@@ -176,6 +176,8 @@ impl Database {
                 read_depth: options.read_depth,
                 created,
                 open: Mutex::new(HashMap::new()),
+                #[cfg(test)]
+                planted: Mutex::default(),
             }),
         }
     }

@@ -54,11 +54,14 @@ mod cursor;
 mod database;
 mod driver;
 mod error;
+#[cfg(test)]
+mod histories;
 mod isolation_level;
 mod log_place;
 mod nested;
 mod open_transaction;
 mod options;
+mod plant;
 pub mod pool;
 mod range;
 mod shared;

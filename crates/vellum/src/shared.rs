@@ -5,6 +5,7 @@ use crate::{
     driver::{Driver, lock},
     log_place::LogPlace,
     nested,
+    plant::Plant,
 };
 use std::{
     collections::HashMap,
@@ -35,6 +36,9 @@ pub(crate) struct Inner {
     /// The tables that have handles. Locked while tables are created, opened and dropped, never during an
     /// operation on one.
     pub(crate) open: Mutex<HashMap<String, Weak<OpenTable>>>,
+    /// A bug that a test has planted.
+    #[cfg(test)]
+    pub(crate) planted: Mutex<Option<Plant>>,
 }
 
 /// A table that has handles.
@@ -46,6 +50,18 @@ pub(crate) struct OpenTable {
 }
 
 impl Inner {
+    #[cfg(test)]
+    pub(crate) fn is_planted(&self, bug: Plant) -> bool {
+        *lock(&self.planted) == Some(bug)
+    }
+
+    #[cfg(not(test))]
+    #[inline(always)]
+    #[expect(clippy::unused_self, reason = "as in tests")]
+    pub(crate) const fn is_planted(&self, _: Plant) -> bool {
+        false
+    }
+
     /// The pool, for an operation on it.
     #[inline]
     #[track_caller]

@@ -5,6 +5,7 @@ use crate::{
     coverage::Coverage,
     nested,
     open_transaction::OpenTransaction,
+    plant::Plant,
     range::end_of_prefix,
     shared::{Inner, OpenTable},
 };
@@ -159,8 +160,9 @@ fn jitter(below: u64) -> u64 {
 impl Transaction {
     fn begin(inner: &Arc<Inner>, options: TransactionOptions) -> Result<Self> {
         let isolation = options.isolation.unwrap_or(inner.isolation);
+        let is_serializable = isolation == IsolationLevel::Serializable;
         Ok(Self {
-            open: OpenTransaction::begin(inner, isolation == IsolationLevel::Serializable)?,
+            open: OpenTransaction::begin(inner, is_serializable && !inner.is_planted(Plant::NothingTested))?,
             durability: options.durability.unwrap_or(inner.durability),
             tables: Mutex::default(),
             tables_read: Mutex::default(),
@@ -469,6 +471,9 @@ impl Transaction {
         let tree = self.read_untracked(table)?;
         if self.open.transaction.is_serializable() {
             self.keep(table);
+            let forgets = self.open.inner.is_planted(Plant::AbsentKeysForgotten);
+            let keys =
+                keys.into_iter().filter(|key| !forgets || matches!(tree.get(key.as_ref()), Ok(Some(_))));
             self.open.transaction.note_keys(tree.root(), keys);
         }
         Ok(tree)
@@ -482,13 +487,15 @@ impl Transaction {
     ) -> Result<Cursor<'t>> {
         let tree = self.read_keys(table, None::<&[u8]>)?;
         let mut cursor = Cursor::new(tree.range(lower, upper)?, table.pool());
-        cursor.coverage = Coverage::begin(&self.open.transaction, tree.root(), lower, upper);
+        cursor.coverage =
+            Coverage::begin(&self.open.transaction, tree.root(), (lower, upper), &self.open.inner);
         Ok(cursor)
     }
 
     /// Notes that a key has been read if a change has left it as it was, which told whether it is there.
     fn note_unchanged(&self, table: &Table, key: impl AsRef<[u8]>, is_unchanged: bool) -> Result<()> {
-        if is_unchanged { self.read_keys(table, [key]).map(drop) } else { Ok(()) }
+        let is_noted = is_unchanged && !self.open.inner.is_planted(Plant::UnchangedForgotten);
+        if is_noted { self.read_keys(table, [key]).map(drop) } else { Ok(()) }
     }
 
     /// Keeps a table from being dropped that has been read.

@@ -1,0 +1,31 @@
+//! Bugs that the tests of histories plant in a database, one at a time, to show that they would find them.
+
+/// What is done wrongly.
+#[cfg_attr(not(test), allow(dead_code))]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Plant {
+    /// What a serializable transaction has read is not tested.
+    NothingTested,
+    /// A range that was asked for is noted as the keys that it returned.
+    RangeAsItsKeys,
+    /// A range that a cursor has exhausted is noted up to the last key.
+    RangeToItsLastKey,
+    /// Where a cursor turns is not noted.
+    TurnsForgotten,
+    /// Only what was found is noted of what was looked up.
+    AbsentKeysForgotten,
+    /// What was told by a change that changed nothing is not noted.
+    UnchangedForgotten,
+}
+
+#[cfg(test)]
+impl Plant {
+    pub(crate) const ALL: [Self; 6] = [
+        Self::NothingTested,
+        Self::RangeAsItsKeys,
+        Self::RangeToItsLastKey,
+        Self::TurnsForgotten,
+        Self::AbsentKeysForgotten,
+        Self::UnchangedForgotten,
+    ];
+}
