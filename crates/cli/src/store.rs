@@ -114,9 +114,9 @@ pub fn close(database: Database) -> Result {
     })
 }
 
-/// Opens a table; if there is none of that name, says which there are.
+/// Opens a table of whatever types; if there is none of that name, says which there are.
 pub fn table(database: &Database, name: &str) -> Result<Table> {
-    database.table(name).map_err(|error| match error {
+    database.table_as_bytes(name).map_err(|error| match error {
         Error::NoSuchTable { .. } => no_such_table(database, name),
         other => other.into(),
     })

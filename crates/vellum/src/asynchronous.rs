@@ -10,8 +10,9 @@
 //! Lock order: the inbox of the driver; a future's state. Neither is held while an operation runs or a waker is called.
 
 use crate::{
-    Error, Put, Result, Table, Task, Written,
+    AsKey, AsValue, Error, KeyType, Put, Result, Table, Task, ValueType, Written,
     driver::{Driver, lock},
+    handle::Handle,
     shared::{OpenTable, Order, Owed, Owned, Slot},
 };
 use std::{
@@ -31,12 +32,14 @@ use vellum_txn::{Arrival, TxnError};
 #[must_use = "nothing happens unless it is awaited"]
 pub struct TableFuture<T> {
     /// The handles keep the table, and the database open, until the end.
-    table: Option<Table>,
+    table: Option<Handle>,
     request: Option<(Vec<u8>, Task<Vec<u8>>)>,
     slot: Option<Arc<Slot>>,
     /// The operation is done, and waits until it is durable.
     arrival: Option<(Arrival, Owned)>,
-    convert: fn(Owned) -> T,
+    /// The value cannot be encoded.
+    failed: Option<Error>,
+    convert: fn(&str, Owned) -> Result<T>,
 }
 
 impl<T> TableFuture<T> {
@@ -55,7 +58,7 @@ impl<T> TableFuture<T> {
         };
         match table.tree().try_now(&key, borrowed, |answer| Owned::from(answer)) {
             Ok(Some(answer)) => {
-                let inner = table.handles().0;
+                let inner = &table.inner;
                 let Some(arrival) = inner.durable.commit_later(inner.durability) else {
                     return Poll::Ready(Ok(answer));
                 };
@@ -73,10 +76,9 @@ impl<T> TableFuture<T> {
         }
         let slot = Arc::new(Slot::default());
         lock(&slot.state).waker = Some(waker.clone());
-        let (inner, open) = table.handles();
-        let order =
-            Order { inner: inner.clone(), open: open.clone(), key, task, slot: Owed::new(slot.clone()) };
-        match inner.driver.get_or_init(|| Driver::start(run_orders)) {
+        let (inner, open) = (table.inner.clone(), table.open.clone());
+        let order = Order { inner, open, key, task, slot: Owed::new(slot.clone()) };
+        match table.inner.driver.get_or_init(|| Driver::start(run_orders)) {
             Some(driver) => driver.put(order),
             // The system has no room for a thread: then the operation is done here, and waits.
             None => run_orders(vec![order], &Vec::new),
@@ -91,6 +93,10 @@ impl<T> Future for TableFuture<T> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
         let this = self.get_mut();
+        if let Some(error) = this.failed.take() {
+            (this.table, this.request) = (None, None);
+            return Poll::Ready(Err(error));
+        }
         let mut ready = Poll::Pending;
         if this.request.is_some() {
             ready = this.begin(context.waker());
@@ -109,14 +115,15 @@ impl<T> Future for TableFuture<T> {
                 None => state.waker = Some(context.waker().clone()),
             }
         }
-        if ready.is_ready() {
-            this.table = None;
-        }
-        ready.map(|result| result.map(this.convert))
+        ready.map(|result| {
+            let table = this.table.take();
+            let name = table.as_ref().map_or("", |table| &table.open.name);
+            result.and_then(|answer| (this.convert)(name, answer))
+        })
     }
 }
 
-impl Table {
+impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
     /// [`get`](Self::get) as a future, for any runtime. A value that is in memory is there at the first poll;
     /// reads of many such futures overlap.
     ///
@@ -131,48 +138,62 @@ impl Table {
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn get_async(&self, key: impl AsRef<[u8]>) -> TableFuture<Option<Vec<u8>>> {
-        self.future(key, Task::Get, |answer| match answer {
-            Owned::Value(value) => value,
-            Owned::Written(_) | Owned::Removed(_) => None,
+    pub fn get_async(&self, key: impl AsKey<K>) -> TableFuture<Option<V::Owned>> {
+        self.future(key, Task::Get, |table, answer| match answer {
+            Owned::Value(Some(value)) => V::from_bytes(value.into()).map(Some).ok_or_else(|| {
+                Error::Malformed { table: table.to_owned(), what: "value", type_name: V::type_name() }
+            }),
+            Owned::Value(None) | Owned::Written(_) | Owned::Removed(_) => Ok(None),
         })
     }
 
     /// [`put`](Self::put) as a future.
-    pub fn put_async(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> TableFuture<Put> {
-        self.future(key, Task::Upsert(value.as_ref().to_vec()), |answer| written(&answer).into())
+    pub fn put_async(&self, key: impl AsKey<K>, value: impl AsValue<V>) -> TableFuture<Put> {
+        self.write(key, value, Task::Upsert, |_, answer| Ok(written(&answer).into()))
     }
 
     /// [`insert`](Self::insert) as a future.
-    pub fn insert_async(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> TableFuture<bool> {
-        let task = Task::Insert(value.as_ref().to_vec());
-        self.future(key, task, |answer| written(&answer) == Written::Inserted)
+    pub fn insert_async(&self, key: impl AsKey<K>, value: impl AsValue<V>) -> TableFuture<bool> {
+        self.write(key, value, Task::Insert, |_, answer| Ok(written(&answer) == Written::Inserted))
     }
 
     /// [`update`](Self::update) as a future.
-    pub fn update_async(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> TableFuture<bool> {
-        let task = Task::Update(value.as_ref().to_vec());
-        self.future(key, task, |answer| written(&answer) == Written::Replaced)
+    pub fn update_async(&self, key: impl AsKey<K>, value: impl AsValue<V>) -> TableFuture<bool> {
+        self.write(key, value, Task::Update, |_, answer| Ok(written(&answer) == Written::Replaced))
     }
 
     /// [`remove`](Self::remove) as a future.
-    pub fn remove_async(&self, key: impl AsRef<[u8]>) -> TableFuture<bool> {
-        self.future(key, Task::Remove, |answer| matches!(answer, Owned::Removed(true)))
+    pub fn remove_async(&self, key: impl AsKey<K>) -> TableFuture<bool> {
+        self.future(key, Task::Remove, |_, answer| Ok(matches!(answer, Owned::Removed(true))))
+    }
+
+    fn write<T>(
+        &self,
+        key: impl AsKey<K>,
+        value: impl AsValue<V>,
+        task: fn(Vec<u8>) -> Task<Vec<u8>>,
+        convert: fn(&str, Owned) -> Result<T>,
+    ) -> TableFuture<T> {
+        match value.encoded_value() {
+            Ok(value) => self.future(key, task(value.as_ref().to_vec()), convert),
+            Err(error) => TableFuture { failed: Some(error), ..self.future(key, Task::Get, convert) },
+        }
     }
 
     fn future<T>(
         &self,
-        key: impl AsRef<[u8]>,
+        key: impl AsKey<K>,
         task: Task<Vec<u8>>,
-        convert: fn(Owned) -> T,
+        convert: fn(&str, Owned) -> Result<T>,
     ) -> TableFuture<T> {
-        let request = Some((key.as_ref().to_vec(), task));
-        TableFuture { table: Some(self.clone()), request, arrival: None, slot: None, convert }
+        let request = Some((key.encoded().as_ref().to_vec(), task));
+        let table = Some(self.handle.clone());
+        TableFuture { table, request, arrival: None, slot: None, failed: None, convert }
     }
 }
 
 /// What a write found; that of anything else means nothing.
-fn written(answer: &Owned) -> Written {
+pub(crate) fn written(answer: &Owned) -> Written {
     match answer {
         Owned::Written(written) => *written,
         Owned::Value(_) | Owned::Removed(_) => Written::Refused,
@@ -195,7 +216,7 @@ fn run_orders(mut orders: Vec<Order>, more: &dyn Fn() -> Vec<Order>) {
     let mut batch: Batch<'_, Pool, Vec<u8>, Vec<u8>> = Batch::new(inner.durable.pool(), inner.read_depth);
     loop {
         for Order { inner: order, open, key, task, slot } in orders.drain(..) {
-            let table = Table::new(order, open.clone());
+            let table = Handle::new(order, open.clone());
             if !matches!(task, Task::Get | Task::GetPart { .. }) && table.needs_transactions() {
                 done.push((slot, table.perform(&key, &task)));
                 continue;
@@ -228,7 +249,7 @@ fn run_orders(mut orders: Vec<Order>, more: &dyn Fn() -> Vec<Order>) {
                 let result = match result {
                     // The pool has no room for the value: it is read past it.
                     Err((_, Some(key))) if is_get => {
-                        Table::new(inner.clone(), open).read_whole(&key).map(Owned::Value)
+                        Handle::new(inner.clone(), open).read_whole(&key).map(Owned::Value)
                     }
                     result => result.map_err(|(error, _)| error),
                 };

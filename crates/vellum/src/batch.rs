@@ -1,11 +1,14 @@
 //! Many keys in one call, by one thread: cache misses and reads overlap.
 
-use crate::{Error, Put, Result, Table, nested};
+use crate::{
+    AsKey, AsValue, Error, KeyType, Put, Result, Table, ValueType, asynchronous::written, handle::Handle,
+    nested,
+};
 use std::ops::Range;
 use vellum_access::{AccessError, Answer, Batch, Task, Written};
 use vellum_pool::Pool;
 
-impl Table {
+impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
     /// The values of many keys, in their order.
     ///
     /// The lookups overlap: while one waits for a cache line or for the device, the others go on. The more keys
@@ -24,12 +27,65 @@ impl Table {
     ///
     /// # Errors
     /// Each lookup has its own: as for [`get`](Self::get).
-    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<Option<Vec<u8>>>> {
+    pub fn multi_get<Q: AsKey<K>>(&self, keys: &[Q]) -> Vec<Result<Option<V::Owned>>> {
+        let keys: Vec<_> = keys.iter().map(AsKey::encoded).collect();
         let mut values = Vec::with_capacity(keys.len());
-        self.multi_get_with(keys, |_, value| values.push(value.map(|value| value.map(<[u8]>::to_vec))));
+        self.handle.multi_get(&keys, |_, value| {
+            values.push(value.and_then(|value| self.value_if_any(value)));
+        });
         values
     }
 
+    /// Stores many values, each under its key, and says of each what [`put`](Self::put) would.
+    ///
+    /// Each is atomic by itself, and they may happen in any order: if a key occurs twice, either of its values may
+    /// be the one that stays.
+    ///
+    /// # Errors
+    /// Each has its own: as for [`put`](Self::put).
+    pub fn multi_put<Q: AsKey<K>, W: AsValue<V>>(&self, entries: &[(Q, W)]) -> Vec<Result<Put>> {
+        self.multi_write(entries, Task::Upsert, Put::from)
+    }
+
+    /// Replaces the values of many keys, of those that have one, and says of each whether it had.
+    ///
+    /// As for [`multi_put`](Self::multi_put), the order is not determined.
+    ///
+    /// # Errors
+    /// Each has its own: as for [`update`](Self::update).
+    pub fn multi_update<Q: AsKey<K>, W: AsValue<V>>(&self, entries: &[(Q, W)]) -> Vec<Result<bool>> {
+        self.multi_write(entries, Task::Update, |written| written == Written::Replaced)
+    }
+
+    fn multi_write<'e, Q: AsKey<K>, W: AsValue<V>, T>(
+        &self,
+        entries: &'e [(Q, W)],
+        task: fn(W::Encoded<'e>) -> Task<W::Encoded<'e>>,
+        outcome: impl Fn(Written) -> T,
+    ) -> Vec<Result<T>> {
+        let encode = |(key, value): &'e (Q, W)| Ok((key.encoded(), task(value.encoded_value()?)));
+        let Ok(tasks) = entries.iter().map(encode).collect::<Result<Vec<_>>>() else {
+            // Those that can be encoded are stored all the same.
+            let alone = |entry| {
+                let (key, task) = encode(entry)?;
+                self.handle.perform(key.as_ref(), &task).map(|done| outcome(written(&done)))
+            };
+            return entries.iter().map(alone).collect();
+        };
+        let mut outcomes = Vec::with_capacity(tasks.len());
+        let committed = self.as_bytes().multi_run(tasks, |_, answer| {
+            outcomes.push(answer.map(|answer| match answer {
+                Answer::Written(written) => outcome(written),
+                // Only writes were asked for.
+                Answer::Value(_) | Answer::Removed(_) => outcome(Written::Refused),
+            }));
+        });
+        all_unless(committed, outcomes)
+    }
+}
+
+/// What only tables of bytes have.
+impl Table {
     /// As [`multi_get`](Self::multi_get), but shows each value to `visit`, in the order of the keys and with the
     /// key's place among them, instead of collecting them.
     ///
@@ -37,17 +93,9 @@ impl Table {
     pub fn multi_get_with<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
-        mut visit: impl FnMut(usize, Result<Option<&[u8]>>),
+        visit: impl FnMut(usize, Result<Option<&[u8]>>),
     ) {
-        self.tree().multi_get(keys, self.read_depth(), |index, value| {
-            match (value.map_err(Error::from), keys.get(index)) {
-                (Err(error), Some(key)) if error.is_about_room() => {
-                    let whole = self.read_whole(key.as_ref());
-                    visit(index, whole.as_ref().map(Option::as_deref).map_err(|_| error));
-                }
-                (value, _) => visit(index, value),
-            }
-        });
+        self.handle.multi_get(keys, visit);
     }
 
     /// As [`multi_get_with`](Self::multi_get_with), but of each value only the bytes of `part` that it has. Of a value
@@ -59,31 +107,9 @@ impl Table {
         part: Range<usize>,
         mut visit: impl FnMut(usize, Result<Option<&[u8]>>),
     ) {
-        self.tree().multi_get_part(keys, self.read_depth(), part, |index, value| {
+        self.handle.tree().multi_get_part(keys, self.handle.read_depth(), part, |index, value| {
             visit(index, value.map_err(Into::into));
         });
-    }
-
-    /// Stores many values, each under its key, and says of each what [`put`](Self::put) would.
-    ///
-    /// Each is atomic by itself, and they may happen in any order: if a key occurs twice, either of its values may
-    /// be the one that stays.
-    ///
-    /// # Errors
-    /// Each has its own: as for [`put`](Self::put).
-    pub fn multi_put<K: AsRef<[u8]>, V: AsRef<[u8]>>(&self, entries: &[(K, V)]) -> Vec<Result<Put>> {
-        self.multi_write(entries.iter().map(|(key, value)| (key, Task::Upsert(value))), Put::from)
-    }
-
-    /// Replaces the values of many keys, of those that have one, and says of each whether it had.
-    ///
-    /// As for [`multi_put`](Self::multi_put), the order is not determined.
-    ///
-    /// # Errors
-    /// Each has its own: as for [`update`](Self::update).
-    pub fn multi_update<K: AsRef<[u8]>, V: AsRef<[u8]>>(&self, entries: &[(K, V)]) -> Vec<Result<bool>> {
-        let tasks = entries.iter().map(|(key, value)| (key, Task::Update(value)));
-        self.multi_write(tasks, |written| written == Written::Replaced)
     }
 
     /// Lets `change` change the values of many keys where they lie, each with its key's place among them, and says of
@@ -132,19 +158,19 @@ impl Table {
         mut change: impl FnMut(usize, &mut [u8]),
         mut visit: impl FnMut(usize, Result<bool>),
     ) -> Result<()> {
-        if self.needs_transactions() {
+        if self.handle.needs_transactions() {
             for (place, key) in keys.iter().enumerate() {
                 visit(place, self.modify(key, |value| change(place, value)).map(|done| done.is_some()));
             }
             return Ok(());
         }
-        let pool = self.pool();
+        let pool = self.handle.pool();
         let change = |place, value: &mut [u8]| nested::changing(pool, || change(place, value));
         let visit = |place, result: Result<bool, AccessError>| {
-            visit(place, result.map_err(|error| self.named(error)))
+            visit(place, result.map_err(|error| self.handle.named(error)))
         };
-        self.tree().multi_modify(keys, self.read_depth(), change, visit);
-        self.handles().0.commit()
+        self.handle.tree().multi_modify(keys, self.handle.read_depth(), change, visit);
+        self.handle.inner.commit()
     }
 
     /// Runs many operations of any kind, and shows what came of each to `visit`, in the order in which they were
@@ -171,9 +197,9 @@ impl Table {
         tasks: impl IntoIterator<Item = (K, Task<V>)>,
         mut visit: impl FnMut(usize, Result<Answer<'_>>),
     ) -> Result<()> {
-        if self.needs_transactions() {
+        if self.handle.needs_transactions() {
             for (number, (key, task)) in tasks.into_iter().enumerate() {
-                let done = self.perform(key.as_ref(), &task);
+                let done = self.handle.perform(key.as_ref(), &task);
                 match done {
                     Ok(done) => visit(number, Ok(done.answer())),
                     Err(error) => visit(number, Err(error)),
@@ -181,27 +207,25 @@ impl Table {
             }
             return Ok(());
         }
-        let mut batch: Batch<'_, Pool, K, V> = Batch::new(self.pool(), self.read_depth());
-        batch.run(self.tree(), tasks, |number, answer| {
-            visit(number, answer.map_err(|error| self.named(error)))
+        let mut batch: Batch<'_, Pool, K, V> = Batch::new(self.handle.pool(), self.handle.read_depth());
+        batch.run(self.handle.tree(), tasks, |number, answer| {
+            visit(number, answer.map_err(|error| self.handle.named(error)))
         });
-        self.handles().0.commit()
+        self.handle.inner.commit()
     }
+}
 
-    fn multi_write<K: AsRef<[u8]>, V: AsRef<[u8]>, T>(
-        &self,
-        tasks: impl Iterator<Item = (K, Task<V>)>,
-        outcome: impl Fn(Written) -> T,
-    ) -> Vec<Result<T>> {
-        let mut outcomes = Vec::with_capacity(tasks.size_hint().0);
-        let committed = self.multi_run(tasks, |_, answer| {
-            outcomes.push(answer.map(|answer| match answer {
-                Answer::Written(written) => outcome(written),
-                // Only writes were asked for.
-                Answer::Value(_) | Answer::Removed(_) => outcome(Written::Refused),
-            }));
+impl Handle {
+    fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K], mut visit: impl FnMut(usize, Result<Option<&[u8]>>)) {
+        self.tree().multi_get(keys, self.read_depth(), |index, value| {
+            match (value.map_err(Error::from), keys.get(index)) {
+                (Err(error), Some(key)) if error.is_about_room() => {
+                    let whole = self.read_whole(key.as_ref());
+                    visit(index, whole.as_ref().map(Option::as_deref).map_err(|_| error));
+                }
+                (value, _) => visit(index, value),
+            }
         });
-        all_unless(committed, outcomes)
     }
 }
 
@@ -222,7 +246,7 @@ pub(crate) fn acknowledged<'a>(
     answer: Result<Answer<'a>, AccessError>,
     committed: &Result<()>,
 ) -> Result<Answer<'a>> {
-    match (answer.map_err(|error| table.named(error))?, committed) {
+    match (answer.map_err(|error| table.handle.named(error))?, committed) {
         (Answer::Written(_) | Answer::Removed(_), Err(error)) => Err(error.repeated()),
         (answer, _) => Ok(answer),
     }

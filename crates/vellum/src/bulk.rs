@@ -1,7 +1,7 @@
 //! Loading a table from sorted input.
 
-use crate::{Result, nested, shared::Inner};
-use std::io::Read;
+use crate::{AsKey, AsValue, KeyType, Result, ValueType, encoding::Types, nested, shared::Inner};
+use std::{io::Read, marker::PhantomData};
 use vellum_access::BulkLoad;
 use vellum_pool::Pool;
 
@@ -37,31 +37,27 @@ impl BulkOptions {
 ///
 /// Large values go to extents of their own, as ever; their bytes are written while they are pushed.
 #[must_use = "nothing is loaded before `finish`"]
-pub struct BulkLoader<'t> {
-    pub(crate) load: BulkLoad<'t, Pool>,
-    pub(crate) inner: &'t Inner,
+pub struct BulkLoader<'t, K: ?Sized = [u8], V: ?Sized = [u8]> {
+    load: BulkLoad<'t, Pool>,
+    inner: &'t Inner,
+    types: Types<K, V>,
 }
 
-impl BulkLoader<'_> {
-    /// Appends an entry, whose key is greater than all keys before it; keys are compared as bytes.
+impl<'t, K: KeyType + ?Sized, V: ValueType + ?Sized> BulkLoader<'t, K, V> {
+    pub(crate) fn new(load: BulkLoad<'t, Pool>, inner: &'t Inner) -> Self {
+        Self { load, inner, types: PhantomData }
+    }
+
+    /// Appends an entry, whose key is greater than all keys before it.
     ///
     /// # Errors
     /// [`InvalidInput`](crate::ErrorKind::InvalidInput) if the key is not greater than the one before, or key or
     /// value is too long. The entry is left out then, and the loader may be used on. If the
     /// disk is full or a page cannot be written, the load has failed: drop the loader.
     #[inline]
-    pub fn push(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
+    pub fn push(&mut self, key: impl AsKey<K>, value: impl AsValue<V>) -> Result<()> {
         nested::check(self.inner.durable.pool());
-        Ok(self.load.push(key.as_ref(), value.as_ref())?)
-    }
-
-    /// Appends an entry whose value is the next `length` bytes of `source`, without holding them in memory at once.
-    ///
-    /// # Errors
-    /// As for [`push`](Self::push), and if `source` fails or ends too early; then, too, the loader may be used on.
-    pub fn push_from(&mut self, key: impl AsRef<[u8]>, length: u64, source: &mut dyn Read) -> Result<()> {
-        nested::check(self.inner.durable.pool());
-        Ok(self.load.push_from(key.as_ref(), length, source)?)
+        Ok(self.load.push(key.encoded().as_ref(), value.encoded_value()?.as_ref())?)
     }
 
     /// How many entries were pushed.
@@ -80,5 +76,16 @@ impl BulkLoader<'_> {
         let count = self.load.finish()?;
         self.inner.commit()?;
         Ok(count)
+    }
+}
+
+impl<K: KeyType + ?Sized> BulkLoader<'_, K> {
+    /// Appends an entry whose value is the next `length` bytes of `source`, without holding them in memory at once.
+    ///
+    /// # Errors
+    /// As for [`push`](Self::push), and if `source` fails or ends too early; then, too, the loader may be used on.
+    pub fn push_from(&mut self, key: impl AsKey<K>, length: u64, source: &mut dyn Read) -> Result<()> {
+        nested::check(self.inner.durable.pool());
+        Ok(self.load.push_from(key.encoded().as_ref(), length, source)?)
     }
 }

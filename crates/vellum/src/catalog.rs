@@ -1,10 +1,11 @@
-//! The catalog: a tree from the names of tables to where they are.
+//! The catalog: a tree from the names of tables to where they are, and of what types.
 //!
-//! A record has 16 bytes: the kind of the table (1: a B+tree from bytes to bytes), zeroes, and the page of the
-//! tree's root, each as a little-endian number of 64 bits. The catalog's own root is in the file's first
-//! root slot.
+//! A record has the kind of the table (1: a B+tree from bytes to bytes), zeroes, and the page of the tree's root, each as a
+//! little-endian number of 64 bits. Fields follow, of which a table from bytes to bytes has none: a tag in a byte, a length in two,
+//! and as many bytes. A field that is not known is passed over if its tag is 128 or more; otherwise the table cannot be used
+//! without knowing it, and the record is refused. The catalog's own root is in the file's first root slot.
 
-use crate::{Error, Result};
+use crate::{Error, NamesTable, Result, ValueType};
 use vellum_access::{RecordGroup, Tree};
 use vellum_base::{Bytes, PageId};
 use vellum_pool::{Pool, PoolError};
@@ -15,6 +16,87 @@ pub(crate) const NAME_BYTES_MAX: usize = 255;
 const CATALOG_SLOT: usize = 0;
 const KIND_TREE: u64 = 1;
 const RECORD_BYTES: usize = 16;
+/// The field with the name of the type of the keys.
+const KEY_TYPE: u8 = 1;
+/// The field with the name of the type of the values.
+const VALUE_TYPE: u8 = 2;
+/// Fields from here on may be passed over.
+const OPTIONAL: u8 = 128;
+/// The longest name of a type, in bytes.
+const TYPE_BYTES_MAX: usize = 400;
+
+/// What the catalog says of a table.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct TableRecord {
+    pub root: PageId,
+    /// The types of keys and values.
+    pub types: (String, String),
+}
+
+/// The types of a table as it is named.
+pub(crate) fn types_of<N: NamesTable>() -> (String, String) {
+    (<N::Key as ValueType>::type_name(), <N::Value as ValueType>::type_name())
+}
+
+/// Makes sure that a table may have this name and these types.
+pub(crate) fn check(name: &str, types: &(String, String)) -> Result<()> {
+    if name.is_empty() || name.len() > NAME_BYTES_MAX {
+        return Err(Error::TableName { name: name.to_owned(), limit: NAME_BYTES_MAX });
+    }
+    match [&types.0, &types.1].into_iter().find(|type_name| type_name.len() > TYPE_BYTES_MAX) {
+        Some(long) => Err(Error::TypeName { type_name: long.clone(), limit: TYPE_BYTES_MAX }),
+        None => Ok(()),
+    }
+}
+
+impl TableRecord {
+    /// Makes sure that a table has these types.
+    pub(crate) fn expect(&self, name: &str, types: (String, String)) -> Result<()> {
+        if self.types == types {
+            return Ok(());
+        }
+        Err(Error::TableTypes { name: name.to_owned(), stored: self.types.clone(), wanted: types })
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut record = Vec::with_capacity(RECORD_BYTES);
+        record.extend_from_slice(&KIND_TREE.to_le_bytes());
+        record.extend_from_slice(&self.root.0.to_le_bytes());
+        for (tag, type_name) in [(KEY_TYPE, &self.types.0), (VALUE_TYPE, &self.types.1)] {
+            if *type_name != bytes() {
+                record.push(tag);
+                record.extend_from_slice(&(type_name.len() as u16).to_le_bytes());
+                record.extend_from_slice(type_name.as_bytes());
+            }
+        }
+        record
+    }
+
+    fn decode(record: &[u8]) -> Option<Self> {
+        let (head, mut fields) = record.split_first_chunk::<RECORD_BYTES>()?;
+        if head.u64_at(0) != KIND_TREE {
+            return None;
+        }
+        let mut decoded = Self { root: PageId(head.u64_at(8)), types: (bytes(), bytes()) };
+        while let Some(([tag, low, high], rest)) = fields.split_first_chunk() {
+            let (field, rest) = rest.split_at_checked(u16::from_le_bytes([*low, *high]).into())?;
+            let text = || String::from_utf8(field.to_vec()).ok();
+            match *tag {
+                KEY_TYPE => decoded.types.0 = text()?,
+                VALUE_TYPE => decoded.types.1 = text()?,
+                OPTIONAL.. => {}
+                _ => return None,
+            }
+            fields = rest;
+        }
+        fields.is_empty().then_some(decoded)
+    }
+}
+
+/// The name of the type of keys and values that are bytes.
+fn bytes() -> String {
+    <[u8] as ValueType>::type_name()
+}
 
 /// Makes the catalog of a new file.
 pub(crate) fn create(pool: &Pool) -> Result<()> {
@@ -43,24 +125,20 @@ pub(crate) fn tree(pool: &Pool) -> Tree<'_, Pool> {
     Tree::open(pool, PageId(pool.root_slot(CATALOG_SLOT)))
 }
 
-/// The root of a table.
-pub(crate) fn find(pool: &Pool, name: &str) -> Result<Option<PageId>> {
+/// The record of a table.
+pub(crate) fn find(pool: &Pool, name: &str) -> Result<Option<TableRecord>> {
     let catalog = tree(pool);
     match catalog.get(name.as_bytes())? {
-        Some(record) => decode(&record).map(Some).ok_or_else(|| damaged(catalog.root(), name)),
+        Some(record) => TableRecord::decode(&record).map(Some).ok_or_else(|| damaged(catalog.root(), name)),
         None => Ok(None),
     }
 }
 
-/// Makes an empty table and its record, together; gives its root, or none if there is a table of that name.
-pub(crate) fn create_table(pool: &Pool, name: &str) -> Result<Option<PageId>> {
+/// Makes an empty table and its record, together; gives that, or none if there is a table of that name.
+pub(crate) fn create_table(pool: &Pool, name: &str, types: (String, String)) -> Result<Option<TableRecord>> {
     let mut group = RecordGroup::begin(pool);
-    let root = Tree::create_in(&mut group)?.root();
-    let mut record = [0; RECORD_BYTES];
-    let (kind, place) = record.split_at_mut(8);
-    kind.copy_from_slice(&KIND_TREE.to_le_bytes());
-    place.copy_from_slice(&root.0.to_le_bytes());
-    Ok(tree(pool).insert_last(group, name.as_bytes(), &record)?.then_some(root))
+    let record = TableRecord { root: Tree::create_in(&mut group)?.root(), types };
+    Ok(tree(pool).insert_last(group, name.as_bytes(), &record.encode())?.then_some(record))
 }
 
 /// Removes the record of a table and frees its tree, together.
@@ -71,25 +149,54 @@ pub(crate) fn drop_table(pool: &Pool, name: &str, root: PageId) -> Result<bool> 
 }
 
 /// All tables, in the order of their names' bytes.
-pub(crate) fn list(pool: &Pool) -> Result<Vec<(String, PageId)>> {
+pub(crate) fn list(pool: &Pool) -> Result<Vec<(String, TableRecord)>> {
     let catalog = tree(pool);
     let mut cursor = catalog.range(std::ops::Bound::Unbounded, std::ops::Bound::Unbounded)?;
     let mut tables = Vec::new();
     while let Some(entry) = cursor.next()? {
         let name = String::from_utf8_lossy(entry.key()).into_owned();
-        let root = entry.inline_value().and_then(decode);
-        let root = root.ok_or_else(|| damaged(catalog.root(), &name))?;
-        tables.push((name, root));
+        let record = entry.inline_value().and_then(TableRecord::decode);
+        let record = record.ok_or_else(|| damaged(catalog.root(), &name))?;
+        tables.push((name, record));
     }
     Ok(tables)
-}
-
-fn decode(record: &[u8]) -> Option<PageId> {
-    let valid = record.len() == RECORD_BYTES && record.u64_at(0) == KIND_TREE;
-    valid.then(|| PageId(record.u64_at(8)))
 }
 
 fn damaged(root: PageId, name: &str) -> Error {
     let what = format!("the catalog's record of table {name:?} is damaged, or of a kind that is not known");
     PoolError::contents(root, what).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_comes_back_and_one_of_bytes_is_as_it_always_was() {
+        let of = |key: &str, value: &str| TableRecord {
+            root: PageId(0x0102_0304),
+            types: (key.to_owned(), value.to_owned()),
+        };
+        let plain = of("bytes", "bytes").encode();
+        assert_eq!(plain, [1, 0, 0, 0, 0, 0, 0, 0, 4, 3, 2, 1, 0, 0, 0, 0]);
+        for record in
+            [of("bytes", "bytes"), of("u64", "bytes"), of("bytes", "str"), of("(u8, str)", "postcard")]
+        {
+            let encoded = record.encode();
+            assert_eq!(TableRecord::decode(&encoded), Some(record));
+            for length in (0..encoded.len()).filter(|length| *length != RECORD_BYTES) {
+                let cut = TableRecord::decode(&encoded[..length]);
+                assert!(cut.is_none_or(|cut| cut.encode() == encoded[..length]), "{length} of {encoded:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn fields_that_are_not_known_are_passed_over_if_they_may_be() {
+        let record = TableRecord { root: PageId(7), types: ("u8".to_owned(), "bytes".to_owned()) };
+        let with = |tag: u8| [record.encode(), vec![tag, 2, 0, 9, 9]].concat();
+        assert_eq!(TableRecord::decode(&with(OPTIONAL)), Some(record.clone()));
+        assert_eq!(TableRecord::decode(&with(u8::MAX)), Some(record.clone()));
+        assert_eq!(TableRecord::decode(&with(OPTIONAL - 1)), None);
+    }
 }

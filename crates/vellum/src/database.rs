@@ -1,8 +1,9 @@
 //! A database: a file with tables.
 
 use crate::{
-    Error, History, LogState, Options, Recovery, Result, Table, VerifyReport,
-    catalog::{self, NAME_BYTES_MAX},
+    Error, History, LogState, NamesTable, Options, Recovery, Result, Table, VerifyReport,
+    catalog::{self, TableRecord},
+    handle::Handle,
     log_place::{self, LogPlace},
     shared::{Inner, OpenTable},
     verify::{self, Progress},
@@ -37,6 +38,10 @@ pub struct TableInformation {
     pub name: String,
     /// The page of its root.
     pub root_page: u64,
+    /// The type of its keys: see [`KeyType::type_name`](crate::KeyType::type_name).
+    pub key_type: String,
+    /// The type of its values.
+    pub value_type: String,
 }
 
 impl Database {
@@ -182,49 +187,64 @@ impl Database {
         }
     }
 
-    /// Creates a table; its name has 1 to 255 bytes.
+    /// Creates a table; its name has 1 to 255 bytes. A name alone makes a table from bytes to bytes, a
+    /// [`TableName`](crate::TableName) one of other types.
     ///
     /// # Errors
     /// If there is one of that name, or the file cannot grow.
-    pub fn create_table(&self, name: &str) -> Result<Table> {
-        if name.is_empty() || name.len() > NAME_BYTES_MAX {
-            return Err(Error::TableName { name: name.to_owned(), limit: NAME_BYTES_MAX });
-        }
+    pub fn create_table<N: NamesTable>(&self, table: N) -> Result<Table<N::Key, N::Value>> {
+        let (name, types) = (table.name(), catalog::types_of::<N>());
+        catalog::check(name, &types)?;
         let mut open = self.inner.lock();
         let pool = self.inner.pool();
         if catalog::find(pool, name)?.is_some() {
             return Err(Error::TableExists { name: name.to_owned() });
         }
-        let root = catalog::create_table(pool, name)?;
-        let root = root.ok_or_else(|| Error::TableExists { name: name.to_owned() })?;
+        let record = catalog::create_table(pool, name, types)?;
+        let record = record.ok_or_else(|| Error::TableExists { name: name.to_owned() })?;
         self.inner.commit()?;
-        Ok(self.handle(&mut open, name, root))
+        Ok(Table::new(self.handle(&mut open, name, record.root)))
     }
 
     /// Opens a table.
     ///
     /// # Errors
-    /// [`Error::NoSuchTable`], or if the catalog cannot be read.
-    pub fn table(&self, name: &str) -> Result<Table> {
-        let mut open = self.inner.lock();
-        let root = catalog::find(self.inner.pool(), name)?;
-        let root = root.ok_or_else(|| Error::NoSuchTable { name: name.to_owned() })?;
-        Ok(self.handle(&mut open, name, root))
+    /// [`Error::NoSuchTable`]; [`Error::TableTypes`] if its keys or values are of other types; or if the catalog cannot be read.
+    pub fn table<N: NamesTable>(&self, table: N) -> Result<Table<N::Key, N::Value>> {
+        let handle =
+            self.open_table(table.name(), |record| record.expect(table.name(), catalog::types_of::<N>()))?;
+        Ok(Table::new(handle))
     }
 
     /// Opens a table, or creates it if there is none of that name.
     ///
     /// # Errors
     /// As for [`table`](Self::table) and [`create_table`](Self::create_table).
-    pub fn table_or_create(&self, name: &str) -> Result<Table> {
-        match self.table(name) {
-            Err(Error::NoSuchTable { .. }) => match self.create_table(name) {
+    pub fn table_or_create<N: NamesTable>(&self, table: N) -> Result<Table<N::Key, N::Value>> {
+        match self.table(&table) {
+            Err(Error::NoSuchTable { .. }) => match self.create_table(&table) {
                 // Another thread was faster.
-                Err(Error::TableExists { .. }) => self.table(name),
+                Err(Error::TableExists { .. }) => self.table(&table),
                 other => other,
             },
             other => other,
         }
+    }
+
+    /// Opens a table of whatever types as bytes: see [`Table::as_bytes`].
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTable`], or if the catalog cannot be read.
+    pub fn table_as_bytes(&self, name: &str) -> Result<Table> {
+        Ok(Table::new(self.open_table(name, |_| Ok(()))?))
+    }
+
+    fn open_table(&self, name: &str, check: impl FnOnce(&TableRecord) -> Result<()>) -> Result<Handle> {
+        let mut open = self.inner.lock();
+        let record = catalog::find(self.inner.pool(), name)?;
+        let record = record.ok_or_else(|| Error::NoSuchTable { name: name.to_owned() })?;
+        check(&record)?;
+        Ok(self.handle(&mut open, name, record.root))
     }
 
     /// Drops a table with all its contents. It must have no handles.
@@ -234,8 +254,8 @@ impl Database {
     pub fn drop_table(&self, name: &str) -> Result<()> {
         let mut open = self.inner.lock();
         let pool = self.inner.pool();
-        let root = catalog::find(pool, name)?;
-        let root = root.ok_or_else(|| Error::NoSuchTable { name: name.to_owned() })?;
+        let record = catalog::find(pool, name)?;
+        let TableRecord { root, .. } = record.ok_or_else(|| Error::NoSuchTable { name: name.to_owned() })?;
         if open.get(name).is_some_and(|table| table.strong_count() > 0) {
             return Err(Error::TableInUse { name: name.to_owned() });
         }
@@ -251,7 +271,13 @@ impl Database {
     /// If the catalog cannot be read.
     pub fn tables(&self) -> Result<Vec<TableInformation>> {
         let tables = catalog::list(self.inner.pool())?.into_iter();
-        Ok(tables.map(|(name, root)| TableInformation { name, root_page: root.0 }).collect())
+        let information = |(name, TableRecord { root, types: (key_type, value_type) })| TableInformation {
+            name,
+            root_page: root.0,
+            key_type,
+            value_type,
+        };
+        Ok(tables.map(information).collect())
     }
 
     /// What the pool has done since the database was opened, and how it stands.
@@ -357,14 +383,14 @@ impl Database {
         open: &mut MutexGuard<'_, HashMap<String, Weak<OpenTable>>>,
         name: &str,
         root: PageId,
-    ) -> Table {
+    ) -> Handle {
         let existing = open.get(name).and_then(Weak::upgrade);
         let table = existing.unwrap_or_else(|| {
             let table = Arc::new(OpenTable { name: name.to_owned(), root, ends: AppendHints::default() });
             open.insert(name.to_owned(), Arc::downgrade(&table));
             table
         });
-        Table::new(self.inner.clone(), table)
+        Handle::new(self.inner.clone(), table)
     }
 }
 

@@ -80,6 +80,48 @@ pub enum Error {
         /// The name.
         name: String,
     },
+    /// A table is to be opened with other types than those of its keys and values.
+    #[error(
+        "the table {name:?} is one from {} to {}, and was to be opened as one from {} to {}; open it with its own types, or \
+         as bytes (`Database::table_as_bytes`)", stored.0, stored.1, wanted.0, wanted.1
+    )]
+    TableTypes {
+        /// The table.
+        name: String,
+        /// The types of its keys and values.
+        stored: (String, String),
+        /// The types with which it was to be opened.
+        wanted: (String, String),
+    },
+    /// The name of a type of keys or values is too long for the catalog.
+    #[error("the name of a type of keys or values has up to {limit} bytes, and {type_name:?} has {}", type_name.len())]
+    TypeName {
+        /// The name.
+        type_name: String,
+        /// The longest name, in bytes.
+        limit: usize,
+    },
+    /// What is stored is no key or value of the table's type.
+    #[error(
+        "a {what} of the table {table:?} is not of the type {type_name}; it was stored as bytes, or by another version of the \
+         type. `Table::as_bytes` shows it"
+    )]
+    Malformed {
+        /// The table.
+        table: String,
+        /// Whether it is a key or a value.
+        what: &'static str,
+        /// The type.
+        type_name: String,
+    },
+    /// A value cannot be encoded.
+    #[error("a value of the type {type_name} cannot be encoded: {source}")]
+    NotEncoded {
+        /// The type.
+        type_name: String,
+        /// What its serialisation says.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// A table that is to be dropped is open.
     #[error("the table {name:?} is open; drop all its handles first")]
     TableInUse {
@@ -172,7 +214,12 @@ impl Error {
         match self {
             Self::Pool(error) => pool_kind(error),
             Self::Log(error) => log_kind(error),
-            Self::WithoutLog | Self::OtherDatabase { .. } => ErrorKind::InvalidInput,
+            Self::WithoutLog
+            | Self::OtherDatabase { .. }
+            | Self::TableTypes { .. }
+            | Self::TypeName { .. }
+            | Self::NotEncoded { .. } => ErrorKind::InvalidInput,
+            Self::Malformed { .. } => ErrorKind::Corruption,
             Self::Conflict { .. } | Self::Ended => ErrorKind::Conflict,
             Self::LogDirectory { .. } => ErrorKind::Io,
             Self::Access(AccessError::ValueChanged) => ErrorKind::Busy,

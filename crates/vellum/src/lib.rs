@@ -53,13 +53,16 @@ mod coverage;
 mod cursor;
 mod database;
 mod driver;
+mod encoding;
 mod error;
+mod handle;
 #[cfg(test)]
 mod histories;
 mod isolation_level;
 mod log_place;
 mod nested;
 mod open_transaction;
+mod operations;
 mod options;
 mod plant;
 pub mod pool;
@@ -75,6 +78,9 @@ pub use asynchronous::TableFuture;
 pub use bulk::{BulkLoader, BulkOptions};
 pub use cursor::{Cursor, Entry};
 pub use database::{Database, Statistics, TableInformation};
+#[cfg(feature = "serde")]
+pub use encoding::Serde;
+pub use encoding::{AsKey, AsPrefix, AsValue, KeyBuffer, KeyType, NamesTable, Place, TableName, ValueType};
 pub use error::{Error, ErrorKind};
 pub use isolation_level::IsolationLevel;
 pub use options::Options;

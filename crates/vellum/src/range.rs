@@ -1,74 +1,72 @@
 //! Ranges of keys.
 
+use crate::{AsKey, KeyBuffer, KeyType};
 use std::ops::{Bound, Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 
-/// A range of keys: any of Rust's ranges over what has bytes (`"a".."b"`, `&key[..]..`, `..`), or a pair of
-/// bounds.
-pub trait KeyRange {
-    /// Where it begins and ends.
-    fn bounds(&self) -> (Bound<&[u8]>, Bound<&[u8]>);
+/// A range of keys of the type `K`: any of Rust's ranges over what can be given as such a key (`"a".."b"`, `5..`, `..`), or a
+/// pair of bounds.
+pub trait KeyRange<K: KeyType + ?Sized = [u8]> {
+    /// Where it begins and ends, encoded.
+    fn bounds(&self) -> (Bound<KeyBuffer>, Bound<KeyBuffer>);
 }
 
-impl KeyRange for RangeFull {
-    fn bounds(&self) -> (Bound<&[u8]>, Bound<&[u8]>) {
+impl<K: KeyType + ?Sized> KeyRange<K> for RangeFull {
+    fn bounds(&self) -> (Bound<KeyBuffer>, Bound<KeyBuffer>) {
         (Bound::Unbounded, Bound::Unbounded)
     }
 }
 
-impl<K: AsRef<[u8]>> KeyRange for Range<K> {
-    fn bounds(&self) -> (Bound<&[u8]>, Bound<&[u8]>) {
-        (Bound::Included(self.start.as_ref()), Bound::Excluded(self.end.as_ref()))
+impl<K: KeyType + ?Sized, Q: AsKey<K>> KeyRange<K> for Range<Q> {
+    fn bounds(&self) -> (Bound<KeyBuffer>, Bound<KeyBuffer>) {
+        (Bound::Included(KeyBuffer::of(&self.start)), Bound::Excluded(KeyBuffer::of(&self.end)))
     }
 }
 
-impl<K: AsRef<[u8]>> KeyRange for RangeInclusive<K> {
-    fn bounds(&self) -> (Bound<&[u8]>, Bound<&[u8]>) {
-        (Bound::Included(self.start().as_ref()), Bound::Included(self.end().as_ref()))
+impl<K: KeyType + ?Sized, Q: AsKey<K>> KeyRange<K> for RangeInclusive<Q> {
+    fn bounds(&self) -> (Bound<KeyBuffer>, Bound<KeyBuffer>) {
+        (Bound::Included(KeyBuffer::of(self.start())), Bound::Included(KeyBuffer::of(self.end())))
     }
 }
 
-impl<K: AsRef<[u8]>> KeyRange for RangeFrom<K> {
-    fn bounds(&self) -> (Bound<&[u8]>, Bound<&[u8]>) {
-        (Bound::Included(self.start.as_ref()), Bound::Unbounded)
+impl<K: KeyType + ?Sized, Q: AsKey<K>> KeyRange<K> for RangeFrom<Q> {
+    fn bounds(&self) -> (Bound<KeyBuffer>, Bound<KeyBuffer>) {
+        (Bound::Included(KeyBuffer::of(&self.start)), Bound::Unbounded)
     }
 }
 
-impl<K: AsRef<[u8]>> KeyRange for RangeTo<K> {
-    fn bounds(&self) -> (Bound<&[u8]>, Bound<&[u8]>) {
-        (Bound::Unbounded, Bound::Excluded(self.end.as_ref()))
+impl<K: KeyType + ?Sized, Q: AsKey<K>> KeyRange<K> for RangeTo<Q> {
+    fn bounds(&self) -> (Bound<KeyBuffer>, Bound<KeyBuffer>) {
+        (Bound::Unbounded, Bound::Excluded(KeyBuffer::of(&self.end)))
     }
 }
 
-impl<K: AsRef<[u8]>> KeyRange for RangeToInclusive<K> {
-    fn bounds(&self) -> (Bound<&[u8]>, Bound<&[u8]>) {
-        (Bound::Unbounded, Bound::Included(self.end.as_ref()))
+impl<K: KeyType + ?Sized, Q: AsKey<K>> KeyRange<K> for RangeToInclusive<Q> {
+    fn bounds(&self) -> (Bound<KeyBuffer>, Bound<KeyBuffer>) {
+        (Bound::Unbounded, Bound::Included(KeyBuffer::of(&self.end)))
     }
 }
 
-impl<K: AsRef<[u8]>> KeyRange for (Bound<K>, Bound<K>) {
-    fn bounds(&self) -> (Bound<&[u8]>, Bound<&[u8]>) {
-        (as_bytes(&self.0), as_bytes(&self.1))
+impl<K: KeyType + ?Sized, Q: AsKey<K>> KeyRange<K> for (Bound<Q>, Bound<Q>) {
+    fn bounds(&self) -> (Bound<KeyBuffer>, Bound<KeyBuffer>) {
+        (encoded(&self.0), encoded(&self.1))
     }
 }
 
-fn as_bytes<K: AsRef<[u8]>>(bound: &Bound<K>) -> Bound<&[u8]> {
-    match bound {
-        Bound::Included(key) => Bound::Included(key.as_ref()),
-        Bound::Excluded(key) => Bound::Excluded(key.as_ref()),
-        Bound::Unbounded => Bound::Unbounded,
-    }
+fn encoded<K: KeyType + ?Sized>(bound: &Bound<impl AsKey<K>>) -> Bound<KeyBuffer> {
+    bound.as_ref().map(|key| KeyBuffer::of(key))
+}
+
+pub(crate) fn as_slice(bound: &Bound<KeyBuffer>) -> Bound<&[u8]> {
+    bound.as_ref().map(|key| &**key)
 }
 
 /// The first key after all that begin with `prefix`; none if there is no such key.
-pub(crate) fn end_of_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
-    let mut end = prefix.to_vec();
-    while let Some(last) = end.pop() {
-        if let Some(next) = last.checked_add(1) {
-            end.push(next);
-            return Some(end);
-        }
-    }
-    None
+pub(crate) fn end_of_prefix(prefix: &[u8]) -> Option<KeyBuffer> {
+    let last = prefix.iter().rposition(|byte| *byte < u8::MAX)?;
+    let (mut end, (before, at)) = (KeyBuffer::default(), prefix.split_at_checked(last)?);
+    end.extend_from_slice(before);
+    end.push(at.first()? + 1);
+    Some(end)
 }
 
 #[cfg(test)]

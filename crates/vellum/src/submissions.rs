@@ -40,7 +40,7 @@ impl Table {
     pub fn submissions(&self) -> Submissions<'_> {
         Submissions {
             table: self,
-            batch: Batch::new(self.pool(), self.read_depth()),
+            batch: Batch::new(self.handle.pool(), self.handle.read_depth()),
             last_change: None,
             done: Vec::new(),
         }
@@ -56,12 +56,12 @@ impl Submissions<'_> {
     /// Accepts any operation. Those on the same key may happen in any order.
     pub fn submit(&mut self, key: impl AsRef<[u8]>, task: Task<Vec<u8>>, tag: u64) {
         let is_write = !matches!(task, Task::Get | Task::GetPart { .. });
-        if is_write && self.table.needs_transactions() {
-            let done = self.table.perform(key.as_ref(), &task);
+        if is_write && self.table.handle.needs_transactions() {
+            let done = self.table.handle.perform(key.as_ref(), &task);
             self.done.push((tag, key.as_ref().to_vec(), done));
             return;
         }
-        self.batch.begin(self.table.tree(), key.as_ref().to_vec(), task, tag);
+        self.batch.begin(self.table.handle.tree(), key.as_ref().to_vec(), task, tag);
     }
 
     /// How many operations were submitted and have not been reaped.
@@ -77,13 +77,13 @@ impl Submissions<'_> {
     /// Lets each operation take a step that can, and begins the reads that they need. It does not wait, unless a
     /// write has to split a leaf or store a large value.
     pub fn poll(&mut self) {
-        nested::check(self.table.pool());
+        nested::check(self.table.handle.pool());
         self.advance(false);
     }
 
     /// As [`poll`](Self::poll), but if nothing can take a step, it waits until something can.
     pub fn wait(&mut self) {
-        nested::check(self.table.pool());
+        nested::check(self.table.handle.pool());
         self.advance(true);
     }
 
@@ -111,12 +111,12 @@ impl Submissions<'_> {
 
     fn advance(&mut self, wait: bool) {
         self.batch.advance(wait);
-        self.last_change = self.table.handles().0.durable.take_last_change().or(self.last_change);
+        self.last_change = self.table.handle.inner.durable.take_last_change().or(self.last_change);
     }
 
     /// Waits until all that has been done is as durable as it should be.
     fn commit(&mut self) -> Result<()> {
-        let inner = self.table.handles().0;
+        let inner = &self.table.handle.inner;
         self.last_change.take().map_or(Ok(()), |lsn| Ok(inner.durable.wait(lsn, inner.durability)?))
     }
 }

@@ -1,16 +1,16 @@
 //! Transactions: several operations that happen together or not at all, on a state of the database that does not change.
 
 use crate::{
-    Cursor, Database, Error, ErrorKind, IsolationLevel, KeyRange, Put, Result, Table,
+    Cursor, Database, Error, ErrorKind, IsolationLevel, KeyBuffer, Result,
     coverage::Coverage,
-    nested,
+    handle::Handle,
     open_transaction::OpenTransaction,
     plant::Plant,
-    range::end_of_prefix,
+    range::as_slice,
     shared::{Inner, OpenTable},
 };
 use std::{
-    ops::{Bound, Range},
+    ops::Bound,
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
@@ -20,7 +20,7 @@ use std::{
 };
 use vellum_access::{AccessError, Tree};
 use vellum_pool::Pool;
-use vellum_txn::{Arrival, Durability, Edge, Invalidated};
+use vellum_txn::{Arrival, Durability, Invalidated};
 
 /// How a transaction begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -79,7 +79,7 @@ impl TransactionOptions {
 /// ```
 #[must_use = "it is rolled back at once"]
 pub struct Transaction {
-    open: OpenTransaction,
+    pub(crate) open: OpenTransaction,
     durability: Durability,
     /// The tables that it has changed, which cannot be dropped meanwhile. Locked by each change, so that it makes one at a
     /// time.
@@ -170,233 +170,6 @@ impl Transaction {
         })
     }
 
-    /// The value of a key. See [`Table::get`].
-    ///
-    /// # Errors
-    /// As for `Table::get`; [`Error::Ended`] after a conflict.
-    pub fn get(&self, table: &Table, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
-        Ok(self.read_keys(table, [&key])?.get(key.as_ref())?)
-    }
-
-    /// [`get`](Self::get) into a buffer. See [`Table::get_into`].
-    ///
-    /// # Errors
-    /// As for [`get`](Self::get).
-    pub fn get_into(&self, table: &Table, key: impl AsRef<[u8]>, target: &mut Vec<u8>) -> Result<bool> {
-        Ok(self.read_keys(table, [&key])?.get_into(key.as_ref(), target)?)
-    }
-
-    /// [`get`](Self::get) of what need not stay as it is until this transaction is committed, for a serializable one: that others
-    /// change it meanwhile does not make this one fail.
-    ///
-    /// # Errors
-    /// As for `get`.
-    pub fn get_untracked(&self, table: &Table, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
-        Ok(self.read_untracked(table)?.get(key.as_ref())?)
-    }
-
-    /// The value of a key that this transaction is about to change, or whose change by others it must exclude: no other
-    /// transaction can change it before this one has ended.
-    ///
-    /// # Errors
-    /// As for [`get`](Self::get); [`Error::Conflict`] if another transaction has changed it.
-    pub fn get_for_update(&self, table: &Table, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
-        let mut value = None;
-        self.modify(table, key, |found| value = Some(found.to_vec()))?;
-        Ok(value)
-    }
-
-    /// Whether a key has a value.
-    ///
-    /// # Errors
-    /// As for [`get`](Self::get).
-    pub fn contains(&self, table: &Table, key: impl AsRef<[u8]>) -> Result<bool> {
-        Ok(self.read_keys(table, [&key])?.value_length(key.as_ref())?.is_some())
-    }
-
-    /// The values of many keys, in their order. See [`Table::multi_get`].
-    ///
-    /// # Errors
-    /// Each has its own: as for [`get`](Self::get).
-    pub fn multi_get<K: AsRef<[u8]>>(
-        &self,
-        table: &Table,
-        keys: &[K],
-    ) -> Result<Vec<Result<Option<Vec<u8>>>>> {
-        let mut values = Vec::with_capacity(keys.len());
-        self.read_keys(table, keys)?.multi_get(keys, table.read_depth(), |_, value| {
-            values.push(value.map(|value| value.map(<[u8]>::to_vec)).map_err(Error::from));
-        });
-        Ok(values)
-    }
-
-    /// Some bytes of the values of many keys. See [`Table::multi_get_part_with`].
-    ///
-    /// # Errors
-    /// Each lookup has its own: as for [`get`](Self::get).
-    pub fn multi_get_part_with<K: AsRef<[u8]>>(
-        &self,
-        table: &Table,
-        keys: &[K],
-        part: Range<usize>,
-        mut visit: impl FnMut(usize, Result<Option<&[u8]>>),
-    ) -> Result<()> {
-        let tree = self.read_keys(table, keys)?;
-        tree.multi_get_part(keys, table.read_depth(), part, |index, value| {
-            visit(index, value.map_err(Into::into))
-        });
-        Ok(())
-    }
-
-    /// A cursor on a range of keys. See [`Table::range`].
-    ///
-    /// # Errors
-    /// As for [`get`](Self::get).
-    pub fn range<'t>(&'t self, table: &'t Table, range: impl KeyRange) -> Result<Cursor<'t>> {
-        self.read_range(table, range.bounds())
-    }
-
-    /// [`range`](Self::range) of what need not stay as it is until this transaction is committed, for a serializable one: that
-    /// others change it meanwhile does not make this one fail.
-    ///
-    /// # Errors
-    /// As for `range`.
-    pub fn range_untracked<'t>(&'t self, table: &'t Table, range: impl KeyRange) -> Result<Cursor<'t>> {
-        let (lower, upper) = range.bounds();
-        Ok(Cursor::new(self.read_untracked(table)?.range(lower, upper)?, table.pool()))
-    }
-
-    /// A cursor on the keys that begin with `prefix`. See [`Table::prefix`].
-    ///
-    /// # Errors
-    /// As for [`get`](Self::get).
-    pub fn prefix<'t>(&'t self, table: &'t Table, prefix: impl AsRef<[u8]>) -> Result<Cursor<'t>> {
-        let prefix = prefix.as_ref();
-        let end = end_of_prefix(prefix);
-        let upper = end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-        self.read_range(table, (Bound::Included(prefix), upper))
-    }
-
-    /// Stores a value under a key. See [`Table::put`].
-    ///
-    /// # Errors
-    /// As for `Table::put`; [`Error::Conflict`] if another transaction has changed the record, [`Error::Ended`] after that.
-    pub fn put(&self, table: &Table, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Put> {
-        let written = self.write(table, |tree| tree.upsert(key.as_ref(), value.as_ref()))?;
-        Ok(written.into())
-    }
-
-    /// Stores a value under a key that has none; returns whether it had none. See [`Table::insert`].
-    ///
-    /// # Errors
-    /// As for [`put`](Self::put).
-    pub fn insert(&self, table: &Table, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<bool> {
-        let done = self.write(table, |tree| tree.insert(key.as_ref(), value.as_ref()))?;
-        self.note_unchanged(table, &key, !done)?;
-        Ok(done)
-    }
-
-    /// Replaces the value of a key that has one; returns whether it had one. See [`Table::update`].
-    ///
-    /// # Errors
-    /// As for [`put`](Self::put).
-    pub fn update(&self, table: &Table, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<bool> {
-        let done = self.write(table, |tree| tree.update(key.as_ref(), value.as_ref()))?;
-        self.note_unchanged(table, &key, !done)?;
-        Ok(done)
-    }
-
-    /// Lets `change` change a value where it lies. See [`Table::modify`].
-    ///
-    /// # Errors
-    /// As for [`put`](Self::put).
-    ///
-    /// # Panics
-    /// In debug builds, if `change` uses the database.
-    pub fn modify<T>(
-        &self,
-        table: &Table,
-        key: impl AsRef<[u8]>,
-        mut change: impl FnMut(&mut [u8]) -> T,
-    ) -> Result<Option<T>> {
-        let pool = table.pool();
-        let done = self.write(table, |tree| {
-            tree.modify(key.as_ref(), |value| nested::changing(pool, || change(value)))
-        })?;
-        self.note_unchanged(table, &key, done.is_none())?;
-        Ok(done)
-    }
-
-    /// Lets `change` change the values of many keys where they lie, each with its key's place among them; returns of each
-    /// whether there was one. See [`Table::multi_modify`].
-    ///
-    /// # Errors
-    /// The first that occurs, as for [`put`](Self::put).
-    ///
-    /// # Panics
-    /// In debug builds, if `change` uses the database.
-    pub fn multi_modify<K: AsRef<[u8]>>(
-        &self,
-        table: &Table,
-        keys: &[K],
-        mut change: impl FnMut(usize, &mut [u8]),
-    ) -> Result<Vec<bool>> {
-        let pool = table.pool();
-        let changed = self.write(table, |tree| {
-            let (mut changed, mut failed) = (Vec::with_capacity(keys.len()), None);
-            let change = |place, value: &mut [u8]| nested::changing(pool, || change(place, value));
-            tree.multi_modify(keys, table.read_depth(), change, |_, result| match result {
-                Ok(found) => changed.push(found),
-                Err(error) => failed = failed.take().or(Some(error)),
-            });
-            failed.map_or(Ok(changed), Err)
-        })?;
-        for (key, changed) in keys.iter().zip(&changed) {
-            self.note_unchanged(table, key, !changed)?;
-        }
-        Ok(changed)
-    }
-
-    /// Removes a key and its value; returns whether it was there. See [`Table::remove`].
-    ///
-    /// # Errors
-    /// As for [`put`](Self::put).
-    pub fn remove(&self, table: &Table, key: impl AsRef<[u8]>) -> Result<bool> {
-        let done = self.write(table, |tree| tree.remove(key.as_ref()))?;
-        self.note_unchanged(table, &key, !done)?;
-        Ok(done)
-    }
-
-    /// Removes all keys of a range; returns how many there were.
-    ///
-    /// # Errors
-    /// As for [`put`](Self::put).
-    pub fn remove_range(&self, table: &Table, range: impl KeyRange) -> Result<u64> {
-        /// How many keys are gathered before they are removed.
-        const KEYS: usize = 256;
-        let (lower, upper) = range.bounds();
-        let root = self.read_keys(table, None::<&[u8]>)?.root();
-        self.open.transaction.note_range(root, Edge::lower(lower), Edge::upper(upper));
-        let (mut lower, mut count) = (lower.map(<[u8]>::to_vec), 0);
-        loop {
-            let mut keys = Vec::with_capacity(KEYS);
-            let mut cursor = self.read_untracked(table)?.range(lower.as_ref().map(|key| &key[..]), upper)?;
-            while keys.len() < KEYS
-                && let Some(entry) = cursor.next()?
-            {
-                keys.push(entry.key().to_vec());
-            }
-            drop(cursor);
-            for key in &keys {
-                count += u64::from(self.remove(table, key)?);
-            }
-            match keys.pop() {
-                Some(last) if keys.len() + 1 == KEYS => lower = Bound::Excluded(last),
-                _ => return Ok(count),
-            }
-        }
-    }
-
     /// A place to which this transaction can be [rolled back](Self::rollback_to).
     pub fn savepoint(&self) -> Savepoint {
         self.open.transaction.savepoint()
@@ -463,9 +236,9 @@ impl Transaction {
     }
 
     /// The tree, to look these keys up.
-    fn read_keys<'t>(
+    pub(crate) fn read_keys<'t>(
         &'t self,
-        table: &'t Table,
+        table: &'t Handle,
         keys: impl IntoIterator<Item: AsRef<[u8]>>,
     ) -> Result<Tree<'t, Pool>> {
         let tree = self.read_untracked(table)?;
@@ -480,11 +253,12 @@ impl Transaction {
     }
 
     /// A cursor, which notes what it reads.
-    fn read_range<'t>(
+    pub(crate) fn read_range<'t>(
         &'t self,
-        table: &'t Table,
-        (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
+        table: &'t Handle,
+        (lower, upper): &(Bound<KeyBuffer>, Bound<KeyBuffer>),
     ) -> Result<Cursor<'t>> {
+        let (lower, upper) = (as_slice(lower), as_slice(upper));
         let tree = self.read_keys(table, None::<&[u8]>)?;
         let mut cursor = Cursor::new(tree.range(lower, upper)?, table.pool());
         cursor.coverage =
@@ -493,14 +267,18 @@ impl Transaction {
     }
 
     /// Notes that a key has been read if a change has left it as it was, which told whether it is there.
-    fn note_unchanged(&self, table: &Table, key: impl AsRef<[u8]>, is_unchanged: bool) -> Result<()> {
+    pub(crate) fn note_unchanged(
+        &self,
+        table: &Handle,
+        key: impl AsRef<[u8]>,
+        is_unchanged: bool,
+    ) -> Result<()> {
         let is_noted = is_unchanged && !self.open.inner.is_planted(Plant::UnchangedForgotten);
         if is_noted { self.read_keys(table, [key]).map(drop) } else { Ok(()) }
     }
 
     /// Keeps a table from being dropped that has been read.
-    fn keep(&self, table: &Table) {
-        let (_, open) = table.handles();
+    fn keep(&self, Handle { open, .. }: &Handle) {
         let mut tables = self.tables_read.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if !tables.iter().any(|kept| Arc::ptr_eq(kept, open)) {
             tables.push(open.clone());
@@ -508,22 +286,21 @@ impl Transaction {
     }
 
     /// The tree, to read what is noted otherwise or need not be.
-    fn read_untracked<'t>(&'t self, table: &'t Table) -> Result<Tree<'t, Pool>> {
+    pub(crate) fn read_untracked<'t>(&'t self, table: &'t Handle) -> Result<Tree<'t, Pool>> {
         self.check()?;
         Ok(table.tree_of(&self.open.inner)?.with_view(self.open.transaction.reading()))
     }
 
-    fn write<T>(
+    pub(crate) fn write<T>(
         &self,
-        table: &Table,
+        table: &Handle,
         change: impl FnOnce(Tree<'_, Pool>) -> std::result::Result<T, AccessError>,
     ) -> Result<T> {
         self.check()?;
         let tree = table.tree_of(&self.open.inner)?.with_view(self.open.transaction.writing());
         let mut changing = self.tables();
-        let (_, open) = table.handles();
-        if !changing.iter().any(|kept| Arc::ptr_eq(kept, open)) {
-            changing.push(open.clone());
+        if !changing.iter().any(|kept| Arc::ptr_eq(kept, &table.open)) {
+            changing.push(table.open.clone());
         }
         change(tree).map_err(|error| {
             let error = table.named(error);
@@ -535,7 +312,7 @@ impl Transaction {
         })
     }
 
-    fn tables(&self) -> MutexGuard<'_, Vec<Arc<OpenTable>>> {
+    pub(crate) fn tables(&self) -> MutexGuard<'_, Vec<Arc<OpenTable>>> {
         self.tables.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

@@ -140,8 +140,8 @@ pub(crate) fn verify(pool: &Pool, mut progress: impl FnMut(Progress)) -> VerifyR
     verify_tree(catalog::tree(pool), None, &mut seen, &mut report);
     match catalog::list(pool) {
         Ok(tables) => {
-            for (name, root) in tables {
-                let shape = verify_tree(Tree::open(pool, root), Some(&name), &mut seen, &mut report);
+            for (name, record) in tables {
+                let shape = verify_tree(Tree::open(pool, record.root), Some(&name), &mut seen, &mut report);
                 report.tables.push((name, shape));
             }
         }

@@ -1,0 +1,185 @@
+//! What a table is for the database: a tree of bytes, without the types of its keys and values.
+
+use crate::{
+    Error, Result, Task, ValueReader,
+    open_transaction::OpenTransaction,
+    shared::{Inner, OpenTable, Owned},
+};
+use std::sync::Arc;
+use vellum_access::{AccessError, Tree, Written};
+use vellum_base::{PAGE_SIZE, PageId};
+use vellum_pool::Pool;
+
+/// A table, as bytes.
+#[derive(Clone)]
+pub(crate) struct Handle {
+    // What an operation needs is at hand; the rest keeps the table from being dropped.
+    pub(crate) inner: Arc<Inner>,
+    root: PageId,
+    pub(crate) open: Arc<OpenTable>,
+}
+
+impl Handle {
+    pub(crate) fn new(inner: Arc<Inner>, open: Arc<OpenTable>) -> Self {
+        Self { inner, root: open.root, open }
+    }
+
+    #[inline]
+    #[track_caller]
+    pub(crate) fn tree(&self) -> Tree<'_, Pool> {
+        let tree = Tree::open(self.inner.pool(), self.root).with_append_hints(&self.open.ends);
+        match self.inner.durable.view() {
+            Some(view) => tree.with_view(view),
+            None => tree,
+        }
+    }
+
+    /// The tree, for a transaction of a database, which must be this table's.
+    pub(crate) fn tree_of(&self, inner: &Arc<Inner>) -> Result<Tree<'_, Pool>> {
+        if !Arc::ptr_eq(inner, &self.inner) {
+            return Err(Error::OtherDatabase { table: self.open.name.clone() });
+        }
+        Ok(Tree::open(self.inner.pool(), self.root).with_append_hints(&self.open.ends))
+    }
+
+    #[track_caller]
+    pub(crate) fn pool(&self) -> &Pool {
+        self.inner.pool()
+    }
+
+    /// Changes the tree, and returns once that is as durable as it should be. While transactions are open the change is one of
+    /// them, so that they see it or not.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn change<T>(
+        &self,
+        mut change: impl FnMut(Tree<'_, Pool>) -> std::result::Result<T, AccessError>,
+    ) -> Result<T> {
+        match change(self.tree()) {
+            Ok(done) => {
+                self.inner.commit()?;
+                Ok(done)
+            }
+            Err(AccessError::NeedsTransaction { .. }) => self.change_in_transaction(change),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Makes a change as a transaction of its own.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn change_in_transaction<T>(
+        &self,
+        mut change: impl FnMut(Tree<'_, Pool>) -> std::result::Result<T, AccessError>,
+    ) -> Result<T> {
+        loop {
+            // It reads nothing but what it changes, so it is serializable as it is.
+            let own = OpenTransaction::begin(&self.inner, false)?;
+            let tree = self.tree_of(&self.inner)?.with_view(own.transaction.writing());
+            match change(tree) {
+                Ok(done) => return own.commit().map_err(|_| Error::Ended)?.commit().map(|()| done),
+                // Another one was faster, and is done: this one comes after it.
+                Err(AccessError::Conflict { committed: true, .. }) => own.rollback()?,
+                Err(error) => return own.rollback().and(Err(self.named(error))),
+            }
+        }
+    }
+
+    /// Whether changes must be transactions, because some are open.
+    pub(crate) fn needs_transactions(&self) -> bool {
+        self.inner.durable.has_transactions()
+    }
+
+    /// One operation by itself.
+    pub(crate) fn perform(&self, key: &[u8], task: &Task<impl AsRef<[u8]>>) -> Result<Owned> {
+        let written = |put: bool, done: Written| if put { done } else { Written::Refused };
+        Ok(match task {
+            Task::Get => Owned::Value(self.get(key)?),
+            Task::GetPart { offset, length } => {
+                let (mut part, range) = (Vec::new(), *offset..offset.saturating_add(*length));
+                Owned::Value(self.tree().get_part_into(key, range, &mut part)?.then_some(part))
+            }
+            Task::Insert(value) => {
+                let inserted = self.change(|tree| tree.insert(key, value.as_ref()))?;
+                Owned::Written(written(inserted, Written::Inserted))
+            }
+            Task::Update(value) => {
+                let updated = self.change(|tree| tree.update(key, value.as_ref()))?;
+                Owned::Written(written(updated, Written::Replaced))
+            }
+            Task::Upsert(value) => Owned::Written(self.change(|tree| tree.upsert(key, value.as_ref()))?),
+            Task::Remove => Owned::Removed(self.change(|tree| tree.remove(key))?),
+        })
+    }
+
+    /// An error, with the table's name.
+    pub(crate) fn named(&self, error: AccessError) -> Error {
+        match error {
+            AccessError::Conflict { key, committed, .. } => {
+                Error::Conflict { table: self.open.name.clone(), key, committed }
+            }
+            AccessError::NeedsTransaction { key, .. } => {
+                Error::Conflict { table: self.open.name.clone(), key, committed: false }
+            }
+            error => error.into(),
+        }
+    }
+
+    /// How many reads of one batch may be under way at once.
+    pub(crate) fn read_depth(&self) -> usize {
+        self.inner.read_depth
+    }
+
+    /// A copy of the value of a key.
+    #[inline]
+    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        match self.tree().get(key).map_err(Error::from) {
+            Err(error) if error.is_about_room() => self.read_whole(key),
+            value => value,
+        }
+    }
+
+    /// A reader of the value of a key.
+    pub(crate) fn reader(&self, key: &[u8]) -> Result<Option<ValueReader<'_>>> {
+        let tree = self.tree();
+        loop {
+            if let Some(reader) = tree.reader(key)? {
+                return Ok(Some(ValueReader::large(reader, self.pool())));
+            }
+            match tree.value(key)? {
+                None => return Ok(None),
+                // It was replaced by a large one in between: retry.
+                Some(value) if value.is_in_place() => {}
+                Some(value) => return Ok(Some(ValueReader::small(value.into_vec()))),
+            }
+        }
+    }
+
+    /// A copy of a value that the pool has no room for: read in parts, past the pool.
+    #[cold]
+    pub(crate) fn read_whole(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        loop {
+            let Some(mut reader) = self.reader(key)? else { return Ok(None) };
+            let mut value = vec![0; reader.len() as usize];
+            match reader.read_at(0, &mut value) {
+                // It was replaced meanwhile.
+                Err(Error::Access(AccessError::ValueChanged)) => {}
+                done => return done.map(|_| Some(value)),
+            }
+        }
+    }
+
+    /// Says which value the pool has no room for, and what to do, if that is the error.
+    #[cold]
+    pub(crate) fn name_large(&self, key: &[u8], error: Error) -> Error {
+        let length = if error.is_about_room() { self.tree().value_length(key) } else { Ok(None) };
+        match length {
+            Ok(Some(bytes)) => Error::LargerThanPool {
+                key: key.to_vec(),
+                bytes,
+                pool_bytes: self.inner.durable.pool().limit_pages() as u64 * PAGE_SIZE as u64,
+            },
+            _ => error,
+        }
+    }
+}

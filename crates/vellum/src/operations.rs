@@ -1,0 +1,325 @@
+//! The operations of a transaction on records.
+
+use crate::{
+    AsKey, AsPrefix, AsValue, Cursor, Error, KeyBuffer, KeyRange, KeyType, Put, Result, Table, Transaction,
+    ValueType, handle::Handle, nested, range::as_slice, table::bounds_of_prefix,
+};
+use std::ops::{Bound, Range};
+use vellum_txn::Edge;
+
+impl Transaction {
+    /// The value of a key. See [`Table::get`].
+    ///
+    /// # Errors
+    /// As for `Table::get`; [`Error::Ended`] after a conflict.
+    pub fn get<K, V>(&self, table: &Table<K, V>, key: impl AsKey<K>) -> Result<Option<V::Owned>>
+    where
+        K: KeyType + ?Sized,
+        V: ValueType + ?Sized,
+    {
+        let key = key.encoded();
+        table.value_if_any(self.read_keys(&table.handle, [&key])?.get(key.as_ref())?)
+    }
+
+    /// [`get`](Self::get) into a buffer. See [`Table::get_into`].
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub fn get_into<K>(&self, table: &Table<K>, key: impl AsKey<K>, target: &mut Vec<u8>) -> Result<bool>
+    where
+        K: KeyType + ?Sized,
+    {
+        let key = key.encoded();
+        Ok(self.read_keys(&table.handle, [&key])?.get_into(key.as_ref(), target)?)
+    }
+
+    /// [`get`](Self::get) of what need not stay as it is until this transaction is committed, for a serializable one: that others
+    /// change it meanwhile does not make this one fail.
+    ///
+    /// # Errors
+    /// As for `get`.
+    pub fn get_untracked<K, V>(&self, table: &Table<K, V>, key: impl AsKey<K>) -> Result<Option<V::Owned>>
+    where
+        K: KeyType + ?Sized,
+        V: ValueType + ?Sized,
+    {
+        table.value_if_any(self.read_untracked(&table.handle)?.get(key.encoded().as_ref())?)
+    }
+
+    /// The value of a key that this transaction is about to change, or whose change by others it must exclude: no other
+    /// transaction can change it before this one has ended.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get); [`Error::Conflict`] if another transaction has changed it.
+    pub fn get_for_update<K, V>(&self, table: &Table<K, V>, key: impl AsKey<K>) -> Result<Option<V::Owned>>
+    where
+        K: KeyType + ?Sized,
+        V: ValueType + ?Sized,
+    {
+        let mut value = None;
+        self.modify_bytes(&table.handle, key.encoded().as_ref(), |found| value = Some(found.to_vec()))?;
+        table.value_if_any(value)
+    }
+
+    /// Whether a key has a value.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub fn contains<K, V>(&self, table: &Table<K, V>, key: impl AsKey<K>) -> Result<bool>
+    where
+        K: KeyType + ?Sized,
+        V: ValueType + ?Sized,
+    {
+        let key = key.encoded();
+        Ok(self.read_keys(&table.handle, [&key])?.value_length(key.as_ref())?.is_some())
+    }
+
+    /// The values of many keys, in their order. See [`Table::multi_get`].
+    ///
+    /// # Errors
+    /// Each has its own: as for [`get`](Self::get).
+    pub fn multi_get<K, V, Q: AsKey<K>>(
+        &self,
+        table: &Table<K, V>,
+        keys: &[Q],
+    ) -> Result<Vec<Result<Option<V::Owned>>>>
+    where
+        K: KeyType + ?Sized,
+        V: ValueType + ?Sized,
+    {
+        let keys: Vec<_> = keys.iter().map(AsKey::encoded).collect();
+        let mut values = Vec::with_capacity(keys.len());
+        self.read_keys(&table.handle, &keys)?.multi_get(&keys, table.handle.read_depth(), |_, value| {
+            values.push(value.map_err(Error::from).and_then(|value| table.value_if_any(value)));
+        });
+        Ok(values)
+    }
+
+    /// Some bytes of the values of many keys. See [`Table::multi_get_part_with`].
+    ///
+    /// # Errors
+    /// Each lookup has its own: as for [`get`](Self::get).
+    pub fn multi_get_part_with<K: AsRef<[u8]>>(
+        &self,
+        table: &Table,
+        keys: &[K],
+        part: Range<usize>,
+        mut visit: impl FnMut(usize, Result<Option<&[u8]>>),
+    ) -> Result<()> {
+        let tree = self.read_keys(&table.handle, keys)?;
+        tree.multi_get_part(keys, table.handle.read_depth(), part, |index, value| {
+            visit(index, value.map_err(Into::into))
+        });
+        Ok(())
+    }
+
+    /// A cursor on a range of keys. See [`Table::range`].
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub fn range<'t, K, V>(&'t self, table: &'t Table<K, V>, range: impl KeyRange<K>) -> Result<Cursor<'t>>
+    where
+        K: KeyType + ?Sized,
+        V: ValueType + ?Sized,
+    {
+        self.read_range(&table.handle, &range.bounds())
+    }
+
+    /// [`range`](Self::range) of what need not stay as it is until this transaction is committed, for a serializable one: that
+    /// others change it meanwhile does not make this one fail.
+    ///
+    /// # Errors
+    /// As for `range`.
+    pub fn range_untracked<'t, K, V>(
+        &'t self,
+        table: &'t Table<K, V>,
+        range: impl KeyRange<K>,
+    ) -> Result<Cursor<'t>>
+    where
+        K: KeyType + ?Sized,
+        V: ValueType + ?Sized,
+    {
+        let (lower, upper) = range.bounds();
+        let tree = self.read_untracked(&table.handle)?;
+        Ok(Cursor::new(tree.range(as_slice(&lower), as_slice(&upper))?, table.handle.pool()))
+    }
+
+    /// A cursor on the keys that begin with `prefix`. See [`Table::prefix`].
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub fn prefix<'t, K, V>(&'t self, table: &'t Table<K, V>, prefix: impl AsPrefix<K>) -> Result<Cursor<'t>>
+    where
+        K: KeyType + ?Sized,
+        V: ValueType + ?Sized,
+    {
+        self.read_range(&table.handle, &bounds_of_prefix(prefix))
+    }
+
+    /// Stores a value under a key. See [`Table::put`].
+    ///
+    /// # Errors
+    /// As for `Table::put`; [`Error::Conflict`] if another transaction has changed the record, [`Error::Ended`] after that.
+    pub fn put<K, V>(&self, table: &Table<K, V>, key: impl AsKey<K>, value: impl AsValue<V>) -> Result<Put>
+    where
+        K: KeyType + ?Sized,
+        V: ValueType + ?Sized,
+    {
+        let (key, value) = (key.encoded(), value.encoded_value()?);
+        let written = self.write(&table.handle, |tree| tree.upsert(key.as_ref(), value.as_ref()))?;
+        Ok(written.into())
+    }
+
+    /// Stores a value under a key that has none; returns whether it had none. See [`Table::insert`].
+    ///
+    /// # Errors
+    /// As for [`put`](Self::put).
+    pub fn insert<K, V>(
+        &self,
+        table: &Table<K, V>,
+        key: impl AsKey<K>,
+        value: impl AsValue<V>,
+    ) -> Result<bool>
+    where
+        K: KeyType + ?Sized,
+        V: ValueType + ?Sized,
+    {
+        let (key, value) = (key.encoded(), value.encoded_value()?);
+        let done = self.write(&table.handle, |tree| tree.insert(key.as_ref(), value.as_ref()))?;
+        self.note_unchanged(&table.handle, &key, !done)?;
+        Ok(done)
+    }
+
+    /// Replaces the value of a key that has one; returns whether it had one. See [`Table::update`].
+    ///
+    /// # Errors
+    /// As for [`put`](Self::put).
+    pub fn update<K, V>(
+        &self,
+        table: &Table<K, V>,
+        key: impl AsKey<K>,
+        value: impl AsValue<V>,
+    ) -> Result<bool>
+    where
+        K: KeyType + ?Sized,
+        V: ValueType + ?Sized,
+    {
+        let (key, value) = (key.encoded(), value.encoded_value()?);
+        let done = self.write(&table.handle, |tree| tree.update(key.as_ref(), value.as_ref()))?;
+        self.note_unchanged(&table.handle, &key, !done)?;
+        Ok(done)
+    }
+
+    /// Lets `change` change a value where it lies. See [`Table::modify`].
+    ///
+    /// # Errors
+    /// As for [`put`](Self::put).
+    ///
+    /// # Panics
+    /// In debug builds, if `change` uses the database.
+    pub fn modify<K: KeyType + ?Sized, T>(
+        &self,
+        table: &Table<K>,
+        key: impl AsKey<K>,
+        mut change: impl FnMut(&mut [u8]) -> T,
+    ) -> Result<Option<T>> {
+        let pool = table.handle.pool();
+        let key = key.encoded();
+        self.modify_bytes(&table.handle, key.as_ref(), |value| nested::changing(pool, || change(value)))
+    }
+
+    fn modify_bytes<T>(
+        &self,
+        table: &Handle,
+        key: &[u8],
+        change: impl FnMut(&mut [u8]) -> T,
+    ) -> Result<Option<T>> {
+        let done = self.write(table, |tree| tree.modify(key, change))?;
+        self.note_unchanged(table, key, done.is_none())?;
+        Ok(done)
+    }
+
+    /// Lets `change` change the values of many keys where they lie, each with its key's place among them; returns of each
+    /// whether there was one. See [`Table::multi_modify`].
+    ///
+    /// # Errors
+    /// The first that occurs, as for [`put`](Self::put).
+    ///
+    /// # Panics
+    /// In debug builds, if `change` uses the database.
+    pub fn multi_modify<K: AsRef<[u8]>>(
+        &self,
+        table: &Table,
+        keys: &[K],
+        mut change: impl FnMut(usize, &mut [u8]),
+    ) -> Result<Vec<bool>> {
+        let table = &table.handle;
+        let pool = table.pool();
+        let changed = self.write(table, |tree| {
+            let (mut changed, mut failed) = (Vec::with_capacity(keys.len()), None);
+            let change = |place, value: &mut [u8]| nested::changing(pool, || change(place, value));
+            tree.multi_modify(keys, table.read_depth(), change, |_, result| match result {
+                Ok(found) => changed.push(found),
+                Err(error) => failed = failed.take().or(Some(error)),
+            });
+            failed.map_or(Ok(changed), Err)
+        })?;
+        for (key, changed) in keys.iter().zip(&changed) {
+            self.note_unchanged(table, key, !changed)?;
+        }
+        Ok(changed)
+    }
+
+    /// Removes a key and its value; returns whether it was there. See [`Table::remove`].
+    ///
+    /// # Errors
+    /// As for [`put`](Self::put).
+    pub fn remove<K, V>(&self, table: &Table<K, V>, key: impl AsKey<K>) -> Result<bool>
+    where
+        K: KeyType + ?Sized,
+        V: ValueType + ?Sized,
+    {
+        self.remove_bytes(&table.handle, key.encoded().as_ref())
+    }
+
+    fn remove_bytes(&self, table: &Handle, key: &[u8]) -> Result<bool> {
+        let done = self.write(table, |tree| tree.remove(key))?;
+        self.note_unchanged(table, key, !done)?;
+        Ok(done)
+    }
+
+    /// Removes all keys of a range; returns how many there were.
+    ///
+    /// # Errors
+    /// As for [`put`](Self::put).
+    pub fn remove_range<K, V>(&self, table: &Table<K, V>, range: impl KeyRange<K>) -> Result<u64>
+    where
+        K: KeyType + ?Sized,
+        V: ValueType + ?Sized,
+    {
+        /// How many keys are gathered before they are removed.
+        const KEYS: usize = 256;
+        let (table, (mut lower, upper)) = (&table.handle, range.bounds());
+        let root = self.read_keys(table, None::<&[u8]>)?.root();
+        let edges = (Edge::lower(as_slice(&lower)), Edge::upper(as_slice(&upper)));
+        self.open.transaction.note_range(root, edges.0, edges.1);
+        let mut count = 0;
+        loop {
+            let mut keys = Vec::with_capacity(KEYS);
+            let mut cursor = self.read_untracked(table)?.range(as_slice(&lower), as_slice(&upper))?;
+            while keys.len() < KEYS
+                && let Some(entry) = cursor.next()?
+            {
+                keys.push(KeyBuffer::of::<[u8]>(entry.key()));
+            }
+            drop(cursor);
+            for key in &keys {
+                count += u64::from(self.remove_bytes(table, key)?);
+            }
+            match keys.pop() {
+                Some(last) if keys.len() + 1 == KEYS => lower = Bound::Excluded(last),
+                _ => return Ok(count),
+            }
+        }
+    }
+}
