@@ -8,6 +8,9 @@
 //!   [checked](Isolation::check).
 //! - **Readers.** A reader of a leaf that is not older than its snapshot asks what it [sees](Isolation::seen) of each record
 //!   *before* it validates the leaf. So what it was told and what it has read belong to one moment.
+//! - **Snapshots that are ended** while they are used, because they hold back too much. What a reader was told counts only if the
+//!   snapshot has not been [ended](Isolation::is_ended) afterwards; else the operation is
+//!   [cancelled](vellum_pool::PoolError::Cancelled). What a leaf holds that is older than the snapshot is seen all the same.
 //! - **Large values.** What a transaction replaces or removes is not freed: its reference is among the old values. Outside of
 //!   a snapshot it may be freed as soon as the transaction ends. So a reader latches it, and then asks again.
 
@@ -46,6 +49,8 @@ pub enum Claim {
     },
     /// A single operation must not change it while transactions are open.
     NeedsTransaction,
+    /// The snapshot has been [ended](Isolation::is_ended).
+    Ended,
 }
 
 /// Keeps earlier versions of records, and says who sees and who may change what. One for each writer or reader.
@@ -80,6 +85,12 @@ pub trait Isolation: Send + Sync {
     /// The keys of a tree within bounds whose records were removed and have versions, in ascending order. Some of them may
     /// be there again.
     fn removed(&self, tree: PageId, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Vec<Box<[u8]>>;
+
+    /// Whether the snapshot has been ended, so that what it sees may have been forgotten: whatever was told before this is asked
+    /// has no meaning then.
+    fn is_ended(&self) -> bool {
+        false
+    }
 
     /// The record of the change that was claimed last has its place in the log. The leaf is still latched.
     fn recorded(&self, lsn: Lsn);

@@ -214,6 +214,9 @@ pub enum PoolError {
     /// The log takes no more records, so nothing can be changed. Nothing has been.
     #[error(transparent)]
     LogRefuses(io::Error),
+    /// An operation was given up by what it was done for. Nothing has happened.
+    #[error("the operation was cancelled")]
+    Cancelled,
 }
 
 /// What is wrong with the bytes of an extent.

@@ -10,6 +10,7 @@ use crate::{
     transactions::{History, Transactions},
 };
 use std::{
+    panic::Location,
     sync::{Arc, MutexGuard},
     time::{Duration, Instant},
 };
@@ -99,7 +100,7 @@ impl DurablePool {
                 .map_err(|source| TxnError::Thread { source })?,
         );
         let pool = file.start(Some(changes.clone()))?;
-        let transactions = Arc::new(Transactions::new(log.end().0));
+        let transactions = Arc::new(Transactions::new(log.end().0, settings.snapshot_limit));
         let checkpoints = Arc::new(Checkpoints::new(&pool, changes.clone(), transactions.clone(), redo));
         let mut recovery = None;
         if needs_recovery {
@@ -132,9 +133,10 @@ impl DurablePool {
     }
 
     /// Begins a transaction; none without a log. A serializable one notes what it reads.
-    pub fn begin(&self, is_serializable: bool) -> Option<Transaction> {
+    /// `place` is where the program begins it.
+    pub fn begin(&self, is_serializable: bool, place: &'static Location<'static>) -> Option<Transaction> {
         let logged = self.logged.as_ref()?;
-        Some(Transaction::begin(&logged.single.transactions, &logged.changes, is_serializable))
+        Some(Transaction::begin(&logged.single.transactions, &logged.changes, is_serializable, place))
     }
 
     /// Whether transactions are open.
@@ -158,7 +160,8 @@ impl DurablePool {
 
     /// How the history stands; none without a log.
     pub fn history(&self) -> Option<History> {
-        Some(self.logged.as_ref()?.single.transactions.history())
+        let Logged { changes, single, .. } = self.logged.as_ref()?;
+        Some(single.transactions.history(changes.log.end()))
     }
 
     /// Returns once what this thread has changed since the last call is as durable as asked for.

@@ -18,12 +18,14 @@ mod redo;
 mod settings;
 mod transaction;
 mod transactions;
+#[cfg(test)]
+mod transactions_tests;
 mod versions;
 
 pub use durable_pool::{DurablePool, LogState, Recovery};
 pub use error::TxnError;
 pub use reads::Edge;
-pub use settings::{Durability, LogSettings};
-pub use transaction::{Invalidated, Savepoint, Transaction};
-pub use transactions::History;
+pub use settings::{Durability, LogSettings, SnapshotLimit};
+pub use transaction::{CommitError, Savepoint, Transaction};
+pub use transactions::{History, OldestSnapshot};
 pub use vellum_wal::{Arrival, LogError};

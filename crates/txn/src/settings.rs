@@ -16,6 +16,31 @@ pub enum Durability {
     Synced,
 }
 
+/// How long a transaction may make the database keep what others have replaced, and how much of that. One that goes beyond is
+/// *ended*: it gets errors, and what was kept for it goes. That happens when another transaction ends, so nothing happens as long
+/// as nothing is changed. By default there is no limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SnapshotLimit {
+    pub(crate) age: Option<Duration>,
+    pub(crate) bytes: Option<u64>,
+}
+
+impl SnapshotLimit {
+    /// How long it may be open, if something was changed since it began.
+    #[must_use]
+    pub fn age(mut self, age: Duration) -> Self {
+        self.age = Some(age);
+        self
+    }
+
+    /// How many bytes of keys and values, by what they were before, others may change since it began.
+    #[must_use]
+    pub fn bytes(mut self, bytes: u64) -> Self {
+        self.bytes = Some(bytes);
+        self
+    }
+}
+
 /// How a database keeps its log. The defaults suit a machine of today.
 #[derive(Clone, Debug)]
 pub struct LogSettings {
@@ -31,6 +56,8 @@ pub struct LogSettings {
     pub checkpoint_interval: Duration,
     /// Whether checkpoints are taken in the background at all. Default true.
     pub background_checkpoints: bool,
+    /// What transactions may make the database keep. Default no limit.
+    pub snapshot_limit: SnapshotLimit,
 }
 
 impl LogSettings {
@@ -46,6 +73,7 @@ impl Default for LogSettings {
             checkpoint_bytes: 256 << 20,
             checkpoint_interval: Duration::from_secs(60),
             background_checkpoints: true,
+            snapshot_limit: SnapshotLimit::default(),
         }
     }
 }

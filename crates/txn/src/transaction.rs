@@ -4,11 +4,12 @@ use crate::{
     TxnError,
     change_log::Changes,
     reads::{Edge, ReadSet},
-    transactions::{Leftovers, Snapshot, Touched, Transactions},
+    transactions::{Leftovers, Refused, Snapshot, Touched, Transactions},
     versions::{Before, Refusal, Seen as SeenVersion, Writer as VersionWriter},
 };
 use std::{
     ops::Bound,
+    panic::Location,
     sync::{Arc, Mutex, MutexGuard, atomic::AtomicU64},
     time::SystemTime,
 };
@@ -56,13 +57,18 @@ struct Undo {
     lsn: Lsn,
 }
 
-/// What a transaction has read that was changed since: why it is not serializable.
+/// Why a transaction cannot be committed.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Invalidated {
-    /// The root of the tree.
-    pub tree: PageId,
-    /// The key that was changed.
-    pub key: Arc<[u8]>,
+pub enum CommitError {
+    /// It is serializable, and something that it has read was changed since.
+    Invalidated {
+        /// The root of the tree.
+        tree: PageId,
+        /// The key that was changed.
+        key: Arc<[u8]>,
+    },
+    /// Its snapshot has been ended.
+    Ended,
 }
 
 /// A place in a transaction to which it can be rolled back.
@@ -74,8 +80,9 @@ impl Transaction {
         transactions: &Arc<Transactions>,
         changes: &Arc<Changes>,
         is_serializable: bool,
+        place: &'static Location<'static>,
     ) -> Self {
-        let snapshot = transactions.begin(|| changes.end());
+        let snapshot = transactions.begin(place, || changes.end());
         Self {
             transactions: transactions.clone(),
             changes: changes.clone(),
@@ -85,6 +92,17 @@ impl Transaction {
             state: Mutex::default(),
             reads: is_serializable.then(Mutex::default),
         }
+    }
+
+    /// Its number among all since the database was opened, by which [`History`](crate::History) names it.
+    pub fn id(&self) -> u64 {
+        self.snapshot.id
+    }
+
+    /// Whether its snapshot has been ended, because it went beyond the limit: it can only be rolled back.
+    #[inline]
+    pub fn is_ended(&self) -> bool {
+        self.transactions.is_ended(&self.snapshot)
     }
 
     /// Whether what it reads is to be noted: it is serializable.
@@ -191,16 +209,17 @@ impl Transaction {
     /// that this thread has reserved.
     ///
     /// # Errors
-    /// If it is serializable, has changed something, and something that it has read was changed since by a transaction that
-    /// has been committed. It is to be rolled back then.
-    pub fn commit(&self, pool: &Pool) -> Result<(), Invalidated> {
+    /// If it has changed something, and its snapshot has been ended, or it is serializable and something that it has read was
+    /// changed since by a transaction that has been committed. It is to be rolled back then.
+    pub fn commit(&self, pool: &Pool) -> Result<(), CommitError> {
         let mut state = self.lock();
         let touched = std::mem::take(&mut state.touched);
         let replaced = state.undo.iter().filter_map(|undo| match &undo.before {
             Before::Large(reference) => Some((undo.tree, BlobReference::decode(reference)?)),
             Before::Absent | Before::Inline(_) => None,
         });
-        let left = Leftovers { touched, large: replaced.collect() };
+        let bytes = state.undo.iter().map(|undo| (undo.key.len() + undo.before.len()) as u64).sum();
+        let left = Leftovers { touched, large: replaced.collect(), bytes };
         // What has changed nothing, has happened when its snapshot was taken.
         let reads = self.reads.as_ref().filter(|_| !state.undo.is_empty());
         let number = state.number;
@@ -209,18 +228,21 @@ impl Transaction {
         if let Some(reads) = &mut reads {
             reads.finish();
         }
-        let reads = reads.as_deref().map(|reads| (&self.snapshot, reads));
         if let Some((number, first)) = number {
             let mut record = Vec::new();
-            let committed = self.transactions.commit(&self.writer, (first, left), reads, |time| {
+            let by = (&*self.writer, &self.snapshot);
+            let committed = self.transactions.commit(by, (first, left), reads.as_deref(), |time| {
                 record = end_record(COMMITTED, number, time);
                 self.changes.reserve(record.len())
             });
             match committed {
                 Ok(lsn) => self.changes.fill(lsn, &record),
-                Err((Touched { tree, key }, left)) => {
+                Err((refused, left)) => {
                     self.lock().touched = left.touched;
-                    return Err(Invalidated { tree, key });
+                    return Err(match refused {
+                        Refused::Changed(Touched { tree, key }) => CommitError::Invalidated { tree, key },
+                        Refused::Ended => CommitError::Ended,
+                    });
                 }
             }
         }
@@ -257,13 +279,24 @@ impl Isolation for Transaction {
         if is_first {
             state.touched.push(Touched { tree, key: shared.clone() });
         }
+        if self.is_ended() {
+            // What others have committed since its snapshot may have been forgotten before the claim.
+            return Err(Claim::Ended);
+        }
         state.claimed = Some(Undo { tree, key: shared, before, lsn: Lsn(0) });
         Ok(())
     }
 
     fn check(&self, tree: PageId, key: &[u8]) -> Result<(), Claim> {
         let checked = self.transactions.versions.check(tree, key, self.snapshot.sight());
+        if self.is_ended() {
+            return Err(Claim::Ended);
+        }
         checked.map_err(|refusal| Claim::Conflict { committed: refusal == Refusal::Later })
+    }
+
+    fn is_ended(&self) -> bool {
+        self.transactions.is_ended(&self.snapshot)
     }
 
     fn has_removed(&self) -> bool {

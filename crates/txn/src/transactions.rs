@@ -15,14 +15,16 @@
 //! The state; nothing is locked while it is, except the log's reservation of a commit record.
 
 use crate::reads::ReadSet;
+use crate::settings::SnapshotLimit;
 use crate::versions::{Sight, Versions, Writer};
 use std::{
     collections::{BTreeMap, VecDeque},
+    panic::Location,
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 use vellum_access::BlobReference;
 use vellum_base::{Lsn, PageId};
@@ -41,6 +43,8 @@ pub(crate) struct Leftovers {
     pub touched: Vec<Touched>,
     /// The large values that it has replaced, each with its tree.
     pub large: Vec<(PageId, BlobReference)>,
+    /// How many bytes of keys and old values that is.
+    pub bytes: u64,
 }
 
 impl Leftovers {
@@ -48,6 +52,15 @@ impl Leftovers {
     fn find(&self, reads: &ReadSet) -> Option<Touched> {
         self.touched.iter().find(|touched| reads.has(touched.tree, &touched.key)).cloned()
     }
+}
+
+/// Why a transaction cannot be committed.
+#[derive(Debug)]
+pub(crate) enum Refused {
+    /// This record, which it has read, was changed.
+    Changed(Touched),
+    /// Its snapshot has been ended.
+    Ended,
 }
 
 /// The transactions of a database.
@@ -61,21 +74,37 @@ pub(crate) struct Transactions {
     settled: AtomicU64,
     /// The number of the last commit.
     time: AtomicU64,
+    limit: SnapshotLimit,
+    /// Snapshots of lesser times have been ended.
+    ended_before: Apart,
 }
+
+/// A number that changes seldom and is read often, apart from others that change.
+#[repr(align(64))]
+struct Apart(AtomicU64);
 
 struct State {
     next_id: u64,
     /// The number by which the log knows the next transaction that changes something.
     next_writer: u64,
     time: u64,
-    /// The open snapshots: their time, and what tells those of the same time apart. Since when they are open.
-    snapshots: BTreeMap<(u64, u64), Instant>,
+    /// The open snapshots: their time, and what tells those of the same time apart.
+    snapshots: BTreeMap<(u64, u64), Begun>,
     /// The open transactions that change something, each with a place before its first record.
     writers: BTreeMap<u64, Lsn>,
     /// What ended transactions have left behind, in the order of their commits.
     leftovers: VecDeque<(u64, Lsn, Arc<Leftovers>)>,
+    /// How many bytes that is.
+    left_bytes: u64,
     /// The commits whose large values are being freed, each with a place before its records.
     freeing: BTreeMap<u64, Lsn>,
+}
+
+/// When and where a snapshot was taken.
+#[derive(Clone, Copy)]
+struct Begun {
+    when: Instant,
+    place: &'static Location<'static>,
 }
 
 /// A snapshot, and a transaction that reads by it.
@@ -98,19 +127,40 @@ impl Snapshot {
 /// How the history stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct History {
-    /// How many transactions and snapshots are open.
+    /// How many transactions are open.
     pub open: usize,
-    /// How long the oldest of them has been open.
-    pub oldest: Option<std::time::Duration>,
+    /// The one that holds back the most.
+    pub oldest: Option<OldestSnapshot>,
     /// How many records have earlier versions.
     pub records: usize,
+    /// How many such versions there are.
+    pub versions: usize,
+    /// How many bytes their values have.
+    pub version_bytes: u64,
     /// How many ended transactions have left something behind.
     pub leftovers: usize,
+    /// How much of the log cannot go, in bytes, because open transactions would be undone by it, or large values freed.
+    pub log_bytes: u64,
+}
+
+/// The transaction that has been open for longest, and what is kept for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OldestSnapshot {
+    /// Its number: see [`Transaction::id`](crate::Transaction::id).
+    pub transaction: u64,
+    /// How long it has been open.
+    pub age: Duration,
+    /// Where the program began it.
+    pub begun_at: &'static Location<'static>,
+    /// How many transactions were committed since.
+    pub commits: u64,
+    /// How many bytes of keys and values these have changed, by what they were before.
+    pub bytes: u64,
 }
 
 impl Transactions {
     /// No transaction has begun; numbers from `first` on are not in the log.
-    pub fn new(first: u64) -> Self {
+    pub fn new(first: u64, limit: SnapshotLimit) -> Self {
         let state = State {
             next_id: 1,
             next_writer: first,
@@ -118,6 +168,7 @@ impl Transactions {
             snapshots: BTreeMap::new(),
             writers: BTreeMap::new(),
             leftovers: VecDeque::new(),
+            left_bytes: 0,
             freeing: BTreeMap::new(),
         };
         Self {
@@ -126,11 +177,13 @@ impl Transactions {
             open: AtomicUsize::new(0),
             settled: AtomicU64::new(u64::MAX),
             time: AtomicU64::new(1),
+            limit,
+            ended_before: Apart(AtomicU64::new(0)),
         }
     }
 
     /// Takes a snapshot, for a transaction of its own number. `end` gives the end of the log.
-    pub fn begin(&self, end: impl FnOnce() -> Lsn) -> Snapshot {
+    pub fn begin(&self, place: &'static Location<'static>, end: impl FnOnce() -> Lsn) -> Snapshot {
         // SeqCst: a change that is no transaction looks at this under the latch of its leaf. If it sees none open, this
         // snapshot reads the leaf after it.
         self.open.fetch_add(1, Ordering::SeqCst);
@@ -138,9 +191,17 @@ impl Transactions {
         let id = state.next_id;
         state.next_id += 1;
         let time = state.time;
-        state.snapshots.insert((time, id), Instant::now());
+        state.snapshots.insert((time, id), Begun { when: Instant::now(), place });
         let settled = state.settled().min(end());
         Snapshot { id, time, settled }
+    }
+
+    /// Whether a snapshot has been ended, so that nothing counts that versions told before this was asked.
+    #[inline]
+    pub fn is_ended(&self, snapshot: &Snapshot) -> bool {
+        // Acquire: whoever ends snapshots raises the number before it forgets versions under their locks, and versions are
+        // looked up under these before this is asked.
+        snapshot.time < self.ended_before.0.load(Ordering::Acquire)
     }
 
     /// Whether no transaction and no snapshot is open: a change may be made at once, under the latch of its leaf.
@@ -172,24 +233,28 @@ impl Transactions {
     /// over.
     ///
     /// # Errors
-    /// If it has `reads`, the first of them that another transaction has changed which was committed after its snapshot was
-    /// taken; and what it leaves behind. Nothing has happened then.
+    /// If its snapshot has been ended, and if it has `reads`, one of them that another transaction has changed which was
+    /// committed after its snapshot was taken; and what it leaves behind. Nothing has happened then.
     pub fn commit(
         &self,
-        writer: &Writer,
+        (writer, snapshot): (&Writer, &Snapshot),
         (first, left): (Lsn, Leftovers),
-        reads: Option<(&Snapshot, &ReadSet)>,
+        reads: Option<&ReadSet>,
         reserve: impl FnOnce(u64) -> Lsn,
-    ) -> Result<Lsn, (Touched, Leftovers)> {
-        let tested = reads.map_or(Ok(0), |(snapshot, reads)| self.test(snapshot.time, reads));
+    ) -> Result<Lsn, (Refused, Leftovers)> {
+        let tested = reads.map_or(Ok(0), |reads| self.test(snapshot.time, reads));
         let mut state = self.lock();
+        // Snapshots are ended while the state is locked; what was tested without may have been incomplete.
+        if self.is_ended(snapshot) {
+            return Err((Refused::Ended, left));
+        }
         let conflict = match (tested, reads) {
             (Err(conflict), _) => Some(conflict),
-            (Ok(since), Some((_, reads))) => state.since(since).find_map(|(.., left)| left.find(reads)),
+            (Ok(since), Some(reads)) => state.since(since).find_map(|(.., left)| left.find(reads)),
             (Ok(_), None) => None,
         };
         if let Some(conflict) = conflict {
-            return Err((conflict, left));
+            return Err((Refused::Changed(conflict), left));
         }
         let time = state.time + 1;
         let lsn = reserve(time);
@@ -197,6 +262,7 @@ impl Transactions {
         state.time = time;
         state.writers.remove(&writer.id);
         // Together with that: the log is needed for one of the two at any moment.
+        state.left_bytes += left.bytes;
         state.leftovers.push_back((time, first, Arc::new(left)));
         self.time.store(time, Ordering::Release);
         self.publish(&state);
@@ -239,24 +305,26 @@ impl Transactions {
         self.publish(&state);
     }
 
-    /// Closes a snapshot. Returns what no snapshot needs any more of what transactions have left behind, each with its commit, and
-    /// up to which commit all that are open see everything.
+    /// Closes a snapshot, and ends those that go beyond the limit. Returns what no snapshot needs any more of what transactions
+    /// have left behind, each with its commit, and up to which commit all that are open see everything.
     pub fn end(&self, snapshot: &Snapshot) -> (u64, Vec<(u64, Arc<Leftovers>)>) {
         let mut state = self.lock();
+        // One that has been ended before its transaction is open nevertheless: single operations must heed what it has changed.
         state.snapshots.remove(&(snapshot.time, snapshot.id));
         self.open.fetch_sub(1, Ordering::SeqCst);
-        let oldest = state.oldest();
         let mut free = Vec::new();
-        while let Some((time, ..)) = state.leftovers.front()
-            && *time <= oldest
-            && let Some((time, first, left)) = state.leftovers.pop_front()
-        {
-            if !left.large.is_empty() {
-                state.freeing.insert(time, first);
+        loop {
+            let oldest = state.oldest();
+            state.free_up_to(oldest, &mut free);
+            match state.beyond(&self.limit) {
+                Some(time) => {
+                    // Release, and before versions are forgotten: see `is_ended`.
+                    self.ended_before.0.store(time + 1, Ordering::Release);
+                    state.snapshots = state.snapshots.split_off(&(time + 1, 0));
+                }
+                None => return (oldest, free),
             }
-            free.push((time, left));
         }
-        (oldest, free)
     }
 
     /// What the commit of this number had left behind is gone, and the log says so.
@@ -285,14 +353,26 @@ impl Transactions {
         !self.lock().writers.is_empty()
     }
 
-    /// How the history stands.
-    pub fn history(&self) -> History {
+    /// How the history stands, and the log, which ends at `end`.
+    pub fn history(&self, end: Lsn) -> History {
+        let (versions, version_bytes) = self.versions.measure();
+        let log_bytes = end.0.saturating_sub(self.needed_from(end).0);
         let state = self.lock();
+        let oldest = state.snapshots.first_key_value().map(|((time, id), begun)| OldestSnapshot {
+            transaction: *id,
+            age: begun.when.elapsed(),
+            begun_at: begun.place,
+            commits: state.time - time,
+            bytes: state.left_bytes,
+        });
         History {
             open: state.snapshots.len(),
-            oldest: state.snapshots.values().next().map(Instant::elapsed),
+            oldest,
             records: self.versions.records(),
+            versions,
+            version_bytes,
             leftovers: state.leftovers.len(),
+            log_bytes,
         }
     }
 
@@ -313,6 +393,33 @@ impl State {
         self.writers.values().copied().min().unwrap_or(Lsn(u64::MAX))
     }
 
+    /// Moves what was left behind by commits up to this one to `free`.
+    fn free_up_to(&mut self, oldest: u64, free: &mut Vec<(u64, Arc<Leftovers>)>) {
+        while let Some((time, ..)) = self.leftovers.front()
+            && *time <= oldest
+            && let Some((time, first, left)) = self.leftovers.pop_front()
+        {
+            self.left_bytes -= left.bytes;
+            if !left.large.is_empty() {
+                self.freeing.insert(time, first);
+            }
+            free.push((time, left));
+        }
+    }
+
+    /// The time of the oldest snapshots, if they are to be ended. It is all of the same time or none, for each holds back what
+    /// the others do.
+    fn beyond(&self, limit: &SnapshotLimit) -> Option<u64> {
+        if limit.age.is_none() && limit.bytes.is_none() {
+            return None;
+        }
+        let ((time, _), _) = self.snapshots.first_key_value()?;
+        let (_, youngest) = self.snapshots.range((*time, 0)..=(*time, u64::MAX)).next_back()?;
+        let is_old = limit.age.is_some_and(|age| youngest.when.elapsed() > age);
+        let is_large = limit.bytes.is_some_and(|bytes| self.left_bytes > bytes);
+        (!self.leftovers.is_empty() && (is_old || is_large)).then_some(*time)
+    }
+
     /// The commits after this one, with what they have left behind.
     fn since(&self, time: u64) -> impl Iterator<Item = &(u64, Lsn, Arc<Leftovers>)> {
         let first = self.leftovers.partition_point(|(of, ..)| *of <= time);
@@ -322,226 +429,5 @@ impl State {
     /// All open snapshots see the commits up to this one.
     fn oldest(&self) -> u64 {
         self.snapshots.keys().next().map_or(self.time, |(time, _)| *time)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::versions::{Before, Seen};
-    use rand::{RngExt, SeedableRng, rngs::StdRng};
-    use std::collections::BTreeMap;
-
-    const TREE: PageId = PageId(9);
-
-    /// A transaction of the test, and what it should see.
-    struct Open {
-        snapshot: Snapshot,
-        writer: Arc<Writer>,
-        first: Option<Lsn>,
-        /// How many commits there were at its beginning.
-        commits: u64,
-        /// The records at its beginning, with its own changes.
-        world: BTreeMap<u8, u32>,
-        changed: BTreeMap<u8, Option<u32>>,
-        touched: Vec<Touched>,
-    }
-
-    /// A database of one leaf: what the leaf holds and its LSN.
-    struct Place {
-        transactions: Transactions,
-        leaf: BTreeMap<u8, u32>,
-        lsn: u64,
-        end: u64,
-        committed: BTreeMap<u8, u32>,
-        /// How many commits there were, and the last one that changed a record.
-        commits: u64,
-        last_commit: BTreeMap<u8, u64>,
-        open: Vec<Open>,
-    }
-
-    fn before(value: Option<&u32>) -> Before {
-        value.map_or(Before::Absent, |value| Before::Inline(Arc::from(&value.to_le_bytes()[..])))
-    }
-
-    impl Place {
-        fn new() -> Self {
-            let transactions = Transactions::new(1);
-            let (leaf, committed) = (BTreeMap::new(), BTreeMap::new());
-            let last_commit = BTreeMap::new();
-            Self {
-                transactions,
-                leaf,
-                lsn: 0,
-                end: 100,
-                committed,
-                commits: 0,
-                last_commit,
-                open: Vec::new(),
-            }
-        }
-
-        fn record(&mut self) -> Lsn {
-            self.end += 10;
-            Lsn(self.end - 10)
-        }
-
-        fn begin(&mut self) {
-            let end = self.end;
-            let snapshot = self.transactions.begin(|| Lsn(end));
-            self.open.push(Open {
-                writer: Arc::new(Writer::new(snapshot.id)),
-                snapshot,
-                first: None,
-                commits: self.commits,
-                world: self.committed.clone(),
-                changed: BTreeMap::new(),
-                touched: Vec::new(),
-            });
-        }
-
-        fn change(&mut self, number: usize, key: u8, value: Option<u32>) {
-            let end = self.end;
-            let conflict = self.conflicts(number, key);
-            let transaction = &mut self.open[number];
-            if transaction.first.is_none() {
-                self.transactions.begin_writing(transaction.snapshot.id, || Lsn(end));
-                transaction.first = Some(Lsn(end));
-            }
-            let (writer, time) = (&transaction.writer, transaction.snapshot.time);
-            let before = before(self.leaf.get(&key));
-            let claimed = self.transactions.versions.claim(
-                TREE,
-                &[key],
-                (writer, time),
-                &before,
-                value.is_none(),
-                || self.transactions.snapshots(),
-            );
-            assert_eq!(claimed.is_err(), conflict, "{claimed:?}");
-            let Ok((shared, first)) = claimed else { return };
-            if first {
-                transaction.touched.push(Touched { tree: TREE, key: shared });
-            }
-            transaction.changed.insert(key, value);
-            set(&mut transaction.world, key, value);
-            set(&mut self.leaf, key, value);
-            self.lsn = self.record().0;
-        }
-
-        /// First updater wins.
-        fn conflicts(&self, number: usize, key: u8) -> bool {
-            let me = &self.open[number];
-            if me.changed.contains_key(&key) {
-                return false;
-            }
-            let others = self.open.iter().any(|other| other.changed.contains_key(&key));
-            others || self.last_commit.get(&key).is_some_and(|commit| *commit > me.commits)
-        }
-
-        fn end(&mut self, number: usize, commit: bool) {
-            let open = self.open.swap_remove(number);
-            if let Some(first) = open.first {
-                if commit {
-                    let lsn = self.record();
-                    let left = Leftovers { touched: open.touched, large: Vec::new() };
-                    let done = self.transactions.commit(&open.writer, (first, left), None, |_| lsn);
-                    assert!(done.is_ok());
-                    self.commits += 1;
-                    for (key, value) in &open.changed {
-                        set(&mut self.committed, *key, *value);
-                        self.last_commit.insert(*key, self.commits);
-                    }
-                } else {
-                    for key in open.changed.keys() {
-                        let old = self.committed.get(key).copied();
-                        set(&mut self.leaf, *key, old);
-                        self.lsn = self.record().0;
-                        self.transactions.versions.retract(TREE, &[*key], open.writer.id);
-                    }
-                    self.transactions.end_writing(open.snapshot.id);
-                }
-            }
-            let (oldest, free) = self.transactions.end(&open.snapshot);
-            for (time, left) in free {
-                for Touched { tree, key } in &left.touched {
-                    self.transactions.versions.prune(*tree, key, oldest);
-                }
-                self.transactions.cleaned_up(time);
-            }
-        }
-
-        fn look(&self, world: &BTreeMap<u8, u32>, sight: Sight, settled: Lsn) {
-            for key in 0..12 {
-                let held = self.leaf.get(&key);
-                let seen = match Lsn(self.lsn) < settled {
-                    true => Seen::Leaf,
-                    false => self.transactions.versions.seen(TREE, &[key], sight),
-                };
-                let seen = match seen {
-                    Seen::Leaf => before(held),
-                    Seen::Earlier(earlier) => earlier,
-                };
-                assert_eq!(seen, before(world.get(&key)), "{key} by {sight:?}");
-            }
-        }
-    }
-
-    fn set(world: &mut BTreeMap<u8, u32>, key: u8, value: Option<u32>) {
-        match value {
-            Some(value) => world.insert(key, value),
-            None => world.remove(&key),
-        };
-    }
-
-    #[test]
-    fn each_snapshot_sees_its_moment_and_nothing_is_left_at_the_end() {
-        for seed in 0..300 {
-            let mut random = StdRng::seed_from_u64(seed);
-            let mut place = Place::new();
-            for step in 0..400 {
-                match random.random_range(0..10) {
-                    0 if place.open.len() < 6 => place.begin(),
-                    1..7 if !place.open.is_empty() => {
-                        let number = random.random_range(0..place.open.len());
-                        let value = random.random_ratio(2, 3).then_some(step);
-                        place.change(number, random.random_range(0..12), value);
-                    }
-                    7 if !place.open.is_empty() => {
-                        let number = random.random_range(0..place.open.len());
-                        place.end(number, random.random_ratio(3, 4));
-                    }
-                    _ => {}
-                }
-                for open in &place.open {
-                    place.look(&open.world, open.snapshot.sight(), open.snapshot.settled);
-                }
-                let settled = Lsn(place.transactions.settled().load(Ordering::Acquire));
-                place.look(&place.committed, place.transactions.now(), settled);
-            }
-            while !place.open.is_empty() {
-                place.end(0, true);
-            }
-            let history = place.transactions.history();
-            assert_eq!((history.open, history.records, history.leftovers), (0, 0, 0), "seed {seed}");
-            assert!(place.transactions.none_open() && !place.transactions.versions.has_removed());
-        }
-    }
-
-    #[test]
-    fn a_chain_has_no_more_entries_than_there_are_snapshots() {
-        let mut place = Place::new();
-        place.begin();
-        for round in 0..100 {
-            place.begin();
-            place.change(1, 3, Some(round));
-            place.end(1, true);
-            assert!(place.transactions.versions.length(TREE, &[3]) <= 3);
-        }
-        let open = &place.open[0];
-        place.look(&open.world, open.snapshot.sight(), open.snapshot.settled);
-        assert_eq!(place.transactions.history().records, 1);
-        place.end(0, true);
-        assert_eq!(place.transactions.history().records, 0);
     }
 }

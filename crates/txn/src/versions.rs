@@ -62,6 +62,16 @@ pub(crate) enum Before {
     Large(Arc<[u8]>),
 }
 
+impl Before {
+    /// The bytes of the value, or of the reference to it.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Absent => 0,
+            Self::Inline(bytes) | Self::Large(bytes) => bytes.len(),
+        }
+    }
+}
+
 /// A change of a record.
 struct Version {
     writer: Arc<Writer>,
@@ -132,6 +142,19 @@ impl Versions {
     /// How many records have versions.
     pub fn records(&self) -> usize {
         self.records.load(Ordering::Relaxed)
+    }
+
+    /// How many versions there are, and how many bytes of values they have. Walks them all.
+    pub fn measure(&self) -> (usize, u64) {
+        let (mut count, mut bytes) = (0, 0);
+        for shard in &self.shards {
+            let shard = shard.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            for version in shard.values().flatten().flat_map(|chain| &chain.versions) {
+                count += 1;
+                bytes += version.before.len() as u64;
+            }
+        }
+        (count, bytes)
     }
 
     /// What a snapshot sees of a record, whose leaf was read before and is validated afterwards.

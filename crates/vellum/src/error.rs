@@ -56,6 +56,13 @@ pub enum Error {
         /// The other one has been committed already.
         committed: bool,
     },
+    /// The transaction was open for too long, or has held back too much: see
+    /// [`Options::snapshot_limit`](crate::Options::snapshot_limit).
+    #[error(
+        "the transaction went beyond the limit of the database for old snapshots, and was ended; roll it back, and run it \
+         again in less time, or raise `Options::snapshot_limit`"
+    )]
+    SnapshotTooOld,
     /// The transaction can only be rolled back.
     #[error("an operation of this transaction failed before: it can only be rolled back, and run again")]
     Ended,
@@ -166,6 +173,8 @@ pub enum ErrorKind {
     OutOfSpace,
     /// The pool, or the system's memory, has no room.
     OutOfMemory,
+    /// The transaction was open for too long, or has held back too much: run it again, in less time.
+    SnapshotTooOld,
     /// Nothing may be changed.
     ReadOnly,
     /// Another transaction was faster: roll back and try again.
@@ -179,6 +188,7 @@ pub enum ErrorKind {
 impl From<AccessError> for Error {
     fn from(error: AccessError) -> Self {
         match error {
+            AccessError::Pool(PoolError::Cancelled) => Self::SnapshotTooOld,
             AccessError::Pool(error) => Self::Pool(error),
             other => Self::Access(other),
         }
@@ -220,6 +230,7 @@ impl Error {
             | Self::TypeName { .. }
             | Self::NotEncoded { .. } => ErrorKind::InvalidInput,
             Self::Malformed { .. } => ErrorKind::Corruption,
+            Self::SnapshotTooOld => ErrorKind::SnapshotTooOld,
             Self::Conflict { .. } | Self::Ended => ErrorKind::Conflict,
             Self::LogDirectory { .. } => ErrorKind::Io,
             Self::Access(AccessError::ValueChanged) => ErrorKind::Busy,

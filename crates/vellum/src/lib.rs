@@ -92,7 +92,9 @@ pub use value::{Value, ValueReader};
 pub use vellum_access::{
     AccessError, Answer, MAX_VALUE_BYTES, Task, TreeShape, Written, node::MAX_KEY_BYTES,
 };
-pub use vellum_txn::{Arrival, Durability, History, LogState, Recovery, TxnError};
+pub use vellum_txn::{
+    Arrival, Durability, History, LogState, OldestSnapshot, Recovery, SnapshotLimit, TxnError,
+};
 pub use vellum_vm::{
     Directory, DiskDirectory, FileDescription, IoEngine, ReleaseMethod, resident_bytes, resident_bytes_peak,
 };

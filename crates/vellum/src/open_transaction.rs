@@ -1,8 +1,8 @@
 //! A transaction that is rolled back when it is dropped.
 
 use crate::{Error, Result, shared::Inner};
-use std::sync::Arc;
-use vellum_txn::Invalidated;
+use std::{panic::Location, sync::Arc};
+use vellum_txn::CommitError;
 
 /// An open transaction, and the database to which it belongs.
 pub(crate) struct OpenTransaction {
@@ -14,16 +14,18 @@ pub(crate) struct OpenTransaction {
 impl OpenTransaction {
     /// # Errors
     /// [`Error::WithoutLog`] if the database has no log.
+    #[track_caller]
     pub(crate) fn begin(inner: &Arc<Inner>, is_serializable: bool) -> Result<Self> {
-        let transaction = inner.durable.begin(is_serializable).ok_or(Error::WithoutLog)?;
+        let place = Location::caller();
+        let transaction = inner.durable.begin(is_serializable, place).ok_or(Error::WithoutLog)?;
         Ok(Self { inner: inner.clone(), transaction, is_ended: false })
     }
 
     /// Makes what was changed visible. It is durable when the last record of this thread is.
     ///
     /// # Errors
-    /// If it is serializable, and what it has read was changed.
-    pub(crate) fn commit(mut self) -> std::result::Result<Arc<Inner>, Invalidated> {
+    /// If its snapshot has been ended, or it is serializable and what it has read was changed.
+    pub(crate) fn commit(mut self) -> std::result::Result<Arc<Inner>, CommitError> {
         self.transaction.commit(self.inner.pool())?;
         self.is_ended = true;
         Ok(self.inner.clone())

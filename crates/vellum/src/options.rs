@@ -3,7 +3,7 @@
 use crate::{IsolationLevel, Result};
 use std::{sync::Arc, time::Duration};
 use vellum_pool::{PoolError, PoolOptions};
-use vellum_txn::{Durability, LogSettings};
+use vellum_txn::{Durability, LogSettings, SnapshotLimit};
 use vellum_vm::{CreateMode, Directory, File, IoEngine, ReleaseMethod};
 
 /// The name under which the pool knows the files of this crate.
@@ -138,6 +138,14 @@ impl Options {
     #[must_use]
     pub fn isolation(mut self, isolation: IsolationLevel) -> Self {
         self.isolation = isolation;
+        self
+    }
+
+    /// How long a transaction may be open, and how much it may hold back. One that goes beyond gets
+    /// [`Error::SnapshotTooOld`](crate::Error::SnapshotTooOld), and what was kept for it goes. By default there is no limit.
+    #[must_use]
+    pub fn snapshot_limit(mut self, limit: SnapshotLimit) -> Self {
+        self.log_settings.snapshot_limit = limit;
         self
     }
 

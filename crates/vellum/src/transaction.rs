@@ -20,7 +20,7 @@ use std::{
 };
 use vellum_access::{AccessError, Tree};
 use vellum_pool::Pool;
-use vellum_txn::{Arrival, Durability, Invalidated};
+use vellum_txn::{Arrival, CommitError, Durability};
 
 /// How a transaction begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -57,7 +57,7 @@ impl TransactionOptions {
 ///
 /// A transaction belongs to no thread, and keeps nothing borrowed; threads that share one change something one after the
 /// other. As long as it is open the database keeps what it may still read of the past, and the log of what it has changed;
-/// see [`Database::history`].
+/// see [`Database::history`], and [`Options::snapshot_limit`](crate::Options::snapshot_limit).
 ///
 /// ```
 /// # let directory = tempfile::tempdir()?;
@@ -98,6 +98,7 @@ impl Database {
     ///
     /// # Errors
     /// [`Error::WithoutLog`] if the database has no log, or is open for reading only.
+    #[track_caller]
     pub fn begin(&self) -> Result<Transaction> {
         self.begin_with(TransactionOptions::default())
     }
@@ -106,6 +107,7 @@ impl Database {
     ///
     /// # Errors
     /// As for [`begin`](Self::begin).
+    #[track_caller]
     pub fn begin_with(&self, options: TransactionOptions) -> Result<Transaction> {
         Transaction::begin(self.inner(), options)
     }
@@ -116,6 +118,7 @@ impl Database {
     /// # Errors
     /// What `work` returns, except a conflict: the transaction is rolled back then. And what [`commit`](Transaction::commit)
     /// returns.
+    #[track_caller]
     pub fn run<T>(&self, work: impl FnMut(&Transaction) -> Result<T>) -> Result<T> {
         self.run_with(TransactionOptions::default(), work)
     }
@@ -124,6 +127,7 @@ impl Database {
     ///
     /// # Errors
     /// As for `run`.
+    #[track_caller]
     pub fn run_with<T>(
         &self,
         options: TransactionOptions,
@@ -158,6 +162,7 @@ fn jitter(below: u64) -> u64 {
 }
 
 impl Transaction {
+    #[track_caller]
     fn begin(inner: &Arc<Inner>, options: TransactionOptions) -> Result<Self> {
         let isolation = options.isolation.unwrap_or(inner.isolation);
         let is_serializable = isolation == IsolationLevel::Serializable;
@@ -168,6 +173,11 @@ impl Transaction {
             tables_read: Mutex::default(),
             is_dead: AtomicBool::new(false),
         })
+    }
+
+    /// Its number among all transactions since the database was opened, by which [`Database::history`] names the oldest.
+    pub fn id(&self) -> u64 {
+        self.open.transaction.id()
     }
 
     /// A place to which this transaction can be [rolled back](Self::rollback_to).
@@ -222,7 +232,8 @@ impl Transaction {
     fn end(self) -> Result<Arc<Inner>> {
         self.check()?;
         let Self { open, tables_read, .. } = self;
-        open.commit().map_err(|Invalidated { tree, key }| {
+        open.commit().map_err(|error| {
+            let CommitError::Invalidated { tree, key } = error else { return Error::SnapshotTooOld };
             let tables = tables_read.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
             let table = tables.iter().find(|table| table.root == tree).map(|table| table.name.clone());
             Error::Conflict { table: table.unwrap_or_default(), key: key.to_vec(), committed: true }
@@ -232,7 +243,13 @@ impl Transaction {
     /// # Errors
     /// If it can only be rolled back.
     fn check(&self) -> Result<()> {
-        if self.is_dead.load(Ordering::Relaxed) { Err(Error::Ended) } else { Ok(()) }
+        if self.open.transaction.is_ended() {
+            Err(Error::SnapshotTooOld)
+        } else if self.is_dead.load(Ordering::Relaxed) {
+            Err(Error::Ended)
+        } else {
+            Ok(())
+        }
     }
 
     /// The tree, to look these keys up.

@@ -6,7 +6,7 @@ use crate::isolation::{Claim, View};
 use crate::node::NodeView;
 use crate::tree::Tree;
 use vellum_base::{Extent, PageId};
-use vellum_pool::{Interrupt, Pager};
+use vellum_pool::{Interrupt, Pager, PoolError};
 
 impl<'p, P: Pager> Tree<'p, P> {
     /// Claims the record of `key` in a latched leaf, in slot `index` if it is there, which is about to be changed or removed.
@@ -55,6 +55,7 @@ impl<'p, P: Pager> Tree<'p, P> {
             Claim::Conflict { committed } => {
                 AccessError::Conflict { tree: self.root, key: key.to_vec(), committed }
             }
+            Claim::Ended => PoolError::Cancelled.into(),
             Claim::NeedsTransaction => AccessError::NeedsTransaction { tree: self.root, key: key.to_vec() },
         }
     }

@@ -399,7 +399,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
             _ => Towards::Key(key),
         };
         loop {
-            let (place, index) = tree.pager.run(|| {
+            let landed = tree.pager.run(|| {
                 sibling = sibling.filter(|(parent, _)| parent.validate().is_ok());
                 *seen = None;
                 let place = match sibling {
@@ -442,6 +442,11 @@ impl<'p, P: Pager> Cursor<'p, P> {
                 }
                 copy_records(&place.node, (index, direction), GROUPS_BYTES.get(*groups).copied(), leaf)?;
                 Ok::<_, Interrupt>((place, index))
+            });
+            let (place, index) = landed.inspect_err(|_| {
+                // What has been copied was not resolved.
+                leaf.clear();
+                *seen = None;
             })?;
             if leads_on(leaf.view(), towards) {
                 *groups += 1;
@@ -531,6 +536,9 @@ fn resolve<'p, P: Pager>(
     // So that what is asked for are keys, and not a mixture of what the leaf held at several moments.
     node.validate()?;
     let seen = tree.view.as_ref().map(|view| SeenLeaf::of(view, tree.root, leaf)).unwrap_or_default();
+    if tree.is_ended() {
+        return Err(PoolError::Cancelled.into());
+    }
     node.validate()?;
     Ok(seen)
 }

@@ -152,7 +152,11 @@ fn read_seen<'p, P: Pager>(
     wanted: Wanted<'_>,
     target: &mut Vec<u8>,
 ) -> Result<Record, Interrupt> {
-    let record = match tree.seen(wanted.key) {
+    let seen = tree.seen(wanted.key);
+    if tree.is_ended() {
+        return Err(PoolError::Cancelled.into());
+    }
+    let record = match seen {
         Seen::Leaf => return read_found(leaf, wanted.found, target),
         Seen::Absent => Record::Absent,
         Seen::Value(value) => {
@@ -179,6 +183,11 @@ impl<'p, P: Pager> Tree<'p, P> {
 }
 
 impl<'p, P: Pager> Tree<'p, P> {
+    /// Whether what the view was asked so far has no meaning.
+    pub(in crate::tree) fn is_ended(&self) -> bool {
+        self.view.as_ref().is_some_and(|view| view.isolation.is_ended())
+    }
+
     /// [`Navigation::run`](vellum_pool::Navigation::run) of an operation that brings large values into memory.
     #[inline]
     pub(in crate::tree) fn run_reading<T>(

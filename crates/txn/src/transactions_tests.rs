@@ -1,0 +1,239 @@
+//! Transactions and their versions on a database of one leaf, against a model; and the end of snapshots.
+
+use crate::settings::SnapshotLimit;
+use crate::transactions::{Leftovers, Refused, Snapshot, Touched, Transactions};
+use crate::versions::{Before, Seen, Sight, Writer};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+use std::{
+    collections::BTreeMap,
+    panic::Location,
+    sync::{Arc, atomic::Ordering},
+};
+use vellum_base::{Lsn, PageId};
+
+const TREE: PageId = PageId(9);
+
+/// A transaction of the test, and what it should see.
+struct Open {
+    snapshot: Snapshot,
+    writer: Arc<Writer>,
+    first: Option<Lsn>,
+    /// How many commits there were at its beginning.
+    commits: u64,
+    /// The records at its beginning, with its own changes.
+    world: BTreeMap<u8, u32>,
+    changed: BTreeMap<u8, Option<u32>>,
+    touched: Vec<Touched>,
+}
+
+/// A database of one leaf: what the leaf holds and its LSN.
+struct Place {
+    transactions: Transactions,
+    leaf: BTreeMap<u8, u32>,
+    lsn: u64,
+    end: u64,
+    committed: BTreeMap<u8, u32>,
+    /// How many commits there were, and the last one that changed a record.
+    commits: u64,
+    last_commit: BTreeMap<u8, u64>,
+    open: Vec<Open>,
+}
+
+fn before(value: Option<&u32>) -> Before {
+    value.map_or(Before::Absent, |value| Before::Inline(Arc::from(&value.to_le_bytes()[..])))
+}
+
+impl Place {
+    fn new() -> Self {
+        let transactions = Transactions::new(1, SnapshotLimit::default());
+        let (leaf, committed) = (BTreeMap::new(), BTreeMap::new());
+        let last_commit = BTreeMap::new();
+        Self { transactions, leaf, lsn: 0, end: 100, committed, commits: 0, last_commit, open: Vec::new() }
+    }
+
+    fn record(&mut self) -> Lsn {
+        self.end += 10;
+        Lsn(self.end - 10)
+    }
+
+    fn begin(&mut self) {
+        let end = self.end;
+        let snapshot = self.transactions.begin(Location::caller(), || Lsn(end));
+        self.open.push(Open {
+            writer: Arc::new(Writer::new(snapshot.id)),
+            snapshot,
+            first: None,
+            commits: self.commits,
+            world: self.committed.clone(),
+            changed: BTreeMap::new(),
+            touched: Vec::new(),
+        });
+    }
+
+    fn change(&mut self, number: usize, key: u8, value: Option<u32>) {
+        let end = self.end;
+        let conflict = self.conflicts(number, key);
+        let transaction = &mut self.open[number];
+        if transaction.first.is_none() {
+            self.transactions.begin_writing(transaction.snapshot.id, || Lsn(end));
+            transaction.first = Some(Lsn(end));
+        }
+        let (writer, time) = (&transaction.writer, transaction.snapshot.time);
+        let before = before(self.leaf.get(&key));
+        let claimed =
+            self.transactions.versions.claim(TREE, &[key], (writer, time), &before, value.is_none(), || {
+                self.transactions.snapshots()
+            });
+        assert_eq!(claimed.is_err(), conflict, "{claimed:?}");
+        let Ok((shared, first)) = claimed else { return };
+        if first {
+            transaction.touched.push(Touched { tree: TREE, key: shared });
+        }
+        transaction.changed.insert(key, value);
+        set(&mut transaction.world, key, value);
+        set(&mut self.leaf, key, value);
+        self.lsn = self.record().0;
+    }
+
+    /// First updater wins.
+    fn conflicts(&self, number: usize, key: u8) -> bool {
+        let me = &self.open[number];
+        if me.changed.contains_key(&key) {
+            return false;
+        }
+        let others = self.open.iter().any(|other| other.changed.contains_key(&key));
+        others || self.last_commit.get(&key).is_some_and(|commit| *commit > me.commits)
+    }
+
+    fn end(&mut self, number: usize, commit: bool) {
+        let open = self.open.swap_remove(number);
+        if let Some(first) = open.first {
+            if commit {
+                let lsn = self.record();
+                let left = Leftovers { touched: open.touched, large: Vec::new(), bytes: 1 };
+                let by = (&*open.writer, &open.snapshot);
+                let done = self.transactions.commit(by, (first, left), None, |_| lsn);
+                assert!(done.is_ok());
+                self.commits += 1;
+                for (key, value) in &open.changed {
+                    set(&mut self.committed, *key, *value);
+                    self.last_commit.insert(*key, self.commits);
+                }
+            } else {
+                for key in open.changed.keys() {
+                    let old = self.committed.get(key).copied();
+                    set(&mut self.leaf, *key, old);
+                    self.lsn = self.record().0;
+                    self.transactions.versions.retract(TREE, &[*key], open.writer.id);
+                }
+                self.transactions.end_writing(open.snapshot.id);
+            }
+        }
+        let (oldest, free) = self.transactions.end(&open.snapshot);
+        for (time, left) in free {
+            for Touched { tree, key } in &left.touched {
+                self.transactions.versions.prune(*tree, key, oldest);
+            }
+            self.transactions.cleaned_up(time);
+        }
+    }
+
+    fn look(&self, world: &BTreeMap<u8, u32>, sight: Sight, settled: Lsn) {
+        for key in 0..12 {
+            let held = self.leaf.get(&key);
+            let seen = match Lsn(self.lsn) < settled {
+                true => Seen::Leaf,
+                false => self.transactions.versions.seen(TREE, &[key], sight),
+            };
+            let seen = match seen {
+                Seen::Leaf => before(held),
+                Seen::Earlier(earlier) => earlier,
+            };
+            assert_eq!(seen, before(world.get(&key)), "{key} by {sight:?}");
+        }
+    }
+}
+
+fn set(world: &mut BTreeMap<u8, u32>, key: u8, value: Option<u32>) {
+    match value {
+        Some(value) => world.insert(key, value),
+        None => world.remove(&key),
+    };
+}
+
+#[test]
+fn each_snapshot_sees_its_moment_and_nothing_is_left_at_the_end() {
+    for seed in 0..300 {
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut place = Place::new();
+        for step in 0..400 {
+            match random.random_range(0..10) {
+                0 if place.open.len() < 6 => place.begin(),
+                1..7 if !place.open.is_empty() => {
+                    let number = random.random_range(0..place.open.len());
+                    let value = random.random_ratio(2, 3).then_some(step);
+                    place.change(number, random.random_range(0..12), value);
+                }
+                7 if !place.open.is_empty() => {
+                    let number = random.random_range(0..place.open.len());
+                    place.end(number, random.random_ratio(3, 4));
+                }
+                _ => {}
+            }
+            for open in &place.open {
+                place.look(&open.world, open.snapshot.sight(), open.snapshot.settled);
+            }
+            let settled = Lsn(place.transactions.settled().load(Ordering::Acquire));
+            place.look(&place.committed, place.transactions.now(), settled);
+        }
+        while !place.open.is_empty() {
+            place.end(0, true);
+        }
+        let history = place.transactions.history(Lsn(0));
+        assert_eq!((history.open, history.records, history.leftovers), (0, 0, 0), "seed {seed}");
+        assert!(place.transactions.none_open() && !place.transactions.versions.has_removed());
+    }
+}
+
+#[test]
+fn a_chain_has_no_more_entries_than_there_are_snapshots() {
+    let mut place = Place::new();
+    place.begin();
+    for round in 0..100 {
+        place.begin();
+        place.change(1, 3, Some(round));
+        place.end(1, true);
+        assert!(place.transactions.versions.length(TREE, &[3]) <= 3);
+    }
+    let open = &place.open[0];
+    place.look(&open.world, open.snapshot.sight(), open.snapshot.settled);
+    assert_eq!(place.transactions.history(Lsn(0)).records, 1);
+    place.end(0, true);
+    assert_eq!(place.transactions.history(Lsn(0)).records, 0);
+}
+#[test]
+fn one_that_was_ended_cannot_be_committed() {
+    let transactions = Transactions::new(1, SnapshotLimit::default().bytes(10));
+    let begin = || {
+        let snapshot = transactions.begin(Location::caller(), || Lsn(100));
+        transactions.begin_writing(snapshot.id, || Lsn(100));
+        (Writer::new(snapshot.id), snapshot)
+    };
+    let commit = |writer: &Writer, snapshot: &Snapshot, bytes| {
+        let left = Leftovers { bytes, ..Leftovers::default() };
+        let done = transactions.commit((writer, snapshot), (Lsn(100), left), None, |_| Lsn(200));
+        done.map_err(|(refused, _)| refused)
+    };
+    let (old, other, young) = (begin(), begin(), begin());
+    assert!(commit(&other.0, &other.1, 11).is_ok());
+    assert!(!transactions.is_ended(&old.1), "one is ended when a transaction ends");
+    transactions.end(&other.1);
+    assert!(transactions.is_ended(&old.1) && transactions.is_ended(&young.1));
+    assert!(matches!(commit(&old.0, &old.1, 1), Err(Refused::Ended)));
+    assert!(!transactions.none_open(), "what it has changed is there still");
+    for (writer, snapshot) in [&old, &young] {
+        transactions.end_writing(writer.id);
+        transactions.end(snapshot);
+    }
+    assert!(transactions.none_open() && transactions.history(Lsn(300)).leftovers == 0);
+}
