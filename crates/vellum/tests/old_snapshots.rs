@@ -150,6 +150,33 @@ fn one_that_is_too_old_is_ended_when_something_has_changed() {
     assert_eq!(other.get(&table, "key").unwrap().unwrap(), b"2");
 }
 
+/// A transaction is ended between two records that it changes. It must not change the second, which another transaction has
+/// changed, though of that nothing is known any more.
+#[test]
+fn one_that_is_ended_while_it_changes_something_overwrites_nothing() {
+    let (database, table) = database(SnapshotLimit::default().bytes(20_000));
+    (0..100u8).for_each(|key| _ = table.put([key], [1; 700]).unwrap());
+    let old = database.begin().unwrap();
+    let mut seen = Vec::new();
+    let keys = [[0], [99]];
+    let result = old.multi_modify(&table, &keys, |place, value| {
+        seen.push(value[0]);
+        value[0] = 3;
+        if seen.len() == 1 {
+            // None of these lies in the leaf that is latched now.
+            let others: Vec<u8> = (30..70).chain([keys[1 - place][0]]).collect();
+            thread::scope(|scope| {
+                scope.spawn(|| others.iter().for_each(|key| _ = table.put([*key], [2; 700]).unwrap()));
+            });
+        }
+    });
+    assert_too_old(result);
+    assert_eq!(seen, [1]);
+    assert_too_old(old.commit());
+    let values = keys.map(|key| table.get(key).unwrap().unwrap()[0]);
+    assert!(values == [1, 2] || values == [2, 1], "{values:?}");
+}
+
 /// Writers replace all values by those of a new generation. A reader sees one generation, or hears that it is too old.
 #[test]
 fn readers_that_are_ended_while_they_read_see_nothing_wrong() {
@@ -230,7 +257,7 @@ fn readers_that_are_ended_while_they_read_see_nothing_wrong() {
             });
         }
         let mut number = 0;
-        while number < 400 || ended.load(Ordering::Relaxed) < 20 {
+        while number < 400 || number < 4000 && ended.load(Ordering::Relaxed) < 20 {
             number += 1;
             write(number).unwrap();
             if number % 10 == 0 {
@@ -241,7 +268,7 @@ fn readers_that_are_ended_while_they_read_see_nothing_wrong() {
         ends.store(true, Ordering::Relaxed);
     });
     println!("{ended:?} were ended, {read:?} were not");
-    assert!(read.into_inner() > 0);
+    assert!(read.into_inner() > 0 && ended.into_inner() > 0);
     assert_eq!(database.history().unwrap().records, 0);
     assert!(database.verify(&mut |_| ()).problems.is_empty());
 }

@@ -4,8 +4,8 @@ use super::names::{engines_with_records, key_bytes, mixes, named};
 use super::parse;
 use crate::config::{
     AnyEngineName, Choice, Distribution, Durability, EngineName, EngineSettings, EvictSettings, IoSettings,
-    KeyKind, LogMethod, LogSettings, Method, MixName, RecordEngineName, RecordSettings, ReleaseName,
-    RunSettings, Skew, TableSettings, ValueSizes, Workload, YcsbSettings,
+    Isolation, KeyKind, LogMethod, LogSettings, Method, MixName, RecordEngineName, RecordSettings,
+    ReleaseName, RunSettings, Skew, TableSettings, ValueSizes, Workload, YcsbSettings,
 };
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
@@ -81,13 +81,16 @@ pub struct SettingsArguments {
     /// What a change of vellum's tables waits for: each operation is a transaction of its own
     #[arg(long, value_parser = named::<Durability>(), default_value = "no-log")]
     pub durability: Durability,
+    /// How the transactions of vellum-tx are kept apart
+    #[arg(long, value_parser = named::<Isolation>(), default_value = "snapshot")]
+    pub isolation: Isolation,
 }
 
 impl SettingsArguments {
     /// What they ask for.
     pub fn settings(self) -> EngineSettings {
-        let Self { pool, warm_up, check, lmdb_write_map, durability } = self;
-        EngineSettings { pool, warm_up, check, lmdb_write_map, durability }
+        let Self { pool, warm_up, check, lmdb_write_map, durability, isolation } = self;
+        EngineSettings { pool, warm_up, check, lmdb_write_map, durability, isolation }
     }
 }
 

@@ -160,6 +160,23 @@ impl Named for Durability {
     ];
 }
 
+/// How transactions of Vellum are kept apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Isolation {
+    /// Each sees a snapshot, and the first to change a record wins.
+    Snapshot,
+    /// Also what they have read is tested when they are committed.
+    Serializable,
+}
+
+impl Named for Isolation {
+    const ALL: &'static [(Self, &'static str, &'static str)] = &[
+        (Self::Snapshot, "snapshot", "Each sees a snapshot, and the first to change a record wins"),
+        (Self::Serializable, "serializable", "Also what they have read is tested when they are committed"),
+    ];
+}
+
 /// A choice that the lab makes unless it is forced; how it does so, the option says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

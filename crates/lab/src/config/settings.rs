@@ -1,6 +1,6 @@
 //! What all runs, and all runs with engines, are told.
 
-use super::{Choice, Durability, RecordEngineName};
+use super::{Choice, Durability, Isolation, RecordEngineName};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -46,6 +46,8 @@ pub struct EngineSettings {
     pub lmdb_write_map: Choice,
     /// What a change of Vellum's tables waits for.
     pub durability: Durability,
+    /// How transactions of Vellum are kept apart.
+    pub isolation: Isolation,
 }
 
 /// What runs on single records are told.

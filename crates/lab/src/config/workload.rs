@@ -1,6 +1,8 @@
 //! What is done, and with what: all that an engine's process must know.
 
-use super::{AnyEngineName, Choice, Distribution, Durability, KeyKind, Mix, Order, Skew, ValueSizes};
+use super::{
+    AnyEngineName, Choice, Distribution, Durability, Isolation, KeyKind, Mix, Order, Skew, ValueSizes,
+};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -120,6 +122,8 @@ pub struct Specification {
     pub lmdb_write_map: Choice,
     /// What a change of Vellum's tables waits for.
     pub durability: Durability,
+    /// How transactions of Vellum are kept apart.
+    pub isolation: Isolation,
     /// A folder for this engine alone.
     pub directory: PathBuf,
 }

@@ -35,7 +35,8 @@ pub mod vellum_store;
 pub mod vellum_transactions;
 
 use crate::Result;
-use crate::config::{Choice, Durability};
+use crate::config::{Choice, Durability, Isolation};
+use ::vellum::IsolationLevel;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
@@ -60,6 +61,8 @@ pub struct EngineOptions {
     pub lmdb_write_map: Choice,
     /// What a change of Vellum's tables waits for.
     pub durability: Durability,
+    /// How transactions of Vellum are kept apart.
+    pub isolation: Isolation,
     /// How many reads one batch of lookups may have under way.
     pub read_depth: usize,
 }
@@ -68,6 +71,10 @@ impl EngineOptions {
     /// The options of a database of Vellum.
     pub fn vellum(&self) -> ::vellum::Options {
         let options = ::vellum::Options::default().pool_bytes(self.pool_bytes).read_depth(self.read_depth);
+        let options = options.isolation(match self.isolation {
+            Isolation::Snapshot => IsolationLevel::Snapshot,
+            Isolation::Serializable => IsolationLevel::Serializable,
+        });
         match self.durability {
             Durability::NoLog => options.log(false),
             Durability::Deferred => options.durability(::vellum::Durability::Deferred),

@@ -1,10 +1,13 @@
-//! Vellum as a store of records, in transactions: snapshots, first updater wins. It has a log, unless none was asked for: then
+//! Vellum as a store of records, in transactions: snapshots, first updater wins, serializable if asked for. It has a log, unless none was asked for: then
 //! its commits are deferred.
 
 use super::EngineOptions;
 use super::store::{Access, Session, Store, Transaction};
 use super::vellum::{note, statistics};
-use crate::{Result, config::Durability};
+use crate::{
+    Result,
+    config::{Durability, Isolation},
+};
 use std::ops::ControlFlow;
 use vellum::{Database, Table};
 
@@ -14,6 +17,7 @@ pub struct VellumTransactions {
     tables: Vec<Table>,
     pool_bytes: u64,
     durability: Durability,
+    isolation: Isolation,
 }
 
 /// The database, and what one thread keeps in order not to allocate in each operation.
@@ -42,7 +46,8 @@ impl Store for VellumTransactions {
         let database = Database::create(options.directory.join("tables.vellum"), &settings)?;
         let tables =
             tables.iter().map(|name| database.create_table(name)).collect::<std::result::Result<_, _>>()?;
-        Ok(Self { database, tables, pool_bytes: options.pool_bytes, durability })
+        let (pool_bytes, isolation) = (options.pool_bytes, options.isolation);
+        Ok(Self { database, tables, pool_bytes, durability, isolation })
     }
 
     fn notes(&self) -> Vec<String> {
@@ -51,7 +56,11 @@ impl Store for VellumTransactions {
             Durability::Buffered => "a commit waits until the system has the log",
             Durability::Synced => "a commit waits until the device has the log",
         };
-        vec![note(&self.database, self.pool_bytes), format!("vellum-tx: snapshot isolation, {waits}")]
+        let isolation = match self.isolation {
+            Isolation::Snapshot => "snapshot isolation",
+            Isolation::Serializable => "serializable",
+        };
+        vec![note(&self.database, self.pool_bytes), format!("vellum-tx: {isolation}, {waits}")]
     }
 
     fn session(&self) -> Result<TransactionSession<'_>> {

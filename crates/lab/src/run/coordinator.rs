@@ -178,6 +178,7 @@ fn specification(
         order: job.order,
         lmdb_write_map: settings.lmdb_write_map,
         durability: settings.durability,
+        isolation: settings.isolation,
         directory: directory.to_owned(),
     }
 }

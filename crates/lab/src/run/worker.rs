@@ -178,6 +178,7 @@ impl<E: Engine, K: Keys> Session<E, K> {
             threads_max: specification.threads_max,
             lmdb_write_map: specification.lmdb_write_map,
             durability: specification.durability,
+            isolation: specification.isolation,
             read_depth: specification.workload.read_depth(),
         })
     }
@@ -340,7 +341,7 @@ impl<E: Engine, K: Keys> Obey for Session<E, K> {
 mod tests {
     use super::*;
     use crate::config::Skew;
-    use crate::config::{Choice, Durability, ValueSizes};
+    use crate::config::{Choice, Durability, Isolation, ValueSizes};
     use crate::engines::memory::Memory;
 
     fn specification(workload: Workload, keys: KeyKind, directory: PathBuf) -> Specification {
@@ -359,6 +360,7 @@ mod tests {
             order: Order::Random,
             lmdb_write_map: Choice::Auto,
             durability: Durability::NoLog,
+            isolation: Isolation::Snapshot,
             directory,
         }
     }

@@ -5,7 +5,7 @@ use super::keys::{self, District};
 use super::rows::{customer, district, history, order, order_line, stock, warehouse};
 use super::*;
 use crate::config::Skew;
-use crate::config::{Choice, Durability, EngineName};
+use crate::config::{Choice, Durability, EngineName, Isolation};
 use crate::config::{KeyKind, Order, ValueSizes};
 use crate::engines::memory_store::MemoryStore;
 use crate::engines::store::{Access, Session};
@@ -30,6 +30,7 @@ fn workload(warehouses: u32) -> Tpcc {
         order: Order::Sequential,
         lmdb_write_map: Choice::Auto,
         durability: Durability::NoLog,
+        isolation: Isolation::Snapshot,
         directory: PathBuf::new(),
     };
     Tpcc::new(&specification).unwrap()

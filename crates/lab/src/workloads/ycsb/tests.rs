@@ -1,6 +1,6 @@
 use super::*;
 use crate::config::Skew;
-use crate::config::{Choice, Durability, EngineName};
+use crate::config::{Choice, Durability, EngineName, Isolation};
 use crate::config::{KeyKind, Order, ValueSizes};
 use crate::engines::EngineOptions;
 use crate::engines::dashmap::Dash;
@@ -38,6 +38,7 @@ fn sized((mix, distribution): (Mix, Distribution), records: u64, layout: Layout)
         order: Order::Random,
         lmdb_write_map: Choice::Auto,
         durability: Durability::NoLog,
+        isolation: Isolation::Snapshot,
         directory: PathBuf::new(),
     };
     Ycsb::new(&specification).unwrap()
@@ -144,6 +145,7 @@ fn store_of<E: RecordEngine>(records: u64, layout: Layout) -> (RecordStore<E>, t
         threads_max: 2,
         lmdb_write_map: Choice::Auto,
         durability: Durability::NoLog,
+        isolation: Isolation::Snapshot,
         read_depth: 1,
     };
     (RecordStore::create(&options, &["usertable"]).unwrap(), folder)
