@@ -91,6 +91,8 @@ impl ReadRange {
 /// What a transaction has read.
 #[derive(Default)]
 pub(crate) struct ReadSet {
+    /// The trees that were read: few.
+    trees: Vec<PageId>,
     keys: Keys,
     ranges: Ranges,
     /// The ranges of cursors that are still open, each as it was asked for.
@@ -99,6 +101,15 @@ pub(crate) struct ReadSet {
 }
 
 impl ReadSet {
+    /// A tree is read; returns whether for the first time.
+    pub fn add_tree(&mut self, tree: PageId) -> bool {
+        let is_new = !self.trees.contains(&tree);
+        if is_new {
+            self.trees.push(tree);
+        }
+        is_new
+    }
+
     /// A key was looked up.
     pub fn add_key(&mut self, tree: PageId, key: &[u8]) {
         self.keys.add(hash_of(tree, key));

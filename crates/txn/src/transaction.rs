@@ -110,9 +110,13 @@ impl Transaction {
         self.reads.is_some()
     }
 
-    /// Notes that keys are looked up in a tree, if it is serializable.
-    pub fn note_keys(&self, tree: PageId, keys: impl IntoIterator<Item: AsRef<[u8]>>) {
-        self.note(|reads| keys.into_iter().for_each(|key| reads.add_key(tree, key.as_ref())));
+    /// Notes that keys are looked up in a tree, if it is serializable. Returns whether these are its first reads of the tree.
+    pub fn note_keys(&self, tree: PageId, keys: impl IntoIterator<Item: AsRef<[u8]>>) -> bool {
+        let note = |reads: &mut ReadSet| {
+            keys.into_iter().for_each(|key| reads.add_key(tree, key.as_ref()));
+            reads.add_tree(tree)
+        };
+        self.note(note).unwrap_or_default()
     }
 
     /// Notes that all of a range was read, if it is serializable.

@@ -260,11 +260,12 @@ impl Transaction {
     ) -> Result<Tree<'t, Pool>> {
         let tree = self.read_untracked(table)?;
         if self.open.transaction.is_serializable() {
-            self.keep(table);
             let forgets = self.open.inner.is_planted(Plant::AbsentKeysForgotten);
             let keys =
                 keys.into_iter().filter(|key| !forgets || matches!(tree.get(key.as_ref()), Ok(Some(_))));
-            self.open.transaction.note_keys(tree.root(), keys);
+            if self.open.transaction.note_keys(tree.root(), keys) {
+                self.keep(table);
+            }
         }
         Ok(tree)
     }
@@ -295,11 +296,10 @@ impl Transaction {
     }
 
     /// Keeps a table from being dropped that has been read.
-    fn keep(&self, Handle { open, .. }: &Handle) {
+    #[cold]
+    fn keep(&self, table: &Handle) {
         let mut tables = self.tables_read.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if !tables.iter().any(|kept| Arc::ptr_eq(kept, open)) {
-            tables.push(open.clone());
-        }
+        tables.push(table.open.clone());
     }
 
     /// The tree, to read what is noted otherwise or need not be.
