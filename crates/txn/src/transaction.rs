@@ -223,7 +223,7 @@ impl Transaction {
             Before::Absent | Before::Inline(_) => None,
         });
         let bytes = state.undo.iter().map(|undo| (undo.key.len() + undo.before.len()) as u64).sum();
-        let left = Leftovers { touched, large: replaced.collect(), bytes };
+        let left = Leftovers::new(touched, replaced.collect(), bytes);
         // What has changed nothing, has happened when its snapshot was taken.
         let reads = self.reads.as_ref().filter(|_| !state.undo.is_empty());
         let number = state.number;
@@ -372,7 +372,7 @@ pub(crate) fn log_rollback(changes: &Changes, number: u64) {
 /// Forgets what no snapshot needs any more, and frees the large values among it.
 fn clean_up(pool: &Pool, transactions: &Transactions, oldest: u64, free: Vec<(u64, Arc<Leftovers>)>) {
     for (time, left) in free {
-        for Touched { tree, key } in &left.touched {
+        for Touched { tree, key } in left.records() {
             transactions.versions.prune(*tree, key, oldest);
         }
         let is_large = !left.large.is_empty();

@@ -16,9 +16,10 @@
 
 use crate::reads::ReadSet;
 use crate::settings::SnapshotLimit;
-use crate::versions::{Sight, Versions, Writer};
+use crate::versions::{Identity, Sight, Versions, Writer, hash_of};
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, HashSet, VecDeque},
+    hash::{BuildHasherDefault, Hash, Hasher},
     panic::Location,
     sync::{
         Arc, Mutex, MutexGuard,
@@ -36,11 +37,19 @@ pub(crate) struct Touched {
     pub key: Arc<[u8]>,
 }
 
+impl Hash for Touched {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(hash_of(self.tree, &self.key));
+    }
+}
+
 /// What a transaction leaves behind that goes when no snapshot needs it any more.
 #[derive(Default)]
 pub(crate) struct Leftovers {
     /// The records that it has changed.
     pub touched: Vec<Touched>,
+    /// Those that transactions have changed which were committed before, and between which and this one there is no snapshot.
+    joined: HashSet<Touched, BuildHasherDefault<Identity>>,
     /// The large values that it has replaced, each with its tree.
     pub large: Vec<(PageId, BlobReference)>,
     /// How many bytes of keys and old values that is.
@@ -50,7 +59,32 @@ pub(crate) struct Leftovers {
 impl Leftovers {
     /// A record that was changed, and that a transaction with these reads has read.
     fn find(&self, reads: &ReadSet) -> Option<Touched> {
-        self.touched.iter().find(|touched| reads.has(touched.tree, &touched.key)).cloned()
+        self.records().find(|touched| reads.has(touched.tree, &touched.key)).cloned()
+    }
+
+    /// What is left behind by the commit of a transaction that has changed these records, and replaced these large values.
+    pub fn new(touched: Vec<Touched>, large: Vec<(PageId, BlobReference)>, bytes: u64) -> Self {
+        Self { touched, joined: HashSet::default(), large, bytes }
+    }
+
+    /// The records that were changed; some may come twice.
+    pub fn records(&self) -> impl Iterator<Item = &Touched> {
+        self.touched.iter().chain(&self.joined)
+    }
+
+    /// Takes over what commits before this one have left behind.
+    fn join(&mut self, mut other: Self) {
+        if self.joined.len() < other.joined.len() {
+            std::mem::swap(&mut self.joined, &mut other.joined);
+        }
+        self.joined.extend(other.joined);
+        self.joined.extend(other.touched);
+        self.joined.extend(self.touched.drain(..));
+        if self.large.len() < other.large.len() {
+            std::mem::swap(&mut self.large, &mut other.large);
+        }
+        self.large.append(&mut other.large);
+        self.bytes += other.bytes;
     }
 }
 
@@ -137,7 +171,7 @@ pub struct History {
     pub versions: usize,
     /// How many bytes their values have.
     pub version_bytes: u64,
-    /// How many ended transactions have left something behind.
+    /// How many ended transactions have left something behind; some together, between which there is no snapshot.
     pub leftovers: usize,
     /// How much of the log cannot go, in bytes, because open transactions would be undone by it, or large values freed.
     pub log_bytes: u64,
@@ -264,6 +298,7 @@ impl Transactions {
         // Together with that: the log is needed for one of the two at any moment.
         state.left_bytes += left.bytes;
         state.leftovers.push_back((time, first, Arc::new(left)));
+        state.join_at(time - 1);
         self.time.store(time, Ordering::Release);
         self.publish(&state);
         Ok(lsn)
@@ -322,7 +357,10 @@ impl Transactions {
                     self.ended_before.0.store(time + 1, Ordering::Release);
                     state.snapshots = state.snapshots.split_off(&(time + 1, 0));
                 }
-                None => return (oldest, free),
+                None => {
+                    state.join_at(snapshot.time);
+                    return (oldest, free);
+                }
             }
         }
     }
@@ -404,6 +442,30 @@ impl State {
                 self.freeing.insert(time, first);
             }
             free.push((time, left));
+        }
+    }
+
+    /// Joins what the last commit up to this one has left behind with that of the next, if no snapshot sees only one of them. So
+    /// what is kept for an old snapshot grows with the records that were changed, and not with the changes.
+    fn join_at(&mut self, time: u64) {
+        /// It is not worth it for fewer commits.
+        const FEW: usize = if cfg!(test) { 2 } else { 64 };
+        if self.leftovers.len() <= FEW {
+            return;
+        }
+        let index = self.leftovers.partition_point(|(of, ..)| *of <= time);
+        if index == 0 || index == self.leftovers.len() {
+            return;
+        }
+        let mut both = self.leftovers.range_mut(index - 1..=index);
+        if let (Some((from, older_first, older)), Some((to, first, newer))) = (both.next(), both.next())
+            && self.snapshots.range((*from, 0)..(*to, 0)).next().is_none()
+            // Somebody may be testing against them.
+            && let (Some(older), Some(newer)) = (Arc::get_mut(older), Arc::get_mut(newer))
+        {
+            newer.join(std::mem::take(older));
+            *first = (*first).min(*older_first);
+            self.leftovers.remove(index - 1);
         }
     }
 

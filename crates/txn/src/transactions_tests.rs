@@ -1,11 +1,12 @@
 //! Transactions and their versions on a database of one leaf, against a model; and the end of snapshots.
 
+use crate::reads::ReadSet;
 use crate::settings::SnapshotLimit;
 use crate::transactions::{Leftovers, Refused, Snapshot, Touched, Transactions};
 use crate::versions::{Before, Seen, Sight, Writer};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     panic::Location,
     sync::{Arc, atomic::Ordering},
 };
@@ -24,6 +25,8 @@ struct Open {
     world: BTreeMap<u8, u32>,
     changed: BTreeMap<u8, Option<u32>>,
     touched: Vec<Touched>,
+    read: BTreeSet<u8>,
+    reads: ReadSet,
 }
 
 /// A database of one leaf: what the leaf holds and its LSN.
@@ -67,6 +70,8 @@ impl Place {
             world: self.committed.clone(),
             changed: BTreeMap::new(),
             touched: Vec::new(),
+            read: BTreeSet::new(),
+            reads: ReadSet::default(),
         });
     }
 
@@ -105,15 +110,22 @@ impl Place {
         others || self.last_commit.get(&key).is_some_and(|commit| *commit > me.commits)
     }
 
-    fn end(&mut self, number: usize, commit: bool) {
-        let open = self.open.swap_remove(number);
+    /// Ends a transaction; returns how many records that made to be looked at again.
+    fn end(&mut self, number: usize, commit: bool) -> usize {
+        let mut open = self.open.swap_remove(number);
+        open.reads.finish();
+        let changed = |key: &u8| self.last_commit.get(key).is_some_and(|commit| *commit > open.commits);
+        let invalid = open.read.iter().any(changed);
         if let Some(first) = open.first {
-            if commit {
+            let is_committed = commit && {
                 let lsn = self.record();
-                let left = Leftovers { touched: open.touched, large: Vec::new(), bytes: 1 };
+                let left = Leftovers::new(open.touched, Vec::new(), 1);
                 let by = (&*open.writer, &open.snapshot);
-                let done = self.transactions.commit(by, (first, left), None, |_| lsn);
-                assert!(done.is_ok());
+                let done = self.transactions.commit(by, (first, left), Some(&open.reads), |_| lsn);
+                assert_eq!(done.is_err(), invalid, "it has read {:?}", open.read);
+                done.is_ok()
+            };
+            if is_committed {
                 self.commits += 1;
                 for (key, value) in &open.changed {
                     set(&mut self.committed, *key, *value);
@@ -130,12 +142,14 @@ impl Place {
             }
         }
         let (oldest, free) = self.transactions.end(&open.snapshot);
+        let records = free.iter().map(|(_, left)| left.records().count()).sum();
         for (time, left) in free {
-            for Touched { tree, key } in &left.touched {
+            for Touched { tree, key } in left.records() {
                 self.transactions.versions.prune(*tree, key, oldest);
             }
             self.transactions.cleaned_up(time);
         }
+        records
     }
 
     fn look(&self, world: &BTreeMap<u8, u32>, sight: Sight, settled: Lsn) {
@@ -174,6 +188,12 @@ fn each_snapshot_sees_its_moment_and_nothing_is_left_at_the_end() {
                     let value = random.random_ratio(2, 3).then_some(step);
                     place.change(number, random.random_range(0..12), value);
                 }
+                8 if !place.open.is_empty() => {
+                    let number = random.random_range(0..place.open.len());
+                    let (key, open) = (random.random_range(0..12), &mut place.open[number]);
+                    open.read.insert(key);
+                    open.reads.add_key(TREE, &[key]);
+                }
                 7 if !place.open.is_empty() => {
                     let number = random.random_range(0..place.open.len());
                     place.end(number, random.random_ratio(3, 4));
@@ -208,7 +228,11 @@ fn a_chain_has_no_more_entries_than_there_are_snapshots() {
     let open = &place.open[0];
     place.look(&open.world, open.snapshot.sight(), open.snapshot.settled);
     assert_eq!(place.transactions.history(Lsn(0)).records, 1);
-    place.end(0, true);
+    // What is left behind is no more than what was changed.
+    let left = place.transactions.history(Lsn(0)).leftovers;
+    assert!(left <= 3, "{left} commits");
+    let records = place.end(0, true);
+    assert!(records <= 4, "{records} records");
     assert_eq!(place.transactions.history(Lsn(0)).records, 0);
 }
 #[test]
@@ -220,7 +244,7 @@ fn one_that_was_ended_cannot_be_committed() {
         (Writer::new(snapshot.id), snapshot)
     };
     let commit = |writer: &Writer, snapshot: &Snapshot, bytes| {
-        let left = Leftovers { bytes, ..Leftovers::default() };
+        let left = Leftovers::new(Vec::new(), Vec::new(), bytes);
         let done = transactions.commit((writer, snapshot), (Lsn(100), left), None, |_| Lsn(200));
         done.map_err(|(refused, _)| refused)
     };

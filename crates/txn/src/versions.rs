@@ -400,7 +400,7 @@ pub(crate) fn hash_of(tree: PageId, key: &[u8]) -> u64 {
 
 /// The keys of the map are hashes.
 #[derive(Default)]
-struct Identity(u64);
+pub(crate) struct Identity(u64);
 
 impl Hasher for Identity {
     fn finish(&self) -> u64 {
