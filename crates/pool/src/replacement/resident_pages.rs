@@ -188,6 +188,8 @@ impl ResidentPages {
             }
         });
         changed.sort_unstable();
+        // A page that is evicted and read again meanwhile may be seen in both of its slots.
+        changed.dedup();
         changed
     }
 }
