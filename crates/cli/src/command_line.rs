@@ -2,7 +2,7 @@
 
 use crate::{
     arguments::General,
-    commands::{delete, get, import, load, pmem, put, scan, stat, tables, tour, verify},
+    commands::{backup, delete, get, import, load, pmem, put, restore, scan, stat, tables, tour, verify},
     failure::{Failure, Result},
 };
 use clap::{Parser as _, error::ErrorKind};
@@ -32,6 +32,8 @@ Examples:
   vellum get data.vellum letters/1.txt            print a value
   vellum scan data.vellum --prefix letters/       list keys and values
   vellum verify data.vellum                       check every page
+  vellum backup data.vellum monday.backup         copy the database while nobody changes it
+  vellum restore monday.backup restored.vellum    and make a database of the copy
   vellum help import                              all about a command";
 
 /// Everything.
@@ -70,6 +72,10 @@ pub enum Command {
     Stat(stat::Arguments),
     /// Check every page, every structure and every checksum
     Verify(verify::Arguments),
+    /// Copy a database to one file, or what has changed since another copy
+    Backup(backup::Arguments),
+    /// Make a database of a backup and its increments
+    Restore(restore::Arguments),
     /// Work with stores of persistent memory
     Pmem(pmem::Arguments),
 }
@@ -114,6 +120,8 @@ pub fn run(arguments: &Arguments) -> Result {
         Command::Tables(command) => tables::run(command, general),
         Command::Stat(command) => stat::run(command, general),
         Command::Verify(command) => verify::run(command, general),
+        Command::Backup(command) => backup::run(command, general),
+        Command::Restore(command) => restore::run(command, general),
         Command::Pmem(command) => pmem::run(command, general),
     }
 }

@@ -103,7 +103,7 @@ impl Allocator {
         }
         // SAFETY: the head's latch is held exclusively, and the other pages are reachable only through it.
         let bytes = unsafe { table.bytes_mut(extent) };
-        PageHeader { extent, lsn: Lsn(0), kind }.write(bytes);
+        PageHeader { extent, lsn: self.storage().lsn_past_log(), kind }.write(bytes);
         self.pages().set.insert(extent);
         if self.pages().window.is_to_be_asked(extent.end().0) {
             self.pages().budget.ask_for_memory();

@@ -121,6 +121,12 @@ pub enum PoolError {
         /// What is wrong with it.
         why: &'static str,
     },
+    /// The file is a backup.
+    #[error("{path} is a backup: `vellum restore BACKUP DATABASE` makes a database of it", path = shown(path))]
+    Backup {
+        /// Which file.
+        path: PathBuf,
+    },
     /// The file holds nothing.
     #[error(
         "{path} is not a Vellum file yet: it is empty, or its creation was interrupted; it holds nothing, so \

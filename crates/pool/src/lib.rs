@@ -19,6 +19,7 @@ extern crate self as vellum_pool;
 mod allocator;
 mod append_hint;
 mod change_log;
+mod copy_basis;
 #[cfg(all(test, not(loom)))]
 mod crashes;
 mod error;
@@ -45,6 +46,7 @@ mod stream;
 pub use {
     append_hint::{AppendHint, AppendHints},
     change_log::ChangeLog,
+    copy_basis::{CopyBasis, HeldSpace, renew_database},
     error::{Fault, Interrupt, Miss, PoolError},
     file::superblock::{APPLICATION_BYTES, ROOTS},
     guard::{AllocatedGuard, ExclusiveGuard, OptimisticGuard, SharedGuard},

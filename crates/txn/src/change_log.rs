@@ -51,8 +51,8 @@ pub(crate) struct Changes {
 struct Groups {
     /// How many are being written.
     open: usize,
-    /// A checkpoint waits for their end.
-    is_closing: bool,
+    /// So many wait for their end: a checkpoint, a backup.
+    closing: usize,
 }
 
 impl Changes {
@@ -77,19 +77,22 @@ impl Changes {
 
     /// Chooses the redo point of a checkpoint: see the module.
     pub fn begin_checkpoint(&self) -> Lsn {
-        let mut groups = self.lock();
-        groups.is_closing = true;
-        while groups.open > 0 {
-            groups = self.wait(groups);
-        }
+        let _closed = self.close_groups();
         // SeqCst, here and where it is read: the module's argument is about the order of this and of reservations.
         self.images_from.store(u64::MAX, Ordering::SeqCst);
         let redo = self.log.end();
         self.images_from.store(redo.0, Ordering::SeqCst);
-        groups.is_closing = false;
-        drop(groups);
-        self.groups_changed.notify_all();
         redo
+    }
+
+    /// Waits until no group is being written; none begins until the answer is dropped.
+    pub fn close_groups(&self) -> ClosedGroups<'_> {
+        let mut groups = self.lock();
+        groups.closing += 1;
+        while groups.open > 0 {
+            groups = self.wait(groups);
+        }
+        ClosedGroups(self)
     }
 
     /// A checkpoint with this redo point has been taken: the next one is due later.
@@ -120,6 +123,17 @@ impl Changes {
 
     fn wait<'g>(&self, groups: MutexGuard<'g, Groups>) -> MutexGuard<'g, Groups> {
         self.groups_changed.wait(groups).unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// No group is being written.
+#[must_use = "groups may begin at once"]
+pub(crate) struct ClosedGroups<'c>(&'c Changes);
+
+impl Drop for ClosedGroups<'_> {
+    fn drop(&mut self) {
+        self.0.lock().closing -= 1;
+        self.0.groups_changed.notify_all();
     }
 }
 
@@ -161,7 +175,7 @@ impl ChangeLog for Changes {
 
     fn begin_group(&self) -> u64 {
         let mut groups = self.lock();
-        while groups.is_closing {
+        while groups.closing > 0 {
             groups = self.wait(groups);
         }
         groups.open += 1;

@@ -11,8 +11,8 @@ use std::{
     time::{Duration, Instant},
 };
 use vellum_base::Lsn;
-use vellum_pool::{Checkpointer, Pool};
-use vellum_wal::{Durability, Log, LogError};
+use vellum_pool::{Checkpointer, CopyBasis, Pool};
+use vellum_wal::{Durability, Log, LogCopy, LogError};
 
 /// Waits until all records before a place are durable.
 pub(crate) fn wait_before(log: &Log, end: Lsn) -> Result<(), LogError> {
@@ -57,9 +57,18 @@ impl Checkpoints {
     /// Takes one, also if nothing has been logged since the last: what the superblock holds beside may have changed.
     pub fn take(&self) -> Result<(), TxnError> {
         let _turn = self.turn();
-        let taken = self.take_now();
+        let taken = self.take_in_turn().and_then(|undo| Ok(self.changes.log.discard(undo)?));
         *self.lock_error() = taken.as_ref().err().map(ToString::to_string);
         taken
+    }
+
+    /// Takes one, and copies the log from what it needs on, with which a backup begins.
+    pub fn begin_copy(&self, pool: &Pool) -> Result<(CopyBasis, LogCopy<'_>), TxnError> {
+        let _turn = self.turn();
+        pool.mark_in_use()?;
+        let undo = self.take_in_turn()?;
+        let copy = self.changes.log.copy(undo)?;
+        Ok((pool.copy_basis()?, copy))
     }
 
     /// Why the last one failed, if it did.
@@ -67,7 +76,8 @@ impl Checkpoints {
         self.lock_error().clone()
     }
 
-    fn take_now(&self) -> Result<(), TxnError> {
+    /// Takes one, and gives its undo point; the log before that is not given up yet.
+    fn take_in_turn(&self) -> Result<Lsn, TxnError> {
         let redo = self.changes.begin_checkpoint();
         // Each record before the redo point is filled then, after its latches have been released.
         wait_before(&self.changes.log, redo)?;
@@ -76,7 +86,7 @@ impl Checkpoints {
         self.pool.checkpoint_at(redo, undo)?;
         self.redo.store(redo.0, Ordering::Relaxed);
         self.changes.end_checkpoint(redo);
-        Ok(self.changes.log.discard(undo)?)
+        Ok(undo)
     }
 
     fn lock_error(&self) -> MutexGuard<'_, Option<String>> {

@@ -1,8 +1,9 @@
 //! A pool whose changes are logged: opened, recovered, committed to, checkpointed and closed.
 
 use crate::{
-    Durability, LogSettings, TxnError,
+    BackupError, BackupFile, BackupProgress, BackupSummary, Durability, LogSettings, TxnError,
     analysis::Analysis,
+    backup::{LogSource, back_up},
     change_log::Changes,
     checkpoint::{CheckpointThread, Checkpoints, wait_before},
     redo::{redo_all, undo_all},
@@ -11,13 +12,13 @@ use crate::{
 };
 use std::{
     panic::Location,
-    sync::{Arc, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard},
     time::{Duration, Instant},
 };
 use vellum_access::{View, Writer};
 use vellum_base::{Lsn, PageId};
 use vellum_pool::{Pool, PoolFile};
-use vellum_vm::Directory;
+use vellum_vm::{Directory, File};
 use vellum_wal::{Arrival, Log, LogOptions};
 
 /// A pool, and the log of its changes, if it has one.
@@ -27,6 +28,7 @@ pub struct DurablePool {
     pool: Pool,
     logged: Option<Logged>,
     recovery: Option<Recovery>,
+    is_read_only: bool,
 }
 
 /// What a pool with a log has beside it.
@@ -34,6 +36,8 @@ struct Logged {
     changes: Arc<Changes>,
     checkpoints: Arc<Checkpoints>,
     single: Single,
+    /// Locked by a thread that makes a backup.
+    backing_up: Mutex<()>,
 }
 
 /// What was redone when a database was opened that had not been closed.
@@ -60,9 +64,9 @@ pub struct LogState {
 }
 
 impl DurablePool {
-    /// A pool without a log: consistent on storage only when it is closed.
-    pub fn without_log(pool: Pool) -> Self {
-        Self { thread: None, pool, logged: None, recovery: None }
+    /// A pool without a log: consistent on storage only when it is closed, or if it is read only.
+    pub fn without_log(pool: Pool, is_read_only: bool) -> Self {
+        Self { thread: None, pool, logged: None, recovery: None, is_read_only }
     }
 
     /// Opens a file with the log in a directory, which is begun anew if the file was closed. If it was not, everything that
@@ -116,8 +120,14 @@ impl DurablePool {
         Ok(Self {
             thread,
             pool,
-            logged: Some(Logged { changes, checkpoints, single: Single { transactions } }),
+            logged: Some(Logged {
+                changes,
+                checkpoints,
+                single: Single { transactions },
+                backing_up: Mutex::default(),
+            }),
             recovery,
+            is_read_only: false,
         })
     }
 
@@ -233,6 +243,29 @@ impl DurablePool {
         self.logged.as_ref().map_or(Ok(()), |logged| logged.checkpoints.take())
     }
 
+    /// Makes a backup in an empty file, while others go on: of everything, or, if another one is given, of what has changed since
+    /// that was made. If `progress` returns false, it ends. One at a time: another caller waits.
+    ///
+    /// # Errors
+    /// [`BackupError`] says what is wrong. The database is as it was.
+    pub fn back_up(
+        &self,
+        file: Arc<dyn File>,
+        former: Option<&BackupFile>,
+        progress: &mut dyn FnMut(BackupProgress) -> bool,
+    ) -> Result<BackupSummary, TxnError> {
+        let Some(Logged { changes, checkpoints, backing_up, .. }) = &self.logged else {
+            if !self.is_read_only {
+                return Err(BackupError::WithoutLog.into());
+            }
+            return back_up(&self.pool, self.pool.copy_basis()?, None, (file, former), progress);
+        };
+        let _turn = backing_up.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let (basis, copy) = checkpoints.begin_copy(&self.pool)?;
+        let log = LogSource { changes, log: &changes.log, copy };
+        back_up(&self.pool, basis, Some(log), (file, former), progress)
+    }
+
     /// No checkpoint is taken while this is held: one allocates pages to which nothing refers yet.
     pub fn pause_checkpoints(&self) -> Option<MutexGuard<'_, ()>> {
         self.logged.as_ref().map(|logged| logged.checkpoints.turn())
@@ -244,7 +277,7 @@ impl DurablePool {
     /// # Errors
     /// If something cannot be written. With a log the next opening recovers what was done.
     pub fn close(&mut self) -> Result<(), TxnError> {
-        let Some(Logged { changes, checkpoints, single }) = &self.logged else {
+        let Some(Logged { changes, checkpoints, single, .. }) = &self.logged else {
             return Ok(self.pool.checkpoint()?);
         };
         if changes.log.is_removed() {

@@ -1,6 +1,6 @@
 //! What can go wrong.
 
-use crate::LogSettings;
+use crate::{LogSettings, backup_error::BackupError};
 use vellum_access::{AccessError, RecordFault};
 use vellum_base::Lsn;
 use vellum_pool::PoolError;
@@ -28,6 +28,9 @@ pub enum TxnError {
         /// What it was.
         bytes: u64,
     },
+    /// A backup could not be made or used.
+    #[error(transparent)]
+    Backup(#[from] BackupError),
     /// A record of the log is not what this version writes.
     #[error("the log's record at {lsn} cannot be read: {fault}. Restore the database from a backup")]
     Record {

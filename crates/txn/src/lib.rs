@@ -3,11 +3,14 @@
 //! - [`DurablePool`]: a pool whose changes are logged; opening it recovers it; commits, checkpoints, the clean close;
 //! - `change_log`: the log as the pool and the trees see it;
 //! - `analysis` and `redo`: the two passes over the log after a crash;
+//! - `backup`: copies of a database that is used, and what is made of them;
 //! - `checkpoint`: the thread that takes checkpoints, so that there is never much to redo.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing))]
 
 mod analysis;
+mod backup;
+mod backup_error;
 mod bell;
 mod change_log;
 mod checkpoint;
@@ -22,10 +25,12 @@ mod transactions;
 mod transactions_tests;
 mod versions;
 
+pub use backup::{BackupFile, BackupProgress, BackupSummary, restore};
+pub use backup_error::BackupError;
 pub use durable_pool::{DurablePool, LogState, Recovery};
 pub use error::TxnError;
 pub use reads::Edge;
 pub use settings::{Durability, LogSettings, SnapshotLimit};
 pub use transaction::{CommitError, Savepoint, Transaction};
 pub use transactions::{History, OldestSnapshot};
-pub use vellum_wal::{Arrival, LogError};
+pub use vellum_wal::{Arrival, LogError, is_segment};

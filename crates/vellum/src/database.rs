@@ -158,13 +158,14 @@ impl Database {
         place: impl FnOnce() -> Result<LogPlace>,
         options: &Options,
     ) -> Result<(DurablePool, LogPlace)> {
-        if !options.log || file.is_read_only() {
-            return Ok((DurablePool::without_log(file.start(None)?), LogPlace::default()));
+        let read_only = file.is_read_only();
+        if !options.log || read_only {
+            return Ok((DurablePool::without_log(file.start(None)?, read_only), LogPlace::default()));
         }
         let place = place()?;
         let durable = match &place.directory {
             Some(directory) => DurablePool::open(file, directory.clone(), &options.log_settings)?,
-            None => DurablePool::without_log(file.start(None)?),
+            None => DurablePool::without_log(file.start(None)?, false),
         };
         Ok((durable, place))
     }

@@ -3,7 +3,7 @@
 use std::{io, path::PathBuf};
 use vellum_access::AccessError;
 use vellum_pool::PoolError;
-use vellum_txn::{LogError, TxnError};
+use vellum_txn::{BackupError, LogError, TxnError};
 use vellum_vm::VmError;
 
 /// What went wrong. The message says what was being done, on what, and what to do about it;
@@ -34,6 +34,21 @@ pub enum Error {
     /// The log, or what joins it to the pool, failed.
     #[error(transparent)]
     Log(TxnError),
+    /// A backup could not be made or used.
+    #[error(transparent)]
+    Backup(BackupError),
+    /// What is to be restored would take the place of something.
+    #[error("{} is there already, and a restored database overwrites nothing: name another place{}", path.display(), if *is_log {
+        ", or open the database to which this log belongs, and close it"
+    } else {
+        ""
+    })]
+    RestoreExists {
+        /// What is there.
+        path: PathBuf,
+        /// It is the log of a database.
+        is_log: bool,
+    },
     /// The directory of the log cannot be made or opened.
     #[error("cannot make the directory {} for the log: {source}; this process must be allowed to make it", path.display())]
     LogDirectory {
@@ -199,6 +214,7 @@ impl From<TxnError> for Error {
     fn from(error: TxnError) -> Self {
         match error {
             TxnError::Pool(error) => Self::Pool(error),
+            TxnError::Backup(error) => Self::Backup(error),
             other => Self::Log(other),
         }
     }
@@ -224,6 +240,8 @@ impl Error {
         match self {
             Self::Pool(error) => pool_kind(error),
             Self::Log(error) => log_kind(error),
+            Self::Backup(error) => backup_kind(error),
+            Self::RestoreExists { .. } => ErrorKind::AlreadyExists,
             Self::WithoutLog
             | Self::OtherDatabase { .. }
             | Self::TableTypes { .. }
@@ -245,6 +263,24 @@ impl Error {
             Self::TableExists { .. } => ErrorKind::AlreadyExists,
             Self::TableInUse { .. } | Self::StillInUse { .. } => ErrorKind::Busy,
         }
+    }
+}
+
+fn backup_kind(error: &BackupError) -> ErrorKind {
+    match error {
+        BackupError::Write { source } | BackupError::Read { source }
+            if source.kind() == io::ErrorKind::StorageFull =>
+        {
+            ErrorKind::OutOfSpace
+        }
+        BackupError::Open(error) => vm_kind(error),
+        BackupError::Exists { .. } => ErrorKind::AlreadyExists,
+        BackupError::Foreign | BackupError::Version { .. } => ErrorKind::Incompatible,
+        BackupError::Unfinished | BackupError::Damaged { .. } | BackupError::Database { .. } => {
+            ErrorKind::Corruption
+        }
+        BackupError::Order(_) | BackupError::WithoutLog => ErrorKind::InvalidInput,
+        _ => ErrorKind::Io,
     }
 }
 
@@ -288,6 +324,7 @@ fn pool_kind(error: &PoolError) -> ErrorKind {
         | PoolError::CapacityTooSmall { .. } => ErrorKind::InvalidInput,
         PoolError::Unfinished { .. }
         | PoolError::NotVellum { .. }
+        | PoolError::Backup { .. }
         | PoolError::FormatTooNew { .. }
         | PoolError::OtherApplication { .. } => ErrorKind::Incompatible,
         PoolError::NotClosedCleanly { .. } => ErrorKind::NotClosedCleanly,

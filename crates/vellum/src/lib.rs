@@ -41,11 +41,13 @@
 //! - [`Table::multi_get`] and its like: many keys in one call, whose cache misses and reads overlap;
 //! - [`Table::bulk_load`] and [`BulkLoader`]: a table from sorted input, at several times the speed of inserts;
 //! - [`Table::get_async`] and its like: futures for any runtime; [`Submissions`]: for an event loop of one's own;
+//! - [`Database::backup`], [`Backup`]: copies of a database that is used, increments, and what is made of them;
 //! - [`pool`]: the pool by itself, for structures of your own on pages.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing))]
 
 mod asynchronous;
+mod backup;
 mod batch;
 mod bulk;
 mod catalog;
@@ -75,6 +77,7 @@ mod value;
 mod verify;
 
 pub use asynchronous::TableFuture;
+pub use backup::{Backup, BackupOptions, Restored};
 pub use bulk::{BulkLoader, BulkOptions};
 pub use cursor::{Cursor, Entry};
 pub use database::{Database, Statistics, TableInformation};
@@ -93,7 +96,8 @@ pub use vellum_access::{
     AccessError, Answer, MAX_VALUE_BYTES, Task, TreeShape, Written, node::MAX_KEY_BYTES,
 };
 pub use vellum_txn::{
-    Arrival, Durability, History, LogState, OldestSnapshot, Recovery, SnapshotLimit, TxnError,
+    Arrival, BackupError, BackupProgress, BackupSummary, Durability, History, LogState, OldestSnapshot,
+    Recovery, SnapshotLimit, TxnError,
 };
 pub use vellum_vm::{
     Directory, DiskDirectory, FileDescription, IoEngine, ReleaseMethod, resident_bytes, resident_bytes_peak,

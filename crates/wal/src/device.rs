@@ -6,7 +6,7 @@ use crate::{
     plant::Bug,
     reader::PreviousEnd,
     ring::Ring,
-    segment::SegmentHeader,
+    segment::{Geometry, SegmentHeader},
 };
 use std::{io, sync::Arc};
 use vellum_base::{ChecksumStream, Lsn, PAGE_SIZE};
@@ -168,6 +168,22 @@ impl Device {
     /// Reads again what was there when this timeline began.
     pub fn reread(&self, from: Lsn) -> Result<LogReader, LogError> {
         LogReader::again(&self.files, from, self.timeline)
+    }
+
+    /// Reads the records from `from` up to `to`, before which all is durable.
+    pub fn read_range(&self, from: Lsn, to: Lsn) -> Result<LogReader, LogError> {
+        LogReader::range(&self.files, from, to)
+    }
+
+    /// The files of the segments from number `first` on that have been begun and hold something before `to`, in their order.
+    pub fn begun_segments(&self, first: u64, to: u64) -> Vec<(u64, Arc<dyn File>)> {
+        let begun = self.files.segments.range(first..=self.files.geometry.number(to.saturating_sub(1)));
+        begun.map(|(number, segment)| (*number, segment.file.clone())).collect()
+    }
+
+    /// How places map to segments.
+    pub fn geometry(&self) -> Geometry {
+        self.files.geometry
     }
 
     /// Gives up the segments that lie before `lsn`, for new ones. The numbers of those that are to be removed.

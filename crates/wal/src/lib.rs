@@ -6,6 +6,7 @@
 //! - [`Log`]: appending, group commit, what is durable;
 //! - [`LogFlusher`], [`Arrival`]: waiting for that without a thread of one's own, or not at all;
 //! - [`LogReader`]: records in order; where the log ends, and whether that is its end or a hole;
+//! - [`LogCopy`]: the log copied while it is written;
 //! - `ring`: the buffer, filled by many threads at once; `device`: segments and what is written to them; `files`: which
 //!   segments there are; `frame` and `segment`: what lies on storage.
 //!
@@ -14,6 +15,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing))]
 
+mod copying;
 mod device;
 mod durability;
 mod error;
@@ -33,6 +35,7 @@ mod segment;
 mod simulation;
 mod waiting;
 
+pub use copying::{LogCopy, LogPart};
 pub use durability::Durability;
 pub use error::LogError;
 pub use flusher::{Arrival, LogFlusher};
@@ -40,3 +43,4 @@ pub use frame::PAYLOAD_BYTES_MAX;
 pub use log::{Log, Reservation};
 pub use options::LogOptions;
 pub use reader::{LogReader, Record};
+pub use segment::{is_segment, name as segment_name};

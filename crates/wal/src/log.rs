@@ -5,7 +5,7 @@
 //! them flushes next, for all.
 //!
 //! # Lock order
-//! The maker of segments, then the device. The turn is not held while one of them is locked. Files are made and removed while the
+//! What is being copied; the maker of segments; then the device. The turn is not held while one of them is locked. Files are made and removed while the
 //! device is not locked, so that no flush waits for it.
 
 use crate::{
@@ -17,15 +17,17 @@ use crate::{
     primitive::{AtomicU64, Ordering},
     reader::PreviousEnd,
     ring::Ring,
+    segment::Geometry,
     waiting::{Request, Waiting},
 };
 use std::{
+    collections::BTreeMap,
     io,
     sync::{Arc, Condvar, Mutex, MutexGuard},
     time::Duration,
 };
 use vellum_base::Lsn;
-use vellum_vm::Directory;
+use vellum_vm::{Directory, File};
 
 /// A write-ahead log that is open for appending. Shared by threads.
 ///
@@ -67,6 +69,8 @@ pub struct Log {
     maker: Mutex<SegmentMaker>,
     directory: Arc<dyn Directory>,
     waiting: Waiting,
+    /// What is being copied: from where on it is needed, by a name.
+    kept: Mutex<BTreeMap<u64, u64>>,
 }
 
 /// Whose turn it is to write.
@@ -161,6 +165,7 @@ impl Log {
             maker: Mutex::new(maker),
             directory,
             waiting: Waiting::default(),
+            kept: Mutex::default(),
         })
     }
 
@@ -309,13 +314,49 @@ impl Log {
         Lsn(self.ring.reserved())
     }
 
-    /// Gives up all that lies before `lsn`, in whole segments: nothing will be read from before it.
+    /// Gives up all that lies before `lsn`, in whole segments, but for what is being copied: nothing will be read
+    /// from before it.
     ///
     /// # Errors
     /// If the system cannot remove a file. It is used again, or removed, after the log has been opened the next time.
     pub fn discard(&self, lsn: Lsn) -> Result<(), LogError> {
-        let removed = lock(&self.device).discard(lsn.0);
+        let kept = lock(&self.kept);
+        let first = kept.values().copied().min().unwrap_or(u64::MAX);
+        let removed = lock(&self.device).discard(lsn.0.min(first));
+        drop(kept);
         remove(&*self.directory, &removed)
+    }
+
+    /// Keeps what lies from `from` on, by a name that is given.
+    pub(crate) fn keep_from(&self, from: Lsn) -> Result<(u64, Geometry), LogError> {
+        // Nothing is discarded meanwhile.
+        let mut kept = lock(&self.kept);
+        let device = lock(&self.device);
+        let geometry = device.geometry();
+        // What ends where a segment would begin needs nothing of it.
+        let is_there = !device.begun_segments(geometry.number(from.0), from.0 + 1).is_empty();
+        if from.0 < device.written() && !is_there {
+            return Err(LogError::Missing { from, oldest: Lsn(0) });
+        }
+        let name = kept.last_key_value().map_or(0, |(last, _)| last + 1);
+        kept.insert(name, from.0);
+        Ok((name, geometry))
+    }
+
+    pub(crate) fn keep(&self, name: u64, from: Lsn) {
+        lock(&self.kept).insert(name, from.0);
+    }
+
+    pub(crate) fn keep_no_more(&self, name: u64) {
+        lock(&self.kept).remove(&name);
+    }
+
+    pub(crate) fn begun_segments(&self, first: u64, to: Lsn) -> Vec<(u64, Arc<dyn File>)> {
+        lock(&self.device).begun_segments(first, to.0)
+    }
+
+    pub(crate) fn read_range(&self, from: Lsn, to: Lsn) -> Result<LogReader, LogError> {
+        lock(&self.device).read_range(from, to)
     }
 
     /// Makes the next segments before they are needed, so that no transaction waits for that.

@@ -71,6 +71,8 @@ pub struct LogReader {
     window: Vec<u8>,
     window_at: u64,
     chunk: AlignedBuffer,
+    /// Nothing is read from here on.
+    until: u64,
     /// The log has ended, and what lies after its end is looked at.
     is_beyond_end: bool,
     #[cfg(test)]
@@ -81,6 +83,11 @@ impl LogReader {
     /// Reads from `from` on, which is where a record begins or the log ended once; from the beginning if it is zero.
     pub(crate) fn new(files: &LogFiles, from: Lsn) -> Result<Self, LogError> {
         Self::begin(files, from, timelines(files))
+    }
+
+    /// Reads from `from` up to `to`, which is where a record begins or the log ended once, and before which all is durable.
+    pub(crate) fn range(files: &LogFiles, from: Lsn, to: Lsn) -> Result<Self, LogError> {
+        Ok(Self { until: to.0, ..Self::new(files, from)? })
     }
 
     /// Reads again, from `from` up to where `timeline` begins.
@@ -114,6 +121,7 @@ impl LogReader {
             window: Vec::new(),
             window_at: 0,
             chunk: AlignedBuffer::new(CHUNK_BYTES.min(files.geometry.segment_bytes) as usize),
+            until: u64::MAX,
             is_beyond_end: false,
             #[cfg(test)]
             ends_at_holes: false,
@@ -137,6 +145,9 @@ impl LogReader {
         loop {
             let Some(timeline) = self.timelines.front() else { return Ok(None) };
             let (salt, end, at) = (timeline.salt, timeline.end, self.at);
+            if at >= self.until {
+                return Ok(None);
+            }
             if let Some((_, checksum)) = end.filter(|(end, _)| *end == at) {
                 self.leave_timeline(checksum)?;
                 continue;

@@ -141,8 +141,13 @@ pub(crate) enum HeaderPage {
 }
 
 /// The name of the file of a segment.
-pub(crate) fn name(number: u64) -> String {
+pub fn name(number: u64) -> String {
     format!("{PREFIX}{number:016x}")
+}
+
+/// Whether a name is that of a segment.
+pub fn is_segment(name: &str) -> bool {
+    name == UNFINISHED || number_of(name).is_some()
 }
 
 /// Which segment a file is, if it is one.

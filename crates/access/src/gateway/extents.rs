@@ -1,6 +1,6 @@
 //! Extents whose contents are written past the log: large values, and the nodes of bulk loads.
 //!
-//! No record tells of them, and their LSN is zero, until they are referred to. By then they are durable.
+//! No record tells of them until they are referred to. By then they are durable.
 
 use super::atomic::{PageSet, commit_recorded};
 use super::record::{Record, written};

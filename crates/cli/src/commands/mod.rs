@@ -1,11 +1,13 @@
 //! The commands, one module each: their arguments, and what they do.
 
+pub mod backup;
 pub mod delete;
 pub mod get;
 pub mod import;
 pub mod load;
 pub mod pmem;
 pub mod put;
+pub mod restore;
 pub mod scan;
 pub mod stat;
 pub mod tables;

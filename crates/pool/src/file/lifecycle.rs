@@ -68,6 +68,13 @@ fn application_bytes(name: &str) -> [u8; APPLICATION_BYTES] {
     std::array::from_fn(|_| bytes.next().unwrap_or(0))
 }
 
+impl Superblock {
+    /// Makes it the superblock of another database.
+    pub(crate) fn renew_database(&mut self) {
+        self.database = new_database();
+    }
+}
+
 /// The id of a new database: random.
 fn new_database() -> [u8; DATABASE_BYTES] {
     // The keys of the standard library's hash come from the system's source of random numbers.
@@ -155,6 +162,10 @@ fn find_superblocks(file: &dyn File) -> Result<Found, PoolError> {
     Ok(found)
 }
 
+fn begins_with(file: &dyn File, magic: &[u8]) -> bool {
+    read_buffer(file, Extent::page(PageId(0))).is_ok_and(|page| page.starts_with(magic))
+}
+
 /// Reads the superblocks of a file and decides whether it can be opened. Gives the newer one, and the copy that is
 /// damaged, if one is: the file can be used, and its owner should know.
 pub(crate) fn inspect(
@@ -170,11 +181,20 @@ pub(crate) fn inspect(
     if size < PAGE_SIZE as u64 {
         return Err(not_vellum("it is shorter than a page"));
     }
+    // Its second page is a superblock.
+    if begins_with(file, b"VELLUMBK") {
+        return Err(PoolError::Backup { path });
+    }
     let Found { newest, damaged, too_new, foreign } = find_superblocks(file)?;
     if let Some(found) = too_new {
         return Err(PoolError::FormatTooNew { path, found, supported: FORMAT_VERSION });
     }
     let Some(mut superblock) = newest else {
+        if foreign && begins_with(file, b"VELLUMBK") {
+            return Err(not_vellum(
+                "it is a backup, of which `vellum restore BACKUP DATABASE` makes a database",
+            ));
+        }
         if foreign {
             return Err(not_vellum("it does not begin with Vellum's superblock"));
         }

@@ -43,6 +43,8 @@ struct Journal {
     last_free: Lsn,
     /// Pages of which a copy is on its way to storage.
     in_flight: HashSet<PageId>,
+    /// What records from this place on free stays claimed: a backup is reading it.
+    held_from: Option<Lsn>,
 }
 
 /// What a file has if there is a log.
@@ -155,8 +157,10 @@ impl Logged {
         let durable = self.log.durable();
         let mut journal = lock(&self.journal);
         let mut held = Vec::new();
+        let held_from = journal.held_from.unwrap_or(Lsn(u64::MAX));
         while let Some(Reverse((lsn, extent))) = journal.quarantine.peek().copied()
             && (lsn < durable || lsn == Lsn(0))
+            && lsn < held_from
         {
             journal.quarantine.pop();
             if journal.in_flight.contains(&extent.head) && !self.is_planted(Plant::ReusedUnderCopy) {
@@ -171,11 +175,34 @@ impl Logged {
     }
 
     fn set_next_release(&self, journal: &Journal) {
-        let next = journal.quarantine.peek().map(|Reverse((lsn, _))| lsn.0.saturating_add(1));
+        let held_from = journal.held_from.unwrap_or(Lsn(u64::MAX));
+        let first = journal.quarantine.peek().filter(|Reverse((lsn, _))| *lsn < held_from);
+        let next = first.map(|Reverse((lsn, _))| lsn.0.saturating_add(1));
         self.next_release.store(next.unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// Frees all that may not be used again yet, after waiting for the log. Returns whether there was something.
+    /// What records that free something say from now on is not used again until [`release_held`](Self::release_held), or until
+    /// the file is full.
+    pub(crate) fn hold(&self) {
+        let mut journal = lock(&self.journal);
+        journal.held_from = Some(self.log.end());
+        self.set_next_release(&journal);
+    }
+
+    /// Whether nothing was used again since [`hold`](Self::hold).
+    pub(crate) fn is_held(&self) -> bool {
+        lock(&self.journal).held_from.is_some()
+    }
+
+    /// Ends what [`hold`](Self::hold) began.
+    pub(crate) fn release_held(&self) {
+        let mut journal = lock(&self.journal);
+        journal.held_from = None;
+        self.set_next_release(&journal);
+    }
+
+    /// Frees all that may not be used again yet, after waiting for the log. Returns whether there was something. A backup that
+    /// reads some of it begins that part anew: threads that change something go before it.
     ///
     /// # Errors
     /// If the log cannot be made durable.
@@ -183,6 +210,7 @@ impl Logged {
         let last = lock(&self.journal).quarantine.iter().map(|Reverse((lsn, _))| *lsn).max();
         let Some(last) = last else { return Ok(false) };
         self.wait_for(last)?;
+        self.release_held();
         self.release(space);
         Ok(true)
     }

@@ -105,6 +105,16 @@ impl Storage {
         self.logged.as_ref().map(Logged::log)
     }
 
+    /// The LSN of what is written past the log: before the redo point of the last checkpoint, so that the first change of it
+    /// carries the whole page, and as late as that allows, so that a backup that follows on another one knows what is new. Zero
+    /// without a log.
+    pub(crate) fn lsn_past_log(&self) -> Lsn {
+        let Some(log) = self.log() else { return Lsn(0) };
+        // In this order: while a checkpoint begins, images are from beyond all places, and its redo point is yet to come.
+        let durable = log.durable();
+        Lsn(durable.min(log.images_from()).0.saturating_sub(1))
+    }
+
     /// What there is beside the map if there is a log.
     #[inline]
     pub(crate) fn logged(&self) -> Option<&Logged> {

@@ -265,6 +265,14 @@ impl SpaceMap {
         self.for_each_in(0..self.end(), visit);
     }
 
+    /// The first extent that begins at page `from` or behind it.
+    pub(crate) fn next_extent(&self, from: u64) -> Option<Extent> {
+        let end = self.end();
+        let head = self.uses.find_head(from, end);
+        let stop = self.uses.find_not_inner(head + 1, end.max(head + 1));
+        (head < end).then(|| Extent { head: PageId(head), pages: (stop - head) as u32 })
+    }
+
     /// Shows those that begin and end in a range of pages.
     pub(crate) fn for_each_in(&self, pages: Range<u64>, mut visit: impl FnMut(Extent)) {
         let end = pages.end;

@@ -9,7 +9,7 @@ use crate::{
     guard::OptimisticGuard,
     pager::ExtentWriter,
 };
-use vellum_base::{ChecksumStream, Extent, HEADER_BYTES, Lsn, PAGE_SIZE, PageHeader, PageId, PageKind};
+use vellum_base::{ChecksumStream, Extent, HEADER_BYTES, PAGE_SIZE, PageHeader, PageId, PageKind};
 use vellum_vm::AlignedBuffer;
 
 /// How much is gathered before it is written, in bytes; the writer's memory comes on top of the pool's.
@@ -40,7 +40,7 @@ impl<'p> ExtentStream<'p> {
         allocator.evictor().admit_changes()?;
         let extent = allocator.claim(pages, Memory::Drop)?;
         let mut first = AlignedBuffer::new(PAGE_SIZE);
-        PageHeader { extent, lsn: Lsn(0), kind }.write(&mut first);
+        PageHeader { extent, lsn: allocator.storage().lsn_past_log(), kind }.write(&mut first);
         let mut checksum = ChecksumStream::default();
         checksum.update(first.get(8..HEADER_BYTES).unwrap_or_default());
         let buffer = AlignedBuffer::new(BUFFER_BYTES.min(extent.bytes() - PAGE_SIZE));

@@ -121,7 +121,8 @@ impl<'p> PageStream<'p> {
         let buffers = self.buffers.insert(buffers.open(page).map(|()| buffers)?);
         let Some(bytes) = buffers.next_page() else { return Ok(()) };
         bytes.fill(0);
-        PageHeader { extent: Extent::page(page), lsn: Lsn(0), kind: self.kind }.write(bytes);
+        let lsn = self.allocator.storage().lsn_past_log();
+        PageHeader { extent: Extent::page(page), lsn, kind: self.kind }.write(bytes);
         fill(bytes)?;
         stamp_checksum(bytes);
         self.ahead.start += 1;

@@ -1,0 +1,97 @@
+//! `vellum backup` and `vellum restore`, and what is said to people that use them wrongly.
+
+mod common;
+
+use common::Place;
+use vellum::{Database, Options};
+
+fn filled(place: &Place) {
+    let lines: String = (0..3000).map(|number| format!("key-{number:05}\tvalue {number}\n")).collect();
+    place.write("lines", lines);
+    place.run(&["load", "d", "lines"]).ok();
+}
+
+#[test]
+fn a_backup_becomes_a_database_again() {
+    let place = Place::new();
+    filled(&place);
+    let before = place.run(&["scan", "d", "--full"]).ok();
+    let said = place.run(&["backup", "d", "full"]).ok();
+    assert!(said.contains("pages in full"), "{said}");
+    place.run(&["put", "d", "key-00007", "changed"]).ok();
+    place.run(&["delete", "d", "key-00008"]).ok();
+    let after = place.run(&["scan", "d", "--full"]).ok();
+    let said = place.run(&["backup", "d", "increment", "--since", "full", "--json"]).json();
+    assert_eq!(said[0]["increment"], true);
+    assert!(said[0]["pages"].as_u64().unwrap() < 10, "{said:?}");
+    place.run(&["restore", "full", "old"]).ok();
+    let said = place.run(&["restore", "full", "increment", "new"]);
+    assert!(said.err.contains("vellum verify new"), "{}", said.err);
+    assert_eq!(place.run(&["scan", "old", "--full"]).ok(), before);
+    assert_eq!(place.run(&["scan", "new", "--full"]).ok(), after);
+    place.run(&["verify", "old"]).ok();
+    place.run(&["verify", "new"]).ok();
+    assert!(!place.path("new.unfinished").exists() && !place.path("new.unfinished-log").exists());
+}
+
+#[test]
+fn what_was_killed_is_recovered_and_backed_up() {
+    let place = Place::new();
+    filled(&place);
+    let options = Options::default().background_checkpoints(false);
+    let database = Database::open(place.path("d"), &options).unwrap();
+    database.table("main").unwrap().put(b"last", b"word").unwrap();
+    std::fs::create_dir(place.path("crashed-log")).unwrap();
+    std::fs::copy(place.path("d"), place.path("crashed")).unwrap();
+    for file in std::fs::read_dir(place.path("d-log")).unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(file.path(), place.path("crashed-log").join(file.file_name())).unwrap();
+    }
+    // It is open here.
+    place.run(&["backup", "d", "b"]).fails(4, &["Database::backup", "may go on meanwhile"]);
+    assert!(!place.path("b").exists());
+    place.run(&["backup", "crashed", "b"]).ok();
+    place.run(&["restore", "b", "r"]).ok();
+    assert_eq!(place.run(&["get", "r", "last"]).ok(), "word");
+}
+
+#[test]
+fn wrong_things_are_refused_with_what_to_do() {
+    let place = Place::new();
+    filled(&place);
+    place.run(&["backup", "nothing", "b"]).fails(6, &["there is no file nothing"]);
+    place.run(&["backup", "d", "no/such/place"]).fails(6, &["no/such/place"]);
+    place.run(&["backup", "d"]).fails(2, &["BACKUP"]);
+    place.run(&["backup", "d", "d"]).fails(2, &["d is there already", "overwrites nothing"]);
+    place.run(&["backup", "d", "lines"]).fails(2, &["lines is there already"]);
+    place.run(&["backup", "d", "full"]).ok();
+    place.run(&["put", "d", "k", "1"]).ok();
+    place.run(&["backup", "d", "one", "--since", "full"]).ok();
+    place.run(&["put", "d", "k", "2"]).ok();
+    place.run(&["backup", "d", "two", "--since", "one"]).ok();
+    // A backup taken for a database, and the other way round.
+    for command in [&["get", "full", "k"][..], &["verify", "full"], &["backup", "full", "b"]] {
+        place.run(command).fails(3, &["full is a backup", "vellum restore"]);
+    }
+    place.run(&["restore", "d", "r"]).fails(3, &["cannot use d", "not a backup", "vellum backup"]);
+    place.run(&["restore", "full", "d"]).fails(2, &["d is there already", "another place"]);
+    place.run(&["restore", "full"]).fails(2, &["DATABASE"]);
+    // Increments without what they follow on, or out of order.
+    place.run(&["restore", "one", "r"]).fails(2, &["is an increment", "name the full backup first"]);
+    place.run(&["restore", "full", "two", "r"]).fails(2, &["backup 2 does not follow", "in the order"]);
+    place.run(&["restore", "full", "two", "one", "r"]).fails(2, &["backup 2 does not follow"]);
+    place.run(&["restore", "full", "full", "r"]).fails(2, &["it is a full backup"]);
+    place.run(&["restore", "full", "one", "two", "r"]).ok();
+    assert_eq!(place.run(&["get", "r", "k"]).ok(), "2");
+    // What was restored is another database, and so is what is made anew.
+    place.run(&["backup", "r", "b", "--since", "two"]).fails(2, &["of another database", "--since"]);
+    place.run(&["put", "other", "k", "v"]).ok();
+    place.run(&["backup", "other", "b", "--since", "full"]).fails(2, &["of another database"]);
+    place.run(&["backup", "other", "foreign"]).ok();
+    place.run(&["restore", "full", "foreign", "r2"]).fails(2, &["it is a full backup"]);
+    // Cut off while it was copied.
+    let bytes = std::fs::read(place.path("full")).unwrap();
+    place.write("cut", &bytes[..bytes.len() / 2]);
+    place.run(&["restore", "cut", "r2"]).fails(3, &["cannot use cut", "not whole"]);
+    assert!(!place.path("r2").exists() && !place.path("b").exists());
+}

@@ -1,0 +1,361 @@
+//! Backups of a database while it is used.
+//!
+//! A backup is a copy such as a crash would leave: pages, each as it was on storage at some moment since a checkpoint, and
+//! the log from what that checkpoint needs up to a place `L`. What it holds is what was committed before `L`: a recovery makes
+//! it so.
+//!
+//! # Why that is right
+//! - A page that is written while it is copied was changed after the redo point. The first record of it since then carries
+//!   the whole page, so the copy may be torn, or old. A page of which the log does not tell does not change, so its checksum must be
+//!   right.
+//! - Large values, and nodes of bulk loads, are not in the log. When a record tells of them they are on storage. They are copied
+//!   after the pages, once the log has been read up to `L`. What was freed before `L` is not needed; what is freed later is not
+//!   used again before it has been copied ([`HeldSpace`]).
+//! - A node of a bulk load may have changed by then. If its copy is from after `L`, another `L` is chosen, and only what was
+//!   loaded since is copied again. Few rounds do; in the last no bulk load may finish.
+//! - What the log has been copied up to may be recycled, and nothing else of it.
+//!
+//! Pages are read past the pool, so a backup pushes nothing out of it.
+
+mod format;
+mod reader;
+mod restore;
+mod scan;
+mod writer;
+
+use crate::{TxnError, backup_error::BackupError, change_log::Changes, checkpoint::wait_before};
+use format::Header;
+pub use reader::BackupFile;
+pub use restore::restore;
+use scan::LogScan;
+use std::{
+    collections::BTreeMap,
+    hash::{BuildHasher as _, RandomState},
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+use vellum_base::{
+    ChecksumStream, Extent, Lsn, PAGE_SIZE, PageHeader, PageId, checksum, stamp_checksum, verify_header,
+};
+use vellum_pool::{CopyBasis, Fault, HeldSpace, Pool, PoolError};
+use vellum_vm::{AlignedBuffer, File};
+use vellum_wal::{Durability, Log, LogCopy};
+use writer::BackupWriter;
+
+/// How much is read at once, in pages.
+const SPAN_PAGES: usize = 256;
+/// After so many pages the log is copied, so that it need not be kept longer.
+const PAGES_A_TURN: u64 = 4096;
+/// How often a page is read whose checksum is wrong: another thread may be writing it.
+const TRIES_MAX: u32 = 4;
+/// From this round on no bulk load may finish.
+const CLOSED_FROM_ROUND: u32 = 3;
+
+/// How far a backup has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct BackupProgress {
+    /// Pages that were looked at.
+    pub pages_done: u64,
+    /// Pages that were allocated when it began.
+    pub pages_total: u64,
+}
+
+/// What a backup holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct BackupSummary {
+    /// Everything that was committed before this place of the log.
+    pub end: Lsn,
+    /// How many pages were copied.
+    pub pages: u64,
+    /// How many bytes of log.
+    pub log_bytes: u64,
+    /// How large its file is, in bytes.
+    pub bytes: u64,
+    /// How many rounds it took until pages and log fitted together; 0 without a log.
+    pub rounds: u32,
+}
+
+/// The log of a pool that is backed up.
+pub(crate) struct LogSource<'c> {
+    pub changes: &'c Changes,
+    pub log: &'c Log,
+    pub copy: LogCopy<'c>,
+}
+
+/// Makes a backup in an empty file.
+pub(crate) fn back_up(
+    pool: &Pool,
+    basis: CopyBasis,
+    log: Option<LogSource<'_>>,
+    (file, former): (Arc<dyn File>, Option<&BackupFile>),
+    progress: &mut dyn FnMut(BackupProgress) -> bool,
+) -> Result<BackupSummary, TxnError> {
+    if let Some(former) = former {
+        former.check_continued(basis.database(), basis.redo())?;
+    }
+    let encoded = basis.encode();
+    let header = Header {
+        id: random_id(),
+        former: former.map(BackupFile::id),
+        database: basis.database(),
+        begun: now(),
+        basis_bytes: encoded.len() as u64,
+        basis_checksum: checksum(&encoded),
+        segment_bytes: log.as_ref().map_or(0, |log| log.copy.segment_bytes()),
+    };
+    let writer = BackupWriter::begin(file, &header, &encoded)?;
+    let total = basis.pages_allocated();
+    let mut copying = Copying {
+        pool,
+        scan: LogScan::new(basis.redo()),
+        basis,
+        writer,
+        former,
+        suspects: BTreeMap::new(),
+        newest: Lsn(0),
+        buffer: AlignedBuffer::new(SPAN_PAGES * PAGE_SIZE),
+    };
+    let mut log = log;
+    copying.copy_pages(&mut log, |pages_done| progress(BackupProgress { pages_done, pages_total: total }))?;
+    let (end, rounds) = match &mut log {
+        Some(log) => {
+            copying.copy_rest(log, || progress(BackupProgress { pages_done: total, pages_total: total }))?
+        }
+        None => {
+            copying.resolve_suspects()?;
+            (copying.basis.redo(), 0)
+        }
+    };
+    let Copying { basis, writer, .. } = copying;
+    let (pages, log_bytes) = (writer.pages, writer.log_bytes);
+    let file_pages = pool.statistics().pages_in_file;
+    let bytes = writer.finish(&[(basis.undo().0, end.0), (file_pages, pages), (now(), log_bytes)])?;
+    Ok(BackupSummary { end, pages, log_bytes, bytes, rounds })
+}
+
+struct Copying<'c> {
+    pool: &'c Pool,
+    basis: CopyBasis,
+    scan: LogScan,
+    writer: BackupWriter,
+    former: Option<&'c BackupFile>,
+    /// What was not sound when it was read, by first pages.
+    suspects: BTreeMap<u64, Extent>,
+    /// The LSN of the newest page that was copied in this round.
+    newest: Lsn,
+    buffer: AlignedBuffer,
+}
+
+impl<'c> Copying<'c> {
+    /// Copies what was allocated at the redo point.
+    fn copy_pages(
+        &mut self,
+        log: &mut Option<LogSource<'_>>,
+        mut progress: impl FnMut(u64) -> bool,
+    ) -> Result<(), TxnError> {
+        let (mut at, mut done, mut turn) = (0, 0, 0);
+        let mut span = Vec::new();
+        while let Some(extent) = self.basis.next_extent(at) {
+            at = extent.end().0;
+            self.gather(&mut span, extent)?;
+            done += u64::from(extent.pages);
+            if done >= turn + PAGES_A_TURN {
+                turn = done;
+                if !progress(done) {
+                    return Err(BackupError::Stopped.into());
+                }
+                if let Some(LogSource { log, copy, .. }) = log {
+                    self.advance(copy, log.horizon(Durability::Synced))?;
+                }
+            }
+        }
+        self.copy_span(&mut span)
+    }
+
+    /// Copies what was written past the log since, and the log, until both fit together: see the module. Gives the place up to
+    /// which everything is in the copy, and how many rounds it took.
+    fn copy_rest(
+        &mut self,
+        source: &mut LogSource<'_>,
+        mut progress: impl FnMut() -> bool,
+    ) -> Result<(Lsn, u32), TxnError> {
+        let held: HeldSpace<'_> = self.pool.hold_space();
+        let mut closed = None;
+        for round in 1.. {
+            if !progress() {
+                return Err(BackupError::Stopped.into());
+            }
+            if round == CLOSED_FROM_ROUND {
+                closed = Some(source.changes.close_groups());
+            }
+            let end = source.log.end();
+            wait_before(source.log, end)?;
+            self.advance(&mut source.copy, end)?;
+            self.newest = Lsn(0);
+            let outside = std::mem::take(&mut self.scan.outside);
+            let mut span = Vec::new();
+            outside.extents().try_for_each(|extent| self.gather(&mut span, extent))?;
+            self.copy_span(&mut span)?;
+            self.resolve_suspects()?;
+            let is_intact = held.is_intact();
+            if is_intact && self.newest < end {
+                drop(closed);
+                return Ok((end, round));
+            }
+            if !is_intact {
+                self.scan.outside.add_all(outside);
+                held.again();
+            }
+        }
+        Err(BackupError::Stopped.into())
+    }
+
+    /// Copies the log up to a place.
+    fn advance(&mut self, copy: &mut LogCopy<'_>, to: Lsn) -> Result<(), TxnError> {
+        let Self { writer, scan, .. } = self;
+        let write =
+            |part: vellum_wal::LogPart<'_>| Ok(writer.push_log(part.segment, part.offset, part.bytes)?);
+        copy.advance(to, write, |record| scan.add(record))
+    }
+
+    /// Adds an extent to those that are read at once.
+    fn gather(&mut self, span: &mut Vec<Extent>, extent: Extent) -> Result<(), TxnError> {
+        let fits =
+            |first: &Extent| extent.head >= first.head && extent.end().0 - first.head.0 <= SPAN_PAGES as u64;
+        if !span.first().is_none_or(fits) {
+            self.copy_span(span)?;
+        }
+        if extent.pages as usize > SPAN_PAGES {
+            self.copy_span(span)?;
+            return self.copy_long(extent);
+        }
+        span.push(extent);
+        Ok(())
+    }
+
+    /// Reads extents that lie near each other, what is between them too, and writes those that are wanted.
+    fn copy_span(&mut self, span: &mut Vec<Extent>) -> Result<(), TxnError> {
+        let (Some(first), Some(last)) = (span.first().copied(), span.last()) else { return Ok(()) };
+        let mut buffer = std::mem::replace(&mut self.buffer, AlignedBuffer::new(0));
+        let bytes = (last.end().0 - first.head.0) as usize * PAGE_SIZE;
+        let whole = buffer.get_mut(..bytes).unwrap_or_default();
+        self.pool.read_stored(first.head, whole)?;
+        for extent in span.drain(..) {
+            let at = (extent.head.0 - first.head.0) as usize * PAGE_SIZE;
+            let part = whole.get_mut(at..at + extent.bytes()).unwrap_or_default();
+            let mut tries = 1;
+            while verify_header(part, extent).is_err() && tries < TRIES_MAX {
+                tries += 1;
+                self.pool.read_stored(extent.head, part)?;
+            }
+            self.take(extent, part, verify_header(part, extent).is_ok())?;
+        }
+        self.buffer = buffer;
+        Ok(())
+    }
+
+    /// Writes an extent that was read, if it is wanted.
+    fn take(&mut self, extent: Extent, bytes: &[u8], is_sound: bool) -> Result<(), TxnError> {
+        if !is_sound {
+            self.suspects.insert(extent.head.0, extent);
+            return Ok(());
+        }
+        self.suspects.remove(&extent.head.0);
+        let lsn = PageHeader::read(bytes).lsn;
+        self.newest = self.newest.max(lsn);
+        if self.is_wanted(extent, lsn) {
+            self.writer.push_pages(extent.head, bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Whether an extent may have changed since the backup that this one follows on.
+    fn is_wanted(&self, extent: Extent, lsn: Lsn) -> bool {
+        self.former.is_none_or(|former| former.lacks(extent, lsn))
+    }
+
+    /// Copies a large value, part by part.
+    fn copy_long(&mut self, extent: Extent) -> Result<(), TxnError> {
+        let mut buffer = std::mem::replace(&mut self.buffer, AlignedBuffer::new(0));
+        let mut sum = ChecksumStream::default();
+        let (mut head, mut wanted, mut stored) = (None, true, 0);
+        for first in (0..extent.pages as usize).step_by(SPAN_PAGES) {
+            let bytes = (extent.pages as usize - first).min(SPAN_PAGES) * PAGE_SIZE;
+            let part = buffer.get_mut(..bytes).unwrap_or_default();
+            let page = PageId(extent.head.0 + first as u64);
+            self.pool.read_stored(page, part)?;
+            if first == 0 {
+                let header = PageHeader::read(part);
+                stored = part.first_chunk().map_or(0, |sum| u64::from_le_bytes(*sum));
+                // What is not what it should be is looked at later.
+                wanted = header.extent != extent || self.is_wanted(extent, header.lsn);
+                head = Some(header);
+                sum.update(part.get(8..).unwrap_or_default());
+            } else {
+                sum.update(part);
+            }
+            if !wanted {
+                break;
+            }
+            self.writer.push_pages(page, part)?;
+        }
+        self.buffer = buffer;
+        let is_sound =
+            head.is_some_and(|header| header.extent == extent) && (!wanted || sum.finish() == stored);
+        if is_sound {
+            self.suspects.remove(&extent.head.0);
+        } else {
+            self.suspects.insert(extent.head.0, extent);
+        }
+        Ok(())
+    }
+
+    /// What was not sound and is needed is taken from the pool, where it may be sound still. What is not is damaged.
+    fn resolve_suspects(&mut self) -> Result<(), TxnError> {
+        let (mut extents, mut first) = (Vec::new(), None);
+        for (_, extent) in std::mem::take(&mut self.suspects) {
+            if self.scan.is_renewed(extent.head) {
+                continue;
+            }
+            match self.pool.shared(extent) {
+                Ok(guard) => {
+                    let mut bytes = AlignedBuffer::new(extent.bytes());
+                    bytes.copy_from_slice(guard.page());
+                    drop(guard);
+                    stamp_checksum(&mut bytes);
+                    self.take(extent, &bytes, true)?;
+                }
+                // Freed a moment ago, of which the next part of the log tells.
+                Err(_) if !self.pool.is_extent(extent) => self.newest = Lsn(u64::MAX),
+                Err(error) => {
+                    extents.push(extent);
+                    first.get_or_insert(error);
+                }
+            }
+        }
+        match first {
+            None => Ok(()),
+            Some(error) => {
+                let first = match error {
+                    PoolError::Corruption { fault: Fault::Header(fault), .. } => fault.to_string(),
+                    other => other.to_string(),
+                };
+                Err(BackupError::Database { extents, first }.into())
+            }
+        }
+    }
+}
+
+/// A number that is given once.
+fn random_id() -> [u8; 16] {
+    // The keys of the standard library's hash come from the system's source of random numbers.
+    let halves = [0, 1].map(|half: u64| RandomState::new().hash_one(half).to_le_bytes());
+    std::array::from_fn(|index| halves.as_flattened().get(index).copied().unwrap_or_default())
+}
+
+/// Nanoseconds since 1970.
+fn now() -> u64 {
+    SystemTime::UNIX_EPOCH.elapsed().map_or(0, |elapsed: Duration| elapsed.as_nanos() as u64)
+}

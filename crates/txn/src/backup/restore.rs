@@ -1,0 +1,110 @@
+//! Making a database of backups: the pages of all, the later over the earlier, and the log of the last. It is then as after a
+//! crash, and a recovery makes it what it was at the end of the last backup.
+
+use super::reader::{BackupFile, Part};
+use crate::{TxnError, backup_error::BackupError};
+use std::{collections::BTreeMap, sync::Arc};
+use vellum_base::{Extent, PAGE_SIZE, PageId};
+use vellum_pool::PoolError;
+use vellum_vm::{CreateMode, Directory, File, FileOptions};
+
+/// Writes a full backup, and increments in their order, to an empty file, and the log to a directory, which must hold none.
+/// Opening the file recovers it. `progress` is told how many pages of how many were written; if it returns false, it ends.
+///
+/// # Errors
+/// If the backups do not follow on one another, one of them is damaged, or something cannot be written.
+pub fn restore(
+    backups: &[&BackupFile],
+    file: &dyn File,
+    log: &dyn Directory,
+    progress: &mut dyn FnMut(u64, u64) -> bool,
+) -> Result<(), TxnError> {
+    check_order(backups)?;
+    let Some((last, _)) = backups.split_last() else { return Ok(()) };
+    let pages = backups.iter().map(|backup| backup.file_pages()).max().unwrap_or(0);
+    let bytes = pages * PAGE_SIZE as u64;
+    file.grow(bytes).map_err(|source| PoolError::StorageFull { bytes, source })?;
+    let total = backups.iter().map(|backup| backup.sizes().0).sum();
+    let mut done = 0;
+    let mut segments: BTreeMap<u64, Arc<dyn File>> = BTreeMap::new();
+    for backup in backups {
+        let has_log = std::ptr::eq(*backup, *last) && last.segment_bytes() > 0;
+        backup.read_parts(|part| match part {
+            Part::Pages(places, bytes) => {
+                write_pages(file, places, bytes, pages)?;
+                done += (bytes.len() / PAGE_SIZE) as u64;
+                if progress(done, total) { Ok(()) } else { Err(BackupError::Stopped.into()) }
+            }
+            Part::Log((number, offset), bytes) if has_log => {
+                let failed = |source| BackupError::Write { source };
+                let segment = match segments.get(&number) {
+                    Some(segment) => segment,
+                    None => {
+                        let segment = make_segment(log, number, last.segment_bytes())?;
+                        segments.entry(number).or_insert(segment)
+                    }
+                };
+                Ok(segment.write_from(offset, bytes).map_err(failed)?)
+            }
+            Part::Log(..) => Ok(()),
+        })?;
+    }
+    for segment in segments.values() {
+        segment.sync().map_err(|source| BackupError::Write { source })?;
+    }
+    log.sync().map_err(|source| BackupError::Write { source })?;
+    Ok(last.basis().install(file, last.file_pages(), !segments.is_empty())?)
+}
+
+/// Whether the first is a full backup, and each other follows on the one before it.
+fn check_order(backups: &[&BackupFile]) -> Result<(), BackupError> {
+    if let Some(first) = backups.first()
+        && first.former().is_some()
+    {
+        return Err(BackupError::Order(
+            "the first backup is an increment, which holds only what changed since another backup: name the full backup first, and \
+             then all increments in the order in which they were made"
+                .to_owned(),
+        ));
+    }
+    let pairs = backups.windows(2).enumerate();
+    for (index, pair) in pairs.map(|(index, pair)| (index + 2, pair)) {
+        let [before, after] = pair else { continue };
+        let why = if after.former().is_none() {
+            "it is a full backup, which needs no other: name it alone, or as the first"
+        } else if after.database() != before.database() {
+            "it is of another database"
+        } else if after.former() != Some(before.id()) {
+            "it was made after another backup: name all increments, in the order in which they were made"
+        } else {
+            continue;
+        };
+        return Err(BackupError::Order(format!(
+            "backup {index} does not follow on the one before it: {why}"
+        )));
+    }
+    Ok(())
+}
+
+fn write_pages(file: &dyn File, places: &[(u64, u64)], bytes: &[u8], pages: u64) -> Result<(), TxnError> {
+    let mut rest = bytes;
+    for (first, count) in places {
+        let (part, behind) = rest.split_at_checked(*count as usize * PAGE_SIZE).unwrap_or_default();
+        rest = behind;
+        if first.saturating_add(*count) > pages {
+            let what = format!("it holds page {first}, which lies behind the end of the database");
+            return Err(BackupError::Damaged { what }.into());
+        }
+        let extent = Extent { head: PageId(*first), pages: *count as u32 };
+        let written = file.write_from(extent.head.offset(), part);
+        written.map_err(|source| PoolError::Write { extent, source })?;
+    }
+    Ok(())
+}
+
+fn make_segment(log: &dyn Directory, number: u64, bytes: u64) -> Result<Arc<dyn File>, TxnError> {
+    let options = FileOptions { create: CreateMode::CreateNew, ..FileOptions::default() };
+    let segment = log.open(&vellum_wal::segment_name(number), &options).map_err(BackupError::Open)?;
+    segment.grow(bytes).map_err(|source| BackupError::Write { source })?;
+    Ok(segment)
+}

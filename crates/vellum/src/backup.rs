@@ -1,0 +1,346 @@
+//! Backups: made while the database is used, and databases made of them.
+//!
+//! What is made has a name of its own until it is whole and durable, and takes the place of nothing.
+
+use crate::{Database, Error, Options, Recovery, Result, log_place};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::SystemTime,
+};
+use vellum_pool::renew_database;
+use vellum_txn::{BackupError, BackupFile, BackupProgress, BackupSummary, TxnError, restore};
+use vellum_vm::{CreateMode, Directory, DiskDirectory, File, FileOptions, VmError};
+
+/// What is added to the name of what is not whole yet.
+const UNFINISHED: &str = ".unfinished";
+
+/// How to make a backup: see [`Database::backup_with`].
+#[derive(Default)]
+#[must_use = "options do nothing until a backup is made with them"]
+pub struct BackupOptions<'o> {
+    former: Option<&'o Backup>,
+    progress: Option<&'o mut dyn FnMut(BackupProgress) -> bool>,
+}
+
+impl<'o> BackupOptions<'o> {
+    /// Makes an increment: only what may have changed since another backup of this database was made, a full one or an
+    /// increment. All pages are read, and few are written.
+    pub fn since(mut self, former: &'o Backup) -> Self {
+        self.former = Some(former);
+        self
+    }
+
+    /// Is told how far it has come, now and then. If it returns false, the backup ends, and nothing of it is kept.
+    pub fn progress(mut self, progress: &'o mut dyn FnMut(BackupProgress) -> bool) -> Self {
+        self.progress = Some(progress);
+        self
+    }
+}
+
+impl Database {
+    /// Makes a backup while other threads go on: one file, which holds all that was committed before it was begun, and of what is
+    /// committed meanwhile everything up to some commit. [`Backup::restore`] makes a database of it.
+    ///
+    /// Pages are read past the pool and their checksums are compared. The log since the beginning is kept until it has been
+    /// copied, and what is freed at the end is not used again for a moment. The file has the name that is asked for once it is
+    /// whole and durable; until then `.unfinished` is added to it.
+    ///
+    /// # Errors
+    /// [`BackupError`]: if there is something in its place, it cannot be written, or pages of the database are damaged. The
+    /// database is as it was.
+    ///
+    /// # Examples
+    /// ```
+    /// use vellum::{Backup, Database, Options};
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = |name| directory.path().join(name);
+    /// let database = Database::create(path("fruit"), &Options::default())?;
+    /// let table = database.create_table("fruit")?;
+    /// table.put(b"apple", b"red")?;
+    /// database.backup(path("monday"))?;
+    /// table.put(b"apple", b"green")?;
+    ///
+    /// Backup::restore(&[Backup::open(path("monday"))?], path("restored"), &Options::default())?;
+    /// let restored = Database::open(path("restored"), &Options::default())?;
+    /// assert_eq!(restored.table("fruit")?.get(b"apple")?.as_deref(), Some(&b"red"[..]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn backup(&self, target: impl AsRef<Path>) -> Result<BackupSummary> {
+        self.backup_with(target, BackupOptions::default())
+    }
+
+    /// As [`backup`](Self::backup), or an increment: see [`BackupOptions`].
+    ///
+    /// # Errors
+    /// As for `backup`; [`BackupError::Order`] if the former backup is not one of this database, or the database was restored
+    /// from a backup since.
+    pub fn backup_with(&self, target: impl AsRef<Path>, options: BackupOptions<'_>) -> Result<BackupSummary> {
+        self.backup_to(&Target::at(target.as_ref()), options)
+    }
+
+    /// As [`backup_with`](Self::backup_with), in a directory that may be a simulated one.
+    ///
+    /// # Errors
+    /// As for `backup_with`.
+    pub fn backup_in(
+        &self,
+        directory: Arc<dyn Directory>,
+        name: &str,
+        options: BackupOptions<'_>,
+    ) -> Result<BackupSummary> {
+        self.backup_to(&Target { directory, name: name.to_owned(), path: None }, options)
+    }
+
+    fn backup_to(&self, target: &Target, options: BackupOptions<'_>) -> Result<BackupSummary> {
+        target.refuse_if_there()?;
+        let file = target.open_unfinished()?;
+        let mut quiet = |_| true;
+        let progress = options.progress.unwrap_or(&mut quiet);
+        let made = self.inner().durable.back_up(file, options.former.map(|former| &former.file), progress);
+        let made = made.map_err(Error::from).and_then(|summary| target.finish().map(|()| summary));
+        made.inspect_err(|_| target.give_up())
+    }
+}
+
+/// A backup that is whole, opened to be restored, or to make an increment that follows on it.
+pub struct Backup {
+    file: BackupFile,
+}
+
+/// What came of restoring a database.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Restored {
+    /// What the log of the backup had that its pages lacked; none if it was made of a database that was closed.
+    pub recovery: Option<Recovery>,
+}
+
+impl Backup {
+    /// Opens a backup and looks at its beginning and its end. Other processes may do so at the same time.
+    ///
+    /// # Errors
+    /// If there is none, it is something else, of a later version, was not finished, or is damaged.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let Target { directory, name, .. } = Target::at(path.as_ref());
+        Self::open_in(&*directory, &name)
+    }
+
+    /// As [`open`](Self::open), in a directory that may be a simulated one.
+    ///
+    /// # Errors
+    /// As for `open`.
+    pub fn open_in(directory: &dyn Directory, name: &str) -> Result<Self> {
+        let options = FileOptions { read_only: true, ..FileOptions::default() };
+        let file = directory.open(name, &options).map_err(BackupError::Open).map_err(Error::Backup)?;
+        Ok(Self { file: BackupFile::open(file)? })
+    }
+
+    /// Whether it holds only what changed since another one.
+    pub fn is_increment(&self) -> bool {
+        self.file.former().is_some()
+    }
+
+    /// When it was begun and finished. What was committed before the first is in it, and nothing that was begun after the second.
+    pub fn times(&self) -> (SystemTime, SystemTime) {
+        self.file.times()
+    }
+
+    /// How many pages it holds, and how many bytes of log.
+    pub fn sizes(&self) -> (u64, u64) {
+        self.file.sizes()
+    }
+
+    /// Makes a database of a full backup, and of the increments that follow on it in their order. It is closed, and holds
+    /// what was committed at one moment: the end of the last backup. It is another database from then on: an increment of
+    /// it follows on a backup of itself only.
+    ///
+    /// # Errors
+    /// If there is something in its place, the backups do not follow on one another or are damaged, or something cannot be
+    /// written. Nothing is left then.
+    pub fn restore(backups: &[Self], path: impl AsRef<Path>, options: &Options) -> Result<Restored> {
+        Self::restore_with(backups, path, options, &mut |_, _| true)
+    }
+
+    /// As [`restore`](Self::restore). `progress` is told how many pages of how many were written; if it returns false, the
+    /// restoring ends, and nothing of it is kept.
+    ///
+    /// # Errors
+    /// As for `restore`.
+    pub fn restore_with(
+        backups: &[Self],
+        path: impl AsRef<Path>,
+        options: &Options,
+        progress: &mut dyn FnMut(u64, u64) -> bool,
+    ) -> Result<Restored> {
+        let target = Target::at(path.as_ref());
+        let log = log_place::path_of(path.as_ref());
+        if std::fs::read_dir(&log).is_ok_and(|mut files| files.next().is_some()) {
+            return Err(Error::RestoreExists { path: log, is_log: true });
+        }
+        let unfinished = target.directory_path().join(target.unfinished());
+        let log = log_place::path_of(&unfinished);
+        let made = std::fs::create_dir(&log).or_else(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => Ok(()),
+            _ => Err(error),
+        });
+        made.map_err(|source| Error::LogDirectory { path: log.clone(), source })?;
+        let open = || Database::open(&unfinished, options);
+        let restored = restore_to(backups, &target, &DiskDirectory::new(&log), (options, &open), progress);
+        // Empty if it succeeded, and after a failure too. If it is not, it is in nobody's way.
+        let _ = std::fs::remove_dir(&log);
+        restored
+    }
+
+    /// As [`restore`](Self::restore), in a directory that may be a simulated one and holds the log of no other database.
+    ///
+    /// # Errors
+    /// As for `restore`.
+    pub fn restore_in(
+        backups: &[Self],
+        directory: Arc<dyn Directory>,
+        name: &str,
+        options: &Options,
+    ) -> Result<Restored> {
+        let target = Target { directory: directory.clone(), name: name.to_owned(), path: None };
+        let unfinished = target.unfinished();
+        let open = || Database::open_in(directory.clone(), &unfinished, options);
+        restore_to(backups, &target, &*directory, (options, &open), &mut |_, _| true)
+    }
+}
+
+fn restore_to(
+    backups: &[Backup],
+    target: &Target,
+    log: &dyn Directory,
+    (options, open): (&Options, &dyn Fn() -> Result<Database>),
+    progress: &mut dyn FnMut(u64, u64) -> bool,
+) -> Result<Restored> {
+    if target.is_there()? {
+        return Err(Error::RestoreExists { path: target.shown(), is_log: false });
+    }
+    let file = target.open_unfinished()?;
+    let made = || {
+        remove_segments(log)?;
+        let files: Vec<&BackupFile> = backups.iter().map(|backup| &backup.file).collect();
+        restore(&files, &*file, log, progress)?;
+        drop(file);
+        let database = open()?;
+        let recovery = database.recovery();
+        database.close()?;
+        let file = target.open(&target.unfinished(), CreateMode::OpenExisting)?;
+        renew_database(&*file, &options.pool)?;
+        target.finish()?;
+        Ok(Restored { recovery })
+    };
+    made().inspect_err(|_| {
+        target.give_up();
+        // What is left is removed by the next one.
+        let _ = remove_segments(log);
+    })
+}
+
+/// Removes the segments that an interrupted attempt has left.
+fn remove_segments(log: &dyn Directory) -> Result<()> {
+    let failed = |source| Error::from(TxnError::from(BackupError::Write { source }));
+    for name in log.names().map_err(failed)? {
+        if vellum_txn::is_segment(&name) {
+            log.remove(&name).map_err(failed)?;
+        }
+    }
+    Ok(())
+}
+
+/// Where something is to be made.
+struct Target {
+    directory: Arc<dyn Directory>,
+    name: String,
+    /// Its path, in the file system.
+    path: Option<PathBuf>,
+}
+
+impl Target {
+    fn at(path: &Path) -> Self {
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        Self { directory: Arc::new(DiskDirectory::new(parent(path))), name, path: Some(path.to_owned()) }
+    }
+
+    fn directory_path(&self) -> PathBuf {
+        self.path.as_deref().map_or_else(PathBuf::new, |path| parent(path).to_owned())
+    }
+
+    fn unfinished(&self) -> String {
+        format!("{}{UNFINISHED}", self.name)
+    }
+
+    fn shown(&self) -> PathBuf {
+        self.path.clone().unwrap_or_else(|| PathBuf::from(&self.name))
+    }
+
+    fn is_there(&self) -> Result<bool> {
+        match &self.path {
+            Some(path) => Ok(std::fs::symlink_metadata(path).is_ok()),
+            None => Ok(self.directory.names().map_err(write_error)?.contains(&self.name)),
+        }
+    }
+
+    fn refuse_if_there(&self) -> Result<()> {
+        if self.is_there()? { Err(self.exists()) } else { Ok(()) }
+    }
+
+    fn exists(&self) -> Error {
+        Error::Backup(BackupError::Exists { name: self.shown().display().to_string() })
+    }
+
+    fn open(&self, name: &str, create: CreateMode) -> Result<Arc<dyn File>> {
+        let options = FileOptions { create, ..FileOptions::default() };
+        let opened = self.directory.open(name, &options);
+        opened.map_err(|error: VmError| Error::Backup(BackupError::Open(error)))
+    }
+
+    /// What is made, empty: what an interrupted attempt has left is overwritten, unless that still goes on.
+    fn open_unfinished(&self) -> Result<Arc<dyn File>> {
+        let file = self.open(&self.unfinished(), CreateMode::OpenOrCreate)?;
+        file.truncate(0).map_err(write_error)?;
+        Ok(file)
+    }
+
+    /// It is whole and durable, and gets its name, if nothing has that.
+    fn finish(&self) -> Result<()> {
+        let unfinished = self.unfinished();
+        if let Some(path) = &self.path {
+            let made = self.directory_path().join(&unfinished);
+            match std::fs::hard_link(&made, path) {
+                Ok(()) => {
+                    return self
+                        .directory
+                        .remove(&unfinished)
+                        .and_then(|()| self.directory.sync())
+                        .map_err(write_error);
+                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(self.exists()),
+                // The file system has no second names.
+                Err(_) => {}
+            }
+        }
+        self.refuse_if_there()?;
+        self.directory
+            .rename(&unfinished, &self.name)
+            .and_then(|()| self.directory.sync())
+            .map_err(write_error)
+    }
+
+    /// Removes what is not whole. If that is refused, the next attempt overwrites it.
+    fn give_up(&self) {
+        let _ = self.directory.remove(&self.unfinished());
+    }
+}
+
+fn parent(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+fn write_error(source: io::Error) -> Error {
+    Error::Backup(BackupError::Write { source })
+}

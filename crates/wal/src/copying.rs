@@ -1,0 +1,106 @@
+//! Copying the log while it is written, for a backup: what is copied is kept until it has been.
+
+use crate::{Log, LogError, Record, segment::Geometry};
+use vellum_base::{Lsn, PAGE_SIZE};
+use vellum_vm::AlignedBuffer;
+
+const PAGE: u64 = PAGE_SIZE as u64;
+/// How much is copied at once, in bytes.
+const PART_BYTES: u64 = 1 << 20;
+
+/// Pages of the file of a segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LogPart<'p> {
+    /// The number of the segment.
+    pub segment: u64,
+    /// Where in its file they lie, in bytes.
+    pub offset: u64,
+    /// Whole pages.
+    pub bytes: &'p [u8],
+}
+
+/// Copies a log from a place on. What has not been copied is not given up meanwhile.
+pub struct LogCopy<'l> {
+    log: &'l Log,
+    /// By what name the log knows what is kept.
+    kept: u64,
+    geometry: Geometry,
+    /// Up to where records have been shown.
+    shown: u64,
+    /// Up to where the log has been copied.
+    copied: u64,
+    buffer: AlignedBuffer,
+}
+
+impl Log {
+    /// Copies the log from `from` on, which is where a record begins or the log ended once, while it goes on. Nothing from there
+    /// on is given up before it has been copied.
+    ///
+    /// # Errors
+    /// [`LogError::Missing`] if it has been given up.
+    pub fn copy(&self, from: Lsn) -> Result<LogCopy<'_>, LogError> {
+        let (kept, geometry) = self.keep_from(from)?;
+        let segment = geometry.start(geometry.number(from.0));
+        let buffer = AlignedBuffer::new(PART_BYTES.min(geometry.segment_bytes) as usize);
+        Ok(LogCopy { log: self, kept, geometry, shown: from.0, copied: segment, buffer })
+    }
+}
+
+impl LogCopy<'_> {
+    /// The size of the log's files, in bytes.
+    pub fn segment_bytes(&self) -> u64 {
+        self.geometry.segment_bytes
+    }
+
+    /// Copies what follows up to `to`, where a record begins or the log ends, and before which all is durable: gives the pages
+    /// of segments to `write`, and the records to `show`. Of a page that is not full yet the rest is zero, and it comes again
+    /// the next time. What was copied the log may give up.
+    ///
+    /// # Errors
+    /// [`LogError::Hole`] and [`LogError::Missing`] if records are not there, those of `write` and `show`, and what the system
+    /// reports.
+    pub fn advance<E: From<LogError>>(
+        &mut self,
+        to: Lsn,
+        mut write: impl FnMut(LogPart<'_>) -> Result<(), E>,
+        mut show: impl FnMut(Record<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if to.0 <= self.copied {
+            return Ok(());
+        }
+        for (number, file) in self.log.begun_segments(self.geometry.number(self.copied), to) {
+            let start = self.geometry.start(number);
+            let end = to.0.min(self.geometry.start(number + 1));
+            let mut at = self.copied.max(start);
+            at -= (at - start) % PAGE;
+            // The first page of the file, which tells what it is, comes along with the segment's beginning.
+            let mut offset = if at == start { 0 } else { self.geometry.offset(at) };
+            let stop = PAGE + (end - start);
+            while offset < stop {
+                let bytes = (stop - offset).next_multiple_of(PAGE).min(self.buffer.len() as u64);
+                let part = self.buffer.get_mut(..bytes as usize).unwrap_or_default();
+                let read = file.read_to(offset, part);
+                read.map_err(|source| LogError::Files { action: "read a segment", source })?;
+                if let Some(beyond) = part.get_mut((stop - offset).min(bytes) as usize..) {
+                    beyond.fill(0);
+                }
+                write(LogPart { segment: number, offset, bytes: part })?;
+                offset += bytes;
+            }
+        }
+        self.copied = to.0;
+        let mut reader = self.log.read_range(Lsn(self.shown), to)?;
+        while let Some(record) = reader.next()? {
+            show(record)?;
+        }
+        self.shown = to.0;
+        self.log.keep(self.kept, to);
+        Ok(())
+    }
+}
+
+impl Drop for LogCopy<'_> {
+    fn drop(&mut self) {
+        self.log.keep_no_more(self.kept);
+    }
+}
