@@ -9,6 +9,7 @@
 mod bytes;
 mod header;
 mod ids;
+pub mod plant;
 mod shown;
 
 pub use bytes::Bytes;

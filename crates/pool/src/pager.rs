@@ -477,7 +477,7 @@ pub trait ChangeRecords {
 
     /// The bytes beyond which a change is divided among several records, if that can be done.
     fn record_bytes_max(&self) -> usize {
-        256 << 10
+        vellum_base::plant::record_bytes_max().unwrap_or(256 << 10)
     }
 
     /// A page whose LSN is less is recorded whole when it is changed.

@@ -10,7 +10,10 @@
 //! # Groups
 //! A group of records is not divided by a redo point, so that recovery always sees all of it.
 
-use crate::bell::Bell;
+use crate::{
+    bell::Bell,
+    plant::{Bug, planted},
+};
 use std::{
     cell::Cell,
     io,
@@ -189,7 +192,7 @@ impl ChangeLog for Changes {
     }
 
     fn images_from(&self) -> Lsn {
-        Lsn(self.images_from.load(Ordering::SeqCst))
+        if planted(Bug::NoImages) { Lsn(0) } else { Lsn(self.images_from.load(Ordering::SeqCst)) }
     }
 
     fn end(&self) -> Lsn {

@@ -16,6 +16,7 @@ mod change_log;
 mod checkpoint;
 mod durable_pool;
 mod error;
+mod plant;
 mod reads;
 mod redo;
 mod settings;

@@ -8,11 +8,12 @@ use crate::{
     TxnError,
     analysis::{Analysis, LoggedChange},
     change_log::Changes,
+    plant::{Bug, planted},
     transaction::{decode_end, log_rollback, undo},
 };
 use std::thread;
 use vellum_access::{ChangeRecord, PageRedo, free_large, redo};
-use vellum_base::{Extent, Lsn, PageId};
+use vellum_base::{Extent, Lsn, PageId, stamp_lsn};
 use vellum_pool::Pool;
 use vellum_wal::Log;
 
@@ -52,6 +53,9 @@ fn redo_some(
             let is_mine = share(page, threads) == number;
             if is_mine && analysis.counts(page, lsn) && pool.is_extent(Extent::page(page)) {
                 let apply = |bytes: &mut [u8]| {
+                    if planted(Bug::RedoTwice) {
+                        stamp_lsn(bytes, Lsn(0));
+                    }
                     redo(bytes, page, lsn, &change)
                         .map_err(|error| format!("the record at {lsn} cannot be redone: {error}"))
                 };
@@ -67,6 +71,10 @@ fn redo_some(
 pub(crate) fn undo_all(pool: &Pool, changes: &Changes, analysis: &mut Analysis) -> Result<(), TxnError> {
     let (losers, undone) = analysis.take_losers();
     for LoggedChange { transaction, lsn, record } in undone {
+        let is_left = planted(Bug::LoserForgotten) && losers.iter().min() == Some(&transaction);
+        if is_left || planted(Bug::LosersNotUndone) {
+            continue;
+        }
         let faulty = |fault| TxnError::Record { lsn, fault };
         let record = ChangeRecord::decode(&record).map_err(faulty)?;
         if let Some((tree, change)) = record.undo().map_err(faulty)? {

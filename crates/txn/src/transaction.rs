@@ -3,6 +3,7 @@
 use crate::{
     TxnError,
     change_log::Changes,
+    plant::{Bug, planted},
     reads::{Edge, ReadSet},
     transactions::{Leftovers, Refused, Snapshot, Touched, Transactions},
     versions::{Before, Refusal, Seen as SeenVersion, Writer as VersionWriter},
@@ -192,7 +193,7 @@ impl Transaction {
     /// # Errors
     /// As for [`rollback_to`](Self::rollback_to).
     pub fn rollback(&self, pool: &Pool) -> Result<(), TxnError> {
-        self.rollback_to(pool, Savepoint(0))?;
+        self.rollback_to(pool, Savepoint(if planted(Bug::HalfRollback) { 1 } else { 0 }))?;
         let mut state = self.lock();
         let number = state.number.take();
         let touched = std::mem::take(&mut state.touched);
@@ -326,6 +327,9 @@ pub(crate) struct Single {
 
 impl Isolation for Single {
     fn seen(&self, tree: PageId, key: &[u8]) -> Seen {
+        if planted(Bug::UncommittedRead) {
+            return Seen::Leaf;
+        }
         seen(self.transactions.versions.seen(tree, key, self.transactions.now()))
     }
 

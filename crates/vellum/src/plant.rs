@@ -16,6 +16,8 @@ pub(crate) enum Plant {
     AbsentKeysForgotten,
     /// What was told by a change that changed nothing is not noted.
     UnchangedForgotten,
+    /// A transaction can be committed after a conflict. The tests of crashes find it.
+    CommitAfterConflict,
 }
 
 #[cfg(test)]

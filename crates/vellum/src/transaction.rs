@@ -19,6 +19,7 @@ use std::{
     time::Duration,
 };
 use vellum_access::{AccessError, Tree};
+use vellum_base::plant::is_planted;
 use vellum_pool::Pool;
 use vellum_txn::{Arrival, CommitError, Durability};
 
@@ -243,9 +244,11 @@ impl Transaction {
     /// # Errors
     /// If it can only be rolled back.
     fn check(&self) -> Result<()> {
+        let is_dead =
+            self.is_dead.load(Ordering::Relaxed) && !is_planted("vellum", Plant::CommitAfterConflict);
         if self.open.transaction.is_ended() {
             Err(Error::SnapshotTooOld)
-        } else if self.is_dead.load(Ordering::Relaxed) {
+        } else if is_dead {
             Err(Error::Ended)
         } else {
             Ok(())

@@ -5,7 +5,7 @@ use super::page_change::{NodeImage, PageChange, ValueImage};
 use super::record::Record;
 use crate::node::{End, NODE_BYTES, NodeError, NodeMut, NodeView, ValueKind};
 use std::ops::Range;
-use vellum_base::{Extent, Lsn, PageHeader, PageId, PageKind, stamp_lsn};
+use vellum_base::{Extent, Lsn, PageHeader, PageId, PageKind, plant::is_planted, stamp_lsn};
 use vellum_pool::{AllocatedPage, ExclusivePage, Interrupt, OptimisticPage, Pager, PoolError};
 
 /// A page under an exclusive latch.
@@ -50,6 +50,13 @@ impl<'p, P: Pager> Fresh<'p, P> {
     pub fn id(&self) -> PageId {
         self.0.id()
     }
+}
+
+/// A bug that tests of whole databases plant, to show that they would find it.
+#[derive(Debug)]
+enum Bug {
+    /// The LSN of a page begins from zero with each life of it.
+    NewLifeWithoutLsn,
 }
 
 /// A page that the commit frees.
@@ -98,6 +105,9 @@ impl<'p, P: Pager> PageSet<'p, P> for Fresh<'p, P> {
     type Seen = P::Optimistic<'p>;
 
     fn stamp(&mut self, lsn: Lsn) {
+        if is_planted("access", Bug::NewLifeWithoutLsn) {
+            return;
+        }
         stamp_lsn(self.0.page_mut(), lsn);
     }
 

@@ -98,8 +98,8 @@ impl Logged {
 
     #[cfg(not(test))]
     #[inline(always)]
-    pub(crate) const fn is_planted(&self, _: Plant) -> bool {
-        false
+    pub(crate) fn is_planted(&self, bug: Plant) -> bool {
+        vellum_base::plant::is_planted("pool", bug)
     }
 
     /// The record at `lsn` says that an extent is allocated, or that it is free; nothing says so if that is zero.

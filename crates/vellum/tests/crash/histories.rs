@@ -1,13 +1,17 @@
-//! One thread, a few lives of one database, on a disk that fails at any operation.
+//! A few lives of one database, on a disk that fails at any operation.
+//!
+//! One thread does what several clients would do: up to four transactions are open at a time, and single operations are done, tables
+//! made and dropped, and checkpoints taken among them. So the seed says all, how clients meet included.
 
 use crate::{
     for_seeds,
     life::{End, Journal},
-    model::Operation,
+    model::{Operation, contents, difference},
+    open::{Commit, Step, Transactions, is_conflict},
 };
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::sync::Arc;
-use vellum::{Database, Durability, Options};
+use vellum::{Arrival, Database, Durability, Error, Options, TxnError};
 use vellum_vm::{CrashModel, Directory, Faults, FileOperation, SimulatedDisk};
 
 const NAME: &str = "data";
@@ -38,7 +42,12 @@ struct Run {
     options: Options,
     durability: Durability,
     journal: Journal,
+    transactions: Transactions,
+    /// Commits that have not been waited for, how much is acknowledged when they are durable, and how durable.
+    arrivals: Vec<(Arrival, usize, Durability)>,
     is_created: bool,
+    /// The power may go at any moment.
+    is_failing: bool,
     end: End,
     /// What has happened, for people.
     story: Vec<String>,
@@ -57,7 +66,10 @@ impl Run {
             options,
             durability,
             journal,
+            transactions: Transactions::default(),
+            arrivals: Vec::new(),
             is_created: false,
+            is_failing: true,
             end: End::Closed,
             story: Vec::new(),
         }
@@ -69,12 +81,16 @@ impl Run {
     }
 
     /// The disk as a crash leaves it, whatever handles there still are.
-    fn crash(&mut self, database: Option<Database>, has_failed: bool) {
-        let kills = !has_failed && self.random.random_ratio(1, 3);
-        let survivor = if kills { self.disk.crash_with(CrashModel::KeepAll) } else { self.disk.crash() };
-        self.end = if kills { End::Killed } else { End::PowerLoss };
+    fn crash(&mut self, database: Option<Database>) {
+        let kills = self.random.random_ratio(1, 3);
+        let survivor = if kills { self.disk.kill() } else { self.disk.crash() };
+        // What the power has taken does not come back.
+        let is_lost = !kills || (database.is_none() && self.end == End::PowerLoss);
+        self.end = if is_lost { End::PowerLoss } else { End::Killed };
         self.tell(format!("{:?}, {}", self.end, self.journal));
         self.disk.fail_from(1);
+        self.transactions.clear();
+        self.arrivals.clear();
         drop(database);
         self.disk = survivor;
     }
@@ -103,7 +119,7 @@ impl Run {
 
     fn crash_again(&mut self) {
         let before = self.end;
-        self.crash(None, true);
+        self.crash(None);
         if before == End::Closed && self.is_created {
             self.journal.sync();
         }
@@ -126,7 +142,7 @@ impl Run {
     /// Draws what is going to fail. Says whether that ends.
     fn draw_faults(&mut self) {
         let random = &mut self.random;
-        match random.random_range(0..10) {
+        match random.random_range(0..14) {
             0..5 => self.disk.fail_from(1 + any_size(random, 3000.0)),
             5 => self.disk.fail_nth_of(FileOperation::Write, 1 + any_size(random, 500.0)),
             6 => self.disk.fail_nth_of(FileOperation::Sync, 1 + any_size(random, 100.0)),
@@ -135,6 +151,7 @@ impl Run {
                 let capacity_bytes = Some(random.random_range(1..64) << 15);
                 self.disk.set_faults(Faults { capacity_bytes, ..Faults::default() });
             }
+            9 => self.disk.set_faults(Faults { bit_flip_on_read: 0.02, ..Faults::default() }),
             _ => {}
         }
     }
@@ -143,43 +160,159 @@ impl Run {
     fn work(&mut self, database: &Database) -> Result<bool, String> {
         let mut has_failed = false;
         for _ in 0..1 + any_size(&mut self.random, 300.0) {
-            match self.random.random_range(0..60) {
-                number @ 0..2 => {
-                    let outcome = if number == 0 { database.checkpoint() } else { database.sync() };
-                    match outcome {
-                        Ok(()) => self.journal.sync(),
-                        Err(error) => {
-                            self.tell(format!("checkpoint or sync {number}: {error}"));
-                            has_failed = true;
-                        }
+            let failure = match self.random.random_range(0..120) {
+                number @ 0..4 => {
+                    let outcome = if number < 2 { database.checkpoint() } else { database.sync() };
+                    outcome.map(|()| self.journal.sync()).err().map(|error| (error, None))
+                }
+                4..7 => self.look(database)?.map(|error| (error, None)),
+                7..10 => self.wait().map(|error| (error, None)),
+                10..20 => {
+                    self.transactions.begin(database, &mut self.random)?;
+                    None
+                }
+                20..70 if !self.transactions.is_empty() => {
+                    match self.transactions.step(database, &self.journal.now, &mut self.random)? {
+                        Step::Done => None,
+                        Step::Commit(commit) => self.commit(*commit),
+                        Step::Failed(error) => Some((error, None)),
                     }
                 }
-                _ => {
-                    let operation = Operation::draw(&self.journal.now, &mut self.random);
-                    match operation.perform(database) {
-                        Ok(()) => self.journal.acknowledge(operation, self.durability),
-                        Err(error) => {
-                            self.tell(format!("{operation:.60?}: {error}"));
-                            has_failed = true;
-                            // Reading must not fail any more.
-                            let goes_on = self.random.random_ratio(1, 2);
-                            if !goes_on {
-                                self.journal.attempt(operation);
-                                return Ok(true);
-                            }
-                            self.disk.heal();
-                            if !self.journal.settle(&operation, database)? {
-                                return Ok(true);
-                            }
-                        }
-                    }
-                }
+                _ => self.single(database)?,
+            };
+            let Some((error, operation)) = failure else { continue };
+            self.tell(format!("{operation:.60?}: {error}"));
+            has_failed = true;
+            let goes_on = self.random.random_ratio(1, 2);
+            if !goes_on {
+                operation.into_iter().for_each(|operation| self.journal.attempt(operation));
+                return Ok(true);
+            }
+            // Reading must not fail any more.
+            self.disk.heal();
+            if !self.journal.settle(operation.as_ref(), database)? {
+                return Ok(true);
             }
         }
         Ok(has_failed)
     }
 
+    /// Does something that is no transaction. What has failed may be done all the same.
+    fn single(&mut self, database: &Database) -> Result<Option<(Error, Option<Operation>)>, String> {
+        let operation = Operation::draw(&self.journal.now, &mut self.random);
+        if operation.whole_table().is_some_and(|table| self.transactions.use_table(table)) {
+            return Ok(None);
+        }
+        let record = operation.record();
+        if record.is_none() {
+            self.aim();
+        }
+        let (may_conflict, must) =
+            record.as_ref().map_or((false, false), |record| self.transactions.refuse(record));
+        let changes = operation.changes(&self.journal.now);
+        match operation.perform(database) {
+            Ok(()) if must && changes => Err(format!("{operation:.60?} of what a transaction has changed")),
+            Ok(()) => {
+                if let Operation::Drop { table } = &operation {
+                    self.transactions.forget_table(table);
+                }
+                record.into_iter().filter(|_| changes).for_each(|record| self.transactions.note(record));
+                self.journal.acknowledge(operation, self.durability);
+                Ok(None)
+            }
+            Err(error) if is_conflict(&error) && may_conflict => Ok(None),
+            Err(error) if is_conflict(&error) => Err(format!("{operation:.60?}: {error}")),
+            Err(error) => {
+                record.into_iter().for_each(|record| self.transactions.note_attempt(record));
+                Ok(Some((error, Some(operation))))
+            }
+        }
+    }
+
+    /// Sometimes the power goes in the next moments: what takes several records may be cut in the middle.
+    fn aim(&mut self) {
+        if self.is_failing && self.random.random_ratio(1, 6) {
+            self.disk.fail_from(1 + any_size(&mut self.random, 12.0));
+        }
+    }
+
+    fn commit(&mut self, commit: Commit) -> Option<(Error, Option<Operation>)> {
+        let Commit { transaction, durability, changed, reserved } = commit;
+        self.aim();
+        self.transactions.note_commit(&changed, reserved);
+        let operation = Operation::Commit { changed };
+        if self.random.random_ratio(1, 3) {
+            let arrival = match transaction.commit_async() {
+                Ok(arrival) => arrival,
+                Err(error) => return Some((error, Some(operation))),
+            };
+            self.journal.attempt(operation);
+            self.arrivals.extend(arrival.map(|arrival| (arrival, self.journal.count(), durability)));
+            return None;
+        }
+        match transaction.commit() {
+            Ok(()) => {
+                self.journal.acknowledge(operation, durability);
+                None
+            }
+            Err(error) => Some((error, Some(operation))),
+        }
+    }
+
+    /// Waits for what has not been waited for.
+    fn wait(&mut self) -> Option<Error> {
+        for (arrival, count, durability) in self.arrivals.drain(..) {
+            match arrival.wait() {
+                Ok(()) => self.journal.acknowledge_to(count, durability),
+                Err(error) => return Some(TxnError::from(error).into()),
+            }
+        }
+        None
+    }
+
+    /// Whether a reader that is no transaction sees just what counts, whatever is open.
+    fn look(&mut self, database: &Database) -> Result<Option<Error>, String> {
+        match contents(database) {
+            Ok(found) if found == self.journal.now => Ok(None),
+            Ok(found) => Err(format!("a reader sees {}", difference(&found, &self.journal.now))),
+            Err(error) => Ok(Some(error)),
+        }
+    }
+
+    /// Damages what a crash has left, in a copy. Either that is noticed, or it is in nobody's way.
+    fn damage(&mut self) -> Result<(), String> {
+        let disk = self.disk.crash_with(CrashModel::KeepAll);
+        let names = disk.names().unwrap_or_default();
+        let name = &names[self.random.random_range(0..names.len())];
+        let file = disk.file(name);
+        let bytes = file.durable_snapshot().to_vec();
+        let pages: Vec<_> = (0..bytes.len() / 4096)
+            .filter(|page| bytes[page * 4096..][..4096].iter().any(|byte| *byte != 0))
+            .collect();
+        if pages.is_empty() {
+            return Ok(());
+        }
+        let page = pages[self.random.random_range(0..pages.len())];
+        let bit = self.random.random_range(0..4096 * 8);
+        file.flip_bit((page * 4096 * 8) as u64 + bit);
+        let Ok(database) = Database::open_in(Arc::new(disk.clone()), NAME, &self.options) else {
+            return Ok(());
+        };
+        let mut journal = self.journal.clone();
+        if contents(&database).is_err() {
+            return Ok(());
+        }
+        journal
+            .check_contents(&database, End::Damaged)
+            .map_err(|why| format!("bit {bit} of page {page} of {name}: {why}"))?;
+        disk.fail_from(1);
+        Ok(())
+    }
+
     fn live(&mut self) -> Result<(), String> {
+        if self.end == End::PowerLoss && self.is_created && self.random.random_ratio(1, 5) {
+            self.damage()?;
+        }
         let database = self.open()?;
         self.journal.check(&database, self.end)?;
         self.tell(format!("opened, {:?}", database.recovery()));
@@ -189,16 +322,21 @@ impl Run {
             self.journal.distrust();
         }
         if !has_failed && self.random.random_ratio(1, 3) {
-            match database.close() {
+            self.arrivals.clear();
+            let ended = self.transactions.end();
+            match ended.and_then(|()| database.close()) {
                 Ok(()) => {
                     self.journal.sync();
                     self.end = End::Closed;
                     self.disk.heal();
                 }
-                Err(_) => self.crash(None, true),
+                Err(_) => {
+                    self.end = End::Killed;
+                    self.crash(None);
+                }
             }
         } else {
-            self.crash(Some(database), has_failed);
+            self.crash(Some(database));
         }
         Ok(())
     }
@@ -218,11 +356,20 @@ fn all_lives(run: &mut Run) -> Result<(), String> {
     run.disk.heal();
     let database = run.try_open().map_err(|error| format!("it does not open in the end: {error}"))?;
     run.journal.check(&database, run.end)?;
-    for _ in 0..20 {
-        let operation = Operation::draw(&run.journal.now, &mut run.random);
-        operation.perform(&database).map_err(|error| format!("in the end: {error}"))?;
-        run.journal.acknowledge(operation, run.durability);
+    run.is_failing = false;
+    let end = |error| format!("in the end: {error}");
+    for _ in 0..60 {
+        run.transactions.begin(&database, &mut run.random)?;
+        let failure = match run.transactions.step(&database, &run.journal.now, &mut run.random)? {
+            Step::Done => run.single(&database)?,
+            Step::Commit(commit) => run.commit(*commit),
+            Step::Failed(error) => Some((error, None)),
+        };
+        failure.map_or(Ok(()), |(error, _)| Err(end(error)))?;
     }
+    run.wait().map_or(Ok(()), |error| Err(end(error)))?;
+    run.transactions.end().map_err(end)?;
+    run.look(&database)?.map_or(Ok(()), |error| Err(end(error)))?;
     database.close().map_err(|error| format!("it does not close in the end: {error}"))?;
     let database =
         run.try_open().map_err(|error| format!("it does not open after it was closed: {error}"))?;

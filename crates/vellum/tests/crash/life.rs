@@ -4,7 +4,7 @@ use crate::model::{Contents, Operation, contents, difference};
 use vellum::{Database, Durability};
 
 /// All that was done, and how much of it must survive.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Journal {
     /// What is surely there.
     sure: Contents,
@@ -13,6 +13,8 @@ pub struct Journal {
     /// How many of those survive a loss of power, and the end of the process, at least.
     synced: usize,
     buffered: usize,
+    /// How many were synced before those that were synced last.
+    synced_before: usize,
     /// What the database should show now.
     pub now: Contents,
 }
@@ -25,6 +27,8 @@ pub enum End {
     /// What was written is there.
     Killed,
     Closed,
+    /// After a loss of power something was damaged that was durable.
+    Damaged,
 }
 
 impl std::fmt::Display for Journal {
@@ -42,12 +46,23 @@ impl Journal {
         if !changes {
             return;
         }
+        self.acknowledge_to(self.later.len(), durability);
+    }
+
+    /// The first so many have been acknowledged.
+    pub fn acknowledge_to(&mut self, count: usize, durability: Durability) {
         if durability >= Durability::Buffered {
-            self.buffered = self.later.len();
+            self.buffered = self.buffered.max(count);
         }
-        if durability == Durability::Synced {
-            self.sync();
+        if durability == Durability::Synced && count > self.synced {
+            self.synced_before = self.synced;
+            self.synced = count;
         }
+    }
+
+    /// How many there are that may be lost.
+    pub fn count(&self) -> usize {
+        self.later.len()
     }
 
     /// An operation has been done, or will perhaps be found to have been done.
@@ -58,8 +73,7 @@ impl Journal {
 
     /// All so far was acknowledged as durable.
     pub fn sync(&mut self) {
-        self.synced = self.later.len();
-        self.buffered = self.synced;
+        self.acknowledge_to(self.later.len(), Durability::Synced);
     }
 
     /// What was written may be lost, because a write or a sync has failed.
@@ -69,21 +83,23 @@ impl Journal {
 
     /// Whether a database holds what it should after an operation that failed: all of it or nothing of it. False if it has to be
     /// opened anew.
-    pub fn settle(&mut self, operation: &Operation, database: &Database) -> Result<bool, String> {
+    pub fn settle(&mut self, operation: Option<&Operation>, database: &Database) -> Result<bool, String> {
         let found = match contents(database) {
             Ok(found) => found,
             // With a log that has failed no page can leave a pool that is full.
             Err(_) if database.sync().is_err() => {
-                self.attempt(operation.clone());
+                operation.cloned().into_iter().for_each(|operation| self.attempt(operation));
                 return Ok(false);
             }
             Err(error) => return Err(format!("after {operation:.60?} failed it cannot be read: {error}")),
         };
-        let mut after = self.now.clone();
-        operation.apply(&mut after);
-        if found == after && after != self.now {
-            self.attempt(operation.clone());
-            return Ok(true);
+        if let Some(operation) = operation {
+            let mut after = self.now.clone();
+            operation.apply(&mut after);
+            if found == after && after != self.now {
+                self.attempt(operation.clone());
+                return Ok(true);
+            }
         }
         match found == self.now {
             true => Ok(true),
@@ -91,13 +107,25 @@ impl Journal {
         }
     }
 
-    /// Whether a database that was opened again holds what it should; it does from now on.
+    /// Whether a database that was opened again holds what it should, and is sound; it does from now on.
     pub fn check(&mut self, database: &Database, end: End) -> Result<(), String> {
+        self.check_contents(database, end)?;
+        let report = database.verify(|_| {});
+        match report.problems.first() {
+            Some(problem) => Err(format!("after {end:?}, {} problems: {problem}", report.problems.len())),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether it holds what it should.
+    pub fn check_contents(&mut self, database: &Database, end: End) -> Result<(), String> {
         let found = contents(database).map_err(|error| format!("it cannot be read: {error}"))?;
         let least = match end {
             End::PowerLoss => self.synced,
             End::Killed => self.buffered,
             End::Closed => self.later.len(),
+            // The last record of a log that is damaged is taken for one that was being written.
+            End::Damaged => self.synced_before,
         };
         let (mut candidate, mut nearest) = (std::mem::take(&mut self.sure), String::new());
         let mut is_found = false;
@@ -120,10 +148,6 @@ impl Journal {
                 "after {end:?} it holds no first part of what was done, of which {least} of {all} were acknowledged: {nearest}"
             ));
         }
-        let report = database.verify(|_| {});
-        match report.problems.first() {
-            Some(problem) => Err(format!("after {end:?}, {} problems: {problem}", report.problems.len())),
-            None => Ok(()),
-        }
+        Ok(())
     }
 }

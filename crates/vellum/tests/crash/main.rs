@@ -1,8 +1,11 @@
 //! Databases that crash, are killed, and meet failing disks: is everything there that was acknowledged, and nothing in part?
 //!
-//! - `histories`: one thread on a simulated disk that crashes at any operation, also while it recovers;
-//! - `clients`: several threads on such a disk, each with keys of its own;
-//! - `kills`: processes that are killed for good, on a real disk.
+//! - `histories`: several transactions and single operations at a time on a simulated disk that crashes at any operation, also
+//!   while it recovers; all of it follows from the seed;
+//! - `clients`: several threads on such a disk;
+//! - `failures`: each operation of the disk fails in turn;
+//! - `kills`: processes that are killed for good, on a real disk;
+//! - `planted`: each bug that is planted in the engine is found by one of these.
 //!
 //! A failure names its seed. `VELLUM_SEEDS=10000` tries more, `VELLUM_SEED=77` tries one again, `VELLUM_ROUNDS=500` kills more often:
 //! ```text
@@ -14,8 +17,19 @@ mod histories;
 mod kills;
 mod life;
 mod model;
+mod open;
+mod planted;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::mpsc::channel,
+    thread,
+    time::Duration,
+};
+use vellum_base::plant;
+
+/// A seed that takes longer hangs.
+const LONGEST: Duration = Duration::from_secs(120);
 
 /// A number from the environment.
 fn number(variable: &str) -> Option<u64> {
@@ -23,19 +37,48 @@ fn number(variable: &str) -> Option<u64> {
 }
 
 /// Runs a check for many seeds, or the one that is asked for. Says which failed, and how many of how many did.
-fn for_seeds(default: u64, check: impl Fn(u64) -> Result<(), String>) {
+///
+/// If a bug is planted, it is over when that is found.
+fn for_seeds(default: u64, check: impl Fn(u64) -> Result<(), String> + Send + Sync) {
+    let bug = planted::plant();
+    // What a group of records tells is then divided in small databases, too.
+    plant::divide_records(700);
     let seeds: Vec<u64> = match number("VELLUM_SEED") {
         Some(seed) => vec![seed],
-        None => (0..number("VELLUM_SEEDS").unwrap_or(default)).collect(),
+        None => {
+            let first = number("VELLUM_FIRST_SEED").unwrap_or(0);
+            (first..first + number("VELLUM_SEEDS").unwrap_or(default)).collect()
+        }
     };
     let mut wrong = Vec::new();
     for seed in &seeds {
-        let outcome = catch_unwind(AssertUnwindSafe(|| check(*seed)));
-        let outcome = outcome.unwrap_or_else(|_| Err("it panicked".to_owned()));
-        if let Err(why) = outcome {
+        if let Err(why) = run_one(*seed, &check) {
+            if bug.is_some() {
+                return planted::tell(*seed, &why);
+            }
             println!("seed {seed}: {why}");
             wrong.push(*seed);
         }
     }
+    if bug.is_none() {
+        println!("{} of {} seeds were clean", seeds.len() - wrong.len(), seeds.len());
+    }
     assert!(wrong.is_empty(), "{} of {} seeds: {:?}", wrong.len(), seeds.len(), wrong);
+}
+
+/// Runs a check, which is to end.
+fn run_one(seed: u64, check: &(impl Fn(u64) -> Result<(), String> + Sync)) -> Result<(), String> {
+    let (sender, receiver) = channel();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let outcome = catch_unwind(AssertUnwindSafe(|| check(seed)));
+            let _ = sender.send(outcome.unwrap_or_else(|_| Err("it panicked".to_owned())));
+        });
+        receiver.recv_timeout(LONGEST).unwrap_or_else(|_| {
+            // It cannot be ended any other way.
+            planted::tell(seed, "it does not end");
+            println!("seed {seed}: it does not end");
+            std::process::exit(1)
+        })
+    })
 }

@@ -2,10 +2,16 @@
 
 use rand::{RngExt, rngs::StdRng};
 use std::collections::BTreeMap;
-use vellum::{Database, Error, Result};
+use vellum::{Database, Error, Result, Transaction};
 
 /// The tables, and what each holds.
 pub type Contents = BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>;
+
+/// Records, and what they are to be: none if they are removed.
+pub type Changed = BTreeMap<Record, Option<Vec<u8>>>;
+
+/// A table and a key of it.
+pub type Record = (String, Vec<u8>);
 
 /// What is done to a database.
 #[derive(Clone, Debug)]
@@ -36,6 +42,10 @@ pub enum Operation {
         table: String,
         entries: BTreeMap<Vec<u8>, Vec<u8>>,
     },
+    /// A transaction that has given these records these values, or removed them.
+    Commit {
+        changed: Changed,
+    },
 }
 
 impl Operation {
@@ -62,9 +72,41 @@ impl Operation {
         match random.random_range(0..100) {
             0 => Self::Drop { table },
             1..30 => Self::Remove { table, key: known },
-            30..45 => Self::Modify { table, key: known, by: random.random() },
+            // What changes nothing leaves no record.
+            30..45 if entries.get(&known).is_some_and(|value| !value.is_empty()) => {
+                Self::Modify { table, key: known, by: random.random_range(1..=255) }
+            }
             45..60 => Self::Put { table, key: known, value: value(random) },
             _ => Self::Put { table, key: key(random), value: value(random) },
+        }
+    }
+
+    /// The record that it is about, if it is about one.
+    pub fn record(&self) -> Option<Record> {
+        match self {
+            Self::Put { table, key, .. } | Self::Remove { table, key } | Self::Modify { table, key, .. } => {
+                Some((table.clone(), key.clone()))
+            }
+            _ => None,
+        }
+    }
+
+    /// The table that it needs for itself.
+    pub fn whole_table(&self) -> Option<&str> {
+        match self {
+            Self::Drop { table } | Self::Load { table, .. } => Some(table),
+            _ => None,
+        }
+    }
+
+    /// What becomes of its record, which has this value.
+    pub fn result(&self, value: Option<&Vec<u8>>) -> Option<Vec<u8>> {
+        match self {
+            Self::Put { value, .. } => Some(value.clone()),
+            Self::Modify { by, .. } => {
+                value.map(|value| value.iter().map(|byte| byte.wrapping_add(*by)).collect())
+            }
+            _ => None,
         }
     }
 
@@ -75,6 +117,7 @@ impl Operation {
                 contents[table].contains_key(key)
             }
             Self::Load { entries, .. } => !entries.is_empty(),
+            Self::Commit { changed } => !changed.is_empty(),
             _ => true,
         }
     }
@@ -102,6 +145,31 @@ impl Operation {
             Self::Load { table, entries } => {
                 contents.insert(table.clone(), entries.clone());
             }
+            Self::Commit { changed } => {
+                for ((table, key), value) in changed {
+                    let table = contents.get_mut(table).unwrap();
+                    match value {
+                        Some(value) => table.insert(key.clone(), value.clone()),
+                        None => table.remove(key),
+                    };
+                }
+            }
+        }
+    }
+
+    /// Does it to a record as part of a transaction. Says whether there was anything to be changed.
+    pub fn perform_in(&self, transaction: &Transaction, database: &Database) -> Result<bool> {
+        match self {
+            Self::Put { table, key, value } => {
+                transaction.put(&database.table(table)?, key, value).map(|_| true)
+            }
+            Self::Remove { table, key } => transaction.remove(&database.table(table)?, key),
+            Self::Modify { table, key, by } => {
+                let change =
+                    |value: &mut [u8]| value.iter_mut().for_each(|byte| *byte = byte.wrapping_add(*by));
+                Ok(transaction.modify(&database.table(table)?, key, change)?.is_some())
+            }
+            _ => unreachable!("it is about no record"),
         }
     }
 
@@ -125,12 +193,15 @@ impl Operation {
                 }
                 loader.finish().map(drop)
             }
+            Self::Commit { .. } => unreachable!("it was performed step by step"),
         }
     }
 }
 
 fn key(random: &mut StdRng) -> Vec<u8> {
-    let number = random.random_range(0..2000_u32);
+    // Some are drawn often, so that transactions meet.
+    let most = if random.random_ratio(1, 5) { 8 } else { 2000_u32 };
+    let number = random.random_range(0..most);
     let mut key = number.to_be_bytes().to_vec();
     // Some keys are long.
     key.resize(if number.is_multiple_of(17) { 200 } else { 6 }, number as u8);

@@ -116,6 +116,13 @@ impl SimulatedDisk {
         Self { disk: Arc::new(Mutex::new(self.state().crash(Some(model)))) }
     }
 
+    /// The disk as the process leaves it that is killed at this moment: all that was written is there, and what was not synced
+    /// may still be lost in a crash that comes later. This disk goes on as if nothing had happened.
+    #[must_use]
+    pub fn kill(&self) -> Self {
+        Self { disk: Arc::new(Mutex::new(self.state().kill())) }
+    }
+
     fn state(&self) -> MutexGuard<'_, Disk> {
         state(&self.disk)
     }

@@ -30,7 +30,7 @@ pub(super) struct Disk {
 }
 
 /// A file.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct FileState {
     /// What it was first called, for people.
     pub name: String,
@@ -259,6 +259,20 @@ impl Disk {
         }
         let model = draw(model.unwrap_or(self.faults.crash), &mut random);
         survivor.names = Names::of(self.names.survivor(model, &mut random));
+        survivor
+    }
+
+    /// The disk as the end of a process leaves it.
+    pub fn kill(&mut self) -> Self {
+        let (_, mut random) = self.begin_crash(None);
+        let faults = Faults { crash: self.faults.crash, ..Faults::default() };
+        let mut survivor = Self::new(random.next(), faults);
+        survivor.names = self.names.clone();
+        survivor.files = self.files.clone();
+        for file in &mut survivor.files {
+            file.faults = Faults { crash: file.faults.crash, ..Faults::default() };
+            (file.schedule, file.holders) = (Schedule::default(), 0);
+        }
         survivor
     }
 

@@ -1,0 +1,30 @@
+//! Bugs that the tests of whole databases plant here, one at a time, to show that they would find them.
+
+/// What is done wrongly.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Bug {
+    /// What a page has is redone in it again.
+    RedoTwice,
+    /// The first records of a group count though its last one is not there.
+    GroupWithoutEnd,
+    /// A checkpoint gives up the log that undoing open transactions needs.
+    CutTooEarly,
+    /// What was not committed is not undone after a crash.
+    LosersNotUndone,
+    /// The transaction that is undone last after a crash is not undone.
+    LoserForgotten,
+    /// Pages are not logged whole, so those that a crash tears are not mended.
+    NoImages,
+    /// Records of a page's earlier life are redone in its present one.
+    EarlierLifeRedone,
+    /// What open transactions have changed is seen by others.
+    UncommittedRead,
+    /// A transaction is undone as far as its savepoint only.
+    HalfRollback,
+}
+
+/// Whether this is done.
+#[inline(always)]
+pub(crate) fn planted(bug: Bug) -> bool {
+    vellum_base::plant::is_planted("txn", bug)
+}

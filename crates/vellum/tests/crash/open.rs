@@ -1,0 +1,269 @@
+//! The transactions that are open at the same time in a history of one thread, and which of them may do what.
+
+use crate::model::{Changed, Contents, Operation, Record};
+use rand::{RngExt, rngs::StdRng};
+use std::collections::{BTreeMap, BTreeSet};
+use vellum::{Database, Durability, Error, Savepoint, Transaction, TransactionOptions};
+
+/// The most that are open at a time.
+const OPEN_MAX: usize = 4;
+
+/// One that is open.
+struct Open {
+    transaction: Transaction,
+    durability: Durability,
+    /// How many changes had been done when it began.
+    begun: u64,
+    /// What it has changed, without what it took back.
+    changed: Changed,
+    /// What it has changed and perhaps taken back: others cannot change it.
+    reserved: BTreeSet<Record>,
+    /// The tables of which it has handles.
+    tables: BTreeSet<String>,
+    savepoints: Vec<(Savepoint, Changed)>,
+}
+
+/// All that are open.
+#[derive(Default)]
+pub struct Transactions {
+    open: Vec<Open>,
+    /// The records of those that could not be rolled back, which nobody can change until the database is opened anew.
+    stuck: BTreeSet<Record>,
+    /// How many changes have been done, and which was the last of each record.
+    changes: u64,
+    last: BTreeMap<Record, u64>,
+    /// Of those that may have been changed: a transaction has taken it back before it was committed, or something has failed.
+    last_perhaps: BTreeMap<Record, u64>,
+}
+
+/// A transaction that is to be committed.
+pub struct Commit {
+    pub transaction: Transaction,
+    pub durability: Durability,
+    pub changed: Changed,
+    pub reserved: BTreeSet<Record>,
+}
+
+/// How a step of a transaction ended.
+pub enum Step {
+    Done,
+    /// It is to be committed.
+    Commit(Box<Commit>),
+    /// The disk has failed.
+    Failed(Error),
+}
+
+/// Whether an error says that another transaction was first.
+pub fn is_conflict(error: &Error) -> bool {
+    matches!(error, Error::Conflict { .. })
+}
+
+impl Transactions {
+    pub fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    /// Whether any has to do with a table.
+    pub fn use_table(&self, table: &str) -> bool {
+        let in_table = |(name, _): &Record| name == table;
+        self.stuck.iter().any(in_table) || self.open.iter().any(|open| open.tables.contains(table))
+    }
+
+    /// Whether an operation that is no transaction is refused, and whether that is certain.
+    pub fn refuse(&self, record: &Record) -> (bool, bool) {
+        let certain = self.open.iter().any(|open| open.reserved.contains(record));
+        (certain || self.stuck.contains(record), certain)
+    }
+
+    /// A record was changed, and that counts from now on.
+    pub fn note(&mut self, record: Record) {
+        self.changes += 1;
+        self.last.insert(record, self.changes);
+    }
+
+    /// Something has failed that was to change a record.
+    pub fn note_attempt(&mut self, record: Record) {
+        self.changes += 1;
+        self.last_perhaps.insert(record, self.changes);
+    }
+
+    /// A transaction was committed.
+    pub fn note_commit(&mut self, changed: &Changed, reserved: BTreeSet<Record>) {
+        self.changes += 1;
+        self.last.extend(changed.keys().map(|record| (record.clone(), self.changes)));
+        self.last_perhaps.extend(reserved.into_iter().map(|record| (record, self.changes)));
+    }
+
+    /// A table is gone.
+    pub fn forget_table(&mut self, table: &str) {
+        self.last.retain(|(name, _), _| name != table);
+    }
+
+    pub fn begin(&mut self, database: &Database, random: &mut StdRng) -> Result<(), String> {
+        if self.open.len() == OPEN_MAX {
+            return Ok(());
+        }
+        let durability = [Durability::Synced, Durability::Buffered, Durability::Deferred];
+        let durability = durability[random.random_range(0..3)];
+        let options = TransactionOptions::default().durability(durability);
+        let transaction = database.begin_with(options).map_err(|error| format!("begin: {error}"))?;
+        self.open.push(Open {
+            transaction,
+            durability,
+            begun: self.changes,
+            changed: Changed::new(),
+            reserved: BTreeSet::new(),
+            tables: BTreeSet::new(),
+            savepoints: Vec::new(),
+        });
+        Ok(())
+    }
+
+    /// Some step of one that is open, of which there is one.
+    pub fn step(&mut self, database: &Database, now: &Contents, random: &mut StdRng) -> Result<Step, String> {
+        let number = random.random_range(0..self.open.len());
+        match random.random_range(0..20) {
+            0..2 => {
+                let Open { transaction, durability, changed, reserved, .. } = self.open.swap_remove(number);
+                return Ok(Step::Commit(Box::new(Commit { transaction, durability, changed, reserved })));
+            }
+            2 => {
+                let open = self.open.swap_remove(number);
+                if let Err(error) = open.transaction.rollback() {
+                    self.stuck.extend(open.reserved);
+                    return Ok(Step::Failed(error));
+                }
+            }
+            3 => {
+                let open = &mut self.open[number];
+                open.savepoints.push((open.transaction.savepoint(), open.changed.clone()));
+            }
+            4 => return Ok(self.roll_back(number, random)),
+            5..7 => return self.look(number, database),
+            _ => {
+                // Some transactions change much at a time.
+                let count = if random.random_ratio(1, 15) { 40 } else { 1 };
+                for _ in 0..count {
+                    let operation = Operation::draw(now, random);
+                    let Some(record) = operation.record() else { break };
+                    match self.perform(number, &operation, record, database, now, random)? {
+                        Some(Step::Done) => {}
+                        Some(step) => return Ok(step),
+                        None => break,
+                    }
+                }
+            }
+        }
+        Ok(Step::Done)
+    }
+
+    /// Rolls one back to a savepoint, if it has any.
+    fn roll_back(&mut self, number: usize, random: &mut StdRng) -> Step {
+        let open = &mut self.open[number];
+        if open.savepoints.is_empty() {
+            return Step::Done;
+        }
+        let to = random.random_range(0..open.savepoints.len());
+        open.savepoints.truncate(to + 1);
+        let (savepoint, changed) = open.savepoints[to].clone();
+        match open.transaction.rollback_to(savepoint) {
+            Ok(()) => {
+                open.changed = changed;
+                Step::Done
+            }
+            Err(error) => self.give_up(number, error),
+        }
+    }
+
+    /// Whether one sees what it has changed itself.
+    fn look(&self, number: usize, database: &Database) -> Result<Step, String> {
+        let Open { transaction, changed, .. } = &self.open[number];
+        for ((table, key), value) in changed.iter().take(20) {
+            let found = database.table(table).and_then(|table| transaction.get(&table, key));
+            match found {
+                Ok(found) if found == *value => {}
+                Ok(found) => {
+                    let lengths = (found.map(|value| value.len()), value.as_ref().map(Vec::len));
+                    return Err(format!("a transaction does not see its own {table}, {key:?}: {lengths:?}"));
+                }
+                Err(error) => return Ok(Step::Failed(error)),
+            }
+        }
+        Ok(Step::Done)
+    }
+
+    /// Does something to a record. None if the transaction is over, because another was first.
+    fn perform(
+        &mut self,
+        number: usize,
+        operation: &Operation,
+        record: Record,
+        database: &Database,
+        now: &Contents,
+        random: &mut StdRng,
+    ) -> Result<Option<Step>, String> {
+        let taken = |other: &Open| other.reserved.contains(&record);
+        let mine = taken(&self.open[number]);
+        let begun = self.open[number].begun;
+        let after =
+            |changes: &BTreeMap<Record, u64>| changes.get(&record).is_some_and(|change| *change > begun);
+        let certain = !mine && (self.open.iter().any(taken) || after(&self.last));
+        let perhaps = self.stuck.contains(&record) || after(&self.last_perhaps);
+        let conflicts = certain || (!mine && perhaps);
+        self.open[number].tables.insert(record.0.clone());
+        let done = operation.perform_in(&self.open[number].transaction, database);
+        let open = &mut self.open[number];
+        match done {
+            Ok(false) => {}
+            Ok(true) if certain => {
+                return Err(format!("{operation:.60?} of two transactions at a time"));
+            }
+            Ok(true) => {
+                let before = match open.changed.get(&record) {
+                    Some(value) => value.as_ref(),
+                    None => now[&record.0].get(&record.1),
+                };
+                let value = operation.result(before);
+                open.reserved.insert(record.clone());
+                open.changed.insert(record, value);
+            }
+            Err(error) if is_conflict(&error) && conflicts => {
+                let open = self.open.swap_remove(number);
+                if random.random() && open.transaction.commit().is_ok() {
+                    return Err(format!("a transaction is committed after its conflict, {error}"));
+                }
+                // What it has undone when it was dropped is free again, unless the disk failed.
+                if database.history().is_some_and(|history| history.open > self.open.len()) {
+                    self.stuck.extend(open.reserved);
+                }
+                return Ok(None);
+            }
+            Err(error) if is_conflict(&error) => return Err(format!("{operation:.60?}: {error}")),
+            Err(error) => return Ok(Some(self.give_up(number, error))),
+        }
+        Ok(Some(Step::Done))
+    }
+
+    /// One is given up after an error. Whether it can be rolled back nobody knows.
+    fn give_up(&mut self, number: usize, error: Error) -> Step {
+        let open = self.open.swap_remove(number);
+        self.stuck.extend(open.reserved);
+        Step::Failed(error)
+    }
+
+    /// Gives up all.
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Rolls all back.
+    pub fn end(&mut self) -> Result<(), Error> {
+        for open in std::mem::take(&mut self.open) {
+            if let Err(error) = open.transaction.rollback() {
+                self.stuck.extend(open.reserved);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,88 @@
+//! Bugs that are planted in the engine, one at a time, and the check that finds each: a check that finds nothing proves
+//! nothing. Each is looked for in a process of its own, because it is planted for good.
+
+use crate::number;
+use std::process::Command;
+use vellum_base::plant;
+
+/// By which a process is told its bug.
+const BUG: &str = "VELLUM_PLANT";
+/// What it prints before the number of the seed that has found it.
+const FOUND: &str = "found by seed ";
+
+/// The bugs, the checks that find them, and before how many seeds.
+const BUGS: &[(&str, &str, u64)] = &[
+    // A sync is skipped.
+    ("wal::SkippedSync", "histories", 100),
+    // A commit is acknowledged before it is durable.
+    ("wal::EarlyAcknowledgement", "histories", 100),
+    ("wal::SwallowedWriteError", "histories", 100),
+    // Recovery ends at a hole in what was durable.
+    ("wal::PastHole", "histories", 1000),
+    // Records of a recycled segment are taken as new.
+    ("wal::StaleRecords", "histories", 1000),
+    // The log is cut too early: for recovery, and for undoing what is open.
+    ("wal::RecycledTooEarly", "histories", 300),
+    ("txn::CutTooEarly", "histories", 100),
+    // What nobody has synced is read, and lost afterwards; what nobody has committed is read.
+    ("wal::EndNotSynced", "histories", 1000),
+    ("txn::UncommittedRead", "histories", 100),
+    // There is no log barrier before eviction.
+    ("pool::PageBeforeLog", "histories", 1000),
+    // An error of a checkpoint's write is swallowed.
+    ("pool::SwallowedWriteError", "histories", 1000),
+    ("pool::MapNotSynced", "histories", 1000),
+    // Freed space is reused before the free is durable.
+    ("pool::NoQuarantine", "histories", 1000),
+    ("txn::RedoTwice", "histories", 100),
+    ("txn::GroupWithoutEnd", "histories", 300),
+    ("txn::LosersNotUndone", "histories", 100),
+    ("txn::LoserForgotten", "histories", 100),
+    ("txn::HalfRollback", "histories", 100),
+    // A torn page is not mended.
+    ("txn::NoImages", "histories", 300),
+    // The LSN of a page begins from zero with its new life, and records of its earlier life are redone in it.
+    ("access::NewLifeWithoutLsn", "histories", 300),
+    ("txn::EarlierLifeRedone", "histories", 1000),
+    ("vellum::CommitAfterConflict", "histories", 100),
+];
+
+/// Plants what this process is told to.
+pub fn plant() -> Option<String> {
+    let bug = std::env::var(BUG).ok()?;
+    plant::plant(bug.clone()).unwrap();
+    Some(bug)
+}
+
+/// Tells the parent what has found it, in a line of its own.
+pub fn tell(seed: u64, why: &str) {
+    println!("\n{FOUND}{seed}: {}", why.lines().next().unwrap_or_default());
+}
+
+/// The seed that finds a bug, and what it says.
+fn find(bug: &str, check: &str, seeds: u64) -> Option<(u64, String)> {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args([&format!("{check}::{check}"), "--exact", "--nocapture", "--test-threads=1"])
+        .env(BUG, bug)
+        .env("VELLUM_SEEDS", seeds.to_string())
+        .env_remove("VELLUM_SEED")
+        .output()
+        .unwrap();
+    let output = String::from_utf8_lossy(&output.stdout);
+    let found = output.lines().find_map(|line| line.strip_prefix(FOUND))?;
+    let (seed, why) = found.split_once(": ")?;
+    Some((seed.parse().ok()?, why.to_owned()))
+}
+
+#[test]
+fn each_is_found() {
+    let only = std::env::var("VELLUM_BUG").ok();
+    let mut unnoticed = Vec::new();
+    for (bug, check, bound) in BUGS.iter().filter(|(bug, ..)| only.as_ref().is_none_or(|only| only == bug)) {
+        match find(bug, check, number("VELLUM_SEEDS").unwrap_or(*bound)) {
+            Some((seed, why)) => println!("{bug}: seed {seed} of {check}: {why:.200}"),
+            None => unnoticed.push(bug),
+        }
+    }
+    assert!(unnoticed.is_empty(), "not found: {unnoticed:?}");
+}
