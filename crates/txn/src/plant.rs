@@ -3,7 +3,7 @@
 /// What is done wrongly.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Bug {
-    /// What a page has is redone in it again.
+    /// A record is redone twice.
     RedoTwice,
     /// The first records of a group count though its last one is not there.
     GroupWithoutEnd,

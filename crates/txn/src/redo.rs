@@ -53,11 +53,14 @@ fn redo_some(
             let is_mine = share(page, threads) == number;
             if is_mine && analysis.counts(page, lsn) && pool.is_extent(Extent::page(page)) {
                 let apply = |bytes: &mut [u8]| {
-                    if planted(Bug::RedoTwice) {
+                    let apply = |bytes: &mut [u8]| {
+                        redo(bytes, page, lsn, &change)
+                            .map_err(|error| format!("the record at {lsn} cannot be redone: {error}"))
+                    };
+                    if planted(Bug::RedoTwice) && apply(bytes)? {
                         stamp_lsn(bytes, Lsn(0));
                     }
-                    redo(bytes, page, lsn, &change)
-                        .map_err(|error| format!("the record at {lsn} cannot be redone: {error}"))
+                    apply(bytes)
                 };
                 pool.redo(page, fresh, apply)?;
             }

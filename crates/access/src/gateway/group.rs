@@ -89,16 +89,16 @@ impl<'p, P: Pager> RecordGroup<'p, P> {
         if !self.pager.records() {
             return;
         }
-        let record = self.record.get_or_insert_with(|| Record::new(tree));
-        record.push(page, change);
-        if record.bytes().len() > self.pager.record_bytes_max()
-            && let Some(mut record) = self.record.take()
-        {
+        // Only now, so that there is always something left for the last record, without which nothing counts.
+        let most = self.pager.record_bytes_max();
+        if let Some(mut record) = self.record.take_if(|record| record.bytes().len() > most) {
             let number = *self.number.get_or_insert_with(|| self.pager.begin_group());
             record.set_kind(RecordKind::Member(number));
             let lsn = self.pager.reserve_record(record.bytes().len());
             self.pager.fill_record(lsn, record.bytes());
         }
+        let record = self.record.get_or_insert_with(|| Record::new(tree));
+        record.push(page, change);
     }
 
     /// Ends the group without a record of another tree.

@@ -10,7 +10,7 @@ use crate::{
     open::{Commit, Step, Transactions, is_conflict},
 };
 use rand::{RngExt, SeedableRng, rngs::StdRng};
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 use vellum::{Arrival, Database, Durability, Error, Options, TxnError};
 use vellum_vm::{CrashModel, Directory, Faults, FileOperation, SimulatedDisk};
 
@@ -36,6 +36,16 @@ fn any_size(random: &mut StdRng, most: f64) -> u64 {
     random.random_range(0.0..most.ln()).exp() as u64
 }
 
+const PAGE_BYTES: usize = 4096;
+
+/// Files, and what they hold durably.
+type Files = BTreeMap<String, Vec<u8>>;
+
+fn files(disk: &SimulatedDisk) -> Files {
+    let names = disk.names().unwrap_or_default().into_iter();
+    names.map(|name| (name.clone(), disk.file(&name).durable_snapshot().to_vec())).collect()
+}
+
 struct Run {
     random: StdRng,
     disk: SimulatedDisk,
@@ -49,6 +59,9 @@ struct Run {
     /// The power may go at any moment.
     is_failing: bool,
     end: End,
+    /// How often the database was opened; perhaps what the files held after one of these times.
+    lives: u64,
+    before: Option<(Files, u64)>,
     /// What has happened, for people.
     story: Vec<String>,
 }
@@ -71,6 +84,8 @@ impl Run {
             is_created: false,
             is_failing: true,
             end: End::Closed,
+            lives: 0,
+            before: None,
             story: Vec::new(),
         }
     }
@@ -279,42 +294,50 @@ impl Run {
         }
     }
 
-    /// Damages what a crash has left, in a copy. Either that is noticed, or it is in nobody's way.
+    /// Damages what a crash has left, in a copy: mostly what the last life has logged. Either that is noticed, or it is in nobody's
+    /// way.
     fn damage(&mut self) -> Result<(), String> {
+        let Some((before, _)) = self.before.take().filter(|(_, life)| *life == self.lives) else {
+            return Ok(());
+        };
         let disk = self.disk.crash_with(CrashModel::KeepAll);
-        let names = disk.names().unwrap_or_default();
-        let name = &names[self.random.random_range(0..names.len())];
-        let file = disk.file(name);
-        let bytes = file.durable_snapshot().to_vec();
-        let pages: Vec<_> = (0..bytes.len() / 4096)
-            .filter(|page| bytes[page * 4096..][..4096].iter().any(|byte| *byte != 0))
-            .collect();
+        let mut pages = Vec::new();
+        let in_log = self.random.random_ratio(4, 5);
+        for (name, bytes) in files(&disk).into_iter().filter(|(name, _)| (name != NAME) == in_log) {
+            let old = before.get(&name).map_or(&[][..], |bytes| bytes);
+            let old = old.chunks(PAGE_BYTES).chain(std::iter::repeat(&[][..]));
+            let changed = bytes
+                .chunks(PAGE_BYTES)
+                .zip(old)
+                .enumerate()
+                .filter(|(_, (new, old))| new != old && new.iter().any(|byte| *byte != 0));
+            pages.extend(changed.map(|(page, _)| (name.clone(), page)));
+        }
         if pages.is_empty() {
             return Ok(());
         }
-        let page = pages[self.random.random_range(0..pages.len())];
-        let bit = self.random.random_range(0..4096 * 8);
-        file.flip_bit((page * 4096 * 8) as u64 + bit);
+        let (name, page) = &pages[self.random.random_range(0..pages.len())];
+        let bit = page * PAGE_BYTES * 8 + self.random.random_range(0..PAGE_BYTES * 8);
+        disk.file(name).flip_bit(bit as u64);
         let Ok(database) = Database::open_in(Arc::new(disk.clone()), NAME, &self.options) else {
             return Ok(());
         };
-        let mut journal = self.journal.clone();
-        if contents(&database).is_err() {
-            return Ok(());
+        if contents(&database).is_ok() {
+            let checked = self.journal.clone().check_contents(&database, End::Damaged);
+            checked.map_err(|why| format!("with bit {bit} of {name} inverted: {why}"))?;
         }
-        journal
-            .check_contents(&database, End::Damaged)
-            .map_err(|why| format!("bit {bit} of page {page} of {name}: {why}"))?;
         disk.fail_from(1);
         Ok(())
     }
 
     fn live(&mut self) -> Result<(), String> {
-        if self.end == End::PowerLoss && self.is_created && self.random.random_ratio(1, 5) {
+        if self.end != End::Closed {
             self.damage()?;
         }
         let database = self.open()?;
         self.journal.check(&database, self.end)?;
+        self.lives += 1;
+        self.before = self.random.random_ratio(1, 3).then(|| (files(&self.disk), self.lives));
         self.tell(format!("opened, {:?}", database.recovery()));
         self.draw_faults();
         let has_failed = self.work(&database)?;

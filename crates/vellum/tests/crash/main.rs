@@ -42,7 +42,7 @@ fn number(variable: &str) -> Option<u64> {
 fn for_seeds(default: u64, check: impl Fn(u64) -> Result<(), String> + Send + Sync) {
     let bug = planted::plant();
     // What a group of records tells is then divided in small databases, too.
-    plant::divide_records(700);
+    plant::divide_records(100);
     let seeds: Vec<u64> = match number("VELLUM_SEED") {
         Some(seed) => vec![seed],
         None => {

@@ -70,8 +70,8 @@ impl Operation {
         };
         let known = known();
         match random.random_range(0..100) {
-            0 => Self::Drop { table },
-            1..30 => Self::Remove { table, key: known },
+            0..2 => Self::Drop { table },
+            2..30 => Self::Remove { table, key: known },
             // What changes nothing leaves no record.
             30..45 if entries.get(&known).is_some_and(|value| !value.is_empty()) => {
                 Self::Modify { table, key: known, by: random.random_range(1..=255) }
