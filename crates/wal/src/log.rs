@@ -116,10 +116,7 @@ impl Log {
     ) -> Result<Self, E> {
         let files = LogFiles::open(&*directory, options)?;
         let mut reader = LogReader::new(&files, from)?;
-        #[cfg(test)]
-        {
-            reader.ends_at_holes = options.planted(Bug::PastHole);
-        }
+        reader.ends_at_holes = options.planted(Bug::PastHole);
         while let Some(record) = reader.next()? {
             replay(record)?;
         }

@@ -75,7 +75,7 @@ pub struct LogReader {
     until: u64,
     /// The log has ended, and what lies after its end is looked at.
     is_beyond_end: bool,
-    #[cfg(test)]
+    /// A planted bug.
     pub(crate) ends_at_holes: bool,
 }
 
@@ -123,7 +123,6 @@ impl LogReader {
             chunk: AlignedBuffer::new(CHUNK_BYTES.min(files.geometry.segment_bytes) as usize),
             until: u64::MAX,
             is_beyond_end: false,
-            #[cfg(test)]
             ends_at_holes: false,
         };
         while reader.at < at {
@@ -249,7 +248,6 @@ impl LogReader {
             None if at < last_segment && !self.reaches_beyond(at, last_segment)? => Some(last_segment),
             None => self.durable_beyond(at, salt, last_segment)?,
         };
-        #[cfg(test)]
         let durable = durable.filter(|_| !self.ends_at_holes);
         match durable {
             Some(durable) => Err(LogError::Hole { at: Lsn(at), durable: Lsn(durable) }),
