@@ -233,6 +233,10 @@ impl ChangeRecords for Pool {
         self.allocator().evictor().log().is_some()
     }
 
+    fn admit_changes(&self) -> Result<(), PoolError> {
+        self.allocator().evictor().admit_changes()
+    }
+
     fn images_from(&self) -> Lsn {
         self.allocator().evictor().log().map_or(Lsn(0), ChangeLog::images_from)
     }

@@ -475,6 +475,14 @@ pub trait ChangeRecords {
         false
     }
 
+    /// Admits changes: a record that is reserved before may lie before the place from which a crash makes the log be read.
+    ///
+    /// # Errors
+    /// If the file cannot be marked as in use, or the log has no room.
+    fn admit_changes(&self) -> Result<(), PoolError> {
+        Ok(())
+    }
+
     /// The bytes beyond which a change is divided among several records, if that can be done.
     fn record_bytes_max(&self) -> usize {
         vellum_base::plant::record_bytes_max().unwrap_or(256 << 10)

@@ -25,6 +25,8 @@ impl<'p, P: Pager> Tree<'p, P> {
     /// # Errors
     /// As for `destroy`. The group may be ended all the same.
     pub fn destroy_in(self, group: &mut RecordGroup<'p, P>) -> Result<(), AccessError> {
+        // Nothing is latched or allocated before the first record.
+        self.pager.admit_changes()?;
         let (mut result, mut found) = (Ok(()), HashSet::new());
         let mut todo = vec![(self.root, None)];
         while let Some((page, level)) = todo.pop() {
