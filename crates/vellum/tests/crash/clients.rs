@@ -1,5 +1,10 @@
-//! Several threads on a disk that crashes, with checkpoints and eviction in the background. Each has keys of its own, so what it must
-//! find is exact: after the crash each key has the value that was acknowledged last, or a later one that was on its way.
+//! Several threads with transactions and single operations, on a disk that crashes, with checkpoints and eviction in the
+//! background.
+//!
+//! Each client has keys of its own, which it changes by numbered transactions, and moves money between accounts that all share.
+//! In each transaction it notes how far the others are. So after a crash it is known exactly what must be there: of each
+//! client a first part of its commits, at least what was acknowledged, nothing in part; if a commit is there all that it
+//! has seen is there; and all the money is.
 //!
 //! How threads meet is not in the seed.
 
@@ -14,13 +19,31 @@ use std::{
     thread,
     time::Duration,
 };
-use vellum::{Database, Options, Table};
-use vellum_vm::{CrashModel, SimulatedDisk};
+use vellum::{Database, Durability, Error, Options, Result, Table, Transaction, TransactionOptions};
+use vellum_vm::SimulatedDisk;
 
 const CLIENTS: u8 = 3;
+const ACCOUNTS: u8 = 10;
+const EACH: u64 = 1000;
+const DURABILITY: [Durability; 3] = [Durability::Synced, Durability::Buffered, Durability::Deferred];
 
-/// What one client did: for each key its value when it was acknowledged last, and all that may have come after it.
-type Done = BTreeMap<Vec<u8>, Vec<Option<Vec<u8>>>>;
+type Records = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// What one client has done since its database was opened.
+struct Client {
+    number: u8,
+    /// What was there at the beginning, and the number of the last commit.
+    records: Records,
+    first: u64,
+    /// What each commit has changed, those that may have failed included.
+    commits: Vec<Vec<(Vec<u8>, Option<Vec<u8>>)>>,
+    /// How many of these were acknowledged as synced, and as written.
+    synced: usize,
+    buffered: usize,
+    /// What it has seen last.
+    seen: Vec<u64>,
+    random: StdRng,
+}
 
 fn options(random: &mut StdRng) -> Options {
     Options::default()
@@ -33,91 +56,258 @@ fn options(random: &mut StdRng) -> Options {
         .huge_pages(false)
 }
 
-/// Works until something fails or it is to end.
-fn client(table: &Table, number: u8, seed: u64, done: &mut Done, is_over: &AtomicBool) {
-    let mut random = StdRng::seed_from_u64(seed ^ u64::from(number) << 32);
-    while !is_over.load(Ordering::SeqCst) {
-        let key = vec![random.random_range(0..200), number, 7, 7];
-        let length = if random.random_ratio(1, 20) { 9000 } else { random.random_range(0..300) };
-        let value = random.random_ratio(3, 4).then(|| vec![random.random(); length]);
-        let states = done.entry(key.clone()).or_insert_with(|| vec![None]);
-        states.push(value.clone());
-        let outcome = match &value {
-            Some(value) => table.put(&key, value).map(drop),
-            None => table.remove(&key).map(drop),
-        };
-        match outcome {
-            Ok(()) => drop(states.drain(..states.len() - 1)),
-            Err(_) => return,
+/// The record by which a client says how far it is, and how far it has seen the others.
+fn mark(client: u8) -> Vec<u8> {
+    vec![b'm', client]
+}
+
+fn account(number: u8) -> Vec<u8> {
+    vec![b'a', number]
+}
+
+fn numbers(bytes: &[u8]) -> Vec<u64> {
+    bytes.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect()
+}
+
+fn bytes(numbers: &[u64]) -> Vec<u8> {
+    numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
+}
+
+impl Client {
+    fn new(number: u8, seed: u64) -> Self {
+        let random = StdRng::seed_from_u64(seed ^ u64::from(number) << 32);
+        let (records, commits) = (Records::new(), Vec::new());
+        let seen = vec![0; 1 + usize::from(CLIENTS)];
+        Self { number, records, first: 0, commits, synced: 0, buffered: 0, seen, random }
+    }
+
+    /// Works until something fails, or it is over, or so many transactions were committed.
+    fn work(
+        &mut self,
+        database: &Database,
+        table: &Table,
+        is_over: &AtomicBool,
+        (commits, singly): (usize, Durability),
+    ) -> Result<()> {
+        let end = self.commits.len() + commits;
+        while !is_over.load(Ordering::SeqCst) && self.commits.len() < end {
+            let single = self.random.random_ratio(1, 4);
+            let done = if single { self.put(table, singly) } else { self.transact(database, table) };
+            match done {
+                Err(Error::Conflict { .. }) => thread::yield_now(),
+                outcome => outcome?,
+            }
         }
+        Ok(())
+    }
+
+    /// Does what is no transaction.
+    fn put(&mut self, table: &Table, durability: Durability) -> Result<()> {
+        self.seen[0] = self.first + self.commits.len() as u64 + 1;
+        let mark = (mark(self.number), bytes(&self.seen));
+        self.commits.push(vec![(mark.0.clone(), Some(mark.1.clone()))]);
+        let done = table.put(mark.0, mark.1);
+        match &done {
+            Ok(_) => self.acknowledge(durability),
+            Err(Error::Conflict { .. }) => drop(self.commits.pop()),
+            Err(_) => {}
+        }
+        done.map(drop)
+    }
+
+    fn transact(&mut self, database: &Database, table: &Table) -> Result<()> {
+        let durability = DURABILITY[self.random.random_range(0..3)];
+        let transaction = database.begin_with(TransactionOptions::default().durability(durability))?;
+        let count = self.first + self.commits.len() as u64 + 1;
+        let mut seen = vec![count];
+        for other in 0..CLIENTS {
+            let mark = transaction.get(table, mark(other))?;
+            seen.push(mark.map_or(0, |mark| numbers(&mark)[0]));
+        }
+        let mut changed = Vec::new();
+        let mut savepoint = None;
+        for _ in 0..self.random.random_range(0..6) {
+            let key = vec![b'k', self.number, self.random.random_range(0..200), 7];
+            let length =
+                if self.random.random_ratio(1, 20) { 9000 } else { self.random.random_range(0..300) };
+            let value = self.random.random_ratio(3, 4).then(|| vec![self.random.random(); length]);
+            match &value {
+                Some(value) => transaction.put(table, &key, value).map(drop)?,
+                None => transaction.remove(table, &key).map(drop)?,
+            }
+            changed.push((key, value));
+            if self.random.random_ratio(1, 6) {
+                savepoint = Some((transaction.savepoint(), changed.len()));
+            }
+        }
+        if let Some((savepoint, length)) = savepoint.filter(|_| self.random.random()) {
+            transaction.rollback_to(savepoint)?;
+            changed.truncate(length);
+        }
+        if self.random.random() {
+            self.transfer(&transaction, table)?;
+        }
+        if self.random.random_ratio(1, 8) {
+            return transaction.rollback();
+        }
+        let mark = (mark(self.number), bytes(&seen));
+        transaction.put(table, &mark.0, &mark.1)?;
+        changed.push((mark.0, Some(mark.1)));
+        self.commits.push(changed);
+        self.seen = seen;
+        transaction.commit()?;
+        self.acknowledge(durability);
+        Ok(())
+    }
+
+    fn transfer(&mut self, transaction: &Transaction, table: &Table) -> Result<()> {
+        let (from, to) = (self.random.random_range(0..ACCOUNTS), self.random.random_range(0..ACCOUNTS));
+        let amount = self.random.random_range(1..50);
+        let balance = |number| {
+            let balance = transaction.get(table, account(number))?;
+            Ok::<_, Error>(balance.map_or(0, |balance| numbers(&balance)[0]))
+        };
+        let has = balance(from)?;
+        if from != to && has >= amount {
+            transaction.put(table, account(from), bytes(&[has - amount]))?;
+            transaction.put(table, account(to), bytes(&[balance(to)? + amount]))?;
+        }
+        Ok(())
+    }
+
+    fn acknowledge(&mut self, durability: Durability) {
+        if durability >= Durability::Buffered {
+            self.buffered = self.commits.len();
+        }
+        if durability == Durability::Synced {
+            self.synced = self.commits.len();
+        }
+    }
+
+    /// Whether all of it is there that should be, and nothing else; it goes on with that. What has been found is counted, and what
+    /// was seen of the others.
+    fn check(&mut self, database: &Table, least: usize) -> std::result::Result<Vec<u64>, String> {
+        let mut found = Records::new();
+        let mut add = |prefix: Vec<u8>| {
+            let mut cursor = database.prefix(&prefix)?;
+            while let Some(entry) = cursor.next()? {
+                let key = entry.key().to_vec();
+                let value = database.get(&key)?.unwrap_or_default();
+                found.insert(key, value);
+            }
+            Ok::<_, Error>(())
+        };
+        add(vec![b'k', self.number]).and_then(|()| add(mark(self.number))).map_err(|e| e.to_string())?;
+        let seen = found.get(&mark(self.number)).map_or(vec![0; 1 + usize::from(CLIENTS)], |m| numbers(m));
+        let there = seen[0].checked_sub(self.first).filter(|there| *there <= self.commits.len() as u64);
+        let there = there.ok_or_else(|| format!("client {}: commit {} is there", self.number, seen[0]))?;
+        if (there as usize) < least {
+            return Err(format!("client {}: {there} commits are there, of {least}", self.number));
+        }
+        for changed in self.commits.drain(..).take(there as usize) {
+            for (key, value) in changed {
+                match value {
+                    Some(value) => self.records.insert(key, value),
+                    None => self.records.remove(&key),
+                };
+            }
+        }
+        if found != self.records {
+            let wrong = self.records.keys().chain(found.keys());
+            let wrong = wrong.into_iter().find(|key| self.records.get(*key) != found.get(*key));
+            return Err(format!("client {}: {wrong:?} is not as commit {} left it", self.number, seen[0]));
+        }
+        (self.first, self.synced, self.buffered) = (seen[0], 0, 0);
+        self.seen.clone_from(&seen);
+        Ok(seen)
     }
 }
 
 /// Whether a database that was opened again holds what its clients were told; they begin with that.
-fn check(database: &Database, clients: &mut [Done], seed: u64) -> Result<(), String> {
+fn check(database: &Database, clients: &mut [Client], is_killed: bool) -> std::result::Result<(), String> {
     let table = database.table("table").map_err(|error| error.to_string())?;
-    for (number, done) in clients.iter_mut().enumerate() {
-        for (key, states) in done.iter_mut() {
-            let found = table.get(key).map_err(|error| error.to_string())?;
-            if !states.contains(&found) {
-                let short = |value: &Option<Vec<u8>>| {
-                    value.as_ref().map(|value| (value.len(), value.first().copied()))
-                };
-                let expected: Vec<_> = states.iter().map(short).collect();
-                return Err(format!(
-                    "client {number}, {key:?}: {:?}, not one of {expected:?}",
-                    short(&found)
-                ));
+    let mut marks = Vec::new();
+    for client in clients.iter_mut() {
+        let least = if is_killed { client.buffered } else { client.synced };
+        marks.push(client.check(&table, least)?);
+    }
+    for (client, seen) in marks.iter().enumerate() {
+        for (other, mark) in marks.iter().enumerate() {
+            if seen[1 + other] > mark[0] {
+                return Err(format!("client {client} has seen what is lost of client {other}"));
             }
-            *states = vec![found];
         }
+    }
+    let mut sum = 0;
+    for number in 0..ACCOUNTS {
+        let balance = table.get(account(number)).map_err(|error| error.to_string())?;
+        sum += balance.map_or(0, |balance| numbers(&balance)[0]);
+    }
+    if sum != u64::from(ACCOUNTS) * EACH {
+        return Err(format!("the accounts have {sum}"));
     }
     let report = database.verify(|_| {});
     match report.problems.first() {
-        Some(problem) => Err(format!("{} problems, seed {seed}: {problem}", report.problems.len())),
+        Some(problem) => Err(format!("{} problems: {problem}", report.problems.len())),
         None => Ok(()),
     }
 }
 
-fn run(seed: u64) -> Result<(), String> {
+fn create(disk: &SimulatedDisk, options: &Options) -> Result<Database> {
+    let database = Database::create_in(Arc::new(disk.clone()), "data", options)?;
+    let table = database.create_table("table")?;
+    for number in 0..ACCOUNTS {
+        table.put(account(number), bytes(&[EACH]))?;
+    }
+    database.sync()?;
+    Ok(database)
+}
+
+fn run(seed: u64) -> std::result::Result<(), String> {
     let mut random = StdRng::seed_from_u64(seed);
-    let options = options(&mut random);
+    let singly = DURABILITY[random.random_range(0..3)];
+    let options = options(&mut random).durability(singly);
     let mut disk = SimulatedDisk::new(seed);
-    let mut clients = vec![Done::new(); usize::from(CLIENTS)];
-    let database =
-        Database::create_in(Arc::new(disk.clone()), "data", &options).map_err(|error| error.to_string())?;
-    database.create_table("table").map_err(|error| error.to_string())?;
-    let mut database = Some(database);
-    for life in 0..3 {
+    let mut clients: Vec<_> = (0..CLIENTS).map(|number| Client::new(number, seed)).collect();
+    let database = create(&disk, &options).map_err(|error| error.to_string())?;
+    let (mut database, mut is_killed) = (Some(database), false);
+    for life in 0..4 {
         let open = || Database::open_in(Arc::new(disk.clone()), "data", &options);
         let opened =
             database.take().map_or_else(open, Ok).map_err(|error| format!("life {life}: {error}"))?;
-        check(&opened, &mut clients, seed).map_err(|why| format!("life {life}: {why}"))?;
+        check(&opened, &mut clients, is_killed).map_err(|why| format!("life {life}: {why}"))?;
         let table = opened.table("table").map_err(|error| error.to_string())?;
-        let is_over = AtomicBool::new(false);
-        let fails = random.random_ratio(2, 3);
+        // In the last one nothing fails, and everything has to end.
+        let (is_last, is_over) = (life == 3, AtomicBool::new(false));
+        let fails = !is_last && random.random_ratio(2, 3);
         if fails {
             disk.fail_from(random.random_range(1..1500));
         }
         let pause = Duration::from_millis(random.random_range(1..40));
-        let is_killed = random.random();
-        // A crash happens while the clients work, and they work on in what is lost.
-        thread::scope(|scope| {
-            for (number, done) in (0..CLIENTS).zip(&mut clients) {
-                let (table, is_over) = (&table, &is_over);
-                scope.spawn(move || client(table, number, seed + life, done, is_over));
+        let outcomes: Vec<Result<()>> = thread::scope(|scope| {
+            let (opened, table, is_over) = (&opened, &table, &is_over);
+            let commits = if is_last { 30 } else { usize::MAX / 2 };
+            let work = move |client: &mut Client| client.work(opened, table, is_over, (commits, singly));
+            let threads: Vec<_> =
+                clients.iter_mut().map(|client| scope.spawn(move || work(client))).collect();
+            if !is_last {
+                thread::sleep(pause);
+                is_over.store(true, Ordering::SeqCst);
             }
-            thread::sleep(pause);
-            is_over.store(true, Ordering::SeqCst);
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
-        let survivor = if is_killed { disk.crash_with(CrashModel::KeepAll) } else { disk.crash() };
+        if !fails {
+            outcomes.into_iter().collect::<Result<()>>().map_err(|error| format!("life {life}: {error}"))?;
+        }
+        is_killed = !fails && random.random();
+        let survivor = if is_killed { disk.kill() } else { disk.crash() };
         disk.fail_from(1);
         drop((table, opened));
         disk = survivor;
     }
-    let opened =
-        Database::open_in(Arc::new(disk.clone()), "data", &options).map_err(|error| error.to_string())?;
-    check(&opened, &mut clients, seed)?;
+    let opened = Database::open_in(Arc::new(disk.clone()), "data", &options);
+    let opened = opened.map_err(|error| error.to_string())?;
+    check(&opened, &mut clients, is_killed)?;
     opened.close().map_err(|error| error.to_string())
 }
 

@@ -17,7 +17,7 @@ use vellum_vm::{CrashModel, Directory, Faults, FileOperation, SimulatedDisk};
 const NAME: &str = "data";
 
 /// Options that make everything happen often, and nothing at another time than in the run before.
-pub fn options(random: &mut StdRng) -> Options {
+fn options(random: &mut StdRng) -> Options {
     let segment_bytes = [64 << 10, 256 << 10, 1 << 20, 1 << 20][random.random_range(0..4)];
     let durability = [Durability::Synced, Durability::Buffered, Durability::Deferred];
     Options::default()
@@ -38,15 +38,17 @@ fn any_size(random: &mut StdRng, most: f64) -> u64 {
 
 const PAGE_BYTES: usize = 4096;
 
-/// Files, and what they hold durably.
+/// Files, and what they hold.
 type Files = BTreeMap<String, Vec<u8>>;
 
 fn files(disk: &SimulatedDisk) -> Files {
+    // Of a copy: the thread that makes segments changes names.
+    let disk = disk.kill();
     let names = disk.names().unwrap_or_default().into_iter();
-    names.map(|name| (name.clone(), disk.file(&name).durable_snapshot().to_vec())).collect()
+    names.map(|name| (name.clone(), disk.file(&name).snapshot().to_vec())).collect()
 }
 
-struct Run {
+pub struct Run {
     random: StdRng,
     disk: SimulatedDisk,
     options: Options,
@@ -58,6 +60,9 @@ struct Run {
     is_created: bool,
     /// The power may go at any moment.
     is_failing: bool,
+    /// The only operation that fails: its kind, and its number. How many there were on the disks before this one.
+    only: Option<(FileOperation, u64)>,
+    done: u64,
     end: End,
     /// How often the database was opened; perhaps what the files held after one of these times.
     lives: u64,
@@ -67,7 +72,7 @@ struct Run {
 }
 
 impl Run {
-    fn new(seed: u64) -> Self {
+    pub fn new(seed: u64) -> Self {
         let mut random = StdRng::seed_from_u64(seed);
         let durability = [Durability::Synced, Durability::Buffered, Durability::Deferred];
         let durability = durability[[0, 0, 1, 2][random.random_range(0..4)]];
@@ -83,11 +88,20 @@ impl Run {
             arrivals: Vec::new(),
             is_created: false,
             is_failing: true,
+            only: None,
+            done: 0,
             end: End::Closed,
             lives: 0,
             before: None,
             story: Vec::new(),
         }
+    }
+
+    /// One in which nothing fails but the operation of this kind with this number.
+    pub fn failing_only(seed: u64, operation: FileOperation, number: u64) -> Self {
+        let run = Self { is_failing: false, only: Some((operation, number)), ..Self::new(seed) };
+        run.heal();
+        run
     }
 
     fn tell(&mut self, what: impl std::fmt::Display) {
@@ -103,21 +117,42 @@ impl Run {
         let is_lost = !kills || (database.is_none() && self.end == End::PowerLoss);
         self.end = if is_lost { End::PowerLoss } else { End::Killed };
         self.tell(format!("{:?}, {}", self.end, self.journal));
+        if let Some((operation, _)) = self.only {
+            self.done += self.disk.counts().of(operation);
+        }
         self.disk.fail_from(1);
         self.transactions.clear();
         self.arrivals.clear();
         drop(database);
         self.disk = survivor;
+        self.heal();
+    }
+
+    /// Nothing fails any more, but for what is to fail yet.
+    pub fn heal(&self) {
+        self.disk.heal();
+        if let Some((operation, number)) = self.only
+            && let Some(left @ 1..) = number.checked_sub(self.done + self.disk.counts().of(operation))
+        {
+            self.disk.fail_nth_of(operation, left);
+        }
+    }
+
+    /// How many operations of a kind there were, if only those were to fail.
+    pub fn count(&self, operation: FileOperation) -> u64 {
+        self.done + self.disk.counts().of(operation)
     }
 
     /// Opens the database, perhaps after a few attempts at which the disk fails.
     fn open(&mut self) -> Result<Database, String> {
         for _ in 0..3 {
-            if self.random.random_ratio(2, 5) {
-                self.disk.fail_from(1 + any_size(&mut self.random, 3000.0));
+            if self.only.is_some() || (self.is_failing && self.random.random_ratio(2, 5)) {
+                if self.is_failing {
+                    self.disk.fail_from(1 + any_size(&mut self.random, 3000.0));
+                }
                 match self.try_open() {
                     Ok(database) => {
-                        self.disk.heal();
+                        self.heal();
                         return Ok(database);
                     }
                     // What a killed process had only written is lost if the power goes while the next one recovers.
@@ -128,7 +163,7 @@ impl Run {
                 }
             }
         }
-        self.disk.heal();
+        self.heal();
         self.try_open().map_err(|error| format!("it does not open after {:?}: {error}", self.end))
     }
 
@@ -156,6 +191,9 @@ impl Run {
 
     /// Draws what is going to fail. Says whether that ends.
     fn draw_faults(&mut self) {
+        if !self.is_failing {
+            return;
+        }
         let random = &mut self.random;
         match random.random_range(0..14) {
             0..5 => self.disk.fail_from(1 + any_size(random, 3000.0)),
@@ -203,9 +241,11 @@ impl Run {
                 operation.into_iter().for_each(|operation| self.journal.attempt(operation));
                 return Ok(true);
             }
-            // Reading must not fail any more.
+            // Reading must not fail now.
             self.disk.heal();
-            if !self.journal.settle(operation.as_ref(), database)? {
+            let goes_on = self.journal.settle(operation.as_ref(), database)?;
+            self.heal();
+            if !goes_on {
                 return Ok(true);
             }
         }
@@ -295,7 +335,7 @@ impl Run {
     }
 
     /// Damages what a crash has left, in a copy: mostly what the last life has logged. Either that is noticed, or it is in nobody's
-    /// way.
+    /// way. The last pages of the log are spared: what nothing was synced after cannot be told from what was being written.
     fn damage(&mut self) -> Result<(), String> {
         let Some((before, _)) = self.before.take().filter(|(_, life)| *life == self.lives) else {
             return Ok(());
@@ -312,6 +352,9 @@ impl Run {
                 .enumerate()
                 .filter(|(_, (new, old))| new != old && new.iter().any(|byte| *byte != 0));
             pages.extend(changed.map(|(page, _)| (name.clone(), page)));
+        }
+        if in_log {
+            pages.truncate(pages.len().saturating_sub(8));
         }
         if pages.is_empty() {
             return Ok(());
@@ -335,7 +378,17 @@ impl Run {
             self.damage()?;
         }
         let database = self.open()?;
-        self.journal.check(&database, self.end)?;
+        let failures = self.disk.counts().scheduled_failures;
+        let mut checked = self.journal.clone();
+        if let Err(why) = checked.check(&database, self.end) {
+            if self.disk.counts().scheduled_failures == failures {
+                return Err(why);
+            }
+            // It was a read of this that was to fail.
+            checked = self.journal.clone();
+            checked.check(&database, self.end)?;
+        }
+        self.journal = checked;
         self.lives += 1;
         self.before = self.random.random_ratio(1, 3).then(|| (files(&self.disk), self.lives));
         self.tell(format!("opened, {:?}", database.recovery()));
@@ -344,6 +397,9 @@ impl Run {
         if has_failed {
             self.journal.distrust();
         }
+        if has_failed || self.durability != Durability::Synced {
+            self.before = None;
+        }
         if !has_failed && self.random.random_ratio(1, 3) {
             self.arrivals.clear();
             let ended = self.transactions.end();
@@ -351,7 +407,7 @@ impl Run {
                 Ok(()) => {
                     self.journal.sync();
                     self.end = End::Closed;
-                    self.disk.heal();
+                    self.heal();
                 }
                 Err(_) => {
                     self.end = End::Killed;
@@ -365,9 +421,9 @@ impl Run {
     }
 }
 
-fn run(seed: u64) -> Result<(), String> {
-    let mut run = Run::new(seed);
-    let outcome = all_lives(&mut run);
+/// All that a history has.
+pub fn live(run: &mut Run) -> Result<(), String> {
+    let outcome = all_lives(run);
     outcome.map_err(|why| format!("{why}\n  {:?}\n  {}", run.durability, run.story.join("\n  ")))
 }
 
@@ -376,10 +432,10 @@ fn all_lives(run: &mut Run) -> Result<(), String> {
         run.live()?;
     }
     // Nothing fails any more, so everything goes well.
+    (run.is_failing, run.only) = (false, None);
     run.disk.heal();
     let database = run.try_open().map_err(|error| format!("it does not open in the end: {error}"))?;
     run.journal.check(&database, run.end)?;
-    run.is_failing = false;
     let end = |error| format!("in the end: {error}");
     for _ in 0..60 {
         run.transactions.begin(&database, &mut run.random)?;
@@ -404,5 +460,5 @@ fn all_lives(run: &mut Run) -> Result<(), String> {
 
 #[test]
 fn histories() {
-    for_seeds(200, run);
+    for_seeds(200, |seed| live(&mut Run::new(seed)));
 }

@@ -13,6 +13,7 @@
 //! ```
 
 mod clients;
+mod failures;
 mod histories;
 mod kills;
 mod life;
@@ -39,10 +40,7 @@ fn number(variable: &str) -> Option<u64> {
 /// Runs a check for many seeds, or the one that is asked for. Says which failed, and how many of how many did.
 ///
 /// If a bug is planted, it is over when that is found.
-fn for_seeds(default: u64, check: impl Fn(u64) -> Result<(), String> + Send + Sync) {
-    let bug = planted::plant();
-    // What a group of records tells is then divided in small databases, too.
-    plant::divide_records(100);
+fn for_seeds(default: u64, check: impl Fn(u64) -> Result<(), String> + Sync) {
     let seeds: Vec<u64> = match number("VELLUM_SEED") {
         Some(seed) => vec![seed],
         None => {
@@ -50,8 +48,16 @@ fn for_seeds(default: u64, check: impl Fn(u64) -> Result<(), String> + Send + Sy
             (first..first + number("VELLUM_SEEDS").unwrap_or(default)).collect()
         }
     };
+    run_all(&seeds, check);
+}
+
+/// Runs a check for these seeds.
+fn run_all(seeds: &[u64], check: impl Fn(u64) -> Result<(), String> + Sync) {
+    let bug = planted::plant();
+    // What a group of records tells is then divided in small databases, too.
+    plant::divide_records(100);
     let mut wrong = Vec::new();
-    for seed in &seeds {
+    for seed in seeds {
         if let Err(why) = run_one(*seed, &check) {
             if bug.is_some() {
                 return planted::tell(*seed, &why);
