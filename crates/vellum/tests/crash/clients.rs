@@ -29,6 +29,9 @@ const DURABILITY: [Durability; 3] = [Durability::Synced, Durability::Buffered, D
 
 type Records = BTreeMap<Vec<u8>, Vec<u8>>;
 
+/// The keys that a commit has changed, in order, and what they have since.
+type Commit = Vec<(Vec<u8>, Option<Vec<u8>>)>;
+
 /// What one client has done since its database was opened.
 struct Client {
     number: u8,
@@ -36,7 +39,7 @@ struct Client {
     records: Records,
     first: u64,
     /// What each commit has changed, those that may have failed included.
-    commits: Vec<Vec<(Vec<u8>, Option<Vec<u8>>)>>,
+    commits: Vec<Commit>,
     /// How many of these were acknowledged as synced, and as written.
     synced: usize,
     buffered: usize,

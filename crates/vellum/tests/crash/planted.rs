@@ -11,6 +11,9 @@ const BUG: &str = "VELLUM_PLANT";
 const FOUND: &str = "found by seed ";
 
 /// The bugs, the checks that find them, and before how many seeds.
+///
+/// Stale records of a recycled segment that are taken as new are not among them: to be seen, one must begin exactly where the log
+/// ends, and records of databases have too many lengths. The test `planted_bugs_are_noticed` of the log finds that.
 const BUGS: &[(&str, &str, u64)] = &[
     // A sync is skipped.
     ("wal::SkippedSync", "histories", 2000),
@@ -19,8 +22,6 @@ const BUGS: &[(&str, &str, u64)] = &[
     ("wal::SwallowedWriteError", "histories", 2000),
     // Recovery ends at a hole in what was durable.
     ("wal::PastHole", "histories", 2000),
-    // Records of a recycled segment are taken as new.
-    ("wal::StaleRecords", "histories", 2000),
     // The log is cut too early: for recovery, and for undoing what is open.
     ("wal::RecycledTooEarly", "histories", 2000),
     ("txn::CutTooEarly", "histories", 2000),
