@@ -18,13 +18,49 @@ use crate::blob::BlobReference;
 use crate::gateway::{RecordKind, Recorder, ValueImage};
 use std::{
     fmt,
-    ops::Bound,
+    ops::{Bound, Deref},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
 };
 use vellum_base::{Lsn, PageId};
+
+/// The bytes of an earlier value: some of those of a piece of memory that others share.
+#[derive(Clone)]
+pub struct SharedBytes {
+    all: Arc<[u8]>,
+    from: usize,
+}
+
+impl SharedBytes {
+    /// The bytes from a place on.
+    pub fn new(all: Arc<[u8]>, from: usize) -> Self {
+        Self { all, from }
+    }
+}
+
+impl Deref for SharedBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.all.get(self.from..).unwrap_or_default()
+    }
+}
+
+impl PartialEq for SharedBytes {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for SharedBytes {}
+
+impl fmt::Debug for SharedBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
 
 /// What a snapshot sees of a record.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -34,7 +70,7 @@ pub enum Seen {
     /// Nothing.
     Absent,
     /// An earlier value.
-    Value(Arc<[u8]>),
+    Value(SharedBytes),
     /// An earlier value that is a large one.
     Large(BlobReference),
 }

@@ -27,7 +27,7 @@ pub use gateway::{
     ChangeRecord, NodeImage, PageChange, PageRedo, RecordFault, RecordGroup, RecordKind, SpaceEvent,
     UndoChange, ValueImage, free_large, redo,
 };
-pub use isolation::{Claim, Isolation, Seen, Unshared, View, Writer};
+pub use isolation::{Claim, Isolation, Seen, SharedBytes, Unshared, View, Writer};
 pub use tree::{
     Answer, Batch, BlobReader, BulkLoad, Cursor, CursorPosition, Entry, Task, Tree, TreeReport, TreeShape,
     Written,

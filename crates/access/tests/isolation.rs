@@ -638,7 +638,10 @@ struct Wrong;
 
 impl Isolation for Wrong {
     fn seen(&self, _: PageId, _: &[u8]) -> vellum_access::Seen {
-        vellum_access::Seen::Value(b"a value that nobody stored"[..].into())
+        vellum_access::Seen::Value(vellum_access::SharedBytes::new(
+            b"a value that nobody stored"[..].into(),
+            0,
+        ))
     }
 
     fn claim(&self, _: PageId, _: &[u8], _: Option<ValueImage<'_>>, _: bool) -> Result<(), Claim> {

@@ -5,8 +5,8 @@ use crate::{
     change_log::Changes,
     plant::{Bug, planted},
     reads::{Edge, ReadSet},
-    transactions::{Leftovers, Refused, Snapshot, Touched, Transactions},
-    versions::{Before, Refusal, Seen as SeenVersion, Writer as VersionWriter},
+    transactions::{Leftovers, Refused, Snapshot, Transactions},
+    versions::{Before, Refusal, Writer as VersionWriter},
 };
 use std::{
     ops::Bound,
@@ -15,8 +15,7 @@ use std::{
     time::SystemTime,
 };
 use vellum_access::{
-    BlobReference, Claim, Isolation, Seen, Tree, UndoChange, Unshared, ValueImage, View, Writer, free_large,
-    node::ValueKind,
+    Claim, Isolation, Seen, Tree, UndoChange, Unshared, ValueImage, View, Writer, free_large,
 };
 use vellum_base::{Lsn, PageId};
 use vellum_pool::{ChangeLog, Pool};
@@ -46,14 +45,12 @@ struct State {
     /// What is to be put back, in the order of the changes.
     undo: Vec<Undo>,
     /// The record that has been claimed, and is about to be changed.
-    claimed: Option<Undo>,
-    touched: Vec<Touched>,
+    claimed: Option<Before>,
+    touched: Vec<Before>,
 }
 
 /// A change that may have to be undone.
 struct Undo {
-    tree: PageId,
-    key: Arc<[u8]>,
     before: Before,
     lsn: Lsn,
 }
@@ -149,15 +146,23 @@ impl Transaction {
     /// How it changes something.
     pub fn writing(&self) -> View<'_> {
         let mut state = self.lock();
-        let (number, _) = *state.number.get_or_insert_with(|| {
-            let mut place = Lsn(0);
-            let number = self.transactions.begin_writing(self.snapshot.id, || {
-                place = self.changes.end();
-                place
-            });
-            (number, place)
-        });
+        let number = state.number.map_or_else(|| self.begin_writing(&mut state), |(number, _)| number);
         View { settled: &self.settled, isolation: self, writer: Writer::Transaction(number) }
+    }
+
+    #[cold]
+    fn begin_writing(&self, state: &mut State) -> u64 {
+        /// How many changes a transaction has mostly.
+        const CHANGES: usize = 16;
+        let mut place = Lsn(0);
+        let number = self.transactions.begin_writing(self.snapshot.id, || {
+            place = self.changes.end();
+            place
+        });
+        state.number = Some((number, place));
+        state.undo.reserve(CHANGES);
+        state.touched.reserve(CHANGES);
+        number
     }
 
     /// A place to roll back to.
@@ -177,12 +182,12 @@ impl Transaction {
             if state.undo.len() <= savepoint.0 {
                 return Ok(());
             }
-            let Some(Undo { tree, key, before, lsn }) = state.undo.pop() else { return Ok(()) };
+            let Some(Undo { before, lsn }) = state.undo.pop() else { return Ok(()) };
             drop(state);
-            let change = UndoChange::Restore { key: &key, before: image(&before) };
-            let undone = undo(pool, tree, change, (number, lsn));
+            let change = UndoChange::Restore { key: before.key(), before: before.value() };
+            let undone = undo(pool, before.tree, change, (number, lsn));
             if undone.is_err() {
-                self.lock().undo.push(Undo { tree, key, before, lsn });
+                self.lock().undo.push(Undo { before, lsn });
                 return undone;
             }
         }
@@ -198,8 +203,8 @@ impl Transaction {
         let number = state.number.take();
         let touched = std::mem::take(&mut state.touched);
         drop(state);
-        for Touched { tree, key } in touched {
-            self.transactions.versions.retract(tree, &key, self.snapshot.id);
+        for record in touched {
+            self.transactions.versions.retract(&record, self.snapshot.id);
         }
         if let Some((number, _)) = number {
             self.transactions.end_writing(self.snapshot.id);
@@ -219,11 +224,9 @@ impl Transaction {
     pub fn commit(&self, pool: &Pool) -> Result<(), CommitError> {
         let mut state = self.lock();
         let touched = std::mem::take(&mut state.touched);
-        let replaced = state.undo.iter().filter_map(|undo| match &undo.before {
-            Before::Large(reference) => Some((undo.tree, BlobReference::decode(reference)?)),
-            Before::Absent | Before::Inline(_) => None,
-        });
-        let bytes = state.undo.iter().map(|undo| (undo.key.len() + undo.before.len()) as u64).sum();
+        let replaced =
+            state.undo.iter().filter_map(|Undo { before, .. }| Some((before.tree, before.large()?)));
+        let bytes = state.undo.iter().map(|undo| undo.before.bytes()).sum();
         let left = Leftovers::new(touched, replaced.collect(), bytes);
         // What has changed nothing, has happened when its snapshot was taken.
         let reads = self.reads.as_ref().filter(|_| !state.undo.is_empty());
@@ -234,7 +237,7 @@ impl Transaction {
             reads.finish();
         }
         if let Some((number, first)) = number {
-            let mut record = Vec::new();
+            let mut record = [0; END_BYTES];
             let by = (&*self.writer, &self.snapshot);
             let committed = self.transactions.commit(by, (first, left), reads.as_deref(), |time| {
                 record = end_record(COMMITTED, number, time);
@@ -245,7 +248,9 @@ impl Transaction {
                 Err((refused, left)) => {
                     self.lock().touched = left.touched;
                     return Err(match refused {
-                        Refused::Changed(Touched { tree, key }) => CommitError::Invalidated { tree, key },
+                        Refused::Changed(record) => {
+                            CommitError::Invalidated { tree: record.tree, key: record.key().into() }
+                        }
                         Refused::Ended => CommitError::Ended,
                     });
                 }
@@ -264,7 +269,7 @@ impl Transaction {
 
 impl Isolation for Transaction {
     fn seen(&self, tree: PageId, key: &[u8]) -> Seen {
-        seen(self.transactions.versions.seen(tree, key, self.snapshot.sight()))
+        self.transactions.versions.seen(tree, key, self.snapshot.sight())
     }
 
     fn claim(
@@ -274,21 +279,20 @@ impl Isolation for Transaction {
         before: Option<ValueImage<'_>>,
         removes: bool,
     ) -> Result<(), Claim> {
-        let before = kept(before);
-        let versions = &self.transactions.versions;
         let writer = (&self.writer, self.snapshot.time);
-        let (shared, is_first) = versions
-            .claim(tree, key, writer, &before, removes, || self.transactions.snapshots())
-            .map_err(|refusal| Claim::Conflict { committed: refusal == Refusal::Later })?;
+        let snapshots = || self.transactions.snapshots();
+        let claimed = self.transactions.versions.claim((tree, key), writer, before, removes, snapshots);
+        let (before, is_first) =
+            claimed.map_err(|refusal| Claim::Conflict { committed: refusal == Refusal::Later })?;
         let mut state = self.lock();
         if is_first {
-            state.touched.push(Touched { tree, key: shared.clone() });
+            state.touched.push(before.clone());
         }
         if self.is_ended() {
             // What others have committed since its snapshot may have been forgotten before the claim.
             return Err(Claim::Ended);
         }
-        state.claimed = Some(Undo { tree, key: shared, before, lsn: Lsn(0) });
+        state.claimed = Some(before);
         Ok(())
     }
 
@@ -314,8 +318,8 @@ impl Isolation for Transaction {
 
     fn recorded(&self, lsn: Lsn) {
         let mut state = self.lock();
-        if let Some(undo) = state.claimed.take() {
-            state.undo.push(Undo { lsn, ..undo });
+        if let Some(before) = state.claimed.take() {
+            state.undo.push(Undo { before, lsn });
         }
     }
 }
@@ -330,7 +334,7 @@ impl Isolation for Single {
         if planted(Bug::UncommittedRead) {
             return Seen::Leaf;
         }
-        seen(self.transactions.versions.seen(tree, key, self.transactions.now()))
+        self.transactions.versions.seen(tree, key, self.transactions.now())
     }
 
     fn claim(&self, _: PageId, _: &[u8], _: Option<ValueImage<'_>>, _: bool) -> Result<(), Claim> {
@@ -376,8 +380,8 @@ pub(crate) fn log_rollback(changes: &Changes, number: u64) {
 /// Forgets what no snapshot needs any more, and frees the large values among it.
 fn clean_up(pool: &Pool, transactions: &Transactions, oldest: u64, free: Vec<(u64, Arc<Leftovers>)>) {
     for (time, left) in free {
-        for Touched { tree, key } in left.records() {
-            transactions.versions.prune(*tree, key, oldest);
+        for record in left.records() {
+            transactions.versions.prune(record, oldest);
         }
         let is_large = !left.large.is_empty();
         // What cannot be freed stays allocated until the next recovery; the transaction is committed.
@@ -388,12 +392,18 @@ fn clean_up(pool: &Pool, transactions: &Transactions, oldest: u64, free: Vec<(u6
     }
 }
 
+/// The length of the record of the end of a transaction.
+const END_BYTES: usize = 1 + 3 * 8;
+
 /// The record of the end of a transaction: its kind, its number, the number of the commit, and the time of day in
 /// nanoseconds since 1970, each of the three in 8 bytes.
-fn end_record(kind: u8, number: u64, time: u64) -> Vec<u8> {
+fn end_record(kind: u8, number: u64, time: u64) -> [u8; END_BYTES] {
     let now = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_nanos() as u64);
-    let mut record = vec![kind];
-    [number, time, now].into_iter().for_each(|field| record.extend_from_slice(&field.to_le_bytes()));
+    let mut record = [kind; END_BYTES];
+    let (_, places) = record.as_rchunks_mut();
+    for (place, field) in places.iter_mut().zip([number, time, now]) {
+        *place = field.to_le_bytes();
+    }
     record
 }
 
@@ -405,33 +415,5 @@ pub(crate) fn decode_end(record: &[u8]) -> Option<(u64, bool)> {
         COMMITTED => Some((number, true)),
         ROLLED_BACK => Some((number, false)),
         _ => None,
-    }
-}
-
-fn kept(before: Option<ValueImage<'_>>) -> Before {
-    match before {
-        None => Before::Absent,
-        Some(ValueImage { kind: ValueKind::Inline, bytes }) => Before::Inline(bytes.into()),
-        Some(ValueImage { kind: ValueKind::Blob, bytes }) => Before::Large(bytes.into()),
-    }
-}
-
-fn image(before: &Before) -> Option<ValueImage<'_>> {
-    match before {
-        Before::Absent => None,
-        Before::Inline(bytes) => Some(ValueImage { kind: ValueKind::Inline, bytes }),
-        Before::Large(bytes) => Some(ValueImage { kind: ValueKind::Blob, bytes }),
-    }
-}
-
-fn seen(version: SeenVersion) -> Seen {
-    match version {
-        SeenVersion::Leaf => Seen::Leaf,
-        SeenVersion::Earlier(Before::Absent) => Seen::Absent,
-        SeenVersion::Earlier(Before::Inline(bytes)) => Seen::Value(bytes),
-        // Only references that were found to be sound are kept.
-        SeenVersion::Earlier(Before::Large(bytes)) => {
-            BlobReference::decode(&bytes).map_or(Seen::Absent, Seen::Large)
-        }
     }
 }

@@ -16,10 +16,10 @@
 
 use crate::reads::ReadSet;
 use crate::settings::SnapshotLimit;
-use crate::versions::{Identity, Sight, Versions, Writer, hash_of};
+use crate::versions::{Before, Sight, Versions, Writer};
+use hashbrown::HashTable;
 use std::{
-    collections::{BTreeMap, HashSet, VecDeque},
-    hash::{BuildHasherDefault, Hash, Hasher},
+    collections::{BTreeMap, VecDeque},
     panic::Location,
     sync::{
         Arc, Mutex, MutexGuard,
@@ -30,26 +30,13 @@ use std::{
 use vellum_access::BlobReference;
 use vellum_base::{Lsn, PageId};
 
-/// A record that a transaction has changed.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Touched {
-    pub tree: PageId,
-    pub key: Arc<[u8]>,
-}
-
-impl Hash for Touched {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(hash_of(self.tree, &self.key));
-    }
-}
-
 /// What a transaction leaves behind that goes when no snapshot needs it any more.
 #[derive(Default)]
 pub(crate) struct Leftovers {
     /// The records that it has changed.
-    pub touched: Vec<Touched>,
+    pub touched: Vec<Before>,
     /// Those that transactions have changed which were committed before, and between which and this one there is no snapshot.
-    joined: HashSet<Touched, BuildHasherDefault<Identity>>,
+    joined: HashTable<Before>,
     /// The large values that it has replaced, each with its tree.
     pub large: Vec<(PageId, BlobReference)>,
     /// How many bytes of keys and old values that is.
@@ -58,17 +45,17 @@ pub(crate) struct Leftovers {
 
 impl Leftovers {
     /// A record that was changed, and that a transaction with these reads has read.
-    fn find(&self, reads: &ReadSet) -> Option<Touched> {
-        self.records().find(|touched| reads.has(touched.tree, &touched.key)).cloned()
+    fn find(&self, reads: &ReadSet) -> Option<Before> {
+        self.records().find(|touched| reads.has(touched.tree, touched.key())).cloned()
     }
 
     /// What is left behind by the commit of a transaction that has changed these records, and replaced these large values.
-    pub fn new(touched: Vec<Touched>, large: Vec<(PageId, BlobReference)>, bytes: u64) -> Self {
-        Self { touched, joined: HashSet::default(), large, bytes }
+    pub fn new(touched: Vec<Before>, large: Vec<(PageId, BlobReference)>, bytes: u64) -> Self {
+        Self { touched, joined: HashTable::new(), large, bytes }
     }
 
     /// The records that were changed; some may come twice.
-    pub fn records(&self) -> impl Iterator<Item = &Touched> {
+    pub fn records(&self) -> impl Iterator<Item = &Before> {
         self.touched.iter().chain(&self.joined)
     }
 
@@ -77,9 +64,11 @@ impl Leftovers {
         if self.joined.len() < other.joined.len() {
             std::mem::swap(&mut self.joined, &mut other.joined);
         }
-        self.joined.extend(other.joined);
-        self.joined.extend(other.touched);
-        self.joined.extend(self.touched.drain(..));
+        let touched = other.touched.into_iter().chain(self.touched.drain(..));
+        for record in other.joined.into_iter().chain(touched.map(|touched| touched.without_value())) {
+            let place = self.joined.entry(record.hash(), |one| one.is_same(&record), Before::hash);
+            place.or_insert(record);
+        }
         if self.large.len() < other.large.len() {
             std::mem::swap(&mut self.large, &mut other.large);
         }
@@ -92,7 +81,7 @@ impl Leftovers {
 #[derive(Debug)]
 pub(crate) enum Refused {
     /// This record, which it has read, was changed.
-    Changed(Touched),
+    Changed(Box<Before>),
     /// Its snapshot has been ended.
     Ended,
 }
@@ -122,10 +111,10 @@ struct State {
     /// The number by which the log knows the next transaction that changes something.
     next_writer: u64,
     time: u64,
-    /// The open snapshots: their time, and what tells those of the same time apart.
-    snapshots: BTreeMap<(u64, u64), Begun>,
-    /// The open transactions that change something, each with a place before its first record.
-    writers: BTreeMap<u64, Lsn>,
+    /// The open snapshots, in the order in which they were taken.
+    snapshots: VecDeque<Begun>,
+    /// The open transactions that change something, each with a place before its first record, in the order of those.
+    writers: VecDeque<(Lsn, u64)>,
     /// What ended transactions have left behind, in the order of their commits.
     leftovers: VecDeque<(u64, Lsn, Arc<Leftovers>)>,
     /// How many bytes that is.
@@ -134,9 +123,11 @@ struct State {
     freeing: BTreeMap<u64, Lsn>,
 }
 
-/// When and where a snapshot was taken.
+/// An open snapshot: its time, whose it is, when and where it was taken.
 #[derive(Clone, Copy)]
 struct Begun {
+    time: u64,
+    id: u64,
     when: Instant,
     place: &'static Location<'static>,
 }
@@ -199,8 +190,8 @@ impl Transactions {
             next_id: 1,
             next_writer: first,
             time: 1,
-            snapshots: BTreeMap::new(),
-            writers: BTreeMap::new(),
+            snapshots: VecDeque::new(),
+            writers: VecDeque::new(),
             leftovers: VecDeque::new(),
             left_bytes: 0,
             freeing: BTreeMap::new(),
@@ -225,7 +216,7 @@ impl Transactions {
         let id = state.next_id;
         state.next_id += 1;
         let time = state.time;
-        state.snapshots.insert((time, id), Begun { when: Instant::now(), place });
+        state.snapshots.push_back(Begun { time, id, when: Instant::now(), place });
         let settled = state.settled().min(end());
         Snapshot { id, time, settled }
     }
@@ -258,7 +249,7 @@ impl Transactions {
         let mut state = self.lock();
         let number = state.next_writer;
         state.next_writer += 1;
-        state.writers.insert(id, end());
+        state.writers.push_back((end(), id));
         self.publish(&state);
         number
     }
@@ -288,13 +279,13 @@ impl Transactions {
             (Ok(_), None) => None,
         };
         if let Some(conflict) = conflict {
-            return Err((Refused::Changed(conflict), left));
+            return Err((Refused::Changed(Box::new(conflict)), left));
         }
         let time = state.time + 1;
         let lsn = reserve(time);
         writer.commit(time);
         state.time = time;
-        state.writers.remove(&writer.id);
+        state.end_writing(writer.id);
         // Together with that: the log is needed for one of the two at any moment.
         state.left_bytes += left.bytes;
         state.leftovers.push_back((time, first, Arc::new(left)));
@@ -309,7 +300,7 @@ impl Transactions {
     ///
     /// # Errors
     /// As for [`commit`](Self::commit).
-    fn test(&self, time: u64, reads: &ReadSet) -> Result<u64, Touched> {
+    fn test(&self, time: u64, reads: &ReadSet) -> Result<u64, Before> {
         /// How many commits are left.
         const FEW: usize = 4;
         /// How many are tested at a time.
@@ -336,7 +327,7 @@ impl Transactions {
     /// A transaction has undone everything.
     pub fn end_writing(&self, id: u64) {
         let mut state = self.lock();
-        state.writers.remove(&id);
+        state.end_writing(id);
         self.publish(&state);
     }
 
@@ -345,7 +336,9 @@ impl Transactions {
     pub fn end(&self, snapshot: &Snapshot) -> (u64, Vec<(u64, Arc<Leftovers>)>) {
         let mut state = self.lock();
         // One that has been ended before its transaction is open nevertheless: single operations must heed what it has changed.
-        state.snapshots.remove(&(snapshot.time, snapshot.id));
+        if let Ok(index) = state.snapshots.binary_search_by_key(&snapshot.id, |begun| begun.id) {
+            state.snapshots.remove(index);
+        }
         self.open.fetch_sub(1, Ordering::SeqCst);
         let mut free = Vec::new();
         loop {
@@ -355,7 +348,9 @@ impl Transactions {
                 Some(time) => {
                     // Release, and before versions are forgotten: see `is_ended`.
                     self.ended_before.0.store(time + 1, Ordering::Release);
-                    state.snapshots = state.snapshots.split_off(&(time + 1, 0));
+                    while state.snapshots.front().is_some_and(|begun| begun.time <= time) {
+                        state.snapshots.pop_front();
+                    }
                 }
                 None => {
                     state.join_at(snapshot.time);
@@ -372,7 +367,7 @@ impl Transactions {
 
     /// The times of the open snapshots, in ascending order.
     pub fn snapshots(&self) -> Vec<u64> {
-        let mut times: Vec<u64> = self.lock().snapshots.keys().map(|(time, _)| *time).collect();
+        let mut times: Vec<u64> = self.lock().snapshots.iter().map(|begun| begun.time).collect();
         times.dedup();
         times
     }
@@ -383,7 +378,7 @@ impl Transactions {
         let left =
             state.leftovers.iter().filter(|(.., left)| !left.large.is_empty()).map(|(_, first, _)| *first);
         let freeing = state.freeing.values().copied();
-        state.writers.values().copied().chain(left).chain(freeing).min().unwrap_or(end)
+        state.writers.iter().map(|(first, _)| *first).chain(left).chain(freeing).min().unwrap_or(end)
     }
 
     /// Whether a transaction has changed something that is neither committed nor undone.
@@ -396,11 +391,11 @@ impl Transactions {
         let (versions, version_bytes) = self.versions.measure();
         let log_bytes = end.0.saturating_sub(self.needed_from(end).0);
         let state = self.lock();
-        let oldest = state.snapshots.first_key_value().map(|((time, id), begun)| OldestSnapshot {
-            transaction: *id,
+        let oldest = state.snapshots.front().map(|begun| OldestSnapshot {
+            transaction: begun.id,
             age: begun.when.elapsed(),
             begun_at: begun.place,
-            commits: state.time - time,
+            commits: state.time - begun.time,
             bytes: state.left_bytes,
         });
         History {
@@ -428,7 +423,7 @@ impl Transactions {
 
 impl State {
     fn settled(&self) -> Lsn {
-        self.writers.values().copied().min().unwrap_or(Lsn(u64::MAX))
+        self.writers.front().map_or(Lsn(u64::MAX), |(first, _)| *first)
     }
 
     /// Moves what was left behind by commits up to this one to `free`.
@@ -457,9 +452,14 @@ impl State {
         if index == 0 || index == self.leftovers.len() {
             return;
         }
+        let snapshots = &self.snapshots;
+        let seen_apart = |from, to| {
+            let first = snapshots.partition_point(|begun| begun.time < from);
+            snapshots.get(first).is_some_and(|begun| begun.time < to)
+        };
         let mut both = self.leftovers.range_mut(index - 1..=index);
         if let (Some((from, older_first, older)), Some((to, first, newer))) = (both.next(), both.next())
-            && self.snapshots.range((*from, 0)..(*to, 0)).next().is_none()
+            && !seen_apart(*from, *to)
             // Somebody may be testing against them.
             && let (Some(older), Some(newer)) = (Arc::get_mut(older), Arc::get_mut(newer))
         {
@@ -475,11 +475,17 @@ impl State {
         if limit.age.is_none() && limit.bytes.is_none() {
             return None;
         }
-        let ((time, _), _) = self.snapshots.first_key_value()?;
-        let (_, youngest) = self.snapshots.range((*time, 0)..=(*time, u64::MAX)).next_back()?;
+        let time = self.snapshots.front()?.time;
+        let youngest = self.snapshots.iter().take_while(|begun| begun.time == time).last()?;
         let is_old = limit.age.is_some_and(|age| youngest.when.elapsed() > age);
         let is_large = limit.bytes.is_some_and(|bytes| self.left_bytes > bytes);
-        (!self.leftovers.is_empty() && (is_old || is_large)).then_some(*time)
+        (!self.leftovers.is_empty() && (is_old || is_large)).then_some(time)
+    }
+
+    fn end_writing(&mut self, id: u64) {
+        if let Some(index) = self.writers.iter().position(|(_, writer)| *writer == id) {
+            self.writers.remove(index);
+        }
     }
 
     /// The commits after this one, with what they have left behind.
@@ -490,6 +496,6 @@ impl State {
 
     /// All open snapshots see the commits up to this one.
     fn oldest(&self) -> u64 {
-        self.snapshots.keys().next().map_or(self.time, |(time, _)| *time)
+        self.snapshots.front().map_or(self.time, |begun| begun.time)
     }
 }

@@ -2,14 +2,15 @@
 
 use crate::reads::ReadSet;
 use crate::settings::SnapshotLimit;
-use crate::transactions::{Leftovers, Refused, Snapshot, Touched, Transactions};
-use crate::versions::{Before, Seen, Sight, Writer};
+use crate::transactions::{Leftovers, Refused, Snapshot, Transactions};
+use crate::versions::{Before, Sight, Writer, hash_of};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{
     collections::{BTreeMap, BTreeSet},
     panic::Location,
     sync::{Arc, atomic::Ordering},
 };
+use vellum_access::{Seen, SharedBytes, ValueImage, node::ValueKind};
 use vellum_base::{Lsn, PageId};
 
 const TREE: PageId = PageId(9);
@@ -24,7 +25,7 @@ struct Open {
     /// The records at its beginning, with its own changes.
     world: BTreeMap<u8, u32>,
     changed: BTreeMap<u8, Option<u32>>,
-    touched: Vec<Touched>,
+    touched: Vec<Before>,
     read: BTreeSet<u8>,
     reads: ReadSet,
 }
@@ -42,8 +43,19 @@ struct Place {
     open: Vec<Open>,
 }
 
-fn before(value: Option<&u32>) -> Before {
-    value.map_or(Before::Absent, |value| Before::Inline(Arc::from(&value.to_le_bytes()[..])))
+/// The key of a record: short or long.
+fn name(key: u8) -> Vec<u8> {
+    vec![key; 1 + key as usize % 3 * 20]
+}
+
+fn record(key: u8) -> Before {
+    let name = name(key);
+    Before::new((TREE, &name), hash_of(TREE, &name), None)
+}
+
+fn seen(value: Option<&u32>) -> Seen {
+    let bytes = |value: &u32| SharedBytes::new(Arc::from(&value.to_le_bytes()[..]), 0);
+    value.map_or(Seen::Absent, |value| Seen::Value(bytes(value)))
 }
 
 impl Place {
@@ -84,15 +96,14 @@ impl Place {
             transaction.first = Some(Lsn(end));
         }
         let (writer, time) = (&transaction.writer, transaction.snapshot.time);
-        let before = before(self.leaf.get(&key));
-        let claimed =
-            self.transactions.versions.claim(TREE, &[key], (writer, time), &before, value.is_none(), || {
-                self.transactions.snapshots()
-            });
+        let held = self.leaf.get(&key).map(|value| value.to_le_bytes());
+        let held = held.as_ref().map(|bytes| ValueImage { kind: ValueKind::Inline, bytes });
+        let (versions, snapshots) = (&self.transactions.versions, || self.transactions.snapshots());
+        let claimed = versions.claim((TREE, &name(key)), (writer, time), held, value.is_none(), snapshots);
         assert_eq!(claimed.is_err(), conflict, "{claimed:?}");
-        let Ok((shared, first)) = claimed else { return };
+        let Ok((kept, first)) = claimed else { return };
         if first {
-            transaction.touched.push(Touched { tree: TREE, key: shared });
+            transaction.touched.push(kept);
         }
         transaction.changed.insert(key, value);
         set(&mut transaction.world, key, value);
@@ -136,7 +147,7 @@ impl Place {
                     let old = self.committed.get(key).copied();
                     set(&mut self.leaf, *key, old);
                     self.lsn = self.record().0;
-                    self.transactions.versions.retract(TREE, &[*key], open.writer.id);
+                    self.transactions.versions.retract(&record(*key), open.writer.id);
                 }
                 self.transactions.end_writing(open.snapshot.id);
             }
@@ -144,8 +155,8 @@ impl Place {
         let (oldest, free) = self.transactions.end(&open.snapshot);
         let records = free.iter().map(|(_, left)| left.records().count()).sum();
         for (time, left) in free {
-            for Touched { tree, key } in left.records() {
-                self.transactions.versions.prune(*tree, key, oldest);
+            for record in left.records() {
+                self.transactions.versions.prune(record, oldest);
             }
             self.transactions.cleaned_up(time);
         }
@@ -155,15 +166,12 @@ impl Place {
     fn look(&self, world: &BTreeMap<u8, u32>, sight: Sight, settled: Lsn) {
         for key in 0..12 {
             let held = self.leaf.get(&key);
-            let seen = match Lsn(self.lsn) < settled {
-                true => Seen::Leaf,
-                false => self.transactions.versions.seen(TREE, &[key], sight),
-            };
-            let seen = match seen {
-                Seen::Leaf => before(held),
-                Seen::Earlier(earlier) => earlier,
-            };
-            assert_eq!(seen, before(world.get(&key)), "{key} by {sight:?}");
+            let mut shown = Seen::Leaf;
+            if Lsn(self.lsn) >= settled {
+                shown = self.transactions.versions.seen(TREE, &name(key), sight);
+            }
+            let shown = if shown == Seen::Leaf { seen(held) } else { shown };
+            assert_eq!(shown, seen(world.get(&key)), "{key} by {sight:?}");
         }
     }
 }
@@ -192,7 +200,7 @@ fn each_snapshot_sees_its_moment_and_nothing_is_left_at_the_end() {
                     let number = random.random_range(0..place.open.len());
                     let (key, open) = (random.random_range(0..12), &mut place.open[number]);
                     open.read.insert(key);
-                    open.reads.add_key(TREE, &[key]);
+                    open.reads.add_key(TREE, &name(key));
                 }
                 7 if !place.open.is_empty() => {
                     let number = random.random_range(0..place.open.len());
@@ -223,7 +231,7 @@ fn a_chain_has_no_more_entries_than_there_are_snapshots() {
         place.begin();
         place.change(1, 3, Some(round));
         place.end(1, true);
-        assert!(place.transactions.versions.length(TREE, &[3]) <= 3);
+        assert!(place.transactions.versions.length(TREE, &name(3)) <= 3);
     }
     let open = &place.open[0];
     place.look(&open.world, open.snapshot.sight(), open.snapshot.settled);

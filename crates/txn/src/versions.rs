@@ -12,19 +12,21 @@
 //! # Removed records
 //! A removed record is not in its leaf any more. The keys of those that have versions are kept in order, for scans.
 
+use hashbrown::{HashTable, hash_table::Entry};
 use smallvec::SmallVec;
 use std::{
-    collections::{BTreeSet, HashMap},
-    hash::{BuildHasherDefault, Hasher},
+    cell::RefCell,
+    collections::BTreeSet,
     ops::Bound,
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
 };
+use vellum_access::{BlobReference, Seen, SharedBytes, ValueImage, node::ValueKind};
 use vellum_base::{PageId, checksum};
 
-/// How many parts the map has, each with a lock of its own.
+/// How many parts the table has, each with a lock of its own.
 const SHARDS: usize = 64;
 
 /// A transaction that changes something, as its versions refer to it.
@@ -51,24 +53,112 @@ impl Writer {
     }
 }
 
-/// What was under a key before a change.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Before {
-    /// Nothing.
-    Absent,
-    /// A value.
-    Inline(Arc<[u8]>),
-    /// A reference to a large value.
-    Large(Arc<[u8]>),
+/// A record as it was before a change: its tree, its key, and the value that was under it, if there was one. The chain, the
+/// transaction and readers share its memory.
+#[derive(Clone, Debug)]
+pub(crate) struct Before {
+    pub tree: PageId,
+    hash: u64,
+    /// The key, then the value.
+    bytes: Bytes,
+    key_bytes: u32,
+    kind: Option<ValueKind>,
 }
 
+/// Bytes that several share.
+#[derive(Clone, Debug)]
+enum Bytes {
+    /// A few, each of which has its own: the key of a record that was not there, mostly.
+    Few([u8; FEW_BYTES]),
+    Shared(Arc<[u8]>),
+}
+
+/// A key of so many bytes needs no memory of its own.
+const FEW_BYTES: usize = 31;
+
 impl Before {
-    /// The bytes of the value, or of the reference to it.
-    pub fn len(&self) -> usize {
-        match self {
-            Self::Absent => 0,
-            Self::Inline(bytes) | Self::Large(bytes) => bytes.len(),
+    pub fn new((tree, key): (PageId, &[u8]), hash: u64, value: Option<ValueImage<'_>>) -> Self {
+        let key_bytes = key.len() as u32;
+        let Some(ValueImage { kind, bytes: value }) = value else {
+            let mut few = [0; FEW_BYTES];
+            let bytes = match few.get_mut(..key.len()) {
+                Some(place) => {
+                    place.copy_from_slice(key);
+                    Bytes::Few(few)
+                }
+                None => Bytes::Shared(key.into()),
+            };
+            return Self { tree, hash, bytes, key_bytes, kind: None };
+        };
+        thread_local! {
+            static JOINED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
         }
+        let bytes = JOINED.with_borrow_mut(|joined| {
+            joined.clear();
+            joined.extend_from_slice(key);
+            joined.extend_from_slice(value);
+            Bytes::Shared(Arc::from(&joined[..]))
+        });
+        Self { tree, hash, bytes, key_bytes, kind: Some(kind) }
+    }
+
+    pub fn key(&self) -> &[u8] {
+        let bytes = match &self.bytes {
+            Bytes::Few(bytes) => &bytes[..],
+            Bytes::Shared(bytes) => bytes,
+        };
+        bytes.get(..self.key_bytes as usize).unwrap_or_default()
+    }
+
+    /// How many bytes the key and the value have.
+    pub fn bytes(&self) -> u64 {
+        match &self.bytes {
+            Bytes::Few(_) => self.key_bytes.into(),
+            Bytes::Shared(bytes) => bytes.len() as u64,
+        }
+    }
+
+    /// The value, if there was one.
+    pub fn value(&self) -> Option<ValueImage<'_>> {
+        let Bytes::Shared(bytes) = &self.bytes else { return None };
+        let bytes = bytes.get(self.key_bytes as usize..).unwrap_or_default();
+        self.kind.map(|kind| ValueImage { kind, bytes })
+    }
+
+    /// The large value that was there, if it was one.
+    pub fn large(&self) -> Option<BlobReference> {
+        let value = self.value().filter(|value| value.kind == ValueKind::Blob)?;
+        BlobReference::decode(value.bytes)
+    }
+
+    fn seen(&self) -> Seen {
+        match (self.kind, &self.bytes) {
+            (Some(ValueKind::Inline), Bytes::Shared(bytes)) => {
+                Seen::Value(SharedBytes::new(bytes.clone(), self.key_bytes as usize))
+            }
+            // Only references that were found to be sound are kept.
+            (Some(ValueKind::Blob), _) => self.large().map_or(Seen::Absent, Seen::Large),
+            _ => Seen::Absent,
+        }
+    }
+
+    /// Of the record.
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// Whether both are of one record.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.is_of((other.tree, other.key()), other.hash)
+    }
+
+    /// Only which record it is.
+    pub fn without_value(&self) -> Self {
+        Self::new((self.tree, self.key()), self.hash, None)
+    }
+
+    fn is_of(&self, (tree, key): (PageId, &[u8]), hash: u64) -> bool {
+        self.hash == hash && self.tree == tree && self.key() == key
     }
 }
 
@@ -78,24 +168,8 @@ struct Version {
     before: Before,
 }
 
-/// The changes of one record, the latest last.
-struct Chain {
-    tree: PageId,
-    key: Arc<[u8]>,
-    versions: SmallVec<[Version; 1]>,
-}
-
-/// The chains of one hash: mostly one.
-type Chains = SmallVec<[Chain; 1]>;
-
-/// What a snapshot sees of a record.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Seen {
-    /// What the leaf holds.
-    Leaf,
-    /// Something else.
-    Earlier(Before),
-}
+/// The changes of one record, the latest last; at least one.
+struct Chain(SmallVec<[Version; 1]>);
 
 /// Why a record cannot be changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -108,9 +182,7 @@ pub(crate) enum Refusal {
 
 /// All earlier versions.
 pub(crate) struct Versions {
-    shards: Vec<Mutex<HashMap<u64, Chains, BuildHasherDefault<Identity>>>>,
-    /// How many records have versions.
-    records: AtomicUsize,
+    shards: Vec<Mutex<HashTable<Chain>>>,
     /// The keys of removed records that have versions.
     removed: Mutex<BTreeSet<(PageId, Box<[u8]>)>>,
     removed_count: AtomicUsize,
@@ -133,7 +205,6 @@ impl Versions {
     pub fn new() -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            records: AtomicUsize::new(0),
             removed: Mutex::default(),
             removed_count: AtomicUsize::new(0),
         }
@@ -141,17 +212,16 @@ impl Versions {
 
     /// How many records have versions.
     pub fn records(&self) -> usize {
-        self.records.load(Ordering::Relaxed)
+        self.shards.iter().map(|shard| locked(shard).len()).sum()
     }
 
-    /// How many versions there are, and how many bytes of values they have. Walks them all.
+    /// How many versions there are, and how many bytes of keys and values they have. Walks them all.
     pub fn measure(&self) -> (usize, u64) {
         let (mut count, mut bytes) = (0, 0);
         for shard in &self.shards {
-            let shard = shard.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            for version in shard.values().flatten().flat_map(|chain| &chain.versions) {
+            for version in locked(shard).iter().flat_map(|chain| &chain.0) {
                 count += 1;
-                bytes += version.before.len() as u64;
+                bytes += version.before.bytes();
             }
         }
         (count, bytes)
@@ -161,70 +231,55 @@ impl Versions {
     pub fn seen(&self, tree: PageId, key: &[u8], sight: Sight) -> Seen {
         let hash = hash_of(tree, key);
         let shard = self.lock(hash);
-        let Some(chain) = shard.get(&hash).and_then(|chains| find(chains, tree, key)) else {
+        let Some(Chain(versions)) = shard.find(hash, |chain| chain.is_of((tree, key), hash)) else {
             return Seen::Leaf;
         };
-        let mut seen = None;
-        for version in chain.versions.iter().rev() {
-            if sight.sees(&version.writer) {
-                break;
-            }
-            seen = Some(&version.before);
-        }
-        seen.map_or(Seen::Leaf, |before| Seen::Earlier(before.clone()))
+        let unseen = versions.iter().rev().take_while(|version| !sight.sees(&version.writer));
+        unseen.last().map_or(Seen::Leaf, |version| version.before.seen())
     }
 
-    /// Notes that a writer is about to change a record, whose leaf is latched. `before` is what the leaf holds. Returns the
-    /// key, and whether this is the writer's first change of the record. `snapshots` are the times of those that are open, in
-    /// ascending order.
+    /// Notes that a writer is about to change a record, whose leaf is latched. `value` is what the leaf holds. Returns what is
+    /// kept of that, and whether this is the writer's first change of the record. `snapshots` are the times of those that are
+    /// open, in ascending order.
     pub fn claim(
         &self,
-        tree: PageId,
-        key: &[u8],
+        (tree, key): (PageId, &[u8]),
         (writer, time): (&Arc<Writer>, u64),
-        before: &Before,
+        value: Option<ValueImage<'_>>,
         is_removal: bool,
         snapshots: impl FnOnce() -> Vec<u64>,
-    ) -> Result<(Arc<[u8]>, bool), Refusal> {
+    ) -> Result<(Before, bool), Refusal> {
         let hash = hash_of(tree, key);
+        let before = Before::new((tree, key), hash, value);
+        let version = || Version { writer: writer.clone(), before: before.clone() };
         let mut shard = self.lock(hash);
-        let chains = shard.entry(hash).or_default();
-        let chain = match chains.iter_mut().position(|chain| chain.is_of(tree, key)) {
-            Some(index) => chains.get_mut(index),
-            None => {
-                self.records.fetch_add(1, Ordering::Relaxed);
-                chains.push(Chain { tree, key: key.into(), versions: SmallVec::new() });
-                chains.last_mut()
+        let is_first = match shard.entry(hash, |chain| chain.is_of((tree, key), hash), Chain::hash) {
+            Entry::Vacant(place) => {
+                place.insert(Chain(SmallVec::from_buf([version()])));
+                true
+            }
+            Entry::Occupied(mut chain) => {
+                let chain = chain.get_mut();
+                let is_first = chain.admit(writer, time)?;
+                if is_first {
+                    chain.0.push(version());
+                    if chain.0.len() > 2 {
+                        chain.cut(&snapshots());
+                    }
+                }
+                is_first
             }
         };
-        let Some(chain) = chain else { return Ok((key.into(), false)) };
-        let shared = chain.key.clone();
-        if let Some(last) = chain.versions.last() {
-            match last.writer.committed() {
-                _ if last.writer.id == writer.id => {
-                    drop(shard);
-                    self.note_removed(tree, key, is_removal);
-                    return Ok((shared, false));
-                }
-                None => return Err(Refusal::Open),
-                Some(committed) if committed > time => return Err(Refusal::Later),
-                Some(_) => {}
-            }
-        }
-        chain.versions.push(Version { writer: writer.clone(), before: before.clone() });
-        if chain.versions.len() > 2 {
-            chain.cut(&snapshots());
-        }
         drop(shard);
         self.note_removed(tree, key, is_removal);
-        Ok((shared, true))
+        Ok((before, is_first))
     }
 
     /// Whether another writer than one's own keeps a record from being changed.
     pub fn check(&self, tree: PageId, key: &[u8], sight: Sight) -> Result<(), Refusal> {
         let hash = hash_of(tree, key);
         let shard = self.lock(hash);
-        let last = shard.get(&hash).and_then(|chains| find(chains, tree, key)?.versions.last());
+        let last = shard.find(hash, |chain| chain.is_of((tree, key), hash)).and_then(|chain| chain.0.last());
         match last {
             Some(last) if !sight.sees(&last.writer) => {
                 Err(if last.writer.committed().is_some() { Refusal::Later } else { Refusal::Open })
@@ -234,47 +289,42 @@ impl Versions {
     }
 
     /// Forgets the change of a writer that has been undone in the leaf.
-    pub fn retract(&self, tree: PageId, key: &[u8], writer: u64) {
-        self.change(tree, key, |chain| {
-            if chain.versions.last().is_some_and(|last| last.writer.id == writer) {
-                chain.versions.pop();
+    pub fn retract(&self, record: &Before, writer: u64) {
+        self.change(record, |versions| {
+            if versions.last().is_some_and(|last| last.writer.id == writer) {
+                versions.pop();
             }
         });
     }
 
-    /// Forgets the changes of a record that every snapshot sees: those that were committed up to `oldest`. Returns whether
-    /// nothing is left.
-    pub fn prune(&self, tree: PageId, key: &[u8], oldest: u64) -> bool {
-        self.change(tree, key, |chain| {
+    /// Forgets the changes of a record that every snapshot sees: those that were committed up to `oldest`.
+    pub fn prune(&self, record: &Before, oldest: u64) {
+        self.change(record, |versions| {
             let seen_by_all =
                 |version: &Version| version.writer.committed().is_some_and(|time| time <= oldest);
-            let last = chain.versions.iter().rposition(seen_by_all);
-            chain.versions.drain(..last.map_or(0, |last| last + 1));
-        })
+            match versions.iter().rposition(seen_by_all) {
+                Some(last) if last + 1 == versions.len() => versions.clear(),
+                Some(last) => drop(versions.drain(..=last)),
+                None => {}
+            }
+        });
     }
 
-    /// Changes a chain, and forgets it if nothing is left of it, which is returned.
-    fn change(&self, tree: PageId, key: &[u8], change: impl FnOnce(&mut Chain)) -> bool {
-        let hash = hash_of(tree, key);
+    /// Changes a chain, and forgets it if nothing is left of it.
+    fn change(&self, record: &Before, change: impl FnOnce(&mut SmallVec<[Version; 1]>)) {
+        let (tree, key, hash) = (record.tree, record.key(), record.hash);
         let mut shard = self.lock(hash);
-        let Some(chains) = shard.get_mut(&hash) else { return true };
-        let Some(index) = chains.iter().position(|chain| chain.is_of(tree, key)) else { return true };
-        let Some(chain) = chains.get_mut(index) else { return true };
-        change(chain);
-        if !chain.versions.is_empty() {
-            return false;
+        let Ok(mut chain) = shard.find_entry(hash, |chain| chain.is_of((tree, key), hash)) else { return };
+        change(&mut chain.get_mut().0);
+        if !chain.get().0.is_empty() {
+            return;
         }
-        chains.swap_remove(index);
-        if chains.is_empty() {
-            shard.remove(&hash);
-            shrink(&mut shard);
-        }
-        self.records.fetch_sub(1, Ordering::Relaxed);
+        chain.remove();
+        shrink(&mut shard);
         // Under the shard's lock, so that a later removal of the key is not forgotten.
         if self.removed_count.load(Ordering::Relaxed) > 0 && self.lock_removed().remove(&(tree, key.into())) {
             self.removed_count.fetch_sub(1, Ordering::Release);
         }
-        true
     }
 
     fn note_removed(&self, tree: PageId, key: &[u8], is_removal: bool) {
@@ -286,13 +336,7 @@ impl Versions {
     /// Forgets all versions of a tree that is gone.
     pub fn forget(&self, tree: PageId) {
         for shard in &self.shards {
-            let mut shard = shard.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            shard.retain(|_, chains| {
-                let before = chains.len();
-                chains.retain(|chain| chain.tree != tree);
-                self.records.fetch_sub(before - chains.len(), Ordering::Relaxed);
-                !chains.is_empty()
-            });
+            locked(shard).retain(|chain| chain.first().is_none_or(|first| first.tree != tree));
         }
         let mut removed = self.lock_removed();
         let before = removed.len();
@@ -326,16 +370,15 @@ impl Versions {
     #[cfg(test)]
     pub fn length(&self, tree: PageId, key: &[u8]) -> usize {
         let hash = hash_of(tree, key);
-        let shard = self.lock(hash);
-        shard.get(&hash).and_then(|chains| find(chains, tree, key)).map_or(0, |chain| chain.versions.len())
+        self.lock(hash).find(hash, |chain| chain.is_of((tree, key), hash)).map_or(0, |chain| chain.0.len())
     }
 
-    fn lock(&self, hash: u64) -> MutexGuard<'_, HashMap<u64, Chains, BuildHasherDefault<Identity>>> {
-        // The map within a shard uses the lowest and the highest bits.
+    fn lock(&self, hash: u64) -> MutexGuard<'_, HashTable<Chain>> {
+        // The table within a shard uses the lowest and the highest bits.
         let index = (hash >> 32) as usize % SHARDS;
         #[expect(clippy::indexing_slicing, reason = "there are as many")]
         let shard = &self.shards[index];
-        shard.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        locked(shard)
     }
 
     fn lock_removed(&self) -> MutexGuard<'_, BTreeSet<(PageId, Box<[u8]>)>> {
@@ -344,14 +387,32 @@ impl Versions {
 }
 
 impl Chain {
-    fn is_of(&self, tree: PageId, key: &[u8]) -> bool {
-        self.tree == tree && *self.key == *key
+    fn first(&self) -> Option<&Before> {
+        self.0.first().map(|version| &version.before)
+    }
+
+    fn is_of(&self, record: (PageId, &[u8]), hash: u64) -> bool {
+        self.first().is_some_and(|first| first.is_of(record, hash))
+    }
+
+    fn hash(&self) -> u64 {
+        self.first().map_or(0, |first| first.hash)
+    }
+
+    /// Whether a writer, whose snapshot is of `time`, would change the record for the first time.
+    fn admit(&self, writer: &Writer, time: u64) -> Result<bool, Refusal> {
+        match self.0.last().map(|last| (last.writer.id, last.writer.committed())) {
+            Some((id, _)) if id == writer.id => Ok(false),
+            Some((_, None)) => Err(Refusal::Open),
+            Some((_, Some(committed))) if committed > time => Err(Refusal::Later),
+            _ => Ok(true),
+        }
     }
 
     /// Joins changes between which no snapshot was taken: what was between them nobody sees.
     fn cut(&mut self, snapshots: &[u64]) {
         let mut index = 1;
-        while let Some([older, newer]) = self.versions.get(index - 1..=index) {
+        while let Some([older, newer]) = self.0.get(index - 1..=index) {
             let (Some(from), Some(to)) = (older.writer.committed(), newer.writer.committed()) else {
                 index += 1;
                 continue;
@@ -361,8 +422,8 @@ impl Chain {
                 index += 1;
                 continue;
             }
-            let older = self.versions.remove(index - 1);
-            if let Some(newer) = self.versions.get_mut(index - 1) {
+            let older = self.0.remove(index - 1);
+            if let Some(newer) = self.0.get_mut(index - 1) {
                 newer.before = older.before;
             }
         }
@@ -370,16 +431,16 @@ impl Chain {
 }
 
 /// Gives up room that a large transaction needed: a table that is mostly empty costs cache misses.
-fn shrink(shard: &mut HashMap<u64, Chains, BuildHasherDefault<Identity>>) {
+fn shrink(shard: &mut HashTable<Chain>) {
     /// Not worth it below.
-    const LEAST: usize = 32;
+    const LEAST: usize = 14;
     if shard.capacity() > LEAST && shard.len() * 16 < shard.capacity() {
-        shard.shrink_to(LEAST);
+        shard.shrink_to(LEAST, Chain::hash);
     }
 }
 
-fn find<'c>(chains: &'c Chains, tree: PageId, key: &[u8]) -> Option<&'c Chain> {
-    chains.iter().find(|chain| chain.is_of(tree, key))
+fn locked(shard: &Mutex<HashTable<Chain>>) -> MutexGuard<'_, HashTable<Chain>> {
+    shard.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 fn is_empty<T: Ord>(lower: &Bound<T>, upper: &Bound<T>) -> bool {
@@ -396,22 +457,4 @@ fn is_empty<T: Ord>(lower: &Bound<T>, upper: &Bound<T>) -> bool {
 /// The hash of a record's key.
 pub(crate) fn hash_of(tree: PageId, key: &[u8]) -> u64 {
     checksum(key) ^ tree.0.wrapping_mul(0x9e37_79b9_7f4a_7c15)
-}
-
-/// The keys of the map are hashes.
-#[derive(Default)]
-pub(crate) struct Identity(u64);
-
-impl Hasher for Identity {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        self.0 = bytes.iter().fold(self.0, |hash, byte| hash.rotate_left(8) ^ u64::from(*byte));
-    }
-
-    fn write_u64(&mut self, number: u64) {
-        self.0 = number;
-    }
 }

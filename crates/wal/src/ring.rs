@@ -32,7 +32,7 @@ pub(crate) struct Ring {
 impl Ring {
     /// A ring of `bytes` bytes, a power of two, for a log that goes on at `lsn`.
     pub fn new(bytes: u64, lsn: u64) -> Result<Self, VmError> {
-        debug_assert!(bytes.is_power_of_two() && bytes >= PAGE_SIZE as u64 || cfg!(loom));
+        debug_assert!(bytes.is_power_of_two() && (bytes >= PAGE_SIZE as u64 || cfg!(loom)));
         let ring = Self {
             words: words((bytes / WORD_BYTES) as usize)?,
             ends: words((bytes / ALIGNMENT) as usize)?,
@@ -124,23 +124,32 @@ impl Ring {
         self.released.store(lsn - lsn % page, Ordering::Release);
     }
 
-    #[cfg_attr(not(test), expect(clippy::indexing_slicing, reason = "a remainder by the number of words"))]
+    #[cfg_attr(
+        not(test),
+        expect(clippy::indexing_slicing, reason = "the bytes are a power of two, and so many words")
+    )]
     #[inline]
     fn word(&self, lsn: u64) -> &AtomicU64 {
-        &self.words[(lsn % self.bytes / WORD_BYTES) as usize]
+        &self.words[((lsn & (self.bytes - 1)) / WORD_BYTES) as usize]
     }
 
     /// The words from a place on, up to the end of the ring, and those from its beginning.
-    #[cfg_attr(not(test), expect(clippy::indexing_slicing, reason = "a remainder by the number of words"))]
+    #[cfg_attr(
+        not(test),
+        expect(clippy::indexing_slicing, reason = "the bytes are a power of two, and so many words")
+    )]
     fn words_from(&self, lsn: u64) -> (&[AtomicU64], &[AtomicU64]) {
-        let index = (lsn % self.bytes / WORD_BYTES) as usize;
+        let index = ((lsn & (self.bytes - 1)) / WORD_BYTES) as usize;
         (&self.words[index..], &self.words[..index])
     }
 
-    #[cfg_attr(not(test), expect(clippy::indexing_slicing, reason = "a remainder by the number of places"))]
+    #[cfg_attr(
+        not(test),
+        expect(clippy::indexing_slicing, reason = "the bytes are a power of two, and so many places")
+    )]
     #[inline]
     fn end_at(&self, lsn: u64) -> &AtomicU64 {
-        &self.ends[(lsn % self.bytes / ALIGNMENT) as usize]
+        &self.ends[((lsn & (self.bytes - 1)) / ALIGNMENT) as usize]
     }
 }
 

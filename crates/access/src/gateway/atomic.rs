@@ -232,18 +232,20 @@ impl<'p, P: Pager> Recording<'p, P> {
         self.make(leaf, Some(index), &PageChange::Remove { key, before: UNKNOWN })
     }
 
-    /// Lets `change` change the value in slot `index` of a leaf where it lies. If changes are recorded, `change` gets a
+    /// Lets `change` change the value of `key`, in slot `index` of a leaf, where it lies. If changes are recorded, `change` gets a
     /// copy, and the bytes that then differ go into the leaf.
     #[inline(always)]
     pub fn patch<T>(
         &mut self,
         leaf: &mut Latched<'p, P>,
         index: usize,
+        key: &[u8],
         change: impl FnOnce(&mut [u8]) -> T,
     ) -> Result<T, NodeError> {
         if self.pager.records() {
             let place = (self.tree, leaf.id());
-            let (result, record) = Record::with_patch(self.record.take(), place, leaf.view(), index, change);
+            let (result, record) =
+                Record::with_patch(self.record.take(), place, (leaf.view(), index), key, change);
             if let Some(bytes) = record.patched() {
                 let change = PageChange::Patch { key: &[], offset: bytes.0, bytes: bytes.1, before: &[] };
                 self.make(leaf, Some(index), &change)?;

@@ -44,19 +44,22 @@ pub enum RecordKind {
 impl RecordKind {
     /// The bytes before the tree: they end at the end of the array, and begin at the place that is returned too.
     pub(super) fn head(self) -> (usize, [u8; HEAD_BYTES_MAX]) {
-        let (tag, numbers) = match self {
-            Self::Single => (1, [None, None]),
-            Self::Member(group) => (2, [None, Some(group)]),
-            Self::Last(group) => (3, [None, Some(group)]),
-            Self::Transaction(transaction) => (4, [None, Some(transaction)]),
-            Self::Undo { transaction, of } => (5, [Some(transaction), Some(of.0)]),
+        let mut head = [0; HEAD_BYTES_MAX];
+        let (start, tag, last) = match self {
+            Self::Single => (16, 1, 0),
+            Self::Member(group) => (8, 2, group),
+            Self::Last(group) => (8, 3, group),
+            Self::Transaction(transaction) => (8, 4, transaction),
+            Self::Undo { transaction, of } => {
+                if let Some(place) = head.get_mut(1..).and_then(<[u8]>::first_chunk_mut) {
+                    *place = transaction.to_le_bytes();
+                }
+                (0, 5, of.0)
+            }
         };
-        let mut head = [tag; HEAD_BYTES_MAX];
-        let (_, places) = head.as_rchunks_mut();
-        for (place, number) in places.iter_mut().zip(numbers) {
-            *place = number.unwrap_or_default().to_le_bytes();
+        if let Some(place) = head.last_chunk_mut() {
+            *place = u64::to_le_bytes(last);
         }
-        let start = HEAD_BYTES_MAX - 1 - 8 * numbers.iter().flatten().count();
         if let Some(first) = head.get_mut(start) {
             *first = tag;
         }

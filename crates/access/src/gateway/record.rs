@@ -23,8 +23,7 @@ pub(crate) struct Record {
     /// Where the record begins.
     start: usize,
     bytes: Vec<u8>,
-    /// The key and the values of a record that is changed, for a moment.
-    key: Vec<u8>,
+    /// The values of a record that is changed, for a moment.
     before: Vec<u8>,
     after: Vec<u8>,
     differing: Range<usize>,
@@ -94,19 +93,19 @@ impl Record {
         this
     }
 
-    /// Lets `change` change a copy of the value in slot `index` of a leaf, and adds the bytes that then differ, if any do.
+    /// Lets `change` change a copy of the value of `key`, in slot `index` of a leaf, and adds the bytes that then differ, if any do.
     #[inline(never)]
     pub(super) fn with_patch<T>(
         this: Option<Box<Self>>,
         (tree, page): (PageId, PageId),
-        leaf: NodeView<&[u8]>,
-        index: usize,
+        (leaf, index): (NodeView<&[u8]>, usize),
+        key: &[u8],
         change: impl FnOnce(&mut [u8]) -> T,
     ) -> (T, Box<Self>) {
         let mut this = this.unwrap_or_else(|| Self::new(tree));
-        let Self { key, before, after, bytes, differing, .. } = &mut *this;
-        [&mut *key, before, after].into_iter().for_each(Vec::clear);
-        leaf.append_key(index, key);
+        let Self { before, after, bytes, differing, .. } = &mut *this;
+        before.clear();
+        after.clear();
         leaf.append_value(index, before);
         after.extend_from_slice(before);
         let result = change(after);
@@ -174,19 +173,33 @@ impl Record {
 
 /// The range outside of which two values of the same length are equal; empty if they are.
 fn difference(before: &[u8], after: &[u8]) -> Range<usize> {
-    let differs = |(a, b): (&u8, &u8)| a != b;
-    // Eight bytes at a time: values have hundreds, of which few change.
-    let ((old, _), (new, _)) = (before.as_chunks::<8>(), after.as_chunks::<8>());
-    let start = 8 * old.iter().zip(new).take_while(|(a, b)| a == b).count();
-    let rest = before.iter().zip(after).skip(start);
-    let Some(from) = rest.clone().position(differs).map(|more| start + more) else {
-        return before.len()..before.len();
-    };
-    let ((_, old), (_, new)) = (before.as_rchunks::<8>(), after.as_rchunks::<8>());
-    let end = before.len() - 8 * old.iter().rev().zip(new.iter().rev()).take_while(|(a, b)| a == b).count();
-    let last = before.iter().zip(after).take(end).rposition(differs);
-    from..last.map_or(from, |last| last + 1)
+    let from = equal_first(before, after);
+    if from == before.len() {
+        return from..from;
+    }
+    from..before.len() - equal_last(before, after)
 }
+
+/// How many bytes at the beginning are equal. Looks at many at a time: values have hundreds, of which few change.
+fn equal_first(before: &[u8], after: &[u8]) -> usize {
+    let ((old, _), (new, _)) = (before.as_chunks::<BLOCK>(), after.as_chunks::<BLOCK>());
+    let same = BLOCK * old.iter().zip(new).take_while(|(a, b)| a == b).count();
+    let (before, after) = (before.get(same..), after.get(same..));
+    let rest = before.unwrap_or_default().iter().zip(after.unwrap_or_default());
+    same + rest.take_while(|(a, b)| a == b).count()
+}
+
+/// How many bytes at the end are equal.
+fn equal_last(before: &[u8], after: &[u8]) -> usize {
+    let ((_, old), (_, new)) = (before.as_rchunks::<BLOCK>(), after.as_rchunks::<BLOCK>());
+    let same = BLOCK * old.iter().rev().zip(new.iter().rev()).take_while(|(a, b)| a == b).count();
+    let (before, after) = (before.get(..before.len() - same), after.get(..after.len() - same));
+    let rest = before.unwrap_or_default().iter().rev().zip(after.unwrap_or_default().iter().rev());
+    same + rest.take_while(|(a, b)| a == b).count()
+}
+
+/// How many bytes are compared at once.
+const BLOCK: usize = 16;
 
 /// The change that allocates the extent of a large value.
 pub(super) fn written(reference: BlobReference) -> PageChange<'static> {

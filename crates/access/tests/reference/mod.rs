@@ -10,8 +10,8 @@ use std::{
     },
 };
 use vellum_access::{
-    AccessError, BlobReference, ChangeRecord, Claim, Isolation, RecordKind, Seen, Tree, UndoChange, Unshared,
-    ValueImage, View, Writer, free_large, node::ValueKind,
+    AccessError, BlobReference, ChangeRecord, Claim, Isolation, RecordKind, Seen, SharedBytes, Tree,
+    UndoChange, Unshared, ValueImage, View, Writer, free_large, node::ValueKind,
 };
 use vellum_base::{Lsn, PageId};
 
@@ -56,7 +56,7 @@ impl Before {
         match (&self.0, self.large()) {
             (None, _) => Seen::Absent,
             (Some(_), Some(reference)) => Seen::Large(reference),
-            (Some((_, bytes)), None) => Seen::Value(bytes.clone()),
+            (Some((_, bytes)), None) => Seen::Value(SharedBytes::new(bytes.clone(), 0)),
         }
     }
 }

@@ -38,7 +38,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         if !at.found || !fits {
             return Err(damaged(leaf.id(), NodeFault::NotRecorded));
         }
-        let patched = recording.patch(leaf, at.index, |value| {
+        let patched = recording.patch(leaf, at.index, key, |value| {
             value.iter_mut().skip(offset).zip(before).for_each(|(byte, before)| *byte = *before);
         });
         patched.map_err(|error| damaged(leaf.id(), error))?;

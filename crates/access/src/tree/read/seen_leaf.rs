@@ -2,9 +2,9 @@
 
 use super::record::StoredValue;
 use crate::blob::BlobReference;
-use crate::isolation::{Seen, View};
+use crate::isolation::{Seen, SharedBytes, View};
 use crate::node::{LeafCopy, NodeView};
-use std::{ops::Bound, sync::Arc};
+use std::ops::Bound;
 use vellum_base::PageId;
 
 /// The records of a leaf that a view sees, in the order of their keys. What the leaf holds of them is in a copy of it.
@@ -21,7 +21,7 @@ enum SeenEntry {
 }
 
 enum EarlierValue {
-    Inline(Arc<[u8]>),
+    Inline(SharedBytes),
     Large(BlobReference),
 }
 
