@@ -83,6 +83,10 @@ fn execute(command: Command) -> Result<()> {
             on_tables(run, engines, Job::on_table(Workload::Churn, table.settings(), load))
         }
         Command::Tpcc { run, engines, warehouses } => on_tables(run, engines, Job::tpcc(warehouses)),
+        Command::Bank { run, engines, accounts } => on_tables(run, engines, Job::bank(accounts)),
+        Command::Queue { run, engines, records, snapshot } => {
+            on_tables(run, engines, Job::queue(records, snapshot))
+        }
         Command::Ycsb { run, settings, ycsb } => {
             let reporter = Reporter { json: run.json };
             ycsb::run(&run.settings(), &settings.settings(), &ycsb.settings(), &reporter)

@@ -266,6 +266,23 @@ fn tpcc() {
 }
 
 #[test]
+fn bank_and_queue() {
+    let folder = tempfile::tempdir().unwrap();
+    let (engines, rest) = (["vellum", "vellum-tx", "lmdb"], "--seconds 0.3 --rounds 1 --threads 1,3");
+    for (workload, settings) in
+        [("bank", "--accounts 20"), ("queue", "--records 500"), ("queue", "--records 500 --snapshot")]
+    {
+        for isolation in ["snapshot", "serializable"] {
+            let line = format!(
+                "{workload} --engines {} {settings} --isolation {isolation} {rest}",
+                engines.join(",")
+            );
+            check_run(&objects(folder.path(), &line), workload, &engines, &[1, 3], 1);
+        }
+    }
+}
+
+#[test]
 fn tpcc_with_much_more_data_than_memory_stays_consistent_and_within_the_limit() {
     let (data_bytes, pages_evicted) = checked("tpcc --warehouses 1 --threads 2 --pool 2MiB");
     assert!(data_bytes > 64 << 20, "{data_bytes}");

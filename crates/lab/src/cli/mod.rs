@@ -143,6 +143,44 @@ pub enum Command {
         #[arg(long, default_value = "4", value_parser = clap::value_parser!(u32).range(1..=10_000))]
         warehouses: u32,
     },
+    /// Transfers between accounts, a few of which everybody wants, and looks at all of them; operations are transactions
+    #[command(
+        after_help = "The sum of all accounts is checked at the end, and by engines with transactions at each look, with exit \
+                      code 3 if it is wrong. A transaction that conflicts is run again, and its time counts.\n\n\
+                      Examples:\n  lab bank --engines vellum-tx,lmdb --accounts 10 --threads 1,2\n  \
+                      lab bank --engines vellum-tx --isolation serializable --durability buffered"
+    )]
+    Bank {
+        /// What all runs have.
+        #[command(flatten)]
+        run: RunArguments,
+        /// What runs with engines have.
+        #[command(flatten)]
+        engines: EngineArguments,
+        /// Accounts; the fewer, the more transfers want the same
+        #[arg(long, default_value = "1000", value_parser = clap::value_parser!(u32).range(2..=100_000_000))]
+        accounts: u32,
+    },
+    /// Queues: each thread appends a record to its own and removes the first; operations are transactions
+    #[command(
+        after_help = "The records of all queues are checked at the end, with exit code 3 if one is missing or one too many. With \
+                      --snapshot a transaction is held open in each round, and must see the queues as they were.\n\n\
+                      Example:\n  lab queue --engines vellum-tx,lmdb --records 100k --snapshot --seconds 60"
+    )]
+    Queue {
+        /// What all runs have.
+        #[command(flatten)]
+        run: RunArguments,
+        /// What runs with engines have.
+        #[command(flatten)]
+        engines: EngineArguments,
+        /// Records of a queue
+        #[arg(long, default_value = "10k", value_parser = parse::count)]
+        records: u64,
+        /// Whether a transaction is held open meanwhile
+        #[arg(long)]
+        snapshot: bool,
+    },
     /// The workloads A to F of YCSB on records of several fields
     #[command(
         after_help = "Engines that keep tables (vellum, lmdb and so on) make nothing durable meanwhile. Those of single \

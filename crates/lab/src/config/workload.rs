@@ -36,6 +36,18 @@ pub enum Workload {
         /// How many warehouses there are.
         warehouses: u32,
     },
+    /// Transfers between accounts.
+    Bank {
+        /// How many accounts there are.
+        accounts: u32,
+    },
+    /// Records that are appended at one end and removed at the other.
+    Queue {
+        /// How many a queue has.
+        records: u64,
+        /// Whether a transaction is held open meanwhile.
+        is_snapshot_held: bool,
+    },
     /// A workload of YCSB.
     Ycsb {
         /// Which one.
@@ -70,12 +82,13 @@ impl Workload {
 
     /// Whether it uses records of several tables, and not one table of tuples.
     pub fn has_records(self) -> bool {
-        matches!(self, Self::Tpcc { .. } | Self::Ycsb { .. })
+        matches!(self, Self::Tpcc { .. } | Self::Bank { .. } | Self::Queue { .. } | Self::Ycsb { .. })
     }
 
     /// Whether what is stored is meant to grow after it was loaded.
     pub fn grows(self) -> bool {
-        matches!(self, Self::Tpcc { .. }) || matches!(self, Self::Ycsb { mix, .. } if mix.inserts())
+        matches!(self, Self::Tpcc { .. } | Self::Queue { .. })
+            || matches!(self, Self::Ycsb { mix, .. } if mix.inserts())
     }
 
     /// The name in reports.
@@ -86,6 +99,8 @@ impl Workload {
             Self::Insert => "insert",
             Self::Churn => "churn",
             Self::Tpcc { .. } => "tpcc",
+            Self::Bank { .. } => "bank",
+            Self::Queue { .. } => "queue",
             Self::Ycsb { mix, .. } => mix.as_str(),
         }
     }

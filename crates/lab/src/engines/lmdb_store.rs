@@ -42,6 +42,8 @@ enum Inner<'t> {
 impl Store for LmdbStore {
     type Session<'a> = LmdbSession<'a>;
 
+    const HAS_TRANSACTIONS: bool = true;
+
     fn create(options: &EngineOptions, tables: &[&str]) -> Result<Self> {
         let locks = options.threads_max > 1;
         let flags = if locks { EnvFlags::empty() } else { EnvFlags::NO_LOCK };

@@ -28,6 +28,8 @@ impl MemoryStore {
 impl Store for MemoryStore {
     type Session<'a> = &'a Self;
 
+    const HAS_TRANSACTIONS: bool = false;
+
     fn create(_: &EngineOptions, tables: &[&str]) -> Result<Self> {
         Ok(Self::with(tables.len()))
     }

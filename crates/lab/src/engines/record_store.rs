@@ -24,6 +24,8 @@ impl<E: RecordEngine> Store for RecordStore<E> {
     where
         E: 'a;
 
+    const HAS_TRANSACTIONS: bool = false;
+
     fn create(options: &EngineOptions, tables: &[&str]) -> Result<Self> {
         if tables.len() != 1 {
             return Err("an engine of single records has one table".into());

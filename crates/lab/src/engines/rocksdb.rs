@@ -69,6 +69,8 @@ impl RocksDb {
 impl Store for RocksDb {
     type Session<'a> = RocksDbSession<'a>;
 
+    const HAS_TRANSACTIONS: bool = false;
+
     fn create(options: &EngineOptions, tables: &[&str]) -> Result<Self> {
         let cache = Cache::new_lru_cache(usize::try_from(options.pool_bytes / 4 * 3)?);
         let settings = Self::options(&cache, options.pool_bytes)?;

@@ -107,6 +107,8 @@ impl Sqlite {
 impl Store for Sqlite {
     type Session<'a> = SqliteSession<'a>;
 
+    const HAS_TRANSACTIONS: bool = true;
+
     fn create(options: &EngineOptions, tables: &[&str]) -> Result<Self> {
         let clustered = options.value_bytes <= CLUSTERED_BYTES_MAX;
         let store = Self {

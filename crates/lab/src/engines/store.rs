@@ -31,6 +31,9 @@ pub trait Store: Sized + Sync {
     where
         Self: 'a;
 
+    /// Whether transactions happen as wholes, and each sees one moment.
+    const HAS_TRANSACTIONS: bool;
+
     /// Creates empty tables of these names.
     fn create(options: &EngineOptions, tables: &[&str]) -> Result<Self>;
 

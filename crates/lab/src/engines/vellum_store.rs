@@ -27,6 +27,8 @@ pub struct VellumSession<'a> {
 impl Store for VellumStore {
     type Session<'a> = VellumSession<'a>;
 
+    const HAS_TRANSACTIONS: bool = false;
+
     fn create(options: &EngineOptions, tables: &[&str]) -> Result<Self> {
         let settings = options.vellum();
         let database = Database::create(options.directory.join("tables.vellum"), &settings)?;

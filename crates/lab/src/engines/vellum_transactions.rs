@@ -36,6 +36,8 @@ pub struct OpenTransaction<'t> {
 impl Store for VellumTransactions {
     type Session<'a> = TransactionSession<'a>;
 
+    const HAS_TRANSACTIONS: bool = true;
+
     fn create(options: &EngineOptions, tables: &[&str]) -> Result<Self> {
         let durability = match options.durability {
             Durability::NoLog => Durability::Deferred,

@@ -69,6 +69,16 @@ impl Job {
         Self::on_records(workload, Order::Sequential, tpcc::tuples(warehouses), 0)
     }
 
+    /// Transfers between so many accounts.
+    pub fn bank(accounts: u32) -> Self {
+        Self::on_records(Workload::Bank { accounts }, Order::Sequential, accounts.into(), 0)
+    }
+
+    /// Queues of so many records.
+    pub fn queue(records: u64, is_snapshot_held: bool) -> Self {
+        Self::on_records(Workload::Queue { records, is_snapshot_held }, Order::Sequential, records, 0)
+    }
+
     /// A workload of YCSB on so many records.
     pub fn ycsb(workload: Workload, records: u64, value_bytes: usize) -> Self {
         Self::on_records(workload, Order::Random, records, value_bytes)
@@ -222,7 +232,7 @@ fn latency_of(workload: Workload) -> &'static str {
         Workload::Churn => "one delete and one insert",
         Workload::Scan { length: 0 } => "1024 consecutive tuples",
         Workload::Scan { .. } => "one scan",
-        Workload::Tpcc { .. } => "one transaction",
+        Workload::Tpcc { .. } | Workload::Bank { .. } | Workload::Queue { .. } => "one transaction",
         Workload::Ycsb { .. } => "one operation",
     }
 }

@@ -24,6 +24,8 @@ use crate::report::contest::Measured;
 use crate::run::protocol::{Command, Finished, Reply};
 use crate::run::record_worker::RecordSession;
 use crate::run::session::{Meter, Obey, converse, settle};
+use crate::workloads::bank::Bank;
+use crate::workloads::queue::Queue;
 use crate::workloads::tpcc::Tpcc;
 use crate::workloads::ycsb::Ycsb;
 use crate::workloads::{Pace, Pass, SAMPLE_EVERY, SLOW_OPERATION, Table, batch, churn, insert, lookup, scan};
@@ -97,6 +99,8 @@ fn serve_engine<E: Engine, S: Store>(
 ) -> Result<()> {
     match specification.workload {
         Workload::Tpcc { .. } => converse(RecordSession::<S, Tpcc>::new(specification)?, input, output),
+        Workload::Bank { .. } => converse(RecordSession::<S, Bank>::new(specification)?, input, output),
+        Workload::Queue { .. } => converse(RecordSession::<S, Queue>::new(specification)?, input, output),
         Workload::Ycsb { .. } => converse(RecordSession::<S, Ycsb>::new(specification)?, input, output),
         _ => serve_table::<E>(specification, input, output),
     }
@@ -242,9 +246,10 @@ impl<E: Engine, K: Keys> Session<E, K> {
                 let order = self.specification.order;
                 insert::load::<_, K>(engine, &self.table, order, pace.threads, pace.sample_every)
             }
-            Workload::Tpcc { .. } | Workload::Ycsb { .. } => {
-                Err("a workload on records has a session of its own".into())
-            }
+            Workload::Tpcc { .. }
+            | Workload::Bank { .. }
+            | Workload::Queue { .. }
+            | Workload::Ycsb { .. } => Err("a workload on records has a session of its own".into()),
         }
     }
 

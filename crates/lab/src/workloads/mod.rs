@@ -1,6 +1,7 @@
 //! The workloads: what is done with an engine (`lookup`, `scan`, `insert`, `churn`) or with the kernel (`evict`,
 //! `io`), by several threads at once, for a time or until it is done.
 
+pub mod bank;
 pub mod batch;
 pub mod churn;
 pub mod evict;
@@ -8,6 +9,7 @@ pub mod insert;
 pub mod io;
 pub mod log;
 pub mod lookup;
+pub mod queue;
 pub mod record_workload;
 pub mod records;
 pub mod scan;
