@@ -2,7 +2,9 @@
 
 use crate::{
     arguments::General,
-    commands::{backup, delete, get, import, load, pmem, put, restore, scan, stat, tables, tour, verify},
+    commands::{
+        backup, delete, get, import, load, pmem, put, recover, restore, scan, stat, tables, tour, verify,
+    },
     failure::{Failure, Result},
 };
 use clap::{Parser as _, error::ErrorKind};
@@ -76,6 +78,8 @@ pub enum Command {
     Backup(backup::Arguments),
     /// Make a database of a backup and its increments
     Restore(restore::Arguments),
+    /// Bring a database up to date that was not closed, or tell what is damaged
+    Recover(recover::Arguments),
     /// Work with stores of persistent memory
     Pmem(pmem::Arguments),
 }
@@ -122,6 +126,7 @@ pub fn run(arguments: &Arguments) -> Result {
         Command::Verify(command) => verify::run(command, general),
         Command::Backup(command) => backup::run(command, general),
         Command::Restore(command) => restore::run(command, general),
+        Command::Recover(command) => recover::run(command, general),
         Command::Pmem(command) => pmem::run(command, general),
     }
 }

@@ -27,14 +27,21 @@ pub fn open_to_read(arguments: &StoreArguments) -> Result<Database> {
         return Err(missing(path));
     }
     let options = arguments.engine.options(arguments.pool);
-    match Database::open(path, &options.clone().read_only(true)) {
-        // Reading alone does not recover it.
-        Err(Error::Pool(PoolError::NotClosedCleanly { has_log: true, .. })) => {
-            close(open(path, &options)?)?;
-            open(path, &options.read_only(true))
-        }
-        opened => opened.map_err(|error| explain(path, error)),
+    let database = open(path, &options.clone().read_only(true))?;
+    if database.recovery().is_none() {
+        return Ok(database);
     }
+    // It was recovered in memory, which the next command would do again; unless it may not be changed.
+    drop(database);
+    if let Ok(recovered) = open(path, &options) {
+        close(recovered)?;
+    }
+    open(path, &options.read_only(true))
+}
+
+/// Fails if there is no file at a place where a database should be.
+pub fn require_file(path: &Path) -> Result {
+    existing_file(path)?.map(|_| ()).ok_or_else(|| missing(path))
 }
 
 /// Opens a database to change it; from here on signals have to be looked at.
@@ -87,7 +94,7 @@ fn explain(path: &Path, error: Error) -> Failure {
         failure.and("--pool sets the size of the pool")
     } else if kind == ErrorKind::NotClosedCleanly {
         failure
-            .and("It had no log, so it cannot be recovered: delete the file before its place is used again")
+            .and("It had no log, so it cannot be recovered; restore it from a backup, or build it again under another name")
     } else if refused && exists {
         failure.and(
             "Ask whoever owns it for permission, or work on a copy (`get`, `scan`, `tables`, `stat` and \

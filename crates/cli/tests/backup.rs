@@ -95,3 +95,40 @@ fn wrong_things_are_refused_with_what_to_do() {
     place.run(&["restore", "cut", "r2"]).fails(3, &["cannot use cut", "not whole"]);
     assert!(!place.path("r2").exists() && !place.path("b").exists());
 }
+
+#[test]
+fn what_is_damaged_is_named_and_the_rest_is_saved() {
+    let place = Place::new();
+    filled(&place);
+    place.run(&["recover", "d"]).ok();
+    let said = place.run(&["recover", "d", "--report"]).ok();
+    assert!(
+        said.contains("needs no recovery") && said.contains("all of whose entries can be read"),
+        "{said}"
+    );
+    place.run(&["recover", "nothing", "--report"]).fails(6, &["there is no file nothing"]);
+    place.run(&["recover", "lines", "--report"]).fails(3, &["not a Vellum file"]);
+    // The last leaf that was loaded.
+    let mut bytes = std::fs::read(place.path("d")).unwrap();
+    let at = bytes
+        .windows(9)
+        .rposition(|window| window == b"key-02999")
+        .or_else(|| bytes.windows(10).rposition(|window| window == b"value 2999"));
+    bytes[at.unwrap()] ^= 1;
+    place.write("d", &bytes);
+    place.run(&["recover", "d", "--report"]).fails(3, &["was not changed", "--salvage", "vellum load"]);
+    let run = place.run(&["recover", "d", "--report", "--json"]);
+    let said = String::from_utf8(run.out).unwrap();
+    let lost: serde_json::Value = serde_json::from_str(said.lines().nth(1).unwrap()).unwrap();
+    assert_eq!((lost["kind"].as_str(), lost["table"].as_str()), (Some("lost"), Some("main")), "{said}");
+    place.run(&["backup", "d", "b"]).fails(3, &["is damaged", "page"]);
+    let run = place.shell(&format!("{} scan d --salvage > saved", env!("CARGO_BIN_EXE_vellum")));
+    run.fails(3, &["lost: table \"main\", keys after", "is lost; what could be read was printed"]);
+    place.run(&["load", "new", "saved"]).ok();
+    let saved = place.run(&["scan", "new", "--full"]).ok();
+    let all = std::fs::read_to_string(place.path("lines")).unwrap();
+    assert!(saved.lines().count() > 2800 && saved.lines().count() < 3000);
+    assert!(saved.lines().all(|line| all.contains(line)));
+    assert!(std::fs::read(place.path("d")).unwrap() == bytes, "nothing was changed");
+    place.run(&["scan", "d", "--salvage", "--prefix", "k"]).fails(2, &["cannot be used with"]);
+}

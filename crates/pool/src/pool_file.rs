@@ -103,13 +103,28 @@ impl PoolFile {
     /// # Errors
     /// As for `open`.
     pub fn open_on(file: Arc<dyn File>, options: &PoolOptions) -> Result<Self, PoolError> {
+        Self::open_any(file, options, false)
+    }
+
+    /// As [`open_on`](Self::open_on), for reading only: a file that was not closed counts as closed when its last checkpoint was
+    /// taken. Its pages are from different moments.
+    ///
+    /// # Errors
+    /// As for `open_on`.
+    pub fn open_unrecovered(file: Arc<dyn File>, options: &PoolOptions) -> Result<Self, PoolError> {
+        let opened = Self::open_any(file, options, true)?;
+        let superblock = Superblock { state: State::Closed, ..opened.superblock };
+        Ok(Self { superblock, ..opened })
+    }
+
+    fn open_any(file: Arc<dyn File>, options: &PoolOptions, unrecovered: bool) -> Result<Self, PoolError> {
         check(options)?;
         let path = file.description().path.unwrap_or_default();
         let (superblock, damaged_superblock) =
             lifecycle::inspect(&*file, path.clone(), &options.application)?;
         let mut bytes = superblock.end.saturating_mul(PAGE_SIZE as u64);
         if superblock.state == State::Logged {
-            if options.read_only {
+            if options.read_only && !unrecovered {
                 return Err(PoolError::NotClosedCleanly { path, has_log: true });
             }
             // What the log allocates lies within what the file has grown to.

@@ -58,8 +58,8 @@ pub enum BackupError {
     Order(String),
     /// Pages of the database are damaged.
     #[error(
-        "the database is damaged: {} cannot be read ({first}). A backup of it would lack them. `vellum verify` tells which \
-         tables they belong to, and an earlier backup may have them",
+        "the database is damaged: {} cannot be read ({first}). A backup of it would lack them. `vellum recover --report` tells \
+         which tables and keys they belong to, `vellum scan --salvage` saves the others, and an earlier backup may have them",
         shown(extents)
     )]
     Database {
@@ -70,8 +70,8 @@ pub enum BackupError {
     },
     /// The database is changed without a log.
     #[error(
-        "the database is open without a log, so what is in its file belongs to no one moment: close it, and back up the closed \
-         file, or open it with a log"
+        "the database is open without a log, or was recovered in memory only, so what is in its file belongs to no one moment: open it \
+         for writing and with a log, or close it, and make the backup then"
     )]
     WithoutLog,
     /// The caller has ended it.

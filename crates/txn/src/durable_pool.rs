@@ -6,7 +6,7 @@ use crate::{
     backup::{LogSource, back_up},
     change_log::Changes,
     checkpoint::{CheckpointThread, Checkpoints, wait_before},
-    redo::{redo_all, undo_all},
+    redo::{Damage, redo_all, undo_all},
     transaction::{Single, Transaction},
     transactions::{History, Transactions},
 };
@@ -28,6 +28,7 @@ pub struct DurablePool {
     pool: Pool,
     logged: Option<Logged>,
     recovery: Option<Recovery>,
+    damage: Vec<TxnError>,
     is_read_only: bool,
 }
 
@@ -47,6 +48,10 @@ pub struct Recovery {
     pub records: u64,
     /// How many bytes they had.
     pub log_bytes: u64,
+    /// How many transactions were not committed, and how many changes of records were undone for that.
+    pub undone_transactions: u64,
+    /// See `undone_transactions`.
+    pub undone_changes: u64,
     /// How long it took.
     pub duration: Duration,
 }
@@ -66,7 +71,7 @@ pub struct LogState {
 impl DurablePool {
     /// A pool without a log: consistent on storage only when it is closed, or if it is read only.
     pub fn without_log(pool: Pool, is_read_only: bool) -> Self {
-        Self { thread: None, pool, logged: None, recovery: None, is_read_only }
+        Self { thread: None, pool, logged: None, recovery: None, damage: Vec::new(), is_read_only }
     }
 
     /// Opens a file with the log in a directory, which is begun anew if the file was closed. If it was not, everything that
@@ -106,13 +111,15 @@ impl DurablePool {
         let pool = file.start(Some(changes.clone()))?;
         let transactions = Arc::new(Transactions::new(log.end().0, settings.snapshot_limit));
         let checkpoints = Arc::new(Checkpoints::new(&pool, changes.clone(), transactions.clone(), redo));
-        let mut recovery = None;
+        let (mut recovery, damage) = (None, Damage::new(settings.skip_damage));
         if needs_recovery {
-            redo_all(&pool, &log, redo, &analysis)?;
-            undo_all(&pool, &changes, &mut analysis)?;
+            redo_all(&pool, &log, redo, &analysis, &damage)?;
+            let undone = undo_all(&pool, &changes, &mut analysis, &damage)?;
+            let (undone_transactions, undone_changes) = undone;
             checkpoints.take()?;
             let Analysis { records, bytes: log_bytes, .. } = analysis;
-            recovery = Some(Recovery { records, log_bytes, duration: begun.elapsed() });
+            let duration = begun.elapsed();
+            recovery = Some(Recovery { records, log_bytes, undone_transactions, undone_changes, duration });
         }
         let start = || CheckpointThread::start(checkpoints.clone(), settings.checkpoint_interval);
         let thread = settings.background_checkpoints.then(start).transpose();
@@ -127,6 +134,7 @@ impl DurablePool {
                 backing_up: Mutex::default(),
             }),
             recovery,
+            damage: damage.into_found(),
             is_read_only: false,
         })
     }
@@ -140,6 +148,16 @@ impl DurablePool {
     /// What was redone when it was opened, if it had not been closed.
     pub fn recovery(&self) -> Option<Recovery> {
         self.recovery
+    }
+
+    /// The same pool, of a file that was recovered in memory: it is only read.
+    pub fn recovered_in_memory(self, recovery: Option<Recovery>) -> Self {
+        Self { recovery, ..self }
+    }
+
+    /// What the recovery has passed over, if it was to.
+    pub fn take_damage(&mut self) -> Vec<TxnError> {
+        std::mem::take(&mut self.damage)
     }
 
     /// Begins a transaction; none without a log. A serializable one notes what it reads.
@@ -255,7 +273,7 @@ impl DurablePool {
         progress: &mut dyn FnMut(BackupProgress) -> bool,
     ) -> Result<BackupSummary, TxnError> {
         let Some(Logged { changes, checkpoints, backing_up, .. }) = &self.logged else {
-            if !self.is_read_only {
+            if !self.is_read_only || self.recovery.is_some() {
                 return Err(BackupError::WithoutLog.into());
             }
             return back_up(&self.pool, self.pool.copy_basis()?, None, (file, former), progress);

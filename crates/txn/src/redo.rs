@@ -11,20 +11,61 @@ use crate::{
     plant::{Bug, planted},
     transaction::{decode_end, log_rollback, undo},
 };
-use std::thread;
+use std::{sync::Mutex, thread};
 use vellum_access::{ChangeRecord, PageRedo, free_large, redo};
 use vellum_base::{Extent, Lsn, PageId, stamp_lsn};
-use vellum_pool::Pool;
+use vellum_pool::{Pool, PoolError};
 use vellum_wal::Log;
 
 /// The most threads; more would only read the log more often.
 const THREADS_MAX: usize = 8;
 
+/// What is done about pages that are damaged.
+pub(crate) struct Damage {
+    is_passed_over: bool,
+    /// What was, once for each page.
+    found: Mutex<Vec<TxnError>>,
+}
+
+impl Damage {
+    pub fn new(is_passed_over: bool) -> Self {
+        Self { is_passed_over, found: Mutex::default() }
+    }
+
+    pub fn into_found(self) -> Vec<TxnError> {
+        self.found.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// An error that is not passed over.
+    fn check(&self, done: Result<(), TxnError>) -> Result<(), TxnError> {
+        let extent = |error: &TxnError| match error {
+            TxnError::Pool(PoolError::Corruption { extent, .. }) => Some(*extent),
+            _ => None,
+        };
+        match done {
+            Err(error) if self.is_passed_over && extent(&error).is_some() => {
+                let mut found = self.found.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                if found.iter().all(|other| extent(other) != extent(&error)) {
+                    found.push(error);
+                }
+                Ok(())
+            }
+            done => done,
+        }
+    }
+}
+
 /// Redoes all changes from `from` on.
-pub(crate) fn redo_all(pool: &Pool, log: &Log, from: Lsn, analysis: &Analysis) -> Result<(), TxnError> {
+pub(crate) fn redo_all(
+    pool: &Pool,
+    log: &Log,
+    from: Lsn,
+    analysis: &Analysis,
+    damage: &Damage,
+) -> Result<(), TxnError> {
     let threads = thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
     thread::scope(|scope| {
-        let worker = |number| move || redo_some(pool, log, from, analysis, number, threads);
+        let worker = |number| move || redo_some((pool, damage), log, from, analysis, number, threads);
         let workers: Vec<_> = (0..threads).map(|number| scope.spawn(worker(number))).collect();
         let outcomes = workers.into_iter().map(|worker| worker.join().unwrap_or(Err(TxnError::Panicked)));
         outcomes.collect::<Vec<_>>().into_iter().collect()
@@ -33,7 +74,7 @@ pub(crate) fn redo_all(pool: &Pool, log: &Log, from: Lsn, analysis: &Analysis) -
 
 /// Redoes the changes of the pages of one thread.
 fn redo_some(
-    pool: &Pool,
+    (pool, damage): (&Pool, &Damage),
     log: &Log,
     from: Lsn,
     analysis: &Analysis,
@@ -62,7 +103,7 @@ fn redo_some(
                     }
                     apply(bytes)
                 };
-                pool.redo(page, fresh, apply)?;
+                damage.check(pool.redo(page, fresh, apply).map_err(TxnError::from))?;
             }
         }
     }
@@ -71,8 +112,14 @@ fn redo_some(
 
 /// Undoes what transactions have changed that did not end, and frees what those replaced that were committed. If that is
 /// interrupted by a crash, the next recovery goes on after it.
-pub(crate) fn undo_all(pool: &Pool, changes: &Changes, analysis: &mut Analysis) -> Result<(), TxnError> {
+pub(crate) fn undo_all(
+    pool: &Pool,
+    changes: &Changes,
+    analysis: &mut Analysis,
+    damage: &Damage,
+) -> Result<(u64, u64), TxnError> {
     let (losers, undone) = analysis.take_losers();
+    let counts = (losers.len() as u64, undone.len() as u64);
     for LoggedChange { transaction, lsn, record } in undone {
         let is_left = planted(Bug::LoserForgotten) && losers.iter().min() == Some(&transaction);
         if is_left || planted(Bug::LosersNotUndone) {
@@ -81,14 +128,14 @@ pub(crate) fn undo_all(pool: &Pool, changes: &Changes, analysis: &mut Analysis) 
         let faulty = |fault| TxnError::Record { lsn, fault };
         let record = ChangeRecord::decode(&record).map_err(faulty)?;
         if let Some((tree, change)) = record.undo().map_err(faulty)? {
-            undo(pool, tree, change, (transaction, lsn))?;
+            damage.check(undo(pool, tree, change, (transaction, lsn)))?;
         }
     }
     losers.into_iter().for_each(|loser| log_rollback(changes, loser));
     for (tree, reference) in analysis.take_replaced() {
-        free_large(pool, tree, reference)?;
+        damage.check(free_large(pool, tree, reference).map_err(TxnError::from))?;
     }
-    Ok(())
+    Ok(counts)
 }
 
 /// Which thread redoes a page. Neighbours often change together, so they go to different threads.

@@ -56,6 +56,8 @@ pub struct LogSettings {
     pub checkpoint_interval: Duration,
     /// Whether checkpoints are taken in the background at all. Default true.
     pub background_checkpoints: bool,
+    /// Whether a recovery passes over pages that are damaged: on a copy, to take out what can be saved. Default false.
+    pub skip_damage: bool,
     /// What transactions may make the database keep. Default no limit.
     pub snapshot_limit: SnapshotLimit,
 }
@@ -73,6 +75,7 @@ impl Default for LogSettings {
             checkpoint_bytes: 256 << 20,
             checkpoint_interval: Duration::from_secs(60),
             background_checkpoints: true,
+            skip_damage: false,
             snapshot_limit: SnapshotLimit::default(),
         }
     }

@@ -4,6 +4,7 @@ use crate::{
     Error, History, LogState, NamesTable, Options, Recovery, Result, Table, VerifyReport,
     catalog::{self, TableRecord},
     handle::Handle,
+    in_memory::{self, Recovered},
     log_place::{self, LogPlace},
     shared::{Inner, OpenTable},
     verify::{self, Progress},
@@ -14,9 +15,9 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, OnceLock, Weak},
 };
 use vellum_base::PageId;
-use vellum_pool::{AppendHints, PoolFile, PoolStatistics};
+use vellum_pool::{AppendHints, PoolError, PoolFile, PoolStatistics};
 use vellum_txn::DurablePool;
-use vellum_vm::{CreateMode, Directory, File};
+use vellum_vm::{CreateMode, Directory, DiskDirectory, File};
 
 /// What the pool has done, and how it stands.
 pub type Statistics = PoolStatistics;
@@ -57,15 +58,22 @@ impl Database {
     }
 
     /// Opens a database. If it was not closed, what its log tells is done again first: everything is there that was
-    /// acknowledged as durable, and nothing in part. [`recovery`](Self::recovery) tells what was done.
+    /// acknowledged as durable, and nothing in part. [`recovery`](Self::recovery) tells what was done. If it is opened for reading
+    /// only, that is done in memory, and its files stay as they are: it takes about as much memory as the log is long.
     ///
     /// # Errors
     /// If there is no such file, it is not a database of Vellum, is of a later version, damaged, truncated or
-    /// in use by another process; if it was not closed and has no log, or its log is not there or damaged, or it is to be
-    /// opened for reading only; or the system refuses memory.
+    /// in use by another process; if it was not closed and has no log, or its log is not there or damaged; or the
+    /// system refuses memory.
     pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let path = path.as_ref();
-        Self::open_file(PoolFile::open(path, &options.pool)?, || LogPlace::beside(path), options)
+        match PoolFile::open(path, &options.pool) {
+            Err(error) if is_to_be_recovered(&error, options) => {
+                let log = Arc::new(DiskDirectory::new(&log_place::path_of(path)));
+                Self::recover_in_memory(Arc::new(in_memory::open_base(path, options)?), log, options)
+            }
+            file => Self::open_file(file?, || LogPlace::beside(path), options),
+        }
     }
 
     /// Opens a database, or creates it if there is no file, or one that holds nothing because its creation was
@@ -103,7 +111,24 @@ impl Database {
     /// As for `open`.
     pub fn open_in(directory: Arc<dyn Directory>, name: &str, options: &Options) -> Result<Self> {
         let file = options.open_in(&*directory, name, CreateMode::OpenExisting)?;
-        Self::open_file(PoolFile::open_on(file, &options.pool)?, || LogPlace::given(directory), options)
+        match PoolFile::open_on(file.clone(), &options.pool) {
+            Err(error) if is_to_be_recovered(&error, options) => {
+                Self::recover_in_memory(file, directory, options)
+            }
+            opened => Self::open_file(opened?, || LogPlace::given(directory), options),
+        }
+    }
+
+    /// A database that is only read, and has crashed: what its log holds is done in memory.
+    fn recover_in_memory(file: Arc<dyn File>, log: Arc<dyn Directory>, options: &Options) -> Result<Self> {
+        let Recovered { file, recovery, .. } = in_memory::recover_in_memory(&file, log, options, false)?;
+        Self::looked_at(PoolFile::open_on(file, &options.pool)?, recovery, options)
+    }
+
+    /// A database that is only read.
+    pub(crate) fn looked_at(file: PoolFile, recovery: Option<Recovery>, options: &Options) -> Result<Self> {
+        let durable = DurablePool::without_log(file.start(None)?, true).recovered_in_memory(recovery);
+        Ok(Self::with(durable, LogPlace::default(), options, false))
     }
 
     /// As [`create`](Self::create), on any file that is empty, and without a log.
@@ -393,6 +418,11 @@ impl Database {
         });
         Handle::new(self.inner.clone(), table)
     }
+}
+
+/// Whether a file was refused because it has crashed and is to be opened for reading only.
+fn is_to_be_recovered(error: &PoolError, options: &Options) -> bool {
+    options.log && matches!(error, PoolError::NotClosedCleanly { has_log: true, .. })
 }
 
 impl std::fmt::Debug for Database {

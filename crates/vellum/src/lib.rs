@@ -42,6 +42,7 @@
 //! - [`Table::bulk_load`] and [`BulkLoader`]: a table from sorted input, at several times the speed of inserts;
 //! - [`Table::get_async`] and its like: futures for any runtime; [`Submissions`]: for an event loop of one's own;
 //! - [`Database::backup`], [`Backup`]: copies of a database that is used, increments, and what is made of them;
+//! - [`Salvage`]: a database that crashed or is damaged, looked at without changing it;
 //! - [`pool`]: the pool by itself, for structures of your own on pages.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing))]
@@ -60,6 +61,7 @@ mod error;
 mod handle;
 #[cfg(test)]
 mod histories;
+mod in_memory;
 mod isolation_level;
 mod log_place;
 mod nested;
@@ -69,6 +71,7 @@ mod options;
 mod plant;
 pub mod pool;
 mod range;
+mod salvage;
 mod shared;
 mod submissions;
 mod table;
@@ -88,6 +91,7 @@ pub use error::{Error, ErrorKind};
 pub use isolation_level::IsolationLevel;
 pub use options::Options;
 pub use range::KeyRange;
+pub use salvage::{LeftBy, Piece, Salvage};
 pub use submissions::Submissions;
 pub use table::{Put, Table};
 pub use transaction::{Savepoint, Transaction, TransactionOptions};

@@ -6,6 +6,7 @@
 //! - [`PageMemory`]: a mapping, a releaser and a file that go together, in the best way that works here;
 //! - [`File`]: direct, overlapped reads and writes of pages, by [`DiskFile`] (io_uring, or
 //!   `pread`/`pwrite` where that is refused), and [`Directory`], where files are;
+//! - [`OverlayFile`], [`OverlayDirectory`]: files that are only read, and what is written over them in memory;
 //! - [`Queue`]: requests to a file that are submitted now and reaped later;
 //! - [`SimulatedFile`] and [`SimulatedDisk`]: the same in memory, failing in every way that real ones do;
 //! - [`VmError`]: says what was being done, on what, and what to do about it.
@@ -25,6 +26,7 @@ mod huge;
 mod lock;
 mod memory;
 mod names;
+mod overlay;
 mod page_memory;
 mod plain;
 mod queue;
@@ -54,6 +56,7 @@ pub use file::{CreateMode, File, FileDescription, FileOptions};
 pub use huge::{Collapse, huge_page_bytes};
 pub use memory::{Mapping, PageRange, WordTable, physical_bytes, resident_bytes, resident_bytes_peak};
 pub use names::{IoEngine, ReleaseMethod};
+pub use overlay::{OverlayDirectory, OverlayFile};
 pub use page_memory::{PageMemory, PageMemoryOptions};
 pub use queue::{Completion, Queue, Wait};
 pub use release::Releaser;

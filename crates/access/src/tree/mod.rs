@@ -25,6 +25,7 @@ mod change;
 mod check;
 mod descend;
 mod read;
+mod salvage;
 
 pub use batch::Batch;
 pub use batch::task::{Answer, Task};
@@ -33,6 +34,7 @@ pub use change::write::Written;
 pub use check::{TreeReport, TreeShape};
 pub use read::blob_reader::BlobReader;
 pub use read::cursor::{Cursor, CursorPosition, Entry};
+pub use salvage::Salvaged;
 
 use crate::gateway::RecordGroup;
 use crate::node::{MAX_KEY_BYTES, NodeMut};

@@ -7,6 +7,7 @@ pub mod import;
 pub mod load;
 pub mod pmem;
 pub mod put;
+pub mod recover;
 pub mod restore;
 pub mod scan;
 pub mod stat;

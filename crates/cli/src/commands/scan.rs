@@ -1,15 +1,16 @@
 //! `vellum scan`: the entries of a table, in order.
 
-use super::get::write_entry;
+use super::{get::write_entry, recover};
 use crate::{
     arguments::{FormArguments, General, StoreArguments, TableArguments},
-    failure::{Failure, Result},
+    failure::{Code, Failure, Result},
     output::Output,
+    progress::remark,
     store,
-    text::{Encoder, Form, Target},
+    text::{Encoder, Form, Target, escaped},
 };
 use std::{ffi::OsString, io::Write as _, ops::Bound};
-use vellum::{Cursor, Table};
+use vellum::{Cursor, Piece, Table};
 
 const HELP: &str = "\
 Each line is a key, a tab and the value. Values longer than 64 bytes are cut, and their length is shown; --full \
@@ -22,6 +23,7 @@ Examples:
   vellum scan data.vellum --from b --to d                     from b on, up to and without d
   vellum scan data.vellum --reverse --limit 10                the last ten
   vellum scan data.vellum --from '\\x00\\x80' --to '\\x01'        bounds that are not text
+  vellum scan data.vellum --salvage > saved.tsv               what is left of a damaged table, for `vellum load`
   vellum scan data.vellum --json | jq -r .key                 for programs";
 
 /// How much of a value is shown.
@@ -58,6 +60,9 @@ pub struct Arguments {
     /// Show values whole
     #[arg(long)]
     full: bool,
+    /// Of a damaged table, show what can still be read, whole, and say on standard error what is lost; changes nothing
+    #[arg(long, conflicts_with_all = ["prefix", "from", "to", "reverse", "limit", "keys"])]
+    salvage: bool,
 }
 
 /// Lists entries.
@@ -67,6 +72,12 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
         return Err(Failure::usage("--json and --raw exclude each other: JSON has no way to hold any bytes"));
     }
     let range = Range::of(arguments, form)?;
+    if arguments.salvage && general.json {
+        return Err(Failure::usage("--salvage and --json exclude each other"));
+    }
+    if arguments.salvage {
+        return salvage(arguments, form);
+    }
     let database = store::open_to_read(&arguments.store)?;
     let table = store::table(&database, &arguments.table.table)?;
     let mut cursor = range.cursor(&table)?;
@@ -102,6 +113,55 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
         out.line("")?;
     }
     out.finish()
+}
+
+/// Prints what can be read of a table, and says what is lost.
+fn salvage(arguments: &Arguments, form: Form) -> Result {
+    let salvage = recover::open(&arguments.store)?;
+    let name = &arguments.table.table;
+    let (mut out, mut lost, mut failure) = (Output::new(), 0, None);
+    let mut write = |key: &[u8], value: &[u8]| {
+        write_bytes(&mut out, form, key)?;
+        out.write_all(b"\t").map_err(|error| Failure::output(&error))?;
+        write_bytes(&mut out, form, value)?;
+        out.line("")
+    };
+    let mut tell = |after: Option<&[u8]>, upto: Option<&[u8]>, error: String| {
+        lost += 1;
+        let place = recover::place(Some(name), after.map(escaped), upto.map(escaped));
+        remark(false, format_args!("lost: {place}: {error}"));
+    };
+    let walked = salvage.table(name, |piece| {
+        let written = match piece {
+            Piece::Entry { key, value } => write(key, value),
+            Piece::LostValue { key, error } => {
+                tell(Some(key), Some(key), error.to_string());
+                Ok(())
+            }
+            Piece::LostRange { after, upto, error } => {
+                tell(after, upto, error.to_string());
+                Ok(())
+            }
+            _ => Ok(()),
+        };
+        // Where the results cannot be written there is no need to go on.
+        written.map_err(|error| {
+            failure = Some(error);
+            vellum::Error::Ended
+        })
+    });
+    if let Some(failure) = failure {
+        return Err(failure);
+    }
+    walked?;
+    out.finish()?;
+    if lost == 0 && salvage.damage().is_empty() {
+        return Ok(());
+    }
+    Err(Failure::new(
+        Code::Damaged,
+        format!("part of the table {name:?} is lost; what could be read was printed"),
+    ))
 }
 
 fn write_bytes(out: &mut Output, form: Form, bytes: &[u8]) -> Result {

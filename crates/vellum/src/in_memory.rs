@@ -1,0 +1,49 @@
+//! A recovery that runs on a copy in memory of what it changes ([`OverlayFile`]); the files are opened for reading only.
+
+use crate::{Options, Recovery, Result, catalog};
+use std::{path::Path, sync::Arc};
+use vellum_base::{Extent, PageId};
+use vellum_pool::{PoolError, PoolFile};
+use vellum_txn::{DurablePool, TxnError};
+use vellum_vm::{CreateMode, Directory, DiskFile, File, OverlayDirectory, OverlayFile};
+
+/// The file of a database, opened for reading only.
+pub(crate) fn open_base(path: &Path, options: &Options) -> Result<DiskFile> {
+    let read_only = options.clone().read_only(true);
+    let opened = DiskFile::open(path, &read_only.pool.file_options(CreateMode::OpenExisting));
+    Ok(opened.map_err(PoolError::from)?)
+}
+
+/// A file as a recovery would leave it.
+pub(crate) struct Recovered {
+    pub file: Arc<dyn File>,
+    pub recovery: Option<Recovery>,
+    /// What was passed over.
+    pub damage: Vec<TxnError>,
+}
+
+/// Recovers what a file would be in memory; the file and its log stay as they are.
+pub(crate) fn recover_in_memory(
+    file: &Arc<dyn File>,
+    log: Arc<dyn Directory>,
+    options: &Options,
+    skip_damage: bool,
+) -> Result<Recovered> {
+    let failed = |source| PoolError::Read { extent: Extent::page(PageId(0)), source };
+    let overlay = OverlayFile::over(file.clone()).map_err(failed)?;
+    let overlay: Arc<dyn File> = Arc::new(overlay);
+    let mut options = options.clone().read_only(false).background_checkpoints(false);
+    options.log_settings.skip_damage = skip_damage;
+    let opened = PoolFile::open_on(overlay.clone(), &options.pool)?;
+    if !opened.needs_recovery() {
+        return Ok(Recovered { file: overlay, recovery: None, damage: Vec::new() });
+    }
+    let log = Arc::new(OverlayDirectory::over(log));
+    let mut durable = DurablePool::open(opened, log, &options.log_settings)?;
+    if catalog::complete(durable.pool())? {
+        durable.checkpoint()?;
+    }
+    let (recovery, damage) = (durable.recovery(), durable.take_damage());
+    durable.close()?;
+    Ok(Recovered { file: overlay, recovery, damage })
+}

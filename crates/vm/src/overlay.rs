@@ -1,0 +1,318 @@
+//! Files of which only a copy in memory is changed: what is written stays in the process, and the files stay as they are.
+//!
+//! That lets a recovery run on a database that nobody may change. Memory is taken for what is written, and not for zeroes.
+
+use crate::{
+    Completion, CreateMode, Directory, File, FileDescription, FileOptions, Queue, Request, VmError, Wait,
+    request::Operation,
+};
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt, io,
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard},
+};
+use vellum_base::PAGE_SIZE;
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+/// A file, and what was written over it in memory. Handles share it.
+#[derive(Clone)]
+pub struct OverlayFile {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    /// None if there is no file below.
+    base: Option<Arc<dyn File>>,
+    state: Mutex<State>,
+}
+
+struct State {
+    size: u64,
+    /// So much of the file below still shows.
+    base_bytes: u64,
+    /// What was written, by page; none for zeroes.
+    written: HashMap<u64, Option<Box<[u8; PAGE_SIZE]>>>,
+}
+
+impl OverlayFile {
+    /// Over a file, which is only read.
+    ///
+    /// # Errors
+    /// If its size is not told.
+    pub fn over(base: Arc<dyn File>) -> io::Result<Self> {
+        let size = base.size()?;
+        let state = State { size, base_bytes: size, written: HashMap::new() };
+        Ok(Self { shared: Arc::new(Shared { base: Some(base), state: Mutex::new(state) }) })
+    }
+
+    /// Over nothing.
+    fn empty() -> Self {
+        let state = State { size: 0, base_bytes: 0, written: HashMap::new() };
+        Self { shared: Arc::new(Shared { base: None, state: Mutex::new(state) }) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.shared.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl File for OverlayFile {
+    unsafe fn read(&self, offset: u64, address: *mut u8, bytes: usize) -> io::Result<()> {
+        let state = self.lock();
+        let end = offset + bytes as u64;
+        if end > state.size {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        // SAFETY: the caller vouches for the memory.
+        unsafe { address.write_bytes(0, bytes) };
+        let below = state.base_bytes.saturating_sub(offset).min(bytes as u64) as usize;
+        if let Some(base) = self.shared.base.as_ref().filter(|_| below > 0) {
+            // SAFETY: as above, and it is a part of that.
+            unsafe { base.read(offset, address, below)? };
+        }
+        for (index, page) in (offset / PAGE..end.div_ceil(PAGE)).enumerate() {
+            let target = address.wrapping_add(index * PAGE_SIZE);
+            match state.written.get(&page) {
+                // SAFETY: as above: offsets and lengths are whole pages.
+                Some(Some(written)) => unsafe { target.copy_from(written.as_ptr(), PAGE_SIZE) },
+                // SAFETY: as above.
+                Some(None) => unsafe { target.write_bytes(0, PAGE_SIZE) },
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    unsafe fn write(&self, offset: u64, address: *const u8, bytes: usize) -> io::Result<()> {
+        let mut state = self.lock();
+        // SAFETY: the caller vouches for the memory, and that nothing changes it.
+        let source = unsafe { std::slice::from_raw_parts(address, bytes) };
+        for (page, part) in (offset / PAGE..).zip(source.as_chunks::<PAGE_SIZE>().0) {
+            let contents = part.iter().any(|byte| *byte != 0).then(|| Box::new(*part));
+            state.written.insert(page, contents);
+        }
+        state.size = state.size.max(offset + bytes as u64);
+        Ok(())
+    }
+
+    unsafe fn run(&self, requests: &mut [Request]) {
+        for request in requests {
+            let Request { operation, offset, address, bytes, .. } = *request;
+            // SAFETY: passed on from the caller.
+            request.result = unsafe {
+                match operation {
+                    Operation::Read => self.read(offset, address, bytes),
+                    Operation::Write => self.write(offset, address, bytes),
+                }
+            };
+        }
+    }
+
+    fn queue(&self, depth: u32) -> io::Result<Box<dyn Queue>> {
+        Ok(Box::new(OverlayQueue { file: self.clone(), depth: depth as usize, done: Vec::new() }))
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.lock().size)
+    }
+
+    fn grow(&self, to: u64) -> io::Result<()> {
+        let mut state = self.lock();
+        state.size = state.size.max(to);
+        Ok(())
+    }
+
+    fn truncate(&self, to: u64) -> io::Result<()> {
+        let mut state = self.lock();
+        state.size = state.size.min(to);
+        state.base_bytes = state.base_bytes.min(to);
+        state.written.retain(|page, _| page * PAGE < to);
+        Ok(())
+    }
+
+    fn description(&self) -> FileDescription {
+        let nothing = FileDescription { direct: false, engine: crate::IoEngine::Pread, path: None };
+        self.shared.base.as_ref().map_or(nothing, |base| base.description())
+    }
+}
+
+impl fmt::Debug for OverlayFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OverlayFile over {:?}", self.shared.base)
+    }
+}
+
+/// Does each request when it is submitted.
+#[derive(Debug)]
+struct OverlayQueue {
+    file: OverlayFile,
+    depth: usize,
+    done: Vec<Completion>,
+}
+
+impl Queue for OverlayQueue {
+    fn depth(&self) -> usize {
+        self.depth
+    }
+
+    fn under_way(&self) -> usize {
+        self.done.len()
+    }
+
+    unsafe fn submit(&mut self, request: Request, tag: u64) {
+        let mut requests = [request];
+        // SAFETY: passed on from the caller.
+        unsafe { self.file.run(&mut requests) };
+        let [request] = requests;
+        self.done.push(Completion { tag, result: request.result });
+    }
+
+    fn flush(&mut self) {}
+
+    fn reap(&mut self, _: Wait, done: &mut Vec<Completion>) {
+        done.append(&mut self.done);
+    }
+}
+
+/// A directory whose files are only read: what is written, made, renamed and removed is so for this process only.
+#[derive(Debug)]
+pub struct OverlayDirectory {
+    base: Arc<dyn Directory>,
+    /// What was opened, or has another name than below; none for what was removed.
+    files: Mutex<BTreeMap<String, Option<OverlayFile>>>,
+}
+
+impl OverlayDirectory {
+    /// Over a directory. One that is not there counts as empty.
+    pub fn over(base: Arc<dyn Directory>) -> Self {
+        Self { base, files: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Option<OverlayFile>>> {
+        self.files.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// The file of this name, if there is one.
+    fn find(
+        &self,
+        files: &mut BTreeMap<String, Option<OverlayFile>>,
+        name: &str,
+    ) -> Result<OverlayFile, VmError> {
+        let failed = |source| VmError::Open { path: PathBuf::from(name), action: "open", source };
+        match files.get(name) {
+            Some(Some(file)) => Ok(file.clone()),
+            Some(None) => Err(failed(io::ErrorKind::NotFound.into())),
+            None => {
+                let options = FileOptions { read_only: true, ..FileOptions::default() };
+                let file = OverlayFile::over(self.base.open(name, &options)?).map_err(failed)?;
+                files.insert(name.to_owned(), Some(file.clone()));
+                Ok(file)
+            }
+        }
+    }
+}
+
+impl Directory for OverlayDirectory {
+    fn open(&self, name: &str, options: &FileOptions) -> Result<Arc<dyn File>, VmError> {
+        let mut files = self.lock();
+        match self.find(&mut files, name) {
+            Ok(_) if options.create == CreateMode::CreateNew => {
+                let source = io::ErrorKind::AlreadyExists.into();
+                Err(VmError::Open { path: PathBuf::from(name), action: "create", source })
+            }
+            Err(VmError::Open { source, .. })
+                if source.kind() == io::ErrorKind::NotFound && options.create != CreateMode::OpenExisting =>
+            {
+                let file = OverlayFile::empty();
+                files.insert(name.to_owned(), Some(file.clone()));
+                Ok(Arc::new(file))
+            }
+            found => Ok(Arc::new(found?)),
+        }
+    }
+
+    fn names(&self) -> io::Result<Vec<String>> {
+        let below = match self.base.names() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            below => below?,
+        };
+        let files = self.lock();
+        let mut names: Vec<String> = below.into_iter().filter(|name| !files.contains_key(name)).collect();
+        names.extend(files.iter().filter(|(_, file)| file.is_some()).map(|(name, _)| name.clone()));
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        let mut files = self.lock();
+        self.find(&mut files, name).map_err(|error| as_io(&error))?;
+        files.insert(name.to_owned(), None);
+        Ok(())
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let mut files = self.lock();
+        let file = self.find(&mut files, from).map_err(|error| as_io(&error))?;
+        files.insert(from.to_owned(), None);
+        files.insert(to.to_owned(), Some(file));
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn as_io(error: &VmError) -> io::Error {
+    match error {
+        VmError::Open { source, .. } => source.kind().into(),
+        other => io::Error::other(other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{AlignedBuffer, SimulatedDisk};
+
+    #[test]
+    fn what_is_written_shows_and_the_files_stay_as_they_are() {
+        let disk = SimulatedDisk::new(1);
+        let make = FileOptions { create: CreateMode::CreateNew, ..FileOptions::default() };
+        let mut buffer = AlignedBuffer::new(2 * PAGE_SIZE);
+        buffer.fill(7);
+        disk.open("a", &make).unwrap().write_from(0, &buffer).unwrap();
+        let overlay = OverlayDirectory::over(Arc::new(disk.clone()));
+        assert!(overlay.open("a", &make).is_err());
+        let file = overlay.open("a", &FileOptions::default()).unwrap();
+        let mut page = AlignedBuffer::new(PAGE_SIZE);
+        file.write_from(4096, &page).unwrap();
+        page.fill(3);
+        file.write_from(3 * 4096, &page).unwrap();
+        let mut all = AlignedBuffer::new(4 * PAGE_SIZE);
+        file.read_to(0, &mut all).unwrap();
+        let bytes: Vec<u8> = all.chunks(PAGE_SIZE).map(|page| page[100]).collect();
+        assert_eq!(bytes, [7, 0, 0, 3]);
+        assert!(file.read_to(4 * 4096, &mut page).is_err());
+        file.truncate(4096).unwrap();
+        file.grow(2 * 4096).unwrap();
+        file.read_to(4096, &mut page).unwrap();
+        assert!(page.iter().all(|byte| *byte == 0), "what was cut off does not come back");
+        overlay.rename("a", "b").unwrap();
+        overlay.open("c", &make).unwrap();
+        assert_eq!(overlay.names().unwrap(), ["b", "c"]);
+        overlay.remove("b").unwrap();
+        assert_eq!(overlay.remove("b").unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(overlay.names().unwrap(), ["c"]);
+        drop((file, overlay));
+        assert_eq!(disk.names().unwrap(), ["a"]);
+        disk.open("a", &FileOptions::default()).unwrap().read_to(0, &mut buffer).unwrap();
+        assert!(buffer.iter().all(|byte| *byte == 7));
+    }
+}
