@@ -2,7 +2,10 @@
 //!
 //! Run it by `cargo run -p vellum --example quickstart`.
 
-use vellum::{Database, Options, Put, Result};
+use vellum::{Database, Options, Put, Result, TableName};
+
+/// The colours of fruit, by name. Without the types it would be a table from bytes to bytes.
+const FRUIT: TableName<str, str> = TableName::new("fruit");
 
 fn main() -> Result<()> {
     let directory = tempfile::tempdir().expect("a folder for the example");
@@ -11,7 +14,7 @@ fn main() -> Result<()> {
     let options = Options::default().pool_bytes(16 << 20);
 
     let database = Database::create(&path, &options)?;
-    let fruit = database.create_table("fruit")?;
+    let fruit = database.create_table(FRUIT)?;
     for (name, colour) in [("apple", "red"), ("banana", "yellow"), ("cherry", "red"), ("lime", "green")] {
         assert_eq!(fruit.put(name, colour)?, Put::Inserted);
     }
@@ -23,23 +26,21 @@ fn main() -> Result<()> {
     database.close()?;
 
     let database = Database::open(&path, &options.read_only(true))?;
-    let fruit = database.table("fruit")?;
-    assert_eq!(fruit.get("apple")?.as_deref(), Some(&b"green"[..]));
+    let fruit = database.table(FRUIT)?;
+    assert_eq!(fruit.get("apple")?.as_deref(), Some("green"));
     assert_eq!(fruit.get("cherry")?, None);
 
     println!("from b on:");
-    let mut cursor = fruit.range("b"..)?;
-    while let Some(entry) = cursor.next()? {
-        println!("  {:<8} {:>2} bytes", String::from_utf8_lossy(entry.key()), entry.value_length());
+    for entry in fruit.range("b"..)? {
+        let (name, colour) = entry?;
+        println!("  {name:<8} {colour}");
     }
 
     println!("all, backwards:");
     let mut names = Vec::new();
-    let mut cursor = fruit.range(..)?;
-    cursor.seek_to_end();
-    while let Some(entry) = cursor.previous()? {
-        let name = String::from_utf8_lossy(entry.key()).into_owned();
-        println!("  {name:<8} {}", String::from_utf8_lossy(entry.inline_value().unwrap_or_default()));
+    for entry in fruit.range(..)?.rev() {
+        let (name, colour) = entry?;
+        println!("  {name:<8} {colour}");
         names.push(name);
     }
     assert_eq!(names, ["lime", "banana", "apple"]);

@@ -6,35 +6,34 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
     thread,
 };
-use vellum::{Database, Durability, Options, Result, Table, Transaction};
+use vellum::{Database, Durability, Options, Result, Table, TableName, Transaction};
 
-const ACCOUNTS: u64 = 1000;
+const COUNT: u64 = 1000;
 const THREADS: u64 = 2;
 const TRANSFERS: u64 = 5000;
 
-fn balance(transaction: &Transaction, accounts: &Table, account: u64) -> Result<u64> {
-    let value = transaction.get(accounts, account.to_be_bytes())?.unwrap_or_default();
-    Ok(value.try_into().map_or(0, u64::from_le_bytes))
-}
+/// What each account has.
+const ACCOUNTS: TableName<u64, u64> = TableName::new("accounts");
 
 /// Moves an amount from one account to another, if the first has it.
-fn transfer(transaction: &Transaction, accounts: &Table, from: u64, to: u64, amount: u64) -> Result<bool> {
-    let has = balance(transaction, accounts, from)?;
+fn transfer(
+    transaction: &Transaction,
+    accounts: &Table<u64, u64>,
+    from: u64,
+    to: u64,
+    amount: u64,
+) -> Result<bool> {
+    let has = transaction.get(accounts, from)?.unwrap_or(0);
     if has < amount || from == to {
         return Ok(false);
     }
-    let other = balance(transaction, accounts, to)?;
-    transaction.put(accounts, from.to_be_bytes(), (has - amount).to_le_bytes())?;
-    transaction.put(accounts, to.to_be_bytes(), (other + amount).to_le_bytes())?;
+    transaction.put(accounts, from, has - amount)?;
+    transaction.update_with(accounts, to, |other| Some(other.unwrap_or(0) + amount))?;
     Ok(true)
 }
 
-fn sum(transaction: &Transaction, accounts: &Table) -> Result<u64> {
-    let (mut sum, mut cursor) = (0, transaction.range(accounts, ..)?);
-    while let Some(entry) = cursor.next()? {
-        sum += entry.inline_value().and_then(|value| value.try_into().ok()).map_or(0, u64::from_le_bytes);
-    }
-    Ok(sum)
+fn sum(transaction: &Transaction, accounts: &Table<u64, u64>) -> Result<u64> {
+    transaction.range(accounts, ..)?.map(|entry| Ok(entry?.1)).sum()
 }
 
 fn main() -> Result<()> {
@@ -42,10 +41,10 @@ fn main() -> Result<()> {
     // `Durability::Synced`, the default, makes each commit wait for the device.
     let options = Options::default().durability(Durability::Deferred);
     let database = Database::create(directory.path().join("bank.vellum"), &options)?;
-    let accounts = database.create_table("accounts")?;
+    let accounts = database.create_table(ACCOUNTS)?;
     let opening = database.begin()?;
-    for account in 0..ACCOUNTS {
-        opening.put(&accounts, account.to_be_bytes(), 100u64.to_le_bytes())?;
+    for account in 0..COUNT {
+        opening.put(&accounts, account, 100)?;
     }
     opening.commit()?;
 
@@ -56,7 +55,7 @@ fn main() -> Result<()> {
                 let (database, accounts, moved) = (&database, &accounts, &moved);
                 scope.spawn(move || -> Result<()> {
                     for number in 0..TRANSFERS {
-                        let (from, to) = (number * 7919 % ACCOUNTS, (number * 104_729 + thread) % ACCOUNTS);
+                        let (from, to) = (number * 7919 % COUNT, (number * 104_729 + thread) % COUNT);
                         // Run again if another transaction was faster.
                         let done =
                             database.run(|transaction| transfer(transaction, accounts, from, to, 30))?;

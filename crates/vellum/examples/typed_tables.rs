@@ -43,6 +43,14 @@ fn main() -> Result<()> {
     assert_eq!(stations.get(3)?.map(|station| station.name), Some("Jena".to_owned()));
     assert_eq!(temperatures.get((1, -3600))?, Some(3.5));
 
+    // Keys are in their order, negative times before zero. The hours of one station, the latest first:
+    for entry in temperatures.prefix((1,))?.rev() {
+        let ((_, time), degrees) = entry?;
+        println!("{:>3} h {degrees:>5} degrees", time / 3600);
+    }
+    let in_ulm: Vec<u32> = by_name.prefix(("Ulm",))?.map(|entry| Ok(entry?.0.1)).collect::<Result<_>>()?;
+    assert_eq!(in_ulm, [1, 2]);
+
     // The catalog knows the types: a table is not read as what it is not.
     let error = database.table(TableName::<u32, f32>::new("temperatures")).expect_err("it has other keys");
     println!("{error}");

@@ -5,9 +5,10 @@ use crate::{
     coverage::{Coverage, Step},
     nested,
 };
+use vellum_access::CursorPosition;
 use vellum_pool::Pool;
 
-/// Walks the entries of a range in both directions. See [`Table::range`](crate::Table::range).
+/// Walks the entries of a range in both directions. See [`Table::cursor`](crate::Table::cursor).
 ///
 /// A cursor stands *between* two entries: [`next`](Self::next) returns the one after it and steps over it,
 /// [`previous`](Self::previous) the one before. A new cursor stands at the beginning of its range.
@@ -54,6 +55,19 @@ impl<'t> Cursor<'t> {
             coverage.step(Step::Backward, self.cursor.position());
         }
         Ok(self.cursor.previous()?.map(|entry| Entry { entry, pool: self.pool }))
+    }
+
+    pub(crate) fn position(&self) -> CursorPosition<'_> {
+        self.cursor.position()
+    }
+
+    /// How many entries are left after the cursor.
+    pub(crate) fn count(mut self) -> Result<u64> {
+        let mut count = 0;
+        while self.next()?.is_some() {
+            count += 1;
+        }
+        Ok(count)
     }
 
     /// Goes to the beginning of the range.

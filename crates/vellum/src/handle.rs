@@ -1,11 +1,12 @@
 //! What a table is for the database: a tree of bytes, without the types of its keys and values.
 
 use crate::{
-    Error, Result, Task, ValueReader,
+    Cursor, Error, KeyBuffer, Result, Task, ValueReader,
     open_transaction::OpenTransaction,
+    range::as_slice,
     shared::{Inner, OpenTable, Owned},
 };
-use std::sync::Arc;
+use std::{ops::Bound, sync::Arc};
 use vellum_access::{AccessError, Tree, Written};
 use vellum_base::{PAGE_SIZE, PageId};
 use vellum_pool::Pool;
@@ -139,6 +140,21 @@ impl Handle {
         }
     }
 
+    /// A cursor over a range of keys.
+    pub(crate) fn cursor(&self, (lower, upper): &(Bound<KeyBuffer>, Bound<KeyBuffer>)) -> Result<Cursor<'_>> {
+        Ok(Cursor::new(self.tree().range(as_slice(lower), as_slice(upper))?, self.pool()))
+    }
+
+    /// Changes a value, or whether there is one, in one step: `change` is called with the present value, and again if another
+    /// thread changes that meanwhile.
+    pub(crate) fn exchange<B: AsRef<[u8]>>(
+        &self,
+        key: &[u8],
+        mut change: impl FnMut(Option<&[u8]>) -> Result<Exchange<B>>,
+    ) -> Result<()> {
+        self.change(|tree| exchange(tree, key, &mut change))?
+    }
+
     /// A reader of the value of a key.
     pub(crate) fn reader(&self, key: &[u8]) -> Result<Option<ValueReader<'_>>> {
         let tree = self.tree();
@@ -180,6 +196,33 @@ impl Handle {
                 pool_bytes: self.inner.durable.pool().limit_pages() as u64 * PAGE_SIZE as u64,
             },
             _ => error,
+        }
+    }
+}
+
+/// What becomes of a value.
+pub(crate) enum Exchange<B> {
+    Keep,
+    Store(B),
+    Remove,
+}
+
+/// See [`Handle::exchange`]. The inner error is that of `change`.
+pub(crate) fn exchange<B: AsRef<[u8]>>(
+    tree: Tree<'_, Pool>,
+    key: &[u8],
+    change: &mut impl FnMut(Option<&[u8]>) -> Result<Exchange<B>>,
+) -> std::result::Result<Result<()>, AccessError> {
+    loop {
+        let held = tree.held(key)?;
+        let new = match change(held.value()) {
+            Ok(Exchange::Store(new)) => Some(new),
+            Ok(Exchange::Remove) => None,
+            Ok(Exchange::Keep) => return Ok(Ok(())),
+            Err(error) => return Ok(Err(error)),
+        };
+        if tree.exchange(key, &held, new.as_ref().map(AsRef::as_ref))? {
+            return Ok(Ok(()));
         }
     }
 }

@@ -14,11 +14,10 @@
 //! table.put(b"banana", b"yellow")?;
 //! assert_eq!(table.get(b"apple")?.as_deref(), Some(&b"red"[..]));
 //!
-//! let mut cursor = table.range(&b"b"[..]..)?;
-//! while let Some(entry) = cursor.next()? {
-//!     println!("{} bytes under {:?}", entry.value_length(), entry.key());
+//! for entry in table.range("b"..)? {
+//!     let (key, value) = entry?;
+//!     println!("{} bytes under {key:?}", value.len());
 //! }
-//! # drop(cursor);
 //! # drop(table);
 //! database.close()?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -36,7 +35,8 @@
 //! - Bytes that were damaged on storage are an error that names the page; never a panic, never silence.
 //!
 //! # Parts
-//! - [`Database`], [`Table`], [`Cursor`], [`Value`], [`ValueReader`]: the key-value store;
+//! - [`Database`], [`Table`], [`Entries`], [`Cursor`], [`Value`], [`ValueReader`]: the key-value store;
+//! - [`TableName`], [`KeyType`], [`ValueType`]: tables with types of keys and values;
 //! - [`Transaction`], [`Savepoint`], [`Durability`]: several operations as one;
 //! - [`Table::multi_get`] and its like: many keys in one call, whose cache misses and reads overlap;
 //! - [`Table::bulk_load`] and [`BulkLoader`]: a table from sorted input, at several times the speed of inserts;
@@ -51,12 +51,14 @@ mod asynchronous;
 mod backup;
 mod batch;
 mod bulk;
+mod byte_values;
 mod catalog;
 mod coverage;
 mod cursor;
 mod database;
 mod driver;
 mod encoding;
+mod entries;
 mod error;
 mod handle;
 #[cfg(test)]
@@ -87,10 +89,11 @@ pub use database::{Database, Statistics, TableInformation};
 #[cfg(feature = "serde")]
 pub use encoding::Serde;
 pub use encoding::{AsKey, AsPrefix, AsValue, KeyBuffer, KeyType, NamesTable, Place, TableName, ValueType};
+pub use entries::Entries;
 pub use error::{Error, ErrorKind};
 pub use isolation_level::IsolationLevel;
 pub use options::Options;
-pub use range::KeyRange;
+pub use range::{KeyRange, Prefix};
 pub use salvage::{LeftBy, Piece, Salvage};
 pub use submissions::Submissions;
 pub use table::{Put, Table};

@@ -1,8 +1,12 @@
 //! The operations of a transaction on records.
 
 use crate::{
-    AsKey, AsPrefix, AsValue, Cursor, Error, KeyBuffer, KeyRange, KeyType, Put, Result, Table, Transaction,
-    ValueType, handle::Handle, nested, range::as_slice, table::bounds_of_prefix,
+    AsKey, AsPrefix, AsValue, Cursor, Entries, Entry, Error, KeyBuffer, KeyRange, KeyType, Prefix, Put,
+    Result, Table, Transaction, ValueType,
+    entries::Source,
+    handle::{Exchange, Handle, exchange},
+    nested,
+    range::as_slice,
 };
 use std::ops::{Bound, Range};
 use vellum_txn::Edge;
@@ -113,16 +117,38 @@ impl Transaction {
         Ok(())
     }
 
-    /// A cursor on a range of keys. See [`Table::range`].
+    /// The entries of a range of keys, in their order. See [`Table::range`].
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let database = vellum::Database::create(directory.path().join("d"), &vellum::Options::default())?;
+    /// let stock = database.create_table(vellum::TableName::<str, u32>::new("stock"))?;
+    /// stock.put("apples", 5)?;
+    /// stock.put("pears", 7)?;
+    /// let all = database.run(|transaction| {
+    ///     let mut sum = 0;
+    ///     for entry in transaction.range(&stock, ..)? {
+    ///         sum += entry?.1;
+    ///     }
+    ///     transaction.put(&stock, "in all", sum)?;
+    ///     Ok(sum)
+    /// })?;
+    /// assert_eq!(all, 12);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As for [`get`](Self::get).
-    pub fn range<'t, K, V>(&'t self, table: &'t Table<K, V>, range: impl KeyRange<K>) -> Result<Cursor<'t>>
+    pub fn range<'t, K, V>(
+        &'t self,
+        table: &'t Table<K, V>,
+        range: impl KeyRange<K>,
+    ) -> Result<Entries<'t, K, V>>
     where
         K: KeyType + ?Sized,
         V: ValueType + ?Sized,
     {
-        self.read_range(&table.handle, &range.bounds())
+        Entries::begin(table, Source::Transaction(self), range.bounds())
     }
 
     /// [`range`](Self::range) of what need not stay as it is until this transaction is committed, for a serializable one: that
@@ -134,26 +160,206 @@ impl Transaction {
         &'t self,
         table: &'t Table<K, V>,
         range: impl KeyRange<K>,
-    ) -> Result<Cursor<'t>>
+    ) -> Result<Entries<'t, K, V>>
     where
         K: KeyType + ?Sized,
         V: ValueType + ?Sized,
     {
-        let (lower, upper) = range.bounds();
-        let tree = self.read_untracked(&table.handle)?;
-        Ok(Cursor::new(tree.range(as_slice(&lower), as_slice(&upper))?, table.handle.pool()))
+        Entries::begin(table, Source::Untracked(self), range.bounds())
     }
 
-    /// A cursor on the keys that begin with `prefix`. See [`Table::prefix`].
+    /// The entries whose keys begin with `prefix`. See [`Table::prefix`].
     ///
     /// # Errors
     /// As for [`get`](Self::get).
-    pub fn prefix<'t, K, V>(&'t self, table: &'t Table<K, V>, prefix: impl AsPrefix<K>) -> Result<Cursor<'t>>
+    pub fn prefix<'t, K, V>(
+        &'t self,
+        table: &'t Table<K, V>,
+        prefix: impl AsPrefix<K>,
+    ) -> Result<Entries<'t, K, V>>
     where
         K: KeyType + ?Sized,
         V: ValueType + ?Sized,
     {
-        self.read_range(&table.handle, &bounds_of_prefix(prefix))
+        self.range(table, Prefix(prefix))
+    }
+
+    /// A cursor over the entries of a range of keys, as bytes. See [`Table::cursor`].
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub fn cursor<'t, K, V>(&'t self, table: &'t Table<K, V>, range: impl KeyRange<K>) -> Result<Cursor<'t>>
+    where
+        K: KeyType + ?Sized,
+        V: ValueType + ?Sized,
+    {
+        Source::Transaction(self).cursor(table, &range.bounds())
+    }
+
+    /// Counts the entries of a range, one by one. See [`Table::count`].
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub fn count<K, V>(&self, table: &Table<K, V>, range: impl KeyRange<K>) -> Result<u64>
+    where
+        K: KeyType + ?Sized,
+        V: ValueType + ?Sized,
+    {
+        self.cursor(table, range)?.count()
+    }
+
+    /// The entry with the least key.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub fn first<K, V>(&self, table: &Table<K, V>) -> Result<Option<(K::Owned, V::Owned)>>
+    where
+        K: KeyType + ?Sized,
+        V: ValueType + ?Sized,
+    {
+        self.range(table, ..)?.next().transpose()
+    }
+
+    /// The entry with the greatest key.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub fn last<K, V>(&self, table: &Table<K, V>) -> Result<Option<(K::Owned, V::Owned)>>
+    where
+        K: KeyType + ?Sized,
+        V: ValueType + ?Sized,
+    {
+        self.range(table, ..)?.next_back().transpose()
+    }
+
+    /// Removes the entry with the least key, and returns it.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get) and [`remove`](Self::remove): of two transactions that take the same entry, the second is told
+    /// at once.
+    pub fn pop_first<K, V>(&self, table: &Table<K, V>) -> Result<Option<(K::Owned, V::Owned)>>
+    where
+        K: KeyType + ?Sized,
+        V: ValueType + ?Sized,
+    {
+        let mut cursor = self.cursor(table, ..)?;
+        self.pop(table, cursor.next()?)
+    }
+
+    /// Removes the entry with the greatest key, and returns it: see [`pop_first`](Self::pop_first).
+    ///
+    /// # Errors
+    /// As for `pop_first`.
+    pub fn pop_last<K, V>(&self, table: &Table<K, V>) -> Result<Option<(K::Owned, V::Owned)>>
+    where
+        K: KeyType + ?Sized,
+        V: ValueType + ?Sized,
+    {
+        let mut cursor = self.cursor(table, ..)?;
+        cursor.seek_to_end();
+        self.pop(table, cursor.previous()?)
+    }
+
+    fn pop<K, V>(
+        &self,
+        table: &Table<K, V>,
+        entry: Option<Entry<'_, '_>>,
+    ) -> Result<Option<(K::Owned, V::Owned)>>
+    where
+        K: KeyType + ?Sized,
+        V: ValueType + ?Sized,
+    {
+        let Some(entry) = entry else { return Ok(None) };
+        let Some(value) = self.read_untracked(&table.handle)?.get(entry.key())? else { return Ok(None) };
+        let popped = table.entry_of(entry.key(), &value)?;
+        self.remove_bytes(&table.handle, entry.key())?;
+        Ok(Some(popped))
+    }
+
+    /// Replaces the value of a key by what `change` makes of it, whatever length that has: with `None` there is, or shall be, no
+    /// value. See [`Table::update_with`].
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get) and [`put`](Self::put).
+    pub fn update_with<K, V, W: AsValue<V>>(
+        &self,
+        table: &Table<K, V>,
+        key: impl AsKey<K>,
+        mut change: impl FnMut(Option<V::Owned>) -> Option<W>,
+    ) -> Result<()>
+    where
+        K: KeyType + ?Sized,
+        V: ValueType + ?Sized,
+    {
+        self.exchange(&table.handle, key.encoded().as_ref(), |value| table.changed(value, &mut change))
+    }
+
+    /// Stores `new` under a key if its value is `old`; returns whether it was. See [`Table::compare_and_swap`].
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get) and [`put`](Self::put).
+    pub fn compare_and_swap<K, V>(
+        &self,
+        table: &Table<K, V>,
+        key: impl AsKey<K>,
+        old: impl AsValue<V>,
+        new: impl AsValue<V>,
+    ) -> Result<bool>
+    where
+        K: KeyType + ?Sized,
+        V: ValueType + ?Sized,
+    {
+        let new = new.encoded_value()?;
+        self.compare_and(table, key, old, || Exchange::Store(new.as_ref()))
+    }
+
+    /// Removes a key if its value is `old`; returns whether it was. See [`Table::compare_and_swap`].
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get) and [`remove`](Self::remove).
+    pub fn compare_and_remove<K, V>(
+        &self,
+        table: &Table<K, V>,
+        key: impl AsKey<K>,
+        old: impl AsValue<V>,
+    ) -> Result<bool>
+    where
+        K: KeyType + ?Sized,
+        V: ValueType + ?Sized,
+    {
+        self.compare_and(table, key, old, || Exchange::<&[u8]>::Remove)
+    }
+
+    fn compare_and<'b, K, V>(
+        &self,
+        table: &Table<K, V>,
+        key: impl AsKey<K>,
+        old: impl AsValue<V>,
+        new: impl Fn() -> Exchange<&'b [u8]>,
+    ) -> Result<bool>
+    where
+        K: KeyType + ?Sized,
+        V: ValueType + ?Sized,
+    {
+        let (old, mut is_equal) = (old.encoded_value()?, false);
+        self.exchange(&table.handle, key.encoded().as_ref(), |value| {
+            is_equal = value == Some(old.as_ref());
+            Ok(if is_equal { new() } else { Exchange::Keep })
+        })?;
+        Ok(is_equal)
+    }
+
+    /// Changes a value, or whether there is one. That it was looked at counts as a read of a serializable transaction, whatever
+    /// becomes of it.
+    fn exchange<B: AsRef<[u8]>>(
+        &self,
+        table: &Handle,
+        key: &[u8],
+        mut change: impl FnMut(Option<&[u8]>) -> Result<Exchange<B>>,
+    ) -> Result<()> {
+        let done = self.write(table, |tree| exchange(tree, key, &mut change))?;
+        self.note_unchanged(table, key, true)?;
+        done
     }
 
     /// Stores a value under a key. See [`Table::put`].

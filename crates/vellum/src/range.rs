@@ -1,6 +1,6 @@
 //! Ranges of keys.
 
-use crate::{AsKey, KeyBuffer, KeyType};
+use crate::{AsKey, AsPrefix, KeyBuffer, KeyType};
 use std::ops::{Bound, Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 
 /// A range of keys of the type `K`: any of Rust's ranges over what can be given as such a key (`"a".."b"`, `5..`, `..`), or a
@@ -52,6 +52,30 @@ impl<K: KeyType + ?Sized, Q: AsKey<K>> KeyRange<K> for (Bound<Q>, Bound<Q>) {
     }
 }
 
+/// The range of all keys that begin with something: with some bytes or characters, or the first elements of a tuple.
+///
+/// ```
+/// use vellum::Prefix;
+///
+/// # let directory = tempfile::tempdir()?;
+/// # let database = vellum::Database::create(directory.path().join("d"), &vellum::Options::default())?;
+/// # let table = database.create_table("t")?;
+/// table.multi_put(&[("a/1", "x"), ("a/2", "y"), ("b/1", "z")]).into_iter().try_for_each(|put| put.map(drop))?;
+/// assert_eq!(table.count(Prefix("a/"))?, 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Prefix<P>(pub P);
+
+impl<K: KeyType + ?Sized, P: AsPrefix<K>> KeyRange<K> for Prefix<P> {
+    fn bounds(&self) -> (Bound<KeyBuffer>, Bound<KeyBuffer>) {
+        let mut lower = KeyBuffer::default();
+        self.0.encode_prefix(&mut lower);
+        let upper = end_of_prefix(&lower).map_or(Bound::Unbounded, Bound::Excluded);
+        (Bound::Included(lower), upper)
+    }
+}
+
 fn encoded<K: KeyType + ?Sized>(bound: &Bound<impl AsKey<K>>) -> Bound<KeyBuffer> {
     bound.as_ref().map(|key| KeyBuffer::of(key))
 }
@@ -61,7 +85,7 @@ pub(crate) fn as_slice(bound: &Bound<KeyBuffer>) -> Bound<&[u8]> {
 }
 
 /// The first key after all that begin with `prefix`; none if there is no such key.
-pub(crate) fn end_of_prefix(prefix: &[u8]) -> Option<KeyBuffer> {
+fn end_of_prefix(prefix: &[u8]) -> Option<KeyBuffer> {
     let last = prefix.iter().rposition(|byte| *byte < u8::MAX)?;
     let (mut end, (before, at)) = (KeyBuffer::default(), prefix.split_at_checked(last)?);
     end.extend_from_slice(before);

@@ -1,19 +1,13 @@
 //! A table: an ordered map from keys to values.
 
 use crate::{
-    AsKey, AsPrefix, AsValue, BulkLoader, BulkOptions, Cursor, Error, KeyBuffer, KeyRange, KeyType, Result,
-    Value, ValueReader, ValueType,
+    AsKey, AsPrefix, AsValue, BulkLoader, BulkOptions, Cursor, Entries, Error, KeyBuffer, KeyRange, KeyType,
+    Prefix, Result, ValueType,
     encoding::Types,
-    handle::Handle,
-    nested,
-    range::{as_slice, end_of_prefix},
+    entries::Source,
+    handle::{Exchange, Handle},
 };
-use std::{
-    borrow::Cow,
-    io::Read,
-    marker::PhantomData,
-    ops::{Bound, Range},
-};
+use std::{borrow::Cow, marker::PhantomData, ops::Bound};
 use vellum_access::{TreeShape, Written};
 
 /// A table of a database: an ordered map from keys of up to [`MAX_KEY_BYTES`](crate::MAX_KEY_BYTES) to values of up to
@@ -208,7 +202,7 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
         loader.finish()
     }
 
-    /// A cursor over the entries of a range of keys.
+    /// The entries of a range of keys, in their order: an iterator that goes in both directions.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -217,7 +211,52 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
     /// for key in ["a", "b", "c", "d"] {
     ///     table.put(key, "value")?;
     /// }
-    /// let mut cursor = table.range("b"..="c")?;
+    /// for entry in table.range("b"..="c")?.rev() {
+    ///     let (key, value) = entry?;
+    ///     println!("{} bytes under {key:?}", value.len());
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If a bound is longer than a key can be. The iterator's errors are those of [`get`](Self::get).
+    pub fn range(&self, range: impl KeyRange<K>) -> Result<Entries<'_, K, V>> {
+        Entries::begin(self, Source::Table, range.bounds())
+    }
+
+    /// The entries whose keys begin with `prefix`: with some bytes or characters, or the first elements of a tuple.
+    ///
+    /// ```
+    /// use vellum::TableName;
+    ///
+    /// # let directory = tempfile::tempdir()?;
+    /// # let database = vellum::Database::create(directory.path().join("d"), &vellum::Options::default())?;
+    /// let visits = database.create_table(TableName::<(String, u32), ()>::new("visits"))?;
+    /// visits.put(("ada", 3), ())?;
+    /// visits.put(("ada", 1), ())?;
+    /// visits.put(("adam", 2), ())?;
+    /// let ada: Vec<u32> = visits.prefix(("ada",))?.map(|entry| Ok(entry?.0.1)).collect::<vellum::Result<_>>()?;
+    /// assert_eq!(ada, [1, 3]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`range`](Self::range).
+    pub fn prefix(&self, prefix: impl AsPrefix<K>) -> Result<Entries<'_, K, V>> {
+        self.range(Prefix(prefix))
+    }
+
+    /// A cursor over the entries of a range of keys, as bytes, for what an iterator cannot do: it turns, goes to any key, and shows
+    /// entries without copying their values.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let database = vellum::Database::create(directory.path().join("d"), &vellum::Options::default())?;
+    /// # let table = database.create_table("t")?;
+    /// for key in ["a", "b", "c", "d"] {
+    ///     table.put(key, "value")?;
+    /// }
+    /// let mut cursor = table.cursor("b"..="c")?;
     /// cursor.seek_to_end();
     /// assert_eq!(cursor.previous()?.unwrap().key(), b"c");
     /// assert_eq!(cursor.previous()?.unwrap().key(), b"b");
@@ -227,20 +266,161 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
     ///
     /// # Errors
     /// If a bound is longer than a key can be.
-    pub fn range(&self, range: impl KeyRange<K>) -> Result<Cursor<'_>> {
-        let (lower, upper) = range.bounds();
-        let cursor = self.handle.tree().range(as_slice(&lower), as_slice(&upper))?;
-        Ok(Cursor::new(cursor, self.handle.pool()))
+    pub fn cursor(&self, range: impl KeyRange<K>) -> Result<Cursor<'_>> {
+        self.handle.cursor(&range.bounds())
     }
 
-    /// A cursor over the entries whose keys begin with `prefix`.
+    /// The entry with the least key.
     ///
     /// # Errors
-    /// If the prefix is longer than a key can be.
-    pub fn prefix(&self, prefix: impl AsPrefix<K>) -> Result<Cursor<'_>> {
-        let (lower, upper) = bounds_of_prefix(prefix);
-        let cursor = self.handle.tree().range(as_slice(&lower), as_slice(&upper))?;
-        Ok(Cursor::new(cursor, self.handle.pool()))
+    /// As for [`get`](Self::get).
+    pub fn first(&self) -> Result<Option<(K::Owned, V::Owned)>> {
+        self.range(..)?.next().transpose()
+    }
+
+    /// The entry with the greatest key.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub fn last(&self) -> Result<Option<(K::Owned, V::Owned)>> {
+        self.range(..)?.next_back().transpose()
+    }
+
+    /// Removes the entry with the least key, and returns it. Threads that do so at once each get another one. An entry with a
+    /// lesser key that is stored at the same moment may be passed over.
+    ///
+    /// ```
+    /// use vellum::TableName;
+    ///
+    /// # let directory = tempfile::tempdir()?;
+    /// # let database = vellum::Database::create(directory.path().join("d"), &vellum::Options::default())?;
+    /// let queue = database.create_table(TableName::<u64, str>::new("queue"))?;
+    /// queue.put(1, "wash")?;
+    /// queue.put(2, "dry")?;
+    /// assert_eq!(queue.pop_first()?, Some((1, "wash".to_owned())));
+    /// assert_eq!(queue.pop_last()?, Some((2, "dry".to_owned())));
+    /// assert_eq!(queue.pop_first()?, None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get) and [`remove`](Self::remove). Nothing is removed then.
+    pub fn pop_first(&self) -> Result<Option<(K::Owned, V::Owned)>> {
+        self.pop(|cursor| Ok(cursor.next()?.map(|entry| KeyBuffer::of::<[u8]>(entry.key()))))
+    }
+
+    /// Removes the entry with the greatest key, and returns it: see [`pop_first`](Self::pop_first).
+    ///
+    /// # Errors
+    /// As for `pop_first`.
+    pub fn pop_last(&self) -> Result<Option<(K::Owned, V::Owned)>> {
+        self.pop(|cursor| {
+            cursor.seek_to_end();
+            Ok(cursor.previous()?.map(|entry| KeyBuffer::of::<[u8]>(entry.key())))
+        })
+    }
+
+    fn pop(
+        &self,
+        find: impl Fn(&mut Cursor<'_>) -> Result<Option<KeyBuffer>>,
+    ) -> Result<Option<(K::Owned, V::Owned)>> {
+        loop {
+            let mut cursor = self.handle.cursor(&(Bound::Unbounded, Bound::Unbounded))?;
+            let Some(key) = find(&mut cursor)? else { return Ok(None) };
+            let mut popped = None;
+            self.handle.exchange::<[u8; 0]>(&key, |value| {
+                popped = value.map(|value| self.entry_of(&key, value)).transpose()?;
+                Ok(Exchange::Remove)
+            })?;
+            if popped.is_some() {
+                return Ok(popped);
+            }
+        }
+    }
+
+    /// Counts the entries of a range, one by one.
+    ///
+    /// # Errors
+    /// As for [`range`](Self::range); and if a page cannot be read or is damaged.
+    pub fn count(&self, range: impl KeyRange<K>) -> Result<u64> {
+        self.cursor(range)?.count()
+    }
+
+    /// Replaces the value of `key` by what `change` makes of it, whatever length that has: with `None` there is, or shall be, no
+    /// value. Atomic: if another thread changes the value meanwhile, `change` is called again with the value that it has then.
+    ///
+    /// It holds no latch, and may use the database. To change a few bytes where they lie [`modify`](Table::modify) is faster.
+    ///
+    /// ```
+    /// use vellum::TableName;
+    ///
+    /// # let directory = tempfile::tempdir()?;
+    /// # let database = vellum::Database::create(directory.path().join("d"), &vellum::Options::default())?;
+    /// let words = database.create_table(TableName::<str, u64>::new("words"))?;
+    /// for word in "the more the merrier".split(' ') {
+    ///     words.update_with(word, |count| Some(count.unwrap_or(0) + 1))?;
+    /// }
+    /// assert_eq!(words.get("the")?, Some(2));
+    /// words.update_with("the", |count| count.filter(|count| *count > 2))?;
+    /// assert_eq!(words.get("the")?, None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get) and [`put`](Self::put). The value is then as it was.
+    pub fn update_with<W: AsValue<V>>(
+        &self,
+        key: impl AsKey<K>,
+        mut change: impl FnMut(Option<V::Owned>) -> Option<W>,
+    ) -> Result<()> {
+        self.handle.exchange(key.encoded().as_ref(), |value| self.changed(value, &mut change))
+    }
+
+    /// Stores `new` under `key` if its value is `old`; returns whether it was. [`insert`](Self::insert) does so if there is none.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let database = vellum::Database::create(directory.path().join("d"), &vellum::Options::default())?;
+    /// # let table = database.create_table("t")?;
+    /// table.put("leader", "ada")?;
+    /// assert!(table.compare_and_swap("leader", "ada", "alan")?);
+    /// assert!(!table.compare_and_swap("leader", "ada", "grace")?);
+    /// assert!(table.compare_and_remove("leader", "alan")?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get) and [`put`](Self::put). The value is then as it was.
+    pub fn compare_and_swap(
+        &self,
+        key: impl AsKey<K>,
+        old: impl AsValue<V>,
+        new: impl AsValue<V>,
+    ) -> Result<bool> {
+        let new = new.encoded_value()?;
+        self.compare_and(key, old, || Exchange::Store(new.as_ref()))
+    }
+
+    /// Removes `key` if its value is `old`; returns whether it was. See [`compare_and_swap`](Self::compare_and_swap).
+    ///
+    /// # Errors
+    /// As for `compare_and_swap`.
+    pub fn compare_and_remove(&self, key: impl AsKey<K>, old: impl AsValue<V>) -> Result<bool> {
+        self.compare_and(key, old, || Exchange::<&[u8]>::Remove)
+    }
+
+    fn compare_and<'b>(
+        &self,
+        key: impl AsKey<K>,
+        old: impl AsValue<V>,
+        new: impl Fn() -> Exchange<&'b [u8]>,
+    ) -> Result<bool> {
+        let (old, mut is_equal) = (old.encoded_value()?, false);
+        self.handle.exchange(key.encoded().as_ref(), |value| {
+            is_equal = value == Some(old.as_ref());
+            Ok(if is_equal { new() } else { Exchange::Keep })
+        })?;
+        Ok(is_equal)
     }
 
     /// Counts the table's entries and their bytes, which reads all of it. Others may change it meanwhile; the
@@ -263,141 +443,29 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
         value.map(Some).ok_or_else(|| self.malformed("value", V::type_name()))
     }
 
-    #[cold]
-    fn malformed(&self, what: &'static str, type_name: String) -> Error {
-        Error::Malformed { table: self.name().to_owned(), what, type_name }
-    }
-}
-
-/// What only values that are bytes have.
-impl<K: KeyType + ?Sized> Table<K> {
-    /// Replaces the contents of `target` by the value of `key`, and returns whether there is one; without
-    /// one, `target` is empty. The fastest way to read small values, as it allocates nothing.
-    ///
-    /// # Errors
-    /// As for [`get`](Self::get).
-    #[inline]
-    pub fn get_into(&self, key: impl AsKey<K>, target: &mut Vec<u8>) -> Result<bool> {
-        let key = key.encoded();
-        match self.handle.tree().get_into(key.as_ref(), target).map_err(Error::from) {
-            Err(error) if error.is_about_room() => {
-                let whole = self.handle.read_whole(key.as_ref())?;
-                let found = whole.is_some();
-                *target = whole.unwrap_or_default();
-                Ok(found)
-            }
-            found => found,
-        }
+    /// An entry that is stored as these bytes.
+    pub(crate) fn entry_of(&self, key: &[u8], value: &[u8]) -> Result<(K::Owned, V::Owned)> {
+        let malformed = || self.malformed("key", K::type_name());
+        let key = K::from_bytes(key.into()).ok_or_else(malformed)?;
+        let value = V::from_bytes(value.into());
+        Ok((key, value.ok_or_else(|| self.malformed("value", V::type_name()))?))
     }
 
-    /// Some bytes of the value of `key`: those of `part` that it has, which may be none. `None` if there is no value.
-    ///
-    /// Of a value of up to 1 KiB no other bytes are touched, so reading a few bytes of many records costs fewer
-    /// cache misses than [`get`](Self::get); of a larger one only the parts around them are read from storage. To
-    /// read many parts of one large value, use a [`reader`](Self::reader).
-    ///
-    /// ```
-    /// # let directory = tempfile::tempdir()?;
-    /// # let database = vellum::Database::create(directory.path().join("d"), &vellum::Options::default())?;
-    /// let table = database.create_table("t")?;
-    /// table.put("key", "a long value")?;
-    /// assert_eq!(table.get_part("key", 2..6)?, Some(b"long".to_vec()));
-    /// assert_eq!(table.get_part("key", 7..100)?, Some(b"value".to_vec()));
-    /// assert_eq!(table.get_part("none", 0..1)?, None);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As for [`get`](Self::get).
-    pub fn get_part(&self, key: impl AsKey<K>, part: Range<usize>) -> Result<Option<Vec<u8>>> {
-        let mut target = Vec::new();
-        Ok(self.get_part_into(key, part, &mut target)?.then_some(target))
-    }
-
-    /// Replaces the contents of `target` by some bytes of the value of `key`: [`get_part`](Self::get_part) without
-    /// allocating. Returns whether there is a value; without one, `target` is empty.
-    ///
-    /// # Errors
-    /// As for [`get`](Self::get).
-    #[inline]
-    pub fn get_part_into(
+    /// What `change` makes of a value.
+    pub(crate) fn changed<W: AsValue<V>>(
         &self,
-        key: impl AsKey<K>,
-        part: Range<usize>,
-        target: &mut Vec<u8>,
-    ) -> Result<bool> {
-        Ok(self.handle.tree().get_part_into(key.encoded().as_ref(), part, target)?)
+        value: Option<&[u8]>,
+        change: &mut impl FnMut(Option<V::Owned>) -> Option<W>,
+    ) -> Result<Exchange<Vec<u8>>> {
+        Ok(match change(self.value_if_any(value)?) {
+            Some(new) => Exchange::Store(new.encoded_value()?.as_ref().to_vec()),
+            None => Exchange::Remove,
+        })
     }
 
-    /// The value of `key`, as one slice: a small one is copied, a large one is read where it lies, and stays
-    /// latched as long as the result lives.
-    ///
-    /// # Errors
-    /// As for [`get`](Self::get).
-    pub fn value(&self, key: impl AsKey<K>) -> Result<Option<Value<'_>>> {
-        let key = key.encoded();
-        let value = self.handle.tree().value(key.as_ref());
-        Ok(value.map_err(|error| self.handle.name_large(key.as_ref(), error.into()))?.map(Value))
-    }
-
-    /// A reader of the value of `key` in parts, whatever its size.
-    ///
-    /// # Errors
-    /// As for [`get`](Self::get).
-    pub fn reader(&self, key: impl AsKey<K>) -> Result<Option<ValueReader<'_>>> {
-        self.handle.reader(key.encoded().as_ref())
-    }
-
-    /// Stores the next `length` bytes of `source` under `key`, without holding them in memory at once.
-    ///
-    /// # Errors
-    /// As for [`put`](Self::put), and if `source` fails or ends too early.
-    pub fn put_from(&self, key: impl AsKey<K>, length: u64, source: &mut dyn Read) -> Result<Put> {
-        let (key, handle) = (key.encoded(), &self.handle);
-        // The source is read once: whether this must be a transaction is found out before.
-        let written = if handle.needs_transactions() {
-            handle.change_in_transaction(|tree| tree.upsert_from(key.as_ref(), length, source))?
-        } else {
-            let written = handle.tree().upsert_from(key.as_ref(), length, source);
-            let written = written.map_err(|error| handle.named(error))?;
-            handle.inner.commit()?;
-            written
-        };
-        Ok(written.into())
-    }
-
-    /// Lets `change` change the bytes of the value of `key`, whose length stays the same, and returns what it
-    /// returns; `None`, without calling it, if there is no value. Atomic: no other thread reads or writes the value in
-    /// between.
-    ///
-    /// A value of up to 1 KiB is changed where it lies, without a copy, while no other thread can use its page: be
-    /// short, and do not use the database inside, which would wait for itself for ever. For a larger value `change`
-    /// works on a copy, and may be called again if another thread replaces the value meanwhile; what it returned last
-    /// counts. If it panics, the database cannot be closed cleanly any more.
-    ///
-    /// ```
-    /// # let directory = tempfile::tempdir()?;
-    /// # let database = vellum::Database::create(directory.path().join("d"), &vellum::Options::default())?;
-    /// # let table = database.create_table("t")?;
-    /// table.put("next", 1u64.to_le_bytes())?;
-    /// let number = table.modify("next", |value| {
-    ///     let number = u64::from_le_bytes(value.try_into().unwrap_or_default());
-    ///     value.copy_from_slice(&(number + 1).to_le_bytes());
-    ///     number
-    /// })?;
-    /// assert_eq!(number, Some(1));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As for [`get`](Self::get) and [`put`](Self::put). The value is then as it was.
-    ///
-    /// # Panics
-    /// In debug builds, if `change` uses the database.
-    #[inline]
-    pub fn modify<T>(&self, key: impl AsKey<K>, mut change: impl FnMut(&mut [u8]) -> T) -> Result<Option<T>> {
-        let (key, pool) = (key.encoded(), self.handle.pool());
-        self.handle.change(|tree| tree.modify(key.as_ref(), |value| nested::changing(pool, || change(value))))
+    #[cold]
+    pub(crate) fn malformed(&self, what: &'static str, type_name: String) -> Error {
+        Error::Malformed { table: self.name().to_owned(), what, type_name }
     }
 }
 
@@ -411,14 +479,4 @@ impl<K: ?Sized, V: ?Sized> std::fmt::Debug for Table<K, V> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "table {:?}", self.handle.open.name)
     }
-}
-
-/// Where the keys lie that begin with something.
-pub(crate) fn bounds_of_prefix<K: KeyType + ?Sized>(
-    prefix: impl AsPrefix<K>,
-) -> (Bound<KeyBuffer>, Bound<KeyBuffer>) {
-    let mut lower = KeyBuffer::default();
-    prefix.encode_prefix(&mut lower);
-    let upper = end_of_prefix(&lower).map_or(Bound::Unbounded, Bound::Excluded);
-    (Bound::Included(lower), upper)
 }

@@ -287,6 +287,16 @@ impl Transaction {
         Ok(cursor)
     }
 
+    /// A cursor that does not.
+    pub(crate) fn read_range_untracked<'t>(
+        &'t self,
+        table: &'t Handle,
+        (lower, upper): &(Bound<KeyBuffer>, Bound<KeyBuffer>),
+    ) -> Result<Cursor<'t>> {
+        let tree = self.read_untracked(table)?;
+        Ok(Cursor::new(tree.range(as_slice(lower), as_slice(upper))?, table.pool()))
+    }
+
     /// Notes that a key has been read if a change has left it as it was, which told whether it is there.
     pub(crate) fn note_unchanged(
         &self,

@@ -78,14 +78,14 @@ fn ranges_and_prefixes_select_what_they_say() {
         }
         keys
     };
-    assert_eq!(collect(table.range(..).unwrap()).len(), 6);
-    assert_eq!(collect(table.range("aa".."b").unwrap()), ["aa", "ab"]);
-    assert_eq!(collect(table.range("aa"..="b").unwrap()), ["aa", "ab", "b"]);
-    assert_eq!(collect(table.range(..="a").unwrap()), ["a"]);
-    assert_eq!(collect(table.prefix("a").unwrap()), ["a", "aa", "ab"]);
-    assert_eq!(collect(table.prefix("").unwrap()).len(), 6);
-    assert_eq!(collect(table.range("x"..).unwrap()).len(), 0);
-    let mut cursor = table.prefix("b").unwrap();
+    assert_eq!(collect(table.cursor(..).unwrap()).len(), 6);
+    assert_eq!(collect(table.cursor("aa".."b").unwrap()), ["aa", "ab"]);
+    assert_eq!(collect(table.cursor("aa"..="b").unwrap()), ["aa", "ab", "b"]);
+    assert_eq!(collect(table.cursor(..="a").unwrap()), ["a"]);
+    assert_eq!(collect(table.cursor(vellum::Prefix("a")).unwrap()), ["a", "aa", "ab"]);
+    assert_eq!(collect(table.cursor(vellum::Prefix("")).unwrap()).len(), 6);
+    assert_eq!(collect(table.cursor("x"..).unwrap()).len(), 0);
+    let mut cursor = table.cursor(vellum::Prefix("b")).unwrap();
     cursor.seek("bb").unwrap();
     assert!(cursor.next().unwrap().is_none());
     assert_eq!(cursor.previous().unwrap().unwrap().key(), b"ba");

@@ -112,7 +112,7 @@ fn has_every_value(version: u32) {
             let found = table.get(key).unwrap();
             assert!(found.as_ref() == Some(value), "{name}: the value of {key:02x?}");
         }
-        let mut cursor = table.range(..).unwrap();
+        let mut cursor = table.cursor(..).unwrap();
         let mut found = Entries::new();
         while let Some(entry) = cursor.next().unwrap() {
             found.insert(entry.key().to_vec(), entry.value().unwrap().unwrap().to_vec());

@@ -45,7 +45,7 @@ fn every_use_inside_a_change_is_a_panic() {
         |place| drop(place.table.reader("large a")),
         |place| drop(place.table.modify("b", |_| ())),
         |place| drop(place.table.multi_get(&["a"])),
-        |place| drop(place.table.range(..)),
+        |place| drop(place.table.cursor(..)),
         |place| drop(place.table.bulk_loader()),
         |place| drop(place.table.submissions()),
         |place| drop(place.database.tables()),
@@ -69,7 +69,7 @@ fn every_use_inside_a_change_is_a_panic() {
 #[test]
 fn what_was_begun_before_must_not_be_used_inside_either() {
     let first = place();
-    let mut cursor = first.table.range(..).unwrap();
+    let mut cursor = first.table.cursor(..).unwrap();
     let said = panic_of(|| drop(first.table.modify("a", |_| drop(cursor.next()))));
     assert!(said.contains("uses the same database"), "{said}");
     let second = place();

@@ -77,7 +77,7 @@ fn one_that_holds_back_too_much_is_ended_and_younger_ones_are_not() {
     let old = database.begin().unwrap();
     assert_eq!(old.get(&table, [3]).unwrap().unwrap(), [3; 500]);
     old.put(&table, "mine", "reserved").unwrap();
-    let mut cursor = old.range(&table, ..).unwrap();
+    let mut cursor = old.cursor(&table, ..).unwrap();
     assert_eq!(cursor.next().unwrap().unwrap().key(), [0]);
     table.put("large", vec![8; 50_000]).unwrap();
     for key in 0..20u8 {
@@ -233,7 +233,7 @@ fn readers_that_are_ended_while_they_read_see_nothing_wrong() {
                                     assert_eq!(seen, Some(first));
                                 }
                                 _ => {
-                                    let mut cursor = transaction.range(table, ..)?;
+                                    let mut cursor = transaction.cursor(table, ..)?;
                                     let mut next = 0;
                                     while let Some(entry) = cursor.next()? {
                                         assert_eq!(entry.key(), [next]);

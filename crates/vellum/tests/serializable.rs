@@ -100,15 +100,15 @@ fn all_that_tells_what_is_there_counts_as_read() {
             transaction.multi_get_part_with(table, &[key(1), key(5)], 0..0, |_, _| {}).unwrap();
         }),
         ("range", |transaction, table| {
-            let mut cursor = transaction.range(table, &key(4)[..]..=&key(6)[..]).unwrap();
+            let mut cursor = transaction.cursor(table, &key(4)[..]..=&key(6)[..]).unwrap();
             while cursor.next().unwrap().is_some() {}
         }),
         ("prefix", |transaction, table| {
-            let mut cursor = transaction.prefix(table, key(5)).unwrap();
+            let mut cursor = transaction.cursor(table, vellum::Prefix(key(5))).unwrap();
             while cursor.next().unwrap().is_some() {}
         }),
         ("a cursor that is never dropped", |transaction, table| {
-            std::mem::forget(transaction.range(table, &key(4)[..]..=&key(6)[..]).unwrap());
+            std::mem::forget(transaction.cursor(table, &key(4)[..]..=&key(6)[..]).unwrap());
         }),
         // What follows tells of a key that is not there. Of one that is there, it changes the record.
         ("get_for_update", |transaction, table| {
@@ -206,9 +206,7 @@ fn reads_may_be_left_untracked() {
     table.put("counter", "1").unwrap();
     let transaction = database.begin().unwrap();
     assert!(transaction.get_untracked(&table, "counter").unwrap().is_some());
-    let mut cursor = transaction.range_untracked(&table, ..).unwrap();
-    while cursor.next().unwrap().is_some() {}
-    drop(cursor);
+    transaction.range_untracked(&table, ..).unwrap().for_each(|entry| drop(entry.unwrap()));
     // What a transaction changes without looking it has not read. The first to change it wins, as ever.
     transaction.put(&table, "mine", "1").unwrap();
     table.put("counter", "2").unwrap();
@@ -259,8 +257,8 @@ fn neighbours_in_a_leaf_never_conflict() {
             writer.put(&table, key(*written), "y").unwrap();
         }
         let (first, last) = (*written.iter().min().unwrap(), *written.iter().max().unwrap());
-        let below = reader.range(&table, ..key(first)).unwrap();
-        let above = reader.range(&table, (Bound::Excluded(key(last)), Bound::Unbounded)).unwrap();
+        let below = reader.cursor(&table, ..key(first)).unwrap();
+        let above = reader.cursor(&table, (Bound::Excluded(key(last)), Bound::Unbounded)).unwrap();
         for mut cursor in [below, above] {
             while cursor.next().unwrap().is_some() {}
         }
@@ -337,7 +335,7 @@ fn a_cursor_has_read_where_it_has_walked() {
         };
         let change_at = random.random_range(0..12);
         let mut walk = Walk { read: BTreeSet::new(), place: start, range: (start, end.max(start)) };
-        let mut cursor = transaction.range(&table, (lower.map(key), upper.map(key))).unwrap();
+        let mut cursor = transaction.cursor(&table, (lower.map(key), upper.map(key))).unwrap();
         for step in 0..12 {
             if step == change_at {
                 change(&mut random);

@@ -37,7 +37,7 @@ fn summary(value: &[u8]) -> (usize, u8) {
 }
 
 fn contents(table: &Table) -> World {
-    let mut cursor = table.range(..).unwrap();
+    let mut cursor = table.cursor(..).unwrap();
     let mut world = World::new();
     while let Some(entry) = cursor.next().unwrap() {
         world.extend([self::entry(entry.key(), &entry.value().unwrap().unwrap())]);
@@ -46,14 +46,14 @@ fn contents(table: &Table) -> World {
 }
 
 fn seen(transaction: &Transaction, table: &Table) -> World {
-    let mut cursor = transaction.range(table, ..).unwrap();
+    let mut cursor = transaction.cursor(table, ..).unwrap();
     let mut world = World::new();
     while let Some(entry) = cursor.next().unwrap() {
         let value = entry.inline_value().map(<[u8]>::to_vec);
         let value = value.unwrap_or_else(|| transaction.get(table, entry.key()).unwrap().unwrap());
         world.extend([self::entry(entry.key(), &value)]);
     }
-    let mut backwards = transaction.range(table, ..).unwrap();
+    let mut backwards = transaction.cursor(table, ..).unwrap();
     backwards.seek_to_end();
     let mut keys = Vec::new();
     while let Some(entry) = backwards.previous().unwrap() {
@@ -445,7 +445,7 @@ fn money_is_neither_made_nor_lost() {
                 }
                 sum
             };
-            let mut cursor = transaction.range(&table, ..).unwrap();
+            let mut cursor = transaction.cursor(&table, ..).unwrap();
             sums.push(sum(&mut cursor));
             cursor.seek_to_start();
             sums.push(sum(&mut cursor));

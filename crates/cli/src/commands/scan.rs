@@ -10,7 +10,7 @@ use crate::{
     text::{Encoder, Form, Target, escaped},
 };
 use std::{ffi::OsString, io::Write as _, ops::Bound};
-use vellum::{Cursor, Piece, Table};
+use vellum::{Cursor, Piece, Prefix, Table};
 
 const HELP: &str = "\
 Each line is a key, a tab and the value. Values longer than 64 bytes are cut, and their length is shown; --full \
@@ -199,8 +199,8 @@ impl Range {
 
     fn cursor<'t>(&self, table: &'t Table) -> Result<Cursor<'t>> {
         Ok(match self {
-            Self::Prefix(prefix) => table.prefix(prefix)?,
-            Self::Between(from, to) => table.range((from.as_ref(), to.as_ref()))?,
+            Self::Prefix(prefix) => table.cursor(Prefix(prefix))?,
+            Self::Between(from, to) => table.cursor((from.as_ref(), to.as_ref()))?,
         })
     }
 }

@@ -142,7 +142,7 @@ impl Reader for VellumReader<'_> {
         F: FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     {
         let range: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Included(first), Bound::Unbounded);
-        let mut cursor = self.0.range(range)?;
+        let mut cursor = self.0.cursor(range)?;
         while let Some(entry) = cursor.next()? {
             let flow = match entry.inline_value() {
                 Some(value) => visit(entry.key(), value),

@@ -48,7 +48,7 @@ impl Store for VellumStore {
 
     fn session(&self) -> Result<VellumSession<'_>> {
         let cursors =
-            self.tables.iter().map(|table| table.range(..)).collect::<std::result::Result<_, _>>()?;
+            self.tables.iter().map(|table| table.cursor(..)).collect::<std::result::Result<_, _>>()?;
         Ok(VellumSession { tables: &self.tables, cursors, value: Vec::new() })
     }
 

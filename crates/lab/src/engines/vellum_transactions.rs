@@ -162,7 +162,7 @@ impl Transaction for OpenTransaction<'_> {
         mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<()> {
         let table = &self.tables[table];
-        let mut cursor = self.transaction.range(table, first..)?;
+        let mut cursor = self.transaction.cursor(table, first..)?;
         while let Some(entry) = cursor.next()? {
             let flow = match entry.inline_value() {
                 Some(value) => visit(entry.key(), value),

@@ -26,6 +26,12 @@ pub struct OptimisticBytes<'p> {
     pool: PhantomData<&'p [AtomicU8]>,
 }
 
+// SAFETY: it reads memory that stays readable for its lifetime, on whatever thread, by loads that race with nobody's accesses (see
+// the module); it writes nothing.
+unsafe impl Send for OptimisticBytes<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for OptimisticBytes<'_> {}
+
 impl OptimisticBytes<'_> {
     /// The bytes of the page at `base`. Numbers are compared one at a time before [`detect_simd`](crate::detect_simd) has
     /// been called.

@@ -314,7 +314,7 @@ impl<'p> Client<'p> {
             .transaction
             .as_ref()
             .unwrap()
-            .range(&place.table, (Bound::Included([low]), Bound::Included([high])))?;
+            .cursor(&place.table, (Bound::Included([low]), Bound::Included([high])))?;
         if !is_forward {
             cursor.seek_to_end();
         }

@@ -225,7 +225,7 @@ pub fn contents(database: &Database) -> Result<Contents> {
     for information in database.tables()? {
         let table = database.table(&information.name)?;
         let entries = contents.entry(information.name).or_default();
-        let mut cursor = table.range(..)?;
+        let mut cursor = table.cursor(..)?;
         while let Some(entry) = cursor.next()? {
             let value = match entry.inline_value() {
                 Some(value) => value.to_vec(),

@@ -45,7 +45,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         check_key(key)?;
         // What belongs to a group is not part of a transaction.
         let newest = Self { view: None, ..*self };
-        let removed = self.pager.run(|| newest.try_remove(key, &mut group))?;
+        let removed = self.pager.run(|| newest.try_remove(key, None, &mut group))?;
         drop(group);
         let removed = removed.map_err(|claim| self.denied(claim, key))?;
         if removed == Some(true) {

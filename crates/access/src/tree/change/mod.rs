@@ -3,6 +3,7 @@
 pub(super) mod blob;
 mod claim;
 pub(super) mod destroy;
+pub(super) mod exchange;
 pub(super) mod last;
 pub(super) mod merge;
 pub(super) mod modify;

@@ -4,9 +4,8 @@ use crate::error::{AccessError, damaged};
 use crate::gateway::{AtomicChange, Latched};
 use crate::isolation::Claim;
 use crate::node::ValueKind;
-use crate::tree::change::blob::write_blob;
-use crate::tree::read::record::{Part, Record, RecordLocation, Wanted, read, read_value};
-use crate::tree::{Tree, Written, change::write::Mode, check_key};
+use crate::tree::read::record::RecordLocation;
+use crate::tree::{Tree, check_key};
 use vellum_base::PageId;
 use vellum_pool::{Interrupt, OptimisticPage, Pager};
 
@@ -139,26 +138,11 @@ impl<'p, P: Pager> Tree<'p, P> {
         key: &[u8],
         change: &mut impl FnMut(&mut [u8]) -> T,
     ) -> Result<Option<T>, AccessError> {
-        // What the leaf holds is changed, if that is what the writer sees.
-        let newest = Self { view: None, ..*self };
-        let large = self.pager.run(|| {
-            let (leaf, mut value) = (self.leaf(key)?, Vec::new());
-            if let Err(claim) = self.check(&leaf, key) {
-                leaf.validate()?;
-                return Ok(Err(claim));
-            }
-            let wanted = Wanted::find(&leaf, key, Part::ALL);
-            let Record::Large(old) = read(&newest, &leaf, wanted, &mut Vec::new())? else {
-                return Ok(Ok(None));
-            };
-            read_value(&newest, &leaf, wanted, &mut value)?;
-            Ok(Ok(Some((old.reference, value))))
-        })?;
-        let large = large.map_err(|claim| self.denied(claim, key))?;
-        let Some((old, mut value)) = large else { return Ok(None) };
+        let held = self.held(key)?;
+        let Some(mut value) = held.value().filter(|_| held.is_large()).map(<[u8]>::to_vec) else {
+            return Ok(None);
+        };
         let result = change(&mut value);
-        let new = write_blob(self.pager, old.length, &mut &value[..])?;
-        let written = self.place_blob(key, new, Mode::Exchange(old))?;
-        Ok((written == Written::Replaced).then_some(result))
+        Ok(self.exchange(key, &held, Some(&value))?.then_some(result))
     }
 }

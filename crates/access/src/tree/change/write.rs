@@ -5,7 +5,7 @@ use crate::error::{AccessError, MAX_VALUE_BYTES, damaged};
 use crate::gateway::{AtomicChange, Latched, PageChange, PageSet, ValueImage, abandon, persist};
 use crate::isolation::Claim;
 use crate::node::{MAX_INLINE_RECORD_BYTES, MAX_INLINE_VALUE_BYTES, NodeError, NodeView, ValueKind};
-use crate::tree::change::blob::write_blob;
+use crate::tree::change::{blob::write_blob, exchange::Expected};
 use crate::tree::read::record::{RecordLocation, StoredValue, value_in};
 use crate::tree::{Tree, change::merge::is_sparse, check_key};
 use std::io::Read;
@@ -29,12 +29,12 @@ pub enum Written {
 
 /// What a write may do.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(in crate::tree) enum Mode {
+pub(in crate::tree) enum Mode<'h> {
     Insert,
     Update,
     Upsert,
-    /// Replace this large value, and no other.
-    Exchange(BlobReference),
+    /// Replace this value, and no other.
+    Exchange(Expected<'h>),
     /// Store what was there before: a large value is allocated already.
     Restore,
 }
@@ -92,8 +92,17 @@ impl<'p, P: Pager> Tree<'p, P> {
     /// # Errors
     /// If a page cannot be read or written. The tree is then as it was.
     pub fn remove(&self, key: &[u8]) -> Result<bool, AccessError> {
+        self.remove_if(key, None)
+    }
+
+    /// Removes `key` and its value, if that is the one that is expected.
+    pub(in crate::tree) fn remove_if(
+        &self,
+        key: &[u8],
+        expected: Option<Expected<'_>>,
+    ) -> Result<bool, AccessError> {
         check_key(key)?;
-        let removed = self.pager.run(|| self.try_remove(key, ()))?;
+        let removed = self.pager.run(|| self.try_remove(key, expected, ()))?;
         let removed = removed.map_err(|claim| self.denied(claim, key))?;
         if removed == Some(true) {
             // The key is gone, whether or not this succeeds. What is not merged now costs space until the next
@@ -222,7 +231,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         let mut change = self.change(Latched::latch(leaf)?);
         let AtomicChange { pages: leaf, recording } = &mut change;
         let old = if find.found { self.old_blob(leaf.id(), leaf.view(), find.index)? } else { None };
-        if matches!(mode, Mode::Exchange(expected) if old != Some(expected)) {
+        if matches!(mode, Mode::Exchange(expected) if !expected.is_held(leaf.view(), find.index)) {
             return Ok(Ok(Some(Written::Refused)));
         }
         if mode == Mode::Restore && kind == ValueKind::Blob && old.is_some_and(|old| *value == old.encode()) {
@@ -286,6 +295,7 @@ impl<'p, P: Pager> Tree<'p, P> {
     pub(in crate::tree) fn try_remove<S: PageSet<'p, P>>(
         &self,
         key: &[u8],
+        expected: Option<Expected<'_>>,
         others: S,
     ) -> Result<Result<Option<bool>, Claim>, Interrupt> {
         let find = self.find(key)?;
@@ -296,6 +306,9 @@ impl<'p, P: Pager> Tree<'p, P> {
         }
         let mut change = self.change((Latched::latch(find.leaf)?, others));
         let AtomicChange { pages: (leaf, _), recording } = &mut change;
+        if expected.is_some_and(|expected| !expected.is_held(leaf.view(), find.index)) {
+            return Ok(Ok(None));
+        }
         let old = self.old_blob(leaf.id(), leaf.view(), find.index)?;
         if let Err(claim) = self.claim(leaf, (key, Some(find.index)), true)? {
             return Ok(Err(claim));

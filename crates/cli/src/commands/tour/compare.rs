@@ -125,7 +125,7 @@ impl Comparison {
         let walked = workers::run(
             tour.threads,
             |jobs| -> Result {
-                let mut cursor = table.range(..)?;
+                let mut cursor = table.cursor(..)?;
                 while let Some(entry) = cursor.next()? {
                     tour.check_interrupted()?;
                     let job = (entry.key().to_vec(), entry.value_length());

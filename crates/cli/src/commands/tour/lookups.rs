@@ -12,7 +12,7 @@ use std::{
     collections::HashMap,
     time::{Duration, Instant},
 };
-use vellum::{Table, pool::checksum};
+use vellum::{Prefix, Table, pool::checksum};
 
 /// How many values are read.
 const READS: u64 = 10_000;
@@ -117,7 +117,7 @@ pub fn common_prefix(samples: &[Sample]) -> Vec<u8> {
 pub fn scan_prefix(table: &Table, prefix: Vec<u8>) -> Result<Scan> {
     let start = Instant::now();
     let (mut entries, mut bytes) = (0, 0);
-    let mut cursor = table.prefix(&prefix)?;
+    let mut cursor = table.cursor(Prefix(&prefix))?;
     while let Some(entry) = cursor.next()? {
         if !entry.key().starts_with(&prefix) {
             let message = format!("{} does not begin with {}", escaped(entry.key()), escaped(&prefix));

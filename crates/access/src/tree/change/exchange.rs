@@ -1,0 +1,109 @@
+//! Changing a record if it is as it was: what compare-and-swap and changes of the length of a value are made of.
+
+use crate::blob::BlobReference;
+use crate::error::AccessError;
+use crate::node::NodeView;
+use crate::tree::change::write::Mode;
+use crate::tree::read::record::{Part, Record, StoredValue, Wanted, read, read_value, value_in};
+use crate::tree::{Tree, Written, check_key};
+use vellum_pool::{OptimisticPage, Pager};
+
+/// What a tree holds under a key: see [`Tree::held`].
+#[derive(Debug)]
+pub struct Held(Option<(Vec<u8>, Option<BlobReference>)>);
+
+impl Held {
+    /// The value, if there is one.
+    pub fn value(&self) -> Option<&[u8]> {
+        self.0.as_ref().map(|(value, _)| &value[..])
+    }
+
+    /// The value, if there is one.
+    pub fn into_value(self) -> Option<Vec<u8>> {
+        self.0.map(|(value, _)| value)
+    }
+
+    pub(in crate::tree) fn is_large(&self) -> bool {
+        matches!(self.0, Some((_, Some(_))))
+    }
+
+    fn expected(&self) -> Option<Expected<'_>> {
+        self.0.as_ref().map(|(value, large)| large.map_or(Expected::Inline(value), Expected::Large))
+    }
+}
+
+/// What a leaf must hold under a key for it to be changed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::tree) enum Expected<'h> {
+    Inline(&'h [u8]),
+    Large(BlobReference),
+}
+
+impl Expected<'_> {
+    /// Whether a latched leaf holds that.
+    pub fn is_held(self, leaf: NodeView<&[u8]>, index: usize) -> bool {
+        match (self, value_in(leaf, index)) {
+            (Self::Inline(expected), Some(StoredValue::Inline(held))) => expected == held,
+            (Self::Large(expected), Some(StoredValue::Blob(held))) => expected == held,
+            _ => false,
+        }
+    }
+}
+
+impl<'p, P: Pager> Tree<'p, P> {
+    /// What the tree holds under `key`, for [`exchange`](Self::exchange). A large value is copied.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get); [`AccessError::Conflict`] if that is not what the tree's view sees.
+    pub fn held(&self, key: &[u8]) -> Result<Held, AccessError> {
+        check_key(key)?;
+        // What the leaf holds is changed, if that is what the writer sees.
+        let newest = Self { view: None, ..*self };
+        let held = self.pager.run(|| {
+            let (leaf, mut value) = (self.leaf(key)?, Vec::new());
+            if let Err(claim) = self.check(&leaf, key) {
+                leaf.validate()?;
+                return Ok(Err(claim));
+            }
+            let wanted = Wanted::find(&leaf, key, Part::ALL);
+            Ok(Ok(Held(match read(&newest, &leaf, wanted, &mut value)? {
+                Record::Absent => None,
+                Record::Inline => Some((value, None)),
+                Record::Large(large) => {
+                    value.clear();
+                    read_value(&newest, &leaf, wanted, &mut value)?;
+                    Some((value, Some(large.reference)))
+                }
+            })))
+        })?;
+        held.map_err(|claim| self.denied(claim, key))
+    }
+
+    /// Stores `new` under `key`, or removes the key if that is `None`, if the tree still holds what it held; returns whether
+    /// it did. Atomic: what was held, and what is now, lie at one moment.
+    ///
+    /// # Errors
+    /// As for [`insert`](Self::insert). The record is then as it was.
+    ///
+    /// ```
+    /// # use vellum_access::Tree;
+    /// # use vellum_pool::{Pool, PoolOptions};
+    /// # let directory = tempfile::tempdir()?;
+    /// # let pool = Pool::create(directory.path().join("file"), &PoolOptions::default())?;
+    /// let tree = Tree::create(&pool)?;
+    /// let held = tree.held(b"names")?;
+    /// assert!(tree.exchange(b"names", &held, Some(b"Ada"))?);
+    /// assert!(!tree.exchange(b"names", &held, Some(b"Alan"))?, "there was nothing when it was asked");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn exchange(&self, key: &[u8], held: &Held, new: Option<&[u8]>) -> Result<bool, AccessError> {
+        match (held.expected(), new) {
+            (None, None) => Ok(true),
+            (None, Some(new)) => self.insert(key, new),
+            (Some(expected), Some(new)) => {
+                Ok(self.write(key, new, Mode::Exchange(expected))? == Written::Replaced)
+            }
+            (expected, None) => self.remove_if(key, expected),
+        }
+    }
+}

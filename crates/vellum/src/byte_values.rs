@@ -1,0 +1,136 @@
+//! What a table has only if its values are bytes: parts of them, readers, and changes where they lie.
+
+use crate::{AsKey, Error, KeyType, Put, Result, Table, Value, ValueReader, nested};
+use std::{io::Read, ops::Range};
+
+/// What only values that are bytes have.
+impl<K: KeyType + ?Sized> Table<K> {
+    /// Replaces the contents of `target` by the value of `key`, and returns whether there is one; without
+    /// one, `target` is empty. The fastest way to read small values, as it allocates nothing.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    #[inline]
+    pub fn get_into(&self, key: impl AsKey<K>, target: &mut Vec<u8>) -> Result<bool> {
+        let key = key.encoded();
+        match self.handle.tree().get_into(key.as_ref(), target).map_err(Error::from) {
+            Err(error) if error.is_about_room() => {
+                let whole = self.handle.read_whole(key.as_ref())?;
+                let found = whole.is_some();
+                *target = whole.unwrap_or_default();
+                Ok(found)
+            }
+            found => found,
+        }
+    }
+
+    /// Some bytes of the value of `key`: those of `part` that it has, which may be none. `None` if there is no value.
+    ///
+    /// Of a value of up to 1 KiB no other bytes are touched, so reading a few bytes of many records costs fewer
+    /// cache misses than [`get`](Self::get); of a larger one only the parts around them are read from storage. To
+    /// read many parts of one large value, use a [`reader`](Self::reader).
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let database = vellum::Database::create(directory.path().join("d"), &vellum::Options::default())?;
+    /// let table = database.create_table("t")?;
+    /// table.put("key", "a long value")?;
+    /// assert_eq!(table.get_part("key", 2..6)?, Some(b"long".to_vec()));
+    /// assert_eq!(table.get_part("key", 7..100)?, Some(b"value".to_vec()));
+    /// assert_eq!(table.get_part("none", 0..1)?, None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub fn get_part(&self, key: impl AsKey<K>, part: Range<usize>) -> Result<Option<Vec<u8>>> {
+        let mut target = Vec::new();
+        Ok(self.get_part_into(key, part, &mut target)?.then_some(target))
+    }
+
+    /// Replaces the contents of `target` by some bytes of the value of `key`: [`get_part`](Self::get_part) without
+    /// allocating. Returns whether there is a value; without one, `target` is empty.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    #[inline]
+    pub fn get_part_into(
+        &self,
+        key: impl AsKey<K>,
+        part: Range<usize>,
+        target: &mut Vec<u8>,
+    ) -> Result<bool> {
+        Ok(self.handle.tree().get_part_into(key.encoded().as_ref(), part, target)?)
+    }
+
+    /// The value of `key`, as one slice: a small one is copied, a large one is read where it lies, and stays
+    /// latched as long as the result lives.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub fn value(&self, key: impl AsKey<K>) -> Result<Option<Value<'_>>> {
+        let key = key.encoded();
+        let value = self.handle.tree().value(key.as_ref());
+        Ok(value.map_err(|error| self.handle.name_large(key.as_ref(), error.into()))?.map(Value))
+    }
+
+    /// A reader of the value of `key` in parts, whatever its size.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub fn reader(&self, key: impl AsKey<K>) -> Result<Option<ValueReader<'_>>> {
+        self.handle.reader(key.encoded().as_ref())
+    }
+
+    /// Stores the next `length` bytes of `source` under `key`, without holding them in memory at once.
+    ///
+    /// # Errors
+    /// As for [`put`](Self::put), and if `source` fails or ends too early.
+    pub fn put_from(&self, key: impl AsKey<K>, length: u64, source: &mut dyn Read) -> Result<Put> {
+        let (key, handle) = (key.encoded(), &self.handle);
+        // The source is read once: whether this must be a transaction is found out before.
+        let written = if handle.needs_transactions() {
+            handle.change_in_transaction(|tree| tree.upsert_from(key.as_ref(), length, source))?
+        } else {
+            let written = handle.tree().upsert_from(key.as_ref(), length, source);
+            let written = written.map_err(|error| handle.named(error))?;
+            handle.inner.commit()?;
+            written
+        };
+        Ok(written.into())
+    }
+
+    /// Lets `change` change the bytes of the value of `key`, whose length stays the same, and returns what it
+    /// returns; `None`, without calling it, if there is no value. Atomic: no other thread reads or writes the value in
+    /// between.
+    ///
+    /// A value of up to 1 KiB is changed where it lies, without a copy, while no other thread can use its page: be
+    /// short, and do not use the database inside, which would wait for itself for ever. For a larger value `change`
+    /// works on a copy, and may be called again if another thread replaces the value meanwhile; what it returned last
+    /// counts. If it panics, the database cannot be closed cleanly any more.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let database = vellum::Database::create(directory.path().join("d"), &vellum::Options::default())?;
+    /// # let table = database.create_table("t")?;
+    /// table.put("next", 1u64.to_le_bytes())?;
+    /// let number = table.modify("next", |value| {
+    ///     let number = u64::from_le_bytes(value.try_into().unwrap_or_default());
+    ///     value.copy_from_slice(&(number + 1).to_le_bytes());
+    ///     number
+    /// })?;
+    /// assert_eq!(number, Some(1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get) and [`put`](Self::put). The value is then as it was.
+    ///
+    /// # Panics
+    /// In debug builds, if `change` uses the database.
+    #[inline]
+    pub fn modify<T>(&self, key: impl AsKey<K>, mut change: impl FnMut(&mut [u8]) -> T) -> Result<Option<T>> {
+        let (key, pool) = (key.encoded(), self.handle.pool());
+        self.handle.change(|tree| tree.modify(key.as_ref(), |value| nested::changing(pool, || change(value))))
+    }
+}
