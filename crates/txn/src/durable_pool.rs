@@ -179,6 +179,21 @@ impl DurablePool {
         Some(View { settled: single.transactions.settled(), isolation: single, writer: Writer::None })
     }
 
+    /// Whether there is a log, and so are transactions.
+    pub fn has_log(&self) -> bool {
+        self.logged.is_some()
+    }
+
+    /// The number of the last commit.
+    pub fn last_commit(&self) -> u64 {
+        self.logged.as_ref().map_or(0, |logged| logged.single.transactions.now().time)
+    }
+
+    /// All open snapshots see the commits up to this one.
+    pub fn oldest_snapshot(&self) -> u64 {
+        self.logged.as_ref().map_or(0, |logged| logged.single.transactions.oldest())
+    }
+
     /// A tree is gone: nothing of its history is needed any more.
     pub fn forget_tree(&self, root: PageId) {
         if let Some(logged) = &self.logged {

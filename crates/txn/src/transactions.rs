@@ -239,6 +239,11 @@ impl Transactions {
         Sight { time: self.time.load(Ordering::Acquire), own: 0 }
     }
 
+    /// All open snapshots see the commits up to this one.
+    pub fn oldest(&self) -> u64 {
+        self.lock().oldest()
+    }
+
     /// Where readers that are no transaction begin to look: see the module.
     pub fn settled(&self) -> &AtomicU64 {
         &self.settled

@@ -13,7 +13,8 @@ use crate::{
     AsKey, AsValue, Error, KeyType, Put, Result, Table, Task, ValueType, Written,
     driver::{Driver, lock},
     handle::Handle,
-    shared::{OpenTable, Order, Owed, Owned, Slot},
+    life::OpenTable,
+    shared::{Order, Owed, Owned, Slot},
 };
 use std::{
     future::Future,
@@ -56,6 +57,9 @@ impl<T> TableFuture<T> {
             Task::Upsert(value) => Task::Upsert(&value[..]),
             Task::Remove => Task::Remove,
         };
+        if !matches!(task, Task::Get | Task::GetPart { .. }) && table.open.check().is_err() {
+            return Poll::Ready(table.perform(&key, &task));
+        }
         match table.tree().try_now(&key, borrowed, |answer| Owned::from(answer)) {
             Ok(Some(answer)) => {
                 let inner = &table.inner;
@@ -117,7 +121,7 @@ impl<T> Future for TableFuture<T> {
         }
         ready.map(|result| {
             let table = this.table.take();
-            let name = table.as_ref().map_or("", |table| &table.open.name);
+            let name = table.as_ref().map_or("", |table| &*table.name);
             result.and_then(|answer| (this.convert)(name, answer))
         })
     }
@@ -217,7 +221,7 @@ fn run_orders(mut orders: Vec<Order>, more: &dyn Fn() -> Vec<Order>) {
     loop {
         for Order { inner: order, open, key, task, slot } in orders.drain(..) {
             let table = Handle::new(order, open.clone());
-            if !matches!(task, Task::Get | Task::GetPart { .. }) && table.needs_transactions() {
+            if !matches!(task, Task::Get | Task::GetPart { .. }) && table.is_apart() {
                 done.push((slot, table.perform(&key, &task)));
                 continue;
             }

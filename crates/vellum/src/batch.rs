@@ -31,7 +31,7 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
         let keys: Vec<_> = keys.iter().map(AsKey::encoded).collect();
         let mut values = Vec::with_capacity(keys.len());
         self.handle.multi_get(&keys, |_, value| {
-            values.push(value.and_then(|value| self.value_if_any(value)));
+            values.push(value.and_then(|value| self.handle.value_if_any::<V>(value)));
         });
         values
     }
@@ -158,7 +158,7 @@ impl Table {
         mut change: impl FnMut(usize, &mut [u8]),
         mut visit: impl FnMut(usize, Result<bool>),
     ) -> Result<()> {
-        if self.handle.needs_transactions() {
+        if self.handle.is_apart() {
             for (place, key) in keys.iter().enumerate() {
                 visit(place, self.modify(key, |value| change(place, value)).map(|done| done.is_some()));
             }
@@ -197,7 +197,7 @@ impl Table {
         tasks: impl IntoIterator<Item = (K, Task<V>)>,
         mut visit: impl FnMut(usize, Result<Answer<'_>>),
     ) -> Result<()> {
-        if self.handle.needs_transactions() {
+        if self.handle.is_apart() {
             for (number, (key, task)) in tasks.into_iter().enumerate() {
                 let done = self.handle.perform(key.as_ref(), &task);
                 match done {

@@ -6,6 +6,7 @@
 //! without knowing it, and the record is refused. The catalog's own root is in the file's first root slot.
 
 use crate::{Error, NamesTable, Result, ValueType};
+use std::ops::Bound;
 use vellum_access::{RecordGroup, Tree};
 use vellum_base::{Bytes, PageId};
 use vellum_pool::{Pool, PoolError};
@@ -24,6 +25,9 @@ const VALUE_TYPE: u8 = 2;
 const OPTIONAL: u8 = 128;
 /// The longest name of a type, in bytes.
 const TYPE_BYTES_MAX: usize = 400;
+
+/// The keys of trees that may have to be freed begin with this, as no name does; the page of the root follows, big-endian.
+pub(crate) const DOOMED: [u8; 1] = [0xff];
 
 /// What the catalog says of a table.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -58,7 +62,7 @@ impl TableRecord {
         Err(Error::TableTypes { name: name.to_owned(), stored: self.types.clone(), wanted: types })
     }
 
-    fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut record = Vec::with_capacity(RECORD_BYTES);
         record.extend_from_slice(&KIND_TREE.to_le_bytes());
         record.extend_from_slice(&self.root.0.to_le_bytes());
@@ -126,8 +130,7 @@ pub(crate) fn tree(pool: &Pool) -> Tree<'_, Pool> {
 }
 
 /// The record of a table.
-pub(crate) fn find(pool: &Pool, name: &str) -> Result<Option<TableRecord>> {
-    let catalog = tree(pool);
+pub(crate) fn find(catalog: Tree<'_, Pool>, name: &str) -> Result<Option<TableRecord>> {
     match catalog.get(name.as_bytes())? {
         Some(record) => TableRecord::decode(&record).map(Some).ok_or_else(|| damaged(catalog.root(), name)),
         None => Ok(None),
@@ -148,10 +151,51 @@ pub(crate) fn drop_table(pool: &Pool, name: &str, root: PageId) -> Result<bool> 
     Ok(tree(pool).remove_last(group, name.as_bytes())?)
 }
 
+/// The key of a tree that may have to be freed.
+pub(crate) fn doomed_key(root: PageId) -> Vec<u8> {
+    [&DOOMED[..], &root.0.to_be_bytes()].concat()
+}
+
+/// Makes an empty tree together with a record that it is to be freed: see [`schema`](crate::schema).
+pub(crate) fn create_doomed(pool: &Pool) -> Result<PageId> {
+    let mut group = RecordGroup::begin(pool);
+    let record = TableRecord { root: Tree::create_in(&mut group)?.root(), types: (bytes(), bytes()) };
+    if tree(pool).insert_last(group, &doomed_key(record.root), &record.encode())? {
+        Ok(record.root)
+    } else {
+        Err(damaged(tree(pool).root(), &format!("of page {}, which was free", record.root.0)))
+    }
+}
+
+/// Frees a tree that is to be freed, together with the record that says so. Nobody uses it any more.
+pub(crate) fn free(pool: &Pool, root: PageId) -> Result<()> {
+    let key = doomed_key(root);
+    if tree(pool).get(&key)?.is_none() {
+        return Ok(());
+    }
+    let mut group = RecordGroup::begin(pool);
+    Tree::open(pool, root).destroy_in(&mut group)?;
+    tree(pool).remove_last(group, &key)?;
+    Ok(())
+}
+
+/// The roots of the trees that may have to be freed.
+pub(crate) fn doomed(pool: &Pool) -> Result<Vec<PageId>> {
+    let records = records(tree(pool), Bound::Included(&DOOMED), Bound::Unbounded)?;
+    Ok(records.into_iter().map(|(_, record)| record.root).collect())
+}
+
 /// All tables, in the order of their names' bytes.
-pub(crate) fn list(pool: &Pool) -> Result<Vec<(String, TableRecord)>> {
-    let catalog = tree(pool);
-    let mut cursor = catalog.range(std::ops::Bound::Unbounded, std::ops::Bound::Unbounded)?;
+pub(crate) fn list(catalog: Tree<'_, Pool>) -> Result<Vec<(String, TableRecord)>> {
+    records(catalog, Bound::Unbounded, Bound::Excluded(&DOOMED))
+}
+
+fn records(
+    catalog: Tree<'_, Pool>,
+    lower: Bound<&[u8]>,
+    upper: Bound<&[u8]>,
+) -> Result<Vec<(String, TableRecord)>> {
+    let mut cursor = catalog.range(lower, upper)?;
     let mut tables = Vec::new();
     while let Some(entry) = cursor.next()? {
         let name = String::from_utf8_lossy(entry.key()).into_owned();

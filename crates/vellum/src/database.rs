@@ -6,16 +6,16 @@ use crate::{
     handle::Handle,
     in_memory::{self, Recovered},
     log_place::{self, LogPlace},
-    shared::{Inner, OpenTable},
+    shared::Inner,
     verify::{self, Progress},
 };
 use std::{
     collections::HashMap,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, OnceLock, Weak},
+    sync::{Arc, Mutex, OnceLock},
 };
-use vellum_base::PageId;
-use vellum_pool::{AppendHints, PoolError, PoolFile, PoolStatistics};
+use vellum_access::Tree;
+use vellum_pool::{Pool, PoolError, PoolFile, PoolStatistics};
 use vellum_txn::DurablePool;
 use vellum_vm::{CreateMode, Directory, DiskDirectory, File};
 
@@ -171,9 +171,16 @@ impl Database {
         place: impl FnOnce() -> Result<LogPlace>,
         options: &Options,
     ) -> Result<Self> {
+        let is_read_only = file.is_read_only();
         let (durable, place) = Self::start(file, place, options)?;
         if durable.recovery().is_some() && catalog::complete(durable.pool())? {
             durable.checkpoint()?;
+        }
+        if !is_read_only {
+            // What a crash, or a page that could not be read, has kept from being freed. A damaged catalog shows when it is used.
+            for root in catalog::doomed(durable.pool()).unwrap_or_default() {
+                let _ = catalog::free(durable.pool(), root);
+            }
         }
         Ok(Self::with(durable, place, options, false))
     }
@@ -207,29 +214,11 @@ impl Database {
                 read_depth: options.read_depth,
                 created,
                 open: Mutex::new(HashMap::new()),
+                doomed: Mutex::default(),
                 #[cfg(test)]
                 planted: Mutex::default(),
             }),
         }
-    }
-
-    /// Creates a table; its name has 1 to 255 bytes. A name alone makes a table from bytes to bytes, a
-    /// [`TableName`](crate::TableName) one of other types.
-    ///
-    /// # Errors
-    /// If there is one of that name, or the file cannot grow.
-    pub fn create_table<N: NamesTable>(&self, table: N) -> Result<Table<N::Key, N::Value>> {
-        let (name, types) = (table.name(), catalog::types_of::<N>());
-        catalog::check(name, &types)?;
-        let mut open = self.inner.lock();
-        let pool = self.inner.pool();
-        if catalog::find(pool, name)?.is_some() {
-            return Err(Error::TableExists { name: name.to_owned() });
-        }
-        let record = catalog::create_table(pool, name, types)?;
-        let record = record.ok_or_else(|| Error::TableExists { name: name.to_owned() })?;
-        self.inner.commit()?;
-        Ok(Table::new(self.handle(&mut open, name, record.root)))
     }
 
     /// Opens a table.
@@ -242,21 +231,6 @@ impl Database {
         Ok(Table::new(handle))
     }
 
-    /// Opens a table, or creates it if there is none of that name.
-    ///
-    /// # Errors
-    /// As for [`table`](Self::table) and [`create_table`](Self::create_table).
-    pub fn table_or_create<N: NamesTable>(&self, table: N) -> Result<Table<N::Key, N::Value>> {
-        match self.table(&table) {
-            Err(Error::NoSuchTable { .. }) => match self.create_table(&table) {
-                // Another thread was faster.
-                Err(Error::TableExists { .. }) => self.table(&table),
-                other => other,
-            },
-            other => other,
-        }
-    }
-
     /// Opens a table of whatever types as bytes: see [`Table::as_bytes`].
     ///
     /// # Errors
@@ -267,28 +241,16 @@ impl Database {
 
     fn open_table(&self, name: &str, check: impl FnOnce(&TableRecord) -> Result<()>) -> Result<Handle> {
         let mut open = self.inner.lock();
-        let record = catalog::find(self.inner.pool(), name)?;
+        let record = catalog::find(self.catalog(), name)?;
         let record = record.ok_or_else(|| Error::NoSuchTable { name: name.to_owned() })?;
         check(&record)?;
-        Ok(self.handle(&mut open, name, record.root))
+        Ok(Handle::of(&self.inner, &mut open, name, record.root))
     }
 
-    /// Drops a table with all its contents. It must have no handles.
-    ///
-    /// # Errors
-    /// [`Error::NoSuchTable`], [`Error::TableInUse`], or if a page cannot be read: nothing has happened then.
-    pub fn drop_table(&self, name: &str) -> Result<()> {
-        let mut open = self.inner.lock();
-        let pool = self.inner.pool();
-        let record = catalog::find(pool, name)?;
-        let TableRecord { root, .. } = record.ok_or_else(|| Error::NoSuchTable { name: name.to_owned() })?;
-        if open.get(name).is_some_and(|table| table.strong_count() > 0) {
-            return Err(Error::TableInUse { name: name.to_owned() });
-        }
-        open.remove(name);
-        catalog::drop_table(pool, name, root)?;
-        self.inner.durable.forget_tree(root);
-        self.inner.commit()
+    /// The catalog, as the last commits left it.
+    pub(crate) fn catalog(&self) -> Tree<'_, Pool> {
+        let catalog = catalog::tree(self.inner.pool());
+        self.inner.durable.view().map_or(catalog, |view| catalog.with_view(view))
     }
 
     /// All tables, in the order of their names' bytes.
@@ -296,14 +258,7 @@ impl Database {
     /// # Errors
     /// If the catalog cannot be read.
     pub fn tables(&self) -> Result<Vec<TableInformation>> {
-        let tables = catalog::list(self.inner.pool())?.into_iter();
-        let information = |(name, TableRecord { root, types: (key_type, value_type) })| TableInformation {
-            name,
-            root_page: root.0,
-            key_type,
-            value_type,
-        };
-        Ok(tables.map(information).collect())
+        Ok(catalog::list(self.catalog())?.into_iter().map(TableInformation::from).collect())
     }
 
     /// What the pool has done since the database was opened, and how it stands.
@@ -403,20 +358,11 @@ impl Database {
     pub(crate) fn inner(&self) -> &Arc<Inner> {
         &self.inner
     }
+}
 
-    fn handle(
-        &self,
-        open: &mut MutexGuard<'_, HashMap<String, Weak<OpenTable>>>,
-        name: &str,
-        root: PageId,
-    ) -> Handle {
-        let existing = open.get(name).and_then(Weak::upgrade);
-        let table = existing.unwrap_or_else(|| {
-            let table = Arc::new(OpenTable { name: name.to_owned(), root, ends: AppendHints::default() });
-            open.insert(name.to_owned(), Arc::downgrade(&table));
-            table
-        });
-        Handle::new(self.inner.clone(), table)
+impl From<(String, TableRecord)> for TableInformation {
+    fn from((name, TableRecord { root, types: (key_type, value_type) }): (String, TableRecord)) -> Self {
+        Self { name, root_page: root.0, key_type, value_type }
     }
 }
 

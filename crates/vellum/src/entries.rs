@@ -3,8 +3,10 @@
 //! An iterator has a cursor for each of its ends, made when that end is asked for first: one that goes in one direction only has
 //! one. Where the two are tells when they have met.
 
-use crate::{Cursor, KeyBuffer, KeyType, Result, Table, Transaction, Value, ValueType, cursor::Entry};
-use std::{borrow::Cow, fmt, ops::Bound};
+use crate::{
+    Cursor, KeyBuffer, KeyType, Result, Value, ValueType, cursor::Entry, encoding::Types, handle::Handle,
+};
+use std::{borrow::Cow, fmt, marker::PhantomData, ops::Bound};
 use vellum_access::CursorPosition;
 
 /// The entries of a range, in the order of their keys: of [`Table::range`](crate::Table::range),
@@ -35,7 +37,7 @@ use vellum_access::CursorPosition;
 /// ```
 #[must_use = "nothing is read before it is asked for"]
 pub struct Entries<'t, K: ?Sized = [u8], V: ?Sized = [u8]> {
-    table: &'t Table<K, V>,
+    table: &'t Handle,
     source: Source<'t>,
     bounds: (Bound<KeyBuffer>, Bound<KeyBuffer>),
     /// The first cursor, before either end has been asked for.
@@ -43,6 +45,7 @@ pub struct Entries<'t, K: ?Sized = [u8], V: ?Sized = [u8]> {
     front: Option<Cursor<'t>>,
     back: Option<Cursor<'t>>,
     has_ended: bool,
+    types: Types<K, V>,
 }
 
 /// What an iterator reads.
@@ -51,9 +54,26 @@ pub(crate) enum Source<'t> {
     /// The present.
     Table,
     /// What a transaction sees, which notes what is read if it is serializable.
-    Transaction(&'t Transaction),
+    Transaction(&'t dyn Reads),
     /// What a transaction sees.
-    Untracked(&'t Transaction),
+    Untracked(&'t dyn Reads),
+}
+
+/// A transaction, as iterators know it.
+pub(crate) trait Reads: Sync {
+    /// A cursor, which notes what it reads if the transaction is serializable.
+    fn cursor_of<'t>(
+        &'t self,
+        table: &'t Handle,
+        bounds: &(Bound<KeyBuffer>, Bound<KeyBuffer>),
+    ) -> Result<Cursor<'t>>;
+
+    /// A cursor that does not.
+    fn untracked_cursor_of<'t>(
+        &'t self,
+        table: &'t Handle,
+        bounds: &(Bound<KeyBuffer>, Bound<KeyBuffer>),
+    ) -> Result<Cursor<'t>>;
 }
 
 /// An end of an iterator.
@@ -67,12 +87,21 @@ type KeyAndValue<K, V> = (<K as KeyType>::Owned, <V as ValueType>::Owned);
 
 impl<'t, K: KeyType + ?Sized, V: ValueType + ?Sized> Entries<'t, K, V> {
     pub(crate) fn begin(
-        table: &'t Table<K, V>,
+        table: &'t Handle,
         source: Source<'t>,
         bounds: (Bound<KeyBuffer>, Bound<KeyBuffer>),
     ) -> Result<Self> {
         let unused = Some(source.cursor(table, &bounds)?);
-        Ok(Self { table, source, bounds, unused, front: None, back: None, has_ended: false })
+        Ok(Self {
+            table,
+            source,
+            bounds,
+            unused,
+            front: None,
+            back: None,
+            has_ended: false,
+            types: PhantomData,
+        })
     }
 
     /// The entry at an end.
@@ -109,9 +138,7 @@ impl<'t, K: KeyType + ?Sized, V: ValueType + ?Sized> Entries<'t, K, V> {
             }
             // It may have been removed meanwhile.
             if let Some(value) = self.source.value(self.table, &entry)? {
-                let key = K::from_bytes(entry.key().into());
-                let key = key.ok_or_else(|| self.table.malformed("key", K::type_name()))?;
-                return Ok(self.table.value_if_any(Some(value))?.map(|value| (key, value)));
+                return Ok(Some((self.table.key_of::<K>(entry.key())?, self.table.value_of::<V>(value)?)));
             }
         }
     }
@@ -130,29 +157,25 @@ impl<'t, K: KeyType + ?Sized, V: ValueType + ?Sized> Entries<'t, K, V> {
 }
 
 impl<'t> Source<'t> {
-    pub(crate) fn cursor<K: KeyType + ?Sized, V: ValueType + ?Sized>(
+    pub(crate) fn cursor(
         self,
-        table: &'t Table<K, V>,
+        table: &'t Handle,
         bounds: &(Bound<KeyBuffer>, Bound<KeyBuffer>),
     ) -> Result<Cursor<'t>> {
         match self {
-            Self::Table => table.handle.cursor(bounds),
-            Self::Transaction(transaction) => transaction.read_range(&table.handle, bounds),
-            Self::Untracked(transaction) => transaction.read_range_untracked(&table.handle, bounds),
+            Self::Table => table.cursor(bounds),
+            Self::Transaction(transaction) => transaction.cursor_of(table, bounds),
+            Self::Untracked(transaction) => transaction.untracked_cursor_of(table, bounds),
         }
     }
 
     /// The value of an entry; none if it is a large one that was removed meanwhile.
-    fn value<'c, K: ?Sized, V: ?Sized>(
-        self,
-        table: &Table<K, V>,
-        entry: &Entry<'c, 't>,
-    ) -> Result<Option<Cow<'c, [u8]>>> {
+    fn value<'c>(self, table: &Handle, entry: &Entry<'c, 't>) -> Result<Option<Cow<'c, [u8]>>> {
         if let Some(value) = entry.inline_value() {
             return Ok(Some(Cow::Borrowed(value)));
         }
         let value = match (entry.value(), self) {
-            (Err(error), Self::Table) if error.is_about_room() => table.handle.read_whole(entry.key())?,
+            (Err(error), Self::Table) if error.is_about_room() => table.read_whole(entry.key())?,
             (value, _) => value?.map(Value::into_vec),
         };
         Ok(value.map(Cow::Owned))
@@ -178,7 +201,7 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> std::iter::FusedIterator for En
 impl<K: ?Sized, V: ?Sized> fmt::Debug for Entries<'_, K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Entries")
-            .field("table", self.table)
+            .field("table", &self.table.name)
             .field("bounds", &self.bounds)
             .finish_non_exhaustive()
     }

@@ -1,12 +1,17 @@
 //! What a table is for the database: a tree of bytes, without the types of its keys and values.
 
 use crate::{
-    Cursor, Error, KeyBuffer, Result, Task, ValueReader,
+    Cursor, Error, KeyBuffer, KeyType, Result, Task, ValueReader, ValueType,
+    life::OpenTable,
     open_transaction::OpenTransaction,
     range::as_slice,
-    shared::{Inner, OpenTable, Owned},
+    shared::{Inner, OpenTables, Owned},
 };
-use std::{ops::Bound, sync::Arc};
+use std::{
+    borrow::Cow,
+    ops::Bound,
+    sync::{Arc, Weak},
+};
 use vellum_access::{AccessError, Tree, Written};
 use vellum_base::{PAGE_SIZE, PageId};
 use vellum_pool::Pool;
@@ -18,11 +23,26 @@ pub(crate) struct Handle {
     pub(crate) inner: Arc<Inner>,
     root: PageId,
     pub(crate) open: Arc<OpenTable>,
+    /// The table's name when this handle was made.
+    pub(crate) name: Arc<str>,
 }
 
 impl Handle {
     pub(crate) fn new(inner: Arc<Inner>, open: Arc<OpenTable>) -> Self {
-        Self { inner, root: open.root, open }
+        Self { inner, root: open.root, name: open.name.clone(), open }
+    }
+
+    /// A handle on the table with this root.
+    pub(crate) fn of(inner: &Arc<Inner>, open: &mut OpenTables, name: &str, root: PageId) -> Self {
+        let existing = open.get(&root).and_then(Weak::upgrade);
+        let table = existing.unwrap_or_else(|| {
+            let table = Arc::new(OpenTable::new(name, root));
+            open.insert(root, Arc::downgrade(&table));
+            table
+        });
+        let handle = Self::new(inner.clone(), table);
+        // It may have been renamed since it was opened.
+        if *handle.name == *name { handle } else { Self { name: name.into(), ..handle } }
     }
 
     #[inline]
@@ -38,7 +58,7 @@ impl Handle {
     /// The tree, for a transaction of a database, which must be this table's.
     pub(crate) fn tree_of(&self, inner: &Arc<Inner>) -> Result<Tree<'_, Pool>> {
         if !Arc::ptr_eq(inner, &self.inner) {
-            return Err(Error::OtherDatabase { table: self.open.name.clone() });
+            return Err(Error::OtherDatabase { table: self.name.as_ref().to_owned() });
         }
         Ok(Tree::open(self.inner.pool(), self.root).with_append_hints(&self.open.ends))
     }
@@ -56,6 +76,7 @@ impl Handle {
         &self,
         mut change: impl FnMut(Tree<'_, Pool>) -> std::result::Result<T, AccessError>,
     ) -> Result<T> {
+        self.open.check()?;
         match change(self.tree()) {
             Ok(done) => {
                 self.inner.commit()?;
@@ -76,6 +97,7 @@ impl Handle {
         loop {
             // It reads nothing but what it changes, so it is serializable as it is.
             let own = OpenTransaction::begin(&self.inner, false)?;
+            let _writing = self.open.begin_writing(own.transaction.id())?;
             let tree = self.tree_of(&self.inner)?.with_view(own.transaction.writing());
             match change(tree) {
                 Ok(done) => return own.commit().map_err(|_| Error::Ended)?.commit().map(|()| done),
@@ -89,6 +111,11 @@ impl Handle {
     /// Whether changes must be transactions, because some are open.
     pub(crate) fn needs_transactions(&self) -> bool {
         self.inner.durable.has_transactions()
+    }
+
+    /// Whether changes must be made one by one, because transactions are open or the table is not there any more.
+    pub(crate) fn is_apart(&self) -> bool {
+        self.needs_transactions() || self.open.check().is_err()
     }
 
     /// One operation by itself.
@@ -117,10 +144,10 @@ impl Handle {
     pub(crate) fn named(&self, error: AccessError) -> Error {
         match error {
             AccessError::Conflict { key, committed, .. } => {
-                Error::Conflict { table: self.open.name.clone(), key, committed }
+                Error::Conflict { table: self.name.as_ref().to_owned(), key, committed }
             }
             AccessError::NeedsTransaction { key, .. } => {
-                Error::Conflict { table: self.open.name.clone(), key, committed: false }
+                Error::Conflict { table: self.name.as_ref().to_owned(), key, committed: false }
             }
             error => error.into(),
         }
@@ -138,6 +165,31 @@ impl Handle {
             Err(error) if error.is_about_room() => self.read_whole(key),
             value => value,
         }
+    }
+
+    /// The key whose encoding these bytes are.
+    pub(crate) fn key_of<K: KeyType + ?Sized>(&self, bytes: &[u8]) -> Result<K::Owned> {
+        K::from_bytes(bytes.into()).ok_or_else(|| self.malformed("key", K::type_name()))
+    }
+
+    /// The value whose encoding these bytes are.
+    #[inline]
+    pub(crate) fn value_of<V: ValueType + ?Sized>(&self, bytes: Cow<'_, [u8]>) -> Result<V::Owned> {
+        V::from_bytes(bytes).ok_or_else(|| self.malformed("value", V::type_name()))
+    }
+
+    /// The value whose encoding these bytes are, if there are any.
+    #[inline]
+    pub(crate) fn value_if_any<'v, V: ValueType + ?Sized>(
+        &self,
+        bytes: Option<impl Into<Cow<'v, [u8]>>>,
+    ) -> Result<Option<V::Owned>> {
+        bytes.map(|bytes| self.value_of::<V>(bytes.into())).transpose()
+    }
+
+    #[cold]
+    fn malformed(&self, what: &'static str, type_name: String) -> Error {
+        Error::Malformed { table: self.name.as_ref().to_owned(), what, type_name }
     }
 
     /// A cursor over a range of keys.

@@ -1,13 +1,18 @@
 //! A transaction that is rolled back when it is dropped.
 
-use crate::{Error, Result, shared::Inner};
-use std::{panic::Location, sync::Arc};
-use vellum_txn::CommitError;
+use crate::{Error, Result, driver::lock, owned::Owned, shared::Inner};
+use std::{
+    panic::Location,
+    sync::{Arc, Mutex},
+};
+use vellum_txn::{CommitError, Savepoint};
 
 /// An open transaction, and the database to which it belongs.
 pub(crate) struct OpenTransaction {
     pub(crate) inner: Arc<Inner>,
     pub(crate) transaction: vellum_txn::Transaction,
+    /// The tables that it has created and dropped.
+    pub(crate) owned: Mutex<Owned>,
     is_ended: bool,
 }
 
@@ -18,7 +23,7 @@ impl OpenTransaction {
     pub(crate) fn begin(inner: &Arc<Inner>, is_serializable: bool) -> Result<Self> {
         let place = Location::caller();
         let transaction = inner.durable.begin(is_serializable, place).ok_or(Error::WithoutLog)?;
-        Ok(Self { inner: inner.clone(), transaction, is_ended: false })
+        Ok(Self { inner: inner.clone(), transaction, owned: Mutex::default(), is_ended: false })
     }
 
     /// Makes what was changed visible. It is durable when the last record of this thread is.
@@ -28,12 +33,20 @@ impl OpenTransaction {
     pub(crate) fn commit(mut self) -> std::result::Result<Arc<Inner>, CommitError> {
         self.transaction.commit(self.inner.pool())?;
         self.is_ended = true;
+        lock(&self.owned).commit(&self.inner);
         Ok(self.inner.clone())
     }
 
     pub(crate) fn rollback(mut self) -> Result<()> {
         self.is_ended = true;
-        Ok(self.transaction.rollback(self.inner.pool())?)
+        self.transaction.rollback(self.inner.pool())?;
+        self.undo_owned(None);
+        Ok(())
+    }
+
+    /// What was done to tables since a savepoint, or at all, is undone.
+    pub(crate) fn undo_owned(&self, since: Option<Savepoint>) {
+        lock(&self.owned).undo(&self.inner, since);
     }
 }
 
@@ -41,7 +54,9 @@ impl Drop for OpenTransaction {
     fn drop(&mut self) {
         if !self.is_ended {
             // What cannot be undone now, the next opening of the database undoes.
-            let _ = self.transaction.rollback(self.inner.durable.pool());
+            if self.transaction.rollback(self.inner.durable.pool()).is_ok() {
+                self.undo_owned(None);
+            }
         }
     }
 }

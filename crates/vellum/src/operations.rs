@@ -3,7 +3,7 @@
 use crate::{
     AsKey, AsPrefix, AsValue, Cursor, Entries, Entry, Error, KeyBuffer, KeyRange, KeyType, Prefix, Put,
     Result, Table, Transaction, ValueType,
-    entries::Source,
+    entries::{Reads, Source},
     handle::{Exchange, Handle, exchange},
     nested,
     range::as_slice,
@@ -22,7 +22,7 @@ impl Transaction {
         V: ValueType + ?Sized,
     {
         let key = key.encoded();
-        table.value_if_any(self.read_keys(&table.handle, [&key])?.get(key.as_ref())?)
+        table.handle.value_if_any::<V>(self.read_keys(&table.handle, [&key])?.get(key.as_ref())?)
     }
 
     /// [`get`](Self::get) into a buffer. See [`Table::get_into`].
@@ -47,7 +47,7 @@ impl Transaction {
         K: KeyType + ?Sized,
         V: ValueType + ?Sized,
     {
-        table.value_if_any(self.read_untracked(&table.handle)?.get(key.encoded().as_ref())?)
+        table.handle.value_if_any::<V>(self.read_untracked(&table.handle)?.get(key.encoded().as_ref())?)
     }
 
     /// The value of a key that this transaction is about to change, or whose change by others it must exclude: no other
@@ -62,7 +62,7 @@ impl Transaction {
     {
         let mut value = None;
         self.modify_bytes(&table.handle, key.encoded().as_ref(), |found| value = Some(found.to_vec()))?;
-        table.value_if_any(value)
+        table.handle.value_if_any::<V>(value)
     }
 
     /// Whether a key has a value.
@@ -94,7 +94,7 @@ impl Transaction {
         let keys: Vec<_> = keys.iter().map(AsKey::encoded).collect();
         let mut values = Vec::with_capacity(keys.len());
         self.read_keys(&table.handle, &keys)?.multi_get(&keys, table.handle.read_depth(), |_, value| {
-            values.push(value.map_err(Error::from).and_then(|value| table.value_if_any(value)));
+            values.push(value.map_err(Error::from).and_then(|value| table.handle.value_if_any::<V>(value)));
         });
         Ok(values)
     }
@@ -148,7 +148,7 @@ impl Transaction {
         K: KeyType + ?Sized,
         V: ValueType + ?Sized,
     {
-        Entries::begin(table, Source::Transaction(self), range.bounds())
+        Entries::begin(&table.handle, Source::Transaction(self), range.bounds())
     }
 
     /// [`range`](Self::range) of what need not stay as it is until this transaction is committed, for a serializable one: that
@@ -165,7 +165,7 @@ impl Transaction {
         K: KeyType + ?Sized,
         V: ValueType + ?Sized,
     {
-        Entries::begin(table, Source::Untracked(self), range.bounds())
+        Entries::begin(&table.handle, Source::Untracked(self), range.bounds())
     }
 
     /// The entries whose keys begin with `prefix`. See [`Table::prefix`].
@@ -193,7 +193,7 @@ impl Transaction {
         K: KeyType + ?Sized,
         V: ValueType + ?Sized,
     {
-        Source::Transaction(self).cursor(table, &range.bounds())
+        Source::Transaction(self).cursor(&table.handle, &range.bounds())
     }
 
     /// Counts the entries of a range, one by one. See [`Table::count`].
@@ -527,5 +527,23 @@ impl Transaction {
                 _ => return Ok(count),
             }
         }
+    }
+}
+
+impl Reads for Transaction {
+    fn cursor_of<'t>(
+        &'t self,
+        table: &'t Handle,
+        bounds: &(Bound<KeyBuffer>, Bound<KeyBuffer>),
+    ) -> Result<Cursor<'t>> {
+        self.read_range(table, bounds)
+    }
+
+    fn untracked_cursor_of<'t>(
+        &'t self,
+        table: &'t Handle,
+        bounds: &(Bound<KeyBuffer>, Bound<KeyBuffer>),
+    ) -> Result<Cursor<'t>> {
+        self.read_range_untracked(table, bounds)
     }
 }

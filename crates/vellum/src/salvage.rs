@@ -122,6 +122,7 @@ impl Salvage {
         let (mut names, mut lost) = (Vec::new(), Vec::new());
         let found = catalog::tree(self.pool()).salvage(|piece| {
             match piece {
+                Salvaged::Entry { key, .. } if key.starts_with(&catalog::DOOMED) => {}
                 Salvaged::Entry { key, .. } => names.push(String::from_utf8_lossy(key).into_owned()),
                 Salvaged::Lost { error, .. } => lost.push(error.into()),
                 _ => {}
@@ -138,7 +139,7 @@ impl Salvage {
     /// If there is no such table, and those of `visit`, which end it.
     pub fn table(&self, name: &str, mut visit: impl FnMut(Piece<'_>) -> Result<()>) -> Result<()> {
         let pool = self.pool();
-        let record = catalog::find(pool, name)?;
+        let record = catalog::find(catalog::tree(pool), name)?;
         let record = record.ok_or_else(|| Error::NoSuchTable { name: name.to_owned() })?;
         let tree = Tree::open(pool, record.root);
         tree.salvage(|piece| match piece {

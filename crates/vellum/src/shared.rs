@@ -1,8 +1,9 @@
 //! What the handles of a database share: the pool, its tables that are open, and orders for its driver.
 
 use crate::{
-    Answer, IsolationLevel, Result, Task, Written,
+    Answer, IsolationLevel, Result, Task, Written, catalog,
     driver::{Driver, lock},
+    life::{Doomed, OpenTable},
     log_place::LogPlace,
     nested,
     plant::Plant,
@@ -14,8 +15,11 @@ use std::{
     task::Waker,
 };
 use vellum_base::PageId;
-use vellum_pool::{AppendHints, Pool, PoolError};
+use vellum_pool::{Pool, PoolError};
 use vellum_txn::{Durability, DurablePool};
+
+/// The tables that have handles, by their roots.
+pub(crate) type OpenTables = HashMap<PageId, Weak<OpenTable>>;
 
 /// What all handles share.
 pub(crate) struct Inner {
@@ -33,20 +37,14 @@ pub(crate) struct Inner {
     pub(crate) read_depth: usize,
     /// Whether opening it created it.
     pub(crate) created: bool,
-    /// The tables that have handles. Locked while tables are created, opened and dropped, never during an
+    /// The tables that have handles, by their roots. Locked while tables are created, opened and dropped, never during an
     /// operation on one.
-    pub(crate) open: Mutex<HashMap<String, Weak<OpenTable>>>,
+    pub(crate) open: Mutex<OpenTables>,
+    /// The tables whose pages are to be freed.
+    pub(crate) doomed: Mutex<Vec<Doomed>>,
     /// A bug that a test has planted.
     #[cfg(test)]
     pub(crate) planted: Mutex<Option<Plant>>,
-}
-
-/// A table that has handles.
-pub(crate) struct OpenTable {
-    pub(crate) name: String,
-    pub(crate) root: PageId,
-    /// Where its last leaf is, while records are appended.
-    pub(crate) ends: AppendHints,
 }
 
 impl Inner {
@@ -78,12 +76,38 @@ impl Inner {
 
     /// Writes everything, and marks the file as closed.
     pub(crate) fn close(&mut self) -> Result<()> {
+        self.sweep();
         self.durable.close()?;
         self.log_place.remove();
         Ok(())
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, HashMap<String, Weak<OpenTable>>> {
+    /// Frees the pages of tables that are gone, those that nobody can use any more. What cannot be freed, or is not when the
+    /// database crashes, is in the catalog, and freed when the database is opened.
+    pub(crate) fn sweep(&self) {
+        let mut open = self.lock();
+        let mut doomed = lock(&self.doomed);
+        if doomed.is_empty() {
+            return;
+        }
+        let oldest = self.durable.oldest_snapshot();
+        // Handles are made while the tables are locked, and by snapshots that see the table.
+        let is_free = |doomed: &mut Doomed| doomed.time <= oldest && Arc::strong_count(&doomed.open) == 1;
+        let free: Vec<Doomed> = doomed.extract_if(.., is_free).collect();
+        free.iter().for_each(|doomed| drop(open.remove(&doomed.open.root)));
+        drop((open, doomed));
+        for Doomed { open, .. } in free {
+            if catalog::free(self.durable.pool(), open.root).is_ok() {
+                self.durable.forget_tree(open.root);
+            }
+        }
+    }
+
+    pub(crate) fn doom(&self, open: Arc<OpenTable>, time: u64) {
+        lock(&self.doomed).push(Doomed { open, time });
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, OpenTables> {
         self.open.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

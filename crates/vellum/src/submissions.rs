@@ -56,7 +56,7 @@ impl Submissions<'_> {
     /// Accepts any operation. Those on the same key may happen in any order.
     pub fn submit(&mut self, key: impl AsRef<[u8]>, task: Task<Vec<u8>>, tag: u64) {
         let is_write = !matches!(task, Task::Get | Task::GetPart { .. });
-        if is_write && self.table.handle.needs_transactions() {
+        if is_write && self.table.handle.is_apart() {
             let done = self.table.handle.perform(key.as_ref(), &task);
             self.done.push((tag, key.as_ref().to_vec(), done));
             return;

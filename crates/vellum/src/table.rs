@@ -1,13 +1,13 @@
 //! A table: an ordered map from keys to values.
 
 use crate::{
-    AsKey, AsPrefix, AsValue, BulkLoader, BulkOptions, Cursor, Entries, Error, KeyBuffer, KeyRange, KeyType,
-    Prefix, Result, ValueType,
+    AsKey, AsPrefix, AsValue, BulkLoader, BulkOptions, Cursor, Entries, KeyBuffer, KeyRange, KeyType, Prefix,
+    Result, ValueType,
     encoding::Types,
     entries::Source,
     handle::{Exchange, Handle},
 };
-use std::{borrow::Cow, marker::PhantomData, ops::Bound};
+use std::{marker::PhantomData, ops::Bound};
 use vellum_access::{TreeShape, Written};
 
 /// A table of a database: an ordered map from keys of up to [`MAX_KEY_BYTES`](crate::MAX_KEY_BYTES) to values of up to
@@ -73,9 +73,9 @@ impl<K: ?Sized, V: ?Sized> Table<K, V> {
 }
 
 impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
-    /// The table's name.
+    /// The table's name, when it was opened.
     pub fn name(&self) -> &str {
-        &self.handle.open.name
+        &self.handle.name
     }
 
     /// The value of `key`, copied.
@@ -87,7 +87,7 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
     #[inline]
     pub fn get(&self, key: impl AsKey<K>) -> Result<Option<V::Owned>> {
         let key = key.encoded();
-        self.value_if_any(self.handle.get(key.as_ref())?)
+        self.handle.value_if_any::<V>(self.handle.get(key.as_ref())?)
     }
 
     /// Whether `key` has a value.
@@ -173,6 +173,7 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
     /// # Errors
     /// As for [`bulk_loader`](Self::bulk_loader).
     pub fn bulk_loader_with(&self, options: &BulkOptions) -> Result<BulkLoader<'_, K, V>> {
+        self.handle.open.check()?;
         Ok(BulkLoader::new(self.handle.tree().bulk_load(options.fill_percent)?, &self.handle.inner))
     }
 
@@ -221,7 +222,7 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
     /// # Errors
     /// If a bound is longer than a key can be. The iterator's errors are those of [`get`](Self::get).
     pub fn range(&self, range: impl KeyRange<K>) -> Result<Entries<'_, K, V>> {
-        Entries::begin(self, Source::Table, range.bounds())
+        Entries::begin(&self.handle, Source::Table, range.bounds())
     }
 
     /// The entries whose keys begin with `prefix`: with some bytes or characters, or the first elements of a tuple.
@@ -432,23 +433,9 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
         Ok(self.handle.tree().shape()?)
     }
 
-    /// The value that is stored as these bytes, if any are.
-    #[inline]
-    pub(crate) fn value_if_any<'v>(
-        &self,
-        bytes: Option<impl Into<Cow<'v, [u8]>>>,
-    ) -> Result<Option<V::Owned>> {
-        let Some(bytes) = bytes else { return Ok(None) };
-        let value = V::from_bytes(bytes.into());
-        value.map(Some).ok_or_else(|| self.malformed("value", V::type_name()))
-    }
-
     /// An entry that is stored as these bytes.
     pub(crate) fn entry_of(&self, key: &[u8], value: &[u8]) -> Result<(K::Owned, V::Owned)> {
-        let malformed = || self.malformed("key", K::type_name());
-        let key = K::from_bytes(key.into()).ok_or_else(malformed)?;
-        let value = V::from_bytes(value.into());
-        Ok((key, value.ok_or_else(|| self.malformed("value", V::type_name()))?))
+        Ok((self.handle.key_of::<K>(key)?, self.handle.value_of::<V>(value.into())?))
     }
 
     /// What `change` makes of a value.
@@ -457,15 +444,10 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
         value: Option<&[u8]>,
         change: &mut impl FnMut(Option<V::Owned>) -> Option<W>,
     ) -> Result<Exchange<Vec<u8>>> {
-        Ok(match change(self.value_if_any(value)?) {
+        Ok(match change(self.handle.value_if_any::<V>(value)?) {
             Some(new) => Exchange::Store(new.encoded_value()?.as_ref().to_vec()),
             None => Exchange::Remove,
         })
-    }
-
-    #[cold]
-    pub(crate) fn malformed(&self, what: &'static str, type_name: String) -> Error {
-        Error::Malformed { table: self.name().to_owned(), what, type_name }
     }
 }
 
@@ -477,6 +459,6 @@ impl<K: ?Sized, V: ?Sized> Clone for Table<K, V> {
 
 impl<K: ?Sized, V: ?Sized> std::fmt::Debug for Table<K, V> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "table {:?}", self.handle.open.name)
+        write!(f, "table {:?}", self.handle.name)
     }
 }

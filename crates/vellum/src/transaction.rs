@@ -2,12 +2,14 @@
 
 use crate::{
     Cursor, Database, Error, ErrorKind, IsolationLevel, KeyBuffer, Result,
+    catalog::{self, TableRecord},
     coverage::Coverage,
     handle::Handle,
+    life::{OpenTable, Writing, conflict},
     open_transaction::OpenTransaction,
     plant::Plant,
     range::as_slice,
-    shared::{Inner, OpenTable},
+    shared::Inner,
 };
 use std::{
     ops::Bound,
@@ -84,11 +86,22 @@ pub struct Transaction {
     durability: Durability,
     /// The tables that it has changed, which cannot be dropped meanwhile. Locked by each change, so that it makes one at a
     /// time.
-    tables: Mutex<Vec<Arc<OpenTable>>>,
+    tables: Mutex<Vec<Writing>>,
     /// The tables that it has read, if it is serializable, which cannot be dropped meanwhile either.
     tables_read: Mutex<Vec<Arc<OpenTable>>>,
     /// An operation failed after which it can only be rolled back.
     is_dead: AtomicBool,
+    // Dropped last.
+    _sweeper: Sweeper,
+}
+
+/// Frees what nobody uses any more when a transaction has let go of everything.
+struct Sweeper(Arc<Inner>);
+
+impl Drop for Sweeper {
+    fn drop(&mut self) {
+        self.0.sweep();
+    }
 }
 
 /// A place in a transaction: see [`Transaction::savepoint`].
@@ -173,6 +186,7 @@ impl Transaction {
             tables: Mutex::default(),
             tables_read: Mutex::default(),
             is_dead: AtomicBool::new(false),
+            _sweeper: Sweeper(inner.clone()),
         })
     }
 
@@ -192,8 +206,11 @@ impl Transaction {
     /// If a page cannot be read or changed; the transaction can only be rolled back then.
     pub fn rollback_to(&self, savepoint: Savepoint) -> Result<()> {
         let pool = self.open.inner.pool();
-        let _changing = self.tables();
+        let _changing = self.changing();
         let undone = self.open.transaction.rollback_to(pool, savepoint);
+        if undone.is_ok() {
+            self.open.undo_owned(Some(savepoint));
+        }
         if undone.is_err() {
             self.is_dead.store(true, Ordering::Relaxed);
         }
@@ -236,14 +253,14 @@ impl Transaction {
         open.commit().map_err(|error| {
             let CommitError::Invalidated { tree, key } = error else { return Error::SnapshotTooOld };
             let tables = tables_read.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
-            let table = tables.iter().find(|table| table.root == tree).map(|table| table.name.clone());
+            let table = tables.iter().find(|table| table.root == tree).map(|table| table.name.to_string());
             Error::Conflict { table: table.unwrap_or_default(), key: key.to_vec(), committed: true }
         })
     }
 
     /// # Errors
     /// If it can only be rolled back.
-    fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         let is_dead =
             self.is_dead.load(Ordering::Relaxed) && !is_planted("vellum", Plant::CommitAfterConflict);
         if self.open.transaction.is_ended() {
@@ -328,21 +345,53 @@ impl Transaction {
     ) -> Result<T> {
         self.check()?;
         let tree = table.tree_of(&self.open.inner)?.with_view(self.open.transaction.writing());
-        let mut changing = self.tables();
-        if !changing.iter().any(|kept| Arc::ptr_eq(kept, &table.open)) {
-            changing.push(table.open.clone());
+        let mut changing = self.changing();
+        if !changing.iter().any(|writing| writing.is_of(&table.open)) {
+            changing.push(self.begin_writing(table)?);
         }
-        change(tree).map_err(|error| {
-            let error = table.named(error);
-            // A request that makes no sense has changed nothing, and the next one may.
-            if error.kind() != ErrorKind::InvalidInput {
-                self.is_dead.store(true, Ordering::Relaxed);
-            }
-            error
+        change(tree).map_err(|error| self.die(table.named(error)))
+    }
+
+    /// Enters this transaction as a writer of a table.
+    fn begin_writing(&self, table: &Handle) -> Result<Writing> {
+        table.open.begin_writing(self.id()).map_err(|error| match error {
+            // If this one sees the table, it was dropped since.
+            Error::NoSuchTable { name } => match self.sees(table) {
+                Ok(true) => self.die(conflict(&name, true)),
+                Ok(false) => Error::NoSuchTable { name },
+                Err(error) => error,
+            },
+            error => self.die(error),
         })
     }
 
-    pub(crate) fn tables(&self) -> MutexGuard<'_, Vec<Arc<OpenTable>>> {
+    /// The catalog, to be read.
+    pub(crate) fn catalog(&self) -> Result<Tree<'_, Pool>> {
+        self.check()?;
+        Ok(catalog::tree(self.open.inner.pool()).with_view(self.open.transaction.reading()))
+    }
+
+    pub(crate) fn look_up(&self, name: &str) -> Result<Option<TableRecord>> {
+        let catalog = self.catalog()?;
+        self.open.transaction.note_keys(catalog.root(), [name.as_bytes()]);
+        catalog::find(catalog, name)
+    }
+
+    /// Whether this transaction sees a table under the name under which it was opened.
+    fn sees(&self, table: &Handle) -> Result<bool> {
+        Ok(self.look_up(&table.name)?.is_some_and(|record| record.root == table.open.root))
+    }
+
+    /// What an operation failed with, after which the transaction may only be rolled back.
+    pub(crate) fn die(&self, error: Error) -> Error {
+        // A request that makes no sense has changed nothing, and the next one may.
+        if error.kind() != ErrorKind::InvalidInput {
+            self.is_dead.store(true, Ordering::Relaxed);
+        }
+        error
+    }
+
+    pub(crate) fn changing(&self) -> MutexGuard<'_, Vec<Writing>> {
         self.tables.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

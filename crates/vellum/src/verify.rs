@@ -138,7 +138,13 @@ pub(crate) fn verify(pool: &Pool, mut progress: impl FnMut(Progress)) -> VerifyR
         report.problems.push(Problem::DamagedSuperblock { page: page.0 });
     }
     verify_tree(catalog::tree(pool), None, &mut seen, &mut report);
-    match catalog::list(pool) {
+    match catalog::doomed(pool) {
+        Ok(doomed) => doomed.into_iter().for_each(|root| {
+            verify_tree(Tree::open(pool, root), None, &mut seen, &mut report);
+        }),
+        Err(error) => report.problems.push(Problem::Damaged { table: None, error }),
+    }
+    match catalog::list(catalog::tree(pool)) {
         Ok(tables) => {
             for (name, record) in tables {
                 let shape = verify_tree(Tree::open(pool, record.root), Some(&name), &mut seen, &mut report);

@@ -95,7 +95,7 @@ fn compare(database: &Database, worlds: &BTreeMap<String, World>) {
     assert_eq!(database.tables().unwrap().len(), worlds.len());
     for (name, world) in worlds {
         let table = database.table(name).unwrap();
-        let mut cursor = table.range(..).unwrap();
+        let mut cursor = table.cursor(..).unwrap();
         for (key, value) in world {
             let entry = cursor.next().unwrap().unwrap();
             assert_eq!(entry.key(), key);

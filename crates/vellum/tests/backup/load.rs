@@ -195,7 +195,7 @@ pub fn check(database: &Database, before: &Committed, after: &Committed) {
     }
     assert_eq!(log.shape().unwrap().entries, entries);
     // Nothing of what was open.
-    assert!(state.range(&[100][..]..).unwrap().next().unwrap().is_none());
+    assert!(state.cursor(&[100][..]..).unwrap().next().unwrap().is_none());
     let found = database.table("huge").unwrap().get(b"huge").unwrap().unwrap();
     assert!(found == huge(count_of(Some(found[..8].to_vec()))));
     for table in database.tables().unwrap() {
@@ -207,7 +207,7 @@ pub fn check(database: &Database, before: &Committed, after: &Committed) {
 
 /// Loaded not at all or whole, and changed up to some record.
 fn check_loaded(table: &Table, round: u64) {
-    let (mut cursor, mut number, mut is_changed) = (table.range(..).unwrap(), 0u64, true);
+    let (mut cursor, mut number, mut is_changed) = (table.cursor(..).unwrap(), 0u64, true);
     while let Some(entry) = cursor.next().unwrap() {
         assert_eq!(entry.key(), number.to_be_bytes());
         let value = entry.value().unwrap().unwrap().to_vec();

@@ -192,7 +192,7 @@ impl Client {
     fn check(&mut self, database: &Table, least: usize) -> std::result::Result<Vec<u64>, String> {
         let mut found = Records::new();
         let mut add = |prefix: Vec<u8>| {
-            let mut cursor = database.prefix(&prefix)?;
+            let mut cursor = database.cursor(vellum::Prefix(&prefix))?;
             while let Some(entry) = cursor.next()? {
                 let key = entry.key().to_vec();
                 let value = database.get(&key)?.unwrap_or_default();

@@ -2,9 +2,8 @@
 
 use crate::blob::BlobReference;
 use crate::error::AccessError;
-use crate::node::NodeView;
-use crate::tree::change::write::Mode;
-use crate::tree::read::record::{Part, Record, StoredValue, Wanted, read, read_value, value_in};
+use crate::tree::change::{expected::Expected, write::Mode};
+use crate::tree::read::record::{Part, Record, Wanted, read, read_value};
 use crate::tree::{Tree, Written, check_key};
 use vellum_pool::{OptimisticPage, Pager};
 
@@ -29,24 +28,6 @@ impl Held {
 
     fn expected(&self) -> Option<Expected<'_>> {
         self.0.as_ref().map(|(value, large)| large.map_or(Expected::Inline(value), Expected::Large))
-    }
-}
-
-/// What a leaf must hold under a key for it to be changed.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(in crate::tree) enum Expected<'h> {
-    Inline(&'h [u8]),
-    Large(BlobReference),
-}
-
-impl Expected<'_> {
-    /// Whether a latched leaf holds that.
-    pub fn is_held(self, leaf: NodeView<&[u8]>, index: usize) -> bool {
-        match (self, value_in(leaf, index)) {
-            (Self::Inline(expected), Some(StoredValue::Inline(held))) => expected == held,
-            (Self::Large(expected), Some(StoredValue::Blob(held))) => expected == held,
-            _ => false,
-        }
     }
 }
 

@@ -4,6 +4,7 @@ pub(super) mod blob;
 mod claim;
 pub(super) mod destroy;
 pub(super) mod exchange;
+mod expected;
 pub(super) mod last;
 pub(super) mod merge;
 pub(super) mod modify;

@@ -5,7 +5,7 @@ use crate::error::{AccessError, MAX_VALUE_BYTES, damaged};
 use crate::gateway::{AtomicChange, Latched, PageChange, PageSet, ValueImage, abandon, persist};
 use crate::isolation::Claim;
 use crate::node::{MAX_INLINE_RECORD_BYTES, MAX_INLINE_VALUE_BYTES, NodeError, NodeView, ValueKind};
-use crate::tree::change::{blob::write_blob, exchange::Expected};
+use crate::tree::change::{blob::write_blob, expected::Expected};
 use crate::tree::read::record::{RecordLocation, StoredValue, value_in};
 use crate::tree::{Tree, change::merge::is_sparse, check_key};
 use std::io::Read;

@@ -1,0 +1,234 @@
+//! Tables created, renamed and dropped in transactions.
+//!
+//! The catalog's records are changed like any others: so they are part of the transaction, seen by its snapshot, undone with it,
+//! and the first to change one wins. What remains is the pages.
+//!
+//! # Pages that may have to be freed
+//! For each tree whose fate is open the catalog has a second record, *doomed*, under its root:
+//! - Creating a table makes the tree and a doomed record in one group, outside of the transaction, which then removes that record. So
+//!   the record is gone if the transaction is committed, and back if it is undone, in memory or after a crash.
+//! - Dropping a table adds a doomed record in the transaction.
+//!
+//! So when a transaction has ended, however it did, the doomed trees are those with such a record: those that the database knows are
+//! freed as soon as nobody can use them (`Inner::sweep`), and all that are left when it is opened.
+//!
+//! A tree is freed together with its doomed record, in one group.
+
+use crate::{
+    Database, Error, NamesTable, Result, Table, TableInformation, Transaction,
+    catalog::{self, TableRecord},
+    driver::lock,
+    handle::Handle,
+    life::{OpenTable, conflict},
+};
+use std::sync::Arc;
+use vellum_access::{AccessError, Tree};
+use vellum_pool::Pool;
+use vellum_txn::Edge;
+
+impl Database {
+    /// Creates a table; its name has 1 to 255 bytes. A name alone makes a table from bytes to bytes, a
+    /// [`TableName`](crate::TableName) one of other types.
+    ///
+    /// # Errors
+    /// If there is one of that name, or the file cannot grow.
+    pub fn create_table<N: NamesTable>(&self, table: N) -> Result<Table<N::Key, N::Value>> {
+        if self.inner().durable.has_log() {
+            let transaction = self.begin()?;
+            let table = transaction.create_table(table)?;
+            transaction.commit()?;
+            return Ok(table);
+        }
+        let (name, types) = (table.name(), catalog::types_of::<N>());
+        catalog::check(name, &types)?;
+        let mut open = self.inner().lock();
+        let record = catalog::create_table(self.inner().pool(), name, types)?;
+        let record = record.ok_or_else(|| Error::TableExists { name: name.to_owned() })?;
+        Ok(Table::new(Handle::of(self.inner(), &mut open, name, record.root)))
+    }
+
+    /// Opens a table, or creates it if there is none of that name.
+    ///
+    /// # Errors
+    /// As for [`table`](Self::table) and [`create_table`](Self::create_table).
+    pub fn table_or_create<N: NamesTable>(&self, table: N) -> Result<Table<N::Key, N::Value>> {
+        match self.table(&table) {
+            Err(Error::NoSuchTable { .. }) => match self.create_table(&table) {
+                // Another thread was faster.
+                Err(Error::TableExists { .. }) => self.table(&table),
+                other => other,
+            },
+            other => other,
+        }
+    }
+
+    /// Drops a table with all its contents. It must have no handles; a transaction drops one that has, see
+    /// [`Transaction::drop_table`](Transaction::drop_table).
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTable`], [`Error::TableInUse`], or if a page cannot be read: nothing has happened then.
+    /// [`Error::Conflict`] if an open transaction has changed the table.
+    pub fn drop_table(&self, name: &str) -> Result<()> {
+        let mut open = self.inner().lock();
+        let record = catalog::find(self.catalog(), name)?;
+        let TableRecord { root, .. } = record.ok_or_else(|| Error::NoSuchTable { name: name.to_owned() })?;
+        if open.get(&root).is_some_and(|table| table.strong_count() > 0) {
+            return Err(Error::TableInUse { name: name.to_owned() });
+        }
+        if self.inner().durable.has_log() {
+            drop(open);
+            let transaction = self.begin()?;
+            transaction.drop_table(name)?;
+            return transaction.commit();
+        }
+        open.remove(&root);
+        catalog::drop_table(self.inner().pool(), name, root)?;
+        Ok(())
+    }
+}
+
+impl Transaction {
+    /// Creates a table, which others see when this transaction is committed. See [`Database::create_table`](Database::create_table).
+    ///
+    /// ```
+    /// use vellum::TableName;
+    ///
+    /// # let directory = tempfile::tempdir()?;
+    /// # let database = vellum::Database::create(directory.path().join("d"), &vellum::Options::default())?;
+    /// # database.create_table("old")?;
+    /// database.run(|transaction| {
+    ///     let fruit = transaction.create_table(TableName::<str, u64>::new("fruit"))?;
+    ///     transaction.put(&fruit, "apples", 5)?;
+    ///     transaction.drop_table("old")
+    /// })?;
+    /// assert_eq!(database.tables()?.len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for `Database::create_table`; [`Error::Conflict`] if another transaction has created, renamed or dropped a table of that
+    /// name.
+    pub fn create_table<N: NamesTable>(&self, table: N) -> Result<Table<N::Key, N::Value>> {
+        let (name, types) = (table.name(), catalog::types_of::<N>());
+        catalog::check(name, &types)?;
+        self.look_up(name)?.map_or(Ok(()), |_| Err(Error::TableExists { name: name.to_owned() }))?;
+        let pool = self.open.inner.pool();
+        let record = TableRecord { root: catalog::create_doomed(pool)?, types };
+        let open = Arc::new(OpenTable::new(name, record.root));
+        self.own(&open, false)?;
+        self.open.inner.lock().insert(record.root, Arc::downgrade(&open));
+        let is_new = self.change_catalog(name, |catalog| {
+            catalog.remove(&catalog::doomed_key(record.root))?;
+            catalog.insert(name.as_bytes(), &record.encode())
+        })?;
+        if !is_new {
+            // The snapshot does not see what is there, and that is a conflict: this is not reached.
+            return Err(self.die(conflict(name, true)));
+        }
+        Ok(Table::new(Handle::new(self.open.inner.clone(), open)))
+    }
+
+    /// Opens a table that this transaction sees: one that it has created, or that was there when it began. See
+    /// [`Database::table`](Database::table).
+    ///
+    /// # Errors
+    /// As for `Database::table`.
+    pub fn table<N: NamesTable>(&self, table: N) -> Result<Table<N::Key, N::Value>> {
+        let name = table.name();
+        let inner = &self.open.inner;
+        let mut open = inner.lock();
+        let record = self.look_up(name)?.ok_or_else(|| Error::NoSuchTable { name: name.to_owned() })?;
+        record.expect(name, catalog::types_of::<N>())?;
+        let handle = Handle::of(inner, &mut open, name, record.root);
+        // If the snapshot was ended meanwhile, the table may be gone.
+        self.check()?;
+        Ok(Table::new(handle))
+    }
+
+    /// Drops a table with all its contents, also those that were stored after this transaction began. Others see that when it is
+    /// committed; transactions that began before that go on to see the table. Handles on it are of no use afterwards: they show
+    /// what it held, and change nothing. Its space is free when none of these is left.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTable`]; [`Error::Conflict`] if another transaction that is open has changed records of the table, or
+    /// another one has renamed or dropped it.
+    pub fn drop_table(&self, name: &str) -> Result<()> {
+        let (record, open) = self.existing(name)?;
+        self.own(&open, true)?;
+        let was_there = self.change_catalog(name, |catalog| {
+            let was_there = catalog.remove(name.as_bytes())?;
+            catalog.insert(&catalog::doomed_key(record.root), &record.encode())?;
+            Ok(was_there)
+        })?;
+        if was_there { Ok(()) } else { Err(self.die(conflict(name, true))) }
+    }
+
+    /// Gives a table another name. Handles on it stay valid.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTable`], [`Error::TableExists`]; [`Error::Conflict`] if another transaction has created, renamed or dropped a
+    /// table of one of the names.
+    pub fn rename_table(&self, name: &str, new_name: &str) -> Result<()> {
+        let (record, _open) = self.existing(name)?;
+        catalog::check(new_name, &record.types)?;
+        if self.look_up(new_name)?.is_some() {
+            return Err(Error::TableExists { name: new_name.to_owned() });
+        }
+        self.change_catalog(name, |catalog| catalog.remove(name.as_bytes()))?;
+        let is_new =
+            self.change_catalog(new_name, |catalog| catalog.insert(new_name.as_bytes(), &record.encode()))?;
+        if is_new { Ok(()) } else { Err(self.die(conflict(new_name, true))) }
+    }
+
+    /// The tables that this transaction sees, in the order of their names' bytes.
+    ///
+    /// # Errors
+    /// If the catalog cannot be read.
+    pub fn tables(&self) -> Result<Vec<TableInformation>> {
+        let catalog = self.catalog()?;
+        self.open.transaction.note_range(
+            catalog.root(),
+            Edge::lower(std::ops::Bound::Unbounded),
+            Edge::upper(std::ops::Bound::Excluded(&catalog::DOOMED[..])),
+        );
+        Ok(catalog::list(catalog)?.into_iter().map(TableInformation::from).collect())
+    }
+
+    /// A table that is to be dropped or renamed.
+    fn existing(&self, name: &str) -> Result<(TableRecord, Arc<OpenTable>)> {
+        let inner = &self.open.inner;
+        let mut open = inner.lock();
+        let record = self.look_up(name)?.ok_or_else(|| Error::NoSuchTable { name: name.to_owned() })?;
+        let handle = Handle::of(inner, &mut open, name, record.root);
+        self.check()?;
+        Ok((record, handle.open.clone()))
+    }
+
+    /// Takes a table for this transaction, which is about to create or drop it.
+    fn own(&self, table: &Arc<OpenTable>, is_drop: bool) -> Result<()> {
+        let own_writers = self.changing().iter().filter(|writing| writing.is_of(table)).count();
+        table.begin_owning(self.id(), own_writers).map_err(|error| match error {
+            // This one saw it.
+            Error::NoSuchTable { name } => self.die(conflict(&name, true)),
+            error => self.die(error),
+        })?;
+        lock(&self.open.owned).add(self.savepoint(), table.clone(), is_drop);
+        Ok(())
+    }
+
+    fn change_catalog<T>(
+        &self,
+        name: &str,
+        change: impl FnOnce(Tree<'_, Pool>) -> Result<T, AccessError>,
+    ) -> Result<T> {
+        self.check()?;
+        let _changing = self.changing();
+        let catalog = catalog::tree(self.open.inner.pool());
+        change(catalog.with_view(self.open.transaction.writing())).map_err(|error| {
+            self.die(match error {
+                AccessError::Conflict { committed, .. } => conflict(name, committed),
+                error => error.into(),
+            })
+        })
+    }
+}
