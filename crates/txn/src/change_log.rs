@@ -78,12 +78,12 @@ impl Changes {
         })
     }
 
-    /// Chooses the redo point of a checkpoint: see the module.
-    pub fn begin_checkpoint(&self) -> Lsn {
+    /// Chooses the redo point of a checkpoint: see the module. It is what `choose` makes of what gives the end of the log.
+    pub fn begin_checkpoint(&self, choose: impl FnOnce(&dyn Fn() -> Lsn) -> Lsn) -> Lsn {
         let _closed = self.close_groups();
         // SeqCst, here and where it is read: the module's argument is about the order of this and of reservations.
         self.images_from.store(u64::MAX, Ordering::SeqCst);
-        let redo = self.log.end();
+        let redo = choose(&|| self.log.end());
         self.images_from.store(redo.0, Ordering::SeqCst);
         redo
     }

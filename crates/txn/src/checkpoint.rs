@@ -83,11 +83,14 @@ impl Checkpoints {
 
     /// Takes one, and gives its undo point; the log before that is not given up yet.
     fn take_in_turn(&self) -> Result<Lsn, TxnError> {
-        let redo = self.changes.begin_checkpoint();
+        let mut needed = Lsn(0);
+        let redo = self.changes.begin_checkpoint(|end| {
+            let redo;
+            (redo, needed) = self.transactions.needed_at(end);
+            redo
+        });
         // Each record before the redo point is filled then, after its latches have been released.
         wait_before(&self.changes.log, redo)?;
-        // What begins to change something from now on has its records after the redo point.
-        let needed = self.transactions.needed_from(redo);
         let undo = if planted(Bug::CutTooEarly) { redo } else { needed.min(redo) };
         self.pool.checkpoint_at(redo, undo)?;
         self.redo.store(redo.0, Ordering::Relaxed);

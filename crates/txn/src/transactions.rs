@@ -377,13 +377,20 @@ impl Transactions {
         times
     }
 
-    /// The log from this place on is needed to undo what is not committed, and to free what is not needed any more.
-    pub fn needed_from(&self, end: Lsn) -> Lsn {
+    /// The end of the log, as `end` gives it, and from where on the log is needed, at the moment at which it ends there, to undo
+    /// what is not committed, and to free what is not needed any more.
+    ///
+    /// A transaction that ends after that moment may be open again after a crash, because the record of its end need not be
+    /// durable; one that begins to change something after it has its records after that place.
+    pub fn needed_at(&self, end: impl FnOnce() -> Lsn) -> (Lsn, Lsn) {
         let state = self.lock();
+        let end = end();
         let left =
             state.leftovers.iter().filter(|(.., left)| !left.large.is_empty()).map(|(_, first, _)| *first);
         let freeing = state.freeing.values().copied();
-        state.writers.iter().map(|(first, _)| *first).chain(left).chain(freeing).min().unwrap_or(end)
+        let writers = state.writers.iter().map(|(first, _)| *first);
+        let needed = writers.chain(left).chain(freeing).min();
+        (end, needed.unwrap_or(end))
     }
 
     /// Whether a transaction has changed something that is neither committed nor undone.
@@ -394,7 +401,7 @@ impl Transactions {
     /// How the history stands, and the log, which ends at `end`.
     pub fn history(&self, end: Lsn) -> History {
         let (versions, version_bytes) = self.versions.measure();
-        let log_bytes = end.0.saturating_sub(self.needed_from(end).0);
+        let log_bytes = end.0.saturating_sub(self.needed_at(|| end).1.0);
         let state = self.lock();
         let oldest = state.snapshots.front().map(|begun| OldestSnapshot {
             transaction: begun.id,

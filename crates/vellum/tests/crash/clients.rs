@@ -218,7 +218,14 @@ impl Client {
         if found != self.records {
             let wrong = self.records.keys().chain(found.keys());
             let wrong = wrong.into_iter().find(|key| self.records.get(*key) != found.get(*key));
-            return Err(format!("client {}: {wrong:?} is not as commit {} left it", self.number, seen[0]));
+            let short = |records: &Records| {
+                wrong.and_then(|key| records.get(key)).map(|value| (value.len(), value.first().copied()))
+            };
+            let is = (short(&found), short(&self.records));
+            return Err(format!(
+                "client {}: {wrong:?} is not as commit {} left it: {is:?}",
+                self.number, seen[0]
+            ));
         }
         (self.first, self.synced, self.buffered) = (seen[0], 0, 0);
         self.seen.clone_from(&seen);
