@@ -475,8 +475,13 @@ impl State {
             // Somebody may be testing against them.
             && let (Some(older), Some(newer)) = (Arc::get_mut(older), Arc::get_mut(newer))
         {
+            // What has replaced no large value needs no log: that may have been given up.
+            match (older.large.is_empty(), newer.large.is_empty()) {
+                (true, _) => {}
+                (false, true) => *first = *older_first,
+                (false, false) => *first = (*first).min(*older_first),
+            }
             newer.join(std::mem::take(older));
-            *first = (*first).min(*older_first);
             self.leftovers.remove(index - 1);
         }
     }
