@@ -265,6 +265,8 @@ impl Storage {
         }
         // From here on the file may say "in use", whether or not writing that succeeds.
         superblock.state = State::InUse;
+        // What is changed now has no LSN, so no increment may follow on a backup of what was before.
+        superblock.renew_database();
         let old_map = superblock.space_map.take();
         if let Err(error) = write_superblocks(&*self.file, &mut superblock) {
             superblock.space_map = old_map;

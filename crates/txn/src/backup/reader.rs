@@ -123,7 +123,7 @@ impl BackupFile {
     pub(super) fn check_continued(&self, database: [u8; 16], redo: Lsn) -> Result<(), BackupError> {
         if database != self.header.database || redo < self.basis.redo() {
             return Err(BackupError::Order(
-                "the former backup is of another database, or of this one before it was restored from a backup; an increment \
+                "the former backup is of another database, or of this one before it was restored, or was changed without a log; an increment \
                  begins with a full backup of this database: leave --since out"
                     .to_owned(),
             ));

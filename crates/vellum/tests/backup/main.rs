@@ -168,6 +168,16 @@ fn without_a_log_a_database_is_backed_up_when_it_is_closed() {
     database.close().unwrap();
     let database = Database::open(&path, &options()).unwrap();
     database.backup(place.path().join("backup")).unwrap();
+    database.close().unwrap();
+    let former = place.open_backup("backup");
     let restored = place.restore(&[place.open_backup("backup")], "restored").unwrap();
+    // What is changed without a log no increment would find.
+    let database = Database::open(&path, &options().log(false)).unwrap();
+    database.table("table").unwrap().put(b"key", b"later").unwrap();
+    database.close().unwrap();
+    let database = Database::open(&path, &options()).unwrap();
+    let since = BackupOptions::default().since(&former);
+    let error = database.backup_with(place.path().join("increment"), since).unwrap_err();
+    assert!(error.to_string().contains("leave --since out"), "{error}");
     assert_eq!(restored.table("table").unwrap().get(b"key").unwrap().as_deref(), Some(&b"value"[..]));
 }
