@@ -63,6 +63,8 @@ pub struct LogState {
     pub log_bytes: u64,
     /// How many bytes of log are not durable yet.
     pub volatile_bytes: u64,
+    /// How many bytes of log there have been since the database was created.
+    pub appended_bytes: u64,
     /// Why no checkpoint can be taken in the background, if the last one failed: the log grows then. It is tried again every
     /// second.
     pub checkpoint_error: Option<String>,
@@ -263,6 +265,7 @@ impl DurablePool {
         Some(LogState {
             log_bytes: end.saturating_sub(checkpoints.redo().0),
             volatile_bytes: end.saturating_sub(changes.log.horizon(vellum_wal::Durability::Synced).0),
+            appended_bytes: end,
             checkpoint_error: checkpoints.error(),
         })
     }

@@ -81,6 +81,9 @@ pub struct SettingsArguments {
     /// What a change of vellum's tables waits for: each operation is a transaction of its own
     #[arg(long, value_parser = named::<Durability>(), default_value = "no-log")]
     pub durability: Durability,
+    /// How much log vellum's tables may have before a checkpoint; by default what the engine chooses
+    #[arg(long, value_parser = parse::size)]
+    pub checkpoint_log: Option<u64>,
     /// How the transactions of vellum-tx are kept apart
     #[arg(long, value_parser = named::<Isolation>(), default_value = "snapshot")]
     pub isolation: Isolation,
@@ -89,8 +92,8 @@ pub struct SettingsArguments {
 impl SettingsArguments {
     /// What they ask for.
     pub fn settings(self) -> EngineSettings {
-        let Self { pool, warm_up, check, lmdb_write_map, durability, isolation } = self;
-        EngineSettings { pool, warm_up, check, lmdb_write_map, durability, isolation }
+        let Self { pool, warm_up, check, lmdb_write_map, durability, checkpoint_log, isolation } = self;
+        EngineSettings { pool, warm_up, check, lmdb_write_map, durability, checkpoint_log, isolation }
     }
 }
 

@@ -46,6 +46,8 @@ pub struct EngineSettings {
     pub lmdb_write_map: Choice,
     /// What a change of Vellum's tables waits for.
     pub durability: Durability,
+    /// How much log Vellum's tables may have before a checkpoint, in bytes, if that is chosen.
+    pub checkpoint_log: Option<u64>,
     /// How transactions of Vellum are kept apart.
     pub isolation: Isolation,
 }

@@ -61,6 +61,8 @@ pub struct EngineOptions {
     pub lmdb_write_map: Choice,
     /// What a change of Vellum's tables waits for.
     pub durability: Durability,
+    /// How much log Vellum's tables may have before a checkpoint, in bytes, if that is chosen.
+    pub checkpoint_log: Option<u64>,
     /// How transactions of Vellum are kept apart.
     pub isolation: Isolation,
     /// How many reads one batch of lookups may have under way.
@@ -75,6 +77,10 @@ impl EngineOptions {
             Isolation::Snapshot => IsolationLevel::Snapshot,
             Isolation::Serializable => IsolationLevel::Serializable,
         });
+        let options = match self.checkpoint_log {
+            Some(bytes) => options.checkpoint_log_bytes(bytes),
+            None => options,
+        };
         match self.durability {
             Durability::NoLog => options.log(false),
             Durability::Deferred => options.durability(::vellum::Durability::Deferred),

@@ -103,6 +103,7 @@ pub fn statistics(database: &Database) -> serde_json::Value {
         "pages_huge": statistics.pages_huge,
         "pages_allocated": statistics.pages_allocated,
         "pages_in_file": statistics.pages_in_file,
+        "log_appended_bytes": database.log_state().map(|state| state.appended_bytes),
         "release_method": statistics.release_method.to_string(),
     })
 }

@@ -188,6 +188,7 @@ fn specification(
         order: job.order,
         lmdb_write_map: settings.lmdb_write_map,
         durability: settings.durability,
+        checkpoint_log: settings.checkpoint_log,
         isolation: settings.isolation,
         directory: directory.to_owned(),
     }

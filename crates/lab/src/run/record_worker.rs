@@ -60,6 +60,7 @@ impl<S: Store, W: RecordWorkload> RecordSession<S, W> {
             threads_max: specification.threads_max,
             lmdb_write_map: specification.lmdb_write_map,
             durability: specification.durability,
+            checkpoint_log: specification.checkpoint_log,
             isolation: specification.isolation,
             read_depth: specification.workload.read_depth(),
         };

@@ -182,6 +182,7 @@ impl<E: Engine, K: Keys> Session<E, K> {
             threads_max: specification.threads_max,
             lmdb_write_map: specification.lmdb_write_map,
             durability: specification.durability,
+            checkpoint_log: specification.checkpoint_log,
             isolation: specification.isolation,
             read_depth: specification.workload.read_depth(),
         })
@@ -365,6 +366,7 @@ mod tests {
             order: Order::Random,
             lmdb_write_map: Choice::Auto,
             durability: Durability::NoLog,
+            checkpoint_log: None,
             isolation: Isolation::Snapshot,
             directory,
         }

@@ -90,6 +90,8 @@ struct Totals {
     counts: Option<Counts>,
     /// How many payments each thread has made.
     payments: Vec<u64>,
+    /// How many bytes of log there were, if the engine counts them.
+    log_bytes: Option<u64>,
 }
 
 impl Tpcc {
@@ -157,13 +159,18 @@ impl RecordWorkload for Tpcc {
             };
             Ok((thread, Terminal::new(plan, store.session()?, self.payments(thread)?)?))
         };
-        run_threads(pace.threads, prepare, |(thread, mut terminal), start| {
+        let before = log_bytes(store)?;
+        let pass = run_threads(pace.threads, prepare, |(thread, mut terminal), start| {
             terminal.work(start, start + pace.duration)?;
             let (counts, payments) = terminal.finish();
             let work = Work { operations: counts.operations(), latencies: counts.all()? };
             self.keep(thread, counts, payments)?;
             Ok(work)
-        })
+        })?;
+        if let (Some(before), Some(after)) = (before, log_bytes(store)?) {
+            *self.totals()?.log_bytes.get_or_insert(0) += after - before;
+        }
+        Ok(pass)
     }
 
     fn check<S: Store>(&self, store: &S) -> Result<Findings> {
@@ -174,6 +181,15 @@ impl RecordWorkload for Tpcc {
     fn summary(&self) -> Result<(serde_json::Value, Vec<String>)> {
         let totals = self.totals()?;
         let counts = totals.counts.as_ref().ok_or("no transaction was run")?;
-        Ok((counts.to_json(), vec![counts.remark()]))
+        let mut remarks = vec![counts.remark()];
+        if let Some(bytes) = totals.log_bytes {
+            remarks.push(format!("{} bytes of log a transaction", bytes / counts.operations().max(1)));
+        }
+        Ok((counts.to_json(), remarks))
     }
+}
+
+/// How many bytes of log the store has written, if it counts them.
+fn log_bytes(store: &impl Store) -> Result<Option<u64>> {
+    Ok(store.statistics()?["log_appended_bytes"].as_u64())
 }

@@ -30,6 +30,7 @@ fn workload(warehouses: u32) -> Tpcc {
         order: Order::Sequential,
         lmdb_write_map: Choice::Auto,
         durability: Durability::NoLog,
+        checkpoint_log: None,
         isolation: Isolation::Snapshot,
         directory: PathBuf::new(),
     };

@@ -38,6 +38,7 @@ fn sized((mix, distribution): (Mix, Distribution), records: u64, layout: Layout)
         order: Order::Random,
         lmdb_write_map: Choice::Auto,
         durability: Durability::NoLog,
+        checkpoint_log: None,
         isolation: Isolation::Snapshot,
         directory: PathBuf::new(),
     };
@@ -145,6 +146,7 @@ fn store_of<E: RecordEngine>(records: u64, layout: Layout) -> (RecordStore<E>, t
         threads_max: 2,
         lmdb_write_map: Choice::Auto,
         durability: Durability::NoLog,
+        checkpoint_log: None,
         isolation: Isolation::Snapshot,
         read_depth: 1,
     };
