@@ -261,20 +261,6 @@ impl<'p> ExclusiveGuard<'p> {
         stamp_lsn(self.page_mut(), lsn);
     }
 
-    /// Lets `change` change the bytes. They have changed if it says so, or if they had `before`.
-    pub(crate) fn change(
-        &mut self,
-        before: bool,
-        change: impl FnOnce(&mut [u8]) -> Result<bool, String>,
-    ) -> Result<(), String> {
-        // Also if `change` panics.
-        let bytes = self.page_mut();
-        if !(change(bytes)? | before) {
-            self.contents = Contents::AsRead;
-        }
-        Ok(())
-    }
-
     /// Drops the extent from memory, whatever is there: it is as it is on storage.
     pub(crate) fn forget(self) {
         let this = ManuallyDrop::new(self);

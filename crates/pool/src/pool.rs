@@ -206,18 +206,22 @@ impl Pool {
         Ok(ExclusiveGuard::adopt(&self.allocator, extent))
     }
 
-    /// Does a change of a page again, as a log tells it. `change` is given the page's bytes, all of them, and returns whether it
-    /// has changed them. A page that is `fresh` is not read: it begins as zeroes behind the header of a tree's node.
+    /// Does a change of a page again, as a log tells it. `change` is given the page's bytes, all of them, and what it
+    /// returns is returned. A page that is `fresh` is
+    /// not read: it begins as zeroes behind the header of a tree's node.
+    ///
+    /// The page is written in any case, also if it shows the change already: after a sync that failed, the system's cache may
+    /// hold what is not on storage, and no later sync would tell.
     ///
     /// # Errors
     /// As for [`exclusive`](Self::exclusive); and [`PoolError::Corruption`] with what `change` says, in which case the page
     /// is as it is on storage.
-    pub fn redo(
+    pub fn redo<R>(
         &self,
         page: PageId,
         fresh: bool,
-        change: impl FnOnce(&mut [u8]) -> Result<bool, String>,
-    ) -> Result<(), PoolError> {
+        change: impl FnOnce(&mut [u8]) -> Result<R, String>,
+    ) -> Result<R, PoolError> {
         self.allocator.evictor().admit_changes()?;
         if fresh {
             self.allocator.latch_blank(page, PageKind::TREE_NODE)?;
@@ -225,8 +229,8 @@ impl Pool {
             self.allocator.io.latch(Extent::page(page), Want::Exclusive)?;
         }
         let mut guard = ExclusiveGuard::adopt(&self.allocator, Extent::page(page));
-        match guard.change(fresh, change) {
-            Ok(()) => Ok(()),
+        match change(guard.page_mut()) {
+            Ok(done) => Ok(done),
             Err(what) => {
                 guard.forget();
                 Err(PoolError::contents(page, what))

@@ -41,7 +41,7 @@ impl PoolFile {
     pub fn create(path: impl AsRef<Path>, options: &PoolOptions) -> Result<Self, PoolError> {
         let path = path.as_ref();
         check_creation(options)?;
-        Self::create_in(Arc::new(open_file(path, options, CreateMode::CreateNew)?), path, options)
+        Self::create_in(Arc::new(open_file(path, options, CreateMode::CreateNew)?), path, options, None)
     }
 
     /// Opens a file, or creates it: see [`Pool::open_or_create`](crate::Pool::open_or_create).
@@ -58,14 +58,21 @@ impl PoolFile {
         if !lifecycle::is_unfinished(&*file, &options.application)? {
             return Ok((Self::open_on(file, options)?, false));
         }
+        // A log that was begun for it is this database's as well.
+        let database = lifecycle::begun_database(&*file)?;
         let unfinished = |source| PoolError::Write { extent: Extent::page(PageId(0)), source };
         file.truncate(0).map_err(unfinished)?;
-        Ok((Self::create_in(file, path, options)?, true))
+        Ok((Self::create_in(file, path, options, database)?, true))
     }
 
-    fn create_in(file: Arc<DiskFile>, path: &Path, options: &PoolOptions) -> Result<Self, PoolError> {
+    fn create_in(
+        file: Arc<DiskFile>,
+        path: &Path,
+        options: &PoolOptions,
+        database: Option<[u8; 16]>,
+    ) -> Result<Self, PoolError> {
         let created = Some((file.clone(), path.to_owned()));
-        match Self::create_on(file, options) {
+        match Self::create_as(file, options, database) {
             Ok(made) => Ok(Self { created, ..made }),
             Err(error) => {
                 remove(created);
@@ -90,10 +97,18 @@ impl PoolFile {
     /// # Errors
     /// As for `create`; [`PoolError::NotEmpty`] if the file holds something.
     pub fn create_on(file: Arc<dyn File>, options: &PoolOptions) -> Result<Self, PoolError> {
+        Self::create_as(file, options, None)
+    }
+
+    fn create_as(
+        file: Arc<dyn File>,
+        options: &PoolOptions,
+        database: Option<[u8; 16]>,
+    ) -> Result<Self, PoolError> {
         check_creation(options)?;
         let (memory, capacity_pages) = reserve(options, SUPERBLOCKS * PAGE_SIZE as u64, file.clone())?;
         let space = SpaceMap::new(capacity_pages, SUPERBLOCKS)?;
-        let superblock = lifecycle::create(&*file, &options.application)?;
+        let superblock = lifecycle::create(&*file, &options.application, database)?;
         let (options, damaged_superblock) = (options.clone(), None);
         Ok(Self { options, memory, space, superblock, damaged_superblock, fresh: true, created: None })
     }
@@ -136,6 +151,15 @@ impl PoolFile {
         let space = lifecycle::read_space_map(&*file, &superblock, capacity_pages)?;
         let options = options.clone();
         Ok(Self { options, memory, space, superblock, damaged_superblock, fresh: false, created: None })
+    }
+
+    /// Makes certain that storage says what was read of a closed file: the system's cache may have it only, because a sync failed
+    /// when the file was closed. To be done before a log is given up that would be needed otherwise.
+    ///
+    /// # Errors
+    /// If the superblocks cannot be written.
+    pub fn confirm(&mut self) -> Result<(), PoolError> {
+        lifecycle::write_superblocks(&*self.memory.file, &mut self.superblock)
     }
 
     /// The id of the database, which its log carries too: random, and the same as long as the file exists. A file of version

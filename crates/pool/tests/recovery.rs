@@ -174,7 +174,7 @@ fn redo_changes_pages_and_begins_them_anew() {
     let pool = opened.start(Some(log)).unwrap();
     let page = single.head;
     let lsn_of = |bytes: &[u8]| PageHeader::read(bytes).lsn;
-    // A change that is there already leaves the page as it is.
+    // A change that is there already leaves the bytes as they are, and the page is written again all the same.
     let written = pool.statistics().pages_written;
     pool.redo(page, false, |bytes| {
         assert_eq!((bytes.len(), bytes[HEADER_BYTES], lsn_of(bytes)), (4096, 1, Lsn(0)));
@@ -199,7 +199,7 @@ fn redo_changes_pages_and_begins_them_anew() {
     .unwrap();
     assert_eq!(pool.shared(single).unwrap().payload()[7], 6);
     // What cannot be redone is an error, and the page is as it is on storage.
-    match pool.redo(page, false, |bytes| fill(9, 120)(bytes).and(Err("half done".into()))) {
+    match pool.redo(page, false, |bytes| fill(9, 120)(bytes).and(Err::<bool, _>("half done".into()))) {
         Err(PoolError::Corruption { extent, fault: Fault::Contents(what) }) => {
             assert_eq!((extent, what.as_str()), (single, "half done"));
         }
@@ -209,10 +209,24 @@ fn redo_changes_pages_and_begins_them_anew() {
     assert_eq!(pool.statistics().pages_written, written);
     for wrong in [triple.head, PageId(triple.head.0 + 1), PageId(5000), PageId(u64::MAX)] {
         for fresh in [false, true] {
-            let outcome = pool.redo(wrong, fresh, |_| panic!("it is no page"));
+            let outcome = pool.redo(wrong, fresh, |_| -> Result<(), _> { panic!("it is no page") });
             assert!(matches!(outcome, Err(PoolError::Corruption { .. })), "{wrong}: {outcome:?}");
         }
     }
+}
+
+#[test]
+fn a_page_that_shows_a_change_already_is_written_again() {
+    let (file, [single, _]) = closed();
+    let opened = open(&file);
+    let log = log(&opened);
+    let pool = opened.start(Some(log)).unwrap();
+    pool.redo(single.head, false, |_| Ok(false)).unwrap();
+    // As if the page had been in the system's cache only.
+    file.overwrite(single.head.offset(), &[0xee; 4096]);
+    pool.close().unwrap();
+    let pool = open(&file).start(None).unwrap();
+    assert_eq!(pool.shared(single).unwrap().payload()[7], 1);
 }
 
 #[test]

@@ -103,6 +103,9 @@ impl DurablePool {
         let log = if needs_recovery {
             Log::open(directory, &options, file.undo(), |record| analysis.add(record, &mut file))?
         } else {
+            if Log::is_there(&*directory)? {
+                file.confirm()?;
+            }
             Log::begin(directory, &options)?
         };
         let log = Arc::new(log);

@@ -103,7 +103,7 @@ fn redo_some(
                     }
                     apply(bytes)
                 };
-                damage.check(pool.redo(page, fresh, apply).map_err(TxnError::from))?;
+                damage.check(pool.redo(page, fresh, apply).map(drop).map_err(TxnError::from))?;
             }
         }
     }

@@ -376,3 +376,25 @@ impl std::fmt::Debug for Database {
         write!(f, "database {}", self.path().display())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_creation_that_was_interrupted_is_begun_anew_beside_its_log() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data");
+        let options = Options::default().pool_bytes(1 << 20).capacity_bytes(1 << 30);
+        let file = PoolFile::create(&path, &options.pool).unwrap();
+        // The log has been begun, and the catalog has not.
+        drop(Database::start(file, || LogPlace::beside(&path), &options).unwrap());
+        assert!(Database::open(&path, &options).is_err());
+        let database = Database::open_or_create(&path, &options).unwrap();
+        assert!(database.was_created());
+        database.create_table("table").unwrap().put("key", "value").unwrap();
+        database.close().unwrap();
+        let database = Database::open(&path, &options).unwrap();
+        assert_eq!(database.table("table").unwrap().get("key").unwrap().unwrap(), b"value");
+    }
+}

@@ -42,12 +42,8 @@ impl LogFiles {
             idle: BTreeMap::new(),
             timeline_max: 0,
         };
-        let names = directory.names();
-        let names = names.map_err(|source| LogError::Files { action: "list the segments", source })?;
-        for name in names {
-            if let Some(number) = number_of(&name) {
-                files.take(directory, number, name)?;
-            }
+        for (number, name) in names_of(directory)? {
+            files.take(directory, number, name)?;
         }
         if let Some((_, last)) = files.segments.last_key_value() {
             files.geometry.segment_bytes = last.header.segment_bytes;
@@ -199,6 +195,13 @@ pub(crate) fn remove(directory: &dyn Directory, numbers: &[u64]) -> Result<(), L
         outcome = outcome.and(directory.remove(&name(*number)));
     }
     outcome.map_err(|source| LogError::Files { action: "remove a segment", source })
+}
+
+/// The numbers and names of the segments in a directory.
+pub(crate) fn names_of(directory: &dyn Directory) -> Result<Vec<(u64, String)>, LogError> {
+    let names = directory.names();
+    let names = names.map_err(|source| LogError::Files { action: "list the segments", source })?;
+    Ok(names.into_iter().filter_map(|name| Some((number_of(&name)?, name))).collect())
 }
 
 /// Removes all files of a log, durably.

@@ -11,7 +11,7 @@
 use crate::{
     Durability, LogError, LogOptions, LogReader, Record,
     device::{Device, WriteError},
-    files::{LogFiles, SegmentMaker, remove, remove_all},
+    files::{LogFiles, SegmentMaker, names_of, remove, remove_all},
     frame::{FrameHeader, Kind, frame_bytes},
     plant::Bug,
     primitive::{AtomicU64, Ordering},
@@ -138,6 +138,14 @@ impl Log {
         // What cannot be removed is not in the way.
         let _ = log.discard(log.end());
         Ok(log)
+    }
+
+    /// Whether a directory holds files of a log.
+    ///
+    /// # Errors
+    /// If the directory cannot be read.
+    pub fn is_there(directory: &dyn Directory) -> Result<bool, LogError> {
+        Ok(!names_of(directory)?.is_empty())
     }
 
     fn begin_timeline(

@@ -82,8 +82,12 @@ fn new_database() -> [u8; DATABASE_BYTES] {
     std::array::from_fn(|index| halves.as_flattened().get(index).copied().unwrap_or_default())
 }
 
-/// Makes an empty file a pool's file.
-pub(crate) fn create(file: &dyn File, application: &str) -> Result<Superblock, PoolError> {
+/// Makes an empty file a pool's file, of the database with this id or of a new one.
+pub(crate) fn create(
+    file: &dyn File,
+    application: &str,
+    database: Option<[u8; DATABASE_BYTES]>,
+) -> Result<Superblock, PoolError> {
     let bytes = SUPERBLOCKS * PAGE_SIZE as u64;
     let held = file.size().map_err(|source| PoolError::Read { extent: Extent::page(PageId(0)), source })?;
     if held > 0 {
@@ -91,7 +95,7 @@ pub(crate) fn create(file: &dyn File, application: &str) -> Result<Superblock, P
     }
     file.grow(bytes).map_err(|source| PoolError::StorageFull { bytes, source })?;
     let application = application_bytes(application);
-    let database = new_database();
+    let database = database.unwrap_or_else(new_database);
     let mut superblock = Superblock { application, end: SUPERBLOCKS, database, ..Superblock::default() };
     write_superblocks(file, &mut superblock)?;
     Ok(superblock)
@@ -116,6 +120,15 @@ pub(crate) fn is_unfinished(file: &dyn File, application: &str) -> Result<bool, 
         }
     }
     Ok(true)
+}
+
+/// The id of the database for which an unfinished file was begun, if it says so.
+pub(crate) fn begun_database(file: &dyn File) -> Result<Option<[u8; DATABASE_BYTES]>, PoolError> {
+    let size = file.size().map_err(|source| PoolError::Read { extent: Extent::page(PageId(0)), source })?;
+    if size < SUPERBLOCKS * PAGE_SIZE as u64 {
+        return Ok(None);
+    }
+    Ok(find_superblocks(file)?.newest.map(|superblock| superblock.database))
 }
 
 /// What the two superblocks are.
