@@ -199,6 +199,11 @@ impl PoolFile {
         !self.is_own(extent) && self.space.is_extent(extent)
     }
 
+    /// Whether an extent lies in the address space that was reserved.
+    pub fn has_address(&self, extent: Extent) -> bool {
+        extent.head.0.saturating_add(extent.pages.into()) <= self.memory.pages.len() as u64 / PAGE_SIZE as u64
+    }
+
     /// The log says that an extent was allocated. Events are noted in the order of the log; the map may know some of them
     /// already, and for each page the last one counts.
     ///

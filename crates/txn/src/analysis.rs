@@ -8,10 +8,7 @@ use crate::{
     plant::{Bug, planted},
     transaction::decode_end,
 };
-use std::{
-    cmp::Reverse,
-    collections::{BTreeMap, HashMap},
-};
+use std::{cmp::Reverse, collections::HashMap};
 use vellum_access::{BlobReference, ChangeRecord, RecordKind, SpaceEvent, UndoChange, node::ValueKind};
 use vellum_base::{Extent, Lsn, PageId};
 use vellum_pool::PoolFile;
@@ -153,7 +150,9 @@ impl Analysis {
         event: SpaceEvent,
         file: &mut PoolFile,
     ) -> Result<(), TxnError> {
-        self.lives.begin(extent, lsn);
+        if file.has_address(extent) {
+            self.lives.begin(extent, lsn);
+        }
         match event {
             SpaceEvent::Allocated => file.note_allocated(extent)?,
             SpaceEvent::Freed => {
@@ -166,47 +165,40 @@ impl Analysis {
 
     /// Whether a record tells of a page's present life.
     pub fn counts(&self, page: PageId, lsn: Lsn) -> bool {
-        self.lives.of(page).is_none_or(|life| life <= lsn) || planted(Bug::EarlierLifeRedone)
+        self.lives.of(page) <= lsn || planted(Bug::EarlierLifeRedone)
     }
 }
 
-/// Since when pages are what they are: the LSN of the record that allocated or freed them last, if one of the log did. Ranges
-/// that do not overlap, by their first pages, each with the page after its last.
+/// Since when pages are what they are: the LSN of the record that allocated or freed them last, if one of the log did; else
+/// zero. Asked for each record, so it is a table, of which there is as much as the log tells of.
 #[derive(Default)]
-struct Lives(BTreeMap<u64, (u64, Lsn)>);
+struct Lives(Vec<Option<Box<[Lsn; LIVES]>>>);
+
+/// The pages of a part of the table.
+const LIVES: usize = 512;
 
 impl Lives {
     /// The pages of an extent begin another life.
     fn begin(&mut self, extent: Extent, lsn: Lsn) {
-        let (mut start, end) = (extent.head.0, extent.end().0);
-        self.cut(start);
-        self.cut(end);
-        while let Some((&covered, _)) = self.0.range(start..end).next() {
-            self.0.remove(&covered);
+        let (mut page, end) = (extent.head.0 as usize, extent.end().0 as usize);
+        let parts = end.div_ceil(LIVES);
+        if self.0.len() < parts {
+            self.0.resize_with(parts, || None);
         }
-        // Runs of nodes and neighbouring frees come page by page.
-        if let Some((before, _)) =
-            self.0.range(..start).next_back().filter(|(_, life)| **life == (start, lsn))
-        {
-            start = *before;
-        }
-        self.0.insert(start, (end, lsn));
-    }
-
-    /// Divides the range that goes on across a page.
-    fn cut(&mut self, page: u64) {
-        if let Some((_, life)) = self.0.range_mut(..page).next_back()
-            && life.0 > page
-        {
-            let rest = *life;
-            life.0 = page;
-            self.0.insert(page, rest);
+        while page < end {
+            let (part, from) = (page / LIVES, page % LIVES);
+            let to = (from + end - page).min(LIVES);
+            if let Some(part) = self.0.get_mut(part) {
+                let part = part.get_or_insert_with(|| Box::new([Lsn(0); LIVES]));
+                part.get_mut(from..to).unwrap_or_default().fill(lsn);
+            }
+            page += to - from;
         }
     }
 
-    fn of(&self, page: PageId) -> Option<Lsn> {
-        let (_, (end, lsn)) = self.0.range(..=page.0).next_back()?;
-        (page.0 < *end).then_some(*lsn)
+    fn of(&self, page: PageId) -> Lsn {
+        let part = self.0.get(page.0 as usize / LIVES).and_then(Option::as_ref);
+        part.and_then(|part| part.get(page.0 as usize % LIVES)).copied().unwrap_or(Lsn(0))
     }
 }
 
@@ -218,14 +210,14 @@ mod tests {
     #[test]
     fn lives_are_those_of_a_table_of_pages() {
         let mut random = StdRng::seed_from_u64(7);
-        let (mut lives, mut table) = (Lives::default(), vec![None; 200]);
+        let (mut lives, mut table) = (Lives::default(), vec![Lsn(0); 1100]);
         for lsn in 1..3000 {
-            let (head, pages) = (random.random_range(0..190), random.random_range(1..10));
+            let (head, pages) = (random.random_range(400..1000), random.random_range(1..100));
             // Now and then several of one record.
             let lsn = Lsn(lsn / 3);
             lives.begin(Extent { head: PageId(head), pages }, lsn);
-            table[head as usize..head as usize + pages as usize].fill(Some(lsn));
-            for page in 0..200 {
+            table[head as usize..head as usize + pages as usize].fill(lsn);
+            for page in 0..1100 {
                 assert_eq!(lives.of(PageId(page)), table[page as usize], "page {page} at {lsn}");
             }
         }
