@@ -11,6 +11,8 @@ use std::{
     borrow::Cow,
     ops::Bound,
     sync::{Arc, Weak},
+    thread,
+    time::{Duration, Instant},
 };
 use vellum_access::{AccessError, Tree, Written};
 use vellum_base::{PAGE_SIZE, PageId};
@@ -82,8 +84,31 @@ impl Handle {
                 self.inner.commit()?;
                 Ok(done)
             }
-            Err(AccessError::NeedsTransaction { .. }) => self.change_in_transaction(change),
+            Err(AccessError::NeedsTransaction { .. }) => self.change_in_turn(change),
             Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Makes a change as a transaction of its own. If another one is changing the record, that may be a single operation as well,
+    /// which is over in a moment.
+    #[cold]
+    #[inline(never)]
+    fn change_in_turn<T>(
+        &self,
+        mut change: impl FnMut(Tree<'_, Pool>) -> std::result::Result<T, AccessError>,
+    ) -> Result<T> {
+        /// For how long the other one is waited for.
+        const PATIENCE: Duration = Duration::from_millis(20);
+        /// How long between two attempts.
+        const PAUSE: Duration = Duration::from_micros(20);
+        let begun = Instant::now();
+        loop {
+            match self.change_in_transaction(&mut change) {
+                Err(Error::Conflict { committed: false, .. }) if begun.elapsed() < PATIENCE => {
+                    thread::sleep(PAUSE);
+                }
+                done => return done,
+            }
         }
     }
 
