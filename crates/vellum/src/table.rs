@@ -82,7 +82,7 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
     ///
     /// # Errors
     /// If the key is too long, or a page cannot be read or is damaged. A value that the pool has no room for is read
-    /// past it; [`reader`](Table::reader) does not need memory for all of it. [`Error::Malformed`] if what is stored is no
+    /// past it; [`reader`](Table::reader) does not need memory for all of it. [`Error::Malformed`](crate::Error::Malformed) if what is stored is no
     /// value of this type.
     #[inline]
     pub fn get(&self, key: impl AsKey<K>) -> Result<Option<V::Owned>> {
