@@ -72,7 +72,7 @@ fn survive(bytes: &[u8]) -> bool {
     let file = SimulatedFile::from_image(1, Image::from_bytes(bytes));
     let Ok(pool) = Pool::open_on(Arc::new(file), &pool_options()) else { return true };
     let tree = open_tree(&pool);
-    let noticed = !problems(&pool, &tree).0.is_empty() || pool.damaged_superblock().is_some();
+    let noticed = !problems(&pool, &tree).0.is_empty() || !pool.damaged_superblocks().is_empty();
     let _ = tree.shape();
     let _ = scan(&tree, false);
     let _ = scan(&tree, true);
@@ -138,7 +138,7 @@ fn a_flipped_bit_on_any_page_is_noticed() {
                 let noticed = match Pool::open_on(Arc::new(file), &pool_options()) {
                     Err(_) => true,
                     Ok(pool) => {
-                        pool.damaged_superblock().is_some()
+                        !pool.damaged_superblocks().is_empty()
                             || !problems(&pool, &open_tree(&pool)).0.is_empty()
                     }
                 };

@@ -203,7 +203,7 @@ impl Drop for HeldSpace<'_> {
 /// If the file was not closed, or cannot be written.
 pub fn renew_database(file: &dyn File, options: &PoolOptions) -> Result<(), PoolError> {
     let path = file.description().path.unwrap_or_default();
-    let (mut superblock, _) = inspect(file, path.clone(), &options.application)?;
+    let mut superblock = inspect(file, path.clone(), &options.application)?;
     if superblock.state != State::Closed {
         return Err(PoolError::NotClosedCleanly { path, has_log: true });
     }

@@ -38,7 +38,6 @@ pub struct Pool {
     // Owns the layers, each the one below it.
     allocator: Arc<Allocator>,
     path: PathBuf,
-    damaged_superblock: Option<PageId>,
     checkpoint_pause: Duration,
 }
 
@@ -110,7 +109,7 @@ impl Pool {
     }
 
     fn start(file: PoolFile, log: Option<Arc<dyn ChangeLog>>) -> Result<Self, PoolError> {
-        let PoolFile { options, memory, space, superblock, damaged_superblock, fresh, .. } = file;
+        let PoolFile { options, memory, space, superblock, fresh, .. } = file;
         let PageMemory { pages, releaser, file } = memory;
         let path = file.description().path.unwrap_or_default();
         let table = PageTable::new(pages, releaser, options.count_hits, options.huge_pages)?;
@@ -127,7 +126,7 @@ impl Pool {
         let start = || BackgroundThread::start(allocator.clone()).ok();
         let background = options.background_eviction.then(start).flatten();
         let checkpoint_pause = options.checkpoint_pause;
-        Ok(Self { _background: background, allocator, path, damaged_superblock, checkpoint_pause })
+        Ok(Self { _background: background, allocator, path, checkpoint_pause })
     }
 
     #[inline]
@@ -273,10 +272,10 @@ impl Pool {
         self.allocator.storage().space.is_extent(extent)
     }
 
-    /// The copy of the superblock that was found damaged when the file was opened, if one was. The other
-    /// copy serves; the next change writes both anew.
-    pub fn damaged_superblock(&self) -> Option<PageId> {
-        self.damaged_superblock
+    /// The copies of the superblock that are damaged on storage now, or cannot be read. One that is intact serves; the next change
+    /// of state writes both anew.
+    pub fn damaged_superblocks(&self) -> Vec<PageId> {
+        self.allocator.storage().damaged_superblocks()
     }
 
     /// What the pool has done, and how it stands.

@@ -26,7 +26,6 @@ pub struct PoolFile {
     pub(crate) memory: PageMemory,
     pub(crate) space: SpaceMap,
     pub(crate) superblock: Superblock,
-    pub(crate) damaged_superblock: Option<PageId>,
     /// It was created a moment ago.
     pub(crate) fresh: bool,
     /// The same, on disk.
@@ -109,8 +108,7 @@ impl PoolFile {
         let (memory, capacity_pages) = reserve(options, SUPERBLOCKS * PAGE_SIZE as u64, file.clone())?;
         let space = SpaceMap::new(capacity_pages, SUPERBLOCKS)?;
         let superblock = lifecycle::create(&*file, &options.application, database)?;
-        let (options, damaged_superblock) = (options.clone(), None);
-        Ok(Self { options, memory, space, superblock, damaged_superblock, fresh: true, created: None })
+        Ok(Self { options: options.clone(), memory, space, superblock, fresh: true, created: None })
     }
 
     /// As [`open`](Self::open), on any file.
@@ -135,8 +133,7 @@ impl PoolFile {
     fn open_any(file: Arc<dyn File>, options: &PoolOptions, unrecovered: bool) -> Result<Self, PoolError> {
         check(options)?;
         let path = file.description().path.unwrap_or_default();
-        let (superblock, damaged_superblock) =
-            lifecycle::inspect(&*file, path.clone(), &options.application)?;
+        let superblock = lifecycle::inspect(&*file, path.clone(), &options.application)?;
         let mut bytes = superblock.end.saturating_mul(PAGE_SIZE as u64);
         if superblock.state == State::Logged {
             if options.read_only && !unrecovered {
@@ -149,8 +146,7 @@ impl PoolFile {
         }
         let (memory, capacity_pages) = reserve(options, bytes, file.clone())?;
         let space = lifecycle::read_space_map(&*file, &superblock, capacity_pages)?;
-        let options = options.clone();
-        Ok(Self { options, memory, space, superblock, damaged_superblock, fresh: false, created: None })
+        Ok(Self { options: options.clone(), memory, space, superblock, fresh: false, created: None })
     }
 
     /// Makes certain that storage says what was read of a closed file: the system's cache may have it only, because a sync failed

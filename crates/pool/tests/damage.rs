@@ -95,16 +95,17 @@ fn one_damaged_superblock_is_reported_and_does_no_harm() {
         for bit in (0..232 * 8).step_by(3).chain((232 * 8..PAGE_SIZE as u64 * 8).step_by(997)) {
             let file = damaged(&image, page * 8 * PAGE_SIZE as u64 + bit);
             let mut pool = open(&file).unwrap_or_else(|error| panic!("bit {bit} of page {page}: {error}"));
-            assert_eq!(pool.damaged_superblock(), Some(PageId(page)), "bit {bit}");
+            assert_eq!(pool.damaged_superblocks(), [PageId(page)], "bit {bit}");
             assert_eq!(pool.root_slot(3), 33);
             if bit % 301 == 0 {
                 verify(&pool, &model).unwrap();
                 // The next change repairs it.
                 pool.set_root_slot(3, 34).unwrap();
                 pool.checkpoint().unwrap();
+                assert!(pool.damaged_superblocks().is_empty(), "bit {bit}");
                 drop(pool);
                 let pool = open(&file).unwrap();
-                assert_eq!((pool.damaged_superblock(), pool.root_slot(3)), (None, 34));
+                assert_eq!((pool.damaged_superblocks(), pool.root_slot(3)), (Vec::new(), 34));
             }
         }
     }

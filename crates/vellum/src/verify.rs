@@ -43,7 +43,8 @@ pub enum Problem {
         /// How many pages.
         pages: u32,
     },
-    /// One of the two copies of the superblock is damaged. The next change writes it anew.
+    /// One of the two copies of the superblock is damaged, or cannot be read. The database uses the other, and the next change
+    /// writes both anew.
     DamagedSuperblock {
         /// The copy's page.
         page: u64,
@@ -67,7 +68,7 @@ impl fmt::Display for Problem {
                 write!(f, "pages {page}..{end} are allocated, but nothing refers to them")
             }
             Self::DamagedSuperblock { page } => {
-                write!(f, "the copy of the superblock on page {page} is damaged; the other copy is used")
+                write!(f, "the copy of the superblock on page {page} is damaged, or cannot be read")
             }
         }
     }
@@ -134,7 +135,7 @@ pub(crate) fn verify(pool: &Pool, mut progress: impl FnMut(Progress)) -> VerifyR
     for extent in pool.own_extents() {
         seen.claim(extent);
     }
-    if let Some(page) = pool.damaged_superblock() {
+    for page in pool.damaged_superblocks() {
         report.problems.push(Problem::DamagedSuperblock { page: page.0 });
     }
     verify_tree(catalog::tree(pool), None, &mut seen, &mut report);

@@ -135,11 +135,18 @@ pub(crate) fn begun_database(file: &dyn File) -> Result<Option<[u8; DATABASE_BYT
 #[derive(Default)]
 struct Found {
     newest: Option<Superblock>,
-    damaged: Option<PageId>,
+    /// Copies that are damaged, or cannot be read.
+    damaged: Vec<PageId>,
     /// The version of a later format.
     too_new: Option<u32>,
     /// Neither was ever a superblock.
     foreign: bool,
+}
+
+/// The copies of the superblock that are damaged, or cannot be read.
+pub(crate) fn damaged_superblocks(file: &dyn File) -> Vec<PageId> {
+    let found = find_superblocks(file);
+    found.map_or_else(|_| (0..SUPERBLOCKS).map(PageId).collect(), |found| found.damaged)
 }
 
 fn find_superblocks(file: &dyn File) -> Result<Found, PoolError> {
@@ -166,7 +173,7 @@ fn find_superblocks(file: &dyn File) -> Result<Found, PoolError> {
             Err(_) if beyond => {}
             Err(error) => failure = Some(error),
         }
-        found.damaged = found.damaged.or(Some(page));
+        found.damaged.push(page);
     }
     if found.newest.is_none() {
         found.too_new = found.too_new.or(perhaps_too_new);
@@ -179,13 +186,8 @@ fn begins_with(file: &dyn File, magic: &[u8]) -> bool {
     read_buffer(file, Extent::page(PageId(0))).is_ok_and(|page| page.starts_with(magic))
 }
 
-/// Reads the superblocks of a file and decides whether it can be opened. Gives the newer one, and the copy that is
-/// damaged, if one is: the file can be used, and its owner should know.
-pub(crate) fn inspect(
-    file: &dyn File,
-    path: PathBuf,
-    application: &str,
-) -> Result<(Superblock, Option<PageId>), PoolError> {
+/// Reads the superblocks of a file and decides whether it can be opened. Gives the newer one.
+pub(crate) fn inspect(file: &dyn File, path: PathBuf, application: &str) -> Result<Superblock, PoolError> {
     let not_vellum = |why| PoolError::NotVellum { path: path.clone(), why };
     let size = file.size().map_err(|source| PoolError::Read { extent: Extent::page(PageId(0)), source })?;
     if is_unfinished(file, application)? {
@@ -198,7 +200,7 @@ pub(crate) fn inspect(
     if begins_with(file, b"VELLUMBK") {
         return Err(PoolError::Backup { path });
     }
-    let Found { newest, damaged, too_new, foreign } = find_superblocks(file)?;
+    let Found { newest, too_new, foreign, .. } = find_superblocks(file)?;
     if let Some(found) = too_new {
         return Err(PoolError::FormatTooNew { path, found, supported: FORMAT_VERSION });
     }
@@ -229,7 +231,7 @@ pub(crate) fn inspect(
     if size < expected {
         return Err(PoolError::Truncated { path, found: size, expected });
     }
-    Ok((superblock, damaged))
+    Ok(superblock)
 }
 
 /// Reads the space map of a file that was closed, or that has a log.

@@ -14,7 +14,7 @@
 use crate::{
     change_log::ChangeLog,
     error::PoolError,
-    file::lifecycle::{space_map_pages, write_buffer, write_superblocks},
+    file::lifecycle::{damaged_superblocks, space_map_pages, write_buffer, write_superblocks},
     file::logged::Logged,
     file::outage::{Failure, Outage, copy_of},
     file::superblock::{SUPERBLOCKS, State, Superblock},
@@ -297,6 +297,13 @@ impl Storage {
     /// Whether the superblocks say "cleanly closed", and nothing was allocated or freed since.
     pub(crate) fn is_closed(&self) -> bool {
         self.lock_superblock().state == State::Closed && !self.space.is_changed()
+    }
+
+    /// The copies of the superblock that are damaged on storage, or cannot be read.
+    pub(crate) fn damaged_superblocks(&self) -> Vec<PageId> {
+        // With the lock nobody is writing them.
+        let _superblock = self.lock_superblock();
+        damaged_superblocks(&*self.file)
     }
 
     /// # Errors
