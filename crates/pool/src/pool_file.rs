@@ -180,6 +180,11 @@ impl PoolFile {
         self.superblock.state == State::Logged
     }
 
+    /// Whether it was created a moment ago.
+    pub fn is_fresh(&self) -> bool {
+        self.fresh
+    }
+
     /// Whether it is open for reading only.
     pub fn is_read_only(&self) -> bool {
         self.options.read_only

@@ -92,7 +92,7 @@ impl DurablePool {
             return Err(TxnError::Buffer { bytes });
         }
         let begun = Instant::now();
-        let (redo, needs_recovery) = (file.redo(), file.needs_recovery());
+        let redo = file.redo();
         let options = LogOptions {
             segment_bytes: settings.segment_bytes,
             buffer_bytes: settings.buffer_bytes,
@@ -100,7 +100,7 @@ impl DurablePool {
             ..LogOptions::new(file.database())
         };
         let mut analysis = Analysis::new(redo);
-        let log = if needs_recovery {
+        let log = if file.needs_recovery() {
             Log::open(directory, &options, file.undo(), |record| analysis.add(record, &mut file))?
         } else {
             if Log::is_there(&*directory)? {
@@ -109,6 +109,24 @@ impl DurablePool {
             Log::begin(directory, &options)?
         };
         let log = Arc::new(log);
+        let is_fresh = file.is_fresh();
+        let opened = Self::start(file, &log, analysis, settings, begun);
+        if is_fresh && opened.is_err() {
+            // There is nothing in it, and it would be in the way of the next creation.
+            let _ = log.remove();
+        }
+        opened
+    }
+
+    /// A pool, after the log has been analysed.
+    fn start(
+        file: PoolFile,
+        log: &Arc<Log>,
+        mut analysis: Analysis,
+        settings: &LogSettings,
+        begun: Instant,
+    ) -> Result<Self, TxnError> {
+        let (redo, needs_recovery) = (file.redo(), file.needs_recovery());
         let changes = Arc::new(
             Changes::new(log.clone(), settings.checkpoint_bytes)
                 .map_err(|source| TxnError::Thread { source })?,
@@ -118,7 +136,7 @@ impl DurablePool {
         let checkpoints = Arc::new(Checkpoints::new(&pool, changes.clone(), transactions.clone(), redo));
         let (mut recovery, damage) = (None, Damage::new(settings.skip_damage));
         if needs_recovery {
-            redo_all(&pool, &log, redo, &analysis, &damage)?;
+            redo_all(&pool, log, redo, &analysis, &damage)?;
             let undone = undo_all(&pool, &changes, &mut analysis, &damage)?;
             let (undone_transactions, undone_changes) = undone;
             checkpoints.take()?;
@@ -308,6 +326,15 @@ impl DurablePool {
     /// No checkpoint is taken while this is held: one allocates pages to which nothing refers yet.
     pub fn pause_checkpoints(&self) -> Option<MutexGuard<'_, ()>> {
         self.logged.as_ref().map(|logged| logged.checkpoints.turn())
+    }
+
+    /// Removes the log of a database whose creation has failed: there is nothing in it.
+    pub fn abandon(&mut self) {
+        self.thread = None;
+        if let Some(Logged { changes, .. }) = &self.logged {
+            // What cannot be removed is in the way of the next creation, which says so.
+            let _ = changes.log.remove();
+        }
     }
 
     /// Brings the file up to date and marks it as closed. The log is removed. The next change opens it again only if there is

@@ -224,7 +224,7 @@ impl Transactions {
     /// Whether a snapshot has been ended, so that nothing counts that versions told before this was asked.
     #[inline]
     pub fn is_ended(&self, snapshot: &Snapshot) -> bool {
-        // Acquire: whoever ends snapshots raises the number before it forgets versions under their locks, and versions are
+        // Acquire: a thread that ends snapshots raises the number before it forgets versions under their locks, and versions are
         // looked up under these before this is asked.
         snapshot.time < self.ended_before.0.load(Ordering::Acquire)
     }

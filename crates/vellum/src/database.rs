@@ -54,7 +54,7 @@ impl Database {
     pub fn create(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let path = path.as_ref();
         let file = PoolFile::create(path, &options.pool)?;
-        Self::initialise(file, || LogPlace::beside(path), options, Some(path))
+        Self::initialise(file, || LogPlace::beside(path), options, || std::fs::remove_file(path))
     }
 
     /// Opens a database. If it was not closed, what its log tells is done again first: everything is there that was
@@ -85,7 +85,9 @@ impl Database {
     pub fn open_or_create(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let path = path.as_ref();
         match PoolFile::open_or_create(path, &options.pool)? {
-            (file, true) => Self::initialise(file, || LogPlace::beside(path), options, Some(path)),
+            (file, true) => {
+                Self::initialise(file, || LogPlace::beside(path), options, || std::fs::remove_file(path))
+            }
             (file, false) => Self::open_file(file, || LogPlace::beside(path), options),
         }
     }
@@ -97,12 +99,8 @@ impl Database {
     /// As for `create`.
     pub fn create_in(directory: Arc<dyn Directory>, name: &str, options: &Options) -> Result<Self> {
         let file = options.open_in(&*directory, name, CreateMode::CreateNew)?;
-        Self::initialise(
-            PoolFile::create_on(file, &options.pool)?,
-            || LogPlace::given(directory),
-            options,
-            None,
-        )
+        let file = PoolFile::create_on(file, &options.pool).inspect_err(|_| drop(directory.remove(name)))?;
+        Self::initialise(file, || LogPlace::given(directory.clone()), options, || directory.remove(name))
     }
 
     /// As [`open`](Self::open), in a directory that may be a simulated one.
@@ -137,7 +135,7 @@ impl Database {
     /// As for `create`.
     pub fn create_on(file: Arc<dyn File>, options: &Options) -> Result<Self> {
         let options = options.clone().log(false);
-        Self::initialise(PoolFile::create_on(file, &options.pool)?, LogPlace::none, &options, None)
+        Self::initialise(PoolFile::create_on(file, &options.pool)?, LogPlace::none, &options, || Ok(()))
     }
 
     /// As [`open`](Self::open), on any file that was closed, and without a log.
@@ -149,20 +147,23 @@ impl Database {
         Self::open_file(PoolFile::open_on(file, &options.pool)?, LogPlace::none, &options)
     }
 
-    /// A database of a file that holds nothing yet.
+    /// A database of a file that holds nothing yet. If that fails it is removed, and so is its log.
     fn initialise(
         file: PoolFile,
         place: impl FnOnce() -> Result<LogPlace>,
         options: &Options,
-        path: Option<&Path>,
+        remove_file: impl Fn() -> std::io::Result<()>,
     ) -> Result<Self> {
-        let begun = Self::start(file, place, options).and_then(|(durable, place)| {
-            catalog::create(durable.pool())?;
-            durable.checkpoint()?;
-            Ok(Self::with(durable, place, options, true))
-        });
-        // It was created a moment ago, holds nothing yet, and is still locked.
-        begun.inspect_err(|_| drop(path.map(std::fs::remove_file)))
+        let (mut durable, place) = Self::start(file, place, options).inspect_err(|_| drop(remove_file()))?;
+        let created = catalog::create(durable.pool()).and_then(|()| Ok(durable.checkpoint()?));
+        if let Err(error) = created {
+            durable.abandon();
+            place.remove();
+            // It is still locked, so nobody else has opened it.
+            let _ = remove_file();
+            return Err(error);
+        }
+        Ok(Self::with(durable, place, options, true))
     }
 
     /// A database of a file that holds one, or whose creation was interrupted after its log had begun.
@@ -196,7 +197,10 @@ impl Database {
         }
         let place = place()?;
         let durable = match &place.directory {
-            Some(directory) => DurablePool::open(file, directory.clone(), &options.log_settings)?,
+            Some(directory) => {
+                let opened = DurablePool::open(file, directory.clone(), &options.log_settings);
+                opened.inspect_err(|_| place.remove())?
+            }
             None => DurablePool::without_log(file.start(None)?, false),
         };
         Ok((durable, place))

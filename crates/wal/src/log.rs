@@ -134,7 +134,13 @@ impl Log {
         let mut files = LogFiles::open(&*directory, options)?;
         let given_up = std::mem::take(&mut files.segments);
         files.idle.extend(given_up.into_iter().map(|(number, segment)| (number, segment.file)));
-        let log = Self::begin_timeline(directory, files, None)?;
+        let is_first = files.idle.is_empty();
+        let log = Self::begin_timeline(directory.clone(), files, None).inspect_err(|_| {
+            if is_first {
+                // What was begun is nobody's.
+                let _ = remove_all(&*directory, options);
+            }
+        })?;
         // What cannot be removed is not in the way.
         let _ = log.discard(log.end());
         Ok(log)
