@@ -33,7 +33,8 @@ impl SnapshotLimit {
         self
     }
 
-    /// How many bytes of keys and values, by what they were before, others may change since it began.
+    /// How many bytes of keys and values, by what they were before, others may change since it began. Values of any length count
+    /// in full.
     #[must_use]
     pub fn bytes(mut self, bytes: u64) -> Self {
         self.bytes = Some(bytes);

@@ -226,7 +226,7 @@ impl Transaction {
         let touched = std::mem::take(&mut state.touched);
         let replaced =
             state.undo.iter().filter_map(|Undo { before, .. }| Some((before.tree, before.large()?)));
-        let bytes = state.undo.iter().map(|undo| undo.before.bytes()).sum();
+        let bytes = state.undo.iter().map(|undo| undo.before.stored_bytes()).sum();
         let left = Leftovers::new(touched, replaced.collect(), bytes);
         // What has changed nothing, has happened when its snapshot was taken.
         let reads = self.reads.as_ref().filter(|_| !state.undo.is_empty());

@@ -118,6 +118,11 @@ impl Before {
         }
     }
 
+    /// As `bytes`, with what a large value has in the file.
+    pub fn stored_bytes(&self) -> u64 {
+        self.bytes() + self.large().map_or(0, |large| large.length)
+    }
+
     /// The value, if there was one.
     pub fn value(&self) -> Option<ValueImage<'_>> {
         let Bytes::Shared(bytes) = &self.bytes else { return None };

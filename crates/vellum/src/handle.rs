@@ -16,7 +16,7 @@ use std::{
 };
 use vellum_access::{AccessError, Tree, Written};
 use vellum_base::{PAGE_SIZE, PageId};
-use vellum_pool::Pool;
+use vellum_pool::{Pool, PoolError};
 
 /// A table, as bytes.
 #[derive(Clone)]
@@ -119,16 +119,31 @@ impl Handle {
         &self,
         mut change: impl FnMut(Tree<'_, Pool>) -> std::result::Result<T, AccessError>,
     ) -> Result<T> {
+        /// How often its snapshot may be ended by the limit. A caller's code that takes longer than that would be called for ever.
+        const ENDS_MAX: usize = 3;
+        let mut ends = 0;
         loop {
             // It reads nothing but what it changes, so it is serializable as it is.
             let own = OpenTransaction::begin(&self.inner, false)?;
             let _writing = self.open.begin_writing(own.transaction.id())?;
             let tree = self.tree_of(&self.inner)?.with_view(own.transaction.writing());
             match change(tree) {
-                Ok(done) => return own.commit().map_err(|_| Error::Ended)?.commit().map(|()| done),
+                Ok(done) => {
+                    if let Ok(inner) = own.commit() {
+                        return inner.commit().map(|()| done);
+                    }
+                    ends += 1;
+                }
                 // Another one was faster, and is done: this one comes after it.
                 Err(AccessError::Conflict { committed: true, .. }) => own.rollback()?,
+                Err(AccessError::Pool(PoolError::Cancelled)) => {
+                    own.rollback()?;
+                    ends += 1;
+                }
                 Err(error) => return own.rollback().and(Err(self.named(error))),
+            }
+            if ends > ENDS_MAX {
+                return Err(Error::SnapshotTooOld);
             }
         }
     }

@@ -69,7 +69,7 @@ fn the_oldest_is_named_with_what_it_costs() {
 
 #[test]
 fn one_that_holds_back_too_much_is_ended_and_younger_ones_are_not() {
-    let (database, table) = database(SnapshotLimit::default().bytes(20_000));
+    let (database, table) = database(SnapshotLimit::default().bytes(70_000));
     for key in 0..100u8 {
         table.put([key], [key; 500]).unwrap();
     }
@@ -121,7 +121,7 @@ fn one_that_holds_back_too_much_is_ended_and_younger_ones_are_not() {
     let mut runs = 0;
     let result = database.run(|transaction| {
         runs += 1;
-        (0..100u8).for_each(|key| _ = table.put([key], [1; 500]).unwrap());
+        (0..200u8).for_each(|key| _ = table.put([key % 100], [key; 500]).unwrap());
         transaction.get(&table, [0])
     });
     assert_too_old(result);
@@ -271,4 +271,32 @@ fn readers_that_are_ended_while_they_read_see_nothing_wrong() {
     assert!(read.into_inner() > 0 && ended.into_inner() > 0);
     assert_eq!(database.history().unwrap().records, 0);
     assert!(database.verify(&mut |_| ()).problems.is_empty());
+}
+
+#[test]
+fn a_single_operation_whose_snapshot_is_ended_begins_again() {
+    let (database, table) = database(SnapshotLimit::default().bytes(1000));
+    table.put("large", vec![1; 5000]).unwrap();
+    for attempts in [2, 3, 5, 6] {
+        // As one is open, the operation is a transaction.
+        let open = database.begin().unwrap();
+        let mut called = 0;
+        let done = table.update_with("counted", |_| {
+            called += 1;
+            if called < attempts {
+                // Others replace more than the limit allows.
+                table.put("large", vec![called as u8; 5000]).unwrap();
+            }
+            Some(vec![called as u8])
+        });
+        drop(open);
+        if attempts < 6 {
+            done.unwrap();
+            assert_eq!(table.get("counted").unwrap().unwrap(), [attempts as u8]);
+        } else {
+            assert_too_old(done);
+            // Once before it was known that it has to be a transaction, and then as often as is tried.
+            assert_eq!(called, 5);
+        }
+    }
 }
