@@ -9,7 +9,11 @@ mod support;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use recording::{Alter, History, RecordingPager, as_it_is, no_room};
 use std::thread;
-use support::{options, seed};
+use support::{
+    options,
+    records::{key, value},
+    seed,
+};
 use vellum_access::{AccessError, Batch, PageChange, RecordGroup, Task, Tree, ValueImage, node::NodeMut};
 use vellum_base::{Extent, Lsn, PageId};
 use vellum_pool::{AppendHints, Pool};
@@ -20,24 +24,6 @@ const KEYS: u64 = 1500;
 const KINDS: usize = 16;
 
 /// A long or a short key; the order of the keys is not that of their numbers.
-fn key(number: u64) -> Vec<u8> {
-    let mut key = (number % 7 * KEYS + number).to_be_bytes()[5..].to_vec();
-    if number.is_multiple_of(3) {
-        key.resize(8 + (number % 200) as usize, b'k');
-    }
-    key
-}
-
-fn value(random: &mut StdRng) -> Vec<u8> {
-    let length = match random.random_range(0..60) {
-        0 => random.random_range(30_000..80_000),
-        1..3 => random.random_range(1025..9000),
-        3..10 => random.random_range(200..=1024),
-        _ => random.random_range(0..150),
-    };
-    (0..length).map(|at| (at as u8).wrapping_mul(31) ^ random.random::<u8>() & 1).collect()
-}
-
 /// Retries an operation that finds all pages latched for a moment, as may happen in a pool of a few pages.
 fn retry<T>(mut operation: impl FnMut() -> Result<T, AccessError>) -> T {
     loop {

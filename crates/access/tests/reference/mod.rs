@@ -1,4 +1,7 @@
 //! Snapshot isolation as simple as can be, for tests: one mutex, and the full history of every record.
+#![allow(dead_code, reason = "each test uses a part")]
+
+pub mod comparison;
 
 use crate::recording::{RecordingPager, no_room};
 use std::{

@@ -1,6 +1,8 @@
 //! What the tests of trees share.
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub mod records;
+
 use std::collections::HashSet;
 use vellum_access::{AccessError, Tree, TreeReport};
 use vellum_base::{PageId, checksum};
