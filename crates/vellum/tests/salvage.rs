@@ -1,21 +1,13 @@
 //! Databases that crashed or are damaged, looked at without changing them.
 
+mod support;
+
 use std::{collections::BTreeMap, sync::Arc};
-use vellum::{Database, Directory, Error, ErrorKind, LeftBy, Options, Piece, Salvage};
+use support::options;
+use vellum::{Database, Directory, Error, ErrorKind, LeftBy, Piece, Salvage};
 use vellum_vm::SimulatedDisk;
 
 type World = BTreeMap<Vec<u8>, Vec<u8>>;
-
-fn options() -> Options {
-    Options::default()
-        .pool_bytes(1 << 20)
-        .capacity_bytes(1 << 30)
-        .log_segment_bytes(1 << 20)
-        .log_buffer_bytes(4 << 20)
-        .background_eviction(false)
-        .background_checkpoints(false)
-        .huge_pages(false)
-}
 
 fn value(number: u32) -> Vec<u8> {
     vec![number as u8; if number.is_multiple_of(300) { 9000 } else { 80 }]

@@ -1,5 +1,7 @@
 //! Serializable transactions: what makes one fail, and that nothing else does.
 
+mod support;
+
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,16 +18,7 @@ use vellum::{
 use vellum_vm::SimulatedDisk;
 
 fn options() -> Options {
-    Options::default()
-        .pool_bytes(1 << 20)
-        .capacity_bytes(1 << 30)
-        .log_segment_bytes(1 << 20)
-        .log_buffer_bytes(4 << 20)
-        .background_eviction(false)
-        .huge_pages(false)
-        .background_checkpoints(false)
-        .durability(Durability::Deferred)
-        .isolation(IsolationLevel::Serializable)
+    support::options().durability(Durability::Deferred).isolation(IsolationLevel::Serializable)
 }
 
 /// A database whose transactions are serializable, and two tables.
