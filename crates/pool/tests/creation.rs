@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use vellum_base::{PAGE_SIZE, PageKind};
-use vellum_pool::{CAPACITY_BYTES_MIN, Pool, PoolError, PoolOptions};
+use vellum_pool::{CAPACITY_BYTES_MIN, Pool, PoolError, PoolFile, PoolOptions};
 use vellum_vm::IoEngine;
 
 fn options() -> PoolOptions {
@@ -31,7 +31,13 @@ fn an_interrupted_creation_is_named_and_repeated() {
     let both = first_superblocks(&path, &options());
     let mut second_only = both.clone();
     second_only[..PAGE_SIZE].fill(0);
-    for left_behind in [vec![], vec![0; 2 * PAGE_SIZE], second_only, both] {
+    // A second creation finds the log of the first.
+    let mut file = PoolFile::create(&path, &options()).unwrap();
+    file.confirm().unwrap();
+    drop(file);
+    let confirmed = std::fs::read(&path).unwrap();
+    assert_ne!(confirmed, both);
+    for left_behind in [vec![], vec![0; 2 * PAGE_SIZE], second_only, both, confirmed] {
         std::fs::write(&path, &left_behind).unwrap();
         let error = Pool::open(&path, &options()).map(drop).unwrap_err();
         assert!(matches!(error, PoolError::Unfinished { .. }), "{error}");

@@ -101,8 +101,8 @@ pub(crate) fn create(
     Ok(superblock)
 }
 
-/// Whether a file holds nothing: it is empty, or its creation was interrupted before both superblocks were written for
-/// the first time.
+/// Whether a file holds nothing: it is empty, or its creation was interrupted before its first page was allocated. Its superblocks
+/// may have been written several times, because a creation that finds an interrupted one's log confirms them.
 pub(crate) fn is_unfinished(file: &dyn File, application: &str) -> Result<bool, PoolError> {
     let size = file.size().map_err(|source| PoolError::Read { extent: Extent::page(PageId(0)), source })?;
     if size != SUPERBLOCKS * PAGE_SIZE as u64 {
@@ -112,7 +112,7 @@ pub(crate) fn is_unfinished(file: &dyn File, application: &str) -> Result<bool, 
         let buffer = read_buffer(file, Extent::page(page))?;
         let is_blank = buffer.iter().all(|byte| *byte == 0);
         let is_first = matches!(Superblock::decode(&buffer, page), Decoded::Valid(superblock)
-            if superblock.generation <= SUPERBLOCKS
+            if superblock.end == SUPERBLOCKS
                 && superblock.state == State::InUse
                 && superblock.application == application_bytes(application));
         if !is_blank && !is_first {

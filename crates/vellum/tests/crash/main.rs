@@ -4,7 +4,8 @@
 //!   while it recovers; all of it follows from the seed;
 //! - `clients`: several threads on such a disk;
 //! - `failures`: each operation of the disk fails in turn;
-//! - `kills`: processes that are killed for good, on a real disk;
+//! - `kills`: processes that are killed for good, on a real disk, at any moment;
+//! - `system_calls`: such processes, killed at each of their system calls;
 //! - `planted`: each bug that is planted in the engine is found by one of these.
 //!
 //! A failure names its seed. `VELLUM_SEEDS=10000` tries more, `VELLUM_SEED=77` tries one again, `VELLUM_ROUNDS=500` kills more often:
@@ -20,6 +21,8 @@ mod life;
 mod model;
 mod open;
 mod planted;
+mod system_calls;
+mod tracer;
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
