@@ -82,7 +82,9 @@ fn execute(command: Command) -> Result<()> {
         Command::Churn { run, engines, table, load } => {
             on_tables(run, engines, Job::on_table(Workload::Churn, table.settings(), load))
         }
-        Command::Tpcc { run, engines, warehouses } => on_tables(run, engines, Job::tpcc(warehouses)),
+        Command::Tpcc { run, engines, warehouses, clients } => {
+            on_tables(run, engines, Job::tpcc(warehouses, clients))
+        }
         Command::Bank { run, engines, accounts } => on_tables(run, engines, Job::bank(accounts)),
         Command::Queue { run, engines, records, snapshot } => {
             on_tables(run, engines, Job::queue(records, snapshot))
@@ -117,8 +119,8 @@ fn execute(command: Command) -> Result<()> {
 
 /// Does a job with engines that keep tables.
 fn on_tables(run: RunArguments, engines: EngineArguments, job: Job) -> Result<()> {
-    let (reporter, names) = (Reporter { json: run.json }, engines.names());
-    coordinator::run(&run.settings(), &engines.settings.settings(), &[(job, names)], &[], &reporter)
+    let (reporter, EngineArguments { engines, settings }) = (Reporter { json: run.json }, engines);
+    coordinator::run(&run.settings(), &settings.settings(), &[(job, engines)], &[], &reporter)
 }
 
 /// Runs a workload on single records.

@@ -266,6 +266,66 @@ fn tpcc() {
 }
 
 #[test]
+fn many_clients_wait_for_commits_that_are_durable() {
+    let folder = tempfile::tempdir().unwrap();
+    let engines = ["vellum-tx", "lmdb", "redb", "fjall"];
+    let line = format!(
+        "tpcc --engines {} --durability synced --clients 8 --warehouses 1 --threads 1,2 --seconds 0.3 --rounds 1 --pool 256MiB",
+        engines.join(",")
+    );
+    let objects = objects(folder.path(), &line);
+    check_run(&objects, "tpcc", &engines, &[1, 2], 1);
+    let notes = notes(&objects);
+    for engine in engines {
+        let checked = format!("{engine}: checked at the end: conditions 1 to 10 and 12");
+        assert!(notes.iter().any(|note| note.starts_with(&checked)), "{engine}");
+    }
+    // Clients wait beside each other, so a sync is for several.
+    let (_, commits) = notes.iter().find_map(|note| note.split_once("bytes of log a transaction, ")).unwrap();
+    let number = |text: &str| text.split(' ').next().unwrap().parse::<f64>().unwrap();
+    assert!(number(commits) > 1.0, "{commits}");
+    let waiting = commits.split_once("a sync, ").unwrap().1;
+    assert!((1.0..=8.0).contains(&number(waiting)), "{waiting}");
+    let refused = lab(folder.path(), "lookup --engines redb --tuples 1k");
+    assert_eq!(refused.status.code(), Some(1));
+}
+
+#[test]
+fn an_engine_takes_part_with_several_durabilities() {
+    let folder = tempfile::tempdir().unwrap();
+    let engines =
+        ["vellum-tx@buffered", "vellum-tx@synced", "redb", "fjall", "fjall@buffered", "lmdb@synced"];
+    let line =
+        format!("bank --engines {} --accounts 20 --seconds 0.2 --rounds 2 --threads 2", engines.join(","));
+    let objects = objects(folder.path(), &line);
+    check_run(&objects, "bank", &engines, &[2], 2);
+    let notes = notes(&objects);
+    for engine in engines {
+        let checked = format!("{engine}: checked at the end: the sum of all accounts");
+        assert!(notes.iter().any(|note| note.starts_with(&checked)), "{engine}");
+    }
+    assert!(notes.iter().any(|note| note.starts_with("lmdb@synced: each commit synced")));
+}
+
+#[test]
+fn commits_are_compared_with_raw_writes() {
+    let folder = tempfile::tempdir().unwrap();
+    let methods = ["transactions", "log", "raw"];
+    for rest in ["", "--record-bytes 5000"] {
+        let line =
+            format!("log --methods {} --threads 1,2 --seconds 0.1 --rounds 2 {rest}", methods.join(","));
+        let objects = objects(folder.path(), &line);
+        assert_eq!(objects.iter().filter(|(_, object)| object["kind"] == "round").count(), 3 * 2 * 2);
+        let summaries = objects.iter().filter(|(_, object)| object["kind"] == "summary");
+        assert!(
+            summaries
+                .map(|(_, summary)| summary["bytes_written"].as_u64().unwrap())
+                .all(|bytes| bytes > 4096)
+        );
+    }
+}
+
+#[test]
 fn bank_and_queue() {
     let folder = tempfile::tempdir().unwrap();
     let (engines, rest) = (["vellum", "vellum-tx", "lmdb"], "--seconds 0.3 --rounds 1 --threads 1,3");

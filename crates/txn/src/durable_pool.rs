@@ -65,6 +65,8 @@ pub struct LogState {
     pub volatile_bytes: u64,
     /// How many bytes of log there have been since the database was created.
     pub appended_bytes: u64,
+    /// How many syncs have made records of the log durable since the database was opened.
+    pub syncs: u64,
     /// Why no checkpoint can be taken in the background, if the last one failed: the log grows then. It is tried again every
     /// second.
     pub checkpoint_error: Option<String>,
@@ -287,6 +289,7 @@ impl DurablePool {
             log_bytes: end.saturating_sub(checkpoints.redo().0),
             volatile_bytes: end.saturating_sub(changes.log.horizon(vellum_wal::Durability::Synced).0),
             appended_bytes: end,
+            syncs: changes.log.syncs(),
             checkpoint_error: checkpoints.error(),
         })
     }

@@ -44,6 +44,7 @@ pub(crate) struct Device {
     /// The end of the last record that has been written whole, and of the last one that is durable.
     whole: u64,
     synced: u64,
+    syncs: u64,
     scratch: AlignedBuffer,
     /// Whether something has been written since the last sync, and part of it into the system's page cache.
     is_unsynced: bool,
@@ -81,6 +82,7 @@ impl Device {
             filled: written,
             whole: written,
             synced: written,
+            syncs: 0,
             scratch: AlignedBuffer::new(PART_BYTES as usize),
             is_unsynced: false,
             is_cached: false,
@@ -94,6 +96,11 @@ impl Device {
     /// Up to where records are durable.
     pub fn synced(&self) -> u64 {
         self.synced
+    }
+
+    /// How many syncs there have been.
+    pub fn syncs(&self) -> u64 {
+        self.syncs
     }
 
     /// Where the log goes on.
@@ -141,6 +148,7 @@ impl Device {
                 outcome?;
             }
             (self.is_unsynced, self.is_cached, self.synced) = (false, false, self.whole);
+            self.syncs += 1;
         }
         Ok(())
     }

@@ -60,6 +60,8 @@ pub struct Log {
     /// Before these places the operating system, and the device, have all records.
     buffered: AtomicU64,
     durable: AtomicU64,
+    /// How often the device was asked to make something durable.
+    syncs: AtomicU64,
     /// Up to where there are segments.
     prepared: AtomicU64,
     turn: Mutex<Turn>,
@@ -169,6 +171,7 @@ impl Log {
             options,
             buffered: AtomicU64::new(lsn),
             durable: AtomicU64::new(lsn),
+            syncs: AtomicU64::new(0),
             prepared: AtomicU64::new(lsn),
             turn: Mutex::default(),
             ended: Condvar::new(),
@@ -315,6 +318,12 @@ impl Log {
         })
     }
 
+    /// How many syncs of segments have made records durable since the log was opened.
+    pub fn syncs(&self) -> u64 {
+        // Relaxed: a count.
+        self.syncs.load(Ordering::Relaxed)
+    }
+
     /// How it is kept.
     pub fn options(&self) -> &LogOptions {
         &self.options
@@ -457,6 +466,8 @@ impl Log {
         self.buffered.store(end, Ordering::Release);
         if durability == Durability::Synced && durable.0 < end {
             device.sync()?;
+            // Relaxed: a count.
+            self.syncs.store(device.syncs(), Ordering::Relaxed);
             self.durable.store(end, Ordering::Release);
             return Ok(true);
         }

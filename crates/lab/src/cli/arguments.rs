@@ -1,9 +1,9 @@
 //! The options of the commands, and the settings that they come to.
 
-use super::names::{engines_with_records, key_bytes, mixes, named};
+use super::names::{Contestants, engines_with_records, key_bytes, mixes, named};
 use super::parse;
 use crate::config::{
-    AnyEngineName, Choice, Distribution, Durability, EngineName, EngineSettings, EvictSettings, IoSettings,
+    AnyEngineName, Choice, Contestant, Distribution, Durability, EngineSettings, EvictSettings, IoSettings,
     Isolation, KeyKind, LogMethod, LogSettings, Method, MixName, RecordEngineName, RecordSettings,
     ReleaseName, RunSettings, Skew, TableSettings, ValueSizes, Workload, YcsbSettings,
 };
@@ -46,19 +46,13 @@ impl RunArguments {
 /// What runs with engines have.
 #[derive(Clone, Debug, Args)]
 pub struct EngineArguments {
-    /// The engines, in the order of their turns; ratios are of the first to the others
-    #[arg(long, value_parser = named::<EngineName>(), value_delimiter = ',', default_value = "vellum,lmdb")]
-    pub engines: Vec<EngineName>,
+    /// The engines, in the order of their turns; ratios are of the first to the others. With a durability of its own, as in
+    /// vellum-tx@synced,vellum-tx@no-log, an engine can take part more than once
+    #[arg(long, value_parser = Contestants, value_delimiter = ',', default_value = "vellum,lmdb")]
+    pub engines: Vec<Contestant>,
     /// Their settings.
     #[command(flatten)]
     pub settings: SettingsArguments,
-}
-
-impl EngineArguments {
-    /// The engines, among all that there are.
-    pub fn names(&self) -> Vec<AnyEngineName> {
-        self.engines.iter().copied().map(AnyEngineName::from).collect()
-    }
 }
 
 /// Settings of engines that keep tables, and of their runs.
@@ -78,7 +72,8 @@ pub struct SettingsArguments {
     /// Whether LMDB writes through its map; auto: whatever was measured to be faster for the workload
     #[arg(long, value_parser = named::<Choice>(), default_value = "auto")]
     pub lmdb_write_map: Choice,
-    /// What a change of vellum's tables waits for: each operation is a transaction of its own
+    /// What the commit of a transaction waits for, as each engine's documentation advises for that; in vellum each operation
+    /// is a transaction of its own
     #[arg(long, value_parser = named::<Durability>(), default_value = "no-log")]
     pub durability: Durability,
     /// How much log vellum's tables may have before a checkpoint; by default what the engine chooses
@@ -224,7 +219,7 @@ pub struct LogArguments {
         alias = "engines",
         value_parser = named::<LogMethod>(),
         value_delimiter = ',',
-        default_value = "log,raw"
+        default_value = "transactions,log,raw"
     )]
     pub methods: Vec<LogMethod>,
     /// The size of a record

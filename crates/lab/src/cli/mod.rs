@@ -13,6 +13,7 @@ use arguments::{
     BatchArguments, ChoiceArguments, EvictArguments, IoArguments, LogArguments, SettingsArguments,
     TableArguments, YcsbArguments,
 };
+use clap::builder::RangedU64ValueParser;
 use clap::{Parser, Subcommand};
 use names::named;
 use std::path::PathBuf;
@@ -125,12 +126,13 @@ pub enum Command {
     /// TPC-C: the five transactions in the mix of the specification, without waiting; operations are transactions
     #[command(
         after_help = "Operations are transactions of all five types, of which 45 in 100 are new-orders. Nobody \
-                            waits between them, nothing is durable, and vellum's transactions are series of atomic \
-                            operations, so these are no results in the sense of the TPC. Conditions 1 to 12 of the \
+                            waits between them, and vellum's transactions (not those of vellum-tx) are series of \
+                            atomic operations, so these are no results in the sense of the TPC. Conditions 1 to 12 of the \
                             specification's clause 3.3.2 are checked after loading and at the end, with exit code \
                             3 if one does not hold.\n\n\
                             Examples:\n  lab tpcc --warehouses 4 --threads 1,2 --engines vellum,lmdb\n  \
-                            lab tpcc --warehouses 1 --engines vellum --pool 32MiB --seconds 10 --check"
+                            lab tpcc --warehouses 1 --engines vellum --pool 32MiB --seconds 10 --check\n  \
+                            lab tpcc --engines vellum-tx,redb,fjall,lmdb --durability synced --clients 64"
     )]
     Tpcc {
         /// What all runs have.
@@ -142,6 +144,10 @@ pub enum Command {
         /// Warehouses, of about 100 MB each
         #[arg(long, default_value = "4", value_parser = clap::value_parser!(u32).range(1..=10_000))]
         warehouses: u32,
+        /// Clients a thread, each of which waits for the acknowledgement of its commit. vellum-tx goes on with the next client
+        /// meanwhile, and waits only if every client does; with the other engines each client is a thread of its own
+        #[arg(long, default_value = "1", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
+        clients: usize,
     },
     /// Transfers between accounts, a few of which everybody wants, and looks at all of them; operations are transactions
     #[command(
@@ -300,7 +306,7 @@ pub enum Command {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{EngineName, KeyKind, Skew, ValueSizes, Workload};
+    use crate::config::{Contestant, EngineName, KeyKind, Skew, ValueSizes, Workload};
     use clap::CommandFactory;
     use std::time::Duration;
 
@@ -320,7 +326,7 @@ mod tests {
         };
         assert!(run.json && run.rounds == 3 && run.threads == [1, 2]);
         assert_eq!(run.seconds, Duration::from_millis(200));
-        assert_eq!(engines.engines, [EngineName::Lmdb, EngineName::Vellum]);
+        assert_eq!(engines.engines, [EngineName::Lmdb, EngineName::Vellum].map(Contestant::from));
         assert_eq!((table.tuples, engines.settings.pool), (20_000, 64 << 20));
         assert_eq!((table.values, table.keys), (ValueSizes::one(120), KeyKind::U64));
         assert_eq!(chosen.distribution, Skew::Uniform);
@@ -346,6 +352,8 @@ mod tests {
             "lab lookup --values 300..40",
             "lab scan --distribution zipf:2",
             "lab lookup --engines oracle",
+            "lab lookup --engines vellum@sometimes",
+            "lab lookup --engines oracle@synced",
             "lab lookup --threads 0",
             "lab lookup --tuples many",
             "lab lookup --value-bytes 7",

@@ -1,7 +1,10 @@
 //! Options that are one of several names, which the help lists.
 
-use crate::config::{AnyEngineName, EngineName, Mix, MixName, Named, RecordEngineName};
+use crate::config::{
+    AnyEngineName, Contestant, Durability, EngineName, Mix, MixName, Named, RecordEngineName,
+};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use std::ffi::OsStr;
 
 /// Reads one of the names that there are, which the help lists.
 pub fn named<T: Named>() -> impl TypedValueParser<Value = T> {
@@ -10,6 +13,35 @@ pub fn named<T: Named>() -> impl TypedValueParser<Value = T> {
         let found = T::ALL.iter().find(|(_, name, _)| *name == text);
         found.map(|(value, ..)| *value).ok_or("there is no such name")
     })
+}
+
+/// Reads the name of an engine that keeps tables, and after an `@` what its commits wait for.
+#[derive(Clone)]
+pub struct Contestants;
+
+impl TypedValueParser for Contestants {
+    type Value = Contestant;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        argument: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<Contestant, clap::Error> {
+        let text = value.to_str().unwrap_or_default();
+        let (engine, durability) = text
+            .split_once('@')
+            .map_or((value, None), |(engine, durability)| (OsStr::new(engine), Some(OsStr::new(durability))));
+        let engine = named::<EngineName>().parse_ref(command, argument, engine)?;
+        let durability =
+            durability.map(|name| named::<Durability>().parse_ref(command, argument, name)).transpose()?;
+        Ok(Contestant { durability, ..engine.into() })
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let listed = EngineName::ALL.iter().map(|(_, name, what)| PossibleValue::new(*name).help(*what));
+        Some(Box::new(listed))
+    }
 }
 
 /// Reads a workload of YCSB, or all.

@@ -40,6 +40,8 @@ pub struct LogSettings {
 /// How records are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LogMethod {
+    /// Transactions of a database, synced.
+    Transactions,
     /// The write-ahead log, synced.
     Log,
     /// The write-ahead log, written.
@@ -50,9 +52,10 @@ pub enum LogMethod {
 
 impl Named for LogMethod {
     const ALL: &'static [(Self, &'static str, &'static str)] = &[
+        (Self::Transactions, "transactions", "Transactions of a database, each of which puts one record"),
         (Self::Log, "log", "The write-ahead log; threads share its syncs"),
         (Self::Buffered, "buffered", "The same, without waiting for the device"),
-        (Self::Raw, "raw", "A write of 4 KiB and a sync for each record, in a file for each thread"),
+        (Self::Raw, "raw", "A write of as many pages and a sync for each record, in a file for each thread"),
     ];
 }
 

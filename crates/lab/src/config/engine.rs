@@ -13,6 +13,10 @@ pub enum EngineName {
     VellumTx,
     /// LMDB through the crate `heed`.
     Lmdb,
+    /// redb.
+    Redb,
+    /// fjall.
+    Fjall,
     /// Vellum's tree on a pool of the classic kind.
     HashTable,
     /// No engine.
@@ -30,6 +34,8 @@ impl Named for EngineName {
         (Self::Vellum, "vellum", "This project's engine"),
         (Self::VellumTx, "vellum-tx", "The same, in transactions: for workloads that have them"),
         (Self::Lmdb, "lmdb", "LMDB through the crate `heed`"),
+        (Self::Redb, "redb", "redb, for workloads on records"),
+        (Self::Fjall, "fjall", "fjall, for workloads on records"),
         (
             Self::HashTable,
             "hash-table",
@@ -131,17 +137,41 @@ impl AnyEngineName {
     }
 }
 
+/// An engine that takes part in a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Contestant {
+    /// Which one.
+    pub engine: AnyEngineName,
+    /// What its commits wait for, if that is another thing than the run says for all.
+    pub durability: Option<Durability>,
+}
+
+impl Contestant {
+    /// The name in reports, and on the command line.
+    pub fn name(self) -> String {
+        let engine = self.engine.as_str();
+        self.durability.map_or(engine.to_owned(), |durability| format!("{engine}@{}", durability.as_str()))
+    }
+}
+
+impl<E: Into<AnyEngineName>> From<E> for Contestant {
+    fn from(engine: E) -> Self {
+        Self { engine: engine.into(), durability: None }
+    }
+}
+
 impl From<EngineName> for AnyEngineName {
     fn from(engine: EngineName) -> Self {
         Self::Tables(engine)
     }
 }
 
-/// What a change of Vellum's tables waits for.
+/// What a change waits for, or the commit of a transaction. What an engine does not have it replaces by the next safer that
+/// it has; its remarks say what it does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Durability {
-    /// There is no log.
+    /// For nothing, and there is no log where the engine can do without.
     NoLog,
     /// For nothing: the log is written and synced as soon as the device is free.
     Deferred,
@@ -153,8 +183,8 @@ pub enum Durability {
 
 impl Named for Durability {
     const ALL: &'static [(Self, &'static str, &'static str)] = &[
-        (Self::NoLog, "no-log", "There is no log"),
-        (Self::Deferred, "deferred", "The log is written and synced as soon as the device is free"),
+        (Self::NoLog, "no-log", "Nothing; there is no log where the engine can do without"),
+        (Self::Deferred, "deferred", "Nothing; the log is written and synced as soon as the device is free"),
         (Self::Buffered, "buffered", "The operating system has the log"),
         (Self::Synced, "synced", "The device has the log"),
     ];

@@ -9,7 +9,7 @@ mod workload;
 mod ycsb;
 
 pub use device::{EvictSettings, IoSettings, LogMethod, LogSettings, Method, ReleaseName};
-pub use engine::{AnyEngineName, Choice, Durability, EngineName, Isolation, RecordEngineName};
+pub use engine::{AnyEngineName, Choice, Contestant, Durability, EngineName, Isolation, RecordEngineName};
 pub use named::Named;
 pub use settings::{EngineSettings, RecordSettings, RunSettings};
 pub use table::{KEY_BYTES, KeyKind, Order, Skew, TableSettings, ValueSizes};

@@ -44,7 +44,7 @@ pub struct EngineSettings {
     pub check: bool,
     /// Whether LMDB writes through its map.
     pub lmdb_write_map: Choice,
-    /// What a change of Vellum's tables waits for.
+    /// What a change waits for, or the commit of a transaction.
     pub durability: Durability,
     /// How much log Vellum's tables may have before a checkpoint, in bytes, if that is chosen.
     pub checkpoint_log: Option<u64>,

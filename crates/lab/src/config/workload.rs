@@ -35,6 +35,8 @@ pub enum Workload {
     Tpcc {
         /// How many warehouses there are.
         warehouses: u32,
+        /// How many clients each thread serves.
+        clients: usize,
     },
     /// Transfers between accounts.
     Bank {
@@ -64,6 +66,14 @@ pub enum Workload {
 }
 
 impl Workload {
+    /// How many clients each thread serves.
+    pub fn clients(self) -> usize {
+        match self {
+            Self::Tpcc { clients, .. } => clients,
+            _ => 1,
+        }
+    }
+
     /// How many reads of one batch may be under way at once.
     pub fn read_depth(self) -> usize {
         match self {
@@ -135,7 +145,7 @@ pub struct Specification {
     pub order: Order,
     /// Whether LMDB writes through its map.
     pub lmdb_write_map: Choice,
-    /// What a change of Vellum's tables waits for.
+    /// What a change waits for, or the commit of a transaction.
     pub durability: Durability,
     /// How much log Vellum's tables may have before a checkpoint, in bytes, if that is chosen.
     pub checkpoint_log: Option<u64>,

@@ -1,18 +1,18 @@
 //! LMDB, as cheap as it allows.
 //!
-//! - No sync of data or meta pages; no lock file, since one process uses it; no reader slots bound to
+//! - No sync of data or meta pages, unless the run asks for it (its default is that a commit syncs both); no lock file, since one process uses it; no reader slots bound to
 //!   threads; memory is not initialised before it is written.
 //! - A reader is one read transaction for its thread's whole life, so that a lookup is one `mdb_get`.
 //! - All inserts of a load, and all changes of a round, are one write transaction, without a hint that keys
 //!   are in order, unless it is a bulk load.
 //! - Read-ahead is switched off only where the data will not fit in memory, as the documentation advises.
 //! - Writing through the map (`MDB_WRITEMAP`) or into copied pages is chosen by what was measured here; see
-//!   [`WRITE_MAP_IS_FASTER`].
+//!   [`WRITE_MAP_IS_FASTER`]. Where commits are synced they are copied, as by default.
 //!
 //! LMDB has no pool: what it may cache is bounded by the page cache, that is by the machine's memory (or
 //! that of the control group), never by the pool size given to the run.
 
-use super::{Choice, Engine, EngineOptions, Reader, Writer};
+use super::{Choice, Durability, Engine, EngineOptions, Reader, Writer};
 use crate::Result;
 use crate::measure::machine;
 use bytesize::ByteSize;
@@ -36,6 +36,7 @@ pub struct Lmdb {
 pub struct Opened {
     /// The environment.
     pub env: Env<WithoutTls>,
+    is_synced: bool,
     write_map: bool,
     read_ahead: bool,
     pool_bytes: u64,
@@ -70,8 +71,9 @@ impl Opened {
     /// # Errors
     /// What LMDB says.
     pub fn new(options: &EngineOptions, locks: EnvFlags, databases: u32) -> Result<Self> {
+        let is_synced = options.durability == Durability::Synced;
         let write_map = match options.lmdb_write_map {
-            Choice::Auto => WRITE_MAP_IS_FASTER,
+            Choice::Auto => WRITE_MAP_IS_FASTER && !is_synced,
             Choice::Yes => true,
             Choice::No => false,
         };
@@ -79,7 +81,8 @@ impl Opened {
         let map_bytes = (options.payload_bytes * 4 + (1 << 30)).next_multiple_of(1 << 20);
         let estimate = options.payload_bytes + options.payload_bytes / 2;
         let read_ahead = machine::available_bytes().is_none_or(|available| estimate < available);
-        let mut flags = EnvFlags::NO_SYNC | EnvFlags::NO_META_SYNC | EnvFlags::NO_MEM_INIT | locks;
+        let mut flags = EnvFlags::NO_MEM_INIT | locks;
+        flags.set(EnvFlags::NO_SYNC | EnvFlags::NO_META_SYNC, !is_synced);
         flags.set(EnvFlags::WRITE_MAP, write_map);
         flags.set(EnvFlags::NO_READ_AHEAD, !read_ahead);
         let mut builder = EnvOpenOptions::new().read_txn_without_tls();
@@ -88,13 +91,13 @@ impl Opened {
         builder.max_dbs(databases);
         // SAFETY: the folder was made for this environment alone, so no other process opens or changes it.
         // Without locks, writers and readers must be kept apart by the caller: there is a single thread, or the
-        // lab writes with a single one and begins to read after that transaction is committed. Durability is
-        // not wanted.
+        // lab writes with a single one and begins to read after that transaction is committed. Where nothing is
+        // synced, durability is not wanted.
         let env = unsafe {
             builder.flags(flags);
             builder.open(&options.directory)?
         };
-        Ok(Self { env, write_map, read_ahead, pool_bytes: options.pool_bytes })
+        Ok(Self { env, is_synced, write_map, read_ahead, pool_bytes: options.pool_bytes })
     }
 
     /// Creates a database, or the unnamed one.
@@ -113,7 +116,8 @@ impl Opened {
     pub fn notes(&self, locks: &str) -> Vec<String> {
         vec![
             format!(
-                "lmdb: no sync, no meta sync, {locks}, no initialised memory, {}, read-ahead {}",
+                "lmdb: {}, {locks}, no initialised memory, {}, read-ahead {}",
+                if self.is_synced { "each commit synced" } else { "no sync, no meta sync" },
                 if self.write_map { "writes through its map" } else { "writes into copied pages" },
                 if self.read_ahead { "on" } else { "off" }
             ),

@@ -9,6 +9,7 @@
 
 pub mod by_name;
 pub mod dashmap;
+pub mod fjall;
 pub mod hash_table;
 #[cfg(feature = "rocksdb")]
 mod key_locks;
@@ -23,10 +24,13 @@ pub mod pmem;
 pub mod raw;
 pub mod record_store;
 pub mod records;
+pub mod redb;
 #[cfg(feature = "rocksdb")]
 pub mod rocksdb;
 #[cfg(feature = "rocksdb")]
 pub mod rocksdb_records;
+#[cfg(feature = "rocksdb")]
+pub mod rocksdb_transactions;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 pub mod store;
@@ -59,7 +63,7 @@ pub struct EngineOptions {
     pub threads_max: usize,
     /// Whether LMDB writes through its map.
     pub lmdb_write_map: Choice,
-    /// What a change of Vellum's tables waits for.
+    /// What a change, or the commit of a transaction, waits for.
     pub durability: Durability,
     /// How much log Vellum's tables may have before a checkpoint, in bytes, if that is chosen.
     pub checkpoint_log: Option<u64>,

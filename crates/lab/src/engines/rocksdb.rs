@@ -45,7 +45,11 @@ impl RocksDb {
         Ok(sum)
     }
 
-    fn options(cache: &Cache, pool_bytes: u64) -> Result<Options> {
+    /// The settings of a database, and of each table.
+    ///
+    /// # Errors
+    /// If a size is out of its range.
+    pub fn options(cache: &Cache, pool_bytes: u64) -> Result<Options> {
         let mut blocks = BlockBasedOptions::default();
         blocks.set_block_cache(cache);
         blocks.set_block_size(16 << 10);

@@ -1,17 +1,20 @@
-//! SQLite, without durability: tables of keys and values.
+//! SQLite: tables of keys and values.
 //!
 //! - Tables are clustered by the key (`WITHOUT ROWID`), unless all values are larger than a twentieth of a page, for
 //!   which its documentation advises against that; then the key has an index of its own.
-//! - A write-ahead log that is never synced, which its documentation calls faster than a rollback journal in most
-//!   cases, and which lets readers go on beside the one writer.
+//! - A write-ahead log, which its documentation calls faster than a rollback journal in most
+//!   cases, and which lets readers go on beside the one writer. It is synced by each commit
+//!   (`synchronous=FULL`), at checkpoints (`NORMAL`) or never (`OFF`), as the run asks for.
 //! - Where the run has one thread, the file is locked once and for all (`locking_mode=EXCLUSIVE`), which spares
-//!   system calls. With several, each has a connection, and writers wait for each other in the lab: SQLite's own
-//!   waiting sleeps.
-//! - The page cache of the pool's size is divided among the connections, which live as long as the store.
+//!   system calls. With several, each has a connection to read, and they share one to write, for which they wait in
+//!   the lab: SQLite's own waiting sleeps, and a connection forgets its cache when another one has written.
+//! - One half of the page cache, which has the pool's size, is the writer's, the rest is divided among the readers.
+//!   Connections live as long as the store.
 
 use super::store::{Access, Session, Store, Transaction};
 use super::{Engine, EngineOptions, Reader, Writer};
 use crate::Result;
+use crate::config::Durability;
 use bytesize::ByteSize;
 use rusqlite::{Connection, params};
 use serde_json::json;
@@ -24,7 +27,8 @@ pub struct Sqlite {
     path: PathBuf,
     tables: Vec<Statements>,
     idle: Mutex<Vec<Connection>>,
-    writer: Mutex<()>,
+    writer: Mutex<Option<Connection>>,
+    synchronous: &'static str,
     cache_bytes: u64,
     connections: u64,
     clustered: bool,
@@ -69,7 +73,7 @@ pub struct SqliteSession<'a> {
 /// A transaction of a connection, rolled back unless it is committed.
 pub struct SqliteTransaction<'t, 'a> {
     session: &'t mut SqliteSession<'a>,
-    _writer: Option<MutexGuard<'a, ()>>,
+    writer: Option<MutexGuard<'a, Option<Connection>>>,
     open: bool,
 }
 
@@ -78,11 +82,11 @@ impl Sqlite {
         mutex.lock().map_err(|_| "another thread that used SQLite panicked".into())
     }
 
-    fn connect(&self) -> Result<Connection> {
+    fn connect(&self, cache_bytes: u64) -> Result<Connection> {
         let connection = Connection::open(&self.path)?;
         connection.pragma_update(None, "journal_mode", "WAL")?;
-        connection.pragma_update(None, "synchronous", "OFF")?;
-        let cache_kib = i64::try_from(self.cache_bytes / self.connections / 1024)?;
+        connection.pragma_update(None, "synchronous", self.synchronous)?;
+        let cache_kib = i64::try_from(cache_bytes / 1024)?;
         connection.pragma_update(None, "cache_size", -cache_kib.max(64))?;
         let locking = if self.connections == 1 { "EXCLUSIVE" } else { "NORMAL" };
         connection.pragma_update(None, "locking_mode", locking)?;
@@ -93,8 +97,13 @@ impl Sqlite {
 
     fn take(&self) -> Result<SqliteSession<'_>> {
         let idle = Self::lock(&self.idle)?.pop();
-        let connection = idle.map_or_else(|| self.connect(), Ok)?;
+        let connection = idle.map_or_else(|| self.connect(self.reader_bytes()), Ok)?;
         Ok(SqliteSession { store: self, connection: Some(connection), value: Vec::new() })
+    }
+
+    /// The cache of a connection that reads, and writes if it is the only one.
+    fn reader_bytes(&self) -> u64 {
+        if self.connections == 1 { self.cache_bytes } else { self.cache_bytes / 2 / self.connections }
     }
 
     fn number(&self, pragma: &str) -> Result<u64> {
@@ -116,7 +125,12 @@ impl Store for Sqlite {
             tables: tables.iter().map(|name| Statements::new(name, clustered)).collect(),
             clustered,
             idle: Mutex::default(),
-            writer: Mutex::new(()),
+            writer: Mutex::default(),
+            synchronous: match options.durability {
+                Durability::NoLog | Durability::Deferred => "OFF",
+                Durability::Buffered => "NORMAL",
+                Durability::Synced => "FULL",
+            },
             cache_bytes: options.pool_bytes,
             connections: options.threads_max as u64,
         };
@@ -130,8 +144,9 @@ impl Store for Sqlite {
 
     fn notes(&self) -> Vec<String> {
         vec![format!(
-            "sqlite: {}, a write-ahead log without sync, {} of cache for {} connection(s), locks {}, tables {} rowids",
+            "sqlite: {}, a write-ahead log with synchronous={}, {} of cache for {} connection(s), locks {}, tables {} rowids",
             rusqlite::version(),
+            self.synchronous,
             ByteSize(self.cache_bytes),
             self.connections,
             if self.connections == 1 { "held throughout" } else { "taken by each transaction" },
@@ -148,7 +163,7 @@ impl Store for Sqlite {
     }
 
     fn cache_bytes_max(&self) -> u64 {
-        self.cache_bytes / self.connections
+        self.reader_bytes()
     }
 
     fn statistics(&self) -> Result<serde_json::Value> {
@@ -159,7 +174,10 @@ impl Store for Sqlite {
 
     fn close(self) -> Result<()> {
         let idle = self.idle.into_inner().map_err(|_| "another thread that used SQLite panicked")?;
-        idle.into_iter().try_for_each(|connection| connection.close().map_err(|(_, error)| error.into()))
+        let writer = self.writer.into_inner().map_err(|_| "another thread that used SQLite panicked")?;
+        idle.into_iter()
+            .chain(writer)
+            .try_for_each(|connection| connection.close().map_err(|(_, error)| error.into()))
     }
 }
 
@@ -226,12 +244,18 @@ impl<'a> Session for SqliteSession<'a> {
 
     fn begin(&mut self, access: Access) -> Result<SqliteTransaction<'_, 'a>> {
         let store = self.store;
-        let writer = match access {
-            Access::Read => None,
-            Access::Write => Some(Sqlite::lock(&store.writer)?),
-        };
-        self.run(if writer.is_some() { "BEGIN IMMEDIATE" } else { "BEGIN" })?;
-        Ok(SqliteTransaction { session: self, _writer: writer, open: true })
+        let mut transaction = SqliteTransaction { session: self, writer: None, open: false };
+        if access == Access::Write && store.connections > 1 {
+            let mut writer = Sqlite::lock(&store.writer)?;
+            if writer.is_none() {
+                *writer = Some(store.connect(store.cache_bytes / 2)?);
+            }
+            std::mem::swap(&mut *writer, &mut transaction.session.connection);
+            transaction.writer = Some(writer);
+        }
+        transaction.session.run(if access == Access::Write { "BEGIN IMMEDIATE" } else { "BEGIN" })?;
+        transaction.open = true;
+        Ok(transaction)
     }
 }
 
@@ -287,6 +311,12 @@ impl Drop for SqliteTransaction<'_, '_> {
             // If this fails too, the connection is not used again.
             let _ = self.session.run("ROLLBACK");
         }
+        if let Some(writer) = &mut self.writer {
+            std::mem::swap(&mut **writer, &mut self.session.connection);
+            if writer.as_ref().is_some_and(|writer| !writer.is_autocommit()) {
+                **writer = None;
+            }
+        }
     }
 }
 
@@ -296,7 +326,7 @@ pub struct SqliteReader<'a>(SqliteSession<'a>);
 /// One transaction on the only table, committed at the end.
 pub struct SqliteWriter<'a> {
     session: SqliteSession<'a>,
-    _writer: MutexGuard<'a, ()>,
+    _writer: MutexGuard<'a, Option<Connection>>,
 }
 
 impl Engine for Sqlite {

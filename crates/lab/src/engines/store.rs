@@ -1,17 +1,22 @@
 //! Engines as stores of records: several tables, keys and values of any size, read and changed in place where
 //! the engine allows it.
 //!
-//! A workload works in transactions. What they give differs: LMDB and SQLite run one after the other, each whole
-//! or not at all; Vellum and RocksDB, as they are used here, have none, and each operation is atomic by
-//! itself. So a workload must be correct if only [`Transaction::modify`] and the other single operations are
+//! A workload works in transactions. What they give differs: those of LMDB, SQLite, redb and fjall that write run one after
+//! the other, each whole or not at all; so are those of Vellum and of RocksDB with a log, beside each other. The tables of
+//! Vellum by themselves, and RocksDB without a log, have none, and each operation is atomic by itself. So a workload must be correct if only [`Transaction::modify`] and the other single operations are
 //! atomic, and must find out whether it wants to go through with a transaction before its first change.
 
 use super::EngineOptions;
 use crate::Result;
+use ::vellum::Arrival;
 use std::ops::ControlFlow;
 
 /// Whether a transaction failed because another one was faster, so that it is to be run again.
 pub fn is_conflict(error: &crate::Error) -> bool {
+    #[cfg(feature = "rocksdb")]
+    if super::rocksdb_transactions::is_conflict(error) {
+        return true;
+    }
     error.downcast_ref::<::vellum::Error>().is_some_and(|error| error.kind() == ::vellum::ErrorKind::Conflict)
 }
 
@@ -33,6 +38,9 @@ pub trait Store: Sized + Sync {
 
     /// Whether transactions happen as wholes, and each sees one moment.
     const HAS_TRANSACTIONS: bool;
+
+    /// Whether a transaction can be committed without waiting until it is durable, so that a thread can serve many clients.
+    const COMMITS_LATER: bool = false;
 
     /// Creates empty tables of these names.
     fn create(options: &EngineOptions, tables: &[&str]) -> Result<Self>;
@@ -148,6 +156,14 @@ pub trait Transaction {
         self.scan(table, &[], visit)
     }
 
-    /// Ends the transaction. Its changes need not be durable.
+    /// Ends the transaction, and waits until its changes are as durable as the run asks for.
     fn commit(self) -> Result<()>;
+
+    /// As [`commit`](Self::commit), but gives what is to be waited for, where the [store can](Store::COMMITS_LATER).
+    fn commit_later(self) -> Result<Option<Arrival>>
+    where
+        Self: Sized,
+    {
+        self.commit().map(|()| None)
+    }
 }

@@ -88,7 +88,7 @@ pub fn note(database: &Database, pool_bytes: u64) -> String {
 
 /// What a database counts about itself.
 pub fn statistics(database: &Database) -> serde_json::Value {
-    let statistics = database.statistics();
+    let (statistics, log) = (database.statistics(), database.log_state());
     json!({
         "misses": statistics.misses,
         "pages_read": statistics.pages_read,
@@ -103,7 +103,8 @@ pub fn statistics(database: &Database) -> serde_json::Value {
         "pages_huge": statistics.pages_huge,
         "pages_allocated": statistics.pages_allocated,
         "pages_in_file": statistics.pages_in_file,
-        "log_appended_bytes": database.log_state().map(|state| state.appended_bytes),
+        "log_appended_bytes": log.as_ref().map(|state| state.appended_bytes),
+        "log_syncs": log.map(|state| state.syncs),
         "release_method": statistics.release_method.to_string(),
     })
 }

@@ -9,7 +9,7 @@ use crate::{
     config::{Durability, Isolation},
 };
 use std::ops::ControlFlow;
-use vellum::{Database, Table};
+use vellum::{Arrival, Database, Table};
 
 /// An open database and its tables.
 pub struct VellumTransactions {
@@ -37,6 +37,7 @@ impl Store for VellumTransactions {
     type Session<'a> = TransactionSession<'a>;
 
     const HAS_TRANSACTIONS: bool = true;
+    const COMMITS_LATER: bool = true;
 
     fn create(options: &EngineOptions, tables: &[&str]) -> Result<Self> {
         let durability = match options.durability {
@@ -180,5 +181,9 @@ impl Transaction for OpenTransaction<'_> {
 
     fn commit(self) -> Result<()> {
         Ok(self.transaction.commit()?)
+    }
+
+    fn commit_later(self) -> Result<Option<Arrival>> {
+        Ok(self.transaction.commit_async()?)
     }
 }

@@ -1,7 +1,7 @@
 //! The parent of a run: starts a process for each engine, gives them their turns, and reports.
 
 use crate::config::{
-    AnyEngineName, EngineName, EngineSettings, KeyKind, Order, RunSettings, Skew, Specification,
+    AnyEngineName, Contestant, EngineName, EngineSettings, KeyKind, Order, RunSettings, Skew, Specification,
     TableSettings, ValueSizes, Workload,
 };
 use crate::measure::machine::Manifest;
@@ -63,9 +63,9 @@ impl Job {
         Self { workload, order, tuples, keys: KeyKind::U64, values, skew: Skew::Uniform }
     }
 
-    /// TPC-C with so many warehouses.
-    pub fn tpcc(warehouses: u32) -> Self {
-        let workload = Workload::Tpcc { warehouses };
+    /// TPC-C with so many warehouses, and clients a thread.
+    pub fn tpcc(warehouses: u32, clients: usize) -> Self {
+        let workload = Workload::Tpcc { warehouses, clients };
         Self::on_records(workload, Order::Sequential, tpcc::tuples(warehouses), 0)
     }
 
@@ -93,11 +93,13 @@ impl Job {
 pub fn run(
     run: &RunSettings,
     settings: &EngineSettings,
-    jobs: &[(Job, Vec<AnyEngineName>)],
+    jobs: &[(Job, Vec<Contestant>)],
     notes: &[String],
     reporter: &Reporter,
 ) -> Result<()> {
-    let has_vellum = |(_, engines): &(Job, Vec<AnyEngineName>)| engines.contains(&EngineName::Vellum.into());
+    let has_vellum = |(_, engines): &(Job, Vec<Contestant>)| {
+        engines.iter().any(|engine| engine.engine == EngineName::Vellum.into())
+    };
     if settings.check && !jobs.iter().any(has_vellum) {
         return Err("--check is about vellum, which is not among the engines".into());
     }
@@ -116,20 +118,20 @@ pub fn run(
 fn run_one(
     run: &RunSettings,
     settings: &EngineSettings,
-    (job, engines): (Job, &[AnyEngineName]),
+    (job, engines): (Job, &[Contestant]),
     folder: &Path,
     reporter: &Reporter,
 ) -> Result<()> {
     let workload = job.workload;
     let mut workers = Vec::new();
     for engine in engines {
-        let directory = folder.join(engine.as_str());
+        let directory = folder.join(engine.name());
         std::fs::create_dir_all(&directory)?;
-        workers.push(Worker::start(&specification(run, settings, job, *engine, &directory))?);
+        workers.push(Worker::start(engine.name(), &specification(run, settings, job, *engine, &directory))?);
     }
     let contest = Contest {
         workload: workload.as_str(),
-        names: engines.iter().map(|engine| engine.as_str().to_owned()).collect(),
+        names: engines.iter().map(|engine| engine.name()).collect(),
         threads: &run.threads,
         rounds: run.rounds,
     };
@@ -147,19 +149,23 @@ fn run_one(
         if workload == Workload::Churn {
             reporter.note(&growth_text(*engine, &finished))?;
         }
-        finished.notes.iter().try_for_each(|note| reporter.note(note))?;
+        finished.notes.iter().try_for_each(|note| reporter.note(&named(*engine, note)))?;
         ends.push((*engine, finished));
     }
     let setup = |contestant: usize, _| Setup {
         tuples: job.tuples,
         // Engines of single records have no pool.
-        pool_bytes: if matches!(engines[contestant], AnyEngineName::Tables(_)) { settings.pool } else { 0 },
+        pool_bytes: if matches!(engines[contestant].engine, AnyEngineName::Tables(_)) {
+            settings.pool
+        } else {
+            0
+        },
         load_seconds: load_seconds[contestant],
     };
     let mut summaries = contest.summaries(&all, setup);
     for summary in &mut summaries {
         // The process has one life, whatever the number of threads, and closing the engine belongs to it.
-        let end = ends.iter().find(|(engine, _)| engine.as_str() == summary.engine);
+        let end = ends.iter().find(|(engine, _)| engine.name() == summary.engine);
         summary.resident_bytes_max = end.map_or(0, |(_, finished)| finished.resident_bytes_max);
     }
     reporter.finish(&contest.ratios(&all), &summaries)?;
@@ -170,11 +176,11 @@ fn specification(
     run: &RunSettings,
     settings: &EngineSettings,
     job: Job,
-    engine: AnyEngineName,
+    contestant: Contestant,
     directory: &Path,
 ) -> Specification {
     Specification {
-        engine,
+        engine: contestant.engine,
         workload: job.workload,
         tuples: job.tuples,
         keys: job.keys,
@@ -187,7 +193,7 @@ fn specification(
         seed: run.seed,
         order: job.order,
         lmdb_write_map: settings.lmdb_write_map,
-        durability: settings.durability,
+        durability: contestant.durability.unwrap_or(settings.durability),
         checkpoint_log: settings.checkpoint_log,
         isolation: settings.isolation,
         directory: directory.to_owned(),
@@ -197,7 +203,7 @@ fn specification(
 /// Lets every engine load its table, one after the other; gives their load times.
 fn prepare(
     workers: &mut [Worker],
-    (job, engines): (Job, &[AnyEngineName]),
+    (job, engines): (Job, &[Contestant]),
     reporter: &Reporter,
 ) -> Result<Vec<Option<f64>>> {
     let mut all = Vec::new();
@@ -206,11 +212,11 @@ fn prepare(
         let Reply::Prepared { load_seconds, sample_every, notes } = reply else {
             return Err(format!("an unexpected reply to the preparation: {reply:?}").into());
         };
-        notes.iter().try_for_each(|note| reporter.note(note))?;
+        notes.iter().try_for_each(|note| reporter.note(&named(*engine, note)))?;
         reporter.object(&json!({
             "kind": "configuration",
             "workload": job.workload,
-            "engine": engine.as_str(),
+            "engine": engine.name(),
             "order": job.order,
             "keys": job.keys,
             "value_bytes_min": job.values.min,
@@ -224,6 +230,14 @@ fn prepare(
     Ok(all)
 }
 
+/// A note that may begin with the engine's name, of a contestant.
+fn named(contestant: Contestant, note: &str) -> String {
+    match note.strip_prefix(contestant.engine.as_str()) {
+        Some(rest) => format!("{}{rest}", contestant.name()),
+        None => note.to_owned(),
+    }
+}
+
 /// What one latency is the time of.
 fn latency_of(workload: Workload) -> &'static str {
     match workload {
@@ -233,7 +247,8 @@ fn latency_of(workload: Workload) -> &'static str {
         Workload::Churn => "one delete and one insert",
         Workload::Scan { length: 0 } => "1024 consecutive tuples",
         Workload::Scan { .. } => "one scan",
-        Workload::Tpcc { .. } | Workload::Bank { .. } | Workload::Queue { .. } => "one transaction",
+        Workload::Tpcc { .. } => "one transaction, from its begin until it is as durable as asked for",
+        Workload::Bank { .. } | Workload::Queue { .. } => "one transaction",
         Workload::Ycsb { .. } => "one operation",
     }
 }
@@ -243,18 +258,18 @@ fn latency_of(workload: Workload) -> &'static str {
 struct Statistics<'a> {
     kind: &'static str,
     workload: &'static str,
-    engine: &'static str,
+    engine: String,
     data_bytes: u64,
     data_bytes_loaded: u64,
     statistics: &'a serde_json::Value,
 }
 
 impl<'a> Statistics<'a> {
-    fn new(workload: Workload, engine: AnyEngineName, finished: &'a Finished) -> Self {
+    fn new(workload: Workload, engine: Contestant, finished: &'a Finished) -> Self {
         Self {
             kind: "statistics",
             workload: workload.as_str(),
-            engine: engine.as_str(),
+            engine: engine.name(),
             data_bytes: finished.data_bytes,
             data_bytes_loaded: finished.data_bytes_loaded,
             statistics: &finished.statistics,
@@ -273,10 +288,10 @@ fn growth_permille(finished: &Finished) -> u64 {
     (grown * 1000).checked_div(finished.data_bytes_loaded).unwrap_or(0)
 }
 
-fn growth_text(engine: AnyEngineName, finished: &Finished) -> String {
+fn growth_text(engine: Contestant, finished: &Finished) -> String {
     format!(
         "{}: the data grew from {} to {}, by {:.1} %",
-        engine.as_str(),
+        engine.name(),
         ByteSize(finished.data_bytes_loaded),
         ByteSize(finished.data_bytes),
         growth_permille(finished) as f64 / 10.0
@@ -285,14 +300,9 @@ fn growth_text(engine: AnyEngineName, finished: &Finished) -> String {
 
 /// Compares Vellum's largest resident size, and the growth of its data unless it is meant to grow, with their
 /// limits.
-fn check(
-    ends: &[(AnyEngineName, Finished)],
-    pool_bytes: u64,
-    grows: bool,
-    reporter: &Reporter,
-) -> Result<()> {
-    let vellum = AnyEngineName::from(EngineName::Vellum);
-    for (_, finished) in ends.iter().filter(|(engine, _)| *engine == vellum) {
+fn check(ends: &[(Contestant, Finished)], pool_bytes: u64, grows: bool, reporter: &Reporter) -> Result<()> {
+    let vellum = EngineName::Vellum.into();
+    for (engine, finished) in ends.iter().filter(|(engine, _)| engine.engine == vellum) {
         let limit = resident_bytes_limit(pool_bytes, finished.data_bytes);
         let text = format!(
             "vellum: at most {} resident; the limit is {}: pool {} + 16 bytes for each 4 KiB of {} + 64 MiB",
@@ -305,7 +315,7 @@ fn check(
             return Err(Failure::Check(text).into());
         }
         if !grows && growth_permille(finished) > GROWTH_PERMILLE_MAX {
-            return Err(Failure::Check(growth_text(vellum, finished)).into());
+            return Err(Failure::Check(growth_text(*engine, finished)).into());
         }
         // People see it after the table; the summaries stay the last lines for programs.
         if !reporter.json {
@@ -317,14 +327,14 @@ fn check(
 
 /// The process of one engine.
 struct Worker {
-    engine: AnyEngineName,
+    name: String,
     child: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
 }
 
 impl Worker {
-    fn start(specification: &Specification) -> Result<Self> {
+    fn start(name: String, specification: &Specification) -> Result<Self> {
         let mut child = std::process::Command::new(std::env::current_exe()?)
             .arg("worker")
             .stdin(Stdio::piped())
@@ -333,8 +343,7 @@ impl Worker {
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             return Err("the engine's process has no pipes".into());
         };
-        let mut worker =
-            Self { engine: specification.engine, child, input: Some(input), output: BufReader::new(output) };
+        let mut worker = Self { name, child, input: Some(input), output: BufReader::new(output) };
         worker.say(specification)?;
         Ok(worker)
     }
@@ -348,8 +357,8 @@ impl Worker {
     }
 
     fn ask(&mut self, command: Command) -> Result<Reply> {
-        let name = self.engine.as_str();
         let told = self.say(&command);
+        let name = &self.name;
         let mut line = String::new();
         if told.is_err() || self.output.read_line(&mut line)? == 0 {
             let status = self.child.wait()?;

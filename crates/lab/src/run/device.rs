@@ -136,7 +136,7 @@ pub fn log(run: &RunSettings, arguments: &LogSettings, reporter: &Reporter) -> R
         "kind": "configuration",
         "workload": "log",
         "record_bytes": arguments.record_bytes,
-        "latency_of": "one record, from appending it until it is durable (buffered: written)",
+        "latency_of": "one record, from appending it, or beginning its transaction, until it is durable (buffered: written)",
     }))?;
     let contest = Contest {
         workload: "log",

@@ -57,7 +57,7 @@ impl<S: Store, W: RecordWorkload> RecordSession<S, W> {
             key_bytes: specification.workload.key_bytes(),
             value_bytes: specification.values.same(),
             payload_bytes: self.workload.payload_bytes(),
-            threads_max: specification.threads_max,
+            threads_max: specification.threads_max * specification.workload.clients(),
             lmdb_write_map: specification.lmdb_write_map,
             durability: specification.durability,
             checkpoint_log: specification.checkpoint_log,

@@ -4,14 +4,18 @@
 //! [`record_worker`](crate::run::record_worker).
 
 use crate::Result;
+#[cfg(feature = "rocksdb")]
+use crate::config::Durability;
 use crate::config::{AnyEngineName, EngineName, KeyKind, Order, Specification, Workload};
 use crate::engines::by_name::{WithRecordEngine, with_engine};
+use crate::engines::fjall::Fjall;
 use crate::engines::hash_table::HashTable;
 use crate::engines::lmdb::Lmdb;
 use crate::engines::lmdb_store::LmdbStore;
 use crate::engines::raw::Raw;
 use crate::engines::record_store::RecordStore;
 use crate::engines::records::RecordEngine;
+use crate::engines::redb::Redb;
 use crate::engines::store::Store;
 use crate::engines::vellum::Vellum;
 use crate::engines::vellum_store::VellumStore;
@@ -64,10 +68,16 @@ pub fn serve(mut input: impl BufRead, mut output: impl Write) -> Result<()> {
         EngineName::Raw | EngineName::HashTable if specification.workload.has_records() => {
             converse(Refused("it has a single table of tuples, and no records".into()), input, output)
         }
+        EngineName::Redb => serve_store::<Redb>(specification, input, output),
+        EngineName::Fjall => serve_store::<Fjall>(specification, input, output),
         #[cfg(feature = "rocksdb")]
         EngineName::Rocksdb => {
             use crate::engines::rocksdb::RocksDb;
-            serve_engine::<RocksDb, RocksDb>(specification, input, output)
+            use crate::engines::rocksdb_transactions::RocksDbTransactions;
+            match specification.durability {
+                Durability::NoLog => serve_engine::<RocksDb, RocksDb>(specification, input, output),
+                _ => serve_engine::<RocksDb, RocksDbTransactions>(specification, input, output),
+            }
         }
         #[cfg(feature = "sqlite")]
         EngineName::Sqlite => {
@@ -97,12 +107,25 @@ fn serve_engine<E: Engine, S: Store>(
     input: impl BufRead,
     output: impl Write,
 ) -> Result<()> {
+    if specification.workload.has_records() {
+        serve_store::<S>(specification, input, output)
+    } else {
+        serve_table::<E>(specification, input, output)
+    }
+}
+
+/// Serves a workload on records.
+fn serve_store<S: Store>(
+    specification: Specification,
+    input: impl BufRead,
+    output: impl Write,
+) -> Result<()> {
     match specification.workload {
         Workload::Tpcc { .. } => converse(RecordSession::<S, Tpcc>::new(specification)?, input, output),
         Workload::Bank { .. } => converse(RecordSession::<S, Bank>::new(specification)?, input, output),
         Workload::Queue { .. } => converse(RecordSession::<S, Queue>::new(specification)?, input, output),
         Workload::Ycsb { .. } => converse(RecordSession::<S, Ycsb>::new(specification)?, input, output),
-        _ => serve_table::<E>(specification, input, output),
+        _ => converse(Refused("the lab runs it with workloads on records only".into()), input, output),
     }
 }
 

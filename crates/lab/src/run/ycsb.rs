@@ -2,7 +2,8 @@
 
 use crate::Result;
 use crate::config::{
-    AnyEngineName, EngineSettings, FIELD_BYTES_MIN, Mix, MixName, Named, RunSettings, Workload, YcsbSettings,
+    AnyEngineName, Contestant, EngineSettings, FIELD_BYTES_MIN, Mix, MixName, Named, RunSettings, Workload,
+    YcsbSettings,
 };
 #[cfg(feature = "rocksdb")]
 use crate::config::{Choice, EngineName, RecordEngineName};
@@ -116,5 +117,8 @@ pub fn run(
     reporter: &Reporter,
 ) -> Result<()> {
     let plan = ycsb.plan()?;
-    coordinator::run(run, settings, &plan.contests, &plan.notes, reporter)
+    let contestants = |engines: Vec<_>| engines.into_iter().map(Contestant::from).collect();
+    let contests: Vec<_> =
+        plan.contests.into_iter().map(|(job, engines)| (job, contestants(engines))).collect();
+    coordinator::run(run, settings, &contests, &plan.notes, reporter)
 }

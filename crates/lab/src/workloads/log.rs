@@ -1,14 +1,17 @@
 //! Records made durable one by one, each thread waiting for its own: what a log costs beside the device.
 //!
-//! - `raw`: pages of a file of its own for each thread, all of them written before; one write of 4 KiB and one sync a record;
+//! - `raw`: pages of a file of its own for each thread, all of them written before; one write of as many
+//!   whole pages as the record needs, and one sync a record;
 //! - `log`: the write-ahead log, of which all threads share the syncs;
-//! - `buffered`: the same, but a thread waits only until the operating system has its record.
+//! - `buffered`: the same, but a thread waits only until the operating system has its record;
+//! - `transactions`: of a database with one table, each of which puts a record and is committed, synced.
 //!
 //! An operation is one record; a latency lasts until it is durable, or written.
 
 use super::{Pace, Pass, run_threads, until_deadline};
 use crate::{Result, config::LogMethod, measure::statistics::Latencies};
 use std::{path::Path, sync::Arc};
+use vellum::{Database, Options, Table};
 use vellum_base::{Lsn, PAGE_SIZE};
 use vellum_vm::{AlignedBuffer, CreateMode, DiskDirectory, DiskFile, File, FileOptions};
 use vellum_wal::{Durability, Log, LogError, LogOptions};
@@ -22,6 +25,8 @@ pub enum LogFiles {
     Raw(Vec<DiskFile>),
     /// One log.
     Log(Box<Log>, Durability),
+    /// A database.
+    Transactions(Database, Table),
 }
 
 impl LogFiles {
@@ -33,6 +38,11 @@ impl LogFiles {
         let durability = match method {
             LogMethod::Raw => {
                 return (0..threads).map(|thread| raw(folder, thread)).collect::<Result<_>>().map(Self::Raw);
+            }
+            LogMethod::Transactions => {
+                let database = Database::create(folder.join("log.vellum"), &Options::default())?;
+                let table = database.create_table("records")?;
+                return Ok(Self::Transactions(database, table));
             }
             LogMethod::Log => Durability::Synced,
             LogMethod::Buffered => Durability::Buffered,
@@ -65,10 +75,11 @@ pub fn pass(files: &LogFiles, record_bytes: usize, pace: &Pace) -> Result<Pass> 
     let prepare = |thread: usize| Ok((thread, Latencies::new()?));
     run_threads(pace.threads, prepare, |(thread, latencies), start| match files {
         LogFiles::Raw(files) => {
-            let (file, page) = (&files[thread], AlignedBuffer::new(PAGE_SIZE));
-            let mut offsets = (0..FILE_BYTES).step_by(PAGE_SIZE).cycle();
+            let (file, pages) =
+                (&files[thread], AlignedBuffer::new(record_bytes.next_multiple_of(PAGE_SIZE)));
+            let mut offsets = (0..=FILE_BYTES - pages.len() as u64).step_by(pages.len()).cycle();
             until_deadline(pace, start, latencies, || {
-                file.write_from(offsets.next().unwrap_or(0), &page)?;
+                file.write_from(offsets.next().unwrap_or(0), &pages)?;
                 Ok(file.sync()?)
             })
         }
@@ -82,6 +93,14 @@ pub fn pass(files: &LogFiles, record_bytes: usize, pace: &Pace) -> Result<Pass> 
                     log.discard(log.horizon(Durability::Buffered))?;
                 }
                 Ok(())
+            })
+        }
+        LogFiles::Transactions(database, table) => {
+            let record = vec![thread as u8; record_bytes];
+            until_deadline(pace, start, latencies, || {
+                let transaction = database.begin()?;
+                transaction.put(table, thread.to_be_bytes(), &record)?;
+                Ok(transaction.commit()?)
             })
         }
     })

@@ -15,7 +15,7 @@ pub struct Input {
     warehouse: u32,
     carrier: u8,
     date: i64,
-    /// Whether several threads work for the warehouse.
+    /// Whether several threads work for the warehouse, and there are no transactions to keep them apart.
     shared: bool,
 }
 

@@ -3,11 +3,11 @@
 //!
 //! - [`load`]: the population of the tables; [`rows`], [`keys`]: what they are as bytes; [`random`];
 //! - [`new_order`], [`payment`], [`reports`] (order-status and stock-level), [`delivery`]: the transactions;
-//! - [`terminal`]: what one thread does; [`check`]: the conditions of clause 3.3.2.
+//! - [`terminal`]: what one thread does; [`clients`]: the clients for which it does that; [`check`]: the conditions of clause 3.3.2.
 //!
 //! What differs from the specification, as in published measurements of storage engines: no terminal thinks or
 //! types between transactions, so that few threads do the work of all terminals of their warehouses; deliveries
-//! are carried out at once; nothing is durable. So the figures are no results in the sense of the TPC.
+//! are carried out at once; nothing is durable unless that is asked for. So the figures are no results in the sense of the TPC.
 //!
 //! # Without transactions
 //! Some engines have atomic operations only. So the order of operations is such that all conditions hold when
@@ -21,6 +21,7 @@
 //!   delivered only after the one before it, so that conditions 2 and 3 hold.
 
 mod check;
+mod clients;
 mod delivery;
 mod keys;
 mod load;
@@ -78,6 +79,7 @@ fn now() -> i64 {
 /// The workload.
 pub struct Tpcc {
     warehouses: u32,
+    clients: usize,
     seed: u64,
     constants: Constants,
     /// What all threads did in all rounds.
@@ -90,8 +92,8 @@ struct Totals {
     counts: Option<Counts>,
     /// How many payments each thread has made.
     payments: Vec<u64>,
-    /// How many bytes of log there were, if the engine counts them.
-    log_bytes: Option<u64>,
+    /// What was written of the log, if the engine counts it.
+    log: Option<LogCounts>,
 }
 
 impl Tpcc {
@@ -124,11 +126,12 @@ impl RecordWorkload for Tpcc {
     const TIMES_ALL: bool = true;
 
     fn new(specification: &Specification) -> Result<Self> {
-        let Workload::Tpcc { warehouses } = specification.workload else {
+        let Workload::Tpcc { warehouses, clients } = specification.workload else {
             return Err("the specification is not of TPC-C".into());
         };
         Ok(Self {
             warehouses,
+            clients,
             seed: specification.seed,
             constants: Constants::new(specification.seed),
             totals: Mutex::default(),
@@ -149,26 +152,34 @@ impl RecordWorkload for Tpcc {
     }
 
     fn pass<S: Store>(&self, store: &S, pace: &Pace) -> Result<Pass> {
+        // A client that cannot leave its thread has one of its own.
+        let (threads, clients) =
+            if S::COMMITS_LATER { (pace.threads, self.clients) } else { (pace.threads * self.clients, 1) };
         let prepare = |thread: usize| {
             let plan = Plan {
                 thread,
-                threads: pace.threads,
+                threads,
+                clients,
+                is_shared: threads as u64 > u64::from(self.warehouses) && !S::HAS_TRANSACTIONS,
                 warehouses: self.warehouses,
                 constants: self.constants,
                 random: Random::new(Generator::new(self.seed, thread as u64, pace.round)),
             };
             Ok((thread, Terminal::new(plan, store.session()?, self.payments(thread)?)?))
         };
-        let before = log_bytes(store)?;
-        let pass = run_threads(pace.threads, prepare, |(thread, mut terminal), start| {
+        let before = LogCounts::of(store)?;
+        let pass = run_threads(threads, prepare, |(thread, mut terminal), start| {
             terminal.work(start, start + pace.duration)?;
             let (counts, payments) = terminal.finish();
             let work = Work { operations: counts.operations(), latencies: counts.all()? };
             self.keep(thread, counts, payments)?;
             Ok(work)
         })?;
-        if let (Some(before), Some(after)) = (before, log_bytes(store)?) {
-            *self.totals()?.log_bytes.get_or_insert(0) += after - before;
+        if let (Some(before), Some(after)) = (before, LogCounts::of(store)?) {
+            let mut totals = self.totals()?;
+            let log = totals.log.get_or_insert_default();
+            log.bytes += after.bytes - before.bytes;
+            log.syncs += after.syncs - before.syncs;
         }
         Ok(pass)
     }
@@ -182,14 +193,32 @@ impl RecordWorkload for Tpcc {
         let totals = self.totals()?;
         let counts = totals.counts.as_ref().ok_or("no transaction was run")?;
         let mut remarks = vec![counts.remark()];
-        if let Some(bytes) = totals.log_bytes {
-            remarks.push(format!("{} bytes of log a transaction", bytes / counts.operations().max(1)));
+        if let Some(LogCounts { bytes, syncs }) = totals.log {
+            let mut remark = format!("{} bytes of log a transaction", bytes / counts.operations().max(1));
+            if syncs > 0 {
+                remark += &format!(", {:.2} commits a sync", counts.commits() as f64 / syncs as f64);
+            }
+            if let Some(waiting) = counts.clients_waiting() {
+                remark += &format!(", {waiting:.1} clients of a thread waiting at a commit, on average");
+            }
+            remarks.push(remark);
         }
         Ok((counts.to_json(), remarks))
     }
 }
 
-/// How many bytes of log the store has written, if it counts them.
-fn log_bytes(store: &impl Store) -> Result<Option<u64>> {
-    Ok(store.statistics()?["log_appended_bytes"].as_u64())
+/// What a store has written of its log.
+#[derive(Clone, Copy, Default)]
+struct LogCounts {
+    bytes: u64,
+    syncs: u64,
+}
+
+impl LogCounts {
+    /// None if the store does not count it.
+    fn of(store: &impl Store) -> Result<Option<Self>> {
+        let statistics = store.statistics()?;
+        let count = |name: &str| statistics[name].as_u64();
+        Ok(count("log_appended_bytes").zip(count("log_syncs")).map(|(bytes, syncs)| Self { bytes, syncs }))
+    }
 }

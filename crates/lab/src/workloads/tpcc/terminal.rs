@@ -1,5 +1,6 @@
 //! What one thread does: the terminals of its home warehouses.
 
+use super::clients::Clients;
 use super::keys;
 use super::outcome::Outcome;
 use super::random::{Constants, Random};
@@ -9,6 +10,7 @@ use crate::engines::store::{Access, Session, Transaction, is_conflict};
 use crate::measure::statistics::Latencies;
 use serde_json::json;
 use std::time::Instant;
+use vellum::Arrival;
 
 /// The transactions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,6 +54,10 @@ pub struct Counts {
     rolled_back: u64,
     conflicts: u64,
     skipped: u64,
+    /// Transactions that have changed something.
+    commits: u64,
+    /// How many clients waited, of a thread, when one more began to; and how often that was.
+    waiting: (u64, u64),
 }
 
 impl Counts {
@@ -61,7 +67,7 @@ impl Counts {
     /// If histograms cannot be made, which their fixed bounds exclude.
     pub fn new() -> Result<Self> {
         let latencies = MIX.iter().map(|_| Latencies::new()).collect::<Result<_>>()?;
-        Ok(Self { latencies, rolled_back: 0, conflicts: 0, skipped: 0 })
+        Ok(Self { latencies, rolled_back: 0, conflicts: 0, skipped: 0, commits: 0, waiting: (0, 0) })
     }
 
     /// Transactions.
@@ -87,7 +93,19 @@ impl Counts {
         self.rolled_back += other.rolled_back;
         self.skipped += other.skipped;
         self.conflicts += other.conflicts;
+        self.commits += other.commits;
+        self.waiting = (self.waiting.0 + other.waiting.0, self.waiting.1 + other.waiting.1);
         self.latencies.iter_mut().zip(&other.latencies).try_for_each(|(to, from)| to.add(from))
+    }
+
+    /// Transactions that have changed something.
+    pub fn commits(&self) -> u64 {
+        self.commits
+    }
+
+    /// How many clients of a thread wait, on average, when one more begins to; none if threads wait themselves.
+    pub fn clients_waiting(&self) -> Option<f64> {
+        (self.waiting.1 > 0).then(|| self.waiting.0 as f64 / self.waiting.1 as f64)
     }
 
     /// The share of one in the other, in percent.
@@ -142,6 +160,10 @@ pub struct Plan {
     pub thread: usize,
     /// How many there are.
     pub threads: usize,
+    /// How many clients each serves.
+    pub clients: usize,
+    /// Whether several threads deliver for one warehouse without transactions.
+    pub is_shared: bool,
     /// How many warehouses there are.
     pub warehouses: u32,
     /// The constants of the run.
@@ -181,6 +203,7 @@ pub struct Terminal<S> {
     /// The number of the next payment.
     payment: u64,
     counts: Counts,
+    clients: Clients,
     items: Vec<u32>,
 }
 
@@ -194,6 +217,7 @@ impl<S: Session> Terminal<S> {
         Ok(Self {
             session,
             homes,
+            clients: Clients::new(plan.clients),
             plan,
             deck: Vec::with_capacity(100),
             payment: payments,
@@ -202,7 +226,7 @@ impl<S: Session> Terminal<S> {
         })
     }
 
-    /// Runs transactions until the time is over, timing each.
+    /// Runs transactions until the time is over, timing each from its begin until it is acknowledged.
     ///
     /// # Errors
     /// What the engine says, or that a row is missing.
@@ -212,7 +236,7 @@ impl<S: Session> Terminal<S> {
             let card = self.draw();
             let (kind, _) = MIX[card];
             // A transaction that conflicts is run again, with other input, and its time counts.
-            let outcome = loop {
+            let (outcome, arrival) = loop {
                 match self.one(kind) {
                     Err(error) if is_conflict(&error) => self.counts.conflicts += 1,
                     outcome => break outcome?,
@@ -224,11 +248,20 @@ impl<S: Session> Terminal<S> {
                 Outcome::Skipped(districts) => self.counts.skipped += u64::from(districts),
             }
             let end = Instant::now();
-            self.counts.latencies[card].record(end - begin);
-            if end >= deadline {
+            match arrival {
+                Some(arrival) => {
+                    let waiting = self.clients.wait(arrival, card, begin)?;
+                    self.counts.waiting.0 += waiting as u64;
+                    self.counts.waiting.1 += 1;
+                }
+                None => self.counts.latencies[card].record(end - begin),
+            }
+            let (counts, is_end) = (&mut self.counts, end >= deadline);
+            self.clients.acknowledge(is_end, |card, latency| counts.latencies[card].record(latency))?;
+            if is_end {
                 return Ok(());
             }
-            begin = end;
+            begin = if self.clients.are_many() { Instant::now() } else { end };
         }
     }
 
@@ -248,7 +281,8 @@ impl<S: Session> Terminal<S> {
         self.deck.pop().unwrap_or(0)
     }
 
-    fn one(&mut self, kind: Kind) -> Result<Outcome> {
+    /// Runs one transaction; gives what is to be waited for, if the thread does not wait itself.
+    fn one(&mut self, kind: Kind) -> Result<(Outcome, Option<Arrival>)> {
         let random = &mut self.plan.random;
         let constants = &self.plan.constants;
         let home = self.homes[random.within(0, self.homes.len() as u32 - 1) as usize];
@@ -278,8 +312,7 @@ impl<S: Session> Terminal<S> {
                 outcome = reports::order_status(&mut transaction, &input)?;
             }
             Kind::Delivery => {
-                let shared = self.plan.threads as u32 > warehouses;
-                let input = delivery::Input::draw(random, home, shared, now());
+                let input = delivery::Input::draw(random, home, self.plan.is_shared, now());
                 transaction = self.session.begin(access)?;
                 outcome = delivery::run(&mut transaction, &input)?;
             }
@@ -290,9 +323,16 @@ impl<S: Session> Terminal<S> {
             }
         }
         // A transaction that is dropped has changed nothing.
-        if outcome != Outcome::RolledBack {
-            transaction.commit()?;
+        if outcome == Outcome::RolledBack {
+            return Ok((outcome, None));
         }
-        Ok(outcome)
+        let arrival = if self.clients.are_many() {
+            transaction.commit_later()?
+        } else {
+            transaction.commit()?;
+            None
+        };
+        self.counts.commits += u64::from(access == Access::Write);
+        Ok((outcome, arrival))
     }
 }

@@ -17,7 +17,7 @@ const PLACE: District = District { warehouse: 1, number: 7 };
 fn workload(warehouses: u32) -> Tpcc {
     let specification = Specification {
         engine: EngineName::Vellum.into(),
-        workload: Workload::Tpcc { warehouses },
+        workload: Workload::Tpcc { warehouses, clients: 1 },
         tuples: tuples(warehouses),
         keys: KeyKind::U64,
         values: ValueSizes::one(0),
