@@ -26,7 +26,7 @@ use config::Workload;
 use measure::machine::Manifest;
 use report::reporter::Reporter;
 use run::coordinator::{self, Job};
-use run::{device, records, worker, ycsb};
+use run::{device, kills, records, worker, ycsb};
 use std::fmt;
 use std::process::ExitCode;
 use workloads::records::Verb;
@@ -82,7 +82,11 @@ fn execute(command: Command) -> Result<()> {
         Command::Churn { run, engines, table, load } => {
             on_tables(run, engines, Job::on_table(Workload::Churn, table.settings(), load))
         }
-        Command::Tpcc { run, engines, warehouses, clients } => {
+        Command::Tpcc { run, engines, warehouses, kill: true, .. } => {
+            let reporter = Reporter { json: run.json };
+            kills::run(&run.settings(), &engines.settings.settings(), warehouses, &reporter)
+        }
+        Command::Tpcc { run, engines, warehouses, clients, kill: false } => {
             on_tables(run, engines, Job::tpcc(warehouses, clients))
         }
         Command::Bank { run, engines, accounts } => on_tables(run, engines, Job::bank(accounts)),

@@ -57,10 +57,12 @@ impl PoolFile {
         if !lifecycle::is_unfinished(&*file, &options.application)? {
             return Ok((Self::open_on(file, options)?, false));
         }
-        // A log that was begun for it is this database's as well.
+        // A log that was begun for it is this database's as well. So its name is never lost, however often this is interrupted.
         let database = lifecycle::begun_database(&*file)?;
-        let unfinished = |source| PoolError::Write { extent: Extent::page(PageId(0)), source };
-        file.truncate(0).map_err(unfinished)?;
+        if database.is_none() {
+            let unfinished = |source| PoolError::Write { extent: Extent::page(PageId(0)), source };
+            file.truncate(0).map_err(unfinished)?;
+        }
         Ok((Self::create_in(file, path, options, database)?, true))
     }
 

@@ -29,6 +29,16 @@ use vellum_wal::{Durability, Log, LogError, LogFlusher};
 thread_local! {
     /// The last record that this thread has reserved, and in which log.
     static LAST: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+    /// This thread is undoing a transaction.
+    static UNDOES: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Undoes something: that may use the room of the log which other changes leave for it.
+pub(crate) fn undoing<T>(undo: impl FnOnce() -> T) -> T {
+    let before = UNDOES.replace(true);
+    let undone = undo();
+    UNDOES.set(before);
+    undone
 }
 
 /// How many logs there were in this process: tells them apart, as an address would not once a log is gone.
@@ -146,7 +156,8 @@ impl ChangeLog for Changes {
     }
 
     fn admit(&self) -> io::Result<()> {
-        self.log.check().and_then(|()| self.log.admit()).map_err(as_io_error)
+        let admit = || if UNDOES.get() { self.log.admit_undo() } else { self.log.admit() };
+        self.log.check().and_then(|()| admit()).map_err(as_io_error)
     }
 
     fn reserve(&self, bytes: usize) -> Lsn {

@@ -2,7 +2,7 @@
 
 use crate::{
     TxnError,
-    change_log::Changes,
+    change_log::{Changes, undoing},
     plant::{Bug, planted},
     reads::{Edge, ReadSet},
     transactions::{Leftovers, Refused, Snapshot, Transactions},
@@ -367,7 +367,7 @@ pub(crate) fn undo(
     // Nothing need be asked: nobody else can have changed it.
     static SETTLED: AtomicU64 = AtomicU64::new(u64::MAX);
     let view = View { settled: &SETTLED, isolation: &Unshared, writer: Writer::Undo { transaction, of } };
-    Ok(Tree::open(pool, tree).with_view(view).undo(change)?)
+    Ok(undoing(|| Tree::open(pool, tree).with_view(view).undo(change))?)
 }
 
 /// Logs that a transaction has been undone.

@@ -268,9 +268,7 @@ impl Error {
 
 fn backup_kind(error: &BackupError) -> ErrorKind {
     match error {
-        BackupError::Write { source } | BackupError::Read { source }
-            if source.kind() == io::ErrorKind::StorageFull =>
-        {
+        BackupError::Write { source } | BackupError::Read { source } if is_full(source) => {
             ErrorKind::OutOfSpace
         }
         BackupError::Open(error) => vm_kind(error),
@@ -310,11 +308,8 @@ fn wal_kind(error: &LogError) -> ErrorKind {
 fn pool_kind(error: &PoolError) -> ErrorKind {
     match error {
         PoolError::Vm(error) => vm_kind(error),
-        PoolError::StorageFull { source, .. } if source.kind() != std::io::ErrorKind::StorageFull => {
-            ErrorKind::Io
-        }
-        PoolError::StorageFull { .. } | PoolError::CapacityExhausted { .. } => ErrorKind::OutOfSpace,
-        PoolError::Write { source, .. } if source.kind() == std::io::ErrorKind::StorageFull => {
+        PoolError::CapacityExhausted { .. } => ErrorKind::OutOfSpace,
+        PoolError::StorageFull { source, .. } | PoolError::Write { source, .. } if is_full(source) => {
             ErrorKind::OutOfSpace
         }
         PoolError::Corruption { .. } | PoolError::Truncated { .. } => ErrorKind::Corruption,
@@ -342,7 +337,7 @@ fn vm_kind(error: &VmError) -> ErrorKind {
         VmError::Open { source, .. } => match source.kind() {
             std::io::ErrorKind::NotFound => ErrorKind::NotFound,
             std::io::ErrorKind::AlreadyExists => ErrorKind::AlreadyExists,
-            std::io::ErrorKind::StorageFull => ErrorKind::OutOfSpace,
+            _ if is_full(source) => ErrorKind::OutOfSpace,
             _ => ErrorKind::Io,
         },
         VmError::Locked { .. } => ErrorKind::Busy,
@@ -350,6 +345,14 @@ fn vm_kind(error: &VmError) -> ErrorKind {
         VmError::Length { .. } | VmError::UnknownName { .. } => ErrorKind::InvalidInput,
         _ => ErrorKind::Io,
     }
+}
+
+/// Whether the system says that there is no room: on the device, in a quota, or below a limit on the size of files.
+fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
+    )
 }
 
 /// A key as it is shown in an error.

@@ -222,6 +222,15 @@ impl Log {
         if self.is_short() { self.prepare_to(self.end().0 + self.options.buffer_bytes) } else { Ok(()) }
     }
 
+    /// As [`admit`](Self::admit), for what undoes a transaction: is content with a quarter of what others leave, so that a full
+    /// disk keeps no transaction from being rolled back.
+    ///
+    /// # Errors
+    /// As for `admit`.
+    pub fn admit_undo(&self) -> Result<(), LogError> {
+        self.prepare_to(self.end().0 + self.options.buffer_bytes / 4)
+    }
+
     /// Whether [`admit`](Self::admit) would have to make segments.
     #[inline]
     pub fn is_short(&self) -> bool {

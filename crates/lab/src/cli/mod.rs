@@ -132,7 +132,8 @@ pub enum Command {
                             3 if one does not hold.\n\n\
                             Examples:\n  lab tpcc --warehouses 4 --threads 1,2 --engines vellum,lmdb\n  \
                             lab tpcc --warehouses 1 --engines vellum --pool 32MiB --seconds 10 --check\n  \
-                            lab tpcc --engines vellum-tx,redb,fjall,lmdb --durability synced --clients 64"
+                            lab tpcc --engines vellum-tx,redb,fjall,lmdb --durability synced --clients 64\n  \
+                            lab tpcc --warehouses 1 --threads 2 --kill --durability buffered"
     )]
     Tpcc {
         /// What all runs have.
@@ -148,6 +149,9 @@ pub enum Command {
         /// meanwhile, and waits only if every client does; with the other engines each client is a thread of its own
         #[arg(long, default_value = "1", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
         clients: usize,
+        /// Kills the process of vellum-tx in each round, within the seconds of a round, opens what it has left, and checks it
+        #[arg(long, conflicts_with = "clients")]
+        kill: bool,
     },
     /// Transfers between accounts, a few of which everybody wants, and looks at all of them; operations are transactions
     #[command(

@@ -33,6 +33,38 @@ pub struct OpenTransaction<'t> {
     value: &'t mut Vec<u8>,
 }
 
+impl VellumTransactions {
+    /// Opens what a process has left that was killed; also says what recovery did.
+    ///
+    /// # Errors
+    /// What the engine says.
+    pub fn reopen(options: &EngineOptions, tables: &[&str]) -> Result<(Self, Option<::vellum::Recovery>)> {
+        let database = Database::open(options.directory.join(FILE), &settings(options))?;
+        let recovery = database.recovery();
+        let tables = tables.iter().map(|name| database.table(name));
+        let tables = tables.collect::<std::result::Result<_, _>>()?;
+        Ok((Self::of(database, tables, options), recovery))
+    }
+
+    fn of(database: Database, tables: Vec<Table>, options: &EngineOptions) -> Self {
+        let EngineOptions { pool_bytes, isolation, durability, .. } = *options;
+        Self { database, tables, pool_bytes, durability: logged(durability), isolation }
+    }
+}
+
+/// The name of the file.
+const FILE: &str = "tables.vellum";
+
+/// Transactions have a log.
+fn logged(durability: Durability) -> Durability {
+    if durability == Durability::NoLog { Durability::Deferred } else { durability }
+}
+
+fn settings(options: &EngineOptions) -> ::vellum::Options {
+    let durability = logged(options.durability);
+    EngineOptions { durability, directory: options.directory.clone(), ..*options }.vellum()
+}
+
 impl Store for VellumTransactions {
     type Session<'a> = TransactionSession<'a>;
 
@@ -40,17 +72,10 @@ impl Store for VellumTransactions {
     const COMMITS_LATER: bool = true;
 
     fn create(options: &EngineOptions, tables: &[&str]) -> Result<Self> {
-        let durability = match options.durability {
-            Durability::NoLog => Durability::Deferred,
-            durability => durability,
-        };
-        let settings =
-            EngineOptions { durability, directory: options.directory.clone(), ..*options }.vellum();
-        let database = Database::create(options.directory.join("tables.vellum"), &settings)?;
+        let database = Database::create(options.directory.join(FILE), &settings(options))?;
         let tables =
             tables.iter().map(|name| database.create_table(name)).collect::<std::result::Result<_, _>>()?;
-        let (pool_bytes, isolation) = (options.pool_bytes, options.isolation);
-        Ok(Self { database, tables, pool_bytes, durability, isolation })
+        Ok(Self::of(database, tables, options))
     }
 
     fn notes(&self) -> Vec<String> {

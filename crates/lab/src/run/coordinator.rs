@@ -172,7 +172,7 @@ fn run_one(
     if settings.check { check(&ends, settings.pool, workload.grows(), reporter) } else { Ok(()) }
 }
 
-fn specification(
+pub(super) fn specification(
     run: &RunSettings,
     settings: &EngineSettings,
     job: Job,
@@ -326,7 +326,7 @@ fn check(ends: &[(Contestant, Finished)], pool_bytes: u64, grows: bool, reporter
 }
 
 /// The process of one engine.
-struct Worker {
+pub(super) struct Worker {
     name: String,
     child: Child,
     input: Option<ChildStdin>,
@@ -334,7 +334,7 @@ struct Worker {
 }
 
 impl Worker {
-    fn start(name: String, specification: &Specification) -> Result<Self> {
+    pub(super) fn start(name: String, specification: &Specification) -> Result<Self> {
         let mut child = std::process::Command::new(std::env::current_exe()?)
             .arg("worker")
             .stdin(Stdio::piped())
@@ -348,7 +348,7 @@ impl Worker {
         Ok(worker)
     }
 
-    fn say(&mut self, what: &impl Serialize) -> Result<()> {
+    pub(super) fn say(&mut self, what: &impl Serialize) -> Result<()> {
         let input = self.input.as_mut().ok_or("the engine's process was told to end")?;
         let mut line = serde_json::to_vec(what)?;
         line.push(b'\n');
@@ -356,7 +356,7 @@ impl Worker {
         Ok(input.flush()?)
     }
 
-    fn ask(&mut self, command: Command) -> Result<Reply> {
+    pub(super) fn ask(&mut self, command: Command) -> Result<Reply> {
         let told = self.say(&command);
         let name = &self.name;
         let mut line = String::new();
@@ -371,6 +371,12 @@ impl Worker {
             }
             reply => Ok(reply),
         }
+    }
+
+    /// Kills the process: it does nothing more, and hears of nothing.
+    pub(super) fn kill(mut self) -> Result<()> {
+        self.child.kill()?;
+        Ok(self.child.wait().map(drop)?)
     }
 
     fn finish(mut self) -> Result<Finished> {

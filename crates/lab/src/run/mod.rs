@@ -2,11 +2,13 @@
 //!
 //! - [`coordinator`], [`protocol`], [`session`], [`worker`], [`record_worker`]: the parent, what it and its workers say to
 //!   each other, and the workers;
+//! - [`kills`]: TPC-C whose process is killed;
 //! - [`device`]: the runs without an engine; [`records`]: those on single durable records; [`ycsb`]: YCSB, on engines of both
 //!   kinds.
 
 pub mod coordinator;
 pub mod device;
+pub mod kills;
 pub mod protocol;
 mod record_worker;
 pub mod records;

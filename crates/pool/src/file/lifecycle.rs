@@ -82,7 +82,7 @@ fn new_database() -> [u8; DATABASE_BYTES] {
     std::array::from_fn(|index| halves.as_flattened().get(index).copied().unwrap_or_default())
 }
 
-/// Makes an empty file a pool's file, of the database with this id or of a new one.
+/// Makes an empty file a pool's file, of a new database; or an unfinished one, of the database with this id for which it was begun.
 pub(crate) fn create(
     file: &dyn File,
     application: &str,
@@ -90,7 +90,7 @@ pub(crate) fn create(
 ) -> Result<Superblock, PoolError> {
     let bytes = SUPERBLOCKS * PAGE_SIZE as u64;
     let held = file.size().map_err(|source| PoolError::Read { extent: Extent::page(PageId(0)), source })?;
-    if held > 0 {
+    if held > 0 && database.is_none() {
         return Err(PoolError::NotEmpty { bytes: held });
     }
     file.grow(bytes).map_err(|source| PoolError::StorageFull { bytes, source })?;

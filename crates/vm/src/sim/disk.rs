@@ -61,6 +61,13 @@ impl SimulatedDisk {
         state.faults = faults;
     }
 
+    /// Lets files grow by no more than so many bytes in all from now on, whichever they are: then the disk is full. Until it is
+    /// healed; what a crash or kill leaves is a disk that has room.
+    pub fn leave_free(&self, bytes: u64) {
+        let mut state = self.state();
+        state.capacity_bytes = Some(state.used_bytes() + bytes);
+    }
+
     /// Ends all faults and scheduled failures, except for what a crash does.
     pub fn heal(&self) {
         let mut state = self.state();
@@ -70,6 +77,7 @@ impl SimulatedDisk {
         }
         state.faults = Faults { crash: state.faults.crash, ..Faults::default() };
         state.schedule.clear();
+        state.capacity_bytes = None;
     }
 
     /// Makes the `n`-th operation from now, on any file or name, fail with EIO; the next one is the first.

@@ -27,6 +27,8 @@ pub(super) struct Disk {
     pub faults: Faults,
     pub schedule: Schedule,
     pub history: History,
+    /// How many bytes all files that have a name may have together.
+    pub capacity_bytes: Option<u64>,
 }
 
 /// A file.
@@ -94,7 +96,13 @@ impl Disk {
             faults,
             schedule: Schedule::default(),
             history: History::default(),
+            capacity_bytes: None,
         }
+    }
+
+    /// How many bytes all files that have a name have together.
+    pub fn used_bytes(&self) -> u64 {
+        self.names.current.values().map(|index| self.files[*index].contents.size()).sum()
     }
 
     /// Adds a file whose contents are durable, and gives its number. It has no name yet.
@@ -236,10 +244,12 @@ impl Disk {
         }
     }
 
-    /// Fails if the file cannot become so large.
+    /// Fails if the file cannot become so large, or the disk is full then.
     pub fn check_capacity(&mut self, index: usize, size: u64) -> io::Result<()> {
         let file = &self.files[index];
-        if size > file.contents.size() && file.faults.capacity_bytes.is_some_and(|most| size > most) {
+        let Some(growth @ 1..) = size.checked_sub(file.contents.size()) else { return Ok(()) };
+        let is_full = self.capacity_bytes.is_some_and(|most| self.used_bytes() + growth > most);
+        if is_full || file.faults.capacity_bytes.is_some_and(|most| size > most) {
             self.note(index, FileOperation::Resize, size, 0, "ENOSPC");
             return Err(io::Error::from_raw_os_error(libc::ENOSPC));
         }

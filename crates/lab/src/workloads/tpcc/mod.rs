@@ -65,6 +65,14 @@ pub fn tuples(warehouses: u32) -> u64 {
     u64::from(ITEMS) + u64::from(warehouses) * warehouse
 }
 
+/// Checks what a process has left that was killed while transactions ran; all conditions but those of fresh tables.
+///
+/// # Errors
+/// What the engine says.
+pub fn check_remains<S: Store>(store: &S, warehouses: u32) -> Result<Findings> {
+    check::check(store, warehouses, false)
+}
+
 /// Whether data contains `ORIGINAL`.
 fn is_original(data: &[u8]) -> bool {
     data.windows(ORIGINAL.len()).any(|window| window == ORIGINAL)

@@ -1,0 +1,323 @@
+//! Disks that are full: whatever is being done then is refused by an error that says so, nothing that was acknowledged is lost,
+//! reading goes on, and so does everything else when there is room again.
+//!
+//! Each workload meets some amounts of space that are left, on a simulated disk; `VELLUM_CAPACITIES=500` tries so many of each.
+
+use crate::{
+    life::{End, Journal},
+    model::{Contents, Operation},
+    number,
+};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+use std::{collections::BTreeMap, sync::Arc};
+use vellum::{Backup, BackupOptions, Database, Directory, Error, ErrorKind, Options};
+use vellum_vm::SimulatedDisk;
+
+const NAME: &str = "data";
+const TABLE: &str = "table";
+
+fn options() -> Options {
+    Options::default()
+        .pool_bytes(512 << 10)
+        .capacity_bytes(256 << 20)
+        .log_segment_bytes(256 << 10)
+        .log_buffer_bytes(4 << 20)
+        .background_eviction(false)
+        .background_checkpoints(false)
+        .huge_pages(false)
+}
+
+/// What is being done when the disk becomes full.
+#[derive(Clone, Copy, Debug)]
+enum Workload {
+    /// Keys anywhere, so that nodes are split.
+    Inserts,
+    Transactions,
+    LargeValues,
+    BulkLoads,
+    Checkpoints,
+    Tables,
+    /// Backups of the database to the same disk, and restoring them to small ones.
+    Backups,
+}
+
+const WORKLOADS: [Workload; 7] = [
+    Workload::Inserts,
+    Workload::Transactions,
+    Workload::LargeValues,
+    Workload::BulkLoads,
+    Workload::Checkpoints,
+    Workload::Tables,
+    Workload::Backups,
+];
+
+/// What comes after the disk was full.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Then {
+    /// There is room again.
+    Room,
+    /// The database is closed, and opened when there is room.
+    Close,
+    /// The process is killed, and the database opened, first while the disk is full.
+    Kill,
+}
+
+/// Where a database lies.
+trait Place {
+    fn directory(&self) -> Arc<dyn Directory>;
+    /// From now on there are so many bytes left.
+    fn leave_free(&self, bytes: u64);
+    fn make_room(&self);
+    /// The process that uses it is killed; the disk stays full.
+    fn kill(&mut self);
+}
+
+struct Simulated(SimulatedDisk);
+
+impl Place for Simulated {
+    fn directory(&self) -> Arc<dyn Directory> {
+        Arc::new(self.0.clone())
+    }
+
+    fn leave_free(&self, bytes: u64) {
+        self.0.leave_free(bytes);
+    }
+
+    fn make_room(&self) {
+        self.0.heal();
+    }
+
+    fn kill(&mut self) {
+        let survivor = self.0.kill();
+        self.0.fail_from(1);
+        self.0 = survivor;
+        self.0.leave_free(0);
+    }
+}
+
+/// A database, and what it should hold.
+struct Run {
+    journal: Journal,
+    random: StdRng,
+    workload: Workload,
+    count: u64,
+}
+
+type Failure = (Error, Option<Operation>);
+
+impl Run {
+    fn new(workload: Workload, seed: u64) -> Self {
+        Self { journal: Journal::default(), random: StdRng::seed_from_u64(seed), workload, count: 0 }
+    }
+
+    fn key(&mut self) -> Vec<u8> {
+        self.random.random_range(0..u32::MAX).to_be_bytes().to_vec()
+    }
+
+    fn put(&mut self, bytes: usize) -> Operation {
+        let (key, value) = (self.key(), vec![self.random.random(); bytes]);
+        Operation::Put { table: TABLE.to_owned(), key, value }
+    }
+
+    fn perform(&mut self, operation: Operation, database: &Database) -> Option<Failure> {
+        let done = match &operation {
+            Operation::Commit { changed } => database.begin().and_then(|transaction| {
+                for ((table, key), value) in changed {
+                    let value = value.as_deref().unwrap_or_default();
+                    transaction.put(&database.table(table)?, key, value).map(drop)?;
+                }
+                transaction.commit()
+            }),
+            single => single.perform(database),
+        };
+        match done {
+            Ok(()) => {
+                self.journal.acknowledge(operation, vellum::Durability::Synced);
+                None
+            }
+            Err(error) => Some((error, Some(operation))),
+        }
+    }
+
+    /// A step of its workload.
+    fn step(&mut self, place: &dyn Place, database: &Database) -> Option<Failure> {
+        self.count += 1;
+        let number = self.count;
+        let operation = match self.workload {
+            Workload::Inserts => self.put(700),
+            Workload::LargeValues => self.put(90_000),
+            Workload::Transactions => {
+                let changed = (0..20).map(|_| ((TABLE.to_owned(), self.key()), Some(vec![7; 300])));
+                Operation::Commit { changed: changed.collect() }
+            }
+            Workload::BulkLoads | Workload::Tables if number % 2 == 1 => {
+                Operation::Create { table: format!("table {number}") }
+            }
+            Workload::BulkLoads => {
+                let entries: BTreeMap<_, _> = (0..2000).map(|_| (self.key(), vec![3; 250])).collect();
+                Operation::Load { table: format!("table {}", number - 1), entries }
+            }
+            Workload::Tables => self.put(3000),
+            Workload::Checkpoints if number % 10 == 0 => {
+                return database.checkpoint().err().map(|error| (error, None));
+            }
+            Workload::Checkpoints => self.put(2500),
+            Workload::Backups => {
+                return back_up(place, database, number).err().map(|error| (error, None));
+            }
+        };
+        self.perform(operation, database)
+    }
+}
+
+fn back_up(place: &dyn Place, database: &Database, number: u64) -> vellum::Result<()> {
+    let name = format!("backup-{number}");
+    let made = database.backup_in(place.directory(), &name, BackupOptions::default()).and_then(|_| {
+        let backup = Backup::open_in(&*place.directory(), &name)?;
+        // Elsewhere, because its log would lie among that of the database.
+        let disk = SimulatedDisk::new(number);
+        disk.leave_free(number << 20);
+        let restored = Backup::restore_in(&[backup], Arc::new(disk.clone()), "restored", &options());
+        assert_eq!(disk.names().unwrap().is_empty(), restored.is_err());
+        restored
+    });
+    if made.is_err() {
+        let mut left = place.directory().names().unwrap();
+        // The backup may have been finished.
+        left.retain(|file| file.starts_with(&name) && *file != name);
+        assert!(left.is_empty(), "{left:?} is left over");
+    }
+    made.map(drop)
+}
+
+/// Whether an error says that there is no room, and what to do.
+fn refusal(error: &Error) -> Result<(), String> {
+    let text = error.to_string();
+    let says = ["ake room", "free space"].iter().any(|what| text.contains(what));
+    if error.kind() == ErrorKind::OutOfSpace && says {
+        return Ok(());
+    }
+    Err(format!("it says {:?}, {text:?}", error.kind()))
+}
+
+/// Works on a disk that has so much room left, and goes on after it was full. Whether it was.
+fn run(place: &mut dyn Place, workload: Workload, free: u64, then: Then) -> Result<bool, String> {
+    let say = |error: Error| error.to_string();
+    let mut run = Run::new(workload, free);
+    let database = Database::create_in(place.directory(), NAME, &options()).map_err(say)?;
+    let mut operations = vec![Operation::Create { table: TABLE.to_owned() }];
+    operations.extend((0..100).map(|_| run.put(200)));
+    for operation in operations {
+        run.perform(operation, &database).map_or(Ok(()), |(error, _)| Err(say(error)))?;
+    }
+    place.leave_free(free);
+    let Some((error, operation)) = (0..20_000).find_map(|_| run.step(place, &database)) else {
+        return Err("the disk does not become full".to_owned());
+    };
+    refusal(&error)?;
+    if !run.journal.settle(operation.as_ref(), &database)? {
+        return Err(format!("after {error} it has to be opened anew"));
+    }
+    // There may be room for less.
+    let small = run.put(10);
+    let refused = run.perform(small.clone(), &database);
+    refused.map_or(Ok(()), |(error, _)| refusal(&error))?;
+    if !run.journal.settle(Some(&small), &database)? {
+        return Err("after a small change it has to be opened anew".to_owned());
+    }
+    let (database, end) = continue_with(place, database, then, &run.journal.now)?;
+    match end {
+        End::Closed => run.journal.check_contents(&database, end)?,
+        end => run.journal.check(&database, end)?,
+    }
+    run.workload = Workload::Transactions;
+    for _ in 0..10 {
+        run.step(place, &database).map_or(Ok(()), |(error, _)| Err(format!("with room: {error}")))?;
+    }
+    database.checkpoint().map_err(say)?;
+    database.close().map_err(say)?;
+    let database = Database::open_in(place.directory(), NAME, &options()).map_err(say)?;
+    if database.recovery().is_some() {
+        return Err("it was closed and is recovered".to_owned());
+    }
+    run.journal.check(&database, End::Closed)?;
+    Ok(true)
+}
+
+/// The database after the disk was full, and how the one before ended.
+fn continue_with(
+    place: &mut dyn Place,
+    database: Database,
+    then: Then,
+    now: &Contents,
+) -> Result<(Database, End), String> {
+    let say = |error: Error| error.to_string();
+    let end = match then {
+        Then::Room => {
+            place.make_room();
+            return Ok((database, End::Closed));
+        }
+        Then::Close => match database.close() {
+            Ok(()) => End::Closed,
+            Err(error) => refusal(&error).map(|()| End::Killed)?,
+        },
+        Then::Kill => {
+            place.kill();
+            drop(database);
+            // Without room it can be read.
+            let read_only = options().read_only(true);
+            let reader = Database::open_in(place.directory(), NAME, &read_only);
+            let reader = reader.map_err(|error| format!("it cannot be read: {error}"))?;
+            if crate::model::contents(&reader).map_err(say)? != *now {
+                return Err("a reader sees something else".to_owned());
+            }
+            drop(reader);
+            match Database::open_in(place.directory(), NAME, &options()) {
+                Ok(opened) => place.kill_with(opened),
+                Err(error) => refusal(&error).map_err(|why| format!("opened without room {why}"))?,
+            }
+            End::Killed
+        }
+    };
+    place.make_room();
+    let opened = Database::open_in(place.directory(), NAME, &options());
+    opened.map(|database| (database, end)).map_err(|error| format!("with room it does not open: {error}"))
+}
+
+impl dyn Place + '_ {
+    fn kill_with(&mut self, database: Database) {
+        self.kill();
+        drop(database);
+    }
+}
+
+fn run_all(thens: &[Then], frees: &[u64], mut place: impl FnMut(u64) -> Box<dyn Place>) {
+    let mut wrong = Vec::new();
+    for workload in WORKLOADS {
+        for free in frees {
+            for then in thens {
+                if let Err(why) = run(&mut *place(*free), workload, *free, *then) {
+                    wrong.push(format!("{workload:?} with {free} bytes left, then {then:?}: {why}"));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} failed:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn simulated() {
+    let count = number("VELLUM_CAPACITIES").unwrap_or(6);
+    let mut random = StdRng::seed_from_u64(count);
+    // More small ones, for that is where files and their maps do not fit by a little.
+    let frees: Vec<u64> = (0..count)
+        .map(|number| match number % 3 {
+            0 => number << 12,
+            1 => random.random_range(0..1 << 20),
+            _ => random.random_range(0..6 << 20),
+        })
+        .collect();
+    run_all(&[Then::Room, Then::Close, Then::Kill], &frees, |free| {
+        Box::new(Simulated(SimulatedDisk::new(free)))
+    });
+}
