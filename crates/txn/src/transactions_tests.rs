@@ -10,7 +10,7 @@ use std::{
     panic::Location,
     sync::{Arc, atomic::Ordering},
 };
-use vellum_access::{Seen, SharedBytes, ValueImage, node::ValueKind};
+use vellum_access::{BlobReference, Seen, SharedBytes, ValueImage, node::ValueKind};
 use vellum_base::{Lsn, PageId};
 
 const TREE: PageId = PageId(9);
@@ -243,6 +243,7 @@ fn a_chain_has_no_more_entries_than_there_are_snapshots() {
     assert!(records <= 4, "{records} records");
     assert_eq!(place.transactions.history(Lsn(0)).records, 0);
 }
+
 #[test]
 fn one_that_was_ended_cannot_be_committed() {
     let transactions = Transactions::new(1, SnapshotLimit::default().bytes(10));
@@ -268,4 +269,58 @@ fn one_that_was_ended_cannot_be_committed() {
         transactions.end(snapshot);
     }
     assert!(transactions.none_open() && transactions.history(Lsn(300)).leftovers == 0);
+}
+
+#[test]
+fn the_log_is_needed_from_the_first_commit_whose_large_values_are_there_still() {
+    let large = |number: u64| vec![(TREE, BlobReference { head: PageId(number), length: 1, digest: 0 })];
+    for which in 0..1_u64 << 6 {
+        let transactions = Transactions::new(1, SnapshotLimit::default());
+        let old = transactions.begin(Location::caller(), || Lsn(50));
+        let mut expected = Lsn(1000);
+        for number in 0..6 {
+            let is_large = which >> number & 1 == 1;
+            let first = Lsn(100 + 100 * number);
+            let snapshot = transactions.begin(Location::caller(), || first);
+            transactions.begin_writing(snapshot.id, || first);
+            let left = if is_large { large(number) } else { Vec::new() };
+            let left = Leftovers::new(vec![record(number as u8)], left, 1);
+            let writer = Writer::new(snapshot.id);
+            transactions
+                .commit((&writer, &snapshot), (first, left), None, |_| Lsn(first.0 + 10))
+                .unwrap_or_else(|(refused, _)| panic!("{refused:?}"));
+            transactions.end(&snapshot);
+            if is_large && expected == Lsn(1000) {
+                expected = first;
+            }
+            assert_eq!(transactions.needed_at(|| Lsn(1000)), (Lsn(1000), expected), "{which:b}, {number}");
+        }
+        assert!(transactions.history(Lsn(1000)).leftovers <= 3);
+        // What is being freed needs its records until that is logged.
+        let (_, free) = transactions.end(&old);
+        assert_eq!(transactions.needed_at(|| Lsn(1000)).1, expected, "{which:b}");
+        free.iter().for_each(|(time, _)| transactions.cleaned_up(*time));
+        assert_eq!(transactions.needed_at(|| Lsn(1000)).1, Lsn(1000), "{which:b}");
+    }
+}
+
+#[test]
+fn no_transaction_ends_between_the_end_of_the_log_and_what_is_needed_there() {
+    let transactions = Transactions::new(1, SnapshotLimit::default());
+    let snapshot = transactions.begin(Location::caller(), || Lsn(100));
+    transactions.begin_writing(snapshot.id, || Lsn(100));
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let end = || {
+            scope.spawn(|| {
+                transactions.end_writing(snapshot.id);
+                sender.send(()).unwrap();
+            });
+            // Its record of the end would lie after this place.
+            assert!(receiver.recv_timeout(std::time::Duration::from_millis(100)).is_err());
+            Lsn(500)
+        };
+        assert_eq!(transactions.needed_at(end), (Lsn(500), Lsn(100)));
+    });
+    assert_eq!(transactions.needed_at(|| Lsn(600)), (Lsn(600), Lsn(600)));
 }

@@ -254,12 +254,19 @@ impl Storage {
             return Ok(());
         }
         if let Some(log) = self.log() {
-            // The map stays until a checkpoint has written the next one, for which there must be room.
-            self.grow_file_for(self.space.end())?;
+            // The map stays until a checkpoint has written the next one, for which there must be room. A file without a map is being
+            // created: one that has grown and does not say that it has a log could not be opened after a crash.
+            let is_new = superblock.space_map.is_none();
+            if !is_new {
+                self.grow_file_for(self.space.end())?;
+            }
             superblock.state = State::Logged;
             superblock.redo = superblock.redo.max(log.end());
             superblock.undo = superblock.redo;
             write_superblocks(&*self.file, &mut superblock)?;
+            if is_new {
+                self.grow_file_for(self.space.end())?;
+            }
             self.marked_in_use.store(true, Ordering::Release);
             return Ok(());
         }

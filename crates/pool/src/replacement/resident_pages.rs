@@ -181,15 +181,50 @@ impl ResidentPages {
 
     /// The extents in memory that differ from storage, in ascending order.
     pub(crate) fn changed(&self) -> Vec<Extent> {
+        self.changed_among(|see| self.set.for_each(see))
+    }
+
+    /// Those among the extents that are seen. A page that is evicted and read again meanwhile may be seen in both of its slots;
+    /// written twice at once, it could be torn.
+    fn changed_among(&self, see_each: impl FnOnce(&mut dyn FnMut(Extent))) -> Vec<Extent> {
         let mut changed = Vec::new();
-        self.set.for_each(|extent| {
+        see_each(&mut |extent| {
             if self.table.state(extent.head).load().is_dirty() {
                 changed.push(extent);
             }
         });
         changed.sort_unstable();
-        // A page that is evicted and read again meanwhile may be seen in both of its slots.
         changed.dedup();
         changed
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use crate::{Pool, PoolOptions};
+    use std::sync::Arc;
+    use vellum_base::PageKind;
+    use vellum_vm::SimulatedFile;
+
+    #[test]
+    fn a_changed_page_that_is_seen_twice_is_named_once_and_in_order() {
+        let options = PoolOptions::default()
+            .pool_bytes(1 << 20)
+            .capacity_bytes(1 << 24)
+            .background_eviction(false)
+            .huge_pages(false);
+        let mut pool = Pool::create_on(Arc::new(SimulatedFile::new(1)), &options).unwrap();
+        for _ in 0..5 {
+            drop(pool.allocate(1, PageKind::USER).unwrap().keep());
+        }
+        let pages = pool.allocator().pages();
+        let all = pages.changed();
+        assert_eq!(all.len(), 5);
+        let twice = pages.changed_among(|see| {
+            all.iter().rev().chain(&all[2..]).for_each(|extent| see(*extent));
+        });
+        assert_eq!(twice, all);
+        pool.checkpoint().unwrap();
+        assert_eq!(pool.allocator().pages().changed(), []);
     }
 }

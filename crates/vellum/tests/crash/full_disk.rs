@@ -158,7 +158,7 @@ impl Run {
                 Operation::Load { table: format!("table {}", number - 1), entries }
             }
             Workload::Tables => self.put(3000),
-            Workload::Checkpoints if number % 10 == 0 => {
+            Workload::Checkpoints if number.is_multiple_of(10) => {
                 return database.checkpoint().err().map(|error| (error, None));
             }
             Workload::Checkpoints => self.put(2500),
