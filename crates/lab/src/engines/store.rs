@@ -14,8 +14,9 @@ use std::ops::ControlFlow;
 /// Whether a transaction failed because another one was faster, so that it is to be run again.
 pub fn is_conflict(error: &crate::Error) -> bool {
     #[cfg(feature = "rocksdb")]
-    if super::rocksdb_transactions::is_conflict(error) {
-        return true;
+    if let Some(error) = error.downcast_ref::<::rocksdb::Error>() {
+        use ::rocksdb::ErrorKind::{Busy, TimedOut, TryAgain};
+        return matches!(error.kind(), Busy | TimedOut | TryAgain);
     }
     error.downcast_ref::<::vellum::Error>().is_some_and(|error| error.kind() == ::vellum::ErrorKind::Conflict)
 }

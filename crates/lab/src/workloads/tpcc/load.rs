@@ -18,7 +18,7 @@ const DOLLAR: i64 = 100;
 /// How many customers of a district, from the first on, have the last names of the numbers 0 to 999 in order.
 const NAMED_IN_ORDER: u32 = 1000;
 
-/// Fills the tables, a transaction for the items and one for each warehouse.
+/// Fills the tables, a transaction for the items, one for each warehouse and its stock, and one for each district.
 ///
 /// # Errors
 /// What the engine says.
@@ -34,18 +34,21 @@ pub fn load<S: Store>(
     items(&mut transaction, &mut random(0))?;
     transaction.commit()?;
     for number in warehouses {
-        let transaction = session.begin(Access::Write)?;
-        let random = random(number);
-        let mut loader = Loader { transaction, random, constants, date: now() };
-        loader.warehouse(number)?;
-        loader.stock(number)?;
-        for district in 1..=DISTRICTS {
-            let place = District { warehouse: number, number: district };
-            loader.district(place)?;
-            loader.customers(place)?;
-            loader.orders(place)?;
+        let (mut random, date) = (random(number), now());
+        for part in 0..=DISTRICTS {
+            let transaction = session.begin(Access::Write)?;
+            let mut loader = Loader { transaction, random: &mut random, constants, date };
+            if part == 0 {
+                loader.warehouse(number)?;
+                loader.stock(number)?;
+            } else {
+                let place = District { warehouse: number, number: part };
+                loader.district(place)?;
+                loader.customers(place)?;
+                loader.orders(place)?;
+            }
+            loader.transaction.commit()?;
         }
-        loader.transaction.commit()?;
     }
     Ok(())
 }
@@ -64,7 +67,7 @@ fn items<T: Transaction>(transaction: &mut T, random: &mut Random) -> Result<()>
 
 struct Loader<'c, T> {
     transaction: T,
-    random: Random,
+    random: &'c mut Random,
     constants: &'c Constants,
     date: i64,
 }
