@@ -295,13 +295,13 @@ fn many_clients_work_with_eight_times_as_much_data_as_memory() {
     let folder = tempfile::tempdir().unwrap();
     let engines = ["vellum-tx@synced", "vellum-tx@no-log"];
     let line = format!(
-        "tpcc --engines {} --clients 64 --warehouses 1 --pool 12MiB --threads 1,2 --seconds 0.5 --rounds 1",
+        "tpcc --engines {} --clients 64 --warehouses 1 --pool 11MiB --threads 1,2 --seconds 0.5 --rounds 1",
         engines.join(",")
     );
     let objects = objects(folder.path(), &line);
     check_run(&objects, "tpcc", &engines, &[1, 2], 1);
     for (_, statistics) in objects.iter().filter(|(_, object)| object["kind"] == "statistics") {
-        assert!(statistics["data_bytes"].as_u64().unwrap() > 8 * (12 << 20), "{statistics}");
+        assert!(statistics["data_bytes"].as_u64().unwrap() > 8 * (11 << 20), "{statistics}");
         assert!(
             statistics["statistics"]["engine"]["pages_evicted"].as_u64().unwrap() > 10_000,
             "{statistics}"
