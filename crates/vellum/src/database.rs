@@ -12,7 +12,7 @@ use crate::{
 use std::{
     collections::HashMap,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, OnceLock},
+    sync::{Arc, Mutex, OnceLock, atomic::AtomicBool},
 };
 use vellum_access::Tree;
 use vellum_pool::{Pool, PoolError, PoolFile, PoolStatistics};
@@ -219,6 +219,8 @@ impl Database {
                 created,
                 open: Mutex::new(HashMap::new()),
                 doomed: Mutex::default(),
+                not_undone: Mutex::default(),
+                has_not_undone: AtomicBool::new(false),
                 #[cfg(test)]
                 planted: Mutex::default(),
             }),

@@ -5,12 +5,13 @@ use std::{
     panic::Location,
     sync::{Arc, Mutex},
 };
+use vellum_pool::Pool;
 use vellum_txn::{CommitError, Savepoint};
 
 /// An open transaction, and the database to which it belongs.
 pub(crate) struct OpenTransaction {
     pub(crate) inner: Arc<Inner>,
-    pub(crate) transaction: vellum_txn::Transaction,
+    pub(crate) transaction: Arc<vellum_txn::Transaction>,
     /// The tables that it has created and dropped.
     pub(crate) owned: Mutex<Owned>,
     is_ended: bool,
@@ -22,7 +23,9 @@ impl OpenTransaction {
     #[track_caller]
     pub(crate) fn begin(inner: &Arc<Inner>, is_serializable: bool) -> Result<Self> {
         let place = Location::caller();
+        inner.undo_rest();
         let transaction = inner.durable.begin(is_serializable, place).ok_or(Error::WithoutLog)?;
+        let transaction = Arc::new(transaction);
         Ok(Self { inner: inner.clone(), transaction, owned: Mutex::default(), is_ended: false })
     }
 
@@ -38,10 +41,28 @@ impl OpenTransaction {
     }
 
     pub(crate) fn rollback(mut self) -> Result<()> {
+        let inner = self.inner.clone();
+        self.undo(inner.pool())
+    }
+
+    /// Undoes everything. What cannot be undone now, a later transaction does, or the next opening of the database.
+    fn undo(&mut self, pool: &Pool) -> Result<()> {
         self.is_ended = true;
-        self.transaction.rollback(self.inner.pool())?;
-        self.undo_owned(None);
-        Ok(())
+        let undone = self.transaction.rollback(pool);
+        if undone.is_ok() {
+            self.undo_owned(None);
+        } else {
+            let (transaction, mut owned) =
+                (self.transaction.clone(), std::mem::take(&mut *lock(&self.owned)));
+            self.inner.undo_later(Box::new(move |inner| {
+                let is_undone = transaction.rollback(inner.durable.pool()).is_ok();
+                if is_undone {
+                    owned.undo(inner, None);
+                }
+                is_undone
+            }));
+        }
+        Ok(undone?)
     }
 
     /// What was done to tables since a savepoint, or at all, is undone.
@@ -53,10 +74,8 @@ impl OpenTransaction {
 impl Drop for OpenTransaction {
     fn drop(&mut self) {
         if !self.is_ended {
-            // What cannot be undone now, the next opening of the database undoes.
-            if self.transaction.rollback(self.inner.durable.pool()).is_ok() {
-                self.undo_owned(None);
-            }
+            let inner = self.inner.clone();
+            let _ = self.undo(inner.durable.pool());
         }
     }
 }

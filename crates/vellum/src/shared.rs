@@ -11,7 +11,10 @@ use crate::{
 use std::{
     collections::HashMap,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, Mutex, MutexGuard, OnceLock, Weak},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     task::Waker,
 };
 use vellum_base::PageId;
@@ -20,6 +23,9 @@ use vellum_txn::{Durability, DurablePool};
 
 /// The tables that have handles, by their roots.
 pub(crate) type OpenTables = HashMap<PageId, Weak<OpenTable>>;
+
+/// Tries to roll a transaction back that has ended; says whether that is done.
+pub(crate) type Undo = Box<dyn FnMut(&Inner) -> bool + Send>;
 
 /// What all handles share.
 pub(crate) struct Inner {
@@ -42,6 +48,9 @@ pub(crate) struct Inner {
     pub(crate) open: Mutex<OpenTables>,
     /// The tables whose pages are to be freed.
     pub(crate) doomed: Mutex<Vec<Doomed>>,
+    /// Transactions that are yet to be rolled back, and whether there are any.
+    pub(crate) not_undone: Mutex<Vec<Undo>>,
+    pub(crate) has_not_undone: AtomicBool,
     /// A bug that a test has planted.
     #[cfg(test)]
     pub(crate) planted: Mutex<Option<Plant>>,
@@ -76,6 +85,7 @@ impl Inner {
 
     /// Writes everything, and marks the file as closed.
     pub(crate) fn close(&mut self) -> Result<()> {
+        self.undo_rest();
         self.sweep();
         self.durable.close()?;
         self.log_place.remove();
@@ -101,6 +111,30 @@ impl Inner {
                 self.durable.forget_tree(open.root);
             }
         }
+    }
+
+    /// A transaction has ended and could not be rolled back.
+    #[cold]
+    pub(crate) fn undo_later(&self, transaction: Undo) {
+        let mut rest = lock(&self.not_undone);
+        rest.push(transaction);
+        // Relaxed, here and where it is read: a thread that does not see it yet meets a conflict, and one that begins later tries.
+        self.has_not_undone.store(true, Ordering::Relaxed);
+    }
+
+    /// Rolls back what could not be rolled back before, if that can be done now.
+    #[inline]
+    pub(crate) fn undo_rest(&self) {
+        if self.has_not_undone.load(Ordering::Relaxed) {
+            self.try_to_undo_rest();
+        }
+    }
+
+    #[cold]
+    fn try_to_undo_rest(&self) {
+        let mut rest = lock(&self.not_undone);
+        rest.retain_mut(|undo| !undo(self));
+        self.has_not_undone.store(!rest.is_empty(), Ordering::Relaxed);
     }
 
     pub(crate) fn doom(&self, open: Arc<OpenTable>, time: u64) {

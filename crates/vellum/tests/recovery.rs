@@ -5,7 +5,7 @@ mod support;
 use std::sync::Arc;
 use support::options;
 use vellum::{Database, Durability, Error, ErrorKind};
-use vellum_vm::{Faults, SimulatedDisk};
+use vellum_vm::{Faults, FileOperation, SimulatedDisk};
 
 fn key(number: u32) -> [u8; 4] {
     number.wrapping_mul(0x9e37_79b1).to_be_bytes()
@@ -142,4 +142,36 @@ fn a_full_disk_refuses_changes_with_its_own_kind_and_ends() {
     assert_eq!(database.log_state().unwrap().checkpoint_error, None);
     drop(table);
     database.close().unwrap();
+}
+
+#[test]
+fn a_transaction_that_could_not_be_rolled_back_is_when_the_disk_works_again() {
+    let disk = Arc::new(SimulatedDisk::new(1));
+    let options = options().durability(Durability::Deferred);
+    let database = Database::create_in(disk.clone(), "data", &options).unwrap();
+    let table = database.create_table("table").unwrap();
+    let old = |number: u32| vec![number as u8; 1500];
+    for number in 0..8000 {
+        table.put(key(number), old(number)).unwrap();
+    }
+    database.checkpoint().unwrap();
+    let transaction = database.begin().unwrap();
+    for number in 0..2000 {
+        transaction.put(&table, key(number), [7; 1500]).unwrap();
+    }
+    // Most of the pages have left memory.
+    disk.fail_from_of(FileOperation::Read, 1);
+    let refused = transaction.rollback().unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Io, "{refused}");
+    assert!(table.put(key(0), "other").is_err());
+    disk.heal();
+    table.put(key(0), "other").unwrap();
+    assert_eq!(table.get(key(0)).unwrap().unwrap(), b"other");
+    for number in 1..8000 {
+        assert_eq!(table.get(key(number)).unwrap().unwrap(), old(number), "{number}");
+    }
+    drop(table);
+    database.close().unwrap();
+    let database = Database::open_in(disk, "data", &options).unwrap();
+    assert!(database.recovery().is_none() && database.verify(|_| {}).is_clean());
 }

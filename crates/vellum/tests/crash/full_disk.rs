@@ -2,6 +2,7 @@
 //! reading goes on, and so does everything else when there is room again.
 //!
 //! Each workload meets some amounts of space that are left, on a simulated disk; `VELLUM_CAPACITIES=500` tries so many of each.
+//! They also meet a few on a file system of a few MiB in memory, which a child makes for itself where the system lets it.
 
 use crate::{
     life::{End, Journal},
@@ -10,7 +11,15 @@ use crate::{
 };
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{collections::BTreeMap, sync::Arc};
-use vellum::{Backup, BackupOptions, Database, Directory, Error, ErrorKind, Options};
+use std::{
+    ffi::CString,
+    fs::{self, File},
+    io::{self, Write},
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::Command,
+};
+use vellum::{Backup, BackupOptions, Database, Directory, DiskDirectory, Error, ErrorKind, Options};
 use vellum_vm::SimulatedDisk;
 
 const NAME: &str = "data";
@@ -92,6 +101,37 @@ impl Place for Simulated {
         self.0.fail_from(1);
         self.0 = survivor;
         self.0.leave_free(0);
+    }
+}
+
+/// A directory of a small file system, of which a file takes what is not left.
+struct Real(PathBuf);
+
+impl Real {
+    fn ballast(&self) -> PathBuf {
+        self.0.join("ballast")
+    }
+}
+
+impl Place for Real {
+    fn directory(&self) -> Arc<dyn Directory> {
+        Arc::new(DiskDirectory::new(&self.0))
+    }
+
+    fn leave_free(&self, bytes: u64) {
+        let mut file = File::create(self.ballast()).unwrap();
+        let full = (0..).find_map(|_| file.write_all(&[1; 4096]).err()).unwrap();
+        assert_eq!(full.kind(), io::ErrorKind::StorageFull);
+        let length = file.metadata().unwrap().len();
+        file.set_len(length.checked_sub(bytes).unwrap()).unwrap();
+    }
+
+    fn make_room(&self) {
+        fs::remove_file(self.ballast()).unwrap();
+    }
+
+    fn kill(&mut self) {
+        unreachable!("that needs a process of its own");
     }
 }
 
@@ -320,4 +360,63 @@ fn simulated() {
     run_all(&[Then::Room, Then::Close, Then::Kill], &frees, |free| {
         Box::new(Simulated(SimulatedDisk::new(free)))
     });
+}
+
+/// By which a child is told where its file system is.
+const CHILD: &str = "VELLUM_FULL_DISK_CHILD";
+
+#[test]
+fn file_system() {
+    if let Some(path) = std::env::var_os(CHILD) {
+        let path = PathBuf::from(path).join("place");
+        let place = |_| -> Box<dyn Place> {
+            let _ = fs::remove_dir_all(&path);
+            fs::create_dir(&path).unwrap();
+            Box::new(Real(path.clone()))
+        };
+        return run_all(&[Then::Room, Then::Close], &[0, 300_000, 3_000_000], place);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["full_disk::file_system", "--exact", "--nocapture", "--test-threads=1"]);
+    command.env(CHILD, folder.path());
+    match on_small_file_system(command, folder.path()) {
+        Ok(ended) => assert!(ended, "see above"),
+        Err(error) => eprintln!("SKIPPED, NOTHING WAS TESTED: no file system can be mounted here ({error})"),
+    }
+}
+
+/// Runs a command that alone sees a file system of 24 MiB in a folder. Whether it succeeds.
+///
+/// # Errors
+/// If the system does not let it have one.
+fn on_small_file_system(mut command: Command, folder: &Path) -> io::Result<bool> {
+    let folder = CString::new(folder.as_os_str().as_encoded_bytes())?;
+    // SAFETY: they only ask for numbers.
+    let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
+    let maps = [(c"/proc/self/setgroups", "deny".to_owned()), (c"/proc/self/uid_map", format!("0 {user} 1"))];
+    let maps = [&maps[..], &[(c"/proc/self/gid_map", format!("0 {group} 1"))]].concat();
+    let prepare = move || {
+        // SAFETY: the process has one thread, and no memory of others is touched.
+        check(unsafe { libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS) })?;
+        for (path, text) in &maps {
+            // SAFETY: the path ends with a zero, and the text is as long as is said.
+            unsafe {
+                let file = libc::open(path.as_ptr(), libc::O_WRONLY);
+                check(file)?;
+                check(libc::write(file, text.as_ptr().cast(), text.len()) as libc::c_int)?;
+                check(libc::close(file))?;
+            }
+        }
+        let (kind, size) = (c"tmpfs".as_ptr(), c"size=24m".as_ptr());
+        // SAFETY: all of them end with a zero.
+        check(unsafe { libc::mount(kind, folder.as_ptr(), kind, 0, size.cast()) })
+    };
+    // SAFETY: between fork and exec it makes system calls, and allocates nothing.
+    unsafe { command.pre_exec(prepare) };
+    Ok(command.status()?.success())
+}
+
+fn check(returned: libc::c_int) -> io::Result<()> {
+    if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

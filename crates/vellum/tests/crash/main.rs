@@ -4,7 +4,7 @@
 //!   while it recovers; all of it follows from the seed;
 //! - `clients`: several threads on such a disk;
 //! - `failures`: each operation of the disk fails in turn;
-//! - `full_disk`: disks without room;
+//! - `full_disk`: disks without room, simulated ones and a small file system;
 //! - `kills`: processes that are killed for good, on a real disk, at any moment;
 //! - `system_calls`: such processes, killed at each of their system calls;
 //! - `planted`: each bug that is planted in the engine is found by one of these.
