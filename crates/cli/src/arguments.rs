@@ -35,6 +35,24 @@ pub struct StoreArguments {
     pub pool: u64,
 }
 
+/// Where the log is archived.
+#[derive(clap::Args)]
+pub struct ArchiveArguments {
+    /// Archive the log in this directory: `vellum restore --archive` follows it to any point in time
+    #[arg(long, value_name = "DIR")]
+    pub archive: Option<PathBuf>,
+}
+
+impl ArchiveArguments {
+    /// The same options, with the archive.
+    pub fn added_to(&self, options: Options) -> Options {
+        match &self.archive {
+            Some(directory) => options.log_archive(directory),
+            None => options,
+        }
+    }
+}
+
 /// How the engine uses the system.
 #[derive(clap::Args)]
 pub struct EngineArguments {

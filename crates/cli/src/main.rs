@@ -23,6 +23,7 @@ mod signals;
 mod size;
 mod store;
 mod text;
+mod time;
 mod workers;
 
 use std::process::ExitCode;

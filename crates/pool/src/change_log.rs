@@ -1,7 +1,7 @@
 //! The log of the changes of pages, as the pool and the structures on it see it. The pool knows no log beyond this.
 
 use std::io;
-use vellum_base::Lsn;
+use vellum_base::{Lsn, PageId};
 
 /// The log that a pool is started with.
 ///
@@ -34,6 +34,20 @@ pub trait ChangeLog: Send + Sync {
 
     /// Fills a place that was reserved, exactly. May wait until the log has room, so no latch is held.
     fn fill(&self, at: Lsn, record: &[u8]);
+
+    /// Whether the log is to have what is written past it, too: large values, and what bulk loads write.
+    fn wants_contents(&self) -> bool {
+        false
+    }
+
+    /// Appends what consecutive pages hold that were written past the log. The record that says that they are allocated
+    /// comes later.
+    ///
+    /// # Errors
+    /// If the log has no room, or has failed.
+    fn append_contents(&self, _first: PageId, _pages: &[u8]) -> io::Result<()> {
+        Ok(())
+    }
 
     /// Begins a row of records that count only if the last of them is in the log; gives the row's number, which is never used
     /// again. Ends by [`end_group`](Self::end_group) on the same thread. No checkpoint divides it.

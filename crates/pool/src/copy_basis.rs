@@ -145,6 +145,11 @@ impl Pool {
         CopyBasis::read(self.allocator().storage())
     }
 
+    /// Whether the superblocks say that the file is in use: something was changed, or perhaps not.
+    pub fn is_in_use(&self) -> bool {
+        self.allocator().storage().is_in_use()
+    }
+
     /// Makes the file say that it is in use, so that a checkpoint is taken even if nothing was changed since it was closed.
     ///
     /// # Errors

@@ -219,7 +219,9 @@ impl Allocation for Pool {
     }
 
     fn persist(&self, extents: &[Extent]) -> Result<(), PoolError> {
-        copies::persist(&self.allocator().io, extents)
+        let io = &self.allocator().io;
+        copies::persist(io, extents)?;
+        copies::record_contents(io, extents.iter().copied())
     }
 
     fn is_extent(&self, extent: Extent) -> bool {
@@ -256,6 +258,10 @@ impl ChangeRecords for Pool {
 
     fn fill_record(&self, at: Lsn, record: &[u8]) {
         self.allocator().evictor().log().inspect(|log| log.fill(at, record));
+    }
+
+    fn records_contents(&self) -> bool {
+        self.allocator().evictor().log().is_some_and(ChangeLog::wants_contents)
     }
 
     fn begin_group(&self) -> u64 {

@@ -505,6 +505,13 @@ pub trait ChangeRecords {
     /// Fills the place of a record, after its latches have been released.
     fn fill_record(&self, _at: Lsn, _record: &[u8]) {}
 
+    /// Whether [`persist`](Allocation::persist) and [`settle`](PageWriter::settle) record the contents of what they make durable.
+    /// Then no place at which recovery begins may lie between these and the record that refers to them: all of it happens
+    /// between [`begin_group`](Self::begin_group) and [`end_group`](Self::end_group).
+    fn records_contents(&self) -> bool {
+        false
+    }
+
     /// Begins a row of records that count only if the last of them is there; gives its number.
     fn begin_group(&self) -> u64 {
         0

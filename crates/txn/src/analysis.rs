@@ -6,6 +6,7 @@
 use crate::{
     TxnError,
     plant::{Bug, planted},
+    records::is_change,
     transaction::decode_end,
 };
 use std::{cmp::Reverse, collections::HashMap};
@@ -59,6 +60,9 @@ impl Analysis {
         let faulty = |fault| TxnError::Record { lsn, fault };
         if let Some((transaction, is_committed)) = decode_end(record.payload) {
             self.end(transaction, is_committed);
+            return Ok(());
+        }
+        if !is_change(record.payload) {
             return Ok(());
         }
         let change = ChangeRecord::decode(record.payload).map_err(faulty)?;

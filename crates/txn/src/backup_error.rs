@@ -1,7 +1,10 @@
 //! What can go wrong with a backup.
 
-use std::io;
-use vellum_base::Extent;
+use std::{
+    io,
+    time::{SystemTime, UNIX_EPOCH},
+};
+use vellum_base::{Extent, Lsn};
 use vellum_vm::VmError;
 
 /// Why a backup could not be made or used.
@@ -74,9 +77,61 @@ pub enum BackupError {
          for writing and with a log, or close it, and make the backup then"
     )]
     WithoutLog,
+    /// The target lies before the end of the backup.
+    #[error(
+        "the backup holds what was committed before {end} of the log, until {}, and the target lies before that: use an earlier \
+         backup, or a later target", shown_time(*time)
+    )]
+    BeforeBackup {
+        /// Where it ends.
+        end: Lsn,
+        /// When it was finished.
+        time: SystemTime,
+    },
+    /// The target lies after the end of the archive.
+    #[error(
+        "the archive ends at {end}{}, before the target: add the rest of it, or the log of the lost database (`--log`), or \
+         restore to the end of what there is", last.map_or_else(String::new, |last| format!(", and its last commit is of {}", shown_time(last)))
+    )]
+    AfterArchive {
+        /// Where it ends.
+        end: Lsn,
+        /// The time of the last commit.
+        last: Option<SystemTime>,
+    },
+    /// The log lacks what was written past it.
+    #[error(
+        "the log refers at {at} to a large value, or to what was loaded, which was written while there was no archive: use a backup \
+         that was made after that, or a target before it"
+    )]
+    LacksContents {
+        /// The record.
+        at: Lsn,
+    },
     /// The caller has ended it.
     #[error("the backup was interrupted; nothing of it was kept")]
     Stopped,
+}
+
+/// A time in UTC, such as `2026-11-23T06:00:00Z`, with a fraction of a second if it has one.
+pub fn shown_time(time: SystemTime) -> String {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let (days, second) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
+    // Years that begin in March: the day of leap years is their last. Of 400 of them there are so many days.
+    let day = days + 719_468;
+    let (era, day) = (day / 146_097, day % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day_of_month = day - (153 * month + 2) / 5 + 1;
+    let (month, later) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    let year = year + era * 400 + later;
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    let fraction = match since.subsec_nanos() {
+        0 => String::new(),
+        nanoseconds => format!(".{nanoseconds:09}").trim_end_matches('0').to_owned(),
+    };
+    format!("{year:04}-{month:02}-{day_of_month:02}T{hour:02}:{minute:02}:{second:02}{fraction}Z")
 }
 
 fn shown(extents: &[Extent]) -> String {

@@ -13,6 +13,7 @@
 use crate::{
     bell::Bell,
     plant::{Bug, planted},
+    records::{TIME_BYTES, contents_record, now, time_record},
 };
 use std::{
     cell::Cell,
@@ -22,7 +23,7 @@ use std::{
         atomic::{AtomicU64, Ordering},
     },
 };
-use vellum_base::Lsn;
+use vellum_base::{Lsn, PageId};
 use vellum_pool::ChangeLog;
 use vellum_wal::{Durability, Log, LogError, LogFlusher};
 
@@ -31,6 +32,10 @@ thread_local! {
     static LAST: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
     /// This thread is undoing a transaction.
     static UNDOES: Cell<bool> = const { Cell::new(false) };
+    /// The log and the place of a record of the time that is to be filled, and the time.
+    static PENDING_TIME: Cell<Option<(u64, Lsn, u64)>> = const { Cell::new(None) };
+    /// The log to whose groups this thread writes, and to how many.
+    static GROUPS: Cell<(u64, usize)> = const { Cell::new((0, 0)) };
 }
 
 /// Undoes something: that may use the room of the log which other changes leave for it.
@@ -58,6 +63,10 @@ pub(crate) struct Changes {
     checkpoint_at: AtomicU64,
     checkpoint_bytes: u64,
     pub bell: Bell,
+    /// Whether the log has what is written past it, too, and the time: it is archived.
+    is_archived: bool,
+    /// The last time that it has, in nanoseconds since 1970.
+    last_time: AtomicU64,
 }
 
 #[derive(Default)]
@@ -70,7 +79,8 @@ struct Groups {
 
 impl Changes {
     /// The log that was opened; no record has been appended yet. The bell is rung when so many bytes have been.
-    pub fn new(log: Arc<Log>, checkpoint_bytes: u64) -> io::Result<Self> {
+    /// If it `is_archived`, it has all that is needed to restore what was.
+    pub fn new(log: Arc<Log>, checkpoint_bytes: u64, is_archived: bool) -> io::Result<Self> {
         let begin = log.end().0;
         Ok(Self {
             // Relaxed: only that no two are equal matters.
@@ -84,6 +94,8 @@ impl Changes {
             checkpoint_at: AtomicU64::new(begin.saturating_add(checkpoint_bytes)),
             checkpoint_bytes,
             bell: Bell::default(),
+            is_archived,
+            last_time: AtomicU64::new(0),
             log,
         })
     }
@@ -111,6 +123,31 @@ impl Changes {
     /// A checkpoint with this redo point has been taken: the next one is due later.
     pub fn end_checkpoint(&self, redo: Lsn) {
         self.checkpoint_at.store(redo.0.saturating_add(self.checkpoint_bytes), Ordering::Relaxed);
+    }
+
+    /// Reserves a record of the time before one that follows, if the last one is too old. It is filled with that, because pages
+    /// are latched now.
+    fn reserve_time(&self) {
+        /// How exactly the log tells when changes were made that are no transaction, in nanoseconds.
+        const RESOLUTION: u64 = 1_000_000;
+        let (now, last) = (now(), self.last_time.load(Ordering::Relaxed));
+        // Relaxed: one record too many does no harm. A clock that went back is followed.
+        if now.abs_diff(last) >= RESOLUTION
+            && PENDING_TIME.get().is_none()
+            && self.last_time.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+            && let Ok(reservation) = self.log.reserve(TIME_BYTES)
+        {
+            PENDING_TIME.set(Some((self.number, reservation.into_lsn(), now)));
+        }
+    }
+
+    fn fill_time(&self) {
+        if let Some((number, at, time)) = PENDING_TIME.take()
+            && number == self.number
+        {
+            // As in `fill`.
+            let _ = self.log.fill_at(at, &time_record(time));
+        }
     }
 
     #[cold]
@@ -161,6 +198,9 @@ impl ChangeLog for Changes {
     }
 
     fn reserve(&self, bytes: usize) -> Lsn {
+        if self.is_archived {
+            self.reserve_time();
+        }
         let lsn = match self.log.reserve(bytes) {
             Ok(reservation) => reservation.into_lsn(),
             // The pages have been changed all the same. None of them leaves memory, and nothing is acknowledged any more.
@@ -178,18 +218,24 @@ impl ChangeLog for Changes {
     }
 
     fn cancel(&self, at: Lsn, bytes: usize) {
+        self.fill_time();
         // As in `fill`.
         let _ = self.log.cancel_at(at, bytes);
     }
 
     fn fill(&self, at: Lsn, record: &[u8]) {
+        self.fill_time();
         // A log that has failed says so to those who wait for it.
         let _ = self.log.fill_at(at, record);
     }
 
     fn begin_group(&self) -> u64 {
+        let (log, own) = GROUPS.get();
+        let own = if log == self.number { own } else { 0 };
+        GROUPS.set((self.number, own + 1));
         let mut groups = self.lock();
-        while groups.closing > 0 {
+        // A thread that waits for the end of groups waits for those of this thread, too.
+        while groups.closing > 0 && own == 0 {
             groups = self.wait(groups);
         }
         groups.open += 1;
@@ -198,8 +244,18 @@ impl ChangeLog for Changes {
     }
 
     fn end_group(&self) {
+        let (_, own) = GROUPS.get();
+        GROUPS.set((self.number, own.saturating_sub(1)));
         self.lock().open -= 1;
         self.groups_changed.notify_all();
+    }
+
+    fn wants_contents(&self) -> bool {
+        self.is_archived
+    }
+
+    fn append_contents(&self, first: PageId, pages: &[u8]) -> io::Result<()> {
+        self.log.append(&contents_record(first, pages)).map(drop).map_err(as_io_error)
     }
 
     fn images_from(&self) -> Lsn {

@@ -19,7 +19,7 @@ use vellum_access::{View, Writer};
 use vellum_base::{Lsn, PageId};
 use vellum_pool::{Pool, PoolFile};
 use vellum_vm::{Directory, File};
-use vellum_wal::{Arrival, Log, LogOptions};
+use vellum_wal::{Archive, ArchiveError, ArchiveState, Arrival, Log, LogArchiver, LogError, LogOptions};
 
 /// A pool, and the log of its changes, if it has one.
 pub struct DurablePool {
@@ -39,6 +39,7 @@ struct Logged {
     single: Single,
     /// Locked by a thread that makes a backup.
     backing_up: Mutex<()>,
+    archiver: Option<LogArchiver>,
 }
 
 /// What was redone when a database was opened that had not been closed.
@@ -70,6 +71,8 @@ pub struct LogState {
     /// Why no checkpoint can be taken in the background, if the last one failed: the log grows then. It is tried again every
     /// second.
     pub checkpoint_error: Option<String>,
+    /// How far the archive of the log is; none if there is none.
+    pub archive: Option<ArchiveState>,
 }
 
 impl DurablePool {
@@ -101,6 +104,10 @@ impl DurablePool {
             least: redo,
             ..LogOptions::new(file.database())
         };
+        let archive = settings.archive.clone().map(|archive| Archive::new(archive, file.database()));
+        if let Some(Err(error @ ArchiveError::Foreign)) = archive.as_ref().map(Archive::last) {
+            return Err(LogError::from(error).into());
+        }
         let mut analysis = Analysis::new(redo);
         let log = if file.needs_recovery() {
             Log::open(directory, &options, file.undo(), |record| analysis.add(record, &mut file))?
@@ -112,7 +119,10 @@ impl DurablePool {
         };
         let log = Arc::new(log);
         let is_fresh = file.is_fresh();
-        let opened = Self::start(file, &log, analysis, settings, begun);
+        // From now on nothing is given up that is not archived.
+        let archiver = archive.map(|archive| LogArchiver::start(log.clone(), archive)).transpose();
+        let archiver = archiver.map_err(|source| TxnError::Thread { source })?;
+        let opened = Self::start(file, (&log, archiver), analysis, settings, begun);
         if is_fresh && opened.is_err() {
             // There is nothing in it, and it would be in the way of the next creation.
             let _ = log.remove();
@@ -123,14 +133,14 @@ impl DurablePool {
     /// A pool, after the log has been analysed.
     fn start(
         file: PoolFile,
-        log: &Arc<Log>,
+        (log, archiver): (&Arc<Log>, Option<LogArchiver>),
         mut analysis: Analysis,
         settings: &LogSettings,
         begun: Instant,
     ) -> Result<Self, TxnError> {
         let (redo, needs_recovery) = (file.redo(), file.needs_recovery());
         let changes = Arc::new(
-            Changes::new(log.clone(), settings.checkpoint_bytes)
+            Changes::new(log.clone(), settings.checkpoint_bytes, archiver.is_some())
                 .map_err(|source| TxnError::Thread { source })?,
         );
         let pool = file.start(Some(changes.clone()))?;
@@ -157,6 +167,7 @@ impl DurablePool {
                 checkpoints,
                 single: Single { transactions },
                 backing_up: Mutex::default(),
+                archiver,
             }),
             recovery,
             damage: damage.into_found(),
@@ -283,7 +294,7 @@ impl DurablePool {
 
     /// How the log stands; none without a log.
     pub fn log_state(&self) -> Option<LogState> {
-        let Logged { changes, checkpoints, .. } = self.logged.as_ref()?;
+        let Logged { changes, checkpoints, archiver, .. } = self.logged.as_ref()?;
         let end = changes.log.end().0;
         Some(LogState {
             log_bytes: end.saturating_sub(checkpoints.redo().0),
@@ -291,7 +302,17 @@ impl DurablePool {
             appended_bytes: end,
             syncs: changes.log.syncs(),
             checkpoint_error: checkpoints.error(),
+            archive: archiver.as_ref().map(LogArchiver::state),
         })
+    }
+
+    /// Archives all that was done until now; gives up to where that is. None if the log is not archived.
+    ///
+    /// # Errors
+    /// If the log cannot be made durable, or the archive not be written. It is tried again in the background.
+    pub fn archive_log(&self) -> Result<Option<Lsn>, TxnError> {
+        let archiver = self.logged.as_ref().and_then(|logged| logged.archiver.as_ref());
+        Ok(archiver.map(|archiver| archiver.archive_all(false)).transpose()?)
     }
 
     /// Brings the file up to date while others go on, so that the log so far is not needed any more. Without a log it is done
@@ -346,7 +367,7 @@ impl DurablePool {
     /// # Errors
     /// If something cannot be written. With a log the next opening recovers what was done.
     pub fn close(&mut self) -> Result<(), TxnError> {
-        let Some(Logged { changes, checkpoints, single, .. }) = &self.logged else {
+        let Some(Logged { changes, checkpoints, single, archiver, .. }) = &self.logged else {
             return Ok(self.pool.checkpoint()?);
         };
         if changes.log.is_removed() {
@@ -359,6 +380,15 @@ impl DurablePool {
             return Err(TxnError::NotRolledBack);
         }
         wait_before(&changes.log, changes.log.end())?;
+        // If it is not in use, the superblock stays as it is, and nothing was logged.
+        if let Some(archiver) = archiver.as_ref().filter(|_| self.pool.is_in_use()) {
+            let archived = archiver.archive_all(true);
+            archived.map_err(|source| {
+                // The next opening is quick then.
+                let _ = checkpoints.take();
+                TxnError::NotArchived { source }
+            })?;
+        }
         self.pool.checkpoint()?;
         Ok(changes.log.remove()?)
     }

@@ -42,6 +42,14 @@ pub enum TxnError {
     /// A transaction changed something that could not be undone.
     #[error("a transaction could not be rolled back: open the database anew, which undoes it")]
     NotRolledBack,
+    /// The rest of the log could not be archived, so the database was not closed.
+    #[error(
+        "the database was not closed, because its log could not be archived to the end: {source}. Nothing is lost. Open and close it again          when the archive can be written; or do so without an archive, which then lacks the log from there on"
+    )]
+    NotArchived {
+        /// Why.
+        source: LogError,
+    },
     /// A thread that was redoing changes panicked.
     #[error("recovery failed: a thread that redid changes panicked, which is a fault of Vellum")]
     Panicked,

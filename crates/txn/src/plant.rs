@@ -19,6 +19,8 @@ pub(crate) enum Bug {
     EarlierLifeRedone,
     /// What open transactions have changed is seen by others.
     UncommittedRead,
+    /// Restoring goes past its target by a commit.
+    BeyondTarget,
     /// A transaction is undone as far as its savepoint only.
     HalfRollback,
 }

@@ -9,7 +9,8 @@ use crate::{
     analysis::{Analysis, LoggedChange},
     change_log::Changes,
     plant::{Bug, planted},
-    transaction::{decode_end, log_rollback, undo},
+    records::is_change,
+    transaction::{log_rollback, undo},
 };
 use std::{sync::Mutex, thread};
 use vellum_access::{ChangeRecord, PageRedo, free_large, redo};
@@ -83,8 +84,7 @@ fn redo_some(
 ) -> Result<(), TxnError> {
     let mut reader = log.reread(from)?;
     while let Some(record) = reader.next()? {
-        // The records of the ends of transactions change no page.
-        if decode_end(record.payload).is_some() {
+        if !is_change(record.payload) {
             continue;
         }
         let lsn = record.lsn;

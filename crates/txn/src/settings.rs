@@ -1,6 +1,7 @@
 //! How a database keeps its log.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
+use vellum_vm::Directory;
 
 /// When a change counts as done.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -59,6 +60,8 @@ pub struct LogSettings {
     pub background_checkpoints: bool,
     /// Whether a recovery passes over pages that are damaged: on a copy, to take out what can be saved. Default false.
     pub skip_damage: bool,
+    /// Where the log is archived, if it is. Default nowhere.
+    pub archive: Option<Arc<dyn Directory>>,
     /// What transactions may make the database keep. Default no limit.
     pub snapshot_limit: SnapshotLimit,
 }
@@ -77,6 +80,7 @@ impl Default for LogSettings {
             checkpoint_interval: Duration::from_secs(60),
             background_checkpoints: true,
             skip_damage: false,
+            archive: None,
             snapshot_limit: SnapshotLimit::default(),
         }
     }

@@ -5,6 +5,7 @@ use crate::{
     change_log::{Changes, undoing},
     plant::{Bug, planted},
     reads::{Edge, ReadSet},
+    records::{COMMITTED, End, LogRecord, ROLLED_BACK, now},
     transactions::{Leftovers, Refused, Snapshot, Transactions},
     versions::{Before, Refusal, Writer as VersionWriter},
 };
@@ -12,17 +13,12 @@ use std::{
     ops::Bound,
     panic::Location,
     sync::{Arc, Mutex, MutexGuard, atomic::AtomicU64},
-    time::SystemTime,
 };
 use vellum_access::{
     Claim, Isolation, Seen, Tree, UndoChange, Unshared, ValueImage, View, Writer, free_large,
 };
 use vellum_base::{Lsn, PageId};
 use vellum_pool::{ChangeLog, Pool};
-
-/// The kinds of records of transactions, beside those of changes.
-pub(crate) const COMMITTED: u8 = 16;
-pub(crate) const ROLLED_BACK: u8 = 17;
 
 /// An open transaction. One that is dropped neither committed nor rolled back keeps what it has changed from being changed
 /// by others until the database is opened anew; its owner sees to that.
@@ -240,7 +236,7 @@ impl Transaction {
             let mut record = [0; END_BYTES];
             let by = (&*self.writer, &self.snapshot);
             let committed = self.transactions.commit(by, (first, left), reads.as_deref(), |time| {
-                record = end_record(COMMITTED, number, time);
+                record = end_record(COMMITTED, number, time, first);
                 self.changes.reserve(record.len())
             });
             match committed {
@@ -372,7 +368,7 @@ pub(crate) fn undo(
 
 /// Logs that a transaction has been undone.
 pub(crate) fn log_rollback(changes: &Changes, number: u64) {
-    let record = end_record(ROLLED_BACK, number, 0);
+    let record = end_record(ROLLED_BACK, number, 0, Lsn(0));
     let lsn = changes.reserve(record.len());
     changes.fill(lsn, &record);
 }
@@ -393,15 +389,14 @@ fn clean_up(pool: &Pool, transactions: &Transactions, oldest: u64, free: Vec<(u6
 }
 
 /// The length of the record of the end of a transaction.
-const END_BYTES: usize = 1 + 3 * 8;
+const END_BYTES: usize = 1 + 4 * 8;
 
-/// The record of the end of a transaction: its kind, its number, the number of the commit, and the time of day in
-/// nanoseconds since 1970, each of the three in 8 bytes.
-fn end_record(kind: u8, number: u64, time: u64) -> [u8; END_BYTES] {
-    let now = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_nanos() as u64);
+/// The record of the end of a transaction: its kind, its number, the number of the commit, the time of day in nanoseconds since
+/// 1970, and the place before its first record, each of the four in 8 bytes.
+fn end_record(kind: u8, number: u64, time: u64, first: Lsn) -> [u8; END_BYTES] {
     let mut record = [kind; END_BYTES];
     let (_, places) = record.as_rchunks_mut();
-    for (place, field) in places.iter_mut().zip([number, time, now]) {
+    for (place, field) in places.iter_mut().zip([number, time, now(), first.0]) {
         *place = field.to_le_bytes();
     }
     record
@@ -409,11 +404,8 @@ fn end_record(kind: u8, number: u64, time: u64) -> [u8; END_BYTES] {
 
 /// The transaction that a record ends, if it is such a record, and whether it was committed.
 pub(crate) fn decode_end(record: &[u8]) -> Option<(u64, bool)> {
-    let (kind, fields) = record.split_first()?;
-    let number = u64::from_le_bytes(*fields.first_chunk()?);
-    match *kind {
-        COMMITTED => Some((number, true)),
-        ROLLED_BACK => Some((number, false)),
+    match LogRecord::decode(record) {
+        LogRecord::End(End { number, is_committed, .. }) => Some((number, is_committed)),
         _ => None,
     }
 }

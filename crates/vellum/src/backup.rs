@@ -9,8 +9,12 @@ use std::{
     sync::Arc,
     time::SystemTime,
 };
+use vellum_base::Lsn;
 use vellum_pool::renew_database;
-use vellum_txn::{BackupError, BackupFile, BackupProgress, BackupSummary, TxnError, restore};
+use vellum_txn::{
+    BackupError, BackupFile, BackupProgress, BackupSummary, PointInTime, RestoredPoint, TxnError, Until,
+    restore,
+};
 use vellum_vm::{CreateMode, Directory, DiskDirectory, File, FileOptions, VmError};
 
 /// What is added to the name of what is not whole yet.
@@ -104,6 +108,53 @@ impl Database {
     }
 }
 
+/// How to restore a database: see [`Backup::restore_with`].
+#[derive(Default)]
+#[must_use = "options do nothing until a database is restored with them"]
+pub struct RestoreOptions<'o> {
+    archive: Option<Arc<dyn Directory>>,
+    log: Option<Arc<dyn Directory>>,
+    until: Until,
+    progress: Option<&'o mut dyn FnMut(u64, u64) -> bool>,
+}
+
+impl<'o> RestoreOptions<'o> {
+    /// Goes on with what was committed after the backup, from this archive of the log: see [`Options::log_archive`]. Everything
+    /// that was committed up to the [target](Self::until) is there then, and nothing after it, nor in part.
+    pub fn archive(self, directory: impl AsRef<Path>) -> Self {
+        self.archive_in(Arc::new(DiskDirectory::new(directory.as_ref())))
+    }
+
+    /// As [`archive`](Self::archive), in a directory that may be a simulated one.
+    pub fn archive_in(mut self, directory: Arc<dyn Directory>) -> Self {
+        self.archive = Some(directory);
+        self
+    }
+
+    /// Goes on, where the archive ends, with the log of the lost database, if that is left: see [`Database::log_path`]. It is not changed.
+    pub fn log(self, directory: impl AsRef<Path>) -> Self {
+        self.log_in(Arc::new(DiskDirectory::new(directory.as_ref())))
+    }
+
+    /// As [`log`](Self::log), in a directory that may be a simulated one.
+    pub fn log_in(mut self, directory: Arc<dyn Directory>) -> Self {
+        self.log = Some(directory);
+        self
+    }
+
+    /// Up to where the archive is followed. Default to its end.
+    pub fn until(mut self, until: Until) -> Self {
+        self.until = until;
+        self
+    }
+
+    /// Is told how many pages of how many were written. If it returns false, the restoring ends, and nothing of it is kept.
+    pub fn progress(mut self, progress: &'o mut dyn FnMut(u64, u64) -> bool) -> Self {
+        self.progress = Some(progress);
+        self
+    }
+}
+
 /// A backup that is whole, opened to be restored, or to make an increment that follows on it.
 pub struct Backup {
     file: BackupFile,
@@ -115,6 +166,8 @@ pub struct Backup {
 pub struct Restored {
     /// What the log of the backup had that its pages lacked; none if it was made of a database that was closed.
     pub recovery: Option<Recovery>,
+    /// The point up to which the archive was followed, if one was given.
+    pub point: Option<RestoredPoint>,
 }
 
 impl Backup {
@@ -152,6 +205,15 @@ impl Backup {
         self.file.sizes()
     }
 
+    /// From which place on the log is needed to restore a later point in time with this backup as the last one.
+    pub fn log_needed(&self) -> Lsn {
+        self.file.needed()
+    }
+
+    pub(crate) fn database(&self) -> [u8; 16] {
+        self.file.database()
+    }
+
     /// Makes a database of a full backup, and of the increments that follow on it in their order. It is closed, and holds
     /// what was committed at one moment: the end of the last backup. It is another database from then on: an increment of
     /// it follows on a backup of itself only.
@@ -160,20 +222,44 @@ impl Backup {
     /// If there is something in its place, the backups do not follow on one another or are damaged, or something cannot be
     /// written. Nothing is left then.
     pub fn restore(backups: &[Self], path: impl AsRef<Path>, options: &Options) -> Result<Restored> {
-        Self::restore_with(backups, path, options, &mut |_, _| true)
+        Self::restore_with(backups, path, options, RestoreOptions::default())
     }
 
-    /// As [`restore`](Self::restore). `progress` is told how many pages of how many were written; if it returns false, the
-    /// restoring ends, and nothing of it is kept.
+    /// As [`restore`](Self::restore), or to a later point in time, up to which the archive of the log leads: see
+    /// [`RestoreOptions`]. The log of the restored database has nothing to do with that: another archive is needed for it.
     ///
     /// # Errors
-    /// As for `restore`.
+    /// As for `restore`; if parts of the archive that are needed are missing or damaged
+    /// ([`ArchiveError`](crate::ArchiveError)), and if the target lies before the end of the backup or after that of the archive.
+    ///
+    /// # Examples
+    /// ```
+    /// use vellum::{Backup, Database, Options, RestoreOptions, Until};
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = |name| directory.path().join(name);
+    /// let database = Database::create(path("fruit"), &Options::default().log_archive(path("archive")))?;
+    /// let table = database.create_table("fruit")?;
+    /// table.put(b"apple", b"red")?;
+    /// database.backup(path("monday"))?;
+    /// table.put(b"apple", b"green")?;
+    /// let before = database.archive_log()?;
+    /// database.run(|transaction| transaction.remove(&table, b"apple"))?;
+    /// drop(table);
+    /// database.close()?;
+    ///
+    /// let options = RestoreOptions::default().archive(path("archive")).until(Until::Lsn(before));
+    /// Backup::restore_with(&[Backup::open(path("monday"))?], path("restored"), &Options::default(), options)?;
+    /// let restored = Database::open(path("restored"), &Options::default())?;
+    /// assert_eq!(restored.table("fruit")?.get(b"apple")?.as_deref(), Some(&b"green"[..]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn restore_with(
         backups: &[Self],
         path: impl AsRef<Path>,
         options: &Options,
-        progress: &mut dyn FnMut(u64, u64) -> bool,
+        how: RestoreOptions<'_>,
     ) -> Result<Restored> {
+        let options = &options.clone().without_archive();
         let target = Target::at(path.as_ref());
         let log = log_place::path_of(path.as_ref());
         if std::fs::read_dir(&log).is_ok_and(|mut files| files.next().is_some()) {
@@ -187,7 +273,7 @@ impl Backup {
         });
         made.map_err(|source| Error::LogDirectory { path: log.clone(), source })?;
         let open = || Database::open(&unfinished, options);
-        let restored = restore_to(backups, &target, &DiskDirectory::new(&log), (options, &open), progress);
+        let restored = restore_to(backups, &target, &DiskDirectory::new(&log), (options, &open), how);
         // Empty if it succeeded, and after a failure too. If it is not, it is in nobody's way.
         let _ = std::fs::remove_dir(&log);
         restored
@@ -202,11 +288,13 @@ impl Backup {
         directory: Arc<dyn Directory>,
         name: &str,
         options: &Options,
+        how: RestoreOptions<'_>,
     ) -> Result<Restored> {
+        let options = &options.clone().without_archive();
         let target = Target { directory: directory.clone(), name: name.to_owned(), path: None };
         let unfinished = target.unfinished();
         let open = || Database::open_in(directory.clone(), &unfinished, options);
-        restore_to(backups, &target, &*directory, (options, &open), &mut |_, _| true)
+        restore_to(backups, &target, &*directory, (options, &open), how)
     }
 }
 
@@ -215,16 +303,21 @@ fn restore_to(
     target: &Target,
     log: &dyn Directory,
     (options, open): (&Options, &dyn Fn() -> Result<Database>),
-    progress: &mut dyn FnMut(u64, u64) -> bool,
+    how: RestoreOptions<'_>,
 ) -> Result<Restored> {
     if target.is_there()? {
         return Err(Error::RestoreExists { path: target.shown(), is_log: false });
     }
+    let RestoreOptions { archive, log: lost, until, progress } = how;
+    let mut quiet = |_, _| true;
+    let progress = progress.unwrap_or(&mut quiet);
+    let point = archive.map(|archive| PointInTime { archive, log: lost, until });
+    let point = point.as_ref().map(|point| (point, options.log_settings.segment_bytes));
     let file = target.open_unfinished()?;
     let made = || {
         remove_segments(log)?;
         let files: Vec<&BackupFile> = backups.iter().map(|backup| &backup.file).collect();
-        restore(&files, &*file, log, progress)?;
+        let point = restore(&files, &*file, log, point, progress)?;
         drop(file);
         let database = open()?;
         let recovery = database.recovery();
@@ -232,7 +325,7 @@ fn restore_to(
         let file = target.open(&target.unfinished(), CreateMode::OpenExisting)?;
         renew_database(&*file, &options.pool)?;
         target.finish()?;
-        Ok(Restored { recovery })
+        Ok(Restored { recovery, point })
     };
     made().inspect_err(|_| {
         target.give_up();

@@ -15,6 +15,7 @@ use std::{
     sync::{Arc, Mutex, OnceLock, atomic::AtomicBool},
 };
 use vellum_access::Tree;
+use vellum_base::Lsn;
 use vellum_pool::{Pool, PoolError, PoolFile, PoolStatistics};
 use vellum_txn::DurablePool;
 use vellum_vm::{CreateMode, Directory, DiskDirectory, File};
@@ -195,6 +196,10 @@ impl Database {
         if !options.log || read_only {
             return Ok((DurablePool::without_log(file.start(None)?, read_only), LogPlace::default()));
         }
+        if let Some(path) = &options.archive_path {
+            // If that fails the archive says so.
+            let _ = log_place::make_directory(path);
+        }
         let place = place()?;
         let durable = match &place.directory {
             Some(directory) => {
@@ -329,6 +334,15 @@ impl Database {
     /// How the log stands; none if the database has no log.
     pub fn log_state(&self) -> Option<LogState> {
         self.inner.durable.log_state()
+    }
+
+    /// Archives all that was done until now, by any thread: see [`Options::log_archive`]. Gives up to which place of the log that
+    /// is.
+    ///
+    /// # Errors
+    /// [`Error::WithoutArchive`] if the log is not archived. If the archive cannot be written it is tried again in the background.
+    pub fn archive_log(&self) -> Result<Lsn> {
+        self.inner.durable.archive_log()?.ok_or(Error::WithoutArchive)
     }
 
     /// What was done again when the database was opened, if it had not been closed.

@@ -3,7 +3,7 @@
 use std::{io, path::PathBuf};
 use vellum_access::AccessError;
 use vellum_pool::PoolError;
-use vellum_txn::{BackupError, LogError, TxnError};
+use vellum_txn::{ArchiveError, BackupError, LogError, TxnError};
 use vellum_vm::VmError;
 
 /// What went wrong. The message says what was being done, on what, and what to do about it;
@@ -90,6 +90,9 @@ pub enum Error {
     /// The database has no log.
     #[error("the database was opened without a log: nothing of it is durable before it is closed")]
     WithoutLog,
+    /// The log of the database is not archived.
+    #[error("the log of the database is not archived: `Options::log_archive` names a directory for that")]
+    WithoutArchive,
     /// There is no table of that name.
     #[error("there is no table {name:?}; `tables` lists those that there are")]
     NoSuchTable {
@@ -243,6 +246,7 @@ impl Error {
             Self::Backup(error) => backup_kind(error),
             Self::RestoreExists { .. } => ErrorKind::AlreadyExists,
             Self::WithoutLog
+            | Self::WithoutArchive
             | Self::OtherDatabase { .. }
             | Self::TableTypes { .. }
             | Self::TypeName { .. }
@@ -277,7 +281,11 @@ fn backup_kind(error: &BackupError) -> ErrorKind {
         BackupError::Unfinished | BackupError::Damaged { .. } | BackupError::Database { .. } => {
             ErrorKind::Corruption
         }
-        BackupError::Order(_) | BackupError::WithoutLog => ErrorKind::InvalidInput,
+        BackupError::Order(_)
+        | BackupError::WithoutLog
+        | BackupError::BeforeBackup { .. }
+        | BackupError::AfterArchive { .. }
+        | BackupError::LacksContents { .. } => ErrorKind::InvalidInput,
         _ => ErrorKind::Io,
     }
 }
@@ -287,6 +295,7 @@ fn log_kind(error: &TxnError) -> ErrorKind {
         TxnError::Pool(error) => pool_kind(error),
         TxnError::Log(error) => wal_kind(error),
         TxnError::Record { .. } => ErrorKind::Corruption,
+        TxnError::NotArchived { source } => wal_kind(source),
         TxnError::Buffer { .. } => ErrorKind::InvalidInput,
         _ => ErrorKind::Io,
     }
@@ -301,6 +310,25 @@ fn wal_kind(error: &LogError) -> ErrorKind {
         LogError::Version { .. } | LogError::Foreign { .. } => ErrorKind::Incompatible,
         LogError::Option { .. } | LogError::RecordTooLong { .. } => ErrorKind::InvalidInput,
         LogError::Open(error) => vm_kind(error),
+        LogError::Archive(error) => archive_kind(error),
+        _ => ErrorKind::Io,
+    }
+}
+
+fn archive_kind(error: &ArchiveError) -> ErrorKind {
+    match error {
+        ArchiveError::Write { source } | ArchiveError::Read { source }
+            if source.kind() == io::ErrorKind::StorageFull =>
+        {
+            ErrorKind::OutOfSpace
+        }
+        ArchiveError::Open(error) => vm_kind(error),
+        ArchiveError::Foreign | ArchiveError::Version { .. } => ErrorKind::Incompatible,
+        ArchiveError::Damaged { .. } | ArchiveError::Source { .. } | ArchiveError::Record { .. } => {
+            ErrorKind::Corruption
+        }
+        ArchiveError::Gap { .. } | ArchiveError::Missing { .. } => ErrorKind::NotFound,
+        ArchiveError::Diverged { .. } => ErrorKind::InvalidInput,
         _ => ErrorKind::Io,
     }
 }

@@ -32,7 +32,7 @@ pub(crate) fn recover_in_memory(
     let failed = |source| PoolError::Read { extent: Extent::page(PageId(0)), source };
     let overlay = OverlayFile::over(file.clone()).map_err(failed)?;
     let overlay: Arc<dyn File> = Arc::new(overlay);
-    let mut options = options.clone().read_only(false).background_checkpoints(false);
+    let mut options = options.clone().without_archive().read_only(false).background_checkpoints(false);
     options.log_settings.skip_damage = skip_damage;
     let opened = PoolFile::open_on(overlay.clone(), &options.pool)?;
     if !opened.needs_recovery() {

@@ -42,6 +42,7 @@
 //! - [`Table::bulk_load`] and [`BulkLoader`]: a table from sorted input, at several times the speed of inserts;
 //! - [`Table::get_async`] and its like: futures for any runtime; [`Submissions`]: for an event loop of one's own;
 //! - [`Database::backup`], [`Backup`]: copies of a database that is used, increments, and what is made of them;
+//! - [`Options::log_archive`], [`RestoreOptions`], [`LogArchive`]: the log kept, and databases restored to a point in time;
 //! - [`Salvage`]: a database that crashed or is damaged, looked at without changing it;
 //! - [`pool`]: the pool by itself, for structures of your own on pages.
 #![forbid(unsafe_code)]
@@ -66,6 +67,7 @@ mod histories;
 mod in_memory;
 mod isolation_level;
 mod life;
+mod log_archive;
 mod log_place;
 mod nested;
 mod open_transaction;
@@ -85,7 +87,7 @@ mod value;
 mod verify;
 
 pub use asynchronous::TableFuture;
-pub use backup::{Backup, BackupOptions, Restored};
+pub use backup::{Backup, BackupOptions, RestoreOptions, Restored};
 pub use bulk::{BulkLoader, BulkOptions};
 pub use cursor::{Cursor, Entry};
 pub use database::{Database, Statistics, TableInformation};
@@ -95,6 +97,7 @@ pub use encoding::{AsKey, AsPrefix, AsValue, KeyBuffer, KeyType, NamesTable, Pla
 pub use entries::Entries;
 pub use error::{Error, ErrorKind};
 pub use isolation_level::IsolationLevel;
+pub use log_archive::LogArchive;
 pub use options::Options;
 pub use range::{KeyRange, Prefix};
 pub use salvage::{LeftBy, Piece, Salvage};
@@ -105,9 +108,11 @@ pub use value::{Value, ValueReader};
 pub use vellum_access::{
     AccessError, Answer, MAX_VALUE_BYTES, Task, TreeShape, Written, node::MAX_KEY_BYTES,
 };
+pub use vellum_base::Lsn;
 pub use vellum_txn::{
-    Arrival, BackupError, BackupProgress, BackupSummary, Durability, History, LogState, OldestSnapshot,
-    Recovery, SnapshotLimit, TxnError,
+    ArchiveError, ArchiveState, ArchivedPart, Arrival, BackupError, BackupProgress, BackupSummary,
+    Durability, History, LogState, OldestSnapshot, Recovery, RestoredPoint, SnapshotLimit, TxnError, Until,
+    shown_time,
 };
 pub use vellum_vm::{
     Directory, DiskDirectory, FileDescription, IoEngine, ReleaseMethod, resident_bytes, resident_bytes_peak,

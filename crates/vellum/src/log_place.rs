@@ -32,13 +32,7 @@ impl LogPlace {
     /// The directory beside a database's file, which is made if it is not there.
     pub fn beside(file: &Path) -> Result<Self> {
         let path = path_of(file);
-        let failed = |source| Error::LogDirectory { path: path.clone(), source };
-        match std::fs::create_dir(&path) {
-            // A log that vanishes with its directory is no log.
-            Ok(()) => sync_parent(&path).map_err(failed)?,
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(failed(error)),
-        }
+        make_directory(&path).map_err(|source| Error::LogDirectory { path: path.clone(), source })?;
         Ok(Self { directory: Some(Arc::new(DiskDirectory::new(&path))), path: Some(path) })
     }
 
@@ -46,6 +40,15 @@ impl LogPlace {
     pub fn remove(&self) {
         // If that is refused, an empty directory stays, which the next opening uses.
         let _ = self.path.as_ref().map(std::fs::remove_dir);
+    }
+}
+
+/// Makes a directory if it is not there, durably: a log that vanishes with its directory is no log.
+pub(crate) fn make_directory(path: &Path) -> io::Result<()> {
+    match std::fs::create_dir(path) {
+        Ok(()) => sync_parent(path),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(error),
     }
 }
 

@@ -1,10 +1,14 @@
 //! How a database is opened.
 
 use crate::{IsolationLevel, Result};
-use std::{sync::Arc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 use vellum_pool::{PoolError, PoolOptions};
 use vellum_txn::{Durability, LogSettings, SnapshotLimit};
-use vellum_vm::{CreateMode, Directory, File, IoEngine, ReleaseMethod};
+use vellum_vm::{CreateMode, Directory, DiskDirectory, File, IoEngine, ReleaseMethod};
 
 /// The name under which the pool knows the files of this crate.
 const APPLICATION: &str = "vellum database";
@@ -22,6 +26,8 @@ pub struct Options {
     pub(crate) log_settings: LogSettings,
     pub(crate) durability: Durability,
     pub(crate) isolation: IsolationLevel,
+    /// The directory of the archive, which is made if it is not there.
+    pub(crate) archive_path: Option<PathBuf>,
 }
 
 impl Default for Options {
@@ -33,6 +39,7 @@ impl Default for Options {
             log_settings: LogSettings::default(),
             durability: Durability::Synced,
             isolation: IsolationLevel::Snapshot,
+            archive_path: None,
         }
     }
 }
@@ -146,6 +153,39 @@ impl Options {
     #[must_use]
     pub fn snapshot_limit(mut self, limit: SnapshotLimit) -> Self {
         self.log_settings.snapshot_limit = limit;
+        self
+    }
+
+    /// Archives the log in a directory, which is made if it is not there: all that is committed is copied there, a segment
+    /// ([`log_segment_bytes`](Self::log_segment_bytes)) at a time when it is full, and the rest when the database is closed or
+    /// by [`Database::archive_log`](crate::Database::archive_log). From a backup and the archive a database is restored as it was
+    /// at any later moment: see [`RestoreOptions::archive`](crate::RestoreOptions::archive).
+    ///
+    /// What is not archived yet the log keeps. So if the archive cannot be written the log grows, and nothing else happens:
+    /// [`LogState::archive`](crate::LogState) says why, and how far it is; it is tried again every second. Only closing the database
+    /// fails then. The files of the archive are yours to delete: [`LogArchive`](crate::LogArchive) says which a backup needs.
+    ///
+    /// Large values, and what is bulk loaded, are written to the log, too. A database of which only some sessions are archived has
+    /// an archive with gaps, over which nothing is restored; a new backup begins anew.
+    #[must_use]
+    pub fn log_archive(mut self, directory: impl AsRef<Path>) -> Self {
+        self.archive_path = Some(directory.as_ref().to_owned());
+        self.log_settings.archive = Some(Arc::new(DiskDirectory::new(directory.as_ref())));
+        self
+    }
+
+    /// As [`log_archive`](Self::log_archive), in a directory that may be a simulated one.
+    #[must_use]
+    pub fn log_archive_in(mut self, directory: Arc<dyn Directory>) -> Self {
+        self.archive_path = None;
+        self.log_settings.archive = Some(directory);
+        self
+    }
+
+    /// The same without an archive.
+    pub(crate) fn without_archive(mut self) -> Self {
+        self.archive_path = None;
+        self.log_settings.archive = None;
         self
     }
 

@@ -1,7 +1,8 @@
 //! Writing the log to its segments. One thread at a time does this.
 
 use crate::{
-    Durability, LogError, LogReader,
+    ArchivedPart, Durability, LogError, LogReader,
+    archive::PartSource,
     files::{LogFiles, Segment, SegmentMaker},
     plant::Bug,
     reader::PreviousEnd,
@@ -87,7 +88,9 @@ impl Device {
             is_unsynced: false,
             is_cached: false,
         };
-        let (lsn, checksum) = previous.map_or((written, 0), |end| (end.lsn, end.checksum));
+        // After a close the log before is gone; what has archived it knows where it ended.
+        let least = device.files.options.least.0.min(written);
+        let (lsn, checksum) = previous.map_or((least, 0), |end| (end.lsn, end.checksum));
         device.write_header(lsn, checksum).map_err(failed)?;
         device.sync().map_err(failed)?;
         Ok(device)
@@ -187,6 +190,49 @@ impl Device {
     pub fn begun_segments(&self, first: u64, to: u64) -> Vec<(u64, Arc<dyn File>)> {
         let begun = self.files.segments.range(first..=self.files.geometry.number(to.saturating_sub(1)));
         begun.map(|(number, segment)| (*number, segment.file.clone())).collect()
+    }
+
+    /// The segment that is being written.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// What the segments hold that is finished: up to where the next one says that the log ended, in the last one up to `to`; of that
+    /// also nothing, if `with_blank`.
+    pub fn finished_parts(&self, to: u64, with_blank: bool) -> Vec<PartSource> {
+        let geometry = self.files.geometry;
+        let mut parts = Vec::new();
+        let (mut limit, mut next) = (to, None::<SegmentHeader>);
+        for (number, Segment { header, file }) in self.files.segments.iter().rev() {
+            limit = match next {
+                Some(next) if next.timeline != header.timeline => next.previous_end,
+                Some(next) if next.timeline == self.timeline => limit.max(next.previous_end),
+                _ => limit,
+            };
+            let (start, end) = (geometry.start(*number), limit.min(geometry.start(number + 1)));
+            let is_blank = limit == start && next.is_none_or(|next| next.timeline != header.timeline);
+            if let Some(later) = parts.last_mut().filter(|_| is_blank) {
+                // Nothing was written to it, so the part before may be the one before this.
+                let later: &mut PartSource = later;
+                later.follows.push(Lsn(header.previous_end));
+            } else if end > start || (is_blank && with_blank) {
+                let part = ArchivedPart {
+                    database: header.database,
+                    timeline: header.timeline,
+                    start: Lsn(start),
+                    end: Lsn(end),
+                    follows: Lsn(header.previous_end),
+                    checksum: 0,
+                };
+                let told = next.filter(|next| next.previous_end == end && next.previous_checksum != 0);
+                let checksum = told.map(|next| next.previous_checksum);
+                let follows = vec![part.follows];
+                parts.push(PartSource { part, file: file.clone(), checksum, follows });
+            }
+            next = Some(*header);
+        }
+        parts.reverse();
+        parts
     }
 
     /// How places map to segments.

@@ -1,5 +1,6 @@
 //! What can go wrong with a log.
 
+use crate::ArchiveError;
 use std::{io, sync::Arc};
 use vellum_base::Lsn;
 use vellum_vm::VmError;
@@ -49,6 +50,10 @@ pub enum LogError {
     /// The log was removed, because its database was closed.
     #[error("the database has been closed, and takes no changes: open it anew")]
     Closed,
+
+    /// The archive of the log could not be written or read.
+    #[error(transparent)]
+    Archive(#[from] ArchiveError),
 
     /// A segment's file could not be opened.
     #[error(transparent)]

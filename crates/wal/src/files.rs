@@ -33,6 +33,15 @@ pub(crate) struct LogFiles {
 impl LogFiles {
     /// Opens all files of a log; changes nothing.
     pub fn open(directory: &dyn Directory, options: &LogOptions) -> Result<Self, LogError> {
+        Self::open_as(directory, options, &file_options(CreateMode::OpenExisting))
+    }
+
+    /// [`open`](Self::open), to be read only.
+    pub fn look_at(directory: &dyn Directory, options: &LogOptions) -> Result<Self, LogError> {
+        Self::open_as(directory, options, &FileOptions { read_only: true, ..FileOptions::default() })
+    }
+
+    fn open_as(directory: &dyn Directory, options: &LogOptions, how: &FileOptions) -> Result<Self, LogError> {
         options.check()?;
         let mut files = Self {
             options: options.clone(),
@@ -43,7 +52,7 @@ impl LogFiles {
             timeline_max: 0,
         };
         for (number, name) in names_of(directory)? {
-            files.take(directory, number, name)?;
+            files.take(directory.open(&name, how)?, number, name)?;
         }
         if let Some((_, last)) = files.segments.last_key_value() {
             files.geometry.segment_bytes = last.header.segment_bytes;
@@ -55,8 +64,7 @@ impl LogFiles {
         }
     }
 
-    fn take(&mut self, directory: &dyn Directory, number: u64, name: String) -> Result<(), LogError> {
-        let file = directory.open(&name, &file_options(CreateMode::OpenExisting))?;
+    fn take(&mut self, file: Arc<dyn File>, number: u64, name: String) -> Result<(), LogError> {
         match read_header(&*file)? {
             HeaderPage::Sound(header) if header.number == number => {
                 if header.database != self.options.database {

@@ -7,6 +7,8 @@
 //! - [`LogFlusher`], [`Arrival`]: waiting for that without a thread of one's own, or not at all;
 //! - [`LogReader`]: records in order; where the log ends, and whether that is its end or a hole;
 //! - [`LogCopy`]: the log copied while it is written;
+//! - [`Archive`], [`LogArchiver`]: segments copied before they are given up, and read again;
+//! - [`LogRebuilder`]: a log made of records;
 //! - `ring`: the buffer, filled by many threads at once; `device`: segments and what is written to them; `files`: which
 //!   segments there are; `frame` and `segment`: what lies on storage.
 //!
@@ -15,6 +17,10 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing))]
 
+mod archive;
+mod archive_error;
+mod archive_format;
+mod archiver;
 mod copying;
 mod device;
 mod durability;
@@ -29,12 +35,17 @@ mod options;
 mod plant;
 mod primitive;
 mod reader;
+mod rebuild;
 mod ring;
 mod segment;
 #[cfg(all(test, not(loom)))]
 mod simulation;
 mod waiting;
 
+pub use archive::{Archive, ArchiveReader};
+pub use archive_error::ArchiveError;
+pub use archive_format::ArchivedPart;
+pub use archiver::{ArchiveState, LogArchiver};
 pub use copying::{LogCopy, LogPart};
 pub use durability::Durability;
 pub use error::LogError;
@@ -43,4 +54,5 @@ pub use frame::PAYLOAD_BYTES_MAX;
 pub use log::{Log, Reservation};
 pub use options::LogOptions;
 pub use reader::{LogReader, Record};
+pub use rebuild::LogRebuilder;
 pub use segment::{is_segment, name as segment_name};

@@ -10,6 +10,8 @@
 
 use crate::{
     Durability, LogError, LogOptions, LogReader, Record,
+    archive::PartSource,
+    archiver::ArchiveBell,
     device::{Device, WriteError},
     files::{LogFiles, SegmentMaker, names_of, remove, remove_all},
     frame::{FrameHeader, Kind, frame_bytes},
@@ -71,8 +73,28 @@ pub struct Log {
     maker: Mutex<SegmentMaker>,
     directory: Arc<dyn Directory>,
     waiting: Waiting,
+    kept: Mutex<Kept>,
+    archive_bell: ArchiveBell,
+    /// The segment that is written, as far as the archiver knows.
+    told: AtomicU64,
+}
+
+/// What may not be given up yet.
+#[derive(Default)]
+struct Kept {
     /// What is being copied: from where on it is needed, by a name.
-    kept: Mutex<BTreeMap<u64, u64>>,
+    from: BTreeMap<u64, u64>,
+    /// Nothing before this place is needed otherwise.
+    discarded: u64,
+}
+
+impl Kept {
+    /// Something more is needed from a place on. Gives it a name.
+    fn add(&mut self, from: u64) -> u64 {
+        let name = self.from.last_key_value().map_or(0, |(last, _)| last + 1);
+        self.from.insert(name, from);
+        name
+    }
 }
 
 /// Whose turn it is to write.
@@ -180,6 +202,8 @@ impl Log {
             directory,
             waiting: Waiting::default(),
             kept: Mutex::default(),
+            archive_bell: ArchiveBell::default(),
+            told: AtomicU64::new(0),
         })
     }
 
@@ -349,11 +373,37 @@ impl Log {
     /// # Errors
     /// If the system cannot remove a file. It is used again, or removed, after the log has been opened the next time.
     pub fn discard(&self, lsn: Lsn) -> Result<(), LogError> {
-        let kept = lock(&self.kept);
-        let first = kept.values().copied().min().unwrap_or(u64::MAX);
-        let removed = lock(&self.device).discard(lsn.0.min(first));
+        let mut kept = lock(&self.kept);
+        kept.discarded = kept.discarded.max(lsn.0);
+        self.discard_unkept(kept)
+    }
+
+    /// Gives up what may be given up by now.
+    pub(crate) fn discard_again(&self) -> Result<(), LogError> {
+        self.discard_unkept(lock(&self.kept))
+    }
+
+    fn discard_unkept(&self, kept: MutexGuard<'_, Kept>) -> Result<(), LogError> {
+        let first = kept.from.values().copied().min().unwrap_or(u64::MAX);
+        let removed = lock(&self.device).discard(kept.discarded.min(first));
         drop(kept);
         remove(&*self.directory, &removed)
+    }
+
+    /// Keeps everything that there is, by a name that is given.
+    pub(crate) fn keep_all(&self) -> u64 {
+        let mut kept = lock(&self.kept);
+        let from = if self.options.planted(Bug::RecycledUnarchived) { u64::MAX } else { 0 };
+        kept.add(from)
+    }
+
+    pub(crate) fn archive_bell(&self) -> &ArchiveBell {
+        &self.archive_bell
+    }
+
+    /// What is finished of the log, and what its last segment holds up to `to`, which is durable, if that is given.
+    pub(crate) fn finished_parts(&self, to: Option<Lsn>, with_blank: bool) -> Vec<PartSource> {
+        lock(&self.device).finished_parts(to.map_or(0, |to| to.0), with_blank)
     }
 
     /// Keeps what lies from `from` on, by a name that is given.
@@ -367,17 +417,16 @@ impl Log {
         if from.0 < device.written() && !is_there {
             return Err(LogError::Missing { from, oldest: Lsn(0) });
         }
-        let name = kept.last_key_value().map_or(0, |(last, _)| last + 1);
-        kept.insert(name, from.0);
+        let name = kept.add(from.0);
         Ok((name, geometry))
     }
 
     pub(crate) fn keep(&self, name: u64, from: Lsn) {
-        lock(&self.kept).insert(name, from.0);
+        lock(&self.kept).from.insert(name, from.0);
     }
 
     pub(crate) fn keep_no_more(&self, name: u64) {
-        lock(&self.kept).remove(&name);
+        lock(&self.kept).from.remove(&name);
     }
 
     pub(crate) fn begun_segments(&self, first: u64, to: Lsn) -> Vec<(u64, Arc<dyn File>)> {
@@ -463,7 +512,12 @@ impl Log {
     fn flush_now(&self, durability: Durability) -> Result<bool, WriteError> {
         let mut device = lock(&self.device);
         let (buffered, durable) = (self.horizon(Durability::Buffered), self.horizon(Durability::Synced));
-        let end = device.write(&self.ring, durability)?;
+        let written = device.write(&self.ring, durability);
+        // Relaxed: this thread alone writes it, under the lock of the device.
+        if self.told.swap(device.number(), Ordering::Relaxed) != device.number() {
+            self.archive_bell.ring();
+        }
+        let end = written?;
         if self.options.planted(Bug::EarlyAcknowledgement) {
             self.durable.store(end, Ordering::Release);
         }

@@ -37,6 +37,8 @@ pub(crate) enum Bug {
     LeastIgnored,
     /// A removed log is gone before that is durable.
     RemovalNotSynced,
+    /// A segment is recycled before it was archived.
+    RecycledUnarchived,
 }
 
 #[cfg(test)]

@@ -43,6 +43,25 @@ pub(crate) fn persist<P: Pager>(pager: &P, reference: BlobReference) -> Result<(
     pager.persist(&[reference.extent()])
 }
 
+/// While there is one, no redo point comes between what [`persist`] and [`NodeStream::settle`] have recorded of contents and
+/// the record that refers to them.
+pub(crate) struct Undivided<'p, P: Pager>(Option<&'p P>);
+
+impl<'p, P: Pager> Undivided<'p, P> {
+    /// Begins. No latch is held.
+    pub fn begin(pager: &'p P) -> Self {
+        let recording = (pager.records() && pager.records_contents()).then_some(pager);
+        recording.map(P::begin_group);
+        Self(recording)
+    }
+}
+
+impl<P: Pager> Drop for Undivided<'_, P> {
+    fn drop(&mut self) {
+        self.0.inspect(|pager| pager.end_group());
+    }
+}
+
 /// Frees a new large value to which nothing will refer.
 pub(crate) fn abandon<P: Pager>(pager: &P, reference: BlobReference) {
     // No record says that it was allocated, so none says that it is freed. It is allocated, so this does not fail.

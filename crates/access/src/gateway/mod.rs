@@ -46,6 +46,8 @@ pub(crate) use atomic::{AtomicChange, Doomed, Fresh, Latched, PageSet, Recorder,
 pub use change_record::{ChangeRecord, PageRedo, SpaceEvent, UndoChange};
 pub use encoding::{RecordFault, RecordKind};
 pub use extents::free_large;
-pub(crate) use extents::{Append, NodeStream, abandon, new_blob, not_a_node, persist, stream_blob};
+pub(crate) use extents::{
+    Append, NodeStream, Undivided, abandon, new_blob, not_a_node, persist, stream_blob,
+};
 pub use group::RecordGroup;
 pub use page_change::{NodeImage, PageChange, ValueImage, redo};

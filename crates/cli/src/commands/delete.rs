@@ -2,7 +2,7 @@
 
 use super::get::no_such_key;
 use crate::{
-    arguments::{FormArguments, General, StoreArguments, TableArguments},
+    arguments::{ArchiveArguments, FormArguments, General, StoreArguments, TableArguments},
     failure::Result,
     output::Output,
     progress::remark,
@@ -26,6 +26,8 @@ Exits with 1 if there is no such key.";
 pub struct Arguments {
     #[command(flatten)]
     store: StoreArguments,
+    #[command(flatten)]
+    archive: ArchiveArguments,
     /// The key
     key: OsString,
     #[command(flatten)]
@@ -39,7 +41,7 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
     let form = arguments.form.form();
     let key = form.decode(&arguments.key, "the key")?;
     store::check_key(&key)?;
-    let database = store::open_to_write(&arguments.store)?;
+    let database = store::open_to_write(&arguments.store, &arguments.archive)?;
     let removed = remove(&database, &arguments.table.table, &key);
     store::close(database)?;
     if !removed? {

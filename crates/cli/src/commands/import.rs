@@ -1,7 +1,7 @@
 //! `vellum import`: stores the files of a directory tree.
 
 use crate::{
-    arguments::{FormArguments, General, StoreArguments, TableArguments},
+    arguments::{ArchiveArguments, FormArguments, General, StoreArguments, TableArguments},
     failure::{Code, Failure, Result},
     files::{Found, Tree},
     importer::{Importer, Omission, Tally},
@@ -42,6 +42,8 @@ Examples:
 pub struct Arguments {
     #[command(flatten)]
     store: StoreArguments,
+    #[command(flatten)]
+    archive: ArchiveArguments,
     /// The directory
     directory: PathBuf,
     #[command(flatten)]
@@ -94,7 +96,7 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
             failure
         }
     })?;
-    let (database, created) = store::open_or_create(&arguments.store)?;
+    let (database, created) = store::open_or_create(&arguments.store, &arguments.archive)?;
     if created {
         remark(general.quiet, format_args!("created {}", shown(&arguments.store.database)));
     }

@@ -1,7 +1,7 @@
 //! `vellum load`: stores sorted lines of keys and values in an empty table.
 
 use crate::{
-    arguments::{FormArguments, General, StoreArguments, TableArguments},
+    arguments::{ArchiveArguments, FormArguments, General, StoreArguments, TableArguments},
     failure::{Failure, Result},
     output::Output,
     progress::{Progress, remark},
@@ -45,6 +45,8 @@ const LINES_AT_ONCE: u64 = 4096;
 pub struct Arguments {
     #[command(flatten)]
     store: StoreArguments,
+    #[command(flatten)]
+    archive: ArchiveArguments,
     /// The file with the lines; `-` is standard input
     file: PathBuf,
     #[command(flatten)]
@@ -75,7 +77,7 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
         let (file, _) = store::open_input(&arguments.file, path, "loaded from itself")?;
         Box::new(BufReader::with_capacity(1 << 20, file))
     };
-    let (database, created) = store::open_or_create(&arguments.store)?;
+    let (database, created) = store::open_or_create(&arguments.store, &arguments.archive)?;
     let start = Instant::now();
     let loaded = load_table(arguments, general, &database, &mut lines);
     if created && let Err(failure) = loaded {

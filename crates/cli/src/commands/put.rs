@@ -1,7 +1,7 @@
 //! `vellum put`: stores a value.
 
 use crate::{
-    arguments::{FormArguments, General, StoreArguments, TableArguments},
+    arguments::{ArchiveArguments, FormArguments, General, StoreArguments, TableArguments},
     failure::{Code, Failure, Result},
     files::{self, Fault, Source},
     output::Output,
@@ -39,6 +39,8 @@ const SPOOL_BYTES: u64 = 1 << 20;
 pub struct Arguments {
     #[command(flatten)]
     store: StoreArguments,
+    #[command(flatten)]
+    archive: ArchiveArguments,
     /// The key
     key: OsString,
     /// The value; `-` reads it from standard input
@@ -79,7 +81,7 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
         (None, Some(text)) if text != OsStr::new("-") => Value::bytes(form.decode(text, "the value")?),
         _ => spool(io::stdin().lock(), "standard input")?,
     };
-    let (database, created) = store::open_or_create(&arguments.store)?;
+    let (database, created) = store::open_or_create(&arguments.store, &arguments.archive)?;
     let stored = store_value(&database, &arguments.table.table, &key, &mut value);
     if created && stored.is_err() {
         // It holds nothing but an empty table, which was not asked for.

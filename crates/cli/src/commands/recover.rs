@@ -1,7 +1,7 @@
 //! `vellum recover`: brings a database up to date that was not closed, or says what would come of that and what is damaged.
 
 use crate::{
-    arguments::{General, StoreArguments},
+    arguments::{ArchiveArguments, General, StoreArguments},
     failure::{Code, Failure, Result},
     output::Output,
     size, store,
@@ -31,6 +31,8 @@ Exits with 3 if anything is damaged.";
 pub struct Arguments {
     #[command(flatten)]
     store: StoreArguments,
+    #[command(flatten)]
+    archive: ArchiveArguments,
     /// Change nothing, and tell what is there
     #[arg(long)]
     report: bool,
@@ -64,7 +66,7 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
 }
 
 fn recover(arguments: &Arguments, general: &General) -> Result {
-    let database = store::open_to_write(&arguments.store)?;
+    let database = store::open_to_write(&arguments.store, &arguments.archive)?;
     let recovery = database.recovery();
     store::close(database)?;
     let mut out = Output::new();

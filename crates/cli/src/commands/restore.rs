@@ -6,22 +6,32 @@ use crate::{
     failure::{Failure, Result},
     output::Output,
     progress::{Progress, remark},
-    signals, size,
+    signals, size, time,
 };
 use serde::Serialize;
-use std::{path::PathBuf, time::Instant};
-use vellum::Backup;
+use std::{
+    path::PathBuf,
+    time::{Instant, SystemTime},
+};
+use vellum::{Backup, LogArchive, Lsn, RestoreOptions, Until};
 use vellum_base::shown;
 
 const HELP: &str = "\
 The database holds what was committed when the last backup was finished. It is made under another name and gets its own \
 once it is whole and on the disk; nothing is overwritten. The backups stay as they are.
 
-The restored database is another one: an increment of it follows on a backup of itself only.
+With an archive of the log (`--archive` of the commands that change something, `Options::log_archive` of programs) it holds \
+also what was committed after the backup: up to the end of the archive, a time, or a place of the log. Nothing that was committed later \
+is there, and nothing in part. --log names the directory of the lost database's log, if that is left: it has what was not \
+archived. A command that was run without --archive in between leaves a gap, over which nothing is restored.
+
+The restored database is another one: an increment of it follows on a backup of itself only, and it needs an archive of its own.
 
 Examples:
   vellum restore monday.backup restored.vellum
   vellum restore monday.backup tuesday.backup restored.vellum    a full backup, and increments in their order
+  vellum restore monday.backup restored.vellum --archive log --until 2026-11-23T06:00:00Z
+  vellum restore monday.backup restored.vellum --archive log --log lost.vellum-log    all that is left
   vellum verify restored.vellum                                  check every page and every structure";
 
 /// The arguments.
@@ -31,6 +41,18 @@ pub struct Arguments {
     /// A full backup, the increments that follow on it, and last the database to be made
     #[arg(required = true, num_args = 2.., value_names = ["BACKUP", "DATABASE"])]
     files: Vec<PathBuf>,
+    /// Follow this archive of the log, to its end unless --until or --until-lsn is given
+    #[arg(long, value_name = "DIR")]
+    archive: Option<PathBuf>,
+    /// The directory of the lost database's log, which goes on where the archive ends
+    #[arg(long, value_name = "DIR", requires = "archive")]
+    log: Option<PathBuf>,
+    /// Only what was committed at this time or before: 2026-11-23T06:00:00Z (UTC), with or without a fraction of a second, or seconds since 1970
+    #[arg(long, value_name = "TIME", requires = "archive", value_parser = time::parse)]
+    until: Option<SystemTime>,
+    /// Only what was committed by the record at this place of the log or before
+    #[arg(long, value_name = "LSN", requires = "archive", conflicts_with = "until")]
+    until_lsn: Option<u64>,
     #[command(flatten)]
     engine: EngineArguments,
     /// How much memory pages may take
@@ -45,6 +67,9 @@ struct Summary {
     backups: usize,
     pages: u64,
     log_records: u64,
+    /// Everything before this place of the log is there, if an archive was followed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    end: Option<u64>,
     seconds: f64,
 }
 
@@ -63,14 +88,27 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
         !signals::interrupted()
     };
     let options = arguments.engine.options(arguments.pool);
-    let restored = Backup::restore_with(&backups, database, &options, &mut progress);
+    let mut how = RestoreOptions::default().progress(&mut progress);
+    if let Some(archive) = &arguments.archive {
+        how = how.archive(archive).until(match (arguments.until, arguments.until_lsn) {
+            (Some(time), _) => Until::Time(time),
+            (_, Some(lsn)) => Until::Lsn(Lsn(lsn)),
+            _ => Until::End,
+        });
+    }
+    if let Some(log) = &arguments.log {
+        how = how.log(log);
+    }
+    let restored = Backup::restore_with(&backups, database, &options, how);
     drop(bar);
     signals::check()?;
-    let log_records = restored?.recovery.map_or(0, |recovery| recovery.records);
+    let restored = restored?;
+    let log_records = restored.recovery.map_or(0, |recovery| recovery.records);
+    let end = restored.point.map(|point| point.end.0);
     let seconds = start.elapsed().as_secs_f64();
     let mut out = Output::new();
     if general.json {
-        out.json(&Summary { kind: "summary", backups: backups.len(), pages, log_records, seconds })?;
+        out.json(&Summary { kind: "summary", backups: backups.len(), pages, log_records, end, seconds })?;
     } else {
         let pages = size::counted(pages, "page", "pages");
         let records = size::counted(log_records, "record", "records");
@@ -78,6 +116,22 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
             "restored {} from {pages} and {records} of log, in {seconds:.2} s",
             shown(database)
         ))?;
+        if let Some(point) = restored.point {
+            let time = point
+                .time
+                .map_or_else(String::new, |time| format!(", whose last commit is of {}", time::shown(time)));
+            out.line(format_args!("it is as it was before {} of the log{time}", point.end))?;
+        }
+        if let (Some(archive), Some(last)) = (&arguments.archive, backups.last())
+            && let Ok(parts) = LogArchive::open(archive, last)
+            && let Some(needed) = parts.needed_by(last)
+        {
+            let name = needed.name();
+            remark(
+                general.quiet,
+                format_args!("the last of these backups needs {name} of the archive, and what follows"),
+            );
+        }
         remark(general.quiet, format_args!("`vellum verify {}` checks all of it", shown(database)));
     }
     out.finish()

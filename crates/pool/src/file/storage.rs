@@ -233,6 +233,11 @@ impl Storage {
         Ok(())
     }
 
+    /// Whether the superblocks say "in use".
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.marked_in_use.load(Ordering::Acquire)
+    }
+
     /// Makes the next change ask again.
     pub(crate) fn suspend_changes(&self) {
         self.changes_admitted.store(false, Ordering::Release);

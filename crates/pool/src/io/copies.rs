@@ -13,11 +13,13 @@ use crate::{
     primitive::lock,
 };
 use std::{thread, time::Duration};
-use vellum_base::{Bytes, Extent, Lsn, PAGE_SIZE, PageHeader, stamp_checksum};
+use vellum_base::{Bytes, Extent, Lsn, PAGE_SIZE, PageHeader, PageId, stamp_checksum};
 use vellum_vm::{AlignedBuffer, Request};
 
 /// How many pages are copied and written at a time, in a pool that has many: half a mebibyte.
 const BATCH_PAGES_MAX: usize = 128;
+/// How many pages of what was written past the log one record of it takes, at most.
+const CONTENTS_PAGES: usize = 64;
 /// How often a page is read optimistically before it is latched shared.
 const TRIES_MAX: u32 = 4;
 
@@ -31,6 +33,31 @@ pub(crate) fn persist(io: &PageIo, extents: &[Extent]) -> Result<(), PoolError> 
     dirty.sort_unstable();
     write_changed(io, logged, &dirty, Duration::ZERO)?;
     storage.sync()
+}
+
+/// Has the log take what extents hold, in ascending order, if it wants to. They are durable, and nothing refers to them yet.
+pub(crate) fn record_contents(io: &PageIo, extents: impl Iterator<Item = Extent>) -> Result<(), PoolError> {
+    let storage = &io.faults.evictor.pages.storage;
+    let Some(log) = storage.log().filter(|log| log.wants_contents()) else { return Ok(()) };
+    let mut buffer = AlignedBuffer::new(CONTENTS_PAGES * PAGE_SIZE);
+    let (mut at, mut end) = (0, 0);
+    for extent in extents.map(Some).chain([None]) {
+        if let Some(extent) = extent.filter(|extent| extent.head.0 == end) {
+            end = extent.end().0;
+            continue;
+        }
+        while at < end {
+            let pages = (end - at).min(CONTENTS_PAGES as u64);
+            let part = buffer.get_mut(..pages as usize * PAGE_SIZE).unwrap_or_default();
+            let run = Extent { head: PageId(at), pages: pages as u32 };
+            let read = storage.file.read_to(run.head.offset(), part);
+            read.map_err(|source| PoolError::Read { extent: run, source })?;
+            log.append_contents(run.head, part).map_err(PoolError::LogRefuses)?;
+            at += pages;
+        }
+        (at, end) = extent.map_or((0, 0), |extent| (extent.head.0, extent.end().0));
+    }
+    Ok(())
 }
 
 /// Writes those of the extents, in ascending order, that still differ from storage. The caller holds no latch.

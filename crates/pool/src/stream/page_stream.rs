@@ -13,7 +13,7 @@
 //! - The buffers are counted in the budget.
 
 use crate::{
-    allocator::Allocator, error::PoolError, guard::AllocatedGuard, io::copies,
+    allocator::Allocator, change_log::ChangeLog, error::PoolError, guard::AllocatedGuard, io::copies,
     page::optimistic_bytes::prefetch_to_write, pager::PageWriter, replacement::budget::Budget,
 };
 use std::{cell::Cell, ops::Range};
@@ -146,7 +146,14 @@ impl<'p> PageStream<'p> {
                 }
             });
         }
-        copies::persist(&self.allocator.io, &in_memory)
+        copies::persist(&self.allocator.io, &in_memory)?;
+        let mut all = Vec::new();
+        if self.allocator.evictor().log().is_some_and(ChangeLog::wants_contents) {
+            for pages in &self.allocated.0 {
+                storage.space.for_each_in(pages.clone(), |extent| all.push(extent));
+            }
+        }
+        copies::record_contents(&self.allocator.io, all.into_iter())
     }
 }
 

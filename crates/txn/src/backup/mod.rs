@@ -18,13 +18,17 @@
 //! Pages are read past the pool, so a backup pushes nothing out of it.
 
 mod format;
+mod point;
 mod reader;
 mod restore;
 mod scan;
 mod writer;
 
-use crate::{TxnError, backup_error::BackupError, change_log::Changes, checkpoint::wait_before};
+use crate::{
+    TxnError, backup_error::BackupError, change_log::Changes, checkpoint::wait_before, records::now,
+};
 use format::Header;
+pub use point::{PointInTime, RestoredPoint, Until};
 pub use reader::BackupFile;
 pub use restore::restore;
 use scan::LogScan;
@@ -32,7 +36,6 @@ use std::{
     collections::BTreeMap,
     hash::{BuildHasher as _, RandomState},
     sync::Arc,
-    time::{Duration, SystemTime},
 };
 use vellum_base::{
     ChecksumStream, Extent, Lsn, PAGE_SIZE, PageHeader, PageId, checksum, stamp_checksum, verify_header,
@@ -353,9 +356,4 @@ fn random_id() -> [u8; 16] {
     // The keys of the standard library's hash come from the system's source of random numbers.
     let halves = [0, 1].map(|half: u64| RandomState::new().hash_one(half).to_le_bytes());
     std::array::from_fn(|index| halves.as_flattened().get(index).copied().unwrap_or_default())
-}
-
-/// Nanoseconds since 1970.
-fn now() -> u64 {
-    SystemTime::UNIX_EPOCH.elapsed().map_or(0, |elapsed: Duration| elapsed.as_nanos() as u64)
 }

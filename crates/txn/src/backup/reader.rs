@@ -100,6 +100,11 @@ impl BackupFile {
         (self.end.pages, self.end.log_bytes)
     }
 
+    /// A recovery of what is restored of it needs the log from here on.
+    pub fn needed(&self) -> Lsn {
+        self.basis.undo()
+    }
+
     pub(super) fn basis(&self) -> &CopyBasis {
         &self.basis
     }

@@ -1,7 +1,10 @@
 //! Making a database of backups: the pages of all, the later over the earlier, and the log of the last. It is then as after a
 //! crash, and a recovery makes it what it was at the end of the last backup.
 
-use super::reader::{BackupFile, Part};
+use super::{
+    point::{PointInTime, RestoredPoint, replay},
+    reader::{BackupFile, Part},
+};
 use crate::{TxnError, backup_error::BackupError};
 use std::{collections::BTreeMap, sync::Arc};
 use vellum_base::{Extent, PAGE_SIZE, PageId};
@@ -9,7 +12,7 @@ use vellum_pool::PoolError;
 use vellum_vm::{CreateMode, Directory, File, FileOptions};
 
 /// Writes a full backup, and increments in their order, to an empty file, and the log to a directory, which must hold none.
-/// Opening the file recovers it. `progress` is told how many pages of how many were written; if it returns false, it ends.
+/// Opening the file recovers it. With a point in time the log is what leads to that, in segments of `segment_bytes`. `progress` is told how many pages of how many were written; if it returns false, it ends.
 ///
 /// # Errors
 /// If the backups do not follow on one another, one of them is damaged, or something cannot be written.
@@ -17,10 +20,11 @@ pub fn restore(
     backups: &[&BackupFile],
     file: &dyn File,
     log: &dyn Directory,
+    point: Option<(&PointInTime, u64)>,
     progress: &mut dyn FnMut(u64, u64) -> bool,
-) -> Result<(), TxnError> {
+) -> Result<Option<RestoredPoint>, TxnError> {
     check_order(backups)?;
-    let Some((last, _)) = backups.split_last() else { return Ok(()) };
+    let Some((last, _)) = backups.split_last() else { return Ok(None) };
     let pages = backups.iter().map(|backup| backup.file_pages()).max().unwrap_or(0);
     let bytes = pages * PAGE_SIZE as u64;
     file.grow(bytes).map_err(|source| PoolError::StorageFull { bytes, source })?;
@@ -28,7 +32,7 @@ pub fn restore(
     let mut done = 0;
     let mut segments: BTreeMap<u64, Arc<dyn File>> = BTreeMap::new();
     for backup in backups {
-        let has_log = std::ptr::eq(*backup, *last) && last.segment_bytes() > 0;
+        let has_log = std::ptr::eq(*backup, *last) && last.segment_bytes() > 0 && point.is_none();
         backup.read_parts(|part| match part {
             Part::Pages(places, bytes) => {
                 write_pages(file, places, bytes, pages)?;
@@ -53,7 +57,11 @@ pub fn restore(
         segment.sync().map_err(|source| BackupError::Write { source })?;
     }
     log.sync().map_err(|source| BackupError::Write { source })?;
-    Ok(last.basis().install(file, last.file_pages(), !segments.is_empty())?)
+    let replayed =
+        point.map(|(point, segment_bytes)| replay((last, point), file, log, segment_bytes)).transpose()?;
+    let end = replayed.map_or(last.file_pages(), |(_, end)| end);
+    last.basis().install(file, end, replayed.is_some() || !segments.is_empty())?;
+    Ok(replayed.map(|(point, _)| point))
 }
 
 /// Whether the first is a full backup, and each other follows on the one before it.

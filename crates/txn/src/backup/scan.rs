@@ -1,7 +1,7 @@
 //! What the log says while a backup is made: what lies outside of it and must be copied too, and what need not be right in the
 //! copy because the log makes it anew.
 
-use crate::{TxnError, transaction::decode_end};
+use crate::{TxnError, records::is_change};
 use std::collections::{BTreeMap, HashMap};
 use vellum_access::{ChangeRecord, PageChange, RecordKind};
 use vellum_base::{Extent, Lsn, PageId};
@@ -40,7 +40,7 @@ impl LogScan {
 
     /// Takes the next record into account.
     pub fn add(&mut self, record: Record<'_>) -> Result<(), TxnError> {
-        if record.lsn < self.redo || decode_end(record.payload).is_some() {
+        if record.lsn < self.redo || !is_change(record.payload) {
             return Ok(());
         }
         let faulty = |fault| TxnError::Record { lsn: record.lsn, fault };

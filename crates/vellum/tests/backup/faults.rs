@@ -6,7 +6,7 @@ use crate::{
     options,
 };
 use std::sync::Arc;
-use vellum::{Backup, BackupOptions, Database, Directory, Error, ErrorKind};
+use vellum::{Backup, BackupOptions, Database, Directory, Error, ErrorKind, RestoreOptions};
 use vellum_vm::{Faults, SimulatedDisk};
 
 /// A database of a few hundred pages with a large value, on a disk of its own.
@@ -42,7 +42,14 @@ fn a_crash_in_the_middle_leaves_the_database_and_no_half_backup() {
         if after.names().unwrap().iter().any(|name| name == "backup") {
             let restored: Arc<dyn Directory> = Arc::new(SimulatedDisk::new(1));
             let backup = Backup::open_in(&after, "backup").unwrap();
-            Backup::restore_in(&[backup], restored.clone(), "restored", &options()).unwrap();
+            Backup::restore_in(
+                &[backup],
+                restored.clone(),
+                "restored",
+                &options(),
+                RestoreOptions::default(),
+            )
+            .unwrap();
             check_small(&Database::open_in(restored, "restored", &options()).unwrap());
             outcomes[0] += 1;
         } else {
@@ -79,7 +86,15 @@ fn a_full_disk_refuses_the_backup_and_leaves_the_database() {
         let restored = SimulatedDisk::new(9);
         restored.set_faults(Faults { capacity_bytes: Some(pages * 4096), ..Faults::default() });
         let backup = [Backup::open_in(&target, "backup").unwrap()];
-        let restore = || Backup::restore_in(&backup, Arc::new(restored.clone()), "restored", &options());
+        let restore = || {
+            Backup::restore_in(
+                &backup,
+                Arc::new(restored.clone()),
+                "restored",
+                &options(),
+                RestoreOptions::default(),
+            )
+        };
         let error = restore().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::OutOfSpace, "{error}");
         assert!(restored.names().unwrap().is_empty(), "{:?}", restored.names());
@@ -99,7 +114,13 @@ fn every_failing_operation_of_a_restore_leaves_nothing_behind() {
     for nth in 1..150 {
         let restored = SimulatedDisk::new(nth);
         restored.fail_nth(nth);
-        let made = Backup::restore_in(&backup, Arc::new(restored.clone()), "restored", &options());
+        let made = Backup::restore_in(
+            &backup,
+            Arc::new(restored.clone()),
+            "restored",
+            &options(),
+            RestoreOptions::default(),
+        );
         restored.heal();
         let names = restored.names().unwrap();
         if made.is_err() {
@@ -107,7 +128,14 @@ fn every_failing_operation_of_a_restore_leaves_nothing_behind() {
             failures += 1;
         }
         if !names.contains(&"restored".to_owned()) {
-            Backup::restore_in(&backup, Arc::new(restored.clone()), "restored", &options()).unwrap();
+            Backup::restore_in(
+                &backup,
+                Arc::new(restored.clone()),
+                "restored",
+                &options(),
+                RestoreOptions::default(),
+            )
+            .unwrap();
         }
         check_small(&Database::open_in(Arc::new(restored.clone()), "restored", &options()).unwrap());
     }
@@ -154,7 +182,7 @@ fn damage_to_a_backup_is_noticed_wherever_it_is() {
     let restore = || {
         let disk: Arc<dyn Directory> = Arc::new(SimulatedDisk::new(3));
         let backup = Backup::open_in(&target, "backup")?;
-        Backup::restore_in(&[backup], disk.clone(), "restored", &options())?;
+        Backup::restore_in(&[backup], disk.clone(), "restored", &options(), RestoreOptions::default())?;
         assert_eq!(disk.names().unwrap(), ["restored"]);
         Ok::<_, Error>(())
     };

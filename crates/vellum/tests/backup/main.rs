@@ -6,7 +6,7 @@ mod load;
 
 use load::{Load, check};
 use std::{path::Path, sync::Arc};
-use vellum::{Backup, BackupOptions, Database, Directory, DiskDirectory, Options};
+use vellum::{Backup, BackupOptions, Database, Directory, DiskDirectory, Options, RestoreOptions};
 use vellum_vm::SimulatedDisk;
 
 /// A small pool, small segments, and checkpoints all the time.
@@ -55,7 +55,7 @@ impl Place for Simulated {
 
     fn restore(&self, backups: &[Backup], name: &str) -> vellum::Result<Database> {
         let disk: Arc<dyn Directory> = Arc::new(SimulatedDisk::new(3));
-        Backup::restore_in(backups, disk.clone(), name, &options())?;
+        Backup::restore_in(backups, disk.clone(), name, &options(), RestoreOptions::default())?;
         assert_eq!(disk.names().unwrap(), [name]);
         Database::open_in(disk, name, &options())
     }

@@ -2,6 +2,7 @@
 //!
 //! - `histories`: several transactions and single operations at a time on a simulated disk that crashes at any operation, also
 //!   while it recovers; all of it follows from the seed;
+//! - `archives`: the log is archived meanwhile, and databases are restored to points in time;
 //! - `clients`: several threads on such a disk;
 //! - `failures`: each operation of the disk fails in turn;
 //! - `full_disk`: disks without room, simulated ones and a small file system;
@@ -14,6 +15,7 @@
 //! VELLUM_SEED=77 cargo test -p vellum --test crash histories
 //! ```
 
+mod archives;
 mod clients;
 mod failures;
 mod full_disk;

@@ -9,7 +9,9 @@
 //! root's contents there. A load that ends in any other way frees what it wrote.
 
 use crate::error::{AccessError, damaged};
-use crate::gateway::{AtomicChange, Latched, NodeImage, NodeStream, PageChange, RecordGroup, not_a_node};
+use crate::gateway::{
+    AtomicChange, Latched, NodeImage, NodeStream, PageChange, RecordGroup, Undivided, not_a_node,
+};
 use crate::node::{InnerBuilder, LeafBuilder, NODE_BYTES, NodeView, ValueKind};
 use crate::tree::change::blob::write_blob;
 use crate::tree::{Tree, change::write::is_inline, check_key};
@@ -125,6 +127,7 @@ impl<P: Pager> BulkLoad<'_, P> {
             return Ok(0);
         }
         let top = self.complete()?;
+        let _undivided = Undivided::begin(self.tree.pager);
         let mut group = self.pages.settle()?;
         let Self { tree, pages, count, .. } = self;
         let mut pages = Some(pages);

@@ -1,7 +1,9 @@
 //! The record of a tree by which a group of changes happens.
 
 use crate::error::{AccessError, damaged};
-use crate::gateway::{AtomicChange, Latched, PageChange, RecordGroup, ValueImage, abandon, persist};
+use crate::gateway::{
+    AtomicChange, Latched, PageChange, RecordGroup, Undivided, ValueImage, abandon, persist,
+};
 use crate::node::{NodeError, ValueKind};
 use crate::tree::change::blob::write_blob;
 use crate::tree::change::write::{ATTEMPTS_MAX, is_inline};
@@ -27,6 +29,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         }
         let reference = write_blob(self.pager, value.len() as u64, &mut &*value)?;
         let bytes = &reference.encode();
+        let _undivided = Undivided::begin(self.pager);
         let persisted = persist(self.pager, reference).map_err(AccessError::from);
         let image = ValueImage { kind: ValueKind::Blob, bytes };
         let placed = persisted.and_then(|()| self.place_last(group, key, image));

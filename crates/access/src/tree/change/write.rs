@@ -2,7 +2,7 @@
 
 use crate::blob::BlobReference;
 use crate::error::{AccessError, MAX_VALUE_BYTES, damaged};
-use crate::gateway::{AtomicChange, Latched, PageChange, PageSet, ValueImage, abandon, persist};
+use crate::gateway::{AtomicChange, Latched, PageChange, PageSet, Undivided, ValueImage, abandon, persist};
 use crate::isolation::Claim;
 use crate::node::{MAX_INLINE_RECORD_BYTES, MAX_INLINE_VALUE_BYTES, NodeError, NodeView, ValueKind};
 use crate::tree::change::{blob::write_blob, expected::Expected};
@@ -152,6 +152,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         reference: BlobReference,
         mode: Mode,
     ) -> Result<Written, AccessError> {
+        let _undivided = Undivided::begin(self.pager);
         let persisted = persist(self.pager, reference).map_err(AccessError::from);
         let written = persisted.and_then(|()| self.place(key, &reference.encode(), ValueKind::Blob, mode));
         if !matches!(written, Ok(Written::Inserted | Written::Replaced)) {

@@ -1,0 +1,241 @@
+//! Restoring to a point in time: the log from a backup on, as it is in an archive and perhaps in the log of the lost database,
+//! becomes the log from which the new database is recovered. It ends at the point. What had been begun there and not committed is undone.
+//!
+//! The records keep their places, so the pages of the backup fit to them. What was written past the log, large values and what was
+//! loaded, is in records of its own if the log is archived, and goes to the file.
+
+use super::reader::BackupFile;
+use crate::{
+    TxnError,
+    backup_error::BackupError,
+    plant::{Bug, planted},
+    records::LogRecord,
+};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+use vellum_access::{ChangeRecord, PageChange, SpaceEvent};
+use vellum_base::{Extent, Lsn, PAGE_SIZE, PageId};
+use vellum_pool::PoolError;
+use vellum_vm::{AlignedBuffer, Directory, File};
+use vellum_wal::{
+    Archive, ArchiveError, ArchiveReader, LogError, LogOptions, LogReader, LogRebuilder, Record,
+};
+
+/// Up to where a database is restored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum Until {
+    /// As far as the log goes.
+    #[default]
+    End,
+    /// What was committed by the record at this place, and before.
+    Lsn(Lsn),
+    /// What was committed at this time, and before. Operations that are no transaction have times that are right within a
+    /// millisecond.
+    Time(SystemTime),
+}
+
+/// A point in time, and where the log is that leads to it.
+#[derive(Clone)]
+pub struct PointInTime {
+    /// The archive of the log.
+    pub archive: Arc<dyn Directory>,
+    /// The log of the lost database, which has what was not archived.
+    pub log: Option<Arc<dyn Directory>>,
+    /// Up to where.
+    pub until: Until,
+}
+
+/// The point to which a database was restored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct RestoredPoint {
+    /// Everything before this place of the log was done again, and nothing after it.
+    pub end: Lsn,
+    /// The time of the last commit before, if the log tells it.
+    pub time: Option<SystemTime>,
+}
+
+/// The records of a log, as far as they are in its archive, and then as the log has them.
+struct LogStream<'p> {
+    point: &'p PointInTime,
+    options: LogOptions,
+    archive: Option<ArchiveReader>,
+    log: Option<LogReader>,
+    at: Lsn,
+}
+
+impl<'p> LogStream<'p> {
+    fn begin(point: &'p PointInTime, database: [u8; 16], from: Lsn) -> Result<Self, TxnError> {
+        let archive = match Archive::new(point.archive.clone(), database).read(from) {
+            Ok(reader) => Some(reader),
+            Err(ArchiveError::Missing { .. }) if point.log.is_some() => None,
+            Err(error) => return Err(LogError::from(error).into()),
+        };
+        Ok(Self { point, options: LogOptions::new(database), archive, log: None, at: from })
+    }
+
+    /// Gives all records to `take`, until it returns false or there are no more.
+    fn read(&mut self, mut take: impl FnMut(Record<'_>) -> Result<bool, TxnError>) -> Result<bool, TxnError> {
+        if let Some(reader) = &mut self.archive {
+            while let Some(record) = reader.next().map_err(LogError::from)? {
+                if !take(record)? {
+                    return Ok(true);
+                }
+            }
+            self.at = reader.at();
+        }
+        if let Some(directory) = &self.point.log {
+            let log = self.log.insert(LogReader::open(&**directory, &self.options, self.at)?);
+            while let Some(record) = log.next()? {
+                if !take(record)? {
+                    return Ok(true);
+                }
+            }
+            self.at = log.end();
+        }
+        Ok(false)
+    }
+}
+
+/// Writes the log of a backup's database from the place on that its recovery needs, up to the point, to a directory that holds none, and
+/// what was written past the log to the file. Gives the point, and before which page all is allocated.
+pub(super) fn replay(
+    (backup, point): (&BackupFile, &PointInTime),
+    file: &dyn File,
+    directory: &dyn Directory,
+    segment_bytes: u64,
+) -> Result<(RestoredPoint, u64), TxnError> {
+    let (undo, redo) = (backup.basis().undo(), backup.basis().redo());
+    let (begun, finished) = backup.times();
+    let is_before = match point.until {
+        Until::End => false,
+        // Whether something was committed between is not known if the log that is read begins later.
+        Until::Lsn(until) => until < undo && until.0.saturating_add(1) < backup.end().0,
+        Until::Time(until) => until < begun,
+    };
+    if is_before {
+        return Err(BackupError::BeforeBackup { end: backup.end(), time: finished }.into());
+    }
+    let mut stream = LogStream::begin(point, backup.database(), undo)?;
+    let options = LogOptions { segment_bytes, ..LogOptions::new(backup.database()) };
+    let mut rebuilt = LogRebuilder::begin(directory, &options, undo)?;
+    let mut outside = Outside { file, pages: 0, end: backup.file_pages(), there: Vec::new() };
+    let (mut time, mut stopped, mut is_past) = (0, None, false);
+    let is_reached = stream.read(|record| {
+        let told = LogRecord::decode(record.payload);
+        let later = match &told {
+            LogRecord::End(end) if end.is_committed => end.time.max(time),
+            LogRecord::Time(now) => time.max(*now),
+            _ => time,
+        };
+        let is_beyond = match point.until {
+            Until::End => false,
+            Until::Lsn(until) => record.lsn > until,
+            Until::Time(until) => later > nanoseconds(until),
+        };
+        if is_beyond && (is_past || !planted(Bug::BeyondTarget)) {
+            stopped = Some(record.lsn);
+            return Ok(false);
+        }
+        is_past = is_beyond && matches!(told, LogRecord::End(_));
+        time = later;
+        if record.lsn >= redo {
+            outside.add(&record, &told, backup.end())?;
+        }
+        rebuilt.push(record.lsn, record.payload)?;
+        Ok(true)
+    })?;
+    let shown = |time: u64| (time > 0).then(|| SystemTime::UNIX_EPOCH + Duration::from_nanos(time));
+    if !is_reached && (point.until != Until::End || stream.at < backup.end()) {
+        return Err(BackupError::AfterArchive { end: stream.at, last: shown(time) }.into());
+    }
+    if stopped.is_some_and(|stopped| stopped < backup.end()) {
+        return Err(BackupError::BeforeBackup { end: backup.end(), time: finished }.into());
+    }
+    let end = rebuilt.finish()?;
+    Ok((RestoredPoint { end, time: shown(time) }, outside.end))
+}
+
+/// What lies past the log.
+struct Outside<'f> {
+    file: &'f dyn File,
+    /// How many pages the file has room for.
+    pages: u64,
+    /// All that is allocated lies before this page.
+    end: u64,
+    /// A bit a page: the log has told what it holds.
+    there: Vec<u64>,
+}
+
+impl Outside<'_> {
+    /// Takes a record into account. From `complete` on everything is in the log.
+    fn add(&mut self, record: &Record<'_>, told: &LogRecord<'_>, complete: Lsn) -> Result<(), TxnError> {
+        match told {
+            LogRecord::Contents(first, pages) => self.write(*first, pages),
+            LogRecord::Change | LogRecord::Unknown => self.check(record, complete),
+            _ => Ok(()),
+        }
+    }
+
+    fn check(&mut self, record: &Record<'_>, complete: Lsn) -> Result<(), TxnError> {
+        let faulty = |fault| TxnError::Record { lsn: record.lsn, fault };
+        let change = ChangeRecord::decode(record.payload).map_err(faulty)?;
+        for event in change.space_events() {
+            let (extent, event) = event.map_err(faulty)?;
+            if event == SpaceEvent::Allocated {
+                self.end = self.end.max(extent.end().0);
+            }
+        }
+        if record.lsn < complete {
+            return Ok(());
+        }
+        for change in change.changes() {
+            let (page, change) = change.map_err(faulty)?;
+            let pages = match change {
+                PageChange::Write { pages, .. } => pages,
+                PageChange::Nodes { count } => count,
+                _ => continue,
+            };
+            if !(page.0..page.0.saturating_add(u64::from(pages))).all(|page| self.is_there(page)) {
+                return Err(BackupError::LacksContents { at: record.lsn }.into());
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, first: PageId, pages: &[u8]) -> Result<(), TxnError> {
+        let extent = Extent { head: first, pages: (pages.len() / PAGE_SIZE) as u32 };
+        let end = extent.end().0;
+        if end > self.pages {
+            let bytes = end * PAGE_SIZE as u64;
+            self.file.grow(bytes).map_err(|source| PoolError::StorageFull { bytes, source })?;
+            self.pages = end;
+        }
+        let mut buffer = AlignedBuffer::new(extent.bytes());
+        buffer.copy_from_slice(pages.get(..extent.bytes()).unwrap_or_default());
+        let written = self.file.write_from(first.offset(), &buffer);
+        written.map_err(|source| PoolError::Write { extent, source })?;
+        for page in first.0..end {
+            let (word, bit) = ((page / 64) as usize, 1 << (page % 64));
+            if word >= self.there.len() {
+                self.there.resize(word + 1, 0);
+            }
+            if let Some(word) = self.there.get_mut(word) {
+                *word |= bit;
+            }
+        }
+        Ok(())
+    }
+
+    fn is_there(&self, page: u64) -> bool {
+        self.there.get((page / 64) as usize).is_some_and(|word| word >> (page % 64) & 1 != 0)
+    }
+}
+
+/// Nanoseconds since 1970.
+fn nanoseconds(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_nanos() as u64)
+}

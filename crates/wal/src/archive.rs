@@ -1,0 +1,303 @@
+//! The archive of a log: a directory to which segments are copied before the log gives them up.
+//!
+//! Each file holds what one segment has from its beginning to its end, or to where the log ended in it. It is written under
+//! another name and renamed when it is durable, so a file that has its name is whole. Names are in the order of the log. A file
+//! says where the log ended before it: so one that is missing in between is noticed.
+
+use crate::{
+    ArchiveError, ArchivedPart, Record,
+    archive_format::PREFIX,
+    frame::{FrameHeader, HEADER_BYTES, Kind, seed},
+    segment::salt,
+};
+use std::{collections::VecDeque, io, sync::Arc};
+use vellum_base::{Bytes, ChecksumStream, Lsn, PAGE_SIZE, checksum};
+use vellum_vm::{AlignedBuffer, CreateMode, Directory, File, FileOptions};
+
+/// The name of a file that is being written.
+const UNFINISHED: &str = "log.unfinished";
+/// How much is read and written at once, in bytes.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// The archive of the log of one database.
+#[derive(Clone)]
+pub struct Archive {
+    directory: Arc<dyn Directory>,
+    database: [u8; 16],
+}
+
+/// What becomes a part of an archive.
+pub(crate) struct PartSource {
+    pub part: ArchivedPart,
+    /// The file of the segment.
+    pub file: Arc<dyn File>,
+    /// What the next segment says of its checksum.
+    pub checksum: Option<u64>,
+    /// Where the log may have ended before it: there, or, if nothing was written after that, before.
+    pub follows: Vec<Lsn>,
+}
+
+impl Archive {
+    /// The archive of the log of a database in a directory, which may be empty.
+    pub fn new(directory: Arc<dyn Directory>, database: [u8; 16]) -> Self {
+        Self { directory, database }
+    }
+
+    /// The parts that there are, in their order.
+    ///
+    /// # Errors
+    /// If the directory cannot be read, or a file is damaged or of another database.
+    pub fn parts(&self) -> Result<Vec<ArchivedPart>, ArchiveError> {
+        self.names()?.iter().map(|name| self.part(name)).collect()
+    }
+
+    /// The last part.
+    ///
+    /// # Errors
+    /// As for [`parts`](Self::parts).
+    pub fn last(&self) -> Result<Option<ArchivedPart>, ArchiveError> {
+        self.names()?.last().map(|name| self.part(name)).transpose()
+    }
+
+    /// Reads the records from `from` on, which is where one begins or the log ended once.
+    ///
+    /// # Errors
+    /// [`ArchiveError::Missing`] if the archive does not have that place, and as for [`parts`](Self::parts).
+    pub fn read(&self, from: Lsn) -> Result<ArchiveReader, ArchiveError> {
+        let mut parts: VecDeque<ArchivedPart> = self.parts()?.into();
+        let oldest = parts.front().map(|part| part.follows);
+        let mut end = None;
+        while let Some(part) = parts.front().filter(|part| part.end <= from) {
+            end = Some(part.end);
+            parts.pop_front();
+        }
+        let is_there = match parts.front() {
+            Some(next) => next.follows <= from,
+            None => end == Some(from),
+        };
+        if !is_there {
+            return Err(ArchiveError::Missing { from, oldest });
+        }
+        let (archive, window) = (self.clone(), Vec::new());
+        Ok(ArchiveReader { archive, parts, at: from, end: from, salt: 0, window, is_begun: false })
+    }
+
+    /// The names of the parts. Those have 16 hexadecimal digits, so their order is that of the log.
+    fn names(&self) -> Result<Vec<String>, ArchiveError> {
+        let names = self.directory.names().map_err(|source| ArchiveError::Read { source })?;
+        let is_part = |name: &String| {
+            name.strip_prefix(PREFIX).is_some_and(|digits| {
+                digits.len() == 16 && digits.bytes().all(|digit| digit.is_ascii_hexdigit())
+            })
+        };
+        let mut names: Vec<String> = names.into_iter().filter(is_part).collect();
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn part(&self, name: &str) -> Result<ArchivedPart, ArchiveError> {
+        let mut page = AlignedBuffer::new(PAGE_SIZE);
+        let file = self.open(name)?;
+        if file.size().map_err(read_error)? < PAGE_SIZE as u64 {
+            return Err(ArchiveError::Damaged { name: name.to_owned() });
+        }
+        file.read_to(0, &mut page).map_err(read_error)?;
+        let part = ArchivedPart::decode(name, &page)?;
+        if part.database != self.database {
+            return Err(ArchiveError::Foreign);
+        }
+        Ok(part)
+    }
+
+    fn open(&self, name: &str) -> Result<Arc<dyn File>, ArchiveError> {
+        let options = FileOptions { read_only: true, ..FileOptions::default() };
+        Ok(self.directory.open(name, &options)?)
+    }
+
+    /// Appends what a part holds to `window`.
+    fn load(&self, part: &ArchivedPart, window: &mut Vec<u8>) -> Result<(), ArchiveError> {
+        let file = self.open(&part.name())?;
+        let before = window.len();
+        copy(&*file, part, |_, bytes| {
+            window.extend_from_slice(bytes);
+            Ok(())
+        })
+        .map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => ArchiveError::Damaged { name: part.name() },
+            _ => read_error(error),
+        })?;
+        if checksum(window.get(before..).unwrap_or_default()) != part.checksum {
+            return Err(ArchiveError::Damaged { name: part.name() });
+        }
+        Ok(())
+    }
+
+    /// Copies a part of the log, durably, after those that end at `end`. It takes the place of one that ends earlier.
+    pub(crate) fn write(&self, source: &PartSource, end: Option<Lsn>) -> Result<(), ArchiveError> {
+        let former = self.check_former(source)?;
+        let mut part = source.part;
+        let follows = end.filter(|end| source.follows.contains(end)).unwrap_or(part.follows);
+        part.follows = former.map_or(follows, |former| former.follows);
+        let options = FileOptions { create: CreateMode::OpenOrCreate, ..FileOptions::default() };
+        let file = self.directory.open(UNFINISHED, &options)?;
+        let mut page = AlignedBuffer::new(CHUNK_BYTES);
+        let mut sum = ChecksumStream::default();
+        let bytes = (part.end.0 - part.start.0).next_multiple_of(PAGE_SIZE as u64);
+        let grown = file.truncate(0).and_then(|()| file.grow(PAGE_SIZE as u64 + bytes));
+        grown.map_err(write_error)?;
+        let copied = copy(&*source.file, &part, |at, bytes| {
+            sum.update(bytes);
+            let pages = page.get_mut(..bytes.len().next_multiple_of(PAGE_SIZE)).unwrap_or_default();
+            let (target, zeroes) = pages.split_at_mut(bytes.len());
+            target.copy_from_slice(bytes);
+            zeroes.fill(0);
+            file.write_from(PAGE_SIZE as u64 + at, pages)
+        });
+        copied.map_err(write_error)?;
+        part.checksum = sum.finish();
+        if source.checksum.is_some_and(|checksum| checksum != part.checksum) {
+            return Err(ArchiveError::Source { at: part.start });
+        }
+        let mut finish = || {
+            let page = page.get_mut(..PAGE_SIZE).unwrap_or_default();
+            part.encode(page);
+            file.write_from(0, page)?;
+            file.sync()?;
+            self.directory.rename(UNFINISHED, &part.name())?;
+            self.directory.sync()
+        };
+        finish().map_err(write_error)
+    }
+
+    /// Whether what is there of a part is how it begins. If not, the database is a copy of one that has gone on otherwise.
+    fn check_former(&self, source: &PartSource) -> Result<Option<ArchivedPart>, ArchiveError> {
+        let name = source.part.name();
+        if !self.names()?.contains(&name) {
+            return Ok(None);
+        }
+        let former = match self.part(&name) {
+            Ok(former) => former,
+            // It is written anew.
+            Err(ArchiveError::Damaged { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let mut sum = ChecksumStream::default();
+        copy(&*source.file, &former, |_, bytes| {
+            sum.update(bytes);
+            Ok(())
+        })
+        .map_err(write_error)?;
+        if sum.finish() == former.checksum { Ok(Some(former)) } else { Err(ArchiveError::Diverged { name }) }
+    }
+}
+
+/// Gives what a part holds, which begins after the first page of a file, to `take`, piece by piece.
+fn copy(
+    file: &dyn File,
+    part: &ArchivedPart,
+    mut take: impl FnMut(u64, &[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    let bytes = part.end.0 - part.start.0;
+    let mut buffer = AlignedBuffer::new(CHUNK_BYTES.min(bytes.next_multiple_of(PAGE_SIZE as u64) as usize));
+    let mut at = 0;
+    while at < bytes {
+        let rest = (bytes - at).min(buffer.len() as u64) as usize;
+        let pages = buffer.get_mut(..rest.next_multiple_of(PAGE_SIZE)).unwrap_or_default();
+        file.read_to(PAGE_SIZE as u64 + at, pages)?;
+        take(at, pages.get(..rest).unwrap_or_default())?;
+        at += rest as u64;
+    }
+    Ok(())
+}
+
+/// Reads the records of an archive in order, a part at a time.
+pub struct ArchiveReader {
+    archive: Archive,
+    /// What is still to be read.
+    parts: VecDeque<ArchivedPart>,
+    /// Where the next frame begins, and up to where the window reaches.
+    at: Lsn,
+    end: Lsn,
+    salt: u64,
+    window: Vec<u8>,
+    /// A part has been loaded.
+    is_begun: bool,
+}
+
+impl ArchiveReader {
+    /// The next record; none at the end of the archive.
+    ///
+    /// # Errors
+    /// If a part is missing or damaged, or cannot be read.
+    #[expect(clippy::should_implement_trait, reason = "the record borrows from the reader")]
+    pub fn next(&mut self) -> Result<Option<Record<'_>>, ArchiveError> {
+        loop {
+            let Some(header) = self.frame()? else {
+                if !self.load_part()? {
+                    return Ok(None);
+                }
+                continue;
+            };
+            let lsn = self.at;
+            self.at = Lsn(lsn.0 + header.bytes());
+            if header.kind == Kind::Record {
+                let from = self.window.len() - (self.end.0 - lsn.0) as usize + HEADER_BYTES;
+                let payload = self.window.get(from..from + header.payload_bytes).unwrap_or_default();
+                return Ok(Some(Record { lsn, payload }));
+            }
+        }
+    }
+
+    /// Where the next record begins, or the archive ends.
+    pub fn at(&self) -> Lsn {
+        self.at
+    }
+
+    /// The frame at the present place; none if the window does not have all of it.
+    fn frame(&self) -> Result<Option<FrameHeader>, ArchiveError> {
+        let rest = (self.end.0 - self.at.0) as usize;
+        let bytes = self.window.get(self.window.len() - rest..).unwrap_or_default();
+        let Some((head, behind)) = bytes.split_first_chunk::<HEADER_BYTES>() else { return Ok(None) };
+        let damaged = || ArchiveError::Record { at: self.at };
+        let words = [head.as_slice().u64_at(0), head.as_slice().u64_at(8)];
+        let header = FrameHeader::decode(words).ok_or_else(damaged)?;
+        if (rest as u64) < header.bytes() {
+            return Ok(None);
+        }
+        let payload = behind.get(..header.payload_bytes).unwrap_or_default();
+        if header.verify(seed(self.salt, self.at.0), payload) { Ok(Some(header)) } else { Err(damaged()) }
+    }
+
+    /// Loads the next part; false if there is none.
+    fn load_part(&mut self) -> Result<bool, ArchiveError> {
+        let rest = (self.end.0 - self.at.0) as usize;
+        let next = self.parts.pop_front();
+        // Where the log ended, it ended with a whole record.
+        if rest > 0 && next.is_none_or(|next| next.start != self.end) {
+            let gap = next.filter(|next| next.follows != self.end);
+            return Err(match gap {
+                Some(next) => ArchiveError::Gap { from: self.end, to: next.start },
+                None => ArchiveError::Record { at: self.at },
+            });
+        }
+        let Some(part) = next else { return Ok(false) };
+        if self.is_begun && part.follows != self.end {
+            return Err(ArchiveError::Gap { from: self.end, to: part.start });
+        }
+        self.is_begun = true;
+        self.window.drain(..self.window.len() - rest);
+        self.archive.load(&part, &mut self.window)?;
+        self.salt = salt(part.database, part.timeline);
+        self.at = if rest > 0 { self.at } else { self.at.max(part.start) };
+        self.end = part.end;
+        Ok(true)
+    }
+}
+
+fn read_error(source: io::Error) -> ArchiveError {
+    ArchiveError::Read { source }
+}
+
+fn write_error(source: io::Error) -> ArchiveError {
+    ArchiveError::Write { source }
+}

@@ -1,0 +1,96 @@
+//! What can go wrong with the archive of a log.
+
+use std::io;
+use vellum_base::Lsn;
+use vellum_vm::VmError;
+
+/// Why the log could not be archived, or its archive not be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ArchiveError {
+    /// It cannot be written.
+    #[error(
+        "cannot write the archive of the log: {source}. Make room, or make its directory writable; it is tried again"
+    )]
+    Write {
+        /// What the system reports.
+        source: io::Error,
+    },
+    /// It cannot be read.
+    #[error("cannot read the archive of the log: {source}")]
+    Read {
+        /// What the system reports.
+        source: io::Error,
+    },
+    /// A file of it cannot be opened or made.
+    #[error("cannot open the archive of the log: {0}")]
+    Open(#[from] VmError),
+    /// It belongs to another database.
+    #[error(
+        "the directory holds the archived log of another database, or of this one before it was restored or was changed without \
+         a log: name another directory, or an empty one"
+    )]
+    Foreign,
+    /// A file is of a later version.
+    #[error(
+        "{name} of the archive is of version {version}, which this program does not know: use a later one"
+    )]
+    Version {
+        /// The file.
+        name: String,
+        /// Its version.
+        version: u32,
+    },
+    /// A file is not as it was written.
+    #[error("{name} of the archive is damaged: use another copy of it, or restore up to a place before it")]
+    Damaged {
+        /// The file.
+        name: String,
+    },
+    /// A file holds something that the log has not.
+    #[error(
+        "{name} of the archive holds something else than the log of this database, which seems to be a copy of one that has gone \
+         on: name another directory for its archive"
+    )]
+    Diverged {
+        /// The file.
+        name: String,
+    },
+    /// What the log holds is not what was written.
+    #[error(
+        "the log is damaged after {at}, and cannot be archived: take a backup of the database, which does not need it"
+    )]
+    Source {
+        /// Where the segment begins.
+        at: Lsn,
+    },
+    /// A record of the archive is not whole.
+    #[error("the archive cannot be read at {at}: what follows was not archived whole, or is damaged")]
+    Record {
+        /// The record.
+        at: Lsn,
+    },
+    /// A part in between is missing.
+    #[error(
+        "the archive lacks the log from {from} to {to}: put the missing files back, restore up to a place before {from}, or begin \
+         with a backup that was made after {to}"
+    )]
+    Gap {
+        /// Where the part before ends.
+        from: Lsn,
+        /// Where the next one begins.
+        to: Lsn,
+    },
+    /// The archive does not reach back far enough, or not far enough forward.
+    #[error("the log is needed from {from} on, and the archive {}", match oldest {
+        Some(oldest) if oldest > from => format!("begins at {oldest}: put its older files back, or use a later backup"),
+        Some(_) => "ends before that: it was not written since, or its last files are missing".to_owned(),
+        None => "holds nothing: name the directory that was given as the archive of the log".to_owned(),
+    })]
+    Missing {
+        /// From where it is needed.
+        from: Lsn,
+        /// Where the archive begins, if it holds anything.
+        oldest: Option<Lsn>,
+    },
+}
