@@ -132,3 +132,43 @@ fn what_is_damaged_is_named_and_the_rest_is_saved() {
     assert!(std::fs::read(place.path("d")).unwrap() == bytes, "nothing was changed");
     place.run(&["scan", "d", "--salvage", "--prefix", "k"]).fails(2, &["cannot be used with"]);
 }
+
+#[test]
+fn a_database_is_restored_to_a_point_in_time() {
+    let place = Place::new();
+    place.run(&["put", "d", "key", "one", "--archive", "log"]).ok();
+    place.run(&["backup", "d", "full"]).ok();
+    place.run(&["put", "d", "key", "two", "--archive", "log"]).ok();
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
+    let between = format!("{}.{:09}", since.as_secs(), since.subsec_nanos());
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    place.run(&["put", "d", "key", "three", "--archive", "log"]).ok();
+    let run = place.run(&["restore", "full", "then", "--archive", "log", "--until", &between]);
+    assert!(run.err.contains("needs log-") && run.err.contains("of the archive"), "{}", run.err);
+    assert_eq!(place.run(&["get", "then", "key"]).ok(), "two");
+    let said = place.run(&["restore", "full", "now", "--archive", "log", "--json"]).json();
+    assert!(said[0]["end"].as_u64().is_some(), "{said:?}");
+    assert_eq!(place.run(&["get", "now", "key"]).ok(), "three");
+    place.run(&["verify", "now"]).ok();
+    // Targets that cannot be reached, and what makes no sense.
+    let restore = |more: &[&str]| place.run(&[&["restore", "full", "r", "--archive", "log"], more].concat());
+    restore(&["--until", "2001-01-01T00:00:00Z"]).fails(2, &["lies before that", "use an earlier backup"]);
+    restore(&["--until", "2201-01-01T00:00:00Z"])
+        .fails(2, &["the archive ends at", "to the end of what there is"]);
+    restore(&["--until", "yesterday"]).fails(2, &["it is not a time"]);
+    restore(&["--until", &between, "--until-lsn", "7"]).fails(2, &["cannot be used with"]);
+    place.run(&["restore", "full", "r", "--until", &between]).fails(2, &["--archive"]);
+    // The archive of another database, a gap, and files that are missing.
+    place
+        .run(&["put", "other", "key", "value", "--archive", "log"])
+        .fails(3, &["another database", "name another directory"]);
+    place.run(&["put", "d", "key", "four"]).ok();
+    place.run(&["put", "d", "key", "five", "--archive", "log"]).ok();
+    restore(&[]).fails(6, &["the archive lacks the log from"]);
+    place.run(&["restore", "full", "before", "--archive", "log", "--until", &between]).ok();
+    std::fs::rename(place.path("log"), place.path("elsewhere")).unwrap();
+    std::fs::create_dir(place.path("log")).unwrap();
+    restore(&[]).fails(6, &["holds nothing"]);
+    assert!(!place.path("r").exists() && !place.path("r.unfinished").exists());
+}

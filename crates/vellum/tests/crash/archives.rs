@@ -265,6 +265,9 @@ impl Run {
                     compare(&restored, &mark.contents).map_err(|why| format!("{what}: {why}"))?;
                 }
                 Err(Error::Backup(BackupError::BeforeBackup { .. })) if mark.end < backup_end => {}
+                // A time at which the backup had not begun is refused, also if nothing was done between.
+                Err(Error::Backup(BackupError::BeforeBackup { .. }))
+                    if matches!(until, Until::Time(_)) && mark.end <= backup_end => {}
                 // Nothing was done after it that would tell the time.
                 Err(Error::Backup(BackupError::AfterArchive { .. })) if matches!(until, Until::Time(_)) => {
                     let later = self.marks.iter().any(|other| other.end.0 > mark.end.0 + 4096);
