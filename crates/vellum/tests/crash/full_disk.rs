@@ -217,7 +217,13 @@ fn back_up(place: &dyn Place, database: &Database, number: u64) -> vellum::Resul
         // Elsewhere, because its log would lie among that of the database.
         let disk = SimulatedDisk::new(number);
         disk.leave_free(number << 20);
-        let restored = Backup::restore_in(&[backup], Arc::new(disk.clone()), "restored", &options());
+        let restored = Backup::restore_in(
+            &[backup],
+            Arc::new(disk.clone()),
+            "restored",
+            &options(),
+            vellum::RestoreOptions::default(),
+        );
         assert_eq!(disk.names().unwrap().is_empty(), restored.is_err());
         restored
     });
