@@ -25,6 +25,7 @@ use std::{
     },
 };
 use vellum_base::{Lsn, PageId};
+use vellum_pool::PoolError;
 
 /// The bytes of an earlier value: some of those of a piece of memory that others share.
 #[derive(Clone)]
@@ -76,7 +77,7 @@ pub enum Seen {
 }
 
 /// Why a record must not be changed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Debug)]
 pub enum Claim {
     /// Another transaction has changed it.
     Conflict {
@@ -87,12 +88,24 @@ pub enum Claim {
     NeedsTransaction,
     /// The snapshot has been [ended](Isolation::is_ended).
     Ended,
+    /// Who has changed it cannot be read.
+    Failed(Box<PoolError>),
+}
+
+impl From<PoolError> for Claim {
+    #[cold]
+    fn from(error: PoolError) -> Self {
+        Self::Failed(Box::new(error))
+    }
 }
 
 /// Keeps earlier versions of records, and says who sees and who may change what. One for each writer or reader.
 pub trait Isolation: Send + Sync {
     /// What is seen of a record. Its leaf has been read, and is validated afterwards.
-    fn seen(&self, tree: PageId, key: &[u8]) -> Seen;
+    ///
+    /// # Errors
+    /// If what is seen cannot be read.
+    fn seen(&self, tree: PageId, key: &[u8]) -> Result<Seen, PoolError>;
 
     /// The record is about to be changed. Its leaf is latched, and holds `before` under the key.
     ///
@@ -120,7 +133,15 @@ pub trait Isolation: Send + Sync {
 
     /// The keys of a tree within bounds whose records were removed and have versions, in ascending order. Some of them may
     /// be there again.
-    fn removed(&self, tree: PageId, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Vec<Box<[u8]>>;
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    fn removed(
+        &self,
+        tree: PageId,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+    ) -> Result<Vec<Box<[u8]>>, PoolError>;
 
     /// Whether the snapshot has been ended, so that what it sees may have been forgotten: whatever was told before this is asked
     /// has no meaning then.
@@ -138,8 +159,8 @@ pub trait Isolation: Send + Sync {
 pub struct Unshared;
 
 impl Isolation for Unshared {
-    fn seen(&self, _: PageId, _: &[u8]) -> Seen {
-        Seen::Leaf
+    fn seen(&self, _: PageId, _: &[u8]) -> Result<Seen, PoolError> {
+        Ok(Seen::Leaf)
     }
 
     fn claim(&self, _: PageId, _: &[u8], _: Option<ValueImage<'_>>, _: bool) -> Result<(), Claim> {
@@ -154,8 +175,8 @@ impl Isolation for Unshared {
         false
     }
 
-    fn removed(&self, _: PageId, _: Bound<&[u8]>, _: Bound<&[u8]>) -> Vec<Box<[u8]>> {
-        Vec::new()
+    fn removed(&self, _: PageId, _: Bound<&[u8]>, _: Bound<&[u8]>) -> Result<Vec<Box<[u8]>>, PoolError> {
+        Ok(Vec::new())
     }
 
     fn recorded(&self, _: Lsn) {}

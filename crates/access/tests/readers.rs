@@ -23,6 +23,7 @@ use vellum_access::{
     AccessError, Answer, Batch, Claim, Isolation, Task, Tree, ValueImage, View, Writer, Written,
 };
 use vellum_base::{Lsn, PageId};
+use vellum_pool::PoolError;
 
 /// Asks another isolation, and does something the first time it is asked about a record, before or after it answers.
 struct Meanwhile<'r> {
@@ -45,7 +46,7 @@ impl<'r> Meanwhile<'r> {
 }
 
 impl Isolation for Meanwhile<'_> {
-    fn seen(&self, tree: PageId, key: &[u8]) -> vellum_access::Seen {
+    fn seen(&self, tree: PageId, key: &[u8]) -> Result<vellum_access::Seen, PoolError> {
         let now = self.when.fetch_sub(1, Ordering::SeqCst) == 0;
         let action = if now { self.action.lock().unwrap().take() } else { None };
         let (before, after) = if self.before { (action, None) } else { (None, action) };
@@ -73,7 +74,12 @@ impl Isolation for Meanwhile<'_> {
         self.isolation.has_removed()
     }
 
-    fn removed(&self, tree: PageId, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Vec<Box<[u8]>> {
+    fn removed(
+        &self,
+        tree: PageId,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+    ) -> Result<Vec<Box<[u8]>>, PoolError> {
         self.isolation.removed(tree, lower, upper)
     }
 
@@ -195,11 +201,9 @@ fn an_earlier_large_value_may_be_freed_while_it_is_being_read() {
 struct Wrong;
 
 impl Isolation for Wrong {
-    fn seen(&self, _: PageId, _: &[u8]) -> vellum_access::Seen {
-        vellum_access::Seen::Value(vellum_access::SharedBytes::new(
-            b"a value that nobody stored"[..].into(),
-            0,
-        ))
+    fn seen(&self, _: PageId, _: &[u8]) -> Result<vellum_access::Seen, PoolError> {
+        let value = vellum_access::SharedBytes::new(b"a value that nobody stored"[..].into(), 0);
+        Ok(vellum_access::Seen::Value(value))
     }
 
     fn claim(&self, _: PageId, _: &[u8], _: Option<ValueImage<'_>>, _: bool) -> Result<(), Claim> {
@@ -214,8 +218,8 @@ impl Isolation for Wrong {
         true
     }
 
-    fn removed(&self, _: PageId, _: Bound<&[u8]>, _: Bound<&[u8]>) -> Vec<Box<[u8]>> {
-        vec![b"removed"[..].into()]
+    fn removed(&self, _: PageId, _: Bound<&[u8]>, _: Bound<&[u8]>) -> Result<Vec<Box<[u8]>>, PoolError> {
+        Ok(vec![b"removed"[..].into()])
     }
 
     fn recorded(&self, _: Lsn) {}

@@ -217,6 +217,9 @@ pub enum PoolError {
     /// The log could not be made durable up to the changes that were to be written.
     #[error("cannot write pages before the log that covers them: {0}")]
     Log(#[source] io::Error),
+    /// The file of earlier versions of records failed, which a database has while memory has no room for them.
+    #[error("cannot keep or read earlier versions of records in their file, next to the log: {0}")]
+    Versions(#[source] Box<PoolError>),
     /// The log takes no more records, so nothing can be changed. Nothing has been.
     #[error(transparent)]
     LogRefuses(io::Error),

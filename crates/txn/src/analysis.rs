@@ -9,17 +9,20 @@ use crate::{
     records::is_change,
     transaction::decode_end,
 };
-use std::{cmp::Reverse, collections::HashMap};
+use std::collections::HashMap;
 use vellum_access::{BlobReference, ChangeRecord, RecordKind, SpaceEvent, UndoChange, node::ValueKind};
 use vellum_base::{Extent, Lsn, PageId};
 use vellum_pool::PoolFile;
 use vellum_wal::Record;
 
-/// A change of a transaction, as its record tells it.
-pub(crate) struct LoggedChange {
-    pub transaction: u64,
-    pub lsn: Lsn,
-    pub record: Box<[u8]>,
+/// A transaction whose end has not been seen. Its changes are read again if they are to be undone: there may be more of them than
+/// memory has room for.
+#[derive(Default)]
+struct Unended {
+    /// Where its changes have their records, in order.
+    changes: Vec<Lsn>,
+    /// The large values that it has replaced, each with the place of the record and the tree.
+    replaced: Vec<(Lsn, PageId, BlobReference)>,
 }
 
 /// What the log says about space and transactions.
@@ -29,8 +32,7 @@ pub(crate) struct Analysis {
     lives: Lives,
     /// What groups say whose last record has not been seen.
     pending: HashMap<u64, Vec<(Lsn, Extent, SpaceEvent)>>,
-    /// The changes of the transactions whose end has not been seen, as the records tell them.
-    transactions: HashMap<u64, Vec<LoggedChange>>,
+    transactions: HashMap<u64, Unended>,
     /// Large values that transactions have replaced which were committed, and that are not freed yet, by their first
     /// pages, each with its tree.
     replaced: HashMap<PageId, (PageId, BlobReference)>,
@@ -68,17 +70,24 @@ impl Analysis {
         let change = ChangeRecord::decode(record.payload).map_err(faulty)?;
         match change.kind {
             RecordKind::Transaction(transaction) => {
-                self.transactions.entry(transaction).or_default().push(LoggedChange {
-                    transaction,
-                    lsn,
-                    record: record.payload.into(),
-                });
+                let unended = self.transactions.entry(transaction).or_default();
+                unended.changes.push(lsn);
+                if let Some((tree, UndoChange::Restore { before: Some(before), .. })) =
+                    change.undo().map_err(faulty)?
+                    && before.kind == ValueKind::Blob
+                    && let Some(reference) = BlobReference::decode(before.bytes)
+                {
+                    unended.replaced.push((lsn, tree, reference));
+                }
             }
             RecordKind::Undo { transaction, of } => {
-                let changes = self.transactions.entry(transaction).or_default();
+                let unended = self.transactions.entry(transaction).or_default();
                 // Undo goes backwards: it is the last, or close to it.
-                if let Some(index) = changes.iter().rposition(|change| change.lsn == of) {
-                    changes.remove(index);
+                if let Some(index) = unended.changes.iter().rposition(|change| *change == of) {
+                    unended.changes.remove(index);
+                }
+                if let Some(index) = unended.replaced.iter().rposition(|(lsn, ..)| *lsn == of) {
+                    unended.replaced.remove(index);
                 }
             }
             _ => {}
@@ -110,16 +119,9 @@ impl Analysis {
 
     /// A transaction has ended: what it replaced is not needed any more if it was committed.
     fn end(&mut self, transaction: u64, is_committed: bool) {
-        let changes = self.transactions.remove(&transaction).unwrap_or_default();
-        for LoggedChange { record, .. } in changes.iter().filter(|_| is_committed) {
-            // It was decoded before.
-            let undo = ChangeRecord::decode(record).and_then(|record| record.undo());
-            if let Ok(Some((tree, UndoChange::Restore { before: Some(before), .. }))) = undo
-                && before.kind == ValueKind::Blob
-                && let Some(reference) = BlobReference::decode(before.bytes)
-            {
-                self.replaced.insert(reference.extent().head, (tree, reference));
-            }
+        let ended = self.transactions.remove(&transaction).unwrap_or_default();
+        for (_, tree, reference) in ended.replaced.into_iter().filter(|_| is_committed) {
+            self.replaced.insert(reference.extent().head, (tree, reference));
         }
     }
 
@@ -134,11 +136,12 @@ impl Analysis {
         Ok(())
     }
 
-    /// The transactions that have not ended, and their changes, the latest first.
-    pub fn take_losers(&mut self) -> (Vec<u64>, Vec<LoggedChange>) {
+    /// The transactions that have not ended, and where their changes have their records, in order, each with its transaction.
+    pub fn take_losers(&mut self) -> (Vec<u64>, Vec<(Lsn, u64)>) {
         let losers = self.transactions.keys().copied().collect();
-        let mut changes: Vec<_> = self.transactions.drain().flat_map(|(_, changes)| changes).collect();
-        changes.sort_by_key(|change| Reverse(change.lsn));
+        let of = |(loser, unended): (u64, Unended)| unended.changes.into_iter().map(move |lsn| (lsn, loser));
+        let mut changes: Vec<_> = self.transactions.drain().flat_map(of).collect();
+        changes.sort_unstable();
         (losers, changes)
     }
 

@@ -9,6 +9,7 @@ use crate::{
     redo::{Damage, redo_all, undo_all},
     transaction::{Single, Transaction},
     transactions::{History, Transactions},
+    versions::Spill,
 };
 use std::{
     panic::Location,
@@ -110,19 +111,20 @@ impl DurablePool {
         }
         let mut analysis = Analysis::new(redo);
         let log = if file.needs_recovery() {
-            Log::open(directory, &options, file.undo(), |record| analysis.add(record, &mut file))?
+            Log::open(directory.clone(), &options, file.undo(), |record| analysis.add(record, &mut file))?
         } else {
             if Log::is_there(&*directory)? {
                 file.confirm()?;
             }
-            Log::begin(directory, &options)?
+            Log::begin(directory.clone(), &options)?
         };
         let log = Arc::new(log);
         let is_fresh = file.is_fresh();
         // From now on nothing is given up that is not archived.
         let archiver = archive.map(|archive| LogArchiver::start(log.clone(), archive)).transpose();
         let archiver = archiver.map_err(|source| TxnError::Thread { source })?;
-        let opened = Self::start(file, (&log, archiver), analysis, settings, begun);
+        let spill = Spill::new(directory, settings.version_memory_bytes);
+        let opened = Self::start(file, (&log, archiver, spill), analysis, settings, begun);
         if is_fresh && opened.is_err() {
             // There is nothing in it, and it would be in the way of the next creation.
             let _ = log.remove();
@@ -133,7 +135,7 @@ impl DurablePool {
     /// A pool, after the log has been analysed.
     fn start(
         file: PoolFile,
-        (log, archiver): (&Arc<Log>, Option<LogArchiver>),
+        (log, archiver, spill): (&Arc<Log>, Option<LogArchiver>, Spill),
         mut analysis: Analysis,
         settings: &LogSettings,
         begun: Instant,
@@ -144,7 +146,7 @@ impl DurablePool {
                 .map_err(|source| TxnError::Thread { source })?,
         );
         let pool = file.start(Some(changes.clone()))?;
-        let transactions = Arc::new(Transactions::new(log.end().0, settings.snapshot_limit));
+        let transactions = Arc::new(Transactions::new(log.end().0, settings.snapshot_limit, spill));
         let checkpoints = Arc::new(Checkpoints::new(&pool, changes.clone(), transactions.clone(), redo));
         let (mut recovery, damage) = (None, Damage::new(settings.skip_damage));
         if needs_recovery {
@@ -390,6 +392,7 @@ impl DurablePool {
             })?;
         }
         self.pool.checkpoint()?;
+        single.transactions.versions.spill().file.remove_name();
         Ok(changes.log.remove()?)
     }
 }

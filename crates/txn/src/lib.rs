@@ -11,21 +11,26 @@
 mod analysis;
 mod backup;
 mod backup_error;
+mod before;
 mod bell;
 mod change_log;
 mod checkpoint;
 mod durable_pool;
 mod error;
+mod generations;
 mod plant;
 mod reads;
 mod records;
 mod redo;
 mod settings;
+mod spill;
 mod transaction;
 mod transactions;
 #[cfg(test)]
 mod transactions_tests;
+mod undo_list;
 mod versions;
+mod writer;
 
 pub use backup::{BackupFile, BackupProgress, BackupSummary, PointInTime, RestoredPoint, Until, restore};
 pub use backup_error::{BackupError, shown_time};

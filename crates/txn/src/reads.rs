@@ -10,7 +10,7 @@
 //! Of a key the hash is kept. What a set takes is bounded: beyond some size it is kept less exactly, and may match what was
 //! not read, never the reverse. Keys become bits of a map, and neighbouring ranges one.
 
-use crate::versions::hash_of;
+use crate::before::hash_of;
 use std::{collections::BTreeMap, ops::Bound};
 use vellum_base::PageId;
 

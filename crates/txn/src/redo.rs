@@ -6,7 +6,7 @@
 
 use crate::{
     TxnError,
-    analysis::{Analysis, LoggedChange},
+    analysis::Analysis,
     change_log::Changes,
     plant::{Bug, planted},
     records::is_change,
@@ -16,7 +16,7 @@ use std::{sync::Mutex, thread};
 use vellum_access::{ChangeRecord, PageRedo, free_large, redo};
 use vellum_base::{Extent, Lsn, PageId, stamp_lsn};
 use vellum_pool::{Pool, PoolError};
-use vellum_wal::Log;
+use vellum_wal::{Log, LogError};
 
 /// The most threads; more would only read the log more often.
 const THREADS_MAX: usize = 8;
@@ -118,17 +118,23 @@ pub(crate) fn undo_all(
     analysis: &mut Analysis,
     damage: &Damage,
 ) -> Result<(u64, u64), TxnError> {
+    /// How many changes are read at once.
+    const MANY: usize = 4096;
     let (losers, undone) = analysis.take_losers();
     let counts = (losers.len() as u64, undone.len() as u64);
-    for LoggedChange { transaction, lsn, record } in undone {
-        let is_left = planted(Bug::LoserForgotten) && losers.iter().min() == Some(&transaction);
-        if is_left || planted(Bug::LosersNotUndone) {
-            continue;
-        }
-        let faulty = |fault| TxnError::Record { lsn, fault };
-        let record = ChangeRecord::decode(&record).map_err(faulty)?;
-        if let Some((tree, change)) = record.undo().map_err(faulty)? {
-            damage.check(undo(pool, tree, change, (transaction, lsn)))?;
+    // The latest first.
+    for undone in undone.rchunks(MANY) {
+        let records = read_records(&changes.log, undone)?;
+        for ((lsn, transaction), record) in undone.iter().zip(&records).rev() {
+            let is_left = planted(Bug::LoserForgotten) && losers.iter().min() == Some(transaction);
+            if is_left || planted(Bug::LosersNotUndone) {
+                continue;
+            }
+            let faulty = |fault| TxnError::Record { lsn: *lsn, fault };
+            let record = ChangeRecord::decode(record).map_err(faulty)?;
+            if let Some((tree, change)) = record.undo().map_err(faulty)? {
+                damage.check(undo(pool, tree, change, (*transaction, *lsn)))?;
+            }
         }
     }
     losers.into_iter().for_each(|loser| log_rollback(changes, loser));
@@ -136,6 +142,24 @@ pub(crate) fn undo_all(
         damage.check(free_large(pool, tree, reference).map_err(TxnError::from))?;
     }
     Ok(counts)
+}
+
+/// The records at these places, which are in order.
+fn read_records(log: &Log, places: &[(Lsn, u64)]) -> Result<Vec<Box<[u8]>>, TxnError> {
+    let mut records = Vec::with_capacity(places.len());
+    let Some((first, _)) = places.first() else { return Ok(records) };
+    let mut reader = log.reread(*first)?;
+    for (place, _) in places {
+        loop {
+            // It was read a moment ago.
+            let record = reader.next()?.ok_or(LogError::Missing { from: *place, oldest: *first })?;
+            if record.lsn == *place {
+                records.push(record.payload.into());
+                break;
+            }
+        }
+    }
+    Ok(records)
 }
 
 /// Which thread redoes a page. Neighbours often change together, so they go to different threads.

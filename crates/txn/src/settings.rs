@@ -58,6 +58,9 @@ pub struct LogSettings {
     pub checkpoint_interval: Duration,
     /// Whether checkpoints are taken in the background at all. Default true.
     pub background_checkpoints: bool,
+    /// How much memory earlier versions of records may take, in bytes, before they go to a file. What open transactions would undo
+    /// may take an eighth of that each. Default 64 MiB.
+    pub version_memory_bytes: u64,
     /// Whether a recovery passes over pages that are damaged: on a copy, to take out what can be saved. Default false.
     pub skip_damage: bool,
     /// Where the log is archived, if it is. Default nowhere.
@@ -79,6 +82,7 @@ impl Default for LogSettings {
             checkpoint_bytes: 256 << 20,
             checkpoint_interval: Duration::from_secs(60),
             background_checkpoints: true,
+            version_memory_bytes: 64 << 20,
             skip_damage: false,
             archive: None,
             snapshot_limit: SnapshotLimit::default(),

@@ -2,12 +2,16 @@
 
 use crate::{
     TxnError,
+    before::Before,
     change_log::{Changes, undoing},
     plant::{Bug, planted},
     reads::{Edge, ReadSet},
     records::{COMMITTED, End, LogRecord, ROLLED_BACK, now},
-    transactions::{Leftovers, Refused, Snapshot, Transactions},
-    versions::{Before, Refusal, Writer as VersionWriter},
+    spill::SpillFile,
+    transactions::{Leftovers, Refused, Snapshot, Transactions, Undo},
+    undo_list::UndoList,
+    versions::Refusal,
+    writer::Writer as VersionWriter,
 };
 use std::{
     ops::Bound,
@@ -15,10 +19,10 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, atomic::AtomicU64},
 };
 use vellum_access::{
-    Claim, Isolation, Seen, Tree, UndoChange, Unshared, ValueImage, View, Writer, free_large,
+    BlobReference, Claim, Isolation, Seen, Tree, UndoChange, Unshared, ValueImage, View, Writer, free_large,
 };
 use vellum_base::{Lsn, PageId};
-use vellum_pool::{ChangeLog, Pool};
+use vellum_pool::{ChangeLog, Pool, PoolError};
 
 /// An open transaction. One that is dropped neither committed nor rolled back keeps what it has changed from being changed
 /// by others until the database is opened anew; its owner sees to that.
@@ -38,21 +42,110 @@ pub struct Transaction {
 struct State {
     /// By what number the log knows it, and the place before its first record, once it has begun to change something.
     number: Option<(u64, Lsn)>,
-    /// What is to be put back, in the order of the changes.
+    /// What is to be put back, in the order of the changes, for which memory has no room, and then what memory has.
+    spilled: Option<UndoList>,
     undo: Vec<Undo>,
-    /// The record that has been claimed, and is about to be changed.
-    claimed: Option<Before>,
+    /// The record that has been claimed, and is about to be changed; whether that was the first time.
+    claimed: Option<(Before, bool)>,
+    /// Records that were claimed, and have no change that is to be put back.
     touched: Vec<Before>,
+    /// The large values that were replaced by the changes in the file, each with the number of its change and its tree.
+    spilled_large: Vec<(u64, PageId, BlobReference)>,
+    /// How many bytes the keys and values of the changes in the file have.
+    spilled_bytes: u64,
+    /// About how many bytes of memory all that takes.
+    bytes: usize,
+    /// How many changes were asked for.
+    calls: u32,
 }
 
-/// A change that may have to be undone.
-struct Undo {
-    before: Before,
-    lsn: Lsn,
+impl State {
+    /// How many changes can be undone.
+    fn changes(&self) -> u64 {
+        self.spilled.as_ref().map_or(0, UndoList::changes) + self.undo.len() as u64
+    }
+
+    /// Notes that what was claimed has not been changed.
+    #[inline]
+    fn give_up_claim(&mut self) {
+        if self.claimed.is_some()
+            && let Some((record, true)) = self.claimed.take()
+        {
+            self.touch(&record);
+        }
+    }
+
+    fn touch(&mut self, record: &Before) {
+        let record = record.without_value();
+        self.bytes += size_of::<Before>() + record.bytes() as usize;
+        self.touched.push(record);
+    }
+
+    /// What stays when it is committed, and is needed again if that is refused.
+    fn leave(&mut self) -> Leftovers {
+        let large = |Undo { before, .. }: &Undo| Some((before.tree, before.large()?));
+        let spilled_large = self.spilled_large.iter().map(|(_, tree, large)| (*tree, *large));
+        let large = self.undo.iter().filter_map(large).chain(spilled_large).collect();
+        let bytes = self.undo.iter().map(|undo| undo.before.stored_bytes()).sum::<u64>();
+        let (changed, touched) = (std::mem::take(&mut self.undo), std::mem::take(&mut self.touched));
+        Leftovers::new((changed, touched, self.spilled.take()), large, bytes + self.spilled_bytes)
+    }
+
+    fn take_back(&mut self, mut left: Leftovers) {
+        (self.undo, self.touched, self.spilled) = (left.changed, left.touched, left.spilled.pop());
+    }
+
+    /// Moves what is to be undone to a file.
+    #[cold]
+    fn spill(&mut self, file: &SpillFile) -> Result<(), PoolError> {
+        let list = match &mut self.spilled {
+            Some(list) => list,
+            spilled => spilled.insert(UndoList::create(file)?),
+        };
+        // What is there already when the rest fails is not moved again.
+        let mut moved = 0;
+        let outcome = self.undo.iter().try_for_each(|Undo { before, lsn, .. }| {
+            let number = list.changes();
+            list.push(before, *lsn)?;
+            self.spilled_large.extend(before.large().map(|large| (number, before.tree, large)));
+            self.spilled_bytes += before.stored_bytes();
+            moved += 1;
+            Ok::<_, PoolError>(())
+        });
+        self.undo.drain(..moved);
+        outcome?;
+        while let Some(record) = self.touched.last() {
+            list.push_record(record)?;
+            self.touched.pop();
+        }
+        self.undo.shrink_to(FEW_CHANGES);
+        self.touched.shrink_to(FEW_CHANGES);
+        self.bytes = 0;
+        Ok(())
+    }
+
+    /// Brings back some of the changes after `savepoint` that are in a file, the last ones.
+    #[cold]
+    fn bring_back(&mut self, savepoint: Savepoint) -> Result<(), PoolError> {
+        /// How many at a time.
+        const MANY: u64 = 256;
+        let Some(list) = &mut self.spilled else { return Ok(()) };
+        let first = list.changes().saturating_sub(MANY).max(savepoint.0);
+        for (before, lsn) in list.take_from(first)? {
+            self.spilled_bytes -= before.stored_bytes();
+            self.undo.push(Undo { before, lsn, is_touched: true });
+        }
+        let large = self.spilled_large.partition_point(|(number, ..)| *number < first);
+        self.spilled_large.truncate(large);
+        Ok(())
+    }
 }
+
+/// How many changes a transaction has mostly.
+const FEW_CHANGES: usize = 16;
 
 /// Why a transaction cannot be committed.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Debug)]
 pub enum CommitError {
     /// It is serializable, and something that it has read was changed since.
     Invalidated {
@@ -63,11 +156,13 @@ pub enum CommitError {
     },
     /// Its snapshot has been ended.
     Ended,
+    /// What others have changed could not be read.
+    Failed(PoolError),
 }
 
 /// A place in a transaction to which it can be rolled back.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Savepoint(usize);
+pub struct Savepoint(u64);
 
 impl Transaction {
     pub(crate) fn begin(
@@ -139,31 +234,44 @@ impl Transaction {
         View { settled: &self.settled, isolation: self, writer: Writer::None }
     }
 
-    /// How it changes something.
-    pub fn writing(&self) -> View<'_> {
+    /// How it changes something. Nothing may be latched: what memory has no room for goes to a file.
+    ///
+    /// # Errors
+    /// If that fails.
+    pub fn writing(&self) -> Result<View<'_>, TxnError> {
+        /// How many changes there are between two looks at how much memory all transactions take.
+        const CALLS: u32 = 32;
         let mut state = self.lock();
         let number = state.number.map_or_else(|| self.begin_writing(&mut state), |(number, _)| number);
-        View { settled: &self.settled, isolation: self, writer: Writer::Transaction(number) }
+        let spill = self.transactions.versions.spill();
+        if state.bytes > spill.bytes_each() {
+            state.spill(&spill.file)?;
+        }
+        // One of a few small ones looks as well.
+        let looks = state.calls.is_multiple_of(CALLS) && (state.calls > 0 || self.id().is_multiple_of(8));
+        state.calls = state.calls.wrapping_add(1);
+        drop(state);
+        if looks {
+            self.transactions.versions.spill_if_large(|| self.transactions.snapshots_now())?;
+        }
+        Ok(View { settled: &self.settled, isolation: self, writer: Writer::Transaction(number) })
     }
 
     #[cold]
     fn begin_writing(&self, state: &mut State) -> u64 {
-        /// How many changes a transaction has mostly.
-        const CHANGES: usize = 16;
         let mut place = Lsn(0);
         let number = self.transactions.begin_writing(self.snapshot.id, || {
             place = self.changes.end();
             place
         });
         state.number = Some((number, place));
-        state.undo.reserve(CHANGES);
-        state.touched.reserve(CHANGES);
+        state.undo.reserve(FEW_CHANGES);
         number
     }
 
     /// A place to roll back to.
     pub fn savepoint(&self) -> Savepoint {
-        Savepoint(self.lock().undo.len())
+        Savepoint(self.lock().changes())
     }
 
     /// Undoes what was done since the savepoint. Other transactions still cannot change the records.
@@ -173,18 +281,26 @@ impl Transaction {
     pub fn rollback_to(&self, pool: &Pool, savepoint: Savepoint) -> Result<(), TxnError> {
         loop {
             let mut state = self.lock();
-            state.claimed = None;
+            state.give_up_claim();
             let Some((number, _)) = state.number else { return Ok(()) };
-            if state.undo.len() <= savepoint.0 {
+            if state.changes() <= savepoint.0 {
                 return Ok(());
             }
-            let Some(Undo { before, lsn }) = state.undo.pop() else { return Ok(()) };
+            if state.undo.is_empty() {
+                state.bring_back(savepoint)?;
+            }
+            let Some(change) = state.undo.pop() else { return Ok(()) };
             drop(state);
-            let change = UndoChange::Restore { key: before.key(), before: before.value() };
-            let undone = undo(pool, before.tree, change, (number, lsn));
+            let Undo { before, lsn, is_touched } = &change;
+            let restored = UndoChange::Restore { key: before.key(), before: before.value() };
+            let undone = undo(pool, before.tree, restored, (number, *lsn));
+            let mut state = self.lock();
             if undone.is_err() {
-                self.lock().undo.push(Undo { before, lsn });
+                state.undo.push(change);
                 return undone;
+            }
+            if !is_touched {
+                state.touch(before);
             }
         }
     }
@@ -197,11 +313,15 @@ impl Transaction {
         self.rollback_to(pool, Savepoint(if planted(Bug::HalfRollback) { 1 } else { 0 }))?;
         let mut state = self.lock();
         let number = state.number.take();
-        let touched = std::mem::take(&mut state.touched);
+        let left = state.leave();
         drop(state);
-        for record in touched {
-            self.transactions.versions.retract(&record, self.snapshot.id);
-        }
+        self.writer.roll_back();
+        // If they cannot be read, what memory has of its versions stays, and does not count.
+        let _ = left.for_each_record(|record| {
+            self.transactions.versions.retract(record, self.snapshot.id);
+            Some(())
+        });
+        drop(left);
         if let Some((number, _)) = number {
             self.transactions.end_writing(self.snapshot.id);
             log_rollback(&self.changes, number);
@@ -219,14 +339,11 @@ impl Transaction {
     /// changed since by a transaction that has been committed. It is to be rolled back then.
     pub fn commit(&self, pool: &Pool) -> Result<(), CommitError> {
         let mut state = self.lock();
-        let touched = std::mem::take(&mut state.touched);
-        let replaced =
-            state.undo.iter().filter_map(|Undo { before, .. }| Some((before.tree, before.large()?)));
-        let bytes = state.undo.iter().map(|undo| undo.before.stored_bytes()).sum();
-        let left = Leftovers::new(touched, replaced.collect(), bytes);
-        // What has changed nothing, has happened when its snapshot was taken.
-        let reads = self.reads.as_ref().filter(|_| !state.undo.is_empty());
+        state.give_up_claim();
         let number = state.number;
+        // What has changed nothing, has happened when its snapshot was taken.
+        let reads = self.reads.as_ref().filter(|_| state.changes() > 0);
+        let left = state.leave();
         drop(state);
         let mut reads = reads.map(|reads| reads.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
         if let Some(reads) = &mut reads {
@@ -241,13 +358,15 @@ impl Transaction {
             });
             match committed {
                 Ok(lsn) => self.changes.fill(lsn, &record),
-                Err((refused, left)) => {
-                    self.lock().touched = left.touched;
+                Err(refused) => {
+                    let (refused, left) = *refused;
+                    self.lock().take_back(left);
                     return Err(match refused {
                         Refused::Changed(record) => {
                             CommitError::Invalidated { tree: record.tree, key: record.key().into() }
                         }
                         Refused::Ended => CommitError::Ended,
+                        Refused::Failed(error) => CommitError::Failed(error),
                     });
                 }
             }
@@ -264,7 +383,7 @@ impl Transaction {
 }
 
 impl Isolation for Transaction {
-    fn seen(&self, tree: PageId, key: &[u8]) -> Seen {
+    fn seen(&self, tree: PageId, key: &[u8]) -> Result<Seen, PoolError> {
         self.transactions.versions.seen(tree, key, self.snapshot.sight())
     }
 
@@ -278,26 +397,23 @@ impl Isolation for Transaction {
         let writer = (&self.writer, self.snapshot.time);
         let snapshots = || self.transactions.snapshots();
         let claimed = self.transactions.versions.claim((tree, key), writer, before, removes, snapshots);
-        let (before, is_first) =
-            claimed.map_err(|refusal| Claim::Conflict { committed: refusal == Refusal::Later })?;
+        let (before, is_first) = claimed?.map_err(denied)?;
         let mut state = self.lock();
-        if is_first {
-            state.touched.push(before.clone());
-        }
+        state.give_up_claim();
+        state.claimed = Some((before, is_first));
         if self.is_ended() {
             // What others have committed since its snapshot may have been forgotten before the claim.
             return Err(Claim::Ended);
         }
-        state.claimed = Some(before);
         Ok(())
     }
 
     fn check(&self, tree: PageId, key: &[u8]) -> Result<(), Claim> {
-        let checked = self.transactions.versions.check(tree, key, self.snapshot.sight());
+        let checked = self.transactions.versions.check(tree, key, self.snapshot.sight())?;
         if self.is_ended() {
             return Err(Claim::Ended);
         }
-        checked.map_err(|refusal| Claim::Conflict { committed: refusal == Refusal::Later })
+        checked.map_err(denied)
     }
 
     fn is_ended(&self) -> bool {
@@ -308,16 +424,26 @@ impl Isolation for Transaction {
         self.transactions.versions.has_removed()
     }
 
-    fn removed(&self, tree: PageId, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Vec<Box<[u8]>> {
+    fn removed(
+        &self,
+        tree: PageId,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+    ) -> Result<Vec<Box<[u8]>>, PoolError> {
         self.transactions.versions.removed(tree, lower, upper)
     }
 
     fn recorded(&self, lsn: Lsn) {
         let mut state = self.lock();
-        if let Some(before) = state.claimed.take() {
-            state.undo.push(Undo { before, lsn });
+        if let Some((before, _)) = state.claimed.take() {
+            state.bytes += size_of::<Undo>() + before.bytes() as usize;
+            state.undo.push(Undo { before, lsn, is_touched: false });
         }
     }
+}
+
+fn denied(refusal: Refusal) -> Claim {
+    Claim::Conflict { committed: refusal == Refusal::Later }
 }
 
 /// How operations see records that are no transaction: as the last commits left them.
@@ -326,9 +452,9 @@ pub(crate) struct Single {
 }
 
 impl Isolation for Single {
-    fn seen(&self, tree: PageId, key: &[u8]) -> Seen {
+    fn seen(&self, tree: PageId, key: &[u8]) -> Result<Seen, PoolError> {
         if planted(Bug::UncommittedRead) {
-            return Seen::Leaf;
+            return Ok(Seen::Leaf);
         }
         self.transactions.versions.seen(tree, key, self.transactions.now())
     }
@@ -338,7 +464,7 @@ impl Isolation for Single {
     }
 
     fn check(&self, tree: PageId, key: &[u8]) -> Result<(), Claim> {
-        let checked = self.transactions.versions.check(tree, key, self.transactions.now());
+        let checked = self.transactions.versions.check(tree, key, self.transactions.now())?;
         checked.map_err(|_| Claim::NeedsTransaction)
     }
 
@@ -346,7 +472,12 @@ impl Isolation for Single {
         self.transactions.versions.has_removed()
     }
 
-    fn removed(&self, tree: PageId, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Vec<Box<[u8]>> {
+    fn removed(
+        &self,
+        tree: PageId,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+    ) -> Result<Vec<Box<[u8]>>, PoolError> {
         self.transactions.versions.removed(tree, lower, upper)
     }
 
@@ -376,9 +507,11 @@ pub(crate) fn log_rollback(changes: &Changes, number: u64) {
 /// Forgets what no snapshot needs any more, and frees the large values among it.
 fn clean_up(pool: &Pool, transactions: &Transactions, oldest: u64, free: Vec<(u64, Arc<Leftovers>)>) {
     for (time, left) in free {
-        for record in left.records() {
+        // If they cannot be read, what memory has of their versions stays, and every snapshot sees it.
+        let _ = left.for_each_record(|record| {
             transactions.versions.prune(record, oldest);
-        }
+            Some(())
+        });
         let is_large = !left.large.is_empty();
         // What cannot be freed stays allocated until the next recovery; the transaction is committed.
         let freed = left.large.iter().map(|(tree, reference)| free_large(pool, *tree, *reference));
@@ -386,6 +519,7 @@ fn clean_up(pool: &Pool, transactions: &Transactions, oldest: u64, free: Vec<(u6
             transactions.cleaned_up(time);
         }
     }
+    transactions.versions.prune_spilled(oldest);
 }
 
 /// The length of the record of the end of a transaction.

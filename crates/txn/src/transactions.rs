@@ -14,9 +14,12 @@
 //! # Lock order
 //! The state; nothing is locked while it is, except the log's reservation of a commit record.
 
+use crate::before::Before;
 use crate::reads::ReadSet;
 use crate::settings::SnapshotLimit;
-use crate::versions::{Before, Sight, Versions, Writer};
+use crate::undo_list::UndoList;
+use crate::versions::{Spill, Versions};
+use crate::writer::{Sight, Writer};
 use hashbrown::HashTable;
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -29,11 +32,22 @@ use std::{
 };
 use vellum_access::BlobReference;
 use vellum_base::{Lsn, PageId};
+use vellum_pool::PoolError;
+
+/// A change that may have to be undone.
+pub(crate) struct Undo {
+    pub before: Before,
+    pub lsn: Lsn,
+    /// Its record is among those that were touched.
+    pub is_touched: bool,
+}
 
 /// What a transaction leaves behind that goes when no snapshot needs it any more.
 #[derive(Default)]
 pub(crate) struct Leftovers {
-    /// The records that it has changed.
+    /// What it has changed.
+    pub changed: Vec<Undo>,
+    /// Other records that it has claimed.
     pub touched: Vec<Before>,
     /// Those that transactions have changed which were committed before, and between which and this one there is no snapshot.
     joined: HashTable<Before>,
@@ -41,22 +55,47 @@ pub(crate) struct Leftovers {
     pub large: Vec<(PageId, BlobReference)>,
     /// How many bytes of keys and old values that is.
     pub bytes: u64,
+    /// The records for which memory had no room.
+    pub spilled: Vec<UndoList>,
 }
 
 impl Leftovers {
     /// A record that was changed, and that a transaction with these reads has read.
-    fn find(&self, reads: &ReadSet) -> Option<Before> {
-        self.records().find(|touched| reads.has(touched.tree, touched.key())).cloned()
+    fn find(&self, reads: &ReadSet) -> Result<Option<Before>, PoolError> {
+        let mut found = None;
+        self.for_each_record(|record| {
+            if reads.has(record.tree, record.key()) {
+                found = Some(record.clone());
+            }
+            found.is_none().then_some(())
+        })?;
+        Ok(found)
     }
 
-    /// What is left behind by the commit of a transaction that has changed these records, and replaced these large values.
-    pub fn new(touched: Vec<Before>, large: Vec<(PageId, BlobReference)>, bytes: u64) -> Self {
-        Self { touched, joined: HashTable::new(), large, bytes }
+    /// What is left behind by the commit of a transaction that has made these changes, claimed these other records, and replaced these
+    /// large values.
+    pub fn new(
+        (changed, touched, spilled): (Vec<Undo>, Vec<Before>, Option<UndoList>),
+        large: Vec<(PageId, BlobReference)>,
+        bytes: u64,
+    ) -> Self {
+        let spilled = spilled.into_iter().collect();
+        Self { changed, touched, joined: HashTable::new(), large, bytes, spilled }
     }
 
-    /// The records that were changed; some may come twice.
-    pub fn records(&self) -> impl Iterator<Item = &Before> {
-        self.touched.iter().chain(&self.joined)
+    /// Shows the records that were changed, some several times, until `show` says that it has seen enough.
+    pub fn for_each_record(&self, mut show: impl FnMut(&Before) -> Option<()>) -> Result<(), PoolError> {
+        let changed = self.changed.iter().map(|undo| &undo.before);
+        let mut goes_on = changed.chain(&self.touched).chain(&self.joined).try_for_each(&mut show);
+        for list in &self.spilled {
+            if goes_on.is_some() {
+                list.for_each_record(|record| {
+                    goes_on = show(record);
+                    goes_on
+                })?;
+            }
+        }
+        Ok(())
     }
 
     /// Takes over what commits before this one have left behind.
@@ -64,7 +103,8 @@ impl Leftovers {
         if self.joined.len() < other.joined.len() {
             std::mem::swap(&mut self.joined, &mut other.joined);
         }
-        let touched = other.touched.into_iter().chain(self.touched.drain(..));
+        let changed = other.changed.into_iter().chain(self.changed.drain(..)).map(|undo| undo.before);
+        let touched = other.touched.into_iter().chain(self.touched.drain(..)).chain(changed);
         for record in other.joined.into_iter().chain(touched.map(|touched| touched.without_value())) {
             let place = self.joined.entry(record.hash(), |one| one.is_same(&record), Before::hash);
             place.or_insert(record);
@@ -74,6 +114,7 @@ impl Leftovers {
         }
         self.large.append(&mut other.large);
         self.bytes += other.bytes;
+        self.spilled.append(&mut other.spilled);
     }
 }
 
@@ -84,6 +125,16 @@ pub(crate) enum Refused {
     Changed(Box<Before>),
     /// Its snapshot has been ended.
     Ended,
+    /// What others have changed cannot be read.
+    Failed(PoolError),
+}
+
+fn refuse_if(found: Result<Option<Before>, PoolError>) -> Result<(), Refused> {
+    match found {
+        Ok(None) => Ok(()),
+        Ok(Some(record)) => Err(Refused::Changed(Box::new(record))),
+        Err(error) => Err(Refused::Failed(error)),
+    }
 }
 
 /// The transactions of a database.
@@ -185,7 +236,7 @@ pub struct OldestSnapshot {
 
 impl Transactions {
     /// No transaction has begun; numbers from `first` on are not in the log.
-    pub fn new(first: u64, limit: SnapshotLimit) -> Self {
+    pub fn new(first: u64, limit: SnapshotLimit, spill: Spill) -> Self {
         let state = State {
             next_id: 1,
             next_writer: first,
@@ -197,7 +248,7 @@ impl Transactions {
             freeing: BTreeMap::new(),
         };
         Self {
-            versions: Versions::new(),
+            versions: Versions::new(spill),
             state: Mutex::new(state),
             open: AtomicUsize::new(0),
             settled: AtomicU64::new(u64::MAX),
@@ -271,20 +322,21 @@ impl Transactions {
         (first, left): (Lsn, Leftovers),
         reads: Option<&ReadSet>,
         reserve: impl FnOnce(u64) -> Lsn,
-    ) -> Result<Lsn, (Refused, Leftovers)> {
+    ) -> Result<Lsn, Box<(Refused, Leftovers)>> {
         let tested = reads.map_or(Ok(0), |reads| self.test(snapshot.time, reads));
         let mut state = self.lock();
         // Snapshots are ended while the state is locked; what was tested without may have been incomplete.
         if self.is_ended(snapshot) {
-            return Err((Refused::Ended, left));
+            return Err(Box::new((Refused::Ended, left)));
         }
-        let conflict = match (tested, reads) {
-            (Err(conflict), _) => Some(conflict),
-            (Ok(since), Some(reads)) => state.since(since).find_map(|(.., left)| left.find(reads)),
-            (Ok(_), None) => None,
+        let tested = match (tested, reads) {
+            (Ok(since), Some(reads)) => {
+                state.since(since).try_for_each(|(.., left)| refuse_if(left.find(reads)))
+            }
+            (tested, _) => tested.map(drop),
         };
-        if let Some(conflict) = conflict {
-            return Err((Refused::Changed(Box::new(conflict)), left));
+        if let Err(refused) = tested {
+            return Err(Box::new((refused, left)));
         }
         let time = state.time + 1;
         let lsn = reserve(time);
@@ -305,7 +357,7 @@ impl Transactions {
     ///
     /// # Errors
     /// As for [`commit`](Self::commit).
-    fn test(&self, time: u64, reads: &ReadSet) -> Result<u64, Before> {
+    fn test(&self, time: u64, reads: &ReadSet) -> Result<u64, Refused> {
         /// How many commits are left.
         const FEW: usize = 4;
         /// How many are tested at a time.
@@ -317,13 +369,12 @@ impl Transactions {
             let newer: Vec<_> =
                 state.since(since).take(MANY).map(|(time, _, left)| (*time, left.clone())).collect();
             drop(state);
-            if newer.len() <= FEW {
+            // Nothing is read from a file while the state is locked, if that can be helped.
+            if newer.len() <= FEW && newer.iter().all(|(_, left)| left.spilled.is_empty()) {
                 return Ok(since);
             }
             for (time, left) in newer {
-                if let Some(conflict) = left.find(reads) {
-                    return Err(conflict);
-                }
+                refuse_if(left.find(reads))?;
                 since = time;
             }
         }
@@ -365,6 +416,14 @@ impl Transactions {
         }
     }
 
+    /// The times of the open snapshots, in ascending order, and the number of the last commit.
+    pub fn snapshots_now(&self) -> (Vec<u64>, u64) {
+        let state = self.lock();
+        let mut times: Vec<u64> = state.snapshots.iter().map(|begun| begun.time).collect();
+        times.dedup();
+        (times, state.time)
+    }
+
     /// What the commit of this number had left behind is gone, and the log says so.
     pub fn cleaned_up(&self, time: u64) {
         self.lock().freeing.remove(&time);
@@ -372,9 +431,7 @@ impl Transactions {
 
     /// The times of the open snapshots, in ascending order.
     pub fn snapshots(&self) -> Vec<u64> {
-        let mut times: Vec<u64> = self.lock().snapshots.iter().map(|begun| begun.time).collect();
-        times.dedup();
-        times
+        self.snapshots_now().0
     }
 
     /// The end of the log, as `end` gives it, and from where on the log is needed, at the moment at which it ends there, to undo

@@ -1,17 +1,21 @@
 //! Transactions and their versions on a database of one leaf, against a model; and the end of snapshots.
 
+use crate::before::{Before, hash_of};
 use crate::reads::ReadSet;
 use crate::settings::SnapshotLimit;
 use crate::transactions::{Leftovers, Refused, Snapshot, Transactions};
-use crate::versions::{Before, Sight, Writer, hash_of};
+use crate::versions::Spill;
+use crate::writer::{Sight, Writer};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ops::Bound,
     panic::Location,
     sync::{Arc, atomic::Ordering},
 };
 use vellum_access::{BlobReference, Seen, SharedBytes, ValueImage, node::ValueKind};
 use vellum_base::{Lsn, PageId};
+use vellum_vm::SimulatedDisk;
 
 const TREE: PageId = PageId(9);
 
@@ -43,9 +47,17 @@ struct Place {
     open: Vec<Open>,
 }
 
-/// The key of a record: short or long.
+/// The key of a record: short or long; those of the last ones differ at their ends only.
 fn name(key: u8) -> Vec<u8> {
-    vec![key; 1 + key as usize % 3 * 20]
+    match key {
+        0..9 => vec![key; 1 + key as usize % 3 * 20],
+        _ => [&[9; 1010][..], &[key]].concat(),
+    }
+}
+
+/// Room in memory for so many bytes of versions.
+fn spill(bytes: u64) -> Spill {
+    Spill::new(Arc::new(SimulatedDisk::new(1)), bytes)
 }
 
 fn record(key: u8) -> Before {
@@ -59,8 +71,8 @@ fn seen(value: Option<&u32>) -> Seen {
 }
 
 impl Place {
-    fn new() -> Self {
-        let transactions = Transactions::new(1, SnapshotLimit::default());
+    fn new(version_memory_bytes: u64) -> Self {
+        let transactions = Transactions::new(1, SnapshotLimit::default(), spill(version_memory_bytes));
         let (leaf, committed) = (BTreeMap::new(), BTreeMap::new());
         let last_commit = BTreeMap::new();
         Self { transactions, leaf, lsn: 0, end: 100, committed, commits: 0, last_commit, open: Vec::new() }
@@ -99,7 +111,8 @@ impl Place {
         let held = self.leaf.get(&key).map(|value| value.to_le_bytes());
         let held = held.as_ref().map(|bytes| ValueImage { kind: ValueKind::Inline, bytes });
         let (versions, snapshots) = (&self.transactions.versions, || self.transactions.snapshots());
-        let claimed = versions.claim((TREE, &name(key)), (writer, time), held, value.is_none(), snapshots);
+        let claimed =
+            versions.claim((TREE, &name(key)), (writer, time), held, value.is_none(), snapshots).unwrap();
         assert_eq!(claimed.is_err(), conflict, "{claimed:?}");
         let Ok((kept, first)) = claimed else { return };
         if first {
@@ -130,7 +143,7 @@ impl Place {
         if let Some(first) = open.first {
             let is_committed = commit && {
                 let lsn = self.record();
-                let left = Leftovers::new(open.touched, Vec::new(), 1);
+                let left = Leftovers::new((Vec::new(), open.touched, None), Vec::new(), 1);
                 let by = (&*open.writer, &open.snapshot);
                 let done = self.transactions.commit(by, (first, left), Some(&open.reads), |_| lsn);
                 assert_eq!(done.is_err(), invalid, "it has read {:?}", open.read);
@@ -149,26 +162,36 @@ impl Place {
                     self.lsn = self.record().0;
                     self.transactions.versions.retract(&record(*key), open.writer.id);
                 }
+                open.writer.roll_back();
                 self.transactions.end_writing(open.snapshot.id);
             }
         }
         let (oldest, free) = self.transactions.end(&open.snapshot);
-        let records = free.iter().map(|(_, left)| left.records().count()).sum();
+        let mut records = 0;
         for (time, left) in free {
-            for record in left.records() {
+            let prune = |record: &Before| {
+                records += 1;
                 self.transactions.versions.prune(record, oldest);
-            }
+                Some(())
+            };
+            left.for_each_record(prune).unwrap();
             self.transactions.cleaned_up(time);
         }
+        self.transactions.versions.prune_spilled(oldest);
         records
     }
 
     fn look(&self, world: &BTreeMap<u8, u32>, sight: Sight, settled: Lsn) {
+        let versions = &self.transactions.versions;
+        let removed = versions.removed(TREE, Bound::Unbounded, Bound::Unbounded).unwrap();
+        assert!(removed.is_sorted() && (removed.is_empty() || versions.has_removed()));
         for key in 0..12 {
             let held = self.leaf.get(&key);
             let mut shown = Seen::Leaf;
             if Lsn(self.lsn) >= settled {
-                shown = self.transactions.versions.seen(TREE, &name(key), sight);
+                shown = versions.seen(TREE, &name(key), sight).unwrap();
+                let is_found = removed.binary_search_by(|removed| (**removed).cmp(&name(key))).is_ok();
+                assert!(is_found || held.is_some() || !world.contains_key(&key), "{key} was removed");
             }
             let shown = if shown == Seen::Leaf { seen(held) } else { shown };
             assert_eq!(shown, seen(world.get(&key)), "{key} by {sight:?}");
@@ -185,9 +208,19 @@ fn set(world: &mut BTreeMap<u8, u32>, key: u8, value: Option<u32>) {
 
 #[test]
 fn each_snapshot_sees_its_moment_and_nothing_is_left_at_the_end() {
-    for seed in 0..300 {
+    (0..300).for_each(|seed| live(seed, 1 << 20));
+}
+
+#[test]
+fn so_it_is_with_versions_for_which_memory_has_no_room() {
+    (0..100).for_each(|seed| live(seed, [0, 400, 1000][seed as usize % 3]));
+}
+
+/// Several transactions, which change, read and end at random.
+fn live(seed: u64, version_memory_bytes: u64) {
+    {
         let mut random = StdRng::seed_from_u64(seed);
-        let mut place = Place::new();
+        let mut place = Place::new(version_memory_bytes);
         for step in 0..400 {
             match random.random_range(0..10) {
                 0 if place.open.len() < 6 => place.begin(),
@@ -201,6 +234,9 @@ fn each_snapshot_sees_its_moment_and_nothing_is_left_at_the_end() {
                     let (key, open) = (random.random_range(0..12), &mut place.open[number]);
                     open.read.insert(key);
                     open.reads.add_key(TREE, &name(key));
+                }
+                9 => {
+                    place.transactions.versions.spill_if_large(|| place.transactions.snapshots_now()).unwrap()
                 }
                 7 if !place.open.is_empty() => {
                     let number = random.random_range(0..place.open.len());
@@ -225,7 +261,7 @@ fn each_snapshot_sees_its_moment_and_nothing_is_left_at_the_end() {
 
 #[test]
 fn a_chain_has_no_more_entries_than_there_are_snapshots() {
-    let mut place = Place::new();
+    let mut place = Place::new(1 << 20);
     place.begin();
     for round in 0..100 {
         place.begin();
@@ -246,16 +282,16 @@ fn a_chain_has_no_more_entries_than_there_are_snapshots() {
 
 #[test]
 fn one_that_was_ended_cannot_be_committed() {
-    let transactions = Transactions::new(1, SnapshotLimit::default().bytes(10));
+    let transactions = Transactions::new(1, SnapshotLimit::default().bytes(10), spill(1 << 20));
     let begin = || {
         let snapshot = transactions.begin(Location::caller(), || Lsn(100));
         transactions.begin_writing(snapshot.id, || Lsn(100));
         (Writer::new(snapshot.id), snapshot)
     };
     let commit = |writer: &Writer, snapshot: &Snapshot, bytes| {
-        let left = Leftovers::new(Vec::new(), Vec::new(), bytes);
+        let left = Leftovers::new((Vec::new(), Vec::new(), None), Vec::new(), bytes);
         let done = transactions.commit((writer, snapshot), (Lsn(100), left), None, |_| Lsn(200));
-        done.map_err(|(refused, _)| refused)
+        done.map_err(|refused| refused.0)
     };
     let (old, other, young) = (begin(), begin(), begin());
     assert!(commit(&other.0, &other.1, 11).is_ok());
@@ -275,7 +311,7 @@ fn one_that_was_ended_cannot_be_committed() {
 fn the_log_is_needed_from_the_first_commit_whose_large_values_are_there_still() {
     let large = |number: u64| vec![(TREE, BlobReference { head: PageId(number), length: 1, digest: 0 })];
     for which in 0..1_u64 << 6 {
-        let transactions = Transactions::new(1, SnapshotLimit::default());
+        let transactions = Transactions::new(1, SnapshotLimit::default(), spill(1 << 20));
         let old = transactions.begin(Location::caller(), || Lsn(50));
         let mut expected = Lsn(1000);
         for number in 0..6 {
@@ -284,11 +320,11 @@ fn the_log_is_needed_from_the_first_commit_whose_large_values_are_there_still() 
             let snapshot = transactions.begin(Location::caller(), || first);
             transactions.begin_writing(snapshot.id, || first);
             let left = if is_large { large(number) } else { Vec::new() };
-            let left = Leftovers::new(vec![record(number as u8)], left, 1);
+            let left = Leftovers::new((Vec::new(), vec![record(number as u8)], None), left, 1);
             let writer = Writer::new(snapshot.id);
             transactions
                 .commit((&writer, &snapshot), (first, left), None, |_| Lsn(first.0 + 10))
-                .unwrap_or_else(|(refused, _)| panic!("{refused:?}"));
+                .unwrap_or_else(|refused| panic!("{:?}", refused.0));
             transactions.end(&snapshot);
             if is_large && expected == Lsn(1000) {
                 expected = first;
@@ -306,7 +342,7 @@ fn the_log_is_needed_from_the_first_commit_whose_large_values_are_there_still() 
 
 #[test]
 fn no_transaction_ends_between_the_end_of_the_log_and_what_is_needed_there() {
-    let transactions = Transactions::new(1, SnapshotLimit::default());
+    let transactions = Transactions::new(1, SnapshotLimit::default(), spill(1 << 20));
     let snapshot = transactions.begin(Location::caller(), || Lsn(100));
     transactions.begin_writing(snapshot.id, || Lsn(100));
     let (sender, receiver) = std::sync::mpsc::channel();

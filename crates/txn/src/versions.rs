@@ -9,163 +9,34 @@
 //! have ended that were open then. A chain is also cut while it grows, so that it has no more entries than there are
 //! snapshots (Böttcher, Leis, Neumann, Kemper: *Scalable Garbage Collection for In-Memory MVCC Systems*, VLDB 2020).
 //!
+//! What memory has no room for goes to a file: see [`generations`](crate::generations).
+//!
 //! # Removed records
 //! A removed record is not in its leaf any more. The keys of those that have versions are kept in order, for scans.
 
+use crate::{
+    before::{Before, hash_of},
+    generations::{self, Generation, Generations},
+    spill::SpillFile,
+    writer::{Sight, State, Writer},
+};
 use hashbrown::{HashTable, hash_table::Entry};
 use smallvec::SmallVec;
 use std::{
-    cell::RefCell,
     collections::BTreeSet,
     ops::Bound,
     sync::{
         Arc, Mutex, MutexGuard,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
 };
-use vellum_access::{BlobReference, Seen, SharedBytes, ValueImage, node::ValueKind};
-use vellum_base::{PageId, checksum};
+use vellum_access::{Seen, ValueImage};
+use vellum_base::PageId;
+use vellum_pool::PoolError;
+use vellum_vm::Directory;
 
 /// How many parts the table has, each with a lock of its own.
 const SHARDS: usize = 64;
-
-/// A transaction that changes something, as its versions refer to it.
-#[derive(Debug)]
-pub(crate) struct Writer {
-    pub id: u64,
-    /// When it was committed; zero as long as it was not.
-    committed: AtomicU64,
-}
-
-impl Writer {
-    pub fn new(id: u64) -> Self {
-        Self { id, committed: AtomicU64::new(0) }
-    }
-
-    /// When it was committed, if it was.
-    pub fn committed(&self) -> Option<u64> {
-        // Acquire: pairs with `commit`, so a reader that sees the commit sees the changes.
-        Some(self.committed.load(Ordering::Acquire)).filter(|time| *time > 0)
-    }
-
-    pub fn commit(&self, time: u64) {
-        self.committed.store(time, Ordering::Release);
-    }
-}
-
-/// A record as it was before a change: its tree, its key, and the value that was under it, if there was one. The chain, the
-/// transaction and readers share its memory.
-#[derive(Clone, Debug)]
-pub(crate) struct Before {
-    pub tree: PageId,
-    hash: u64,
-    /// The key, then the value.
-    bytes: Bytes,
-    key_bytes: u32,
-    kind: Option<ValueKind>,
-}
-
-/// Bytes that several share.
-#[derive(Clone, Debug)]
-enum Bytes {
-    /// A few, each of which has its own: the key of a record that was not there, mostly.
-    Few([u8; FEW_BYTES]),
-    Shared(Arc<[u8]>),
-}
-
-/// A key of so many bytes needs no memory of its own.
-const FEW_BYTES: usize = 31;
-
-impl Before {
-    pub fn new((tree, key): (PageId, &[u8]), hash: u64, value: Option<ValueImage<'_>>) -> Self {
-        let key_bytes = key.len() as u32;
-        let Some(ValueImage { kind, bytes: value }) = value else {
-            let mut few = [0; FEW_BYTES];
-            let bytes = match few.get_mut(..key.len()) {
-                Some(place) => {
-                    place.copy_from_slice(key);
-                    Bytes::Few(few)
-                }
-                None => Bytes::Shared(key.into()),
-            };
-            return Self { tree, hash, bytes, key_bytes, kind: None };
-        };
-        thread_local! {
-            static JOINED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-        }
-        let bytes = JOINED.with_borrow_mut(|joined| {
-            joined.clear();
-            joined.extend_from_slice(key);
-            joined.extend_from_slice(value);
-            Bytes::Shared(Arc::from(&joined[..]))
-        });
-        Self { tree, hash, bytes, key_bytes, kind: Some(kind) }
-    }
-
-    pub fn key(&self) -> &[u8] {
-        let bytes = match &self.bytes {
-            Bytes::Few(bytes) => &bytes[..],
-            Bytes::Shared(bytes) => bytes,
-        };
-        bytes.get(..self.key_bytes as usize).unwrap_or_default()
-    }
-
-    /// How many bytes the key and the value have.
-    pub fn bytes(&self) -> u64 {
-        match &self.bytes {
-            Bytes::Few(_) => self.key_bytes.into(),
-            Bytes::Shared(bytes) => bytes.len() as u64,
-        }
-    }
-
-    /// As `bytes`, with what a large value has in the file.
-    pub fn stored_bytes(&self) -> u64 {
-        self.bytes() + self.large().map_or(0, |large| large.length)
-    }
-
-    /// The value, if there was one.
-    pub fn value(&self) -> Option<ValueImage<'_>> {
-        let Bytes::Shared(bytes) = &self.bytes else { return None };
-        let bytes = bytes.get(self.key_bytes as usize..).unwrap_or_default();
-        self.kind.map(|kind| ValueImage { kind, bytes })
-    }
-
-    /// The large value that was there, if it was one.
-    pub fn large(&self) -> Option<BlobReference> {
-        let value = self.value().filter(|value| value.kind == ValueKind::Blob)?;
-        BlobReference::decode(value.bytes)
-    }
-
-    fn seen(&self) -> Seen {
-        match (self.kind, &self.bytes) {
-            (Some(ValueKind::Inline), Bytes::Shared(bytes)) => {
-                Seen::Value(SharedBytes::new(bytes.clone(), self.key_bytes as usize))
-            }
-            // Only references that were found to be sound are kept.
-            (Some(ValueKind::Blob), _) => self.large().map_or(Seen::Absent, Seen::Large),
-            _ => Seen::Absent,
-        }
-    }
-
-    /// Of the record.
-    pub fn hash(&self) -> u64 {
-        self.hash
-    }
-
-    /// Whether both are of one record.
-    pub fn is_same(&self, other: &Self) -> bool {
-        self.is_of((other.tree, other.key()), other.hash)
-    }
-
-    /// Only which record it is.
-    pub fn without_value(&self) -> Self {
-        Self::new((self.tree, self.key()), self.hash, None)
-    }
-
-    fn is_of(&self, (tree, key): (PageId, &[u8]), hash: u64) -> bool {
-        self.hash == hash && self.tree == tree && self.key() == key
-    }
-}
 
 /// A change of a record.
 struct Version {
@@ -187,40 +58,83 @@ pub(crate) enum Refusal {
 
 /// All earlier versions.
 pub(crate) struct Versions {
-    shards: Vec<Mutex<HashTable<Chain>>>,
+    shards: Vec<Shard>,
     /// The keys of removed records that have versions.
     removed: Mutex<BTreeSet<(PageId, Box<[u8]>)>>,
     removed_count: AtomicUsize,
+    /// Where they go that memory has no room for.
+    spill: Spill,
+    generations: Generations,
+    /// Locked by the thread that moves them there.
+    turn: Mutex<()>,
 }
 
-/// What a reader or a writer may see: commits up to a time, and its own changes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Sight {
-    pub time: u64,
-    pub own: u64,
+/// A part of the table.
+#[derive(Default)]
+struct Shard {
+    chains: Mutex<HashTable<Chain>>,
+    /// About how much memory they take; changed while they are locked.
+    bytes: AtomicUsize,
 }
 
-impl Sight {
-    fn sees(self, writer: &Writer) -> bool {
-        writer.id == self.own || writer.committed().is_some_and(|time| time <= self.time)
+impl Shard {
+    fn grow(&self, bytes: usize) {
+        // Relaxed: no other thread changes it meanwhile, and who looks needs no more than an estimate.
+        self.bytes.store(self.bytes.load(Ordering::Relaxed).saturating_add(bytes), Ordering::Relaxed);
+    }
+
+    fn shrink(&self, bytes: usize) {
+        self.bytes.store(self.bytes.load(Ordering::Relaxed).saturating_sub(bytes), Ordering::Relaxed);
+    }
+}
+
+/// Where versions and undo go that memory has no room for.
+pub(crate) struct Spill {
+    pub file: SpillFile,
+    /// How many bytes all versions may take in memory.
+    pub bytes: usize,
+}
+
+impl Spill {
+    /// In this directory. All versions may take so many bytes in memory.
+    pub fn new(directory: Arc<dyn Directory>, bytes: u64) -> Self {
+        /// Enough for some inner pages and many that are written.
+        const POOL_BYTES_MIN: u64 = 1 << 20;
+        Self {
+            file: SpillFile::new(directory, (bytes / 4).max(POOL_BYTES_MIN)),
+            bytes: usize::try_from(bytes).unwrap_or(usize::MAX),
+        }
+    }
+
+    /// How many bytes of undo a transaction may have in memory.
+    pub fn bytes_each(&self) -> usize {
+        self.bytes / 8
     }
 }
 
 impl Versions {
-    pub fn new() -> Self {
+    pub fn new(spill: Spill) -> Self {
         Self {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            shards: (0..SHARDS).map(|_| Shard::default()).collect(),
             removed: Mutex::default(),
             removed_count: AtomicUsize::new(0),
+            spill,
+            generations: Generations::default(),
+            turn: Mutex::default(),
         }
+    }
+
+    pub fn spill(&self) -> &Spill {
+        &self.spill
     }
 
     /// How many records have versions.
     pub fn records(&self) -> usize {
-        self.shards.iter().map(|shard| locked(shard).len()).sum()
+        let in_memory: usize = self.shards.iter().map(|shard| locked(shard).len()).sum();
+        in_memory + self.generations.records()
     }
 
-    /// How many versions there are, and how many bytes of keys and values they have. Walks them all.
+    /// How many versions there are in memory, and how many bytes of keys and values they have. Walks them all.
     pub fn measure(&self) -> (usize, u64) {
         let (mut count, mut bytes) = (0, 0);
         for shard in &self.shards {
@@ -233,19 +147,38 @@ impl Versions {
     }
 
     /// What a snapshot sees of a record, whose leaf was read before and is validated afterwards.
-    pub fn seen(&self, tree: PageId, key: &[u8], sight: Sight) -> Seen {
+    ///
+    /// # Errors
+    /// If the file fails that has what memory has no room for.
+    pub fn seen(&self, tree: PageId, key: &[u8], sight: Sight) -> Result<Seen, PoolError> {
         let hash = hash_of(tree, key);
         let shard = self.lock(hash);
-        let Some(Chain(versions)) = shard.find(hash, |chain| chain.is_of((tree, key), hash)) else {
-            return Seen::Leaf;
-        };
-        let unseen = versions.iter().rev().take_while(|version| !sight.sees(&version.writer));
-        unseen.last().map_or(Seen::Leaf, |version| version.before.seen())
+        let mut oldest = None;
+        if let Some(Chain(versions)) = shard.find(hash, |chain| chain.is_of((tree, key), hash)) {
+            for version in versions.iter().rev() {
+                match version.writer.state() {
+                    State::RolledBack => {}
+                    state if sight.sees(version.writer.id, state) => {
+                        return Ok(oldest.map_or(Seen::Leaf, Before::seen));
+                    }
+                    _ => oldest = Some(&version.before),
+                }
+            }
+        }
+        let oldest = oldest.map_or(Seen::Leaf, Before::seen);
+        drop(shard);
+        if self.generations.is_empty() {
+            return Ok(oldest);
+        }
+        self.generations.seen((tree, key, hash), sight, oldest)
     }
 
     /// Notes that a writer is about to change a record, whose leaf is latched. `value` is what the leaf holds. Returns what is
     /// kept of that, and whether this is the writer's first change of the record. `snapshots` are the times of those that are
     /// open, in ascending order.
+    ///
+    /// # Errors
+    /// Why the record cannot be changed; and as for [`seen`](Self::seen).
     pub fn claim(
         &self,
         (tree, key): (PageId, &[u8]),
@@ -253,44 +186,77 @@ impl Versions {
         value: Option<ValueImage<'_>>,
         is_removal: bool,
         snapshots: impl FnOnce() -> Vec<u64>,
-    ) -> Result<(Before, bool), Refusal> {
+    ) -> Result<Result<(Before, bool), Refusal>, PoolError> {
         let hash = hash_of(tree, key);
         let before = Before::new((tree, key), hash, value);
         let version = || Version { writer: writer.clone(), before: before.clone() };
-        let mut shard = self.lock(hash);
-        let is_first = match shard.entry(hash, |chain| chain.is_of((tree, key), hash), Chain::hash) {
+        let shard = self.shard(hash);
+        let mut chains = locked(shard);
+        let mut last = None;
+        if !self.generations.is_empty() {
+            let in_memory = chains.find(hash, |chain| chain.is_of((tree, key), hash)).and_then(Chain::last);
+            if in_memory.is_none() {
+                drop(chains);
+                // Meanwhile nobody else claims the record: its leaf is latched.
+                last = self.generations.last(tree, key, hash)?;
+                // If that is the writer's own, another version tells in memory that the record is removed now.
+                last = last.filter(|(id, _)| *id != writer.id);
+                chains = locked(shard);
+            }
+        }
+        let is_first = match chains.entry(hash, |chain| chain.is_of((tree, key), hash), Chain::hash) {
             Entry::Vacant(place) => {
-                place.insert(Chain(SmallVec::from_buf([version()])));
+                if let Err(refusal) = admit(last, time) {
+                    return Ok(Err(refusal));
+                }
+                let chain = Chain(SmallVec::from_buf([version()]));
+                shard.grow(chain.weight());
+                place.insert(chain);
                 true
             }
             Entry::Occupied(mut chain) => {
                 let chain = chain.get_mut();
-                let is_first = chain.admit(writer, time)?;
+                let last = chain.last().or(last);
+                let is_first = last.is_none_or(|(id, _)| id != writer.id);
                 if is_first {
+                    if let Err(refusal) = admit(last, time) {
+                        return Ok(Err(refusal));
+                    }
+                    let former = chain.weight();
                     chain.0.push(version());
                     if chain.0.len() > 2 {
                         chain.cut(&snapshots());
                     }
+                    shard.shrink(former);
+                    shard.grow(chain.weight());
                 }
                 is_first
             }
         };
-        drop(shard);
+        // Under the shard's lock, so that the key is found as long as there is the version.
         self.note_removed(tree, key, is_removal);
-        Ok((before, is_first))
+        drop(chains);
+        Ok(Ok((before, is_first)))
     }
 
     /// Whether another writer than one's own keeps a record from being changed.
-    pub fn check(&self, tree: PageId, key: &[u8], sight: Sight) -> Result<(), Refusal> {
+    ///
+    /// # Errors
+    /// As for [`claim`](Self::claim).
+    pub fn check(&self, tree: PageId, key: &[u8], sight: Sight) -> Result<Result<(), Refusal>, PoolError> {
         let hash = hash_of(tree, key);
         let shard = self.lock(hash);
-        let last = shard.find(hash, |chain| chain.is_of((tree, key), hash)).and_then(|chain| chain.0.last());
-        match last {
-            Some(last) if !sight.sees(&last.writer) => {
-                Err(if last.writer.committed().is_some() { Refusal::Later } else { Refusal::Open })
+        let mut last = shard.find(hash, |chain| chain.is_of((tree, key), hash)).and_then(Chain::last);
+        drop(shard);
+        if last.is_none() && !self.generations.is_empty() {
+            last = self.generations.last(tree, key, hash)?;
+        }
+        Ok(match last {
+            Some((writer, state)) if !sight.sees(writer, state) => {
+                Err(if state == State::Open { Refusal::Open } else { Refusal::Later })
             }
             _ => Ok(()),
-        }
+        })
     }
 
     /// Forgets the change of a writer that has been undone in the leaf.
@@ -300,6 +266,11 @@ impl Versions {
                 versions.pop();
             }
         });
+    }
+
+    /// Drops what went to the file together, if every snapshot sees it: all commits up to `oldest`.
+    pub fn prune_spilled(&self, oldest: u64) {
+        self.generations.prune(oldest);
     }
 
     /// Forgets the changes of a record that every snapshot sees: those that were committed up to `oldest`.
@@ -315,17 +286,90 @@ impl Versions {
         });
     }
 
+    /// Moves all versions to the file, if they take more memory than they may. `snapshots` gives the times of the snapshots that are
+    /// open, in ascending order, and the number of the last commit.
+    ///
+    /// # Errors
+    /// If the file fails. Nothing is lost.
+    pub fn spill_if_large(&self, snapshots: impl Fn() -> (Vec<u64>, u64)) -> Result<(), PoolError> {
+        let bytes: usize = self.shards.iter().map(|shard| shard.bytes.load(Ordering::Relaxed)).sum();
+        if bytes <= self.spill.bytes {
+            return Ok(());
+        }
+        let Ok(_turn) = self.turn.try_lock() else { return Ok(()) };
+        let (times, now) = snapshots();
+        let oldest = times.first().copied().unwrap_or(now);
+        let generation = self.generations.current(&self.spill.file, oldest)?;
+        let moved = self.shards.iter().try_for_each(|shard| self.spill_shard(shard, &generation, &snapshots));
+        generation.rest();
+        moved
+    }
+
+    fn spill_shard(
+        &self,
+        shard: &Shard,
+        generation: &Generation,
+        snapshots: &impl Fn() -> (Vec<u64>, u64),
+    ) -> Result<(), PoolError> {
+        let mut moving: Vec<generations::Chain> = Vec::new();
+        let chains = locked(shard);
+        let removed = self.lock_removed();
+        for chain in chains.iter() {
+            let Some(first) = chain.first() else { continue };
+            let key: Box<[u8]> = first.key().into();
+            let copy =
+                |version: &Version| (version.writer.clone(), version.writer.state(), version.before.clone());
+            moving.push(generations::Chain {
+                is_removed: removed.contains(&(first.tree, key.clone())),
+                tree: first.tree,
+                key,
+                hash: first.hash(),
+                versions: chain.0.iter().map(copy).collect(),
+            });
+        }
+        drop((removed, chains));
+        // In their order, as the tree likes it.
+        moving.sort_unstable_by(|one, other| (one.tree, &one.key).cmp(&(other.tree, &other.key)));
+        let (times, now) = snapshots();
+        generation.take(&moving, (&times, now))?;
+        for chain in &moving {
+            let Some((.., record)) = chain.versions.first() else { continue };
+            self.change(record, |versions| {
+                // It was removed after it was looked at: only memory knows.
+                if !chain.is_removed && self.is_removed(chain.tree, &chain.key) {
+                    return;
+                }
+                // What has come meanwhile stays.
+                let is_moved = |version: &Version| {
+                    chain.versions.iter().any(|(writer, ..)| writer.id == version.writer.id)
+                };
+                let stays = versions.iter().position(|version| !is_moved(version));
+                versions.drain(..stays.unwrap_or(versions.len()));
+            });
+        }
+        Ok(())
+    }
+
+    fn is_removed(&self, tree: PageId, key: &[u8]) -> bool {
+        self.removed_count.load(Ordering::Acquire) > 0 && self.lock_removed().contains(&(tree, key.into()))
+    }
+
     /// Changes a chain, and forgets it if nothing is left of it.
     fn change(&self, record: &Before, change: impl FnOnce(&mut SmallVec<[Version; 1]>)) {
-        let (tree, key, hash) = (record.tree, record.key(), record.hash);
-        let mut shard = self.lock(hash);
-        let Ok(mut chain) = shard.find_entry(hash, |chain| chain.is_of((tree, key), hash)) else { return };
+        let (tree, key, hash) = (record.tree, record.key(), record.hash());
+        let shard = self.shard(hash);
+        let mut chains = locked(shard);
+        let Ok(mut chain) = chains.find_entry(hash, |chain| chain.is_of((tree, key), hash)) else { return };
+        let former = chain.get().weight();
         change(&mut chain.get_mut().0);
         if !chain.get().0.is_empty() {
+            shard.shrink(former);
+            shard.grow(chain.get().weight());
             return;
         }
+        shard.shrink(former);
         chain.remove();
-        shrink(&mut shard);
+        shrink(&mut chains);
         // Under the shard's lock, so that a later removal of the key is not forgotten.
         if self.removed_count.load(Ordering::Relaxed) > 0 && self.lock_removed().remove(&(tree, key.into())) {
             self.removed_count.fetch_sub(1, Ordering::Release);
@@ -341,7 +385,13 @@ impl Versions {
     /// Forgets all versions of a tree that is gone.
     pub fn forget(&self, tree: PageId) {
         for shard in &self.shards {
-            locked(shard).retain(|chain| chain.first().is_none_or(|first| first.tree != tree));
+            locked(shard).retain(|chain| {
+                let is_kept = chain.first().is_none_or(|first| first.tree != tree);
+                if !is_kept {
+                    shard.shrink(chain.weight());
+                }
+                is_kept
+            });
         }
         let mut removed = self.lock_removed();
         let before = removed.len();
@@ -352,11 +402,30 @@ impl Versions {
     /// Whether scans need to look for removed records.
     pub fn has_removed(&self) -> bool {
         // Acquire: pairs with the removal, which happens under the leaf's latch.
-        self.removed_count.load(Ordering::Acquire) > 0
+        self.removed_count.load(Ordering::Acquire) > 0 || self.generations.has_removed()
     }
 
     /// The keys of a tree within bounds whose records were removed and have versions, in ascending order.
-    pub fn removed(&self, tree: PageId, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Vec<Box<[u8]>> {
+    ///
+    /// # Errors
+    /// As for [`seen`](Self::seen).
+    pub fn removed(
+        &self,
+        tree: PageId,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+    ) -> Result<Vec<Box<[u8]>>, PoolError> {
+        // Memory first: what it forgets is in the file before.
+        let mut keys = self.removed_in_memory(tree, lower, upper);
+        if self.generations.has_removed() {
+            self.generations.add_removed(tree, (lower, upper), &mut keys)?;
+            keys.sort_unstable();
+            keys.dedup();
+        }
+        Ok(keys)
+    }
+
+    fn removed_in_memory(&self, tree: PageId, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Vec<Box<[u8]>> {
         let bound = |bound: Bound<&[u8]>, open: Bound<(PageId, Box<[u8]>)>| match bound {
             Bound::Included(key) => Bound::Included((tree, key.into())),
             Bound::Excluded(key) => Bound::Excluded((tree, key.into())),
@@ -379,11 +448,15 @@ impl Versions {
     }
 
     fn lock(&self, hash: u64) -> MutexGuard<'_, HashTable<Chain>> {
+        locked(self.shard(hash))
+    }
+
+    fn shard(&self, hash: u64) -> &Shard {
         // The table within a shard uses the lowest and the highest bits.
         let index = (hash >> 32) as usize % SHARDS;
         #[expect(clippy::indexing_slicing, reason = "there are as many")]
         let shard = &self.shards[index];
-        locked(shard)
+        shard
     }
 
     fn lock_removed(&self) -> MutexGuard<'_, BTreeSet<(PageId, Box<[u8]>)>> {
@@ -401,17 +474,20 @@ impl Chain {
     }
 
     fn hash(&self) -> u64 {
-        self.first().map_or(0, |first| first.hash)
+        self.first().map_or(0, |first| first.hash())
     }
 
-    /// Whether a writer, whose snapshot is of `time`, would change the record for the first time.
-    fn admit(&self, writer: &Writer, time: u64) -> Result<bool, Refusal> {
-        match self.0.last().map(|last| (last.writer.id, last.writer.committed())) {
-            Some((id, _)) if id == writer.id => Ok(false),
-            Some((_, None)) => Err(Refusal::Open),
-            Some((_, Some(committed))) if committed > time => Err(Refusal::Later),
-            _ => Ok(true),
-        }
+    /// About how many bytes of memory it takes.
+    fn weight(&self) -> usize {
+        let bytes = |version: &Version| size_of::<Version>() + 16 + version.before.bytes() as usize;
+        self.0.iter().map(bytes).sum::<usize>() + size_of::<Self>()
+    }
+
+    /// The writer of the last version that counts, and how it stands.
+    #[inline]
+    fn last(&self) -> Option<(u64, State)> {
+        let states = self.0.iter().rev().map(|version| (version.writer.id, version.writer.state()));
+        states.into_iter().find(|(_, state)| *state != State::RolledBack)
     }
 
     /// Joins changes between which no snapshot was taken: what was between them nobody sees.
@@ -435,6 +511,15 @@ impl Chain {
     }
 }
 
+/// Whether a writer whose snapshot is of `time` may change a record that another has changed last.
+fn admit(last: Option<(u64, State)>, time: u64) -> Result<(), Refusal> {
+    match last {
+        Some((_, State::Open)) => Err(Refusal::Open),
+        Some((_, State::Committed(committed))) if committed > time => Err(Refusal::Later),
+        _ => Ok(()),
+    }
+}
+
 /// Gives up room that a large transaction needed: a table that is mostly empty costs cache misses.
 fn shrink(shard: &mut HashTable<Chain>) {
     /// Not worth it below.
@@ -444,8 +529,8 @@ fn shrink(shard: &mut HashTable<Chain>) {
     }
 }
 
-fn locked(shard: &Mutex<HashTable<Chain>>) -> MutexGuard<'_, HashTable<Chain>> {
-    shard.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+fn locked(shard: &Shard) -> MutexGuard<'_, HashTable<Chain>> {
+    shard.chains.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 fn is_empty<T: Ord>(lower: &Bound<T>, upper: &Bound<T>) -> bool {
@@ -457,9 +542,4 @@ fn is_empty<T: Ord>(lower: &Bound<T>, upper: &Bound<T>) -> bool {
         ) => lower >= upper,
         _ => false,
     }
-}
-
-/// The hash of a record's key.
-pub(crate) fn hash_of(tree: PageId, key: &[u8]) -> u64 {
-    checksum(key) ^ tree.0.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }

@@ -17,6 +17,7 @@ use std::{
 use vellum_access::{AccessError, Tree, Written};
 use vellum_base::{PAGE_SIZE, PageId};
 use vellum_pool::{Pool, PoolError};
+use vellum_txn::CommitError;
 
 /// A table, as bytes.
 #[derive(Clone)]
@@ -126,14 +127,13 @@ impl Handle {
             // It reads nothing but what it changes, so it is serializable as it is.
             let own = OpenTransaction::begin(&self.inner, false)?;
             let _writing = self.open.begin_writing(own.transaction.id())?;
-            let tree = self.tree_of(&self.inner)?.with_view(own.transaction.writing());
+            let tree = self.tree_of(&self.inner)?.with_view(own.transaction.writing()?);
             match change(tree) {
-                Ok(done) => {
-                    if let Ok(inner) = own.commit() {
-                        return inner.commit().map(|()| done);
-                    }
-                    ends += 1;
-                }
+                Ok(done) => match own.commit() {
+                    Ok(inner) => return inner.commit().map(|()| done),
+                    Err(CommitError::Failed(error)) => return Err(error.into()),
+                    Err(_) => ends += 1,
+                },
                 // Another one was faster, and is done: this one comes after it.
                 Err(AccessError::Conflict { committed: true, .. }) => own.rollback()?,
                 Err(AccessError::Pool(PoolError::Cancelled)) => {

@@ -189,6 +189,15 @@ impl Options {
         self
     }
 
+    /// How much memory earlier versions of records may take, in bytes, that transactions must not see changed yet; and an eighth of
+    /// that what each open transaction has to put back if it is rolled back. Beyond that they go to a file in the log's directory,
+    /// which is there only while it is needed. Default 64 MiB.
+    #[must_use]
+    pub fn version_memory_bytes(mut self, bytes: u64) -> Self {
+        self.log_settings.version_memory_bytes = bytes;
+        self
+    }
+
     /// The size of the log's files, in bytes: a multiple of 4096, at least 8192. Default 16 MiB. A log that is there keeps the
     /// size that it has.
     #[must_use]

@@ -224,7 +224,7 @@ impl Transaction {
         self.check()?;
         let _changing = self.changing();
         let catalog = catalog::tree(self.open.inner.pool());
-        change(catalog.with_view(self.open.transaction.writing())).map_err(|error| {
+        change(catalog.with_view(self.writing()?)).map_err(|error| {
             self.die(match error {
                 AccessError::Conflict { committed, .. } => conflict(name, committed),
                 error => error.into(),

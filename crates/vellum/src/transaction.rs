@@ -20,7 +20,7 @@ use std::{
     thread,
     time::Duration,
 };
-use vellum_access::{AccessError, Tree};
+use vellum_access::{AccessError, Tree, View};
 use vellum_base::plant::is_planted;
 use vellum_pool::Pool;
 use vellum_txn::{Arrival, CommitError, Durability};
@@ -251,7 +251,11 @@ impl Transaction {
         self.check()?;
         let Self { open, tables_read, .. } = self;
         open.commit().map_err(|error| {
-            let CommitError::Invalidated { tree, key } = error else { return Error::SnapshotTooOld };
+            let (tree, key) = match error {
+                CommitError::Invalidated { tree, key } => (tree, key),
+                CommitError::Ended => return Error::SnapshotTooOld,
+                CommitError::Failed(error) => return error.into(),
+            };
             let tables = tables_read.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
             let table = tables.iter().find(|table| table.root == tree).map(|table| table.name.to_string());
             Error::Conflict { table: table.unwrap_or_default(), key: key.to_vec(), committed: true }
@@ -344,12 +348,17 @@ impl Transaction {
         change: impl FnOnce(Tree<'_, Pool>) -> std::result::Result<T, AccessError>,
     ) -> Result<T> {
         self.check()?;
-        let tree = table.tree_of(&self.open.inner)?.with_view(self.open.transaction.writing());
+        let tree = table.tree_of(&self.open.inner)?.with_view(self.writing()?);
         let mut changing = self.changing();
         if !changing.iter().any(|writing| writing.is_of(&table.open)) {
             changing.push(self.begin_writing(table)?);
         }
         change(tree).map_err(|error| self.die(table.named(error)))
+    }
+
+    /// How it changes something.
+    pub(crate) fn writing(&self) -> Result<View<'_>> {
+        self.open.transaction.writing().map_err(|error| self.die(error.into()))
     }
 
     /// Enters this transaction as a writer of a table.

@@ -17,6 +17,7 @@ use vellum_access::{
     UndoChange, Unshared, ValueImage, View, Writer, free_large, node::ValueKind,
 };
 use vellum_base::{Lsn, PageId};
+use vellum_pool::PoolError;
 
 /// A bug that is planted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -228,8 +229,8 @@ impl Reference {
 
 /// How single operations see the tree.
 impl Isolation for Reference {
-    fn seen(&self, _: PageId, key: &[u8]) -> Seen {
-        self.seen(key, 0, None)
+    fn seen(&self, _: PageId, key: &[u8]) -> Result<Seen, PoolError> {
+        Ok(self.seen(key, 0, None))
     }
 
     fn claim(&self, _: PageId, _: &[u8], _: Option<ValueImage<'_>>, _: bool) -> Result<(), Claim> {
@@ -245,8 +246,13 @@ impl Isolation for Reference {
         self.bug != Bug::ForgottenRemovals
     }
 
-    fn removed(&self, _: PageId, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Vec<Box<[u8]>> {
-        self.removed_within(lower, upper)
+    fn removed(
+        &self,
+        _: PageId,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+    ) -> Result<Vec<Box<[u8]>>, PoolError> {
+        Ok(self.removed_within(lower, upper))
     }
 
     fn recorded(&self, _: Lsn) {}
@@ -385,8 +391,8 @@ impl<'r> Transaction<'r> {
 }
 
 impl Isolation for Transaction<'_> {
-    fn seen(&self, _: PageId, key: &[u8]) -> Seen {
-        self.reference.seen(key, self.id, Some(self.time))
+    fn seen(&self, _: PageId, key: &[u8]) -> Result<Seen, PoolError> {
+        Ok(self.reference.seen(key, self.id, Some(self.time)))
     }
 
     fn claim(
@@ -418,8 +424,13 @@ impl Isolation for Transaction<'_> {
         self.reference.bug != Bug::ForgottenRemovals
     }
 
-    fn removed(&self, _: PageId, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Vec<Box<[u8]>> {
-        self.reference.removed_within(lower, upper)
+    fn removed(
+        &self,
+        _: PageId,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+    ) -> Result<Vec<Box<[u8]>>, PoolError> {
+        Ok(self.reference.removed_within(lower, upper))
     }
 
     fn recorded(&self, lsn: Lsn) {

@@ -54,6 +54,7 @@ impl Place {
             .background_eviction(false)
             .huge_pages(false)
             .background_checkpoints(false)
+            .version_memory_bytes([64 << 20, 0, 3000][seed as usize % 3])
             .durability(Durability::Deferred)
             .isolation(level);
         let disk = SimulatedDisk::new(seed);

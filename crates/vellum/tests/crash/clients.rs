@@ -54,6 +54,7 @@ fn options(random: &mut StdRng) -> Options {
         .capacity_bytes(256 << 20)
         .log_segment_bytes(256 << 10)
         .log_buffer_bytes(4 << 20)
+        .version_memory_bytes([0, 5000, 64 << 20][random.random_range(0..3)])
         .checkpoint_log_bytes(random.random_range(10_000..200_000))
         .checkpoint_interval(Duration::from_millis(random.random_range(0..5)))
         .huge_pages(false)

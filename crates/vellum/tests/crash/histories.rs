@@ -25,6 +25,7 @@ fn options(random: &mut StdRng) -> Options {
         .capacity_bytes(256 << 20)
         .log_segment_bytes(segment_bytes)
         .log_buffer_bytes(4 << 20)
+        .version_memory_bytes([0, 5000, 64 << 20][random.random_range(0..3)])
         .durability(durability[[0, 0, 1, 2][random.random_range(0..4)]])
         .background_eviction(false)
         .background_checkpoints(false)

@@ -56,6 +56,7 @@ impl<'p, P: Pager> Tree<'p, P> {
                 AccessError::Conflict { tree: self.root, key: key.to_vec(), committed }
             }
             Claim::Ended => PoolError::Cancelled.into(),
+            Claim::Failed(error) => (*error).into(),
             Claim::NeedsTransaction => AccessError::NeedsTransaction { tree: self.root, key: key.to_vec() },
         }
     }

@@ -535,7 +535,8 @@ fn resolve<'p, P: Pager>(
     leaf.copy_all(NodeView::new(node.bytes()));
     // So that what is asked for are keys, and not a mixture of what the leaf held at several moments.
     node.validate()?;
-    let seen = tree.view.as_ref().map(|view| SeenLeaf::of(view, tree.root, leaf)).unwrap_or_default();
+    let seen =
+        tree.view.as_ref().map(|view| SeenLeaf::of(view, tree.root, leaf)).transpose()?.unwrap_or_default();
     if tree.is_ended() {
         return Err(PoolError::Cancelled.into());
     }

@@ -152,7 +152,7 @@ fn read_seen<'p, P: Pager>(
     wanted: Wanted<'_>,
     target: &mut Vec<u8>,
 ) -> Result<Record, Interrupt> {
-    let seen = tree.seen(wanted.key);
+    let seen = tree.seen(wanted.key)?;
     if tree.is_ended() {
         return Err(PoolError::Cancelled.into());
     }
@@ -177,8 +177,8 @@ impl<'p, P: Pager> Tree<'p, P> {
     }
 
     /// What the view sees of a record in a leaf that is validated afterwards.
-    pub(in crate::tree) fn seen(&self, key: &[u8]) -> Seen {
-        self.view.as_ref().map_or(Seen::Leaf, |view| view.isolation.seen(self.root, key))
+    pub(in crate::tree) fn seen(&self, key: &[u8]) -> Result<Seen, PoolError> {
+        self.view.as_ref().map_or(Ok(Seen::Leaf), |view| view.isolation.seen(self.root, key))
     }
 }
 
@@ -302,7 +302,7 @@ pub(in crate::tree) fn confirm<'p, P: Pager, T>(
     (key, large): (&[u8], Large),
     result: Result<T, Interrupt>,
 ) -> Result<T, Interrupt> {
-    if large.is_earlier && tree.seen(key) != Seen::Large(large.reference) {
+    if large.is_earlier && tree.seen(key)? != Seen::Large(large.reference) {
         return Err(Interrupt::Conflict(leaf.id()));
     }
     result

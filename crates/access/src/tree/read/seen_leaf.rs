@@ -6,6 +6,7 @@ use crate::isolation::{Seen, SharedBytes, View};
 use crate::node::{LeafCopy, NodeView};
 use std::ops::Bound;
 use vellum_base::PageId;
+use vellum_pool::PoolError;
 
 /// The records of a leaf that a view sees, in the order of their keys. What the leaf holds of them is in a copy of it.
 #[derive(Default)]
@@ -28,40 +29,41 @@ enum EarlierValue {
 impl SeenLeaf {
     /// What a view of the tree with this root sees of a leaf that was copied as a whole, and is validated afterwards: of its
     /// records, and of those that were removed from it.
-    pub fn of(view: &View<'_>, root: PageId, leaf: &LeafCopy) -> Self {
+    ///
+    /// # Errors
+    /// If that cannot be read.
+    pub fn of(view: &View<'_>, root: PageId, leaf: &LeafCopy) -> Result<Self, PoolError> {
         let isolation = view.isolation;
         let nodes = leaf.view();
-        let mut removed = if isolation.has_removed() { removed(view, root, nodes) } else { Vec::new() };
+        let mut removed = if isolation.has_removed() { removed(view, root, nodes)? } else { Vec::new() };
         let mut removed = removed.drain(..).peekable();
         let (mut entries, mut key) = (Vec::with_capacity(leaf.count()), Vec::new());
-        let earlier = |key: Box<[u8]>, entries: &mut Vec<SeenEntry>| match isolation.seen(root, &key) {
-            Seen::Leaf => false,
-            Seen::Absent => true,
-            Seen::Value(value) => {
-                entries.push(SeenEntry::Earlier { key, value: EarlierValue::Inline(value) });
-                true
-            }
-            Seen::Large(reference) => {
-                entries.push(SeenEntry::Earlier { key, value: EarlierValue::Large(reference) });
-                true
-            }
+        let earlier = |key: Box<[u8]>, entries: &mut Vec<SeenEntry>| {
+            let value = match isolation.seen(root, &key)? {
+                Seen::Leaf => return Ok::<_, PoolError>(false),
+                Seen::Absent => return Ok(true),
+                Seen::Value(value) => EarlierValue::Inline(value),
+                Seen::Large(reference) => EarlierValue::Large(reference),
+            };
+            entries.push(SeenEntry::Earlier { key, value });
+            Ok(true)
         };
         for slot in 0..leaf.count() {
             key.clear();
             nodes.append_key(slot, &mut key);
             while let Some(removed) = removed.next_if(|removed| **removed < key[..]) {
-                earlier(removed, &mut entries);
+                earlier(removed, &mut entries)?;
             }
             // It is there again.
             removed.next_if(|removed| **removed == key[..]);
-            if !earlier(key[..].into(), &mut entries) {
+            if !earlier(key[..].into(), &mut entries)? {
                 entries.push(SeenEntry::Held(slot));
             }
         }
         for removed in removed {
-            earlier(removed, &mut entries);
+            earlier(removed, &mut entries)?;
         }
-        Self { entries }
+        Ok(Self { entries })
     }
 
     pub fn count(&self) -> usize {
@@ -102,7 +104,7 @@ impl SeenLeaf {
 }
 
 /// The keys that a leaf covers whose records were removed, and which some snapshot may see.
-fn removed(view: &View<'_>, root: PageId, leaf: NodeView<&[u8]>) -> Vec<Box<[u8]>> {
+fn removed(view: &View<'_>, root: PageId, leaf: NodeView<&[u8]>) -> Result<Vec<Box<[u8]>>, PoolError> {
     let (mut lower, mut upper) = (Vec::new(), Vec::new());
     let lower = if leaf.lower_fence(&mut lower) { Bound::Excluded(&lower[..]) } else { Bound::Unbounded };
     let upper = if leaf.upper_fence(&mut upper) { Bound::Included(&upper[..]) } else { Bound::Unbounded };

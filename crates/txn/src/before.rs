@@ -1,0 +1,128 @@
+//! A record as it was before a change.
+
+use std::{cell::RefCell, sync::Arc};
+use vellum_access::{BlobReference, Seen, SharedBytes, ValueImage, node::ValueKind};
+use vellum_base::{PageId, checksum};
+
+/// A record as it was before a change: its tree, its key, and the value that was under it, if there was one. The chain, the
+/// transaction and readers share its memory.
+#[derive(Clone, Debug)]
+pub(crate) struct Before {
+    pub tree: PageId,
+    hash: u64,
+    /// The key, then the value.
+    bytes: Bytes,
+    key_bytes: u32,
+    kind: Option<ValueKind>,
+}
+
+/// Bytes that several share.
+#[derive(Clone, Debug)]
+enum Bytes {
+    /// A few, each of which has its own: the key of a record that was not there, mostly.
+    Few([u8; FEW_BYTES]),
+    Shared(Arc<[u8]>),
+}
+
+/// A key of so many bytes needs no memory of its own.
+const FEW_BYTES: usize = 31;
+
+impl Before {
+    pub fn of((tree, key): (PageId, &[u8]), value: Option<ValueImage<'_>>) -> Self {
+        Self::new((tree, key), hash_of(tree, key), value)
+    }
+
+    pub fn new((tree, key): (PageId, &[u8]), hash: u64, value: Option<ValueImage<'_>>) -> Self {
+        let key_bytes = key.len() as u32;
+        let Some(ValueImage { kind, bytes: value }) = value else {
+            let mut few = [0; FEW_BYTES];
+            let bytes = match few.get_mut(..key.len()) {
+                Some(place) => {
+                    place.copy_from_slice(key);
+                    Bytes::Few(few)
+                }
+                None => Bytes::Shared(key.into()),
+            };
+            return Self { tree, hash, bytes, key_bytes, kind: None };
+        };
+        thread_local! {
+            static JOINED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+        }
+        let bytes = JOINED.with_borrow_mut(|joined| {
+            joined.clear();
+            joined.extend_from_slice(key);
+            joined.extend_from_slice(value);
+            Bytes::Shared(Arc::from(&joined[..]))
+        });
+        Self { tree, hash, bytes, key_bytes, kind: Some(kind) }
+    }
+
+    pub fn key(&self) -> &[u8] {
+        let bytes = match &self.bytes {
+            Bytes::Few(bytes) => &bytes[..],
+            Bytes::Shared(bytes) => bytes,
+        };
+        bytes.get(..self.key_bytes as usize).unwrap_or_default()
+    }
+
+    /// How many bytes the key and the value have.
+    pub fn bytes(&self) -> u64 {
+        match &self.bytes {
+            Bytes::Few(_) => self.key_bytes.into(),
+            Bytes::Shared(bytes) => bytes.len() as u64,
+        }
+    }
+
+    /// As `bytes`, with what a large value has in the file.
+    pub fn stored_bytes(&self) -> u64 {
+        self.bytes() + self.large().map_or(0, |large| large.length)
+    }
+
+    /// The value, if there was one.
+    pub fn value(&self) -> Option<ValueImage<'_>> {
+        let Bytes::Shared(bytes) = &self.bytes else { return None };
+        let bytes = bytes.get(self.key_bytes as usize..).unwrap_or_default();
+        self.kind.map(|kind| ValueImage { kind, bytes })
+    }
+
+    /// The large value that was there, if it was one.
+    pub fn large(&self) -> Option<BlobReference> {
+        let value = self.value().filter(|value| value.kind == ValueKind::Blob)?;
+        BlobReference::decode(value.bytes)
+    }
+
+    pub fn seen(&self) -> Seen {
+        match (self.kind, &self.bytes) {
+            (Some(ValueKind::Inline), Bytes::Shared(bytes)) => {
+                Seen::Value(SharedBytes::new(bytes.clone(), self.key_bytes as usize))
+            }
+            // Only references that were found to be sound are kept.
+            (Some(ValueKind::Blob), _) => self.large().map_or(Seen::Absent, Seen::Large),
+            _ => Seen::Absent,
+        }
+    }
+
+    /// Of the record.
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// Whether both are of one record.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.is_of((other.tree, other.key()), other.hash)
+    }
+
+    /// Only which record it is.
+    pub fn without_value(&self) -> Self {
+        Self::new((self.tree, self.key()), self.hash, None)
+    }
+
+    pub fn is_of(&self, (tree, key): (PageId, &[u8]), hash: u64) -> bool {
+        self.hash == hash && self.tree == tree && self.key() == key
+    }
+}
+
+/// The hash of a record's key.
+pub(crate) fn hash_of(tree: PageId, key: &[u8]) -> u64 {
+    checksum(key) ^ tree.0.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}

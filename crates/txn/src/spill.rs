@@ -1,0 +1,146 @@
+//! Where earlier versions, and what open transactions would undo, go that memory has no room for: trees in a file of its own.
+//!
+//! The file has a small pool and no log. Nothing in it survives the process, so it has no name once it is open: whatever
+//! becomes of the process, the system frees it. It is made when it is first needed, and goes when nothing is left in it.
+
+use std::{
+    ops::Bound,
+    sync::{Arc, Mutex, PoisonError, Weak},
+};
+use vellum_access::{AccessError, Tree, ValueImage, node::ValueKind};
+use vellum_base::PageId;
+use vellum_pool::{Pool, PoolError, PoolOptions};
+use vellum_vm::{CreateMode, Directory, FileOptions};
+
+/// The name that the file has for a moment.
+const NAME: &str = "spill";
+/// How much address space it gets, in bytes.
+const CAPACITY_BYTES: u64 = 1 << 40;
+/// The file.
+pub(crate) struct SpillFile {
+    directory: Arc<dyn Directory>,
+    pool_bytes: u64,
+    pool: Mutex<Weak<Pool>>,
+}
+
+impl SpillFile {
+    /// One in this directory, with a pool of so many bytes.
+    pub fn new(directory: Arc<dyn Directory>, pool_bytes: u64) -> Self {
+        Self { directory, pool_bytes, pool: Mutex::default() }
+    }
+
+    /// Removes the name of a file, if there is one.
+    pub fn remove_name(&self) {
+        let _ = self.directory.remove(NAME);
+    }
+
+    /// Its pool. The file goes when nobody has that any more.
+    fn pool(&self) -> Result<Arc<Pool>, PoolError> {
+        let mut present = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(pool) = present.upgrade() {
+            return Ok(pool);
+        }
+        // A process may have ended before it took the name away.
+        self.remove_name();
+        let options = FileOptions { create: CreateMode::CreateNew, ..FileOptions::default() };
+        let file = self.directory.open(NAME, &options)?;
+        // If that fails, the next one removes it, or the end.
+        self.remove_name();
+        let options = PoolOptions::default()
+            .pool_bytes(self.pool_bytes)
+            .capacity_bytes(CAPACITY_BYTES)
+            .background_eviction(false)
+            .huge_pages(false);
+        let pool = Arc::new(Pool::create_on(file, &options)?);
+        *present = Arc::downgrade(&pool);
+        Ok(pool)
+    }
+}
+
+/// A tree in the file, which goes with this.
+pub(crate) struct SpillTree {
+    pool: Arc<Pool>,
+    root: PageId,
+}
+
+impl SpillTree {
+    pub fn create(file: &SpillFile) -> Result<Self, PoolError> {
+        let pool = file.pool().map_err(failed)?;
+        let root = Tree::create(&*pool).map_err(failed)?.root();
+        Ok(Self { pool, root })
+    }
+
+    fn tree(&self) -> Tree<'_, Pool> {
+        Tree::open(&*self.pool, self.root)
+    }
+
+    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, PoolError> {
+        self.tree().get(key).map_err(failed)
+    }
+
+    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<(), PoolError> {
+        self.tree().upsert(key, value).map(drop).map_err(failed)
+    }
+
+    /// Shows the entries within bounds until `show` says that it has seen enough.
+    pub fn scan(
+        &self,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+        mut show: impl FnMut(&[u8], &[u8]) -> Option<()>,
+    ) -> Result<(), PoolError> {
+        let mut cursor = self.tree().range(lower, upper).map_err(failed)?;
+        while let Some(entry) = cursor.next().map_err(failed)? {
+            let Some(value) = entry.value().map_err(failed)? else { continue };
+            if show(entry.key(), &value).is_none() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for SpillTree {
+    fn drop(&mut self) {
+        // What cannot be freed goes with the file.
+        let _ = self.tree().destroy();
+    }
+}
+
+/// The error of an operation on the file.
+fn failed(error: impl Into<AccessError>) -> PoolError {
+    PoolError::Versions(Box::new(match error.into() {
+        AccessError::Pool(error) => error,
+        other => PoolError::contents(PageId(0), other.to_string()),
+    }))
+}
+
+/// Appends a value, or that there is none: its kind, its length in four bytes, its bytes.
+pub(crate) fn put_value(entry: &mut Vec<u8>, value: Option<ValueImage<'_>>) {
+    entry.push(match value.map(|value| value.kind) {
+        None => 0,
+        Some(ValueKind::Inline) => 1,
+        Some(ValueKind::Blob) => 2,
+    });
+    let bytes = value.map_or(&[][..], |value| value.bytes);
+    entry.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+    entry.extend_from_slice(bytes);
+}
+
+/// What `put_value` has appended, and what follows it.
+pub(crate) fn take_value(bytes: &[u8]) -> Option<(Option<ValueKind>, &[u8], &[u8])> {
+    let (kind, bytes) = bytes.split_first()?;
+    let kind = match kind {
+        0 => None,
+        1 => Some(ValueKind::Inline),
+        2 => Some(ValueKind::Blob),
+        _ => return None,
+    };
+    let (length, bytes) = bytes.split_first_chunk()?;
+    let (value, bytes) = bytes.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+    Some((kind, value, bytes))
+}
+
+pub(crate) fn damaged() -> PoolError {
+    failed(PoolError::contents(PageId(0), "an entry is damaged"))
+}

@@ -1,0 +1,112 @@
+//! What a transaction would undo for which memory has no room.
+
+use crate::{
+    before::Before,
+    spill::{SpillFile, SpillTree, damaged, put_value, take_value},
+};
+use std::ops::Bound;
+use vellum_access::ValueImage;
+use vellum_base::{Lsn, PageId};
+use vellum_pool::PoolError;
+
+/// What a transaction would put back, and which records it has changed.
+pub(crate) struct UndoList {
+    tree: SpillTree,
+    /// How many changes can be undone.
+    changes: u64,
+    /// How many other records are entered.
+    records: u64,
+}
+
+/// The first bytes of the keys of an undo list.
+const CHANGE: u8 = 0;
+const RECORD: u8 = 1;
+
+impl UndoList {
+    pub fn create(file: &SpillFile) -> Result<Self, PoolError> {
+        Ok(Self { tree: SpillTree::create(file)?, changes: 0, records: 0 })
+    }
+
+    /// How many changes it has.
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Appends a change, which has its record at `lsn`.
+    pub fn push(&mut self, before: &Before, lsn: Lsn) -> Result<(), PoolError> {
+        self.tree.put(&numbered(CHANGE, self.changes), &entry_of(before, lsn))?;
+        self.changes += 1;
+        Ok(())
+    }
+
+    /// Enters a record that was changed, though not by a change that is to be undone.
+    pub fn push_record(&mut self, record: &Before) -> Result<(), PoolError> {
+        self.tree.put(&numbered(RECORD, self.records), &entry_of(&record.without_value(), Lsn(0)))?;
+        self.records += 1;
+        Ok(())
+    }
+
+    /// Takes out changes from `first` on; their records stay entered.
+    pub fn take_from(&mut self, first: u64) -> Result<Vec<(Before, Lsn)>, PoolError> {
+        let mut taken = Vec::new();
+        for number in first..self.changes {
+            let entry = self.tree.get(&numbered(CHANGE, number))?;
+            taken.push(entry.as_deref().and_then(decode_entry).ok_or_else(damaged)?);
+        }
+        for (before, _) in &taken {
+            self.push_record(before)?;
+        }
+        self.changes = first.min(self.changes);
+        Ok(taken)
+    }
+
+    /// Shows all records that were changed, some several times, until `show` says that it has seen enough.
+    pub fn for_each_record(&self, mut show: impl FnMut(&Before) -> Option<()>) -> Result<(), PoolError> {
+        let mut is_over = false;
+        for (kind, count) in [(CHANGE, self.changes), (RECORD, self.records)] {
+            let (lower, upper) = (numbered(kind, 0), numbered(kind, count));
+            let mut is_sound = true;
+            self.tree.scan(Bound::Included(&lower), Bound::Excluded(&upper), |_, entry| {
+                let Some((before, _)) = decode_entry(entry) else {
+                    is_sound = false;
+                    return None;
+                };
+                let goes_on = show(&before);
+                is_over = goes_on.is_none();
+                goes_on
+            })?;
+            if !is_sound {
+                return Err(damaged());
+            }
+            if is_over {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn numbered(kind: u8, number: u64) -> Vec<u8> {
+    [&[kind][..], &number.to_be_bytes()].concat()
+}
+
+/// A change: its place in the log, the tree, the key with its length in two bytes, and the value before it.
+fn entry_of(before: &Before, lsn: Lsn) -> Vec<u8> {
+    let mut entry = lsn.0.to_le_bytes().to_vec();
+    entry.extend_from_slice(&before.tree.0.to_le_bytes());
+    entry.extend_from_slice(&(before.key().len() as u16).to_le_bytes());
+    entry.extend_from_slice(before.key());
+    put_value(&mut entry, before.value());
+    entry
+}
+
+fn decode_entry(entry: &[u8]) -> Option<(Before, Lsn)> {
+    let (lsn, entry) = entry.split_first_chunk()?;
+    let (tree, entry) = entry.split_first_chunk()?;
+    let (length, entry) = entry.split_first_chunk()?;
+    let (key, entry) = entry.split_at_checked(u16::from_le_bytes(*length).into())?;
+    let (kind, bytes, _) = take_value(entry)?;
+    let tree = PageId(u64::from_le_bytes(*tree));
+    let value = kind.map(|kind| ValueImage { kind, bytes });
+    Some((Before::of((tree, key), value), Lsn(u64::from_le_bytes(*lsn))))
+}
