@@ -8,7 +8,7 @@
 use crate::{Archive, ArchiveError, ArchivedPart, Durability, Log, LogError};
 use std::{
     io,
-    sync::{Arc, Condvar, Mutex, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard},
     thread::{Builder, JoinHandle},
     time::Duration,
 };
@@ -43,46 +43,6 @@ struct Shared {
     /// Held by the thread that copies.
     turn: Mutex<()>,
     state: Mutex<ArchiveState>,
-}
-
-/// Tells the archiver of a log that there is something to do.
-#[derive(Default)]
-pub(crate) struct ArchiveBell {
-    state: Mutex<BellState>,
-    rung: Condvar,
-}
-
-#[derive(Default)]
-struct BellState {
-    is_rung: bool,
-    is_stopped: bool,
-}
-
-impl ArchiveBell {
-    pub fn ring(&self) {
-        lock(&self.state).is_rung = true;
-        self.rung.notify_all();
-    }
-
-    fn stop(&self) {
-        lock(&self.state).is_stopped = true;
-        self.rung.notify_all();
-    }
-
-    /// Waits until it rings, or for so long; false if it is to end.
-    fn wait(&self, pause: Option<Duration>) -> bool {
-        let waits = |state: &mut BellState| !state.is_stopped && (pause.is_some() || !state.is_rung);
-        let state = lock(&self.state);
-        let mut state = match pause {
-            Some(pause) => match self.rung.wait_timeout_while(state, pause, waits) {
-                Ok((state, _)) => state,
-                Err(poisoned) => poisoned.into_inner().0,
-            },
-            None => self.rung.wait_while(state, waits).unwrap_or_else(|poisoned| poisoned.into_inner()),
-        };
-        state.is_rung = false;
-        !state.is_stopped
-    }
 }
 
 impl LogArchiver {
@@ -173,7 +133,7 @@ impl Shared {
 
     /// The log may give up what is archived.
     fn release(&self, end: Lsn) {
-        self.log.keep(self.kept, end);
+        self.log.kept().keep(self.kept, end);
         // What cannot be removed is used again, or removed, after the log has been opened the next time.
         let _ = self.log.discard_again();
     }

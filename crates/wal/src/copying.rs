@@ -94,13 +94,13 @@ impl LogCopy<'_> {
             show(record)?;
         }
         self.shown = to.0;
-        self.log.keep(self.kept, to);
+        self.log.kept().keep(self.kept, to);
         Ok(())
     }
 }
 
 impl Drop for LogCopy<'_> {
     fn drop(&mut self) {
-        self.log.keep_no_more(self.kept);
+        self.log.kept().keep_no_more(self.kept);
     }
 }

@@ -18,6 +18,7 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing))]
 
 mod archive;
+mod archive_bell;
 mod archive_error;
 mod archive_format;
 mod archiver;
@@ -28,6 +29,7 @@ mod error;
 mod files;
 mod flusher;
 mod frame;
+mod kept;
 mod log;
 #[cfg(all(test, loom))]
 mod models;
@@ -40,6 +42,7 @@ mod ring;
 mod segment;
 #[cfg(all(test, not(loom)))]
 mod simulation;
+mod turn;
 mod waiting;
 
 pub use archive::{Archive, ArchiveReader};

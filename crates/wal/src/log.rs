@@ -11,19 +11,20 @@
 use crate::{
     Durability, LogError, LogOptions, LogReader, Record,
     archive::PartSource,
-    archiver::ArchiveBell,
+    archive_bell::ArchiveBell,
     device::{Device, WriteError},
     files::{LogFiles, SegmentMaker, names_of, remove, remove_all},
     frame::{FrameHeader, Kind, frame_bytes},
+    kept::Kept,
     plant::Bug,
     primitive::{AtomicU64, Ordering},
     reader::PreviousEnd,
     ring::Ring,
     segment::Geometry,
+    turn::{Failure, Turn},
     waiting::{Request, Waiting},
 };
 use std::{
-    collections::BTreeMap,
     io,
     sync::{Arc, Condvar, Mutex, MutexGuard},
     time::Duration,
@@ -77,49 +78,6 @@ pub struct Log {
     archive_bell: ArchiveBell,
     /// The segment that is written, as far as the archiver knows.
     told: AtomicU64,
-}
-
-/// What may not be given up yet.
-#[derive(Default)]
-struct Kept {
-    /// What is being copied: from where on it is needed, by a name.
-    from: BTreeMap<u64, u64>,
-    /// Nothing before this place is needed otherwise.
-    discarded: u64,
-}
-
-impl Kept {
-    /// Something more is needed from a place on. Gives it a name.
-    fn add(&mut self, from: u64) -> u64 {
-        let name = self.from.last_key_value().map_or(0, |(last, _)| last + 1);
-        self.from.insert(name, from);
-        name
-    }
-}
-
-/// Whose turn it is to write.
-#[derive(Default)]
-struct Turn {
-    /// A thread is flushing.
-    is_taken: bool,
-    /// Why the log takes nothing any more.
-    failure: Option<Failure>,
-}
-
-/// Why a log takes nothing any more.
-#[derive(Clone)]
-enum Failure {
-    Failed(Arc<io::Error>),
-    Removed,
-}
-
-impl Failure {
-    fn error(self) -> LogError {
-        match self {
-            Self::Failed(source) => LogError::OutcomeUnknown { source },
-            Self::Removed => LogError::Closed,
-        }
-    }
 }
 
 impl Log {
@@ -421,12 +379,8 @@ impl Log {
         Ok((name, geometry))
     }
 
-    pub(crate) fn keep(&self, name: u64, from: Lsn) {
-        lock(&self.kept).from.insert(name, from.0);
-    }
-
-    pub(crate) fn keep_no_more(&self, name: u64) {
-        lock(&self.kept).from.remove(&name);
+    pub(crate) fn kept(&self) -> MutexGuard<'_, Kept> {
+        lock(&self.kept)
     }
 
     pub(crate) fn begun_segments(&self, first: u64, to: Lsn) -> Vec<(u64, Arc<dyn File>)> {

@@ -2,8 +2,8 @@
 
 use super::{
     Switch,
-    model::{Ledger, Setting},
-    scenarios::{all, run},
+    model::{Ledger, Op, Setting},
+    scenarios::{Kind, all, run},
 };
 use crate::medium::Site;
 use std::collections::BTreeSet;
@@ -31,7 +31,14 @@ fn every_history_survives_every_crash_and_goes_through_every_step() {
 #[test]
 fn every_step_that_is_left_out_is_noticed() {
     let switches = super::history::switches();
-    let histories = all();
+    // A history that does not go through a step does not notice that it is left out.
+    let histories: Vec<Passing> = all()
+        .into_iter()
+        .map(|(name, setting, kind, history)| {
+            let (_, _, steps) = run(kind, &Setting { states: 1, ..setting.clone() }, &history);
+            Passing { name, setting, kind, history, steps }
+        })
+        .collect();
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let missed: Vec<Switch> = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads)
@@ -49,12 +56,21 @@ fn every_step_that_is_left_out_is_noticed() {
     assert_eq!(missed, []);
 }
 
+/// A history, and the steps that it goes through.
+struct Passing {
+    name: &'static str,
+    setting: Setting,
+    kind: Kind,
+    history: Vec<Op>,
+    steps: BTreeSet<Switch>,
+}
+
 /// Whether some history notices that a step is left out.
-fn is_noticed(
-    switch: Switch,
-    histories: &[(&str, Setting, super::scenarios::Kind, Vec<super::model::Op>)],
-) -> bool {
-    histories.iter().any(|(name, setting, kind, history)| {
+fn is_noticed(switch: Switch, histories: &[Passing]) -> bool {
+    // Steps of recoveries are not among those of a history.
+    let is_passed = histories.iter().any(|one| one.steps.contains(&switch));
+    let passing = histories.iter().filter(|one| !is_passed || one.steps.contains(&switch));
+    passing.into_iter().any(|Passing { name, setting, kind, history, .. }| {
         let setting = Setting { omitted: Some(switch), ..setting.clone() };
         let (problem, _, _) = run(*kind, &setting, history);
         if let Some(problem) = &problem {
