@@ -131,7 +131,7 @@ impl State {
         const MANY: u64 = 256;
         let Some(list) = &mut self.spilled else { return Ok(()) };
         let first = list.changes().saturating_sub(MANY).max(savepoint.0);
-        for (before, lsn) in list.take_from(first)? {
+        for (before, lsn) in list.take_after(first)? {
             self.spilled_bytes -= before.stored_bytes();
             self.undo.push(Undo { before, lsn, is_touched: true });
         }

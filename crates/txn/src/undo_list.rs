@@ -4,7 +4,7 @@ use crate::{
     before::Before,
     spill::{SpillFile, SpillTree, damaged, put_value, take_value},
 };
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 use vellum_access::ValueImage;
 use vellum_base::{Lsn, PageId};
 use vellum_pool::PoolError;
@@ -12,8 +12,10 @@ use vellum_pool::PoolError;
 /// What a transaction would put back, and which records it has changed.
 pub(crate) struct UndoList {
     tree: SpillTree,
-    /// How many changes can be undone.
-    changes: u64,
+    /// The numbers of the entries of changes that can be undone, in order.
+    live: Vec<Range<u64>>,
+    /// How many entries of changes there are. Those that were taken out stay, for their records.
+    entries: u64,
     /// How many other records are entered.
     records: u64,
 }
@@ -24,18 +26,23 @@ const RECORD: u8 = 1;
 
 impl UndoList {
     pub fn create(file: &SpillFile) -> Result<Self, PoolError> {
-        Ok(Self { tree: SpillTree::create(file)?, changes: 0, records: 0 })
+        Ok(Self { tree: SpillTree::create(file)?, live: Vec::new(), entries: 0, records: 0 })
     }
 
     /// How many changes it has.
     pub fn changes(&self) -> u64 {
-        self.changes
+        self.live.iter().map(|range| range.end - range.start).sum()
     }
 
     /// Appends a change, which has its record at `lsn`.
     pub fn push(&mut self, before: &Before, lsn: Lsn) -> Result<(), PoolError> {
-        self.tree.put(&numbered(CHANGE, self.changes), &entry_of(before, lsn))?;
-        self.changes += 1;
+        let number = self.entries;
+        self.tree.put(&numbered(CHANGE, number), &entry_of(before, lsn))?;
+        self.entries += 1;
+        match self.live.last_mut().filter(|last| last.end == number) {
+            Some(last) => last.end += 1,
+            None => self.live.push(number..number + 1),
+        }
         Ok(())
     }
 
@@ -46,24 +53,28 @@ impl UndoList {
         Ok(())
     }
 
-    /// Takes out changes from `first` on; their records stay entered.
-    pub fn take_from(&mut self, first: u64) -> Result<Vec<(Before, Lsn)>, PoolError> {
+    /// Takes out all changes but the first `count`, the last one last. Their records stay entered. Nothing is written: what cannot
+    /// grow any more can be undone.
+    pub fn take_after(&mut self, count: u64) -> Result<Vec<(Before, Lsn)>, PoolError> {
         let mut taken = Vec::new();
-        for number in first..self.changes {
+        let numbers = self.live.iter().cloned().flatten();
+        for number in numbers.skip(usize::try_from(count).unwrap_or(usize::MAX)) {
             let entry = self.tree.get(&numbered(CHANGE, number))?;
             taken.push(entry.as_deref().and_then(decode_entry).ok_or_else(damaged)?);
         }
-        for (before, _) in &taken {
-            self.push_record(before)?;
-        }
-        self.changes = first.min(self.changes);
+        let mut left = count;
+        self.live.retain_mut(|range| {
+            range.end = range.end.min(range.start + left);
+            left -= range.end - range.start;
+            !range.is_empty()
+        });
         Ok(taken)
     }
 
     /// Shows all records that were changed, some several times, until `show` says that it has seen enough.
     pub fn for_each_record(&self, mut show: impl FnMut(&Before) -> Option<()>) -> Result<(), PoolError> {
         let mut is_over = false;
-        for (kind, count) in [(CHANGE, self.changes), (RECORD, self.records)] {
+        for (kind, count) in [(CHANGE, self.entries), (RECORD, self.records)] {
             let (lower, upper) = (numbered(kind, 0), numbered(kind, count));
             let mut is_sound = true;
             self.tree.scan(Bound::Included(&lower), Bound::Excluded(&upper), |_, entry| {

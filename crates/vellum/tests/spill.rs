@@ -5,7 +5,7 @@ mod support;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{collections::BTreeMap, sync::Arc};
 use support::options;
-use vellum::{Database, Durability, Error, Options, Table, Transaction};
+use vellum::{Database, Durability, Error, ErrorKind, Options, Table, Transaction};
 use vellum_vm::{Directory, FileOperation, SimulatedDisk};
 
 type World = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -270,4 +270,33 @@ fn a_file_that_fails_ends_the_transaction_and_nothing_else() {
         }
         println!("up to {number} of the kind {operation}");
     }
+}
+
+#[test]
+fn on_a_full_disk_a_large_transaction_is_refused_and_rolled_back() {
+    let mut refused = 0;
+    for kibibytes in (0..2000).step_by(130) {
+        let (disk, database, table) = database(kibibytes);
+        let before = fill(&table, 2000);
+        database.checkpoint().unwrap();
+        let reader = database.begin().unwrap();
+        let writer = database.begin().unwrap();
+        disk.leave_free(kibibytes << 10);
+        let mut random = StdRng::seed_from_u64(kibibytes);
+        let mut put = |number| writer.put(&table, key(number), value(&mut random)).map(drop);
+        let changed = (0..2000).chain(0..2000).try_for_each(&mut put);
+        if let Err(error) = &changed {
+            assert_eq!(error.kind(), ErrorKind::OutOfSpace, "{kibibytes} KiB: {error}");
+            refused += 1;
+        }
+        // The disk is still full.
+        writer.rollback().unwrap_or_else(|error| panic!("{kibibytes} KiB: {error}"));
+        assert!(seen_by(&reader, &table) == before, "{kibibytes} KiB");
+        drop(reader);
+        disk.heal();
+        nothing_is_left(&database);
+        table.put(key(3), "it goes on").unwrap();
+    }
+    println!("{refused} were refused");
+    assert!(refused > 3);
 }
