@@ -7,6 +7,7 @@
 
 use crate::{
     before::Before,
+    plant::{Bug, planted},
     spill::{SpillFile, SpillTree, damaged, put_value, take_value},
     writer::{Sight, State, Writer},
 };
@@ -113,7 +114,7 @@ impl Generations {
         let mut gone = Vec::new();
         let mut all = self.all.write().unwrap_or_else(PoisonError::into_inner);
         all.retain(|generation| {
-            let is_needed = generation.is_needed(oldest);
+            let is_needed = generation.is_needed(oldest) && !planted(Bug::SpilledDroppedEarly);
             if !is_needed {
                 gone.push(generation.clone());
             }
@@ -242,7 +243,8 @@ impl Generation {
                 }
             }
             self.cut(&mut all, (snapshots, now));
-            let mut entry = vec![u8::from(chain.is_removed || was_removed)];
+            let is_removed = (chain.is_removed || was_removed) && !planted(Bug::SpilledRemovalForgotten);
+            let mut entry = vec![u8::from(is_removed)];
             let whole = if place.len() < KEY_BYTES_MAX { &[][..] } else { &chain.key };
             entry.extend_from_slice(&(whole.len() as u16).to_le_bytes());
             entry.extend_from_slice(whole);

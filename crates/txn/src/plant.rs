@@ -23,6 +23,10 @@ pub(crate) enum Bug {
     BeyondTarget,
     /// A transaction is undone as far as its savepoint only.
     HalfRollback,
+    /// Versions that went to a file are dropped though a snapshot needs them.
+    SpilledDroppedEarly,
+    /// Versions that went to a file do not tell that their records were removed.
+    SpilledRemovalForgotten,
 }
 
 /// Whether this is done.
