@@ -27,6 +27,9 @@ enum Bytes {
 /// A key of so many bytes needs no memory of its own.
 const FEW_BYTES: usize = 31;
 
+// ARCHITECTURE.md tells what is kept of each record under an old snapshot.
+const _: () = assert!(size_of::<Before>() == 56);
+
 impl Before {
     pub fn of((tree, key): (PageId, &[u8]), value: Option<ValueImage<'_>>) -> Self {
         Self::new((tree, key), hash_of(tree, key), value)

@@ -282,7 +282,7 @@ impl ChangeLog for Changes {
 fn as_io_error(error: LogError) -> io::Error {
     let kind = match &error {
         LogError::OutcomeUnknown { source } => source.kind(),
-        LogError::NoRoom { .. } => io::ErrorKind::StorageFull,
+        LogError::NoRoom { source } => source.kind(),
         _ => io::ErrorKind::Other,
     };
     io::Error::new(kind, error)

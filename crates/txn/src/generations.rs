@@ -14,7 +14,7 @@ use crate::{
 use smallvec::SmallVec;
 use std::{
     collections::HashMap,
-    ops::Bound,
+    ops::{Bound, RangeBounds as _},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock,
         atomic::{AtomicBool, Ordering},
@@ -307,19 +307,7 @@ impl Generation {
         (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
         keys: &mut Vec<Box<[u8]>>,
     ) -> Result<(), PoolError> {
-        let is_within = |key: &[u8]| {
-            let above = match lower {
-                Bound::Included(lower) => key >= lower,
-                Bound::Excluded(lower) => key > lower,
-                Bound::Unbounded => true,
-            };
-            let below = match upper {
-                Bound::Included(upper) => key <= upper,
-                Bound::Excluded(upper) => key < upper,
-                Bound::Unbounded => true,
-            };
-            above && below
-        };
+        let bounds = (lower, upper);
         // Keys that are cut off are ordered by their beginnings only, so some are looked at beyond the bounds.
         let lower = match lower {
             Bound::Included(key) | Bound::Excluded(key) => place_of_prefix(tree, key),
@@ -345,7 +333,7 @@ impl Generation {
                 && let Some(whole) = whole_key(chain)
             {
                 let key = if whole.is_empty() { place.get(8..).unwrap_or_default() } else { whole };
-                if is_within(key) {
+                if bounds.contains(key) {
                     keys.push(key.into());
                 }
             }

@@ -303,7 +303,7 @@ fn log_kind(error: &TxnError) -> ErrorKind {
 
 fn wal_kind(error: &LogError) -> ErrorKind {
     match error {
-        LogError::NoRoom { .. } => ErrorKind::OutOfSpace,
+        LogError::NoRoom { source } if is_full(source) => ErrorKind::OutOfSpace,
         LogError::OutcomeUnknown { .. } => ErrorKind::OutcomeUnknown,
         LogError::Closed => ErrorKind::ReadOnly,
         LogError::Hole { .. } | LogError::Missing { .. } => ErrorKind::Corruption,
@@ -317,9 +317,7 @@ fn wal_kind(error: &LogError) -> ErrorKind {
 
 fn archive_kind(error: &ArchiveError) -> ErrorKind {
     match error {
-        ArchiveError::Write { source } | ArchiveError::Read { source }
-            if source.kind() == io::ErrorKind::StorageFull =>
-        {
+        ArchiveError::Write { source } | ArchiveError::Read { source } if is_full(source) => {
             ErrorKind::OutOfSpace
         }
         ArchiveError::Open(error) => vm_kind(error),

@@ -30,8 +30,10 @@ pub enum LogError {
         bytes_max: usize,
     },
 
-    /// A segment could not be made. Nothing is lost: what waits is written when there is room.
-    #[error("cannot make the next segment of the log: {source}. Make room on the disk and try again")]
+    /// A segment could not be made. Nothing is lost: what waits is written when one can be made.
+    #[error(
+        "cannot make the next segment of the log: {source}. Make room on the disk, or mend what this says, and try again"
+    )]
     NoRoom {
         /// What the system reports.
         source: io::Error,
