@@ -1,6 +1,7 @@
 //! The memory that the process takes while a tree many times larger than the pool is written, read and scanned.
 //! The test is alone in its file, because others would take memory too.
 
+#[path = "it/support/mod.rs"]
 mod support;
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};

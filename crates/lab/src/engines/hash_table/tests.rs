@@ -1,6 +1,6 @@
 //! The rival is held to what Vellum's own pool is held to: the tree's model, and threads on a pool of a few pages.
 
-#[path = "../../../../access/tests/support/model.rs"]
+#[path = "../../../../access/tests/it/support/model.rs"]
 mod model;
 
 use super::pool::HashPool;

@@ -3,26 +3,22 @@
 //! not see, has changed the record. What is undone, from what was kept or from the log, is as it was. In the end nothing is left
 //! of all that, and the records of the changes give the same pages. Planted bugs are noticed.
 
-mod recording;
-mod reference;
-mod support;
-
-use rand::{RngExt, SeedableRng, rngs::StdRng};
-use recording::{RecordingPager, as_it_is};
-use reference::{
+use crate::recording::{RecordingPager, as_it_is};
+use crate::reference::{
     Bug, Reference, Transaction,
     comparison::{KEYS, Seen, compare, compare_record, finish, reference},
     retry,
 };
+use crate::support::{
+    records::{key, value},
+    seed,
+};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{
     collections::BTreeSet,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::atomic::{AtomicU64, Ordering},
     thread,
-};
-use support::{
-    records::{key, value},
-    seed,
 };
 use vellum_access::{AccessError, Answer, Batch, Task, Written};
 

@@ -5,8 +5,7 @@
 //! never sees a version older than one that was there before it began. Scans see keys in order, every key that
 //! is there throughout, and nothing of another range.
 
-mod support;
-
+use crate::support::{create_tree, options, print_counts, sealed, seed, unseal, verify};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{
     collections::BTreeMap,
@@ -14,7 +13,6 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
     thread,
 };
-use support::{create_tree, options, print_counts, sealed, seed, unseal, verify};
 use vellum_access::{AccessError, Tree, Written};
 use vellum_base::Extent;
 use vellum_pool::{AppendHints, Pool, PoolError, PoolOptions};
@@ -224,7 +222,7 @@ fn run(options: &PoolOptions) {
     pool.close().unwrap();
 
     let pool = Pool::open(&path, options).unwrap();
-    let tree = support::open_tree(&pool);
+    let tree = crate::support::open_tree(&pool);
     let report = verify(&pool, &tree);
     let own: usize = models.iter().map(BTreeMap::len).sum();
     let written = shared.written.iter().filter(|version| version.load(Ordering::SeqCst) > 0).count();
@@ -370,7 +368,7 @@ fn a_pool_too_small_for_many_threads_loses_nothing() {
     assert!(done.len() > 100, "hardly anything worked: {} of 2000", done.len());
     pool.close().unwrap();
     let pool = Pool::open(&path, &options).unwrap();
-    let tree = support::open_tree(&pool);
+    let tree = crate::support::open_tree(&pool);
     let shape = verify(&pool, &tree).shape;
     assert!(shape.height >= 3, "{shape:?}");
     assert_eq!(shape.entries as usize, done.len());

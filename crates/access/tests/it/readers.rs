@@ -1,16 +1,13 @@
 //! What a reader is told while others change, undo and free what it reads, in every way of reading; and when a single operation
 //! needs a transaction.
 
-mod recording;
-mod reference;
-mod support;
-
-use rand::{SeedableRng, rngs::StdRng};
-use recording::RecordingPager;
-use reference::{
+use crate::recording::RecordingPager;
+use crate::reference::{
     Bug,
     comparison::{KEYS, Seen, compare, finish, reference},
 };
+use crate::support::records::key;
+use rand::{SeedableRng, rngs::StdRng};
 use std::{
     ops::Bound,
     sync::{
@@ -18,7 +15,6 @@ use std::{
         atomic::{AtomicU64, Ordering},
     },
 };
-use support::records::key;
 use vellum_access::{
     AccessError, Answer, Batch, Claim, Isolation, Task, Tree, ValueImage, View, Writer, Written,
 };
@@ -181,7 +177,7 @@ fn an_earlier_large_value_may_be_freed_while_it_is_being_read() {
             other.changed.insert(key.clone());
             if evicted {
                 for number in (0..KEYS).chain(0..KEYS) {
-                    reference.newest().get(&support::records::key(number)).unwrap();
+                    reference.newest().get(&crate::support::records::key(number)).unwrap();
                 }
             }
             let meanwhile = Meanwhile::new(&reference, when, false, || other.commit());
@@ -271,7 +267,7 @@ fn single_operations_need_a_transaction_while_one_is_open() {
     open.commit();
     assert_eq!(tree.upsert(&key(2), &large).unwrap(), Written::Replaced);
     assert!(tree.remove(&key(2)).unwrap());
-    support::verify(&reference.pager.pool, &Tree::open(&reference.pager.pool, reference.root));
+    crate::support::verify(&reference.pager.pool, &Tree::open(&reference.pager.pool, reference.root));
 }
 
 #[test]

@@ -1,9 +1,7 @@
 //! Changing values where they lie: what is returned, what is left, and that several threads lose nothing.
 
-mod support;
-
+use crate::support::{create_tree, open_tree, options, verify};
 use std::{sync::Arc, thread};
-use support::{create_tree, open_tree, options, verify};
 use vellum_access::{AccessError, Tree};
 use vellum_pool::Pool;
 use vellum_vm::SimulatedFile;

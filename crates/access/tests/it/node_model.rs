@@ -1,9 +1,7 @@
 //! Nodes against `BTreeMap`: a small tree of them takes keys of all shapes, and every node that changed is
 //! validated after every step.
 
-mod node_tree;
-
-use node_tree::Tree;
+use crate::node_tree::Tree;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use vellum_access::node::{BLOB_REFERENCE_BYTES, MAX_KEY_BYTES};

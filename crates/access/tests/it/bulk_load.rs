@@ -1,7 +1,6 @@
 //! Bulk loads against a model, and all that may go wrong with one.
 
-mod support;
-
+use crate::support::{create_tree, open_tree, options, problems, sealed, verify};
 use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
 use std::{
     collections::BTreeMap,
@@ -11,7 +10,6 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
 };
-use support::{create_tree, open_tree, options, problems, sealed, verify};
 use vellum_access::{AccessError, Tree, node::NodeMut, node::NodeView};
 use vellum_base::{Extent, PageId};
 use vellum_pool::{Pool, PoolError};

@@ -1,7 +1,5 @@
 //! Serializable transactions: what makes one fail, and that nothing else does.
 
-mod support;
-
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,7 +16,7 @@ use vellum::{
 use vellum_vm::SimulatedDisk;
 
 fn options() -> Options {
-    support::options().durability(Durability::Deferred).isolation(IsolationLevel::Serializable)
+    crate::support::options().durability(Durability::Deferred).isolation(IsolationLevel::Serializable)
 }
 
 /// A database whose transactions are serializable, and two tables.

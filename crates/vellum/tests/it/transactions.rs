@@ -1,7 +1,6 @@
 //! Transactions: what each sees, which conflict, and what is left of them after a crash.
 
-mod support;
-
+use crate::support::options;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{
     collections::BTreeMap,
@@ -12,7 +11,6 @@ use std::{
     },
     thread,
 };
-use support::options;
 use vellum::{Database, Durability, Error, ErrorKind, Options, Table, Transaction};
 use vellum_vm::SimulatedDisk;
 

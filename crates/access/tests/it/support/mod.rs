@@ -1,6 +1,7 @@
 //! What the tests of trees share.
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub mod model;
 pub mod records;
 
 use std::collections::HashSet;

@@ -1,10 +1,8 @@
 //! Transactions and snapshots for which memory has no room.
 
-mod support;
-
+use crate::support::options;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{collections::BTreeMap, sync::Arc};
-use support::options;
 use vellum::{Database, Durability, Error, ErrorKind, Options, Table, Transaction};
 use vellum_vm::{Directory, FileOperation, SimulatedDisk};
 

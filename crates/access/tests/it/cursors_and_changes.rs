@@ -1,8 +1,7 @@
 //! Cursors while the tree changes under them, between two steps and during one: leaves split, merge, lose the records
 //! that are next, and values become large ones and small ones again.
 
-mod support;
-
+use crate::support::{create_tree, options, sealed, unseal, verify};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{
     collections::BTreeMap,
@@ -13,7 +12,6 @@ use std::{
     },
     thread,
 };
-use support::{create_tree, options, sealed, unseal, verify};
 use vellum_access::{Cursor, Entry, Tree};
 use vellum_pool::Pool;
 use vellum_vm::SimulatedFile;

@@ -1,11 +1,9 @@
 //! Records that are appended at many places in turn, each place a run in ascending order: a tree agrees with a map
 //! whatever the keys look like, and its leaves are full.
 
-mod support;
-
+use crate::support::{create_tree, options, verify};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{collections::BTreeMap, ops::Bound};
-use support::{create_tree, options, verify};
 use vellum_access::{Tree, node::MAX_KEY_BYTES};
 use vellum_pool::{AppendHints, Pool};
 
@@ -13,7 +11,7 @@ use vellum_pool::{AppendHints, Pool};
 /// of its place and its number there. Each place gets equally many, so that all seeds make the same records. Returns the
 /// number of leaves.
 fn append(sizes: (u32, u32, u32), value_bytes: usize, key: impl Fn(u32, u32) -> Vec<u8>) -> u64 {
-    append_as_drawn(support::seed(), sizes, value_bytes, key)
+    append_as_drawn(crate::support::seed(), sizes, value_bytes, key)
 }
 
 fn append_as_drawn(

@@ -1,9 +1,6 @@
 //! The tree does what a `BTreeMap` does, with a pool of 64 pages, so that each operation evicts.
 
-#[path = "support/model.rs"]
-mod model;
-
-use model::compare;
+use crate::support::model::{self, compare};
 use vellum_access::Tree;
 use vellum_pool::{Pool, PoolOptions};
 

@@ -1,9 +1,7 @@
 //! Cursors at the edges: of their range, of leaves that split and merge under them, of storage that fails.
 
-mod support;
-
+use crate::support::{create_tree, options};
 use std::{ops::Bound, sync::Arc};
-use support::{create_tree, options};
 use vellum_access::{Cursor, Tree};
 use vellum_pool::Pool;
 use vellum_vm::{FileOperation, SimulatedFile};

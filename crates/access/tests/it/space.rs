@@ -1,9 +1,7 @@
 //! Deleting and inserting again, for long, does not make the file grow.
 
-mod support;
-
+use crate::support::{create_tree, sealed, verify};
 use rand::{RngExt, SeedableRng, rngs::StdRng, seq::SliceRandom};
-use support::{create_tree, sealed, verify};
 use vellum_pool::{Pool, PoolOptions};
 
 const TUPLES: u64 = 40_000;
@@ -60,7 +58,7 @@ fn deletes_and_inserts_of_other_sizes_do_not_grow_the_file() {
 }
 
 fn fill(pool: &Pool) -> f64 {
-    let shape = support::open_tree(pool).shape().unwrap();
+    let shape = crate::support::open_tree(pool).shape().unwrap();
     shape.leaf_bytes_used as f64 / (shape.leaves * 3968) as f64
 }
 
@@ -69,7 +67,7 @@ fn fill(pool: &Pool) -> f64 {
 fn runs_in_ascending_order_leave_full_leaves() {
     const RUNS: u8 = 10;
     let directory = tempfile::tempdir().unwrap();
-    let pool = Pool::create(directory.path().join("tree"), &support::options(4096)).unwrap();
+    let pool = Pool::create(directory.path().join("tree"), &crate::support::options(4096)).unwrap();
     let tree = create_tree(&pool).unwrap();
     let mut random = StdRng::seed_from_u64(1);
     let mut next = [0u32; RUNS as usize];
@@ -90,7 +88,7 @@ fn runs_in_ascending_order_leave_full_leaves() {
 #[test]
 fn long_keys_leave_no_empty_nodes_behind() {
     let directory = tempfile::tempdir().unwrap();
-    let options = support::options(256);
+    let options = crate::support::options(256);
     let pool = Pool::create(directory.path().join("tree"), &options).unwrap();
     let tree = create_tree(&pool).unwrap();
     let key = |number: u64| {

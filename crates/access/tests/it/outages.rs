@@ -1,12 +1,10 @@
 //! Pages that cannot be written for a long time: a full disk, a quota, a device that fails.
 
-mod support;
-
+use crate::support::{create_tree, options, sealed, unseal, verify};
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use support::{create_tree, options, sealed, unseal, verify};
 use vellum_access::AccessError;
 use vellum_pool::{Pool, PoolError};
 use vellum_vm::{Faults, SimulatedFile};

@@ -1,11 +1,9 @@
 //! Files with wrong bytes in them: opened, read, scanned, changed and verified. Nothing panics and nothing runs
 //! forever; `verify` reports what checksums or the structure show.
 
-mod support;
-
+use crate::support::{create_tree, open_tree, options, problems, sealed};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{ops::Bound, sync::Arc};
-use support::{create_tree, open_tree, options, problems, sealed};
 use vellum_access::{AccessError, Tree};
 use vellum_base::{Extent, PAGE_SIZE, PageHeader, PageId, PageKind, stamp_checksum};
 use vellum_pool::{Pool, PoolOptions};
@@ -46,7 +44,7 @@ impl Sample {
         for number in 100..130 {
             assert!(tree.remove(&key(number)).unwrap());
         }
-        let shape = support::verify(&pool, &tree).shape;
+        let shape = crate::support::verify(&pool, &tree).shape;
         assert!(shape.height >= 3 && shape.large_values > 10, "{shape:?}");
         pool.close().unwrap();
         let mut extents = Vec::new();

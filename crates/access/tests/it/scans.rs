@@ -1,9 +1,7 @@
 //! Scans with read-ahead: what they show, what they read, and what they leave in memory.
 
-mod support;
-
+use crate::support::{create_tree, open_tree, options, sealed, unseal};
 use std::{ops::Bound, sync::Arc, time::Duration};
-use support::{create_tree, open_tree, options, sealed, unseal};
 use vellum_access::{AccessError, Cursor, Tree};
 use vellum_pool::{Pool, PoolError};
 use vellum_vm::{Faults, FileOperation, SimulatedFile};

@@ -5,10 +5,8 @@
 //! failed operation has changed at most the record that it was to change, and once storage works again, all
 //! operations succeed, the file is sound, and it closes. After a failed sync nothing can be promised.
 
-mod support;
-
+use crate::support::{create_tree, open_tree, options, problems, sealed, verify};
 use std::{cell::Cell, collections::BTreeMap, sync::Arc};
-use support::{create_tree, open_tree, options, problems, sealed, verify};
 use vellum_access::{AccessError, Tree};
 use vellum_pool::{Pool, PoolError, PoolOptions};
 use vellum_vm::{Faults, FileOperation, SimulatedFile};

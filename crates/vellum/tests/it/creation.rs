@@ -1,9 +1,7 @@
 //! A creation that fails leaves nothing that is in the way of the next one.
 
-mod support;
-
+use crate::support::options;
 use std::sync::Arc;
-use support::options;
 use vellum::{Database, ErrorKind};
 use vellum_vm::{Directory, Faults, FileOperation, SimulatedDisk};
 

@@ -1,9 +1,7 @@
 //! Damaged pages, arbitrary bytes, and bytes that change while they are read: nothing panics, nothing runs
 //! forever, nothing is written to the page header; and what validates behaves.
 
-mod node_tree;
-
-use node_tree::Tree;
+use crate::node_tree::Tree;
 use std::cell::Cell;
 use std::cmp::Ordering;
 use vellum_access::node::{

@@ -3,17 +3,14 @@
 //! any checkpoint with all later pages torn, they give every node. The extents of which records tell are those that are
 //! allocated. Undone with the old values in the records, they give the entries of the beginning. Planted bugs are noticed.
 
-mod recording;
-mod support;
-
-use rand::{RngExt, SeedableRng, rngs::StdRng};
-use recording::{Alter, History, RecordingPager, as_it_is, no_room};
-use std::thread;
-use support::{
+use crate::recording::{Alter, History, RecordingPager, as_it_is, no_room};
+use crate::support::{
     options,
     records::{key, value},
     seed,
 };
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+use std::thread;
 use vellum_access::{AccessError, Batch, PageChange, RecordGroup, Task, Tree, ValueImage, node::NodeMut};
 use vellum_base::{Extent, Lsn, PageId};
 use vellum_pool::{AppendHints, Pool};

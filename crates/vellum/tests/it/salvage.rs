@@ -1,9 +1,7 @@
 //! Databases that crashed or are damaged, looked at without changing them.
 
-mod support;
-
+use crate::support::options;
 use std::{collections::BTreeMap, sync::Arc};
-use support::options;
 use vellum::{Database, Directory, Error, ErrorKind, LeftBy, Piece, Salvage};
 use vellum_vm::SimulatedDisk;
 

@@ -1,9 +1,7 @@
 //! Databases that were not closed.
 
-mod support;
-
+use crate::support::options;
 use std::sync::Arc;
-use support::options;
 use vellum::{Database, Durability, Error, ErrorKind};
 use vellum_vm::{Faults, FileOperation, SimulatedDisk};
 

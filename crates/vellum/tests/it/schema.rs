@@ -1,11 +1,9 @@
 //! Tables created, renamed and dropped in transactions: what each sees, what conflicts, when space is free, and what is left
 //! after a crash.
 
-mod support;
-
+use crate::support::options;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{collections::BTreeMap, sync::Arc};
-use support::options;
 use vellum::{Database, Error, Table, TableName, Transaction};
 use vellum_vm::SimulatedDisk;
 

@@ -1,7 +1,6 @@
 //! Large values: held by readers while they are replaced, larger than the pool, and damaged.
 
-mod support;
-
+use crate::support::{create_tree, open_tree, options, problems, sealed, unseal, verify};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{
     ops::Bound,
@@ -9,7 +8,6 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
     thread,
 };
-use support::{create_tree, open_tree, options, problems, sealed, unseal, verify};
 use vellum_access::{AccessError, MAX_VALUE_BYTES, Written};
 use vellum_pool::{Pool, PoolError};
 use vellum_vm::SimulatedFile;

@@ -1,7 +1,6 @@
 //! Batches do what single operations do, whatever the device does meanwhile.
 
-mod support;
-
+use crate::support::{create_tree, open_tree, options, print_counts, sealed, seed, unseal, verify};
 use rand::{
     Rng, RngExt, SeedableRng,
     rngs::StdRng,
@@ -15,7 +14,6 @@ use std::{
     },
     time::Duration,
 };
-use support::{create_tree, open_tree, options, print_counts, sealed, seed, unseal, verify};
 use vellum_access::{AccessError, Answer, Batch, Task, Tree, Written};
 use vellum_pool::{Pool, PoolError};
 use vellum_vm::{Faults, FileOperation, SimulatedFile};

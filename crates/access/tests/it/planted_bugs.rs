@@ -1,9 +1,7 @@
 //! Each kind of fault that a bug could leave behind, planted by hand in pages whose checksums are right: `verify`
 //! finds it.
 
-mod support;
-
-use support::{create_tree, options, problems, sealed};
+use crate::support::{create_tree, options, problems, sealed};
 use vellum_access::{
     Tree,
     node::{NodeMut, NodeView, ValueKind},
@@ -20,7 +18,7 @@ fn with_tree(test: impl FnOnce(&Pool, &Tree<'_, Pool>)) {
         assert!(tree.insert(&key.to_be_bytes(), &sealed(key, 0, 300)).unwrap());
     }
     assert!(tree.insert(&55_555u64.to_be_bytes(), &sealed(55_555, 0, 100_000)).unwrap());
-    support::verify(&pool, &tree);
+    crate::support::verify(&pool, &tree);
     test(&pool, &tree);
 }
 

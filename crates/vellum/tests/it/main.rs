@@ -1,0 +1,22 @@
+//! Databases, from outside: each file is a scenario. One program, because each would translate the engine's code anew.
+//!
+//! What changes the whole process is a program of its own: planted bugs (`crash`), and how much memory there is
+//! (`resident_size`).
+
+mod asynchronous;
+mod creation;
+mod database;
+mod encoding;
+mod entries;
+mod exchange;
+mod format;
+mod nested;
+mod old_snapshots;
+mod recovery;
+mod salvage;
+mod schema;
+mod serializable;
+mod spill;
+mod support;
+mod transactions;
+mod typed;
