@@ -33,6 +33,7 @@ mod handles;
 mod index;
 mod layout;
 mod lock;
+mod mapping;
 mod medium;
 mod memory;
 #[cfg(all(test, loom))]

@@ -10,6 +10,7 @@ use crate::{
     blocks::{BlockWord, State},
     error::Result,
     layout::{BLOCKS_END_AT, Geometry, checked_number},
+    mapping::Mapping,
     medium::{Lane, Medium, Site},
 };
 use std::{
@@ -20,7 +21,6 @@ use std::{
     },
 };
 use vellum_base::PAGE_SIZE;
-use vellum_vm::Mapping;
 
 /// A block that a client gave back before it was full.
 #[derive(Clone, PartialEq, Eq, Debug)]

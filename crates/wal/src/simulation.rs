@@ -282,9 +282,11 @@ fn damage_to_what_was_durable_is_never_taken_for_the_end() {
 
 #[test]
 fn planted_bugs_are_noticed() {
+    // Those that have found one each come first.
+    const KNOWN: [u64; 9] = [0, 1, 2, 3, 4, 12, 14, 35, 2009];
     for bug in Bug::ALL {
-        let seed =
-            (0..20_000).find(|seed| run(*seed, Some(bug)).is_err() || damage(*seed, Some(bug)).is_err());
+        let mut seeds = KNOWN.into_iter().chain(0..20_000);
+        let seed = seeds.find(|seed| run(*seed, Some(bug)).is_err() || damage(*seed, Some(bug)).is_err());
         let seed = seed.unwrap_or_else(|| panic!("nothing notices {bug:?}"));
         println!("{bug:?}: noticed by seed {seed}");
     }

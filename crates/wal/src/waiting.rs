@@ -68,8 +68,7 @@ impl Waiting {
         }
     }
 
-    /// Wakes the tasks for whose records `has_arrived` is true. Asks for a sync for the others, if their records are written: one
-    /// that waits for a record that was not there yet has asked in vain.
+    /// Wakes the tasks for whose records `has_arrived` is true.
     pub fn wake(&self, has_arrived: impl Fn(Lsn, Durability) -> bool) {
         let mut list = self.lock();
         if list.tasks.is_empty() {
@@ -77,11 +76,7 @@ impl Waiting {
         }
         let arrived: Vec<_> =
             list.tasks.extract_if(.., |task| has_arrived(task.lsn, task.durability)).collect();
-        if list.tasks.iter().any(|task| has_arrived(task.lsn, Durability::Buffered)) {
-            self.ask_with(list, Request::Flush(Durability::Synced));
-        } else {
-            drop(list);
-        }
+        drop(list);
         for task in arrived {
             // A waker is the caller's code. If it panics the others are woken all the same.
             let _ = catch_unwind(AssertUnwindSafe(|| task.waker.wake()));

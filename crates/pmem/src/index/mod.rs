@@ -21,14 +21,13 @@
 mod segment;
 mod visit;
 
-use crate::error::Result;
+use crate::{error::Result, mapping::Mapping};
 use segment::{BUCKETS, ENTRY_WORDS, META_WORDS, PROBES, SEGMENT_WORDS, TOMBSTONE, home, places};
 use std::sync::{
     Mutex, MutexGuard, PoisonError,
     atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering},
 };
 use vellum_base::PAGE_SIZE;
-use vellum_vm::Mapping;
 
 /// The index.
 #[derive(Debug)]

@@ -1,6 +1,7 @@
 //! Segments: their memory, their locks, how they split and how the directory grows.
 
 use super::Index;
+use crate::mapping::Mapping;
 use std::sync::{
     PoisonError,
     atomic::{AtomicU64, Ordering},
@@ -48,7 +49,7 @@ impl Drop for Locked<'_> {
 
 impl Index {
     /// The words of a mapping.
-    fn words(mapping: &vellum_vm::Mapping, first: usize, count: usize) -> &[AtomicU64] {
+    fn words(mapping: &Mapping, first: usize, count: usize) -> &[AtomicU64] {
         assert!((first + count) * 8 <= mapping.len(), "beyond the index");
         // SAFETY: the range lies in the mapping, which is aligned, reads as zeroes until it is written, lives as long
         // as the index, and is only ever accessed as atomic words.
@@ -57,7 +58,7 @@ impl Index {
 
     /// So many words of a mapping.
     #[inline]
-    fn array<const COUNT: usize>(mapping: &vellum_vm::Mapping, first: usize) -> &[AtomicU64; COUNT] {
+    fn array<const COUNT: usize>(mapping: &Mapping, first: usize) -> &[AtomicU64; COUNT] {
         let words = Self::words(mapping, first, COUNT).first_chunk();
         words.unwrap_or_else(|| unreachable!("as many words as were asked for"))
     }

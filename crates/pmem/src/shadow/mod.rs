@@ -17,6 +17,7 @@ mod scenarios;
 
 use crate::{
     error::{PmemError, Result},
+    mapping::Mapping,
     medium::{Lane, Medium, Site},
     memory::Memory,
 };
@@ -27,7 +28,6 @@ use std::{
         atomic::{AtomicU64, Ordering},
     },
 };
-use vellum_vm::Mapping;
 
 /// Which of the two steps.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -12,7 +12,7 @@ use crate::{
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{collections::BTreeMap, sync::Arc};
 use vellum::{Arrival, Database, Durability, Error, Options, TxnError};
-use vellum_vm::{CrashModel, Directory, Faults, FileOperation, SimulatedDisk};
+use vellum_vm::{CrashModel, Directory, Faults, FileOperation, OperationCounts, SimulatedDisk};
 
 const NAME: &str = "data";
 
@@ -61,9 +61,9 @@ pub struct Run {
     is_created: bool,
     /// The power may go at any moment.
     is_failing: bool,
-    /// The only operation that fails: its kind, and its number. How many there were on the disks before this one.
+    /// The only operation that fails: its kind, and its number. What was done with the disks before this one.
     only: Option<(FileOperation, u64)>,
-    done: u64,
+    done: Vec<OperationCounts>,
     end: End,
     /// How often the database was opened; perhaps what the files held after one of these times.
     lives: u64,
@@ -90,7 +90,7 @@ impl Run {
             is_created: false,
             is_failing: true,
             only: None,
-            done: 0,
+            done: Vec::new(),
             end: End::Closed,
             lives: 0,
             before: None,
@@ -118,9 +118,7 @@ impl Run {
         let is_lost = !kills || (database.is_none() && self.end == End::PowerLoss);
         self.end = if is_lost { End::PowerLoss } else { End::Killed };
         self.tell(format!("{:?}, {}", self.end, self.journal));
-        if let Some((operation, _)) = self.only {
-            self.done += self.disk.counts().of(operation);
-        }
+        self.done.push(self.disk.counts());
         self.disk.fail_from(1);
         self.transactions.clear();
         self.arrivals.clear();
@@ -133,15 +131,15 @@ impl Run {
     pub fn heal(&self) {
         self.disk.heal();
         if let Some((operation, number)) = self.only
-            && let Some(left @ 1..) = number.checked_sub(self.done + self.disk.counts().of(operation))
+            && let Some(left @ 1..) = number.checked_sub(self.count(operation))
         {
             self.disk.fail_nth_of(operation, left);
         }
     }
 
-    /// How many operations of a kind there were, if only those were to fail.
+    /// How many operations of a kind there were.
     pub fn count(&self, operation: FileOperation) -> u64 {
-        self.done + self.disk.counts().of(operation)
+        self.done.iter().chain([&self.disk.counts()]).map(|counts| counts.of(operation)).sum()
     }
 
     /// Opens the database, perhaps after a few attempts at which the disk fails.

@@ -2,7 +2,11 @@
 //! nothing. Each is looked for in a process of its own, because it is planted for good.
 
 use crate::number;
-use std::process::Command;
+use std::{
+    process::Command,
+    sync::atomic::{AtomicUsize, Ordering},
+    thread,
+};
 use vellum_base::plant;
 
 /// By which a process is told its bug.
@@ -24,7 +28,7 @@ const BUGS: &[(&str, &str, u64)] = &[
     ("wal::EarlyAcknowledgement", "histories", 4),
     ("wal::SwallowedWriteError", "histories", 149),
     // Recovery ends at a hole in what was durable.
-    ("wal::PastHole", "histories", 71),
+    ("wal::PastHole", "histories", 94),
     // The log is cut too early: for recovery, and for undoing what is open.
     ("wal::RecycledTooEarly", "histories", 186),
     ("txn::CutTooEarly", "histories", 2),
@@ -32,14 +36,14 @@ const BUGS: &[(&str, &str, u64)] = &[
     ("wal::EndNotSynced", "histories", 158),
     ("txn::UncommittedRead", "histories", 2),
     // There is no log barrier before eviction.
-    ("pool::PageBeforeLog", "histories", 74),
+    ("pool::PageBeforeLog", "histories", 17),
     // An error of a checkpoint's write is swallowed.
-    ("pool::SwallowedWriteError", "histories", 1),
+    ("pool::SwallowedWriteError", "histories", 113),
     ("pool::MapNotSynced", "histories", 61),
     // Freed space is reused before the free is durable.
-    ("pool::NoQuarantine", "histories", 41),
+    ("pool::NoQuarantine", "histories", 1),
     ("txn::RedoTwice", "histories", 1),
-    ("txn::GroupWithoutEnd", "histories", 21),
+    ("txn::GroupWithoutEnd", "histories", 25),
     ("txn::LosersNotUndone", "histories", 2),
     ("txn::LoserForgotten", "histories", 2),
     ("txn::HalfRollback", "histories", 0),
@@ -47,20 +51,14 @@ const BUGS: &[(&str, &str, u64)] = &[
     ("txn::SpilledDroppedEarly", "histories", 2),
     ("txn::SpilledRemovalForgotten", "histories", 2),
     // A torn page is not mended.
-    ("txn::NoImages", "histories", 38),
+    ("txn::NoImages", "histories", 45),
     // The LSN of a page begins from zero with its new life, and records of its earlier life are redone in it.
-    ("access::NewLifeWithoutLsn", "histories", 8),
+    ("access::NewLifeWithoutLsn", "histories", 270),
     ("txn::EarlierLifeRedone", "histories", 17),
     ("vellum::CommitAfterConflict", "histories", 0),
     // A segment is recycled before it was archived; restoring goes past its target.
     ("wal::RecycledUnarchived", "archives", 9),
     ("txn::BeyondTarget", "archives", 0),
-    // A feed tells of changes before their transaction is committed, or before the commit is durable, or of what was taken back; the
-    // log gives up what it has yet to tell.
-    ("txn::ToldUncommitted", "feeds", 0),
-    ("txn::ToldNotDurable", "feeds", 5),
-    ("txn::ToldTakenBack", "feeds", 0),
-    ("wal::FollowedGivenUp", "feeds", 13),
 ];
 
 /// Plants what this process is told to.
@@ -92,20 +90,29 @@ fn find(bug: &str, check: &str, (first, seeds): (u64, u64)) -> Option<(u64, Stri
     Some((seed.parse().ok()?, why.to_owned()))
 }
 
+/// Looks for a bug: what has found it, or that nothing has.
+fn look_for((bug, check, known): (&str, &str, u64)) -> String {
+    // How many it takes is asked for by a number of seeds. How threads meet is not in a seed, so the known one has a few tries.
+    let found = match number("VELLUM_SEEDS") {
+        Some(seeds) => find(bug, check, (0, seeds)),
+        None => (0..3).find_map(|_| find(bug, check, (known, 3))).or_else(|| find(bug, check, (0, SEEDS))),
+    };
+    let (seed, why) = found.unwrap_or_else(|| panic!("{bug} was not found"));
+    format!("{bug}: seed {seed} of {check}: {why:.200}")
+}
+
 #[test]
 fn each_is_found() {
     let only = std::env::var("VELLUM_BUG").ok();
-    let mut unnoticed = Vec::new();
-    for (bug, check, known) in BUGS.iter().filter(|(bug, ..)| only.as_ref().is_none_or(|only| only == bug)) {
-        // How many it takes is asked for by a number of seeds.
-        let found = match number("VELLUM_SEEDS") {
-            Some(seeds) => find(bug, check, (0, seeds)),
-            None => find(bug, check, (*known, 3)).or_else(|| find(bug, check, (0, SEEDS))),
-        };
-        match found {
-            Some((seed, why)) => println!("{bug}: seed {seed} of {check}: {why:.200}"),
-            None => unnoticed.push(bug),
+    let chosen: Vec<_> =
+        BUGS.iter().filter(|(bug, ..)| only.as_ref().is_none_or(|only| only == bug)).collect();
+    // Side by side, because one may take long.
+    let next = AtomicUsize::new(0);
+    let work = || {
+        while let Some(bug) = chosen.get(next.fetch_add(1, Ordering::SeqCst)) {
+            println!("{}", look_for(**bug));
         }
-    }
-    assert!(unnoticed.is_empty(), "not found: {unnoticed:?}");
+    };
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
 }
