@@ -18,10 +18,10 @@ insmod /exmap.ko || exit 1
 export TMPDIR=/mnt EXMAP_EXPECTED=1 TEST_PATIENCE=5
 cd /mnt || exit 1
 # Tests with generated inputs look for inputs kept beside their sources, and fail if they do not find the sources.
-while read -r program _; do
-	mkdir -p "crates/${program%%-*}/tests"
-	: > "crates/${program%%-*}/tests/${program#*-}.rs"
-done < /programs
+while read -r source; do
+	mkdir -p "${source%/*}"
+	: > "$source"
+done < /sources
 
 # run PROGRAM [TEST...] - says how it went; by now the module's device is what Vellum finds by itself
 run() {

@@ -111,7 +111,7 @@ rm -rf "$root"
 
 set +e
 # shellcheck disable=SC2086 # the arguments given as strings are meant to be split
-timeout --kill-after=5 "$limit" nice -n "${VM_NICE:-10}" qemu-system-x86_64 -accel "$accel" -cpu "${VM_CPU:-max}" -smp "$cpus" \
+timeout --foreground --kill-after=5 "$limit" nice -n "${VM_NICE:-10}" qemu-system-x86_64 -accel "$accel" -cpu "${VM_CPU:-max}" -smp "$cpus" \
 	-m "$memory" -nodefaults -nographic -no-reboot -serial stdio $qargs \
 	-kernel "$kernel/root/boot/vmlinuz-$release" -initrd "$out/initramfs.gz" \
 	-append "console=ttyS0 panic=-1 oops=panic no_timer_check quiet $kargs" < /dev/null 2>&1 | sed -u 's/\r//g' | tee "$out/console.log"

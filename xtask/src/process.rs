@@ -1,6 +1,7 @@
 //! Running other programs, with their output going where this program's goes.
 
 use std::{
+    ffi::OsStr,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -11,13 +12,18 @@ pub fn root() -> PathBuf {
     here.parent().unwrap_or(here).to_path_buf()
 }
 
-/// A command that runs cargo in the root of the workspace.
-///
-/// What cargo told this program about its own package is taken out of the environment again: build scripts
-/// that look at it would otherwise run anew.
+/// A command that runs cargo in the root of the workspace. Build scripts that look at what cargo told this program would
+/// otherwise run anew.
 pub fn cargo(arguments: &[&str]) -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(arguments).current_dir(root());
+    let mut command = program(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(arguments);
+    command
+}
+
+/// A command that runs a program in the root of the workspace, without what cargo told this program about its own package.
+pub fn program(path: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(path);
+    command.current_dir(root());
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") || text == "CARGO_BIN_NAME" {
@@ -47,6 +53,22 @@ pub fn status(mut command: Command) -> Result<Option<i32>, String> {
     Ok(status.code())
 }
 
+/// Runs a command and returns what it printed as its result; what it says meanwhile goes where this program's goes.
+///
+/// # Errors
+/// If it cannot be started or does not succeed.
+pub fn read(mut command: Command) -> Result<String, String> {
+    println!("   $ {}", shown(&command));
+    let output = command
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|error| format!("cannot run {}: {error}", shown(&command)))?;
+    if !output.status.success() {
+        return Err(format!("{} ended with {}", shown(&command), output.status));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
 /// Runs a command silently, and returns what it printed.
 ///
 /// # Errors
@@ -64,7 +86,7 @@ pub fn output(mut command: Command) -> Result<String, String> {
 }
 
 /// A command as one would type it.
-fn shown(command: &Command) -> String {
+pub fn shown(command: &Command) -> String {
     let program = Path::new(command.get_program()).file_name().unwrap_or_default();
     let set = command.get_envs().filter_map(|(name, value)| Some((name, value?)));
     let set = set.map(|(name, value)| format!("{}={:?}", name.to_string_lossy(), value.to_string_lossy()));
