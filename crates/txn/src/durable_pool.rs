@@ -235,6 +235,7 @@ impl DurablePool {
     /// A tree is gone: nothing of its history is needed any more.
     pub fn forget_tree(&self, root: PageId) {
         if let Some(logged) = &self.logged {
+            logged.single.transactions.publish_private();
             logged.single.transactions.versions.forget(root);
         }
     }

@@ -2,16 +2,14 @@
 
 use crate::{
     TxnError,
-    before::Before,
     change_log::{Changes, undoing},
+    leftovers::{Leftovers, Undo},
     plant::{Bug, planted},
     reads::{Edge, ReadSet},
     records::{COMMITTED, End, LogRecord, ROLLED_BACK, now},
-    spill::SpillFile,
-    transactions::{Leftovers, Refused, Snapshot, Transactions, Undo},
-    undo_list::UndoList,
+    transactions::{Refused, Snapshot, Transactions},
     versions::Refusal,
-    writer::Writer as VersionWriter,
+    write_set::{Claimed, FEW_CHANGES, Savepoint, State, WriteSet},
 };
 use std::{
     ops::Bound,
@@ -19,7 +17,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, atomic::AtomicU64},
 };
 use vellum_access::{
-    BlobReference, Claim, Isolation, Seen, Tree, UndoChange, Unshared, ValueImage, View, Writer, free_large,
+    Claim, Isolation, Seen, Tree, UndoChange, Unshared, ValueImage, View, Writer, free_large,
 };
 use vellum_base::{Lsn, PageId};
 use vellum_pool::{ChangeLog, Pool, PoolError};
@@ -32,117 +30,10 @@ pub struct Transaction {
     snapshot: Snapshot,
     /// The place in the log of the snapshot, as views take it.
     settled: AtomicU64,
-    writer: Arc<VersionWriter>,
-    state: Mutex<State>,
+    writes: Arc<WriteSet>,
     /// What it has read, if it is serializable.
     reads: Option<Mutex<ReadSet>>,
 }
-
-#[derive(Default)]
-struct State {
-    /// By what number the log knows it, and the place before its first record, once it has begun to change something.
-    number: Option<(u64, Lsn)>,
-    /// What is to be put back, in the order of the changes, for which memory has no room, and then what memory has.
-    spilled: Option<UndoList>,
-    undo: Vec<Undo>,
-    /// The record that has been claimed, and is about to be changed; whether that was the first time.
-    claimed: Option<(Before, bool)>,
-    /// Records that were claimed, and have no change that is to be put back.
-    touched: Vec<Before>,
-    /// The large values that were replaced by the changes in the file, each with the number of its change and its tree.
-    spilled_large: Vec<(u64, PageId, BlobReference)>,
-    /// How many bytes the keys and values of the changes in the file have.
-    spilled_bytes: u64,
-    /// About how many bytes of memory all that takes.
-    bytes: usize,
-    /// How many changes were asked for.
-    calls: u32,
-}
-
-impl State {
-    /// How many changes can be undone.
-    fn changes(&self) -> u64 {
-        self.spilled.as_ref().map_or(0, UndoList::changes) + self.undo.len() as u64
-    }
-
-    /// Notes that what was claimed has not been changed.
-    #[inline]
-    fn give_up_claim(&mut self) {
-        if self.claimed.is_some()
-            && let Some((record, true)) = self.claimed.take()
-        {
-            self.touch(&record);
-        }
-    }
-
-    fn touch(&mut self, record: &Before) {
-        let record = record.without_value();
-        self.bytes += size_of::<Before>() + record.bytes() as usize;
-        self.touched.push(record);
-    }
-
-    /// What stays when it is committed, and is needed again if that is refused.
-    fn leave(&mut self) -> Leftovers {
-        let large = |Undo { before, .. }: &Undo| Some((before.tree, before.large()?));
-        let spilled_large = self.spilled_large.iter().map(|(_, tree, large)| (*tree, *large));
-        let large = self.undo.iter().filter_map(large).chain(spilled_large).collect();
-        let bytes = self.undo.iter().map(|undo| undo.before.stored_bytes()).sum::<u64>();
-        let (changed, touched) = (std::mem::take(&mut self.undo), std::mem::take(&mut self.touched));
-        Leftovers::new((changed, touched, self.spilled.take()), large, bytes + self.spilled_bytes)
-    }
-
-    fn take_back(&mut self, mut left: Leftovers) {
-        (self.undo, self.touched, self.spilled) = (left.changed, left.touched, left.spilled.pop());
-    }
-
-    /// Moves what is to be undone to a file.
-    #[cold]
-    fn spill(&mut self, file: &SpillFile) -> Result<(), PoolError> {
-        let list = match &mut self.spilled {
-            Some(list) => list,
-            spilled => spilled.insert(UndoList::create(file)?),
-        };
-        // What is there already when the rest fails is not moved again.
-        let mut moved = 0;
-        let outcome = self.undo.iter().try_for_each(|Undo { before, lsn, .. }| {
-            let number = list.changes();
-            list.push(before, *lsn)?;
-            self.spilled_large.extend(before.large().map(|large| (number, before.tree, large)));
-            self.spilled_bytes += before.stored_bytes();
-            moved += 1;
-            Ok::<_, PoolError>(())
-        });
-        self.undo.drain(..moved);
-        outcome?;
-        while let Some(record) = self.touched.last() {
-            list.push_record(record)?;
-            self.touched.pop();
-        }
-        self.undo.shrink_to(FEW_CHANGES);
-        self.touched.shrink_to(FEW_CHANGES);
-        self.bytes = 0;
-        Ok(())
-    }
-
-    /// Brings back some of the changes after `savepoint` that are in a file, the last ones.
-    #[cold]
-    fn bring_back(&mut self, savepoint: Savepoint) -> Result<(), PoolError> {
-        /// How many at a time.
-        const MANY: u64 = 256;
-        let Some(list) = &mut self.spilled else { return Ok(()) };
-        let first = list.changes().saturating_sub(MANY).max(savepoint.0);
-        for (before, lsn) in list.take_after(first)? {
-            self.spilled_bytes -= before.stored_bytes();
-            self.undo.push(Undo { before, lsn, is_touched: true });
-        }
-        let large = self.spilled_large.partition_point(|(number, ..)| *number < first);
-        self.spilled_large.truncate(large);
-        Ok(())
-    }
-}
-
-/// How many changes a transaction has mostly.
-const FEW_CHANGES: usize = 16;
 
 /// Why a transaction cannot be committed.
 #[derive(Debug)]
@@ -160,10 +51,6 @@ pub enum CommitError {
     Failed(PoolError),
 }
 
-/// A place in a transaction to which it can be rolled back.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Savepoint(u64);
-
 impl Transaction {
     pub(crate) fn begin(
         transactions: &Arc<Transactions>,
@@ -176,9 +63,8 @@ impl Transaction {
             transactions: transactions.clone(),
             changes: changes.clone(),
             settled: AtomicU64::new(snapshot.settled.0),
-            writer: Arc::new(VersionWriter::new(snapshot.id)),
+            writes: Arc::new(WriteSet::new(snapshot.id)),
             snapshot,
-            state: Mutex::default(),
             reads: is_serializable.then(Mutex::default),
         }
     }
@@ -245,6 +131,11 @@ impl Transaction {
         let number = state.number.map_or_else(|| self.begin_writing(&mut state), |(number, _)| number);
         let spill = self.transactions.versions.spill();
         if state.bytes > spill.bytes_each() {
+            if state.is_private {
+                drop(state);
+                self.transactions.publish_private();
+                state = self.lock();
+            }
             state.spill(&spill.file)?;
         }
         // One of a few small ones looks as well.
@@ -260,11 +151,12 @@ impl Transaction {
     #[cold]
     fn begin_writing(&self, state: &mut State) -> u64 {
         let mut place = Lsn(0);
-        let number = self.transactions.begin_writing(self.snapshot.id, || {
+        let (number, is_private) = self.transactions.begin_writing(&self.writes, || {
             place = self.changes.end();
             place
         });
         state.number = Some((number, place));
+        state.is_private = is_private;
         state.undo.reserve(FEW_CHANGES);
         number
     }
@@ -286,12 +178,18 @@ impl Transaction {
             if state.changes() <= savepoint.0 {
                 return Ok(());
             }
+            if state.is_private {
+                // What has been put back stays claimed: the versions tell that.
+                drop(state);
+                self.transactions.publish_private();
+                continue;
+            }
             if state.undo.is_empty() {
                 state.bring_back(savepoint)?;
             }
             let Some(change) = state.undo.pop() else { return Ok(()) };
             drop(state);
-            let Undo { before, lsn, is_touched } = &change;
+            let Undo { before, lsn, is_touched, .. } = &change;
             let restored = UndoChange::Restore { key: before.key(), before: before.value() };
             let undone = undo(pool, before.tree, restored, (number, *lsn));
             let mut state = self.lock();
@@ -315,7 +213,7 @@ impl Transaction {
         let number = state.number.take();
         let left = state.leave();
         drop(state);
-        self.writer.roll_back();
+        self.writes.writer().roll_back();
         // If they cannot be read, what memory has of its versions stays, and does not count.
         let _ = left.for_each_record(|record| {
             self.transactions.versions.retract(record, self.snapshot.id);
@@ -344,23 +242,27 @@ impl Transaction {
         // What has changed nothing, has happened when its snapshot was taken.
         let reads = self.reads.as_ref().filter(|_| state.changes() > 0);
         let left = state.leave();
-        drop(state);
+        // Who would publish it now waits, and finds it committed.
+        let private = state.is_private.then_some(state);
         let mut reads = reads.map(|reads| reads.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
         if let Some(reads) = &mut reads {
             reads.finish();
         }
         if let Some((number, first)) = number {
             let mut record = [0; END_BYTES];
-            let by = (&*self.writer, &self.snapshot);
+            let by = (&**self.writes.writer(), &self.snapshot);
             let committed = self.transactions.commit(by, (first, left), reads.as_deref(), |time| {
                 record = end_record(COMMITTED, number, time, first);
                 self.changes.reserve(record.len())
             });
             match committed {
-                Ok(lsn) => self.changes.fill(lsn, &record),
+                Ok(lsn) => {
+                    *private.unwrap_or_else(|| self.lock()) = State::default();
+                    self.changes.fill(lsn, &record);
+                }
                 Err(refused) => {
                     let (refused, left) = *refused;
-                    self.lock().take_back(left);
+                    private.unwrap_or_else(|| self.lock()).take_back(left);
                     return Err(match refused {
                         Refused::Changed(record) => {
                             CommitError::Invalidated { tree: record.tree, key: record.key().into() }
@@ -371,14 +273,13 @@ impl Transaction {
                 }
             }
         }
-        *self.lock() = State::default();
         let (oldest, free) = self.transactions.end(&self.snapshot);
         clean_up(pool, &self.transactions, oldest, free);
         Ok(())
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.writes.lock()
     }
 }
 
@@ -394,13 +295,17 @@ impl Isolation for Transaction {
         before: Option<ValueImage<'_>>,
         removes: bool,
     ) -> Result<(), Claim> {
-        let writer = (&self.writer, self.snapshot.time);
+        let mut state = self.lock();
+        if state.is_private {
+            state.claim_privately((tree, key), before, removes);
+            return Ok(());
+        }
+        drop(state);
+        let writer = (self.writes.writer(), self.snapshot.time);
         let snapshots = || self.transactions.snapshots();
         let claimed = self.transactions.versions.claim((tree, key), writer, before, removes, snapshots);
         let (before, is_first) = claimed?.map_err(denied)?;
-        let mut state = self.lock();
-        state.give_up_claim();
-        state.claimed = Some((before, is_first));
+        self.lock().note_claim(Claimed { before, is_first, is_removal: removes });
         if self.is_ended() {
             // What others have committed since its snapshot may have been forgotten before the claim.
             return Err(Claim::Ended);
@@ -434,11 +339,7 @@ impl Isolation for Transaction {
     }
 
     fn recorded(&self, lsn: Lsn) {
-        let mut state = self.lock();
-        if let Some((before, _)) = state.claimed.take() {
-            state.bytes += size_of::<Undo>() + before.bytes() as usize;
-            state.undo.push(Undo { before, lsn, is_touched: false });
-        }
+        self.lock().note_change(lsn);
     }
 }
 
@@ -456,6 +357,7 @@ impl Isolation for Single {
         if planted(Bug::UncommittedRead) {
             return Ok(Seen::Leaf);
         }
+        self.transactions.publish_private();
         self.transactions.versions.seen(tree, key, self.transactions.now())
     }
 
@@ -464,11 +366,13 @@ impl Isolation for Single {
     }
 
     fn check(&self, tree: PageId, key: &[u8]) -> Result<(), Claim> {
+        self.transactions.publish_private();
         let checked = self.transactions.versions.check(tree, key, self.transactions.now())?;
         checked.map_err(|_| Claim::NeedsTransaction)
     }
 
     fn has_removed(&self) -> bool {
+        self.transactions.publish_private();
         self.transactions.versions.has_removed()
     }
 
@@ -478,6 +382,7 @@ impl Isolation for Single {
         lower: Bound<&[u8]>,
         upper: Bound<&[u8]>,
     ) -> Result<Vec<Box<[u8]>>, PoolError> {
+        self.transactions.publish_private();
         self.transactions.versions.removed(tree, lower, upper)
     }
 
@@ -507,11 +412,13 @@ pub(crate) fn log_rollback(changes: &Changes, number: u64) {
 /// Forgets what no snapshot needs any more, and frees the large values among it.
 fn clean_up(pool: &Pool, transactions: &Transactions, oldest: u64, free: Vec<(u64, Arc<Leftovers>)>) {
     for (time, left) in free {
-        // If they cannot be read, what memory has of their versions stays, and every snapshot sees it.
-        let _ = left.for_each_record(|record| {
-            transactions.versions.prune(record, oldest);
-            Some(())
-        });
+        if left.is_published {
+            // If they cannot be read, what memory has of their versions stays, and every snapshot sees it.
+            let _ = left.for_each_record(|record| {
+                transactions.versions.prune(record, oldest);
+                Some(())
+            });
+        }
         let is_large = !left.large.is_empty();
         // What cannot be freed stays allocated until the next recovery; the transaction is committed.
         let freed = left.large.iter().map(|(tree, reference)| free_large(pool, *tree, *reference));

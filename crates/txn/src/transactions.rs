@@ -11,112 +11,33 @@
 //! changed finds the place as well. Readers that are no transaction compare with the least of these places at the
 //! moment when they have read a leaf and not yet validated it.
 //!
+//! # A transaction that is alone
+//! Nobody can ask for an earlier version as long as one transaction is open only. So its changes are not entered among the versions,
+//! where they would have to be taken out again at its commit: its write set is *private*. Everybody else publishes it first who
+//! takes a snapshot, or meets a leaf that may have been changed by it. That takes the lock of the write set, which a private one
+//! keeps throughout its commit: who comes then finds it committed.
+//!
 //! # Lock order
-//! The state; nothing is locked while it is, except the log's reservation of a commit record.
+//! A write set; the state; nothing is locked while it is, except the log's reservation of a commit record.
 
 use crate::before::Before;
+use crate::leftovers::Leftovers;
 use crate::reads::ReadSet;
 use crate::settings::SnapshotLimit;
-use crate::undo_list::UndoList;
 use crate::versions::{Spill, Versions};
+use crate::write_set::WriteSet;
 use crate::writer::{Sight, Writer};
-use hashbrown::HashTable;
 use std::{
     collections::{BTreeMap, VecDeque},
     panic::Location,
     sync::{
         Arc, Mutex, MutexGuard,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
-use vellum_access::BlobReference;
-use vellum_base::{Lsn, PageId};
+use vellum_base::Lsn;
 use vellum_pool::PoolError;
-
-/// A change that may have to be undone.
-pub(crate) struct Undo {
-    pub before: Before,
-    pub lsn: Lsn,
-    /// Its record is among those that were touched.
-    pub is_touched: bool,
-}
-
-/// What a transaction leaves behind that goes when no snapshot needs it any more.
-#[derive(Default)]
-pub(crate) struct Leftovers {
-    /// What it has changed.
-    pub changed: Vec<Undo>,
-    /// Other records that it has claimed.
-    pub touched: Vec<Before>,
-    /// Those that transactions have changed which were committed before, and between which and this one there is no snapshot.
-    joined: HashTable<Before>,
-    /// The large values that it has replaced, each with its tree.
-    pub large: Vec<(PageId, BlobReference)>,
-    /// How many bytes of keys and old values that is.
-    pub bytes: u64,
-    /// The records for which memory had no room.
-    pub spilled: Vec<UndoList>,
-}
-
-impl Leftovers {
-    /// A record that was changed, and that a transaction with these reads has read.
-    fn find(&self, reads: &ReadSet) -> Result<Option<Before>, PoolError> {
-        let mut found = None;
-        self.for_each_record(|record| {
-            if reads.has(record.tree, record.key()) {
-                found = Some(record.clone());
-            }
-            found.is_none().then_some(())
-        })?;
-        Ok(found)
-    }
-
-    /// What is left behind by the commit of a transaction that has made these changes, claimed these other records, and replaced these
-    /// large values.
-    pub fn new(
-        (changed, touched, spilled): (Vec<Undo>, Vec<Before>, Option<UndoList>),
-        large: Vec<(PageId, BlobReference)>,
-        bytes: u64,
-    ) -> Self {
-        let spilled = spilled.into_iter().collect();
-        Self { changed, touched, joined: HashTable::new(), large, bytes, spilled }
-    }
-
-    /// Shows the records that were changed, some several times, until `show` says that it has seen enough.
-    pub fn for_each_record(&self, mut show: impl FnMut(&Before) -> Option<()>) -> Result<(), PoolError> {
-        let changed = self.changed.iter().map(|undo| &undo.before);
-        let mut goes_on = changed.chain(&self.touched).chain(&self.joined).try_for_each(&mut show);
-        for list in &self.spilled {
-            if goes_on.is_some() {
-                list.for_each_record(|record| {
-                    goes_on = show(record);
-                    goes_on
-                })?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes over what commits before this one have left behind.
-    fn join(&mut self, mut other: Self) {
-        if self.joined.len() < other.joined.len() {
-            std::mem::swap(&mut self.joined, &mut other.joined);
-        }
-        let changed = other.changed.into_iter().chain(self.changed.drain(..)).map(|undo| undo.before);
-        let touched = other.touched.into_iter().chain(self.touched.drain(..)).chain(changed);
-        for record in other.joined.into_iter().chain(touched.map(|touched| touched.without_value())) {
-            let place = self.joined.entry(record.hash(), |one| one.is_same(&record), Before::hash);
-            place.or_insert(record);
-        }
-        if self.large.len() < other.large.len() {
-            std::mem::swap(&mut self.large, &mut other.large);
-        }
-        self.large.append(&mut other.large);
-        self.bytes += other.bytes;
-        self.spilled.append(&mut other.spilled);
-    }
-}
 
 /// Why a transaction cannot be committed.
 #[derive(Debug)]
@@ -151,6 +72,8 @@ pub(crate) struct Transactions {
     limit: SnapshotLimit,
     /// Snapshots of lesser times have been ended.
     ended_before: Apart,
+    /// Whether there is a private write set.
+    has_private: AtomicBool,
 }
 
 /// A number that changes seldom and is read often, apart from others that change.
@@ -172,6 +95,8 @@ struct State {
     left_bytes: u64,
     /// The commits whose large values are being freed, each with a place before its records.
     freeing: BTreeMap<u64, Lsn>,
+    /// The write set that is private.
+    private: Option<Arc<WriteSet>>,
 }
 
 /// An open snapshot: its time, whose it is, when and where it was taken.
@@ -246,6 +171,7 @@ impl Transactions {
             leftovers: VecDeque::new(),
             left_bytes: 0,
             freeing: BTreeMap::new(),
+            private: None,
         };
         Self {
             versions: Versions::new(spill),
@@ -255,6 +181,7 @@ impl Transactions {
             time: AtomicU64::new(1),
             limit,
             ended_before: Apart(AtomicU64::new(0)),
+            has_private: AtomicBool::new(false),
         }
     }
 
@@ -263,7 +190,8 @@ impl Transactions {
         // SeqCst: a change that is no transaction looks at this under the latch of its leaf. If it sees none open, this
         // snapshot reads the leaf after it.
         self.open.fetch_add(1, Ordering::SeqCst);
-        let mut state = self.lock();
+        // The snapshot is there under the lock under which no write set is private.
+        let mut state = self.lock_published();
         let id = state.next_id;
         state.next_id += 1;
         let time = state.time;
@@ -300,14 +228,47 @@ impl Transactions {
         &self.settled
     }
 
-    /// A transaction is about to change something for the first time. Gives its number in the log.
-    pub fn begin_writing(&self, id: u64, end: impl FnOnce() -> Lsn) -> u64 {
+    /// A transaction is about to change something for the first time. Gives its number in the log, and whether its write set is
+    /// private from now on.
+    pub fn begin_writing(&self, writes: &Arc<WriteSet>, end: impl FnOnce() -> Lsn) -> (u64, bool) {
         let mut state = self.lock();
         let number = state.next_writer;
         state.next_writer += 1;
-        state.writers.push_back((end(), id));
+        state.writers.push_back((end(), writes.id()));
+        // All that was committed since it began would be left behind.
+        let is_alone = state.snapshots.len() == 1
+            // One whose snapshot has been ended is open beside those that are there.
+            && state.snapshots.front().is_some_and(|begun| begun.id == writes.id())
+            && state.writers.len() == 1
+            && state.leftovers.is_empty();
+        if is_alone {
+            state.private = Some(writes.clone());
+            // Relaxed: who meets a leaf that it has changed has latched it, or seen its version, after this.
+            self.has_private.store(true, Ordering::Relaxed);
+        }
         self.publish(&state);
-        number
+        (number, is_alone)
+    }
+
+    /// Enters the changes of a transaction that was alone among the versions: called by whoever may ask for these.
+    #[inline]
+    pub fn publish_private(&self) {
+        // Relaxed: see `begin_writing`.
+        if self.has_private.load(Ordering::Relaxed) {
+            drop(self.lock_published());
+        }
+    }
+
+    /// The state, when no write set is private.
+    fn lock_published(&self) -> MutexGuard<'_, State> {
+        let mut state = self.lock();
+        while let Some(writes) = state.private.clone() {
+            drop(state);
+            writes.publish(&self.versions);
+            state = self.lock();
+            state.end_private(&self.has_private, writes.id());
+        }
+        state
     }
 
     /// Commits a transaction whose records begin after `first`: `reserve` reserves the last. What it leaves behind is taken
@@ -343,6 +304,7 @@ impl Transactions {
         writer.commit(time);
         state.time = time;
         state.end_writing(writer.id);
+        state.end_private(&self.has_private, writer.id);
         // Together with that: the log is needed for one of the two at any moment.
         state.left_bytes += left.bytes;
         state.leftovers.push_back((time, first, Arc::new(left)));
@@ -384,6 +346,7 @@ impl Transactions {
     pub fn end_writing(&self, id: u64) {
         let mut state = self.lock();
         state.end_writing(id);
+        state.end_private(&self.has_private, id);
         self.publish(&state);
     }
 
@@ -457,6 +420,7 @@ impl Transactions {
 
     /// How the history stands, and the log, which ends at `end`.
     pub fn history(&self, end: Lsn) -> History {
+        self.publish_private();
         let (versions, version_bytes) = self.versions.measure();
         let log_bytes = end.0.saturating_sub(self.needed_at(|| end).1.0);
         let state = self.lock();
@@ -554,6 +518,15 @@ impl State {
         let is_old = limit.age.is_some_and(|age| youngest.when.elapsed() > age);
         let is_large = limit.bytes.is_some_and(|bytes| self.left_bytes > bytes);
         (!self.leftovers.is_empty() && (is_old || is_large)).then_some(time)
+    }
+
+    /// The write set of a transaction is not private any more.
+    fn end_private(&mut self, has_private: &AtomicBool, id: u64) {
+        if self.private.as_ref().is_some_and(|writes| writes.id() == id) {
+            self.private = None;
+            // Relaxed: who finds it false too late publishes nothing.
+            has_private.store(false, Ordering::Relaxed);
+        }
     }
 
     fn end_writing(&mut self, id: u64) {

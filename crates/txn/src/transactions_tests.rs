@@ -1,11 +1,13 @@
 //! Transactions and their versions on a database of one leaf, against a model; and the end of snapshots.
 
 use crate::before::{Before, hash_of};
+use crate::leftovers::Leftovers;
 use crate::reads::ReadSet;
 use crate::settings::SnapshotLimit;
-use crate::transactions::{Leftovers, Refused, Snapshot, Transactions};
+use crate::transactions::{Refused, Snapshot, Transactions};
 use crate::versions::Spill;
-use crate::writer::{Sight, Writer};
+use crate::write_set::{Claimed, WriteSet};
+use crate::writer::Sight;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,14 +24,12 @@ const TREE: PageId = PageId(9);
 /// A transaction of the test, and what it should see.
 struct Open {
     snapshot: Snapshot,
-    writer: Arc<Writer>,
-    first: Option<Lsn>,
+    writes: Arc<WriteSet>,
     /// How many commits there were at its beginning.
     commits: u64,
     /// The records at its beginning, with its own changes.
     world: BTreeMap<u8, u32>,
     changed: BTreeMap<u8, Option<u32>>,
-    touched: Vec<Before>,
     read: BTreeSet<u8>,
     reads: ReadSet,
 }
@@ -87,13 +87,11 @@ impl Place {
         let end = self.end;
         let snapshot = self.transactions.begin(Location::caller(), || Lsn(end));
         self.open.push(Open {
-            writer: Arc::new(Writer::new(snapshot.id)),
+            writes: Arc::new(WriteSet::new(snapshot.id)),
             snapshot,
-            first: None,
             commits: self.commits,
             world: self.committed.clone(),
             changed: BTreeMap::new(),
-            touched: Vec::new(),
             read: BTreeSet::new(),
             reads: ReadSet::default(),
         });
@@ -103,25 +101,32 @@ impl Place {
         let end = self.end;
         let conflict = self.conflicts(number, key);
         let transaction = &mut self.open[number];
-        if transaction.first.is_none() {
-            self.transactions.begin_writing(transaction.snapshot.id, || Lsn(end));
-            transaction.first = Some(Lsn(end));
+        let writes = transaction.writes.clone();
+        let mut state = writes.lock();
+        if state.number.is_none() {
+            let (number, is_private) = self.transactions.begin_writing(&writes, || Lsn(end));
+            (state.number, state.is_private) = (Some((number, Lsn(end))), is_private);
         }
-        let (writer, time) = (&transaction.writer, transaction.snapshot.time);
         let held = self.leaf.get(&key).map(|value| value.to_le_bytes());
         let held = held.as_ref().map(|bytes| ValueImage { kind: ValueKind::Inline, bytes });
-        let (versions, snapshots) = (&self.transactions.versions, || self.transactions.snapshots());
-        let claimed =
-            versions.claim((TREE, &name(key)), (writer, time), held, value.is_none(), snapshots).unwrap();
-        assert_eq!(claimed.is_err(), conflict, "{claimed:?}");
-        let Ok((kept, first)) = claimed else { return };
-        if first {
-            transaction.touched.push(kept);
+        if state.is_private {
+            assert!(!conflict);
+            state.claim_privately((TREE, &name(key)), held, value.is_none());
+        } else {
+            let writer = (writes.writer(), transaction.snapshot.time);
+            let (versions, snapshots) = (&self.transactions.versions, || self.transactions.snapshots());
+            let claimed =
+                versions.claim((TREE, &name(key)), writer, held, value.is_none(), snapshots).unwrap();
+            assert_eq!(claimed.is_err(), conflict, "{claimed:?}");
+            let Ok((before, is_first)) = claimed else { return };
+            state.note_claim(Claimed { before, is_first, is_removal: value.is_none() });
         }
         transaction.changed.insert(key, value);
         set(&mut transaction.world, key, value);
         set(&mut self.leaf, key, value);
-        self.lsn = self.record().0;
+        let lsn = self.record();
+        self.lsn = lsn.0;
+        state.note_change(lsn);
     }
 
     /// First updater wins.
@@ -140,15 +145,17 @@ impl Place {
         open.reads.finish();
         let changed = |key: &u8| self.last_commit.get(key).is_some_and(|commit| *commit > open.commits);
         let invalid = open.read.iter().any(changed);
-        if let Some(first) = open.first {
+        let mut state = open.writes.lock();
+        if let Some((_, first)) = state.number {
             let is_committed = commit && {
                 let lsn = self.record();
-                let left = Leftovers::new((Vec::new(), open.touched, None), Vec::new(), 1);
-                let by = (&*open.writer, &open.snapshot);
+                let left = state.leave();
+                let by = (&**open.writes.writer(), &open.snapshot);
                 let done = self.transactions.commit(by, (first, left), Some(&open.reads), |_| lsn);
                 assert_eq!(done.is_err(), invalid, "it has read {:?}", open.read);
-                done.is_ok()
+                done.map_err(|refused| state.take_back(refused.1)).is_ok()
             };
+            drop(state);
             if is_committed {
                 self.commits += 1;
                 for (key, value) in &open.changed {
@@ -156,13 +163,14 @@ impl Place {
                     self.last_commit.insert(*key, self.commits);
                 }
             } else {
+                open.writes.publish(&self.transactions.versions);
                 for key in open.changed.keys() {
                     let old = self.committed.get(key).copied();
                     set(&mut self.leaf, *key, old);
                     self.lsn = self.record().0;
-                    self.transactions.versions.retract(&record(*key), open.writer.id);
+                    self.transactions.versions.retract(&record(*key), open.writes.id());
                 }
-                open.writer.roll_back();
+                open.writes.writer().roll_back();
                 self.transactions.end_writing(open.snapshot.id);
             }
         }
@@ -174,7 +182,9 @@ impl Place {
                 self.transactions.versions.prune(record, oldest);
                 Some(())
             };
-            left.for_each_record(prune).unwrap();
+            if left.is_published {
+                left.for_each_record(prune).unwrap();
+            }
             self.transactions.cleaned_up(time);
         }
         self.transactions.versions.prune_spilled(oldest);
@@ -247,8 +257,12 @@ fn live(seed: u64, version_memory_bytes: u64) {
             for open in &place.open {
                 place.look(&open.world, open.snapshot.sight(), open.snapshot.settled);
             }
-            let settled = Lsn(place.transactions.settled().load(Ordering::Acquire));
-            place.look(&place.committed, place.transactions.now(), settled);
+            // Seldom, so that write sets stay private for long.
+            if random.random_ratio(1, 16) {
+                place.transactions.publish_private();
+                let settled = Lsn(place.transactions.settled().load(Ordering::Acquire));
+                place.look(&place.committed, place.transactions.now(), settled);
+            }
         }
         while !place.open.is_empty() {
             place.end(0, true);
@@ -285,12 +299,13 @@ fn one_that_was_ended_cannot_be_committed() {
     let transactions = Transactions::new(1, SnapshotLimit::default().bytes(10), spill(1 << 20));
     let begin = || {
         let snapshot = transactions.begin(Location::caller(), || Lsn(100));
-        transactions.begin_writing(snapshot.id, || Lsn(100));
-        (Writer::new(snapshot.id), snapshot)
+        let writes = Arc::new(WriteSet::new(snapshot.id));
+        transactions.begin_writing(&writes, || Lsn(100));
+        (writes, snapshot)
     };
-    let commit = |writer: &Writer, snapshot: &Snapshot, bytes| {
-        let left = Leftovers::new((Vec::new(), Vec::new(), None), Vec::new(), bytes);
-        let done = transactions.commit((writer, snapshot), (Lsn(100), left), None, |_| Lsn(200));
+    let commit = |writes: &WriteSet, snapshot: &Snapshot, bytes| {
+        let left = Leftovers::new((Vec::new(), Vec::new(), None), Vec::new(), bytes, true);
+        let done = transactions.commit((writes.writer(), snapshot), (Lsn(100), left), None, |_| Lsn(200));
         done.map_err(|refused| refused.0)
     };
     let (old, other, young) = (begin(), begin(), begin());
@@ -300,8 +315,8 @@ fn one_that_was_ended_cannot_be_committed() {
     assert!(transactions.is_ended(&old.1) && transactions.is_ended(&young.1));
     assert!(matches!(commit(&old.0, &old.1, 1), Err(Refused::Ended)));
     assert!(!transactions.none_open(), "what it has changed is there still");
-    for (writer, snapshot) in [&old, &young] {
-        transactions.end_writing(writer.id);
+    for (writes, snapshot) in [&old, &young] {
+        transactions.end_writing(writes.id());
         transactions.end(snapshot);
     }
     assert!(transactions.none_open() && transactions.history(Lsn(300)).leftovers == 0);
@@ -318,12 +333,12 @@ fn the_log_is_needed_from_the_first_commit_whose_large_values_are_there_still() 
             let is_large = which >> number & 1 == 1;
             let first = Lsn(100 + 100 * number);
             let snapshot = transactions.begin(Location::caller(), || first);
-            transactions.begin_writing(snapshot.id, || first);
+            let writes = Arc::new(WriteSet::new(snapshot.id));
+            transactions.begin_writing(&writes, || first);
             let left = if is_large { large(number) } else { Vec::new() };
-            let left = Leftovers::new((Vec::new(), vec![record(number as u8)], None), left, 1);
-            let writer = Writer::new(snapshot.id);
+            let left = Leftovers::new((Vec::new(), vec![record(number as u8)], None), left, 1, true);
             transactions
-                .commit((&writer, &snapshot), (first, left), None, |_| Lsn(first.0 + 10))
+                .commit((writes.writer(), &snapshot), (first, left), None, |_| Lsn(first.0 + 10))
                 .unwrap_or_else(|refused| panic!("{:?}", refused.0));
             transactions.end(&snapshot);
             if is_large && expected == Lsn(1000) {
@@ -344,7 +359,7 @@ fn the_log_is_needed_from_the_first_commit_whose_large_values_are_there_still() 
 fn no_transaction_ends_between_the_end_of_the_log_and_what_is_needed_there() {
     let transactions = Transactions::new(1, SnapshotLimit::default(), spill(1 << 20));
     let snapshot = transactions.begin(Location::caller(), || Lsn(100));
-    transactions.begin_writing(snapshot.id, || Lsn(100));
+    transactions.begin_writing(&Arc::new(WriteSet::new(snapshot.id)), || Lsn(100));
     let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         let end = || {

@@ -239,6 +239,35 @@ impl Versions {
         Ok(Ok((before, is_first)))
     }
 
+    /// Enters what a writer has claimed when it was the only one, and nothing was in the file. Returns whether the record has no
+    /// version of this writer yet.
+    pub fn enter(&self, writer: &Arc<Writer>, before: &Before, is_removal: bool) -> bool {
+        let hash = before.hash();
+        let version = Version { writer: writer.clone(), before: before.clone() };
+        let shard = self.shard(hash);
+        let mut chains = locked(shard);
+        let is_first = match chains.entry(hash, |chain| chain.is_same(before), Chain::hash) {
+            Entry::Vacant(place) => {
+                let chain = Chain(SmallVec::from_buf([version]));
+                shard.grow(chain.weight());
+                place.insert(chain);
+                true
+            }
+            Entry::Occupied(mut chain) => {
+                let chain = chain.get_mut();
+                let is_first = chain.last().is_none_or(|(id, _)| id != writer.id);
+                if is_first {
+                    let former = chain.weight();
+                    chain.0.push(version);
+                    shard.grow(chain.weight() - former);
+                }
+                is_first
+            }
+        };
+        self.note_removed(before.tree, before.key(), is_removal);
+        is_first
+    }
+
     /// Whether another writer than one's own keeps a record from being changed.
     ///
     /// # Errors
@@ -471,6 +500,10 @@ impl Chain {
 
     fn is_of(&self, record: (PageId, &[u8]), hash: u64) -> bool {
         self.first().is_some_and(|first| first.is_of(record, hash))
+    }
+
+    fn is_same(&self, record: &Before) -> bool {
+        self.first().is_some_and(|first| first.is_same(record))
     }
 
     fn hash(&self) -> u64 {

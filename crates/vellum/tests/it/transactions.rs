@@ -455,3 +455,77 @@ fn money_is_neither_made_nor_lost() {
     drop(table);
     database.close().unwrap();
 }
+
+/// One thread changes records, and is mostly alone. What others see by single operations, and by snapshots that they take in the midst of
+/// a transaction, is committed: values are even then, and equal.
+#[test]
+fn a_transaction_that_was_alone_shows_nothing_before_its_commit() {
+    const KEYS: u64 = 24;
+    let directory = tempfile::tempdir().unwrap();
+    let options = Options::default().pool_bytes(1 << 20).durability(Durability::Deferred);
+    let database = Database::create(directory.path().join("alone"), &options).unwrap();
+    let table = database.create_table("numbers").unwrap();
+    let key = |number: u64| number.to_be_bytes();
+    let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
+    for record in 0..KEYS / 2 {
+        table.put(key(record), 0u64.to_le_bytes()).unwrap();
+    }
+    let (stop, looks) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut random = StdRng::seed_from_u64(7);
+            let mut committed = 0;
+            // Readers that fail look no more.
+            while committed < 1000 || looks.load(Ordering::Relaxed) < 4000 && committed < 100_000 {
+                let transaction = database.begin().unwrap();
+                let next: u64 = random.random::<u64>() & !1;
+                // Half of the records are there at any time, the one half or the other.
+                let base = if transaction.get(&table, key(0)).unwrap().is_some() { 0 } else { KEYS / 2 };
+                for record in 0..KEYS / 2 {
+                    let there = key(base + record);
+                    let elsewhere = key(KEYS / 2 - base + record);
+                    transaction.get_for_update(&table, there).unwrap();
+                    transaction.put(&table, there, (next | 1).to_le_bytes()).unwrap();
+                    transaction.insert(&table, elsewhere, next.to_le_bytes()).unwrap();
+                    transaction.remove(&table, there).unwrap();
+                }
+                let outcome = random.random_range(0..6);
+                if outcome == 0 {
+                    transaction.rollback().unwrap();
+                } else {
+                    transaction.commit().unwrap();
+                    committed += 1;
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        for seed in 0..2 {
+            let (database, table, stop, looks) = (&database, &table, &stop, &looks);
+            scope.spawn(move || {
+                let mut random = StdRng::seed_from_u64(seed);
+                while !stop.load(Ordering::Relaxed) {
+                    looks.fetch_add(1, Ordering::Relaxed);
+                    if random.random_ratio(1, 8) {
+                        let snapshot = database.begin().unwrap();
+                        let values: Vec<u64> = (0..KEYS)
+                            .filter_map(|record| Some(number(&snapshot.get(table, key(record)).unwrap()?)))
+                            .collect();
+                        let scanned: Vec<u64> = snapshot
+                            .range(table, ..)
+                            .unwrap()
+                            .map(|entry| number(&entry.unwrap().1))
+                            .collect();
+                        assert!(values.iter().all(|value| *value == values[0]) && values[0] & 1 == 0);
+                        assert_eq!((values.len() as u64, &values), (KEYS / 2, &scanned));
+                    } else {
+                        let value = table.get(key(random.random_range(0..KEYS))).unwrap();
+                        assert!(value.is_none_or(|value| number(&value) & 1 == 0));
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(database.history().unwrap().records, 0);
+    drop(table);
+    database.close().unwrap();
+}

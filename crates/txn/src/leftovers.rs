@@ -1,0 +1,99 @@
+//! What a transaction has changed and claimed, while it is open and after its commit, until no snapshot needs it any more.
+
+use crate::before::Before;
+use crate::reads::ReadSet;
+use crate::undo_list::UndoList;
+use hashbrown::HashTable;
+use vellum_access::BlobReference;
+use vellum_base::{Lsn, PageId};
+use vellum_pool::PoolError;
+
+/// A change that may have to be undone.
+pub(crate) struct Undo {
+    pub before: Before,
+    pub lsn: Lsn,
+    /// Its record is among those that were touched.
+    pub is_touched: bool,
+    /// It has removed the record.
+    pub is_removal: bool,
+}
+
+/// What a transaction leaves behind that goes when no snapshot needs it any more.
+#[derive(Default)]
+pub(crate) struct Leftovers {
+    /// What it has changed.
+    pub changed: Vec<Undo>,
+    /// Other records that it has claimed.
+    pub touched: Vec<Before>,
+    /// Those that transactions have changed which were committed before, and between which and this one there is no snapshot.
+    joined: HashTable<Before>,
+    /// The large values that it has replaced, each with its tree.
+    pub large: Vec<(PageId, BlobReference)>,
+    /// How many bytes of keys and old values that is.
+    pub bytes: u64,
+    /// The records for which memory had no room.
+    pub spilled: Vec<UndoList>,
+    /// Whether its changes are among the versions: it was not always the only transaction.
+    pub is_published: bool,
+}
+
+impl Leftovers {
+    /// A record that was changed, and that a transaction with these reads has read.
+    pub fn find(&self, reads: &ReadSet) -> Result<Option<Before>, PoolError> {
+        let mut found = None;
+        self.for_each_record(|record| {
+            if reads.has(record.tree, record.key()) {
+                found = Some(record.clone());
+            }
+            found.is_none().then_some(())
+        })?;
+        Ok(found)
+    }
+
+    /// What is left behind by the commit of a transaction that has made these changes, claimed these other records, and replaced these
+    /// large values.
+    pub fn new(
+        (changed, touched, spilled): (Vec<Undo>, Vec<Before>, Option<UndoList>),
+        large: Vec<(PageId, BlobReference)>,
+        bytes: u64,
+        is_published: bool,
+    ) -> Self {
+        let spilled = spilled.into_iter().collect();
+        Self { changed, touched, joined: HashTable::new(), large, bytes, spilled, is_published }
+    }
+
+    /// Shows the records that were changed, some several times, until `show` says that it has seen enough.
+    pub fn for_each_record(&self, mut show: impl FnMut(&Before) -> Option<()>) -> Result<(), PoolError> {
+        let changed = self.changed.iter().map(|undo| &undo.before);
+        let mut goes_on = changed.chain(&self.touched).chain(&self.joined).try_for_each(&mut show);
+        for list in &self.spilled {
+            if goes_on.is_some() {
+                list.for_each_record(|record| {
+                    goes_on = show(record);
+                    goes_on
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes over what commits before this one have left behind.
+    pub fn join(&mut self, mut other: Self) {
+        if self.joined.len() < other.joined.len() {
+            std::mem::swap(&mut self.joined, &mut other.joined);
+        }
+        let changed = other.changed.into_iter().chain(self.changed.drain(..)).map(|undo| undo.before);
+        let touched = other.touched.into_iter().chain(self.touched.drain(..)).chain(changed);
+        for record in other.joined.into_iter().chain(touched.map(|touched| touched.without_value())) {
+            let place = self.joined.entry(record.hash(), |one| one.is_same(&record), Before::hash);
+            place.or_insert(record);
+        }
+        if self.large.len() < other.large.len() {
+            std::mem::swap(&mut self.large, &mut other.large);
+        }
+        self.large.append(&mut other.large);
+        self.bytes += other.bytes;
+        self.is_published |= other.is_published;
+        self.spilled.append(&mut other.spilled);
+    }
+}

@@ -1,0 +1,214 @@
+//! What an open transaction has changed, and what is needed to undo that.
+
+use crate::{
+    before::Before,
+    leftovers::{Leftovers, Undo},
+    spill::SpillFile,
+    undo_list::UndoList,
+    versions::Versions,
+    writer::Writer,
+};
+use std::sync::{Arc, Mutex, MutexGuard};
+use vellum_access::{BlobReference, ValueImage};
+use vellum_base::{Lsn, PageId};
+use vellum_pool::PoolError;
+
+/// What a transaction has changed. It is private as long as the transaction is alone: see [`transactions`](crate::transactions).
+pub(crate) struct WriteSet {
+    writer: Arc<Writer>,
+    state: Mutex<State>,
+}
+
+impl WriteSet {
+    /// Nothing, by the transaction of this number.
+    pub fn new(id: u64) -> Self {
+        Self { writer: Arc::new(Writer::new(id)), state: Mutex::default() }
+    }
+
+    /// The number of the transaction.
+    pub fn id(&self) -> u64 {
+        self.writer.id
+    }
+
+    /// The transaction, as versions refer to it.
+    pub fn writer(&self) -> &Arc<Writer> {
+        &self.writer
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Enters among the versions what is known to the transaction only, if it is private.
+    #[cold]
+    pub fn publish(&self, versions: &Versions) {
+        let mut state = self.lock();
+        if !std::mem::take(&mut state.is_private) {
+            return;
+        }
+        let State { undo, touched, claimed, .. } = &mut *state;
+        // The first change of a record has what others see. What was claimed without one holds that still, or comes after one.
+        for Undo { before, is_removal, .. } in &*undo {
+            versions.enter(&self.writer, before, *is_removal);
+        }
+        for record in &*touched {
+            versions.enter(&self.writer, record, false);
+        }
+        if let Some(claimed) = claimed {
+            claimed.is_first = versions.enter(&self.writer, &claimed.before, claimed.is_removal);
+        }
+    }
+}
+
+/// A record that has been claimed, and is about to be changed.
+pub(crate) struct Claimed {
+    pub before: Before,
+    /// It is the first time.
+    pub is_first: bool,
+    pub is_removal: bool,
+}
+
+#[derive(Default)]
+pub(crate) struct State {
+    /// By what number the log knows it, and the place before its first record, once it has begun to change something.
+    pub number: Option<(u64, Lsn)>,
+    /// Whether its transaction alone knows it.
+    pub is_private: bool,
+    /// What is to be put back, in the order of the changes, for which memory has no room, and then what memory has.
+    pub spilled: Option<UndoList>,
+    pub undo: Vec<Undo>,
+    claimed: Option<Claimed>,
+    /// Records that were claimed, and have no change that is to be put back; with their values as long as it is private.
+    touched: Vec<Before>,
+    /// The large values that were replaced by the changes in the file, each with the number of its change and its tree.
+    spilled_large: Vec<(u64, PageId, BlobReference)>,
+    /// How many bytes the keys and values of the changes in the file have.
+    spilled_bytes: u64,
+    /// About how many bytes of memory all that takes.
+    pub bytes: usize,
+    /// How many changes were asked for.
+    pub calls: u32,
+}
+
+impl State {
+    /// How many changes can be undone.
+    pub fn changes(&self) -> u64 {
+        self.spilled.as_ref().map_or(0, UndoList::changes) + self.undo.len() as u64
+    }
+
+    /// Notes that what was claimed has not been changed.
+    #[inline]
+    pub fn give_up_claim(&mut self) {
+        if self.claimed.is_some()
+            && let Some(Claimed { before, is_first: true, .. }) = self.claimed.take()
+        {
+            self.touch(&before);
+        }
+    }
+
+    /// Notes that a record is about to be changed, which is not entered among the versions.
+    pub fn claim_privately(
+        &mut self,
+        record: (PageId, &[u8]),
+        value: Option<ValueImage<'_>>,
+        is_removal: bool,
+    ) {
+        let before = Before::of(record, value);
+        // A full leaf is divided, and then the record is claimed again.
+        if !self.claimed.as_ref().is_some_and(|claimed| claimed.before.is_same(&before)) {
+            self.give_up_claim();
+        }
+        self.claimed = Some(Claimed { before, is_first: true, is_removal });
+    }
+
+    /// Notes that a record is about to be changed, which has been entered.
+    pub fn note_claim(&mut self, claimed: Claimed) {
+        self.give_up_claim();
+        self.claimed = Some(claimed);
+    }
+
+    /// Notes that what was claimed has been changed by the record at `lsn` of the log.
+    pub fn note_change(&mut self, lsn: Lsn) {
+        if let Some(Claimed { before, is_removal, .. }) = self.claimed.take() {
+            self.bytes += size_of::<Undo>() + before.bytes() as usize;
+            self.undo.push(Undo { before, lsn, is_touched: false, is_removal });
+        }
+    }
+
+    pub fn touch(&mut self, record: &Before) {
+        let record = if self.is_private { record.clone() } else { record.without_value() };
+        self.bytes += size_of::<Before>() + record.bytes() as usize;
+        self.touched.push(record);
+    }
+
+    /// What stays when it is committed, and is needed again if that is refused.
+    pub fn leave(&mut self) -> Leftovers {
+        let large = |Undo { before, .. }: &Undo| Some((before.tree, before.large()?));
+        let spilled_large = self.spilled_large.iter().map(|(_, tree, large)| (*tree, *large));
+        let large = self.undo.iter().filter_map(large).chain(spilled_large).collect();
+        let bytes = self.undo.iter().map(|undo| undo.before.stored_bytes()).sum::<u64>();
+        let (changed, touched) = (std::mem::take(&mut self.undo), std::mem::take(&mut self.touched));
+        Leftovers::new(
+            (changed, touched, self.spilled.take()),
+            large,
+            bytes + self.spilled_bytes,
+            !self.is_private,
+        )
+    }
+
+    pub fn take_back(&mut self, mut left: Leftovers) {
+        (self.undo, self.touched, self.spilled) = (left.changed, left.touched, left.spilled.pop());
+    }
+
+    /// Moves what is to be undone to a file.
+    #[cold]
+    pub fn spill(&mut self, file: &SpillFile) -> Result<(), PoolError> {
+        let list = match &mut self.spilled {
+            Some(list) => list,
+            spilled => spilled.insert(UndoList::create(file)?),
+        };
+        // What is there already when the rest fails is not moved again.
+        let mut moved = 0;
+        let outcome = self.undo.iter().try_for_each(|Undo { before, lsn, .. }| {
+            let number = list.changes();
+            list.push(before, *lsn)?;
+            self.spilled_large.extend(before.large().map(|large| (number, before.tree, large)));
+            self.spilled_bytes += before.stored_bytes();
+            moved += 1;
+            Ok::<_, PoolError>(())
+        });
+        self.undo.drain(..moved);
+        outcome?;
+        while let Some(record) = self.touched.last() {
+            list.push_record(record)?;
+            self.touched.pop();
+        }
+        self.undo.shrink_to(FEW_CHANGES);
+        self.touched.shrink_to(FEW_CHANGES);
+        self.bytes = 0;
+        Ok(())
+    }
+
+    /// Brings back some of the changes after `savepoint` that are in a file, the last ones.
+    #[cold]
+    pub fn bring_back(&mut self, savepoint: Savepoint) -> Result<(), PoolError> {
+        /// How many at a time.
+        const MANY: u64 = 256;
+        let Some(list) = &mut self.spilled else { return Ok(()) };
+        let first = list.changes().saturating_sub(MANY).max(savepoint.0);
+        for (before, lsn) in list.take_after(first)? {
+            self.spilled_bytes -= before.stored_bytes();
+            self.undo.push(Undo { before, lsn, is_touched: true, is_removal: false });
+        }
+        let large = self.spilled_large.partition_point(|(number, ..)| *number < first);
+        self.spilled_large.truncate(large);
+        Ok(())
+    }
+}
+
+/// How many changes a transaction has mostly.
+pub(crate) const FEW_CHANGES: usize = 16;
+
+/// A place in a transaction to which it can be rolled back.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Savepoint(pub(crate) u64);
