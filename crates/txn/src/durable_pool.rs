@@ -410,7 +410,7 @@ impl Logged {
     }
 
     fn flush_later(&self) {
-        self.changes.log.request_flush(vellum_wal::Durability::Synced);
+        self.changes.log.request_flush_soon();
     }
 }
 

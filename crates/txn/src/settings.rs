@@ -6,8 +6,8 @@ use vellum_vm::Directory;
 /// When a change counts as done.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum Durability {
-    /// The log is in memory, and is written and synced as soon as the device is free. A process that is killed, or a loss of
-    /// power, may take the last changes back, the latest first.
+    /// The log is in memory; it is written and synced at once if the device is free and has been for a millisecond, and else soon after.
+    /// A process that is killed, or a loss of power, may take the last changes back, the latest first.
     Deferred,
     /// The operating system has the log: the change survives the end of the process. A loss of power may take the last
     /// changes back, the latest first.

@@ -14,6 +14,23 @@ use vellum_base::Lsn;
 
 /// How long a flush waits after one that found no room.
 const PAUSE: Duration = Duration::from_millis(10);
+/// How long the thread rests after a flush that was to come [soon](Log::request_flush_soon): what is asked for meanwhile comes together.
+/// A thread that wakes several thousand times a second takes time from those that fill the log.
+const REST: Duration = Duration::from_millis(1);
+
+impl Log {
+    /// Asks the [flusher](LogFlusher), if there is one, to bring all records so far. Returns at once: what is not waited
+    /// for is lost in part if the process, or the power, ends before.
+    pub fn request_flush(&self, durability: Durability) {
+        self.waiting().ask(Request::Flush(durability));
+    }
+
+    /// Asks the [flusher](LogFlusher), if there is one, to make all records so far durable, at once or a millisecond after it did so
+    /// last. Nobody waits for them.
+    pub fn request_flush_soon(&self) {
+        self.waiting().ask(Request::FlushSoon);
+    }
+}
 
 /// A thread that flushes a log when that is [asked for](Log::request_flush), and makes its segments before they are needed. It ends
 /// when this is dropped.
@@ -78,6 +95,9 @@ fn run(log: &Log) {
     while let Some(request) = log.waiting().wait_for_request() {
         let outcome = match request {
             Request::Flush(durability) => log.flush_all(durability),
+            Request::FlushSoon => {
+                log.flush_all(Durability::Synced).inspect(|()| log.waiting().rest(REST, request))
+            }
             // Who needs them makes them, and hears why not.
             Request::Segments => log.prepare().or(Ok(())),
         };

@@ -275,12 +275,6 @@ impl Log {
         self.flush(durability, || self.horizon(durability) > lsn)
     }
 
-    /// Asks the [flusher](crate::LogFlusher), if there is one, to bring all records so far. Returns at once: what is not waited
-    /// for is lost in part if the process, or the power, ends before.
-    pub fn request_flush(&self, durability: Durability) {
-        self.waiting.ask(Request::Flush(durability));
-    }
-
     /// Brings all records that have been reserved until now so far.
     pub(crate) fn flush_all(&self, durability: Durability) -> Result<(), LogError> {
         let end = self.end();

@@ -30,6 +30,8 @@ struct List {
 pub(crate) enum Request {
     /// The next segments, before they are needed.
     Segments,
+    /// A flush to the device, for which nobody waits.
+    FlushSoon,
     /// A flush, and how far it is to go.
     Flush(Durability),
 }
@@ -101,6 +103,13 @@ impl Waiting {
     pub fn pause(&self, duration: Duration) {
         let list = self.lock();
         let _ = self.asked.wait_timeout_while(list, duration, |list| !list.is_stopped);
+    }
+
+    /// Waits so long, unless it is to end, or more than `request` is asked for.
+    pub fn rest(&self, duration: Duration, request: Request) {
+        let list = self.lock();
+        let is_calm = |list: &mut List| !list.is_stopped && list.request <= Some(request);
+        let _ = self.asked.wait_timeout_while(list, duration, is_calm);
     }
 
     /// Ends the thread that waits for requests.

@@ -82,6 +82,31 @@ fn what_nobody_waits_for_is_flushed_when_it_is_asked_for() {
 }
 
 #[test]
+fn what_is_to_come_soon_comes_together_and_keeps_nobody_waiting() {
+    let disk = SimulatedDisk::new(2);
+    let log = open(&disk);
+    let flusher = LogFlusher::start(log.clone()).unwrap();
+    let begun = Instant::now();
+    let mut last = log.append(b"first").unwrap();
+    while begun.elapsed() < Duration::from_millis(200) {
+        last = log.append(b"deferred").unwrap();
+        log.request_flush_soon();
+        thread::sleep(Duration::from_micros(50));
+    }
+    let most = begun.elapsed().as_millis() as u64 + 2;
+    assert!((2..=most).contains(&log.syncs()), "{} syncs in {most} ms", log.syncs());
+    // The last ones come too, though nothing else is asked for.
+    while log.horizon(Durability::Synced) <= last {
+        assert!(begun.elapsed() < Duration::from_secs(20), "the flusher forgot them");
+        thread::sleep(Duration::from_millis(1));
+    }
+    // Those who wait are not kept by its rest.
+    log.request_flush_soon();
+    let record = log.append(b"synced").unwrap();
+    assert!(join(vec![flusher.arrival(record, Durability::Synced)]).into_iter().all(|result| result.is_ok()));
+}
+
+#[test]
 fn segments_are_made_before_they_are_needed() {
     let disk = SimulatedDisk::new(5);
     let log = open(&disk);

@@ -173,7 +173,7 @@ impl From<EngineName> for AnyEngineName {
 pub enum Durability {
     /// For nothing, and there is no log where the engine can do without.
     NoLog,
-    /// For nothing: the log is written and synced as soon as the device is free.
+    /// For nothing: the log is written and synced within a millisecond, or as soon as the device is free.
     Deferred,
     /// Until the operating system has the log.
     Buffered,
@@ -184,7 +184,7 @@ pub enum Durability {
 impl Named for Durability {
     const ALL: &'static [(Self, &'static str, &'static str)] = &[
         (Self::NoLog, "no-log", "Nothing; there is no log where the engine can do without"),
-        (Self::Deferred, "deferred", "Nothing; the log is written and synced as soon as the device is free"),
+        (Self::Deferred, "deferred", "Nothing; the log is written and synced soon after"),
         (Self::Buffered, "buffered", "The operating system has the log"),
         (Self::Synced, "synced", "The device has the log"),
     ];
