@@ -152,16 +152,24 @@ fn holder_in(line: &str, place: &str) -> Option<u32> {
 
 /// The name of a process, and whether it is ending; nothing if there is none of that number.
 fn describe(process: u32) -> Option<(String, bool)> {
+    let about = std::fs::read(format!("/proc/{process}/stat")).ok()?;
+    describe_status(&String::from_utf8_lossy(&about))
+}
+
+/// The same from what the kernel says about it: `1234 (name) S 1 2 3 4 5 flags ...`. The name may hold anything.
+fn describe_status(about: &str) -> Option<(String, bool)> {
     /// `PF_EXITING` of the kernel.
     const EXITING: u64 = 4;
-    // `1234 (name) S 1 2 3 4 5 flags ...`; the name may hold anything.
-    let about = std::fs::read(format!("/proc/{process}/stat")).ok()?;
-    let about = String::from_utf8_lossy(&about);
+    /// `SIGKILL` among the signals that have not been delivered yet. It waits for what the process does in the kernel: a write or
+    /// a sync that the device takes long for.
+    const KILLED: u64 = 1 << (libc::SIGKILL - 1);
     let (name, rest) = about.split_once('(')?.1.rsplit_once(')')?;
     let mut words = rest.split_whitespace();
     let is_zombie = words.next() == Some("Z");
-    let flags: u64 = words.nth(5).and_then(|flags| flags.parse().ok()).unwrap_or(0);
-    Some((name.escape_debug().to_string(), is_zombie || flags & EXITING != 0))
+    let mut has = |index, flag| words.nth(index)?.parse::<u64>().ok().map(|flags| flags & flag != 0);
+    let is_exiting = has(5, EXITING).unwrap_or(false);
+    let is_killed = has(21, KILLED).unwrap_or(false);
+    Some((name.escape_debug().to_string(), is_zombie || is_exiting || is_killed))
 }
 
 #[cfg(test)]
@@ -182,5 +190,15 @@ mod tests {
         let (_, is_dying) = describe(std::process::id()).unwrap();
         assert!(!is_dying);
         assert_eq!(describe(u32::MAX), None);
+        for (state, flags, signals, is_ending) in [
+            ("D", 64, 0, false),
+            ("D", 64, 256, true),
+            ("R", 68, 0, true),
+            ("Z", 64, 0, true),
+            ("S", 64, 512, false),
+        ] {
+            let about = format!("9 (a) b) {state} 1 2 3 4 5 {flags}{} {signals} 0", " 256".repeat(21));
+            assert_eq!(describe_status(&about), Some(("a) b".into(), is_ending)), "{about}");
+        }
     }
 }
