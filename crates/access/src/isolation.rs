@@ -21,7 +21,7 @@ use std::{
     ops::{Bound, Deref},
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
 };
 use vellum_base::{Lsn, PageId};
@@ -207,9 +207,18 @@ pub struct View<'v> {
     pub isolation: &'v dyn Isolation,
     /// On whose behalf records are changed.
     pub writer: Writer,
+    /// How many transactions are open, for a writer that is none: if it finds none, it claims nothing.
+    pub open: Option<&'v AtomicUsize>,
 }
 
 impl View<'_> {
+    /// Whether the record of a leaf that is latched may be changed without a claim.
+    #[inline(always)]
+    pub(crate) fn is_alone(&self) -> bool {
+        // SeqCst: a transaction that begins counts itself before it reads. If it is not counted yet, it reads the leaf after this.
+        self.open.is_some_and(|open| open.load(Ordering::SeqCst) == 0)
+    }
+
     /// Whether a leaf with this LSN, which has been read and is validated afterwards, holds just what is seen.
     #[inline(always)]
     pub(crate) fn is_settled(&self, leaf: Lsn) -> bool {

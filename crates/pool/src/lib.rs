@@ -26,6 +26,7 @@ mod error;
 mod file;
 mod guard;
 mod io;
+mod lsn_clock;
 mod maintenance;
 #[cfg(all(test, loom))]
 mod models;
@@ -51,6 +52,7 @@ pub use {
     file::superblock::{APPLICATION_BYTES, ROOTS},
     guard::{AllocatedGuard, ExclusiveGuard, OptimisticGuard, SharedGuard},
     io::miss_queue::MissQueue,
+    lsn_clock::LsnClock,
     options::{CAPACITY_BYTES_MIN, POOL_BYTES_MIN, PoolOptions},
     page::optimistic_bytes::OptimisticBytes,
     page::simd::detect as detect_simd,

@@ -239,6 +239,11 @@ impl ChangeRecords for Pool {
         self.allocator().evictor().admit_changes()
     }
 
+    #[inline(always)]
+    fn stamp(&self) -> Lsn {
+        self.allocator().storage().clock().map_or(Lsn(0), |clock| clock.stamp())
+    }
+
     fn images_from(&self) -> Lsn {
         self.allocator().evictor().log().map_or(Lsn(0), ChangeLog::images_from)
     }

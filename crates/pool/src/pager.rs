@@ -469,10 +469,17 @@ pub(crate) fn copy_part(
 
 /// Where the records of changes go: to a log, if there is one. By default there is none. See [`ChangeLog`](crate::ChangeLog).
 pub trait ChangeRecords {
-    /// Whether changes are recorded. If not, nothing is gathered for that, and nothing below is called.
+    /// Whether changes are recorded. If not, nothing is gathered for that, and of what follows only [`stamp`](Self::stamp) is called.
     #[inline(always)]
     fn records(&self) -> bool {
         false
+    }
+
+    /// The LSN of a change that is not recorded, whose pages are latched: greater than those of all changes of them before. Zero if
+    /// they need none, because nobody asks when they were changed.
+    #[inline(always)]
+    fn stamp(&self) -> Lsn {
+        Lsn(0)
     }
 
     /// Admits changes: a record that is reserved before may lie before the place from which a crash makes the log be read.

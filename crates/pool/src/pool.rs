@@ -9,6 +9,7 @@ use crate::{
     file::superblock::{ROOTS, SUPERBLOCKS},
     guard::{AllocatedGuard, ExclusiveGuard, OptimisticGuard, SharedGuard},
     io::{fault::Faults, page_io::PageIo},
+    lsn_clock::LsnClock,
     maintenance::{background::BackgroundThread, checkpoint, prefault},
     options::PoolOptions,
     page::state::Want,
@@ -173,6 +174,11 @@ impl Pool {
         self.allocator.evictor().admit_changes()?;
         self.allocator.storage().lock_superblock().roots[slot] = value;
         Ok(())
+    }
+
+    /// What gives changes their LSNs if there is no log, while somebody holds it; none with a log.
+    pub fn lsn_clock(&self) -> Option<&Arc<LsnClock>> {
+        self.allocator.storage().clock()
     }
 
     /// Begins an optimistic read of a page that is known to exist: [`Navigation::root`], which most code calls within

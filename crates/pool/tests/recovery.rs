@@ -5,7 +5,7 @@ mod common;
 use common::log::MemoryLog;
 use std::sync::Arc;
 use vellum_base::{Extent, HEADER_BYTES, Lsn, PageHeader, PageId, PageKind, stamp_checksum, stamp_lsn};
-use vellum_pool::{ChangeLog, Fault, Pool, PoolError, PoolFile, PoolOptions};
+use vellum_pool::{ChangeLog, ChangeRecords, Fault, Pool, PoolError, PoolFile, PoolOptions};
 use vellum_vm::{CrashModel, File, SimulatedFile};
 
 fn options() -> PoolOptions {
@@ -54,6 +54,17 @@ fn a_database_keeps_its_id_and_its_place_in_the_log() {
     pool.close().unwrap();
     assert_ne!(open(&file).database(), id);
     assert_eq!(open(&file).redo(), log.end());
+    // While somebody asks for them changes have LSNs without a log, too, and the place goes on behind these.
+    let pool = open(&file).start(None).unwrap();
+    let clock = pool.lsn_clock().unwrap().clone();
+    assert_eq!((clock.next(), ChangeRecords::stamp(&pool)), (log.end(), Lsn(0)));
+    clock.hold();
+    assert_eq!(ChangeRecords::stamp(&pool), log.end());
+    clock.release();
+    assert_eq!(ChangeRecords::stamp(&pool), Lsn(0));
+    drop(pool.allocate(1, PageKind::USER).unwrap().keep());
+    pool.close().unwrap();
+    assert_eq!(open(&file).redo(), Lsn(log.end().0 + 1));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A pool whose changes are logged: opened, recovered, committed to, checkpointed and closed.
+//! A pool with transactions, whose changes are logged or not: opened, recovered, committed to, checkpointed and closed.
 
 use crate::{
     BackupError, BackupFile, BackupProgress, BackupSummary, Durability, LogSettings, TxnError,
@@ -6,6 +6,7 @@ use crate::{
     backup::{LogSource, back_up},
     change_log::Changes,
     checkpoint::{CheckpointThread, Checkpoints, wait_before},
+    places::Places,
     redo::{Damage, redo_all, undo_all},
     transaction::{Single, Transaction},
     transactions::{History, Transactions},
@@ -22,11 +23,13 @@ use vellum_pool::{Pool, PoolFile};
 use vellum_vm::{Directory, File};
 use vellum_wal::{Archive, ArchiveError, ArchiveState, Arrival, Log, LogArchiver, LogError, LogOptions};
 
-/// A pool, and the log of its changes, if it has one.
+/// A pool, its transactions, and the log of its changes, if it has one.
 pub struct DurablePool {
     // Dropped first: the thread uses what follows.
     thread: Option<CheckpointThread>,
     pool: Pool,
+    places: Places,
+    single: Single,
     logged: Option<Logged>,
     recovery: Option<Recovery>,
     damage: Vec<TxnError>,
@@ -37,7 +40,6 @@ pub struct DurablePool {
 struct Logged {
     changes: Arc<Changes>,
     checkpoints: Arc<Checkpoints>,
-    single: Single,
     /// Locked by a thread that makes a backup.
     backing_up: Mutex<()>,
     archiver: Option<LogArchiver>,
@@ -77,9 +79,33 @@ pub struct LogState {
 }
 
 impl DurablePool {
-    /// A pool without a log: consistent on storage only when it is closed, or if it is read only.
-    pub fn without_log(pool: Pool, is_read_only: bool) -> Self {
-        Self { thread: None, pool, logged: None, recovery: None, damage: Vec::new(), is_read_only }
+    /// A pool without a log: consistent on storage only when it is closed, or if it is read only. It has transactions, of which
+    /// nothing survives a crash, as of all else. What their versions have no room for in memory goes to the directory, if there is
+    /// one, which is made then.
+    ///
+    /// # Errors
+    /// If the file needs its log, or the system refuses memory.
+    pub fn without_log(
+        file: PoolFile,
+        directory: Option<Arc<dyn Directory>>,
+        settings: &LogSettings,
+    ) -> Result<Self, TxnError> {
+        let is_read_only = file.is_read_only();
+        let pool = file.start(None)?;
+        // It has one: it has no log.
+        let clock = pool.lsn_clock().cloned().unwrap_or_default();
+        let spill = Spill::new(directory, settings.version_memory_bytes);
+        let transactions = Arc::new(Transactions::new(1, settings.snapshot_limit, spill));
+        Ok(Self {
+            thread: None,
+            pool,
+            places: Places::Clock(clock),
+            single: Single { transactions },
+            logged: None,
+            recovery: None,
+            damage: Vec::new(),
+            is_read_only,
+        })
     }
 
     /// Opens a file with the log in a directory, which is begun anew if the file was closed. If it was not, everything that
@@ -123,7 +149,7 @@ impl DurablePool {
         // From now on nothing is given up that is not archived.
         let archiver = archive.map(|archive| LogArchiver::start(log.clone(), archive)).transpose();
         let archiver = archiver.map_err(|source| TxnError::Thread { source })?;
-        let spill = Spill::new(directory, settings.version_memory_bytes);
+        let spill = Spill::new(Some(directory), settings.version_memory_bytes);
         let opened = Self::start(file, (&log, archiver, spill), analysis, settings, begun);
         if is_fresh && opened.is_err() {
             // There is nothing in it, and it would be in the way of the next creation.
@@ -164,13 +190,9 @@ impl DurablePool {
         Ok(Self {
             thread,
             pool,
-            logged: Some(Logged {
-                changes,
-                checkpoints,
-                single: Single { transactions },
-                backing_up: Mutex::default(),
-                archiver,
-            }),
+            places: Places::Log(changes.clone()),
+            single: Single { transactions },
+            logged: Some(Logged { changes, checkpoints, backing_up: Mutex::default(), archiver }),
             recovery,
             damage: damage.into_found(),
             is_read_only: false,
@@ -198,52 +220,46 @@ impl DurablePool {
         std::mem::take(&mut self.damage)
     }
 
-    /// Begins a transaction; none without a log. A serializable one notes what it reads.
+    /// Begins a transaction. A serializable one notes what it reads.
     /// `place` is where the program begins it.
-    pub fn begin(&self, is_serializable: bool, place: &'static Location<'static>) -> Option<Transaction> {
-        let logged = self.logged.as_ref()?;
-        Some(Transaction::begin(&logged.single.transactions, &logged.changes, is_serializable, place))
+    pub fn begin(&self, is_serializable: bool, place: &'static Location<'static>) -> Transaction {
+        Transaction::begin(&self.single.transactions, &self.places, is_serializable, place)
     }
 
     /// Whether transactions are open.
     pub fn has_transactions(&self) -> bool {
-        self.logged.as_ref().is_some_and(|logged| !logged.single.transactions.none_open())
+        !self.single.transactions.none_open()
     }
 
-    /// How operations see records and change them that are no transaction; none if there are no transactions.
+    /// How operations see records and change them that are no transaction.
     #[inline]
-    pub fn view(&self) -> Option<View<'_>> {
-        let single = &self.logged.as_ref()?.single;
-        Some(View { settled: single.transactions.settled(), isolation: single, writer: Writer::None })
-    }
-
-    /// Whether there is a log, and so are transactions.
-    pub fn has_log(&self) -> bool {
-        self.logged.is_some()
+    pub fn view(&self) -> View<'_> {
+        let (single, transactions) = (&self.single, &*self.single.transactions);
+        let open = Some(transactions.open());
+        View { settled: transactions.settled(), isolation: single, writer: Writer::None, open }
     }
 
     /// The number of the last commit.
     pub fn last_commit(&self) -> u64 {
-        self.logged.as_ref().map_or(0, |logged| logged.single.transactions.now().time)
+        self.single.transactions.now().time
     }
 
     /// All open snapshots see the commits up to this one.
     pub fn oldest_snapshot(&self) -> u64 {
-        self.logged.as_ref().map_or(0, |logged| logged.single.transactions.oldest())
+        self.single.transactions.oldest()
     }
 
     /// A tree is gone: nothing of its history is needed any more.
     pub fn forget_tree(&self, root: PageId) {
-        if let Some(logged) = &self.logged {
-            logged.single.transactions.publish_private();
-            logged.single.transactions.versions.forget(root);
-        }
+        self.single.transactions.publish_private();
+        self.single.transactions.versions.forget(root);
     }
 
-    /// How the history stands; none without a log.
-    pub fn history(&self) -> Option<History> {
-        let Logged { changes, single, .. } = self.logged.as_ref()?;
-        Some(single.transactions.history(changes.log.end()))
+    /// How the history stands.
+    pub fn history(&self) -> History {
+        let history = self.single.transactions.history(self.places.end());
+        // Without a log places count changes, and not bytes.
+        if self.logged.is_some() { history } else { History { log_bytes: 0, ..history } }
     }
 
     /// Returns once what this thread has changed since the last call is as durable as asked for.
@@ -370,17 +386,23 @@ impl DurablePool {
     /// # Errors
     /// If something cannot be written. With a log the next opening recovers what was done.
     pub fn close(&mut self) -> Result<(), TxnError> {
-        let Some(Logged { changes, checkpoints, single, archiver, .. }) = &self.logged else {
-            return Ok(self.pool.checkpoint()?);
+        let transactions = &self.single.transactions;
+        let Some(Logged { changes, checkpoints, archiver, .. }) = &self.logged else {
+            if transactions.has_writers() {
+                return Err(TxnError::NotRolledBack { has_log: false });
+            }
+            self.pool.checkpoint()?;
+            transactions.versions.spill().file.remove_name();
+            return Ok(());
         };
         if changes.log.is_removed() {
             return Ok(());
         }
         self.thread = None;
-        if single.transactions.has_writers() {
+        if transactions.has_writers() {
             // The checkpoint makes the next opening quick, which undoes the rest.
             checkpoints.take()?;
-            return Err(TxnError::NotRolledBack);
+            return Err(TxnError::NotRolledBack { has_log: true });
         }
         wait_before(&changes.log, changes.log.end())?;
         // If it is not in use, the superblock stays as it is, and nothing was logged.
@@ -393,7 +415,7 @@ impl DurablePool {
             })?;
         }
         self.pool.checkpoint()?;
-        single.transactions.versions.spill().file.remove_name();
+        transactions.versions.spill().file.remove_name();
         Ok(changes.log.remove()?)
     }
 }

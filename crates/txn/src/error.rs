@@ -40,8 +40,19 @@ pub enum TxnError {
         fault: RecordFault,
     },
     /// A transaction changed something that could not be undone.
-    #[error("a transaction could not be rolled back: open the database anew, which undoes it")]
-    NotRolledBack,
+    #[error(
+        "a transaction could not be rolled back: {}",
+        if *has_log {
+            "open the database anew, which undoes it"
+        } else {
+            "there is no log to undo it by later, so the database is closed only when that succeeds. Make room on the disk and \
+             close it again"
+        }
+    )]
+    NotRolledBack {
+        /// Whether there is a log.
+        has_log: bool,
+    },
     /// The rest of the log could not be archived, so the database was not closed.
     #[error(
         "the database was not closed, because its log could not be archived to the end: {source}. Nothing is lost. Open and close it again          when the archive can be written; or do so without an archive, which then lacks the log from there on"

@@ -1,6 +1,8 @@
-//! Internal to Vellum (use the crate `vellum`): joins the pool and the log, so that what was done survives a crash.
+//! Internal to Vellum (use the crate `vellum`): joins the pool and the log, so that what was done survives a crash, and makes transactions of
+//! changes.
 //!
 //! - [`DurablePool`]: a pool whose changes are logged; opening it recovers it; commits, checkpoints, the clean close;
+//! - [`Transaction`]: what it sees and has changed, with a log or without;
 //! - `change_log`: the log as the pool and the trees see it;
 //! - `analysis` and `redo`: the two passes over the log after a crash;
 //! - `backup`: copies of a database that is used, and what is made of them;
@@ -19,6 +21,7 @@ mod durable_pool;
 mod error;
 mod generations;
 mod leftovers;
+mod places;
 mod plant;
 mod reads;
 mod records;

@@ -4,13 +4,14 @@
 //! becomes of the process, the system frees it. It is made when it is first needed, and goes when nothing is left in it.
 
 use std::{
+    io,
     ops::Bound,
     sync::{Arc, Mutex, PoisonError, Weak},
 };
 use vellum_access::{AccessError, Tree, ValueImage, node::ValueKind};
 use vellum_base::PageId;
 use vellum_pool::{Pool, PoolError, PoolOptions};
-use vellum_vm::{CreateMode, Directory, FileOptions};
+use vellum_vm::{CreateMode, Directory, FileOptions, VmError};
 
 /// The name that the file has for a moment.
 const NAME: &str = "spill";
@@ -18,20 +19,21 @@ const NAME: &str = "spill";
 const CAPACITY_BYTES: u64 = 1 << 40;
 /// The file.
 pub(crate) struct SpillFile {
-    directory: Arc<dyn Directory>,
+    /// None if there is no place for it.
+    directory: Option<Arc<dyn Directory>>,
     pool_bytes: u64,
     pool: Mutex<Weak<Pool>>,
 }
 
 impl SpillFile {
     /// One in this directory, with a pool of so many bytes.
-    pub fn new(directory: Arc<dyn Directory>, pool_bytes: u64) -> Self {
+    pub fn new(directory: Option<Arc<dyn Directory>>, pool_bytes: u64) -> Self {
         Self { directory, pool_bytes, pool: Mutex::default() }
     }
 
     /// Removes the name of a file, if there is one.
     pub fn remove_name(&self) {
-        let _ = self.directory.remove(NAME);
+        let _ = self.directory.as_ref().map(|directory| directory.remove(NAME));
     }
 
     /// Its pool. The file goes when nobody has that any more.
@@ -40,10 +42,18 @@ impl SpillFile {
         if let Some(pool) = present.upgrade() {
             return Ok(pool);
         }
+        let no_place = || VmError::Open {
+            path: NAME.into(),
+            action: "create",
+            source: io::Error::other("the database has no directory for what memory has no room for"),
+        };
+        let directory = self.directory.as_ref().ok_or_else(no_place)?;
+        // Without a log it need not be there yet.
+        directory.make()?;
         // A process may have ended before it took the name away.
         self.remove_name();
         let options = FileOptions { create: CreateMode::CreateNew, ..FileOptions::default() };
-        let file = self.directory.open(NAME, &options)?;
+        let file = directory.open(NAME, &options)?;
         // If that fails, the next one removes it, or the end.
         self.remove_name();
         let options = PoolOptions::default()

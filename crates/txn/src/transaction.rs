@@ -4,6 +4,7 @@ use crate::{
     TxnError,
     change_log::{Changes, undoing},
     leftovers::{Leftovers, Undo},
+    places::Places,
     plant::{Bug, planted},
     reads::{Edge, ReadSet},
     records::{COMMITTED, End, LogRecord, ROLLED_BACK, now},
@@ -26,7 +27,7 @@ use vellum_pool::{ChangeLog, Pool, PoolError};
 /// by others until the database is opened anew; its owner sees to that.
 pub struct Transaction {
     transactions: Arc<Transactions>,
-    changes: Arc<Changes>,
+    places: Places,
     snapshot: Snapshot,
     /// The place in the log of the snapshot, as views take it.
     settled: AtomicU64,
@@ -54,14 +55,15 @@ pub enum CommitError {
 impl Transaction {
     pub(crate) fn begin(
         transactions: &Arc<Transactions>,
-        changes: &Arc<Changes>,
+        places: &Places,
         is_serializable: bool,
         place: &'static Location<'static>,
     ) -> Self {
-        let snapshot = transactions.begin(place, || changes.end());
+        places.hold();
+        let snapshot = transactions.begin(place, || places.end());
         Self {
             transactions: transactions.clone(),
-            changes: changes.clone(),
+            places: places.clone(),
             settled: AtomicU64::new(snapshot.settled.0),
             writes: Arc::new(WriteSet::new(snapshot.id)),
             snapshot,
@@ -117,7 +119,7 @@ impl Transaction {
 
     /// How it reads.
     pub fn reading(&self) -> View<'_> {
-        View { settled: &self.settled, isolation: self, writer: Writer::None }
+        View { settled: &self.settled, isolation: self, writer: Writer::None, open: None }
     }
 
     /// How it changes something. Nothing may be latched: what memory has no room for goes to a file.
@@ -145,14 +147,14 @@ impl Transaction {
         if looks {
             self.transactions.versions.spill_if_large(|| self.transactions.snapshots_now())?;
         }
-        Ok(View { settled: &self.settled, isolation: self, writer: Writer::Transaction(number) })
+        Ok(View { settled: &self.settled, isolation: self, writer: Writer::Transaction(number), open: None })
     }
 
     #[cold]
     fn begin_writing(&self, state: &mut State) -> u64 {
         let mut place = Lsn(0);
         let (number, is_private) = self.transactions.begin_writing(&self.writes, || {
-            place = self.changes.end();
+            place = self.places.end();
             place
         });
         state.number = Some((number, place));
@@ -222,15 +224,16 @@ impl Transaction {
         drop(left);
         if let Some((number, _)) = number {
             self.transactions.end_writing(self.snapshot.id);
-            log_rollback(&self.changes, number);
+            if let Places::Log(changes) = &self.places {
+                log_rollback(changes, number);
+            }
         }
-        let (oldest, free) = self.transactions.end(&self.snapshot);
-        clean_up(pool, &self.transactions, oldest, free);
+        self.end(pool);
         Ok(())
     }
 
-    /// Commits it: other transactions that begin see what it has changed. It is durable when its record is, which is the last
-    /// that this thread has reserved.
+    /// Commits it: other transactions that begin see what it has changed. With a log it is durable when its record is, which is the
+    /// last that this thread has reserved.
     ///
     /// # Errors
     /// If it has changed something, and its snapshot has been ended, or it is serializable and something that it has read was
@@ -252,13 +255,16 @@ impl Transaction {
             let mut record = [0; END_BYTES];
             let by = (&**self.writes.writer(), &self.snapshot);
             let committed = self.transactions.commit(by, (first, left), reads.as_deref(), |time| {
+                let Places::Log(changes) = &self.places else { return Lsn(0) };
                 record = end_record(COMMITTED, number, time, first);
-                self.changes.reserve(record.len())
+                changes.reserve(record.len())
             });
             match committed {
                 Ok(lsn) => {
                     *private.unwrap_or_else(|| self.lock()) = State::default();
-                    self.changes.fill(lsn, &record);
+                    if let Places::Log(changes) = &self.places {
+                        changes.fill(lsn, &record);
+                    }
                 }
                 Err(refused) => {
                     let (refused, left) = *refused;
@@ -273,9 +279,14 @@ impl Transaction {
                 }
             }
         }
-        let (oldest, free) = self.transactions.end(&self.snapshot);
-        clean_up(pool, &self.transactions, oldest, free);
+        self.end(pool);
         Ok(())
+    }
+
+    fn end(&self, pool: &Pool) {
+        let (oldest, free) = self.transactions.end(&self.snapshot);
+        self.places.release();
+        clean_up(pool, &self.transactions, oldest, free);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -362,7 +373,8 @@ impl Isolation for Single {
     }
 
     fn claim(&self, _: PageId, _: &[u8], _: Option<ValueImage<'_>>, _: bool) -> Result<(), Claim> {
-        if self.transactions.none_open() { Ok(()) } else { Err(Claim::NeedsTransaction) }
+        // Unless none is open, which the view knows.
+        Err(Claim::NeedsTransaction)
     }
 
     fn check(&self, tree: PageId, key: &[u8]) -> Result<(), Claim> {
@@ -398,7 +410,12 @@ pub(crate) fn undo(
 ) -> Result<(), TxnError> {
     // Nothing need be asked: nobody else can have changed it.
     static SETTLED: AtomicU64 = AtomicU64::new(u64::MAX);
-    let view = View { settled: &SETTLED, isolation: &Unshared, writer: Writer::Undo { transaction, of } };
+    let view = View {
+        settled: &SETTLED,
+        isolation: &Unshared,
+        writer: Writer::Undo { transaction, of },
+        open: None,
+    };
     Ok(undoing(|| Tree::open(pool, tree).with_view(view).undo(change))?)
 }
 

@@ -213,6 +213,11 @@ impl Transactions {
         self.open.load(Ordering::SeqCst) == 0
     }
 
+    /// How many snapshots are open.
+    pub fn open(&self) -> &AtomicUsize {
+        &self.open
+    }
+
     /// What is seen outside of transactions: all commits so far.
     pub fn now(&self) -> Sight {
         Sight { time: self.time.load(Ordering::Acquire), own: 0 }

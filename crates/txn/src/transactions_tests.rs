@@ -57,7 +57,7 @@ fn name(key: u8) -> Vec<u8> {
 
 /// Room in memory for so many bytes of versions.
 fn spill(bytes: u64) -> Spill {
-    Spill::new(Arc::new(SimulatedDisk::new(1)), bytes)
+    Spill::new(Some(Arc::new(SimulatedDisk::new(1))), bytes)
 }
 
 fn record(key: u8) -> Before {

@@ -96,13 +96,13 @@ pub(crate) struct Spill {
 }
 
 impl Spill {
-    /// In this directory. All versions may take so many bytes in memory.
-    pub fn new(directory: Arc<dyn Directory>, bytes: u64) -> Self {
+    /// In this directory. All versions may take so many bytes in memory; without a directory, as many as they need.
+    pub fn new(directory: Option<Arc<dyn Directory>>, bytes: u64) -> Self {
         /// Enough for some inner pages and many that are written.
         const POOL_BYTES_MIN: u64 = 1 << 20;
         Self {
+            bytes: directory.as_ref().and_then(|_| usize::try_from(bytes).ok()).unwrap_or(usize::MAX),
             file: SpillFile::new(directory, (bytes / 4).max(POOL_BYTES_MIN)),
-            bytes: usize::try_from(bytes).unwrap_or(usize::MAX),
         }
     }
 

@@ -22,8 +22,7 @@ use std::{
     sync::Arc,
     task::{Context, Poll, Waker},
 };
-use vellum_access::{AccessError, Batch, Tree};
-use vellum_base::PageId;
+use vellum_access::{AccessError, Batch};
 use vellum_pool::Pool;
 use vellum_txn::{Arrival, TxnError};
 
@@ -226,8 +225,7 @@ fn run_orders(mut orders: Vec<Order>, more: &dyn Fn() -> Vec<Order>) {
                 continue;
             }
             drop(table);
-            let tree = Tree::open(inner.durable.pool(), root_of(&open));
-            let tree = inner.durable.view().map_or(tree, |view| tree.with_view(view));
+            let tree = inner.tree_of(&open);
             let tag = free.pop().unwrap_or_else(|| {
                 under_way.push(None);
                 under_way.len() - 1
@@ -273,8 +271,4 @@ fn run_orders(mut orders: Vec<Order>, more: &dyn Fn() -> Vec<Order>) {
     drop(batch);
     drop(inner);
     done.drain(..).for_each(|(slot, result)| slot.fill(result));
-}
-
-fn root_of(open: &OpenTable) -> PageId {
-    open.root
 }

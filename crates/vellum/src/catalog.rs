@@ -21,6 +21,8 @@ const RECORD_BYTES: usize = 16;
 const KEY_TYPE: u8 = 1;
 /// The field with the name of the type of the values.
 const VALUE_TYPE: u8 = 2;
+/// The field of a table that keeps no versions; it is empty.
+const PLAIN: u8 = 3;
 /// Fields from here on may be passed over.
 const OPTIONAL: u8 = 128;
 /// The longest name of a type, in bytes.
@@ -35,6 +37,8 @@ pub(crate) struct TableRecord {
     pub root: PageId,
     /// The types of keys and values.
     pub types: (String, String),
+    /// It keeps no versions.
+    pub is_plain: bool,
 }
 
 /// The types of a table as it is named.
@@ -73,6 +77,9 @@ impl TableRecord {
                 record.extend_from_slice(type_name.as_bytes());
             }
         }
+        if self.is_plain {
+            record.extend_from_slice(&[PLAIN, 0, 0]);
+        }
         record
     }
 
@@ -81,13 +88,14 @@ impl TableRecord {
         if head.u64_at(0) != KIND_TREE {
             return None;
         }
-        let mut decoded = Self { root: PageId(head.u64_at(8)), types: (bytes(), bytes()) };
+        let mut decoded = Self { root: PageId(head.u64_at(8)), types: (bytes(), bytes()), is_plain: false };
         while let Some(([tag, low, high], rest)) = fields.split_first_chunk() {
             let (field, rest) = rest.split_at_checked(u16::from_le_bytes([*low, *high]).into())?;
             let text = || String::from_utf8(field.to_vec()).ok();
             match *tag {
                 KEY_TYPE => decoded.types.0 = text()?,
                 VALUE_TYPE => decoded.types.1 = text()?,
+                PLAIN if field.is_empty() => decoded.is_plain = true,
                 OPTIONAL.. => {}
                 _ => return None,
             }
@@ -137,20 +145,6 @@ pub(crate) fn find(catalog: Tree<'_, Pool>, name: &str) -> Result<Option<TableRe
     }
 }
 
-/// Makes an empty table and its record, together; gives that, or none if there is a table of that name.
-pub(crate) fn create_table(pool: &Pool, name: &str, types: (String, String)) -> Result<Option<TableRecord>> {
-    let mut group = RecordGroup::begin(pool);
-    let record = TableRecord { root: Tree::create_in(&mut group)?.root(), types };
-    Ok(tree(pool).insert_last(group, name.as_bytes(), &record.encode())?.then_some(record))
-}
-
-/// Removes the record of a table and frees its tree, together.
-pub(crate) fn drop_table(pool: &Pool, name: &str, root: PageId) -> Result<bool> {
-    let mut group = RecordGroup::begin(pool);
-    Tree::open(pool, root).destroy_in(&mut group)?;
-    Ok(tree(pool).remove_last(group, name.as_bytes())?)
-}
-
 /// The key of a tree that may have to be freed.
 pub(crate) fn doomed_key(root: PageId) -> Vec<u8> {
     [&DOOMED[..], &root.0.to_be_bytes()].concat()
@@ -159,7 +153,8 @@ pub(crate) fn doomed_key(root: PageId) -> Vec<u8> {
 /// Makes an empty tree together with a record that it is to be freed: see [`schema`](crate::schema).
 pub(crate) fn create_doomed(pool: &Pool) -> Result<PageId> {
     let mut group = RecordGroup::begin(pool);
-    let record = TableRecord { root: Tree::create_in(&mut group)?.root(), types: (bytes(), bytes()) };
+    let root = Tree::create_in(&mut group)?.root();
+    let record = TableRecord { root, types: (bytes(), bytes()), is_plain: false };
     if tree(pool).insert_last(group, &doomed_key(record.root), &record.encode())? {
         Ok(record.root)
     } else {
@@ -220,12 +215,20 @@ mod tests {
         let of = |key: &str, value: &str| TableRecord {
             root: PageId(0x0102_0304),
             types: (key.to_owned(), value.to_owned()),
+            is_plain: false,
         };
-        let plain = of("bytes", "bytes").encode();
-        assert_eq!(plain, [1, 0, 0, 0, 0, 0, 0, 0, 4, 3, 2, 1, 0, 0, 0, 0]);
-        for record in
-            [of("bytes", "bytes"), of("u64", "bytes"), of("bytes", "str"), of("(u8, str)", "postcard")]
-        {
+        let simple = of("bytes", "bytes").encode();
+        assert_eq!(simple, [1, 0, 0, 0, 0, 0, 0, 0, 4, 3, 2, 1, 0, 0, 0, 0]);
+        let plain = TableRecord { is_plain: true, ..of("bytes", "bytes") };
+        assert_eq!(plain.encode(), [&simple[..], &[3, 0, 0]].concat());
+        for record in [
+            of("bytes", "bytes"),
+            of("u64", "bytes"),
+            of("bytes", "str"),
+            of("(u8, str)", "postcard"),
+            TableRecord { is_plain: true, ..of("u8", "bytes") },
+            plain,
+        ] {
             let encoded = record.encode();
             assert_eq!(TableRecord::decode(&encoded), Some(record));
             for length in (0..encoded.len()).filter(|length| *length != RECORD_BYTES) {
@@ -237,7 +240,8 @@ mod tests {
 
     #[test]
     fn fields_that_are_not_known_are_passed_over_if_they_may_be() {
-        let record = TableRecord { root: PageId(7), types: ("u8".to_owned(), "bytes".to_owned()) };
+        let types = ("u8".to_owned(), "bytes".to_owned());
+        let record = TableRecord { root: PageId(7), types, is_plain: false };
         let with = |tag: u8| [record.encode(), vec![tag, 2, 0, 9, 9]].concat();
         assert_eq!(TableRecord::decode(&with(OPTIONAL)), Some(record.clone()));
         assert_eq!(TableRecord::decode(&with(u8::MAX)), Some(record.clone()));

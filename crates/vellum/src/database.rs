@@ -44,6 +44,8 @@ pub struct TableInformation {
     pub key_type: String,
     /// The type of its values.
     pub value_type: String,
+    /// Whether it keeps no versions: see [`TableOptions::versions`](crate::TableOptions::versions).
+    pub is_plain: bool,
 }
 
 impl Database {
@@ -55,7 +57,7 @@ impl Database {
     pub fn create(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let path = path.as_ref();
         let file = PoolFile::create(path, &options.pool)?;
-        Self::initialise(file, || LogPlace::beside(path), options, || std::fs::remove_file(path))
+        Self::initialise(file, LogPlace::beside(path), options, || std::fs::remove_file(path))
     }
 
     /// Opens a database. If it was not closed, what its log tells is done again first: everything is there that was
@@ -73,7 +75,7 @@ impl Database {
                 let log = Arc::new(DiskDirectory::new(&log_place::path_of(path)));
                 Self::recover_in_memory(Arc::new(in_memory::open_base(path, options)?), log, options)
             }
-            file => Self::open_file(file?, || LogPlace::beside(path), options),
+            file => Self::open_file(file?, LogPlace::beside(path), options),
         }
     }
 
@@ -87,9 +89,9 @@ impl Database {
         let path = path.as_ref();
         match PoolFile::open_or_create(path, &options.pool)? {
             (file, true) => {
-                Self::initialise(file, || LogPlace::beside(path), options, || std::fs::remove_file(path))
+                Self::initialise(file, LogPlace::beside(path), options, || std::fs::remove_file(path))
             }
-            (file, false) => Self::open_file(file, || LogPlace::beside(path), options),
+            (file, false) => Self::open_file(file, LogPlace::beside(path), options),
         }
     }
 
@@ -101,7 +103,7 @@ impl Database {
     pub fn create_in(directory: Arc<dyn Directory>, name: &str, options: &Options) -> Result<Self> {
         let file = options.open_in(&*directory, name, CreateMode::CreateNew)?;
         let file = PoolFile::create_on(file, &options.pool).inspect_err(|_| drop(directory.remove(name)))?;
-        Self::initialise(file, || LogPlace::given(directory.clone()), options, || directory.remove(name))
+        Self::initialise(file, LogPlace::given(directory.clone()), options, || directory.remove(name))
     }
 
     /// As [`open`](Self::open), in a directory that may be a simulated one.
@@ -114,7 +116,7 @@ impl Database {
             Err(error) if is_to_be_recovered(&error, options) => {
                 Self::recover_in_memory(file, directory, options)
             }
-            opened => Self::open_file(opened?, || LogPlace::given(directory), options),
+            opened => Self::open_file(opened?, LogPlace::given(directory), options),
         }
     }
 
@@ -126,8 +128,8 @@ impl Database {
 
     /// A database that is only read.
     pub(crate) fn looked_at(file: PoolFile, recovery: Option<Recovery>, options: &Options) -> Result<Self> {
-        let durable = DurablePool::without_log(file.start(None)?, true).recovered_in_memory(recovery);
-        Ok(Self::with(durable, LogPlace::default(), options, false))
+        let durable = DurablePool::without_log(file, None, &options.log_settings)?;
+        Ok(Self::with(durable.recovered_in_memory(recovery), LogPlace::default(), options, false))
     }
 
     /// As [`create`](Self::create), on any file that is empty, and without a log.
@@ -136,7 +138,7 @@ impl Database {
     /// As for `create`.
     pub fn create_on(file: Arc<dyn File>, options: &Options) -> Result<Self> {
         let options = options.clone().log(false);
-        Self::initialise(PoolFile::create_on(file, &options.pool)?, LogPlace::none, &options, || Ok(()))
+        Self::initialise(PoolFile::create_on(file, &options.pool)?, LogPlace::default(), &options, || Ok(()))
     }
 
     /// As [`open`](Self::open), on any file that was closed, and without a log.
@@ -145,13 +147,13 @@ impl Database {
     /// As for `open`.
     pub fn open_on(file: Arc<dyn File>, options: &Options) -> Result<Self> {
         let options = options.clone().log(false);
-        Self::open_file(PoolFile::open_on(file, &options.pool)?, LogPlace::none, &options)
+        Self::open_file(PoolFile::open_on(file, &options.pool)?, LogPlace::default(), &options)
     }
 
     /// A database of a file that holds nothing yet. If that fails it is removed, and so is its log.
     fn initialise(
         file: PoolFile,
-        place: impl FnOnce() -> Result<LogPlace>,
+        place: LogPlace,
         options: &Options,
         remove_file: impl Fn() -> std::io::Result<()>,
     ) -> Result<Self> {
@@ -168,11 +170,7 @@ impl Database {
     }
 
     /// A database of a file that holds one, or whose creation was interrupted after its log had begun.
-    fn open_file(
-        file: PoolFile,
-        place: impl FnOnce() -> Result<LogPlace>,
-        options: &Options,
-    ) -> Result<Self> {
+    fn open_file(file: PoolFile, place: LogPlace, options: &Options) -> Result<Self> {
         let is_read_only = file.is_read_only();
         let (durable, place) = Self::start(file, place, options)?;
         if durable.recovery().is_some() && catalog::complete(durable.pool())? {
@@ -187,28 +185,23 @@ impl Database {
         Ok(Self::with(durable, place, options, false))
     }
 
-    fn start(
-        file: PoolFile,
-        place: impl FnOnce() -> Result<LogPlace>,
-        options: &Options,
-    ) -> Result<(DurablePool, LogPlace)> {
-        let read_only = file.is_read_only();
-        if !options.log || read_only {
-            return Ok((DurablePool::without_log(file.start(None)?, read_only), LogPlace::default()));
+    fn start(file: PoolFile, place: LogPlace, options: &Options) -> Result<(DurablePool, LogPlace)> {
+        if file.is_read_only() {
+            return Ok((DurablePool::without_log(file, None, &options.log_settings)?, LogPlace::default()));
         }
+        let directory = match place.directory.clone() {
+            Some(directory) if options.log => directory,
+            directory => {
+                return Ok((DurablePool::without_log(file, directory, &options.log_settings)?, place));
+            }
+        };
         if let Some(path) = &options.archive_path {
             // If that fails the archive says so.
             let _ = log_place::make_directory(path);
         }
-        let place = place()?;
-        let durable = match &place.directory {
-            Some(directory) => {
-                let opened = DurablePool::open(file, directory.clone(), &options.log_settings);
-                opened.inspect_err(|_| place.remove())?
-            }
-            None => DurablePool::without_log(file.start(None)?, false),
-        };
-        Ok((durable, place))
+        place.make()?;
+        let opened = DurablePool::open(file, directory, &options.log_settings);
+        Ok((opened.inspect_err(|_| place.remove())?, place))
     }
 
     fn with(durable: DurablePool, log_place: LogPlace, options: &Options, created: bool) -> Self {
@@ -255,13 +248,12 @@ impl Database {
         let record = catalog::find(self.catalog(), name)?;
         let record = record.ok_or_else(|| Error::NoSuchTable { name: name.to_owned() })?;
         check(&record)?;
-        Ok(Handle::of(&self.inner, &mut open, name, record.root))
+        Ok(Handle::of(&self.inner, &mut open, name, &record))
     }
 
     /// The catalog, as the last commits left it.
     pub(crate) fn catalog(&self) -> Tree<'_, Pool> {
-        let catalog = catalog::tree(self.inner.pool());
-        self.inner.durable.view().map_or(catalog, |view| catalog.with_view(view))
+        catalog::tree(self.inner.pool()).with_view(self.inner.durable.view())
     }
 
     /// All tables, in the order of their names' bytes.
@@ -370,8 +362,8 @@ impl Database {
         Arc::get_mut(&mut self.inner).ok_or(Error::StillInUse { handles })?.close()
     }
 
-    /// What the history of records takes that transactions may still read; none if the database has no log.
-    pub fn history(&self) -> Option<History> {
+    /// What the history of records takes that transactions may still read.
+    pub fn history(&self) -> History {
         self.inner.durable.history()
     }
 
@@ -381,8 +373,9 @@ impl Database {
 }
 
 impl From<(String, TableRecord)> for TableInformation {
-    fn from((name, TableRecord { root, types: (key_type, value_type) }): (String, TableRecord)) -> Self {
-        Self { name, root_page: root.0, key_type, value_type }
+    fn from((name, record): (String, TableRecord)) -> Self {
+        let TableRecord { root, types: (key_type, value_type), is_plain } = record;
+        Self { name, root_page: root.0, key_type, value_type, is_plain }
     }
 }
 
@@ -408,7 +401,7 @@ mod tests {
         let options = Options::default().pool_bytes(1 << 20).capacity_bytes(1 << 30);
         let file = PoolFile::create(&path, &options.pool).unwrap();
         // The log has been begun, and the catalog has not.
-        drop(Database::start(file, || LogPlace::beside(&path), &options).unwrap());
+        drop(Database::start(file, LogPlace::beside(&path), &options).unwrap());
         assert!(Database::open(&path, &options).is_err());
         let database = Database::open_or_create(&path, &options).unwrap();
         assert!(database.was_created());

@@ -87,6 +87,15 @@ pub enum Error {
         /// The table.
         table: String,
     },
+    /// A transaction cannot use a table that keeps no versions.
+    #[error(
+        "the table {table:?} is plain (`TableOptions::versions(false)`): it keeps no versions, so a transaction can neither read nor \
+         change it. Call the table itself, outside of the transaction; what transactions need belongs into a table with versions"
+    )]
+    PlainTable {
+        /// The table.
+        table: String,
+    },
     /// The database has no log.
     #[error("the database was opened without a log: nothing of it is durable before it is closed")]
     WithoutLog,
@@ -248,6 +257,7 @@ impl Error {
             Self::WithoutLog
             | Self::WithoutArchive
             | Self::OtherDatabase { .. }
+            | Self::PlainTable { .. }
             | Self::TableTypes { .. }
             | Self::TypeName { .. }
             | Self::NotEncoded { .. } => ErrorKind::InvalidInput,

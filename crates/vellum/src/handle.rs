@@ -2,6 +2,7 @@
 
 use crate::{
     Cursor, Error, KeyBuffer, KeyType, Result, Task, ValueReader, ValueType,
+    catalog::TableRecord,
     life::OpenTable,
     open_transaction::OpenTransaction,
     range::as_slice,
@@ -25,6 +26,7 @@ pub(crate) struct Handle {
     // What an operation needs is at hand; the rest keeps the table from being dropped.
     pub(crate) inner: Arc<Inner>,
     root: PageId,
+    is_plain: bool,
     pub(crate) open: Arc<OpenTable>,
     /// The table's name when this handle was made.
     pub(crate) name: Arc<str>,
@@ -32,15 +34,15 @@ pub(crate) struct Handle {
 
 impl Handle {
     pub(crate) fn new(inner: Arc<Inner>, open: Arc<OpenTable>) -> Self {
-        Self { inner, root: open.root, name: open.name.clone(), open }
+        Self { inner, root: open.root, is_plain: open.is_plain, name: open.name.clone(), open }
     }
 
-    /// A handle on the table with this root.
-    pub(crate) fn of(inner: &Arc<Inner>, open: &mut OpenTables, name: &str, root: PageId) -> Self {
-        let existing = open.get(&root).and_then(Weak::upgrade);
+    /// A handle on the table with this record.
+    pub(crate) fn of(inner: &Arc<Inner>, open: &mut OpenTables, name: &str, record: &TableRecord) -> Self {
+        let existing = open.get(&record.root).and_then(Weak::upgrade);
         let table = existing.unwrap_or_else(|| {
-            let table = Arc::new(OpenTable::new(name, root));
-            open.insert(root, Arc::downgrade(&table));
+            let table = Arc::new(OpenTable::new(name, record));
+            open.insert(record.root, Arc::downgrade(&table));
             table
         });
         let handle = Self::new(inner.clone(), table);
@@ -52,16 +54,17 @@ impl Handle {
     #[track_caller]
     pub(crate) fn tree(&self) -> Tree<'_, Pool> {
         let tree = Tree::open(self.inner.pool(), self.root).with_append_hints(&self.open.ends);
-        match self.inner.durable.view() {
-            Some(view) => tree.with_view(view),
-            None => tree,
-        }
+        if self.is_plain { tree } else { tree.with_view(self.inner.durable.view()) }
     }
 
-    /// The tree, for a transaction of a database, which must be this table's.
+    /// The tree, for a transaction of a database, which must be this table's, and have versions.
     pub(crate) fn tree_of(&self, inner: &Arc<Inner>) -> Result<Tree<'_, Pool>> {
+        let table = || self.name.as_ref().to_owned();
         if !Arc::ptr_eq(inner, &self.inner) {
-            return Err(Error::OtherDatabase { table: self.name.as_ref().to_owned() });
+            return Err(Error::OtherDatabase { table: table() });
+        }
+        if self.is_plain {
+            return Err(Error::PlainTable { table: table() });
         }
         Ok(Tree::open(self.inner.pool(), self.root).with_append_hints(&self.open.ends))
     }
@@ -125,7 +128,7 @@ impl Handle {
         let mut ends = 0;
         loop {
             // It reads nothing but what it changes, so it is serializable as it is.
-            let own = OpenTransaction::begin(&self.inner, false)?;
+            let own = OpenTransaction::begin(&self.inner, false);
             let _writing = self.open.begin_writing(own.transaction.id())?;
             let tree = self.tree_of(&self.inner)?.with_view(own.transaction.writing()?);
             match change(tree) {
@@ -150,7 +153,7 @@ impl Handle {
 
     /// Whether changes must be transactions, because some are open.
     pub(crate) fn needs_transactions(&self) -> bool {
-        self.inner.durable.has_transactions()
+        !self.is_plain && self.inner.durable.has_transactions()
     }
 
     /// Whether changes must be made one by one, because transactions are open or the table is not there any more.

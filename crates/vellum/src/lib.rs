@@ -30,13 +30,14 @@
 //! - A [`Transaction`] is several operations that happen together or not at all. It sees the database as it was when it
 //!   began (snapshot isolation, or serializable: [`IsolationLevel`]), and keeps no reader from anything. [`Database::run`]
 //!   runs one again that conflicts.
-//! - A database opened with [`Options::log`]`(false)` has neither: all of it is lost unless it is closed.
+//! - A database opened with [`Options::log`]`(false)` has transactions all the same, but nothing of it is durable: all of it is lost
+//!   unless it is closed.
 //! - Memory stays within [`Options::pool_bytes`], plus 16 bytes for each 4 KiB of data and a few MiB.
 //! - Bytes that were damaged on storage are an error that names the page; never a panic, never silence.
 //!
 //! # Parts
 //! - [`Database`], [`Table`], [`Entries`], [`Cursor`], [`Value`], [`ValueReader`]: the key-value store;
-//! - [`TableName`], [`KeyType`], [`ValueType`]: tables with types of keys and values;
+//! - [`TableName`], [`KeyType`], [`ValueType`]: tables with types of keys and values; [`TableOptions`]: plain ones, without versions;
 //! - [`Transaction`], [`Savepoint`], [`Durability`]: several operations as one;
 //! - [`Table::multi_get`] and its like: many keys in one call, whose cache misses and reads overlap;
 //! - [`Table::bulk_load`] and [`BulkLoader`]: a table from sorted input, at several times the speed of inserts;
@@ -82,6 +83,7 @@ mod schema;
 mod shared;
 mod submissions;
 mod table;
+mod table_options;
 mod transaction;
 mod value;
 mod verify;
@@ -103,6 +105,7 @@ pub use range::{KeyRange, Prefix};
 pub use salvage::{LeftBy, Piece, Salvage};
 pub use submissions::Submissions;
 pub use table::{Put, Table};
+pub use table_options::TableOptions;
 pub use transaction::{Savepoint, Transaction, TransactionOptions};
 pub use value::{Value, ValueReader};
 pub use vellum_access::{

@@ -7,7 +7,7 @@
 //!
 //! A dropped table's pages are freed when no snapshot sees the table and nobody has a handle on it: see `Inner::sweep`.
 
-use crate::{Error, Result, driver::lock};
+use crate::{Error, Result, catalog::TableRecord, driver::lock};
 use std::sync::{
     Arc, Mutex,
     atomic::{AtomicBool, Ordering},
@@ -20,6 +20,8 @@ pub(crate) struct OpenTable {
     /// Its name when it was opened first.
     pub(crate) name: Arc<str>,
     pub(crate) root: PageId,
+    /// It keeps no versions: transactions cannot use it.
+    pub(crate) is_plain: bool,
     /// Where its last leaf is, while records are appended.
     pub(crate) ends: AppendHints,
     /// Whether its life says that not everybody may change it: operations look at that only.
@@ -48,10 +50,11 @@ pub(crate) struct Doomed {
 }
 
 impl OpenTable {
-    pub(crate) fn new(name: &str, root: PageId) -> Self {
+    pub(crate) fn new(name: &str, record: &TableRecord) -> Self {
         Self {
             name: name.into(),
-            root,
+            root: record.root,
+            is_plain: record.is_plain,
             ends: AppendHints::default(),
             is_special: AtomicBool::new(false),
             life: Mutex::default(),

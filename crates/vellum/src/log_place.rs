@@ -1,4 +1,4 @@
-//! Where the log of a database lies: in a directory beside its file.
+//! Where the log of a database lies, and what transactions have no room for in memory: in a directory beside its file.
 
 use crate::{Error, Result};
 use std::{
@@ -12,28 +12,28 @@ use vellum_vm::{Directory, DiskDirectory};
 /// The directory of a log.
 #[derive(Default)]
 pub(crate) struct LogPlace {
-    /// None if there is no log.
+    /// None if there is no place for one.
     pub directory: Option<Arc<dyn Directory>>,
-    /// The directory that was made for it.
+    /// The directory that is made for it.
     path: Option<PathBuf>,
 }
 
 impl LogPlace {
-    /// There is no log.
-    pub fn none() -> Result<Self> {
-        Ok(Self::default())
-    }
-
     /// A directory that holds other files too.
-    pub fn given(directory: Arc<dyn Directory>) -> Result<Self> {
-        Ok(Self { directory: Some(directory), path: None })
+    pub fn given(directory: Arc<dyn Directory>) -> Self {
+        Self { directory: Some(directory), path: None }
     }
 
-    /// The directory beside a database's file, which is made if it is not there.
-    pub fn beside(file: &Path) -> Result<Self> {
+    /// The directory beside a database's file.
+    pub fn beside(file: &Path) -> Self {
         let path = path_of(file);
-        make_directory(&path).map_err(|source| Error::LogDirectory { path: path.clone(), source })?;
-        Ok(Self { directory: Some(Arc::new(DiskDirectory::new(&path))), path: Some(path) })
+        Self { directory: Some(Arc::new(DiskDirectory::new(&path))), path: Some(path) }
+    }
+
+    /// Makes the directory if it is not there, durably.
+    pub fn make(&self) -> Result<()> {
+        let Some(path) = &self.path else { return Ok(()) };
+        make_directory(path).map_err(|source| Error::LogDirectory { path: path.clone(), source })
     }
 
     /// Removes the directory, if nothing is left in it.

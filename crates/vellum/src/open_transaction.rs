@@ -1,6 +1,6 @@
 //! A transaction that is rolled back when it is dropped.
 
-use crate::{Error, Result, driver::lock, owned::Owned, shared::Inner};
+use crate::{Result, driver::lock, owned::Owned, shared::Inner};
 use std::{
     panic::Location,
     sync::{Arc, Mutex},
@@ -18,15 +18,12 @@ pub(crate) struct OpenTransaction {
 }
 
 impl OpenTransaction {
-    /// # Errors
-    /// [`Error::WithoutLog`] if the database has no log.
     #[track_caller]
-    pub(crate) fn begin(inner: &Arc<Inner>, is_serializable: bool) -> Result<Self> {
+    pub(crate) fn begin(inner: &Arc<Inner>, is_serializable: bool) -> Self {
         let place = Location::caller();
         inner.undo_rest();
-        let transaction = inner.durable.begin(is_serializable, place).ok_or(Error::WithoutLog)?;
-        let transaction = Arc::new(transaction);
-        Ok(Self { inner: inner.clone(), transaction, owned: Mutex::default(), is_ended: false })
+        let transaction = Arc::new(inner.durable.begin(is_serializable, place));
+        Self { inner: inner.clone(), transaction, owned: Mutex::default(), is_ended: false }
     }
 
     /// Makes what was changed visible. It is durable when the last record of this thread is.

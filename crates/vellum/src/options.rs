@@ -125,8 +125,8 @@ impl Options {
     }
 
     /// Whether changes are logged. Default true. Without a log a database is consistent on storage only when it has been
-    /// closed: after a crash, or when its process is killed, **all of it is lost**. That is for building a database that can
-    /// be built again, and for measuring. A database may be opened with a log at one time and without at another, if it was
+    /// closed: after a crash, or when its process is killed, **all of it is lost**, also what transactions have committed; all else
+    /// they do as ever. That is for building a database that can be built again, and for measuring. A database may be opened with a log at one time and without at another, if it was
     /// closed in between.
     #[must_use]
     pub fn log(mut self, log: bool) -> Self {

@@ -15,7 +15,7 @@
 //! A tree is freed together with its doomed record, in one group.
 
 use crate::{
-    Database, Error, NamesTable, Result, Table, TableInformation, Transaction,
+    Database, Error, NamesTable, Result, Table, TableInformation, TableOptions, Transaction,
     catalog::{self, TableRecord},
     driver::lock,
     handle::Handle,
@@ -33,18 +33,22 @@ impl Database {
     /// # Errors
     /// If there is one of that name, or the file cannot grow.
     pub fn create_table<N: NamesTable>(&self, table: N) -> Result<Table<N::Key, N::Value>> {
-        if self.inner().durable.has_log() {
-            let transaction = self.begin()?;
-            let table = transaction.create_table(table)?;
-            transaction.commit()?;
-            return Ok(table);
-        }
-        let (name, types) = (table.name(), catalog::types_of::<N>());
-        catalog::check(name, &types)?;
-        let mut open = self.inner().lock();
-        let record = catalog::create_table(self.inner().pool(), name, types)?;
-        let record = record.ok_or_else(|| Error::TableExists { name: name.to_owned() })?;
-        Ok(Table::new(Handle::of(self.inner(), &mut open, name, record.root)))
+        self.create_table_with(table, TableOptions::default())
+    }
+
+    /// The same with options.
+    ///
+    /// # Errors
+    /// As for [`create_table`](Self::create_table).
+    pub fn create_table_with<N: NamesTable>(
+        &self,
+        table: N,
+        options: TableOptions,
+    ) -> Result<Table<N::Key, N::Value>> {
+        let transaction = self.begin()?;
+        let table = transaction.create_table_with(table, options)?;
+        transaction.commit()?;
+        Ok(table)
     }
 
     /// Opens a table, or creates it if there is none of that name.
@@ -69,21 +73,16 @@ impl Database {
     /// [`Error::NoSuchTable`], [`Error::TableInUse`], or if a page cannot be read: nothing has happened then.
     /// [`Error::Conflict`] if an open transaction has changed the table.
     pub fn drop_table(&self, name: &str) -> Result<()> {
-        let mut open = self.inner().lock();
+        let open = self.inner().lock();
         let record = catalog::find(self.catalog(), name)?;
         let TableRecord { root, .. } = record.ok_or_else(|| Error::NoSuchTable { name: name.to_owned() })?;
         if open.get(&root).is_some_and(|table| table.strong_count() > 0) {
             return Err(Error::TableInUse { name: name.to_owned() });
         }
-        if self.inner().durable.has_log() {
-            drop(open);
-            let transaction = self.begin()?;
-            transaction.drop_table(name)?;
-            return transaction.commit();
-        }
-        open.remove(&root);
-        catalog::drop_table(self.inner().pool(), name, root)?;
-        Ok(())
+        drop(open);
+        let transaction = self.begin()?;
+        transaction.drop_table(name)?;
+        transaction.commit()
     }
 }
 
@@ -109,12 +108,24 @@ impl Transaction {
     /// As for `Database::create_table`; [`Error::Conflict`] if another transaction has created, renamed or dropped a table of that
     /// name.
     pub fn create_table<N: NamesTable>(&self, table: N) -> Result<Table<N::Key, N::Value>> {
+        self.create_table_with(table, TableOptions::default())
+    }
+
+    /// The same with options. A [plain](TableOptions::versions) table can be used once this transaction is committed.
+    ///
+    /// # Errors
+    /// As for [`create_table`](Self::create_table).
+    pub fn create_table_with<N: NamesTable>(
+        &self,
+        table: N,
+        options: TableOptions,
+    ) -> Result<Table<N::Key, N::Value>> {
         let (name, types) = (table.name(), catalog::types_of::<N>());
         catalog::check(name, &types)?;
         self.look_up(name)?.map_or(Ok(()), |_| Err(Error::TableExists { name: name.to_owned() }))?;
         let pool = self.open.inner.pool();
-        let record = TableRecord { root: catalog::create_doomed(pool)?, types };
-        let open = Arc::new(OpenTable::new(name, record.root));
+        let record = TableRecord { root: catalog::create_doomed(pool)?, types, is_plain: !options.versions };
+        let open = Arc::new(OpenTable::new(name, &record));
         self.own(&open, false)?;
         self.open.inner.lock().insert(record.root, Arc::downgrade(&open));
         let is_new = self.change_catalog(name, |catalog| {
@@ -139,7 +150,7 @@ impl Transaction {
         let mut open = inner.lock();
         let record = self.look_up(name)?.ok_or_else(|| Error::NoSuchTable { name: name.to_owned() })?;
         record.expect(name, catalog::types_of::<N>())?;
-        let handle = Handle::of(inner, &mut open, name, record.root);
+        let handle = Handle::of(inner, &mut open, name, &record);
         // If the snapshot was ended meanwhile, the table may be gone.
         self.check()?;
         Ok(Table::new(handle))
@@ -199,7 +210,7 @@ impl Transaction {
         let inner = &self.open.inner;
         let mut open = inner.lock();
         let record = self.look_up(name)?.ok_or_else(|| Error::NoSuchTable { name: name.to_owned() })?;
-        let handle = Handle::of(inner, &mut open, name, record.root);
+        let handle = Handle::of(inner, &mut open, name, &record);
         self.check()?;
         Ok((record, handle.open.clone()))
     }

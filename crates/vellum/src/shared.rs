@@ -17,6 +17,7 @@ use std::{
     },
     task::Waker,
 };
+use vellum_access::Tree;
 use vellum_base::PageId;
 use vellum_pool::{Pool, PoolError};
 use vellum_txn::{Durability, DurablePool};
@@ -75,6 +76,12 @@ impl Inner {
     pub(crate) fn pool(&self) -> &Pool {
         nested::check(self.durable.pool());
         self.durable.pool()
+    }
+
+    /// The tree of a table, as single operations see it.
+    pub(crate) fn tree_of(&self, open: &OpenTable) -> Tree<'_, Pool> {
+        let tree = Tree::open(self.durable.pool(), open.root);
+        if open.is_plain { tree } else { tree.with_view(self.durable.view()) }
     }
 
     /// Returns once what this thread has changed is as durable as it should be.

@@ -108,10 +108,10 @@ impl Drop for Sweeper {
 pub type Savepoint = vellum_txn::Savepoint;
 
 impl Database {
-    /// Begins a transaction.
+    /// Begins a transaction. In a database that is open for reading only it can only read.
     ///
     /// # Errors
-    /// [`Error::WithoutLog`] if the database has no log, or is open for reading only.
+    /// None at present.
     #[track_caller]
     pub fn begin(&self) -> Result<Transaction> {
         self.begin_with(TransactionOptions::default())
@@ -123,7 +123,7 @@ impl Database {
     /// As for [`begin`](Self::begin).
     #[track_caller]
     pub fn begin_with(&self, options: TransactionOptions) -> Result<Transaction> {
-        Transaction::begin(self.inner(), options)
+        Ok(Transaction::begin(self.inner(), options))
     }
 
     /// Runs a transaction and commits it. If it conflicts with another one, it is rolled back and run again, after a pause that
@@ -177,17 +177,17 @@ fn jitter(below: u64) -> u64 {
 
 impl Transaction {
     #[track_caller]
-    fn begin(inner: &Arc<Inner>, options: TransactionOptions) -> Result<Self> {
+    fn begin(inner: &Arc<Inner>, options: TransactionOptions) -> Self {
         let isolation = options.isolation.unwrap_or(inner.isolation);
         let is_serializable = isolation == IsolationLevel::Serializable;
-        Ok(Self {
-            open: OpenTransaction::begin(inner, is_serializable && !inner.is_planted(Plant::NothingTested))?,
+        Self {
+            open: OpenTransaction::begin(inner, is_serializable && !inner.is_planted(Plant::NothingTested)),
             durability: options.durability.unwrap_or(inner.durability),
             tables: Mutex::default(),
             tables_read: Mutex::default(),
             is_dead: AtomicBool::new(false),
             _sweeper: Sweeper(inner.clone()),
-        })
+        }
     }
 
     /// Its number among all transactions since the database was opened, by which [`Database::history`] names the oldest.

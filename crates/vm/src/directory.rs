@@ -9,6 +9,14 @@ use std::sync::Arc;
 
 /// Opens, lists, renames and removes files. Shared by threads.
 pub trait Directory: Send + Sync + fmt::Debug {
+    /// Makes the directory itself if it is not there. By default there is nothing to make.
+    ///
+    /// # Errors
+    /// What the file system reports.
+    fn make(&self) -> Result<(), VmError> {
+        Ok(())
+    }
+
     /// Opens the file of this name, and creates it if the options say so. That there is such a file is
     /// durable when this returns.
     ///
@@ -74,6 +82,15 @@ impl DiskDirectory {
 }
 
 impl Directory for DiskDirectory {
+    fn make(&self) -> Result<(), VmError> {
+        match std::fs::create_dir(&self.path) {
+            Err(source) if source.kind() != io::ErrorKind::AlreadyExists => {
+                Err(VmError::Open { path: self.path.clone(), action: "make the directory", source })
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn open(&self, name: &str, options: &FileOptions) -> Result<Arc<dyn File>, VmError> {
         Ok(Arc::new(DiskFile::open(&self.path.join(name), options)?))
     }

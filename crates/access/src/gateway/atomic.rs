@@ -168,7 +168,7 @@ impl<'p, P: Pager + 'p, A: PageSet<'p, P>, B: PageSet<'p, P>> PageSet<'p, P> for
 pub(crate) trait Recorder {
     /// When the record counts.
     fn kind(&self) -> RecordKind;
-    /// The record has its place in the log, and its pages are still latched.
+    /// The change has its LSN, the place of its record if it is recorded, and its pages are still latched.
     fn recorded(&self, lsn: Lsn);
 }
 
@@ -385,10 +385,31 @@ impl<'p, P: Pager, H: PageSet<'p, P>> AtomicChange<'p, P, H> {
         if let Some(record) = record {
             return commit_recorded(pager, pages, record, (recorder, extent));
         }
+        let lsn = pager.stamp();
+        if lsn > Lsn(0) {
+            return commit_stamped(pager, pages, lsn, (recorder, extent));
+        }
         let seen = pages.release(pager, Lsn(0));
         discard(pager, extent, Lsn(0));
         seen
     }
+}
+
+/// Ends a change that is not recorded, and whose pages need an LSN all the same.
+#[inline(never)]
+fn commit_stamped<'p, P: Pager, H: PageSet<'p, P>>(
+    pager: &'p P,
+    mut pages: H,
+    lsn: Lsn,
+    (recorder, freed): (Option<&dyn Recorder>, Option<Extent>),
+) -> H::Seen {
+    if let Some(recorder) = recorder {
+        recorder.recorded(lsn);
+    }
+    pages.stamp(lsn);
+    let seen = pages.release(pager, lsn);
+    discard(pager, freed, lsn);
+    seen
 }
 
 /// Gives the record its place in the log while all pages are latched, and hands it over after they are released.

@@ -15,7 +15,8 @@
 //!
 //! # Records
 //! Whether changes are recorded is up to the pager
-//! ([`ChangeRecords::records`](vellum_pool::ChangeRecords::records)). If not, nothing is gathered. If so, the record
+//! ([`ChangeRecords::records`](vellum_pool::ChangeRecords::records)). If not, nothing is gathered, and pages get an LSN only while
+//! somebody asks for it ([`ChangeRecords::stamp`](vellum_pool::ChangeRecords::stamp)). If so, the record
 //! reserves its place in the log while all pages are latched, all pages get the place as their LSN, and the record is
 //! handed over after the latches have been released. A page whose LSN is not less than a record's has that change already:
 //! see [`redo`].

@@ -226,7 +226,7 @@ fn a_leaf_that_is_older_than_the_snapshot_needs_no_question() {
     let reference = reference(3, Bug::None);
     let transaction = reference.begin();
     let settled = AtomicU64::new(reference.pager.end().0);
-    let view = View { settled: &settled, isolation: &Wrong, writer: Writer::None };
+    let view = View { settled: &settled, isolation: &Wrong, writer: Writer::None, open: None };
     let tree = reference.newest().with_view(view);
     for (_, read) in READS {
         let found = read(&reference.pager, &tree, &key(2));

@@ -16,7 +16,9 @@ use std::{
     path::PathBuf,
     time::Instant,
 };
-use vellum::{AccessError, BulkOptions, Database, Error, MAX_KEY_BYTES, MAX_VALUE_BYTES, Table};
+use vellum::{
+    AccessError, BulkOptions, Database, Error, MAX_KEY_BYTES, MAX_VALUE_BYTES, Table, TableOptions,
+};
 use vellum_base::shown;
 
 const HELP: &str = "\
@@ -56,6 +58,9 @@ pub struct Arguments {
     /// How full pages become, in percent
     #[arg(long, value_name = "PERCENT", default_value = "100", value_parser = clap::value_parser!(u8).range(50..=100))]
     fill: u8,
+    /// Create the table, if it is not there, as a plain one: without versions, and of no use to transactions
+    #[arg(long)]
+    plain: bool,
 }
 
 /// What was done, for programs.
@@ -118,7 +123,9 @@ fn load_table(
 ) -> Result<(u64, u64)> {
     let name = &arguments.table.table;
     let (table, created) = match database.table(name) {
-        Err(Error::NoSuchTable { .. }) => (database.create_table(name)?, true),
+        Err(Error::NoSuchTable { .. }) => {
+            (database.create_table_with(name, TableOptions::default().versions(!arguments.plain))?, true)
+        }
         table => (table?, false),
     };
     let loaded = load(arguments, general, &table, lines);

@@ -32,6 +32,9 @@ pub struct Arguments {
 pub struct Row {
     kind: &'static str,
     table: String,
+    /// Whether it keeps no versions, if that was looked up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    plain: Option<bool>,
     #[serde(flatten)]
     shape: Option<Shape>,
 }
@@ -54,7 +57,7 @@ impl Row {
             large_values: shape.large_values,
             height: shape.height,
         });
-        Self { kind: "table", table: name.to_owned(), shape }
+        Self { kind: "table", table: name.to_owned(), plain: None, shape }
     }
 }
 
@@ -67,7 +70,7 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
             true => Some(store::table(&database, &table.name)?.shape()?),
             false => None,
         };
-        rows.push(Row::new(&table.name, shape.as_ref()));
+        rows.push(Row { plain: Some(table.is_plain), ..Row::new(&table.name, shape.as_ref()) });
     }
     write_rows(&rows, general.json)
 }
@@ -90,8 +93,9 @@ pub fn text(rows: &[Row]) -> String {
     let mut table = columns(&["table", "entries", "data", "large values", "height"], 1);
     for row in rows {
         let Some(shape) = &row.shape else { continue };
+        let note = if row.plain == Some(true) { " (plain)" } else { "" };
         table.add_row([
-            escaped(row.table.as_bytes()),
+            escaped(row.table.as_bytes()) + note,
             size::count(shape.entries),
             size::bytes(shape.data_bytes),
             size::count(shape.large_values),

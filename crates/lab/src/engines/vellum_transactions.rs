@@ -1,5 +1,4 @@
-//! Vellum as a store of records, in transactions: snapshots, first updater wins, serializable if asked for. It has a log, unless none was asked for: then
-//! its commits are deferred.
+//! Vellum as a store of records, in transactions: snapshots, first updater wins, serializable if asked for.
 
 use super::EngineOptions;
 use super::store::{Access, Session, Store, Transaction};
@@ -39,7 +38,7 @@ impl VellumTransactions {
     /// # Errors
     /// What the engine says.
     pub fn reopen(options: &EngineOptions, tables: &[&str]) -> Result<(Self, Option<::vellum::Recovery>)> {
-        let database = Database::open(options.directory.join(FILE), &settings(options))?;
+        let database = Database::open(options.directory.join(FILE), &options.vellum())?;
         let recovery = database.recovery();
         let tables = tables.iter().map(|name| database.table(name));
         let tables = tables.collect::<std::result::Result<_, _>>()?;
@@ -48,22 +47,12 @@ impl VellumTransactions {
 
     fn of(database: Database, tables: Vec<Table>, options: &EngineOptions) -> Self {
         let EngineOptions { pool_bytes, isolation, durability, .. } = *options;
-        Self { database, tables, pool_bytes, durability: logged(durability), isolation }
+        Self { database, tables, pool_bytes, durability, isolation }
     }
 }
 
 /// The name of the file.
 const FILE: &str = "tables.vellum";
-
-/// Transactions have a log.
-fn logged(durability: Durability) -> Durability {
-    if durability == Durability::NoLog { Durability::Deferred } else { durability }
-}
-
-fn settings(options: &EngineOptions) -> ::vellum::Options {
-    let durability = logged(options.durability);
-    EngineOptions { durability, directory: options.directory.clone(), ..*options }.vellum()
-}
 
 impl Store for VellumTransactions {
     type Session<'a> = TransactionSession<'a>;
@@ -72,7 +61,7 @@ impl Store for VellumTransactions {
     const COMMITS_LATER: bool = true;
 
     fn create(options: &EngineOptions, tables: &[&str]) -> Result<Self> {
-        let database = Database::create(options.directory.join(FILE), &settings(options))?;
+        let database = Database::create(options.directory.join(FILE), &options.vellum())?;
         let tables =
             tables.iter().map(|name| database.create_table(name)).collect::<std::result::Result<_, _>>()?;
         Ok(Self::of(database, tables, options))
@@ -80,7 +69,8 @@ impl Store for VellumTransactions {
 
     fn notes(&self) -> Vec<String> {
         let waits = match self.durability {
-            Durability::NoLog | Durability::Deferred => "a commit waits for nothing",
+            Durability::NoLog => "there is no log",
+            Durability::Deferred => "a commit waits for nothing",
             Durability::Buffered => "a commit waits until the system has the log",
             Durability::Synced => "a commit waits until the device has the log",
         };

@@ -1,7 +1,7 @@
 //! TPC-C in a process that is killed in the middle: what it has left must hold all consistency conditions, whatever was under way.
 
 use crate::Result;
-use crate::config::{EngineName, EngineSettings, RunSettings, Specification};
+use crate::config::{Durability, EngineName, EngineSettings, RunSettings, Specification};
 use crate::engines::EngineOptions;
 use crate::engines::store::Store;
 use crate::engines::vellum_transactions::VellumTransactions;
@@ -23,6 +23,10 @@ use std::time::{Duration, Instant};
 /// # Errors
 /// Whatever keeps the engine from doing its work, and a condition that does not hold.
 pub fn run(run: &RunSettings, settings: &EngineSettings, warehouses: u32, reporter: &Reporter) -> Result<()> {
+    if settings.durability == Durability::NoLog {
+        let what = "a killed process leaves nothing of a database without a log: add `--durability deferred`, `buffered` or `synced`";
+        return Err(what.into());
+    }
     let folder = run.temporary_folder()?;
     reporter.manifest(&Manifest::collect(folder.path()))?;
     for threads in &run.threads {

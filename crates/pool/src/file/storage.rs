@@ -18,6 +18,7 @@ use crate::{
     file::logged::Logged,
     file::outage::{Failure, Outage, copy_of},
     file::superblock::{SUPERBLOCKS, State, Superblock},
+    lsn_clock::LsnClock,
     plant::Plant,
     primitive::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, lock},
     space::{RecordedMap, SpaceMap},
@@ -38,6 +39,8 @@ pub(crate) struct Storage {
     read_only: bool,
     superblock: Mutex<Superblock>,
     logged: Option<Logged>,
+    /// Gives LSNs if there is no log.
+    clock: Option<Arc<LsnClock>>,
     /// The first page of the space map on storage; 0 if there is none.
     space_map_head: AtomicU64,
     /// The superblock on storage says "in use": set before the first page is written.
@@ -77,6 +80,7 @@ impl Storage {
         let in_use = needs_recovery || (fresh && log.is_none());
         let logged =
             log.map(|log| Logged::new(log, &space, superblock.space_map, superblock.redo)).transpose()?;
+        let clock = logged.is_none().then(|| Arc::new(LsnClock::new(superblock.redo)));
         let storage = Self {
             file,
             space,
@@ -85,6 +89,7 @@ impl Storage {
             space_map_head: AtomicU64::new(superblock.space_map.map_or(0, |map| map.head.0)),
             superblock: Mutex::new(superblock),
             logged,
+            clock,
             marked_in_use: AtomicBool::new(in_use),
             changes_admitted: AtomicBool::new(in_use),
             outage: Outage::default(),
@@ -103,6 +108,12 @@ impl Storage {
     #[inline]
     pub(crate) fn log(&self) -> Option<&dyn ChangeLog> {
         self.logged.as_ref().map(Logged::log)
+    }
+
+    /// What gives LSNs if there is no log.
+    #[inline]
+    pub(crate) fn clock(&self) -> Option<&Arc<LsnClock>> {
+        self.clock.as_ref()
     }
 
     /// The LSN of what is written past the log: before the redo point of the last checkpoint, so that the first change of it
@@ -448,6 +459,10 @@ impl Storage {
         superblock.state = State::Closed;
         superblock.space_map = Some(extent);
         superblock.end = end;
+        if let Some(clock) = &self.clock {
+            superblock.redo = superblock.redo.max(clock.redo());
+            superblock.undo = superblock.redo;
+        }
         // From here on the file may say "closed", so the next change has to say "in use" again first,
         // whether or not this succeeds.
         self.marked_in_use.store(false, Ordering::Release);

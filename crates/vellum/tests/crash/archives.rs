@@ -119,7 +119,7 @@ impl Run {
                 at = Some((transaction.savepoint(), then.clone(), changed.clone()));
             }
             let operation = Operation::draw(&then, &mut self.random);
-            let Some((table, key)) = operation.record() else { continue };
+            let Some((table, key)) = operation.record_of_transactions() else { continue };
             operation.perform_in(&transaction, database).map_err(|error| (error, None))?;
             operation.apply(&mut then);
             changed.insert((table.clone(), key.clone()), then[&table].get(&key).cloned());

@@ -2,7 +2,7 @@
 
 use rand::{RngExt, rngs::StdRng};
 use std::collections::BTreeMap;
-use vellum::{Database, Error, Result, Transaction};
+use vellum::{Database, Error, Result, TableOptions, Transaction};
 
 /// The tables, and what each holds.
 pub type Contents = BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>;
@@ -89,6 +89,11 @@ impl Operation {
             }
             _ => None,
         }
+    }
+
+    /// The same if transactions can use its table.
+    pub fn record_of_transactions(&self) -> Option<Record> {
+        self.record().filter(|(table, _)| !is_plain(table))
     }
 
     /// The table that it needs for itself.
@@ -183,7 +188,10 @@ impl Operation {
                     |value: &mut [u8]| value.iter_mut().for_each(|byte| *byte = byte.wrapping_add(*by));
                 database.table(table)?.modify(key, change).map(drop)
             }
-            Self::Create { table } => database.create_table(table).map(drop),
+            Self::Create { table } => {
+                let options = TableOptions::default().versions(!is_plain(table));
+                database.create_table_with(table, options).map(drop)
+            }
             Self::Drop { table } => database.drop_table(table),
             Self::Load { table, entries } => {
                 let table = database.table(table)?;
@@ -196,6 +204,12 @@ impl Operation {
             Self::Commit { .. } => unreachable!("it was performed step by step"),
         }
     }
+}
+
+/// Whether a table of this name has no versions: every third.
+pub fn is_plain(table: &str) -> bool {
+    let number = table.rsplit(' ').next().and_then(|number| number.parse::<u32>().ok());
+    number.is_some_and(|number| number % 3 == 2)
 }
 
 fn key(random: &mut StdRng) -> Vec<u8> {
@@ -224,6 +238,7 @@ pub fn contents(database: &Database) -> Result<Contents> {
     let mut contents = Contents::new();
     for information in database.tables()? {
         let table = database.table(&information.name)?;
+        assert_eq!(information.is_plain, is_plain(&information.name));
         let entries = contents.entry(information.name).or_default();
         let mut cursor = table.cursor(..)?;
         while let Some(entry) = cursor.next()? {

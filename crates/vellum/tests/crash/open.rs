@@ -1,6 +1,6 @@
 //! The transactions that are open at the same time in a history of one thread, and which of them may do what.
 
-use crate::model::{Changed, Contents, Operation, Record};
+use crate::model::{Changed, Contents, Operation, Record, is_plain};
 use rand::{RngExt, rngs::StdRng};
 use std::collections::{BTreeMap, BTreeSet};
 use vellum::{Database, Durability, Error, Savepoint, Transaction, TransactionOptions};
@@ -146,6 +146,13 @@ impl Transactions {
                 for _ in 0..count {
                     let operation = Operation::draw(now, random);
                     let Some(record) = operation.record() else { break };
+                    if is_plain(&record.0) {
+                        match operation.perform_in(&self.open[number].transaction, database) {
+                            Err(Error::PlainTable { .. }) => break,
+                            Ok(_) => return Err(format!("{operation:.60?} of a plain table")),
+                            Err(error) => return Ok(self.give_up(number, error)),
+                        }
+                    }
                     match self.perform(number, &operation, record, database, now, random)? {
                         Some(Step::Done) => {}
                         Some(step) => return Ok(step),
@@ -233,7 +240,7 @@ impl Transactions {
                     return Err(format!("a transaction is committed after its conflict, {error}"));
                 }
                 // What it has undone when it was dropped is free again, unless the disk failed.
-                if database.history().is_some_and(|history| history.open > self.open.len()) {
+                if database.history().open > self.open.len() {
                     self.stuck.extend(open.reserved);
                 }
                 return Ok(None);

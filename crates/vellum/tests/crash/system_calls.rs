@@ -59,7 +59,7 @@ fn draw_transaction(contents: &Contents, random: &mut StdRng) -> Changed {
     let mut changed = BTreeMap::new();
     for _ in 0..random.random_range(2..8) {
         let operation = Operation::draw(contents, random);
-        if let Some((table, key)) = operation.record() {
+        if let Some((table, key)) = operation.record_of_transactions() {
             let result = operation.result(contents[&table].get(&key));
             changed.insert((table, key), result);
         }

@@ -15,8 +15,12 @@ use vellum::{Database, Durability, Error, ErrorKind, Options, Table, Transaction
 use vellum_vm::SimulatedDisk;
 
 fn database(seed: u64) -> (SimulatedDisk, Database, Table) {
+    database_with(seed, &options())
+}
+
+fn database_with(seed: u64, options: &Options) -> (SimulatedDisk, Database, Table) {
     let disk = SimulatedDisk::new(seed);
-    let database = Database::create_in(Arc::new(disk.clone()), "data", &options()).unwrap();
+    let database = Database::create_in(Arc::new(disk.clone()), "data", options).unwrap();
     let table = database.create_table("table").unwrap();
     (disk, database, table)
 }
@@ -81,7 +85,7 @@ fn a_transaction_happens_when_it_is_committed_and_not_otherwise() {
     transaction.rollback().unwrap();
     assert_eq!(table.get("old").unwrap().unwrap(), b"3");
     drop(database.begin().unwrap());
-    let history = database.history().unwrap();
+    let history = database.history();
     assert_eq!((history.open, history.records, history.leftovers), (0, 0, 0));
 }
 
@@ -140,7 +144,7 @@ fn threads_that_share_a_transaction_change_one_thing_after_the_other() {
     work();
     transaction.rollback().unwrap();
     assert_eq!(contents(&table), before);
-    assert_eq!(database.history().unwrap().records, 0);
+    assert_eq!(database.history().records, 0);
 }
 
 #[test]
@@ -163,7 +167,7 @@ fn a_panic_of_the_caller_changes_nothing_and_keeps_nothing_open() {
         panicking(key);
         let open = database.begin().unwrap();
         panicking(key);
-        assert_eq!(database.history().unwrap().open, 1);
+        assert_eq!(database.history().open, 1);
         let modified =
             catch_unwind(AssertUnwindSafe(|| open.modify(&table, key, |_| panic!("of the caller"))));
         assert!(modified.is_err());
@@ -171,7 +175,7 @@ fn a_panic_of_the_caller_changes_nothing_and_keeps_nothing_open() {
         open.put(&table, "other", "2").unwrap();
         open.rollback().unwrap();
         assert_eq!(contents(&table), before);
-        let history = database.history().unwrap();
+        let history = database.history();
         assert_eq!((history.open, history.records, history.leftovers), (0, 0, 0));
     }
     table.put("small", "2").unwrap();
@@ -266,10 +270,11 @@ struct Open {
 }
 
 /// A random history of one thread with several transactions open at a time. Everything that any of them sees is compared with
-/// what it should. Then the process is killed, or the power lost, or the database closed.
+/// what it should. Then the process is killed, or the power lost, or the database closed, and opened again with a log or without.
 fn history(seed: u64, steps: u32) {
     let mut random = StdRng::seed_from_u64(seed);
-    let (mut disk, mut database, mut table) = database(seed);
+    let mut has_log = !seed.is_multiple_of(3);
+    let (mut disk, mut database, mut table) = database_with(seed, &options().log(has_log));
     let mut committed = World::new();
     let (mut commits, mut last_commit) = (0, BTreeMap::<String, u64>::new());
     let mut open: Vec<Open> = Vec::new();
@@ -342,8 +347,21 @@ fn history(seed: u64, steps: u32) {
                 assert_eq!(seen(transaction, &table), *world, "seed {seed} at {step}");
             }
             90..94 => assert_eq!(contents(&table), committed, "seed {seed} at {step}"),
-            94..96 => database.checkpoint().unwrap(),
-            96 => {
+            94..96 if has_log => database.checkpoint().unwrap(),
+            97 => {
+                open.clear();
+                drop(table);
+                database.close().unwrap();
+                has_log = random.random();
+                let options = options().log(has_log);
+                database = Database::open_in(Arc::new(disk.clone()), "data", &options).unwrap();
+                assert_eq!(database.recovery(), None);
+                table = database.table("table").unwrap();
+                assert_eq!(contents(&table), committed, "seed {seed} after the close at {step}");
+                let report = database.verify(|_| {});
+                assert!(report.is_clean(), "seed {seed} at {step}: {:?}", report.problems);
+            }
+            96 if has_log => {
                 // The open transactions are lost.
                 let crashed = disk.crash();
                 // What the old ones still do, they do to a disk of the past.
@@ -376,7 +394,7 @@ fn history(seed: u64, steps: u32) {
     }
     drop(open);
     assert_eq!(contents(&table), committed);
-    let history = database.history().unwrap();
+    let history = database.history();
     assert_eq!((history.open, history.records, history.leftovers), (0, 0, 0), "seed {seed}");
     let report = database.verify(|_| {});
     assert!(report.is_clean(), "seed {seed}: {:?}", report.problems);
@@ -451,7 +469,7 @@ fn money_is_neither_made_nor_lost() {
         stop.store(true, Ordering::Relaxed);
         assert!(sums.iter().all(|sum| *sum == ACCOUNTS * EACH), "{sums:?}");
     });
-    assert_eq!(database.history().unwrap().records, 0);
+    assert_eq!(database.history().records, 0);
     drop(table);
     database.close().unwrap();
 }
@@ -525,7 +543,7 @@ fn a_transaction_that_was_alone_shows_nothing_before_its_commit() {
             });
         }
     });
-    assert_eq!(database.history().unwrap().records, 0);
+    assert_eq!(database.history().records, 0);
     drop(table);
     database.close().unwrap();
 }

@@ -19,6 +19,7 @@ impl<'p, P: Pager> Tree<'p, P> {
     ) -> Result<Result<(), Claim>, Interrupt> {
         match &self.view {
             None => Ok(Ok(())),
+            Some(view) if view.is_alone() => Ok(Ok(())),
             // What is out of line gets copies, so that the guard stays in registers if there is no view.
             Some(view) => claim_by(view, (self.root, leaf.id()), leaf.page(), (key, index), removes),
         }

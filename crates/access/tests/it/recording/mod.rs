@@ -15,14 +15,16 @@ use std::{
 use vellum_access::AccessError;
 use vellum_base::{Extent, Lsn, PageHeader, PageId, PageKind};
 use vellum_pool::{
-    Allocation, AsynchronousReads, ChangeRecords, ExclusiveGuard, ExtentStream, Interrupt, MissQueue,
-    Navigation, OptimisticGuard, PageStream, PageWriter, Pool, PoolError, SharedGuard, Streams,
+    Allocation, AsynchronousReads, ChangeRecords, ExclusiveGuard, ExtentStream, Interrupt, LsnClock,
+    MissQueue, Navigation, OptimisticGuard, PageStream, PageWriter, Pool, PoolError, SharedGuard, Streams,
 };
 use vellum_vm::AlignedBuffer;
 
 /// A pool whose changes are recorded.
 pub struct RecordingPager {
     pub pool: Pool,
+    /// If not, the pool's clock counts them.
+    pub is_recording: bool,
     end: AtomicU64,
     images_from: AtomicU64,
     records: Mutex<Vec<(Lsn, Vec<u8>)>>,
@@ -47,6 +49,7 @@ impl RecordingPager {
     pub fn new(pool: Pool) -> Self {
         Self {
             pool,
+            is_recording: true,
             end: AtomicU64::new(64),
             images_from: AtomicU64::new(0),
             records: Mutex::default(),
@@ -97,7 +100,15 @@ impl RecordingPager {
 impl RecordingPager {
     /// Where the next record will be.
     pub fn end(&self) -> Lsn {
+        if !self.is_recording {
+            return self.clock().next();
+        }
         Lsn(self.end.load(Ordering::SeqCst))
+    }
+
+    /// What gives LSNs if changes are not recorded.
+    pub fn clock(&self) -> &LsnClock {
+        self.pool.lsn_clock().unwrap()
     }
 
     /// The record at `lsn`.
@@ -120,7 +131,11 @@ impl RecordingPager {
 
 impl ChangeRecords for RecordingPager {
     fn records(&self) -> bool {
-        true
+        self.is_recording
+    }
+
+    fn stamp(&self) -> Lsn {
+        if self.is_recording { Lsn(0) } else { self.pool.stamp() }
     }
 
     fn record_bytes_max(&self) -> usize {

@@ -19,6 +19,11 @@ pub const KEYS: u64 = 500;
 
 /// A tree with some records in a pool of a few pages.
 pub fn reference(seed: u64, bug: Bug) -> Reference {
+    reference_with(seed, bug, true)
+}
+
+/// The same; its changes are recorded or not.
+pub fn reference_with(seed: u64, bug: Bug, records: bool) -> Reference {
     let file = vellum_vm::SimulatedFile::new(seed);
     let pool = Pool::create_on(std::sync::Arc::new(file), &options(64)).unwrap();
     let mut random = StdRng::seed_from_u64(seed);
@@ -30,7 +35,9 @@ pub fn reference(seed: u64, bug: Bug) -> Reference {
         world.insert(key(2 * number), value);
     }
     let root = tree.root();
-    Reference::new(RecordingPager::new(pool), root, world, bug)
+    let mut pager = RecordingPager::new(pool);
+    pager.is_recording = records;
+    Reference::new(pager, root, world, bug)
 }
 
 pub type Seen<'t> = Tree<'t, RecordingPager>;

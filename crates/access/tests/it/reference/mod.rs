@@ -34,6 +34,8 @@ pub enum Bug {
     NoPlace,
     /// What is undone does not free the large values that were brought.
     UndoFreesNothing,
+    /// Nobody says that LSNs are asked for.
+    NotHeld,
 }
 
 /// The entries of a tree.
@@ -136,10 +138,13 @@ impl Reference {
 
     /// The tree as single operations see it, if they ask `isolation`.
     pub fn single_by<'t>(&'t self, isolation: &'t dyn Isolation) -> Tree<'t, RecordingPager> {
-        self.newest().with_view(View { settled: &self.settled, isolation, writer: Writer::None })
+        self.newest().with_view(View { settled: &self.settled, isolation, writer: Writer::None, open: None })
     }
 
     pub fn begin(&self) -> Transaction<'_> {
+        if self.bug != Bug::NotHeld {
+            self.pager.clock().hold();
+        }
         let mut state = self.lock();
         state.ids += 1;
         let (id, time) = (state.ids, state.time);
@@ -292,7 +297,7 @@ impl<'r> Transaction<'r> {
 
     /// The tree as it sees it.
     pub fn reading(&self) -> Tree<'_, RecordingPager> {
-        let view = View { settled: &self.settled, isolation: self, writer: Writer::None };
+        let view = View { settled: &self.settled, isolation: self, writer: Writer::None, open: None };
         self.reference.newest().with_view(view)
     }
 
@@ -303,7 +308,12 @@ impl<'r> Transaction<'r> {
             state.writers.entry(self.id).or_insert_with(|| self.reference.pager.end());
             self.reference.publish(&state);
         }
-        let view = View { settled: &self.settled, isolation: self, writer: Writer::Transaction(self.id) };
+        let view = View {
+            settled: &self.settled,
+            isolation: self,
+            writer: Writer::Transaction(self.id),
+            open: None,
+        };
         self.reference.newest().with_view(view)
     }
 
@@ -359,10 +369,11 @@ impl<'r> Transaction<'r> {
                 Bug::UndoFreesNothing => Writer::Transaction(self.id),
                 _ => Writer::Undo { transaction: self.id, of: undo.lsn },
             };
-            let view = View { settled: &SETTLED, isolation: &Unshared, writer };
+            let view = View { settled: &SETTLED, isolation: &Unshared, writer, open: None };
             let tree = reference.newest().with_view(view);
-            let record = reference.pager.record(undo.lsn);
+            let record;
             let change = if from_log {
+                record = reference.pager.record(undo.lsn);
                 let record = ChangeRecord::decode(&record).unwrap();
                 assert_eq!(record.kind, RecordKind::Transaction(self.id));
                 let (root, change) = record.undo().unwrap().unwrap();
@@ -386,6 +397,9 @@ impl<'r> Transaction<'r> {
         state.writers.remove(&self.id);
         self.reference.publish(&state);
         drop(state);
+        if self.reference.bug != Bug::NotHeld {
+            self.reference.pager.clock().release();
+        }
         self.reference.clean();
     }
 }

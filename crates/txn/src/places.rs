@@ -1,0 +1,39 @@
+//! Where the places come from that transactions compare: see `transactions` on what needs no look.
+
+use crate::change_log::Changes;
+use std::sync::Arc;
+use vellum_base::Lsn;
+use vellum_pool::{ChangeLog as _, LsnClock};
+
+/// What gives changes their LSNs.
+#[derive(Clone)]
+pub(crate) enum Places {
+    /// A log, whose records have these places.
+    Log(Arc<Changes>),
+    /// There is no log: the pool counts changes as long as transactions are open.
+    Clock(Arc<LsnClock>),
+}
+
+impl Places {
+    /// The LSN of the next change.
+    pub fn end(&self) -> Lsn {
+        match self {
+            Self::Log(changes) => changes.end(),
+            Self::Clock(clock) => clock.next(),
+        }
+    }
+
+    /// A transaction is open from now on: what is changed gets an LSN.
+    pub fn hold(&self) {
+        if let Self::Clock(clock) = self {
+            clock.hold();
+        }
+    }
+
+    /// A transaction has ended.
+    pub fn release(&self) {
+        if let Self::Clock(clock) = self {
+            clock.release();
+        }
+    }
+}
