@@ -56,7 +56,7 @@ impl<T> TableFuture<T> {
             Task::Upsert(value) => Task::Upsert(&value[..]),
             Task::Remove => Task::Remove,
         };
-        if !matches!(task, Task::Get | Task::GetPart { .. }) && table.open.check().is_err() {
+        if !matches!(task, Task::Get | Task::GetPart { .. }) && table.check().is_err() {
             return Poll::Ready(table.perform(&key, &task));
         }
         match table.tree().try_now(&key, borrowed, |answer| Owned::from(answer)) {

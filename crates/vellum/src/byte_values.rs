@@ -89,7 +89,7 @@ impl<K: KeyType + ?Sized> Table<K> {
     pub fn put_from(&self, key: impl AsKey<K>, length: u64, source: &mut dyn Read) -> Result<Put> {
         let (key, handle) = (key.encoded(), &self.handle);
         // The source is read once: whether this must be a transaction is found out before.
-        handle.open.check()?;
+        handle.check()?;
         let written = if handle.needs_transactions() {
             handle.change_in_transaction(|tree| tree.upsert_from(key.as_ref(), length, source))?
         } else {

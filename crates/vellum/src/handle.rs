@@ -74,6 +74,22 @@ impl Handle {
         self.inner.pool()
     }
 
+    /// Makes sure that a single operation may change the table.
+    ///
+    /// # Errors
+    /// As for [`OpenTable::check`].
+    #[inline]
+    pub(crate) fn check(&self) -> Result<()> {
+        self.open.check().or_else(|_| self.check_again())
+    }
+
+    /// The transaction that keeps the table for itself may be one that has ended and could not be rolled back.
+    #[cold]
+    fn check_again(&self) -> Result<()> {
+        self.inner.undo_rest();
+        self.open.check()
+    }
+
     /// Changes the tree, and returns once that is as durable as it should be. While transactions are open the change is one of
     /// them, so that they see it or not.
     #[inline(always)]
@@ -82,7 +98,7 @@ impl Handle {
         &self,
         mut change: impl FnMut(Tree<'_, Pool>) -> std::result::Result<T, AccessError>,
     ) -> Result<T> {
-        self.open.check()?;
+        self.check()?;
         match change(self.tree()) {
             Ok(done) => {
                 self.inner.commit()?;
@@ -158,7 +174,7 @@ impl Handle {
 
     /// Whether changes must be made one by one, because transactions are open or the table is not there any more.
     pub(crate) fn is_apart(&self) -> bool {
-        self.needs_transactions() || self.open.check().is_err()
+        self.needs_transactions() || self.check().is_err()
     }
 
     /// One operation by itself.

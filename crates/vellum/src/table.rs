@@ -173,7 +173,7 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
     /// # Errors
     /// As for [`bulk_loader`](Self::bulk_loader).
     pub fn bulk_loader_with(&self, options: &BulkOptions) -> Result<BulkLoader<'_, K, V>> {
-        self.handle.open.check()?;
+        self.handle.check()?;
         Ok(BulkLoader::new(self.handle.tree().bulk_load(options.fill_percent)?, &self.handle.inner))
     }
 
