@@ -6,7 +6,7 @@
 
 use crate::{
     ArchiveError, ArchivedPart, Record,
-    archive_format::PREFIX,
+    archive_format::{PREFIX, name_at},
     frame::{FrameHeader, HEADER_BYTES, Kind, seed},
     segment::salt,
 };
@@ -64,14 +64,23 @@ impl Archive {
     /// # Errors
     /// [`ArchiveError::Missing`] if the archive does not have that place, and as for [`parts`](Self::parts).
     pub fn read(&self, from: Lsn) -> Result<ArchiveReader, ArchiveError> {
-        let mut parts: VecDeque<ArchivedPart> = self.parts()?.into();
-        let oldest = parts.front().map(|part| part.follows);
+        self.read_then(from, Box::new(|_| None))
+    }
+
+    /// [`read`](Self::read), if a record goes on where the archive ends yet: `rest` gives the part of the log that begins there.
+    pub(crate) fn read_then(&self, from: Lsn, rest: Rest) -> Result<ArchiveReader, ArchiveError> {
+        let mut names: VecDeque<String> = self.names()?.into();
+        let first = name_at(from);
+        // The last that begins at or before the place, and then those after it.
+        names.drain(..names.partition_point(|name| *name <= first).saturating_sub(1));
+        let mut next = names.pop_front().map(|name| self.part(&name)).transpose()?;
+        let oldest = next.map(|part| part.follows);
         let mut end = None;
-        while let Some(part) = parts.front().filter(|part| part.end <= from) {
+        if let Some(part) = next.filter(|part| part.end <= from) {
             end = Some(part.end);
-            parts.pop_front();
+            next = names.pop_front().map(|name| self.part(&name)).transpose()?;
         }
-        let is_there = match parts.front() {
+        let is_there = match &next {
             Some(next) => next.follows <= from,
             None => end == Some(from),
         };
@@ -79,7 +88,17 @@ impl Archive {
             return Err(ArchiveError::Missing { from, oldest });
         }
         let (archive, window) = (self.clone(), Vec::new());
-        Ok(ArchiveReader { archive, parts, at: from, end: from, salt: 0, window, is_begun: false })
+        Ok(ArchiveReader {
+            archive,
+            next,
+            names,
+            rest,
+            at: from,
+            end: from,
+            salt: 0,
+            window,
+            is_begun: false,
+        })
     }
 
     /// The names of the parts. Those have 16 hexadecimal digits, so their order is that of the log.
@@ -118,11 +137,7 @@ impl Archive {
     fn load(&self, part: &ArchivedPart, window: &mut Vec<u8>) -> Result<(), ArchiveError> {
         let file = self.open(&part.name())?;
         let before = window.len();
-        copy(&*file, part, |_, bytes| {
-            window.extend_from_slice(bytes);
-            Ok(())
-        })
-        .map_err(|error| match error.kind() {
+        append(&*file, part, window).map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => ArchiveError::Damaged { name: part.name() },
             _ => read_error(error),
         })?;
@@ -158,11 +173,13 @@ impl Archive {
         if source.checksum.is_some_and(|checksum| checksum != part.checksum) {
             return Err(ArchiveError::Source { at: part.start });
         }
-        let mut finish = || {
+        let finish = || {
             let page = page.get_mut(..PAGE_SIZE).unwrap_or_default();
             part.encode(page);
             file.write_from(0, page)?;
             file.sync()?;
+            // It is locked as long as it is open, and may be read as soon as it has its name.
+            drop(file);
             self.directory.rename(UNFINISHED, &part.name())?;
             self.directory.sync()
         };
@@ -210,11 +227,24 @@ fn copy(
     Ok(())
 }
 
+/// Appends what a part holds to `window`.
+fn append(file: &dyn File, part: &ArchivedPart, window: &mut Vec<u8>) -> io::Result<()> {
+    copy(file, part, |_, bytes| {
+        window.extend_from_slice(bytes);
+        Ok(())
+    })
+}
+
+/// Gives the part of the log that begins at a place, if the log has it.
+pub(crate) type Rest = Box<dyn Fn(Lsn) -> Option<PartSource> + Send + Sync>;
+
 /// Reads the records of an archive in order, a part at a time.
 pub struct ArchiveReader {
     archive: Archive,
-    /// What is still to be read.
-    parts: VecDeque<ArchivedPart>,
+    /// What is still to be read: the next part, and the names of the others.
+    next: Option<ArchivedPart>,
+    names: VecDeque<String>,
+    rest: Rest,
     /// Where the next frame begins, and up to where the window reaches.
     at: Lsn,
     end: Lsn,
@@ -271,7 +301,22 @@ impl ArchiveReader {
     /// Loads the next part; false if there is none.
     fn load_part(&mut self) -> Result<bool, ArchiveError> {
         let rest = (self.end.0 - self.at.0) as usize;
-        let next = self.parts.pop_front();
+        let mut next = match self.next.take() {
+            Some(next) => Some(next),
+            None => self.names.pop_front().map(|name| self.archive.part(&name)).transpose()?,
+        };
+        if next.is_none() && rest > 0 {
+            if let Some(live) = (self.rest)(self.end) {
+                self.window.drain(..self.window.len() - rest);
+                append(&*live.file, &live.part, &mut self.window).map_err(read_error)?;
+                self.end = live.part.end;
+                return Ok(true);
+            }
+            // It may have been archived, and given up, just now.
+            let name = name_at(self.end);
+            let is_archived = self.archive.names()?.contains(&name);
+            next = is_archived.then(|| self.archive.part(&name)).transpose()?;
+        }
         // Where the log ended, it ended with a whole record.
         if rest > 0 && next.is_none_or(|next| next.start != self.end) {
             let gap = next.filter(|next| next.follows != self.end);

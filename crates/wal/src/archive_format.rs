@@ -29,7 +29,7 @@ pub struct ArchivedPart {
 impl ArchivedPart {
     /// The name of its file.
     pub fn name(&self) -> String {
-        format!("{PREFIX}{:016x}", self.start.0)
+        name_at(self.start)
     }
 
     pub(crate) fn encode(&self, page: &mut [u8]) {
@@ -64,6 +64,11 @@ impl ArchivedPart {
         };
         if part.name() != name || part.end < part.start { Err(damaged()) } else { Ok(part) }
     }
+}
+
+/// The name of the file of a part that begins at a place. Names are in the order of the places.
+pub(crate) fn name_at(start: Lsn) -> String {
+    format!("{PREFIX}{:016x}", start.0)
 }
 
 fn put(page: &mut [u8], at: usize, bytes: &[u8]) {

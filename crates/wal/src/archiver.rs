@@ -5,7 +5,7 @@
 //!
 //! Lock order: the turn; the log's locks. What is known of the archive is locked for moments.
 
-use crate::{Archive, ArchiveError, ArchivedPart, Durability, Log, LogError};
+use crate::{Archive, ArchiveError, ArchivedPart, Durability, Log, LogError, plant::Bug};
 use std::{
     io,
     sync::{Arc, Mutex, MutexGuard},
@@ -51,7 +51,8 @@ impl LogArchiver {
     /// # Errors
     /// If the system has no room for a thread.
     pub fn start(log: Arc<Log>, archive: Archive) -> io::Result<Self> {
-        let kept = log.keep_all();
+        let from = if log.options().planted(Bug::RecycledUnarchived) { u64::MAX } else { 0 };
+        let kept = log.kept().add(from, u64::MAX);
         let shared = Arc::new(Shared { log, archive, kept, turn: Mutex::default(), state: Mutex::default() });
         let copied = shared.clone();
         let work = move || {
@@ -112,7 +113,8 @@ impl Shared {
             Some(end) => Some(end),
             None => self.archive.last()?.map(|part| part.end),
         };
-        for source in self.log.finished_parts(to, with_blank) {
+        let sources = self.log.device().finished_parts(to.map_or(0, |to| to.0), with_blank);
+        for source in sources {
             let ArchivedPart { start, end: part_end, .. } = source.part;
             if end.is_some_and(|end| part_end <= end) {
                 continue;
@@ -141,4 +143,61 @@ impl Shared {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::LogOptions;
+    use vellum_vm::SimulatedDisk;
+
+    fn start(disk: &SimulatedDisk, parts: &SimulatedDisk) -> (Arc<Log>, LogArchiver) {
+        let options =
+            LogOptions { segment_bytes: 16 << 10, buffer_bytes: 1 << 20, ..LogOptions::new([1; 16]) };
+        let log = Log::open(Arc::new(disk.clone()), &options, Lsn(0), |_| Ok::<_, LogError>(())).unwrap();
+        let (log, archive) = (Arc::new(log), Archive::new(Arc::new(parts.clone()), options.database));
+        (log.clone(), LogArchiver::start(log, archive).unwrap())
+    }
+
+    #[test]
+    fn a_log_that_ended_with_a_segment_is_archived() {
+        let (disk, parts) = (SimulatedDisk::new(1), SimulatedDisk::new(2));
+        let (log, archiver) = start(&disk, &parts);
+        let begin = log.end();
+        while log.end().0 < begin.0 + (12 << 10) {
+            log.append(&[7; 1008]).unwrap();
+        }
+        assert_eq!(log.end().0, begin.0 + (12 << 10), "a segment is full");
+        log.flush_all(Durability::Synced).unwrap();
+        let crashed = disk.crash();
+        drop((archiver, log));
+        let (log, archiver) = start(&crashed, &parts);
+        let last = log.append(b"after it").unwrap();
+        assert!(archiver.archive_all(false).unwrap() > last);
+        assert_eq!(archiver.state().gap, None);
+        let mut reader = archiver.archive().read(begin).unwrap();
+        let mut count = 0;
+        while reader.next().unwrap().is_some() {
+            count += 1;
+        }
+        assert_eq!(count, 13);
+    }
+
+    #[test]
+    fn a_segment_is_archived_when_the_record_that_leaves_it_is_durable() {
+        let (log, archiver) = start(&SimulatedDisk::new(1), &SimulatedDisk::new(2));
+        let begin = log.end();
+        let mut last = begin;
+        while last.0 < begin.0 + (20 << 10) {
+            last = log.append(&[7; 1000]).unwrap();
+        }
+        // All of it is one write, in which a segment ends.
+        log.wait(last, Durability::Buffered).unwrap();
+        archiver.shared.copy(None, false).unwrap();
+        assert_eq!((log.horizon(Durability::Synced), archiver.state().end), (begin, None));
+        // After a crash the log might end before that record now, in the middle of the segment.
+        log.wait(last, Durability::Synced).unwrap();
+        archiver.shared.copy(None, false).unwrap();
+        assert_eq!(archiver.state().end, Some(Lsn(begin.0 + (12 << 10))));
+    }
 }

@@ -39,7 +39,17 @@ impl Log {
     /// # Errors
     /// [`LogError::Missing`] if it has been given up.
     pub fn copy(&self, from: Lsn) -> Result<LogCopy<'_>, LogError> {
-        let (kept, geometry) = self.keep_from(from)?;
+        // Nothing is discarded meanwhile.
+        let mut kept = self.kept();
+        let device = self.device();
+        let geometry = device.geometry();
+        // What ends where a segment would begin needs nothing of it.
+        let is_there = !device.begun_segments(geometry.number(from.0), from.0 + 1).is_empty();
+        if from.0 < device.written() && !is_there {
+            return Err(LogError::Missing { from, oldest: Lsn(0) });
+        }
+        drop(device);
+        let kept = kept.add(from.0, u64::MAX);
         let segment = geometry.start(geometry.number(from.0));
         let buffer = AlignedBuffer::new(PART_BYTES.min(geometry.segment_bytes) as usize);
         Ok(LogCopy { log: self, kept, geometry, shown: from.0, copied: segment, buffer })
@@ -68,7 +78,8 @@ impl LogCopy<'_> {
         if to.0 <= self.copied {
             return Ok(());
         }
-        for (number, file) in self.log.begun_segments(self.geometry.number(self.copied), to) {
+        let begun = self.log.device().begun_segments(self.geometry.number(self.copied), to.0);
+        for (number, file) in begun {
             let start = self.geometry.start(number);
             let end = to.0.min(self.geometry.start(number + 1));
             let mut at = self.copied.max(start);
@@ -89,7 +100,7 @@ impl LogCopy<'_> {
             }
         }
         self.copied = to.0;
-        let mut reader = self.log.read_range(Lsn(self.shown), to)?;
+        let mut reader = self.log.device().read_range(Lsn(self.shown), to)?;
         while let Some(record) = reader.next()? {
             show(record)?;
         }

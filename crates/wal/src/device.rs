@@ -181,6 +181,11 @@ impl Device {
         LogReader::again(&self.files, from, self.timeline)
     }
 
+    /// Reads the records from `from` up to `to`, before which all is durable, and nothing before them.
+    pub fn follow(&self, from: Lsn, to: Lsn) -> Result<LogReader, LogError> {
+        LogReader::follow(&self.files, from, to)
+    }
+
     /// Reads the records from `from` up to `to`, before which all is durable.
     pub fn read_range(&self, from: Lsn, to: Lsn) -> Result<LogReader, LogError> {
         LogReader::range(&self.files, from, to)
@@ -198,7 +203,8 @@ impl Device {
     }
 
     /// What the segments hold that is finished: up to where the next one says that the log ended, in the last one up to `to`; of that
-    /// also nothing, if `with_blank`.
+    /// also nothing, if `with_blank`. One is not finished as long as the record that leaves it is not durable: a crash would have the
+    /// log end before it.
     pub fn finished_parts(&self, to: u64, with_blank: bool) -> Vec<PartSource> {
         let geometry = self.files.geometry;
         let mut parts = Vec::new();
@@ -206,7 +212,9 @@ impl Device {
         for (number, Segment { header, file }) in self.files.segments.iter().rev() {
             limit = match next {
                 Some(next) if next.timeline != header.timeline => next.previous_end,
-                Some(next) if next.timeline == self.timeline => limit.max(next.previous_end),
+                Some(next) if next.timeline == self.timeline && self.synced >= next.previous_end => {
+                    limit.max(next.previous_end)
+                }
                 _ => limit,
             };
             let (start, end) = (geometry.start(*number), limit.min(geometry.start(number + 1)));
@@ -224,7 +232,10 @@ impl Device {
                     follows: Lsn(header.previous_end),
                     checksum: 0,
                 };
+                // A timeline that ended where a segment does knows the checksum of what follows on it, which is nothing.
+                let is_whole = end == geometry.start(number + 1);
                 let told = next.filter(|next| next.previous_end == end && next.previous_checksum != 0);
+                let told = told.filter(|next| !is_whole || next.timeline == header.timeline);
                 let checksum = told.map(|next| next.previous_checksum);
                 let follows = vec![part.follows];
                 parts.push(PartSource { part, file: file.clone(), checksum, follows });

@@ -7,6 +7,7 @@
 //! - [`LogFlusher`], [`Arrival`]: waiting for that without a thread of one's own, or not at all;
 //! - [`LogReader`]: records in order; where the log ends, and whether that is its end or a hole;
 //! - [`LogCopy`]: the log copied while it is written;
+//! - [`FollowedLog`], [`FollowingReader`]: the log read while it goes on, from its archive where it was given up;
 //! - [`Archive`], [`LogArchiver`]: segments copied before they are given up, and read again;
 //! - [`LogRebuilder`]: a log made of records;
 //! - `ring`: the buffer, filled by many threads at once; `device`: segments and what is written to them; `files`: which
@@ -28,6 +29,7 @@ mod durability;
 mod error;
 mod files;
 mod flusher;
+mod following;
 mod frame;
 mod kept;
 mod log;
@@ -53,6 +55,7 @@ pub use copying::{LogCopy, LogPart};
 pub use durability::Durability;
 pub use error::LogError;
 pub use flusher::{Arrival, LogFlusher};
+pub use following::{FollowedLog, FollowingReader, LogKeep};
 pub use frame::PAYLOAD_BYTES_MAX;
 pub use log::{Log, Reservation};
 pub use options::LogOptions;

@@ -10,7 +10,6 @@
 
 use crate::{
     Durability, LogError, LogOptions, LogReader, Record,
-    archive::PartSource,
     archive_bell::ArchiveBell,
     device::{Device, WriteError},
     files::{LogFiles, SegmentMaker, names_of, remove, remove_all},
@@ -20,7 +19,6 @@ use crate::{
     primitive::{AtomicU64, Ordering},
     reader::PreviousEnd,
     ring::Ring,
-    segment::Geometry,
     turn::{Failure, Turn},
     waiting::{Request, Waiting},
 };
@@ -30,7 +28,7 @@ use std::{
     time::Duration,
 };
 use vellum_base::Lsn;
-use vellum_vm::{Directory, File};
+use vellum_vm::Directory;
 
 /// A write-ahead log that is open for appending. Shared by threads.
 ///
@@ -336,53 +334,22 @@ impl Log {
     }
 
     fn discard_unkept(&self, kept: MutexGuard<'_, Kept>) -> Result<(), LogError> {
-        let first = kept.from.values().copied().min().unwrap_or(u64::MAX);
+        let first = kept.first_needed(self.end().0, self.options.planted(Bug::FollowedGivenUp));
         let removed = lock(&self.device).discard(kept.discarded.min(first));
         drop(kept);
         remove(&*self.directory, &removed)
-    }
-
-    /// Keeps everything that there is, by a name that is given.
-    pub(crate) fn keep_all(&self) -> u64 {
-        let mut kept = lock(&self.kept);
-        let from = if self.options.planted(Bug::RecycledUnarchived) { u64::MAX } else { 0 };
-        kept.add(from)
     }
 
     pub(crate) fn archive_bell(&self) -> &ArchiveBell {
         &self.archive_bell
     }
 
-    /// What is finished of the log, and what its last segment holds up to `to`, which is durable, if that is given.
-    pub(crate) fn finished_parts(&self, to: Option<Lsn>, with_blank: bool) -> Vec<PartSource> {
-        lock(&self.device).finished_parts(to.map_or(0, |to| to.0), with_blank)
-    }
-
-    /// Keeps what lies from `from` on, by a name that is given.
-    pub(crate) fn keep_from(&self, from: Lsn) -> Result<(u64, Geometry), LogError> {
-        // Nothing is discarded meanwhile.
-        let mut kept = lock(&self.kept);
-        let device = lock(&self.device);
-        let geometry = device.geometry();
-        // What ends where a segment would begin needs nothing of it.
-        let is_there = !device.begun_segments(geometry.number(from.0), from.0 + 1).is_empty();
-        if from.0 < device.written() && !is_there {
-            return Err(LogError::Missing { from, oldest: Lsn(0) });
-        }
-        let name = kept.add(from.0);
-        Ok((name, geometry))
-    }
-
     pub(crate) fn kept(&self) -> MutexGuard<'_, Kept> {
         lock(&self.kept)
     }
 
-    pub(crate) fn begun_segments(&self, first: u64, to: Lsn) -> Vec<(u64, Arc<dyn File>)> {
-        lock(&self.device).begun_segments(first, to.0)
-    }
-
-    pub(crate) fn read_range(&self, from: Lsn, to: Lsn) -> Result<LogReader, LogError> {
-        lock(&self.device).read_range(from, to)
+    pub(crate) fn device(&self) -> MutexGuard<'_, Device> {
+        lock(&self.device)
     }
 
     /// Makes the next segments before they are needed, so that no transaction waits for that.

@@ -39,6 +39,8 @@ pub(crate) enum Bug {
     RemovalNotSynced,
     /// A segment is recycled before it was archived.
     RecycledUnarchived,
+    /// A segment is recycled although a feed follows it.
+    FollowedGivenUp,
 }
 
 #[cfg(test)]

@@ -70,7 +70,8 @@ impl Waiting {
         }
     }
 
-    /// Wakes the tasks for whose records `has_arrived` is true.
+    /// Wakes the tasks for whose records `has_arrived` is true. Asks for a sync for the others, if their records are written: one
+    /// that waits for a record that was not there yet has asked in vain.
     pub fn wake(&self, has_arrived: impl Fn(Lsn, Durability) -> bool) {
         let mut list = self.lock();
         if list.tasks.is_empty() {
@@ -78,7 +79,11 @@ impl Waiting {
         }
         let arrived: Vec<_> =
             list.tasks.extract_if(.., |task| has_arrived(task.lsn, task.durability)).collect();
-        drop(list);
+        if list.tasks.iter().any(|task| has_arrived(task.lsn, Durability::Buffered)) {
+            self.ask_with(list, Request::Flush(Durability::Synced));
+        } else {
+            drop(list);
+        }
         for task in arrived {
             // A waker is the caller's code. If it panics the others are woken all the same.
             let _ = catch_unwind(AssertUnwindSafe(|| task.waker.wake()));
