@@ -40,6 +40,11 @@ pub trait ChangeLog: Send + Sync {
         false
     }
 
+    /// Whether the log is to have each value whole that is changed where it lies, and not the bytes alone that differ.
+    fn wants_values(&self) -> bool {
+        false
+    }
+
     /// Appends what consecutive pages hold that were written past the log. The record that says that they are allocated
     /// comes later.
     ///

@@ -269,6 +269,11 @@ impl ChangeRecords for Pool {
         self.allocator().evictor().log().is_some_and(ChangeLog::wants_contents)
     }
 
+    #[inline]
+    fn records_values(&self) -> bool {
+        self.allocator().evictor().log().is_some_and(ChangeLog::wants_values)
+    }
+
     fn begin_group(&self) -> u64 {
         self.allocator().evictor().log().map_or(0, ChangeLog::begin_group)
     }

@@ -519,6 +519,11 @@ pub trait ChangeRecords {
         false
     }
 
+    /// Whether the record of a value that is changed where it lies has all of it, and not the bytes alone that differ.
+    fn records_values(&self) -> bool {
+        false
+    }
+
     /// Begins a row of records that count only if the last of them is there; gives its number.
     fn begin_group(&self) -> u64 {
         0

@@ -11,6 +11,7 @@
 //! A group of records is not divided by a redo point, so that recovery always sees all of it.
 
 use crate::{
+    LogSettings,
     bell::Bell,
     plant::{Bug, planted},
     records::{TIME_BYTES, contents_record, now, time_record},
@@ -65,6 +66,8 @@ pub(crate) struct Changes {
     pub bell: Bell,
     /// Whether the log has what is written past it, too, and the time: it is archived.
     is_archived: bool,
+    /// Whether the log has whole values, and what is written past it: for feeds of changes.
+    has_values: bool,
     /// The last time that it has, in nanoseconds since 1970.
     last_time: AtomicU64,
 }
@@ -80,7 +83,8 @@ struct Groups {
 impl Changes {
     /// The log that was opened; no record has been appended yet. The bell is rung when so many bytes have been.
     /// If it `is_archived`, it has all that is needed to restore what was.
-    pub fn new(log: Arc<Log>, checkpoint_bytes: u64, is_archived: bool) -> io::Result<Self> {
+    pub fn new(log: Arc<Log>, settings: &LogSettings, is_archived: bool) -> io::Result<Self> {
+        let checkpoint_bytes = settings.checkpoint_bytes;
         let begin = log.end().0;
         Ok(Self {
             // Relaxed: only that no two are equal matters.
@@ -95,6 +99,7 @@ impl Changes {
             checkpoint_bytes,
             bell: Bell::default(),
             is_archived,
+            has_values: settings.whole_values,
             last_time: AtomicU64::new(0),
             log,
         })
@@ -251,7 +256,11 @@ impl ChangeLog for Changes {
     }
 
     fn wants_contents(&self) -> bool {
-        self.is_archived
+        self.is_archived || self.has_values
+    }
+
+    fn wants_values(&self) -> bool {
+        self.has_values
     }
 
     fn append_contents(&self, first: PageId, pages: &[u8]) -> io::Result<()> {

@@ -6,6 +6,7 @@ use crate::{
     backup::{LogSource, back_up},
     change_log::Changes,
     checkpoint::{CheckpointThread, Checkpoints, wait_before},
+    follow::Follower,
     places::Places,
     redo::{Damage, redo_all, undo_all},
     transaction::{Single, Transaction},
@@ -21,7 +22,9 @@ use vellum_access::{View, Writer};
 use vellum_base::{Lsn, PageId};
 use vellum_pool::{Pool, PoolFile};
 use vellum_vm::{Directory, File};
-use vellum_wal::{Archive, ArchiveError, ArchiveState, Arrival, Log, LogArchiver, LogError, LogOptions};
+use vellum_wal::{
+    Archive, ArchiveError, ArchiveState, Arrival, FollowedLog, Log, LogArchiver, LogError, LogOptions,
+};
 
 /// A pool, its transactions, and the log of its changes, if it has one.
 pub struct DurablePool {
@@ -168,7 +171,7 @@ impl DurablePool {
     ) -> Result<Self, TxnError> {
         let (redo, needs_recovery) = (file.redo(), file.needs_recovery());
         let changes = Arc::new(
-            Changes::new(log.clone(), settings.checkpoint_bytes, archiver.is_some())
+            Changes::new(log.clone(), settings, archiver.is_some())
                 .map_err(|source| TxnError::Thread { source })?,
         );
         let pool = file.start(Some(changes.clone()))?;
@@ -332,6 +335,21 @@ impl DurablePool {
     pub fn archive_log(&self) -> Result<Option<Lsn>, TxnError> {
         let archiver = self.logged.as_ref().and_then(|logged| logged.archiver.as_ref());
         Ok(archiver.map(|archiver| archiver.archive_all(false)).transpose()?)
+    }
+
+    /// Follows what is committed from a place of the log on, or from its end; none without a log. See [`Follower`].
+    ///
+    /// # Errors
+    /// If the log cannot be made durable.
+    pub fn follow(
+        &self,
+        from: Option<Lsn>,
+        (catalog, keep_bytes): (PageId, u64),
+    ) -> Result<Option<Follower>, TxnError> {
+        let Some(Logged { changes, archiver, .. }) = &self.logged else { return Ok(None) };
+        let archive = archiver.as_ref().map(|archiver| archiver.archive().clone());
+        let source = FollowedLog::new(changes.log.clone(), archive);
+        Follower::begin(source, (changes, &self.single.transactions), from, (catalog, keep_bytes)).map(Some)
     }
 
     /// Brings the file up to date while others go on, so that the log so far is not needed any more. Without a log it is done

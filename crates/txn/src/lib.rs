@@ -19,6 +19,7 @@ mod change_log;
 mod checkpoint;
 mod durable_pool;
 mod error;
+mod follow;
 mod generations;
 mod leftovers;
 mod places;
@@ -41,9 +42,12 @@ pub use backup::{BackupFile, BackupProgress, BackupSummary, PointInTime, Restore
 pub use backup_error::{BackupError, shown_time};
 pub use durable_pool::{DurablePool, LogState, Recovery};
 pub use error::TxnError;
+pub use follow::{Committed, Follower, LargeValue, LoadedTree, LoggedValue, TreeChange, TreeChangeKind};
 pub use reads::Edge;
 pub use settings::{Durability, LogSettings, SnapshotLimit};
 pub use transaction::{CommitError, Transaction};
 pub use transactions::{History, OldestSnapshot};
-pub use vellum_wal::{Archive, ArchiveError, ArchiveState, ArchivedPart, Arrival, LogError, is_segment};
+pub use vellum_wal::{
+    Archive, ArchiveError, ArchiveState, ArchivedPart, Arrival, FollowedLog, LogError, is_segment,
+};
 pub use write_set::Savepoint;

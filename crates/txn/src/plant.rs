@@ -27,6 +27,12 @@ pub(crate) enum Bug {
     SpilledDroppedEarly,
     /// Versions that went to a file do not tell that their records were removed.
     SpilledRemovalForgotten,
+    /// A feed tells of changes before their transaction is committed.
+    ToldUncommitted,
+    /// A feed tells of commits that are not durable.
+    ToldNotDurable,
+    /// A feed does not know that changes were taken back by a savepoint.
+    ToldTakenBack,
 }
 
 /// Whether this is done.

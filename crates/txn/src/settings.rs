@@ -67,6 +67,9 @@ pub struct LogSettings {
     pub archive: Option<Arc<dyn Directory>>,
     /// What transactions may make the database keep. Default no limit.
     pub snapshot_limit: SnapshotLimit,
+    /// Whether the log has every value whole: those that are changed where they lie, and what is written past the log. Default
+    /// false.
+    pub whole_values: bool,
 }
 
 impl LogSettings {
@@ -86,6 +89,7 @@ impl Default for LogSettings {
             skip_damage: false,
             archive: None,
             snapshot_limit: SnapshotLimit::default(),
+            whole_values: false,
         }
     }
 }

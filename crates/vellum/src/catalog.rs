@@ -83,7 +83,7 @@ impl TableRecord {
         record
     }
 
-    fn decode(record: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(record: &[u8]) -> Option<Self> {
         let (head, mut fields) = record.split_first_chunk::<RECORD_BYTES>()?;
         if head.u64_at(0) != KIND_TREE {
             return None;

@@ -1,5 +1,6 @@
 //! The one error of the published interface.
 
+use crate::Lsn;
 use std::{io, path::PathBuf};
 use vellum_access::AccessError;
 use vellum_pool::PoolError;
@@ -102,6 +103,30 @@ pub enum Error {
     /// The log of the database is not archived.
     #[error("the log of the database is not archived: `Options::log_archive` names a directory for that")]
     WithoutArchive,
+    /// What a feed is to begin with, or go on with, has been given up. See [`Database::changes`](crate::Database::changes).
+    #[error(
+        "the changes from {from} on are not in the log any more, nor in an archive of it{}. Copy the tables anew, and follow the \
+         changes from then on. `Options::log_archive` keeps the log for feeds that were away; without it, raise \
+         `ChangesOptions::keep_bytes` for one that is slow",
+        oldest.map_or(String::new(), |oldest| format!(", which goes on at {oldest}"))
+    )]
+    ChangesDiscarded {
+        /// What is needed first.
+        from: Lsn,
+        /// Where what there still is begins, if that is known.
+        oldest: Option<Lsn>,
+    },
+    /// A place of the log from which changes were to be followed is no position of a feed of this database.
+    #[error(
+        "no feed of changes of this database was ever at {position}, and its log ends at {end}: the position is of another database, \
+         or this one was restored as it was earlier; copy its tables anew, and follow the changes from then on"
+    )]
+    NoSuchPosition {
+        /// The place.
+        position: Lsn,
+        /// Where the log ends.
+        end: Lsn,
+    },
     /// There is no table of that name.
     #[error("there is no table {name:?}; `tables` lists those that there are")]
     NoSuchTable {
@@ -171,7 +196,9 @@ pub enum Error {
         limit: usize,
     },
     /// A database that is to be closed is still being used.
-    #[error("the database is still used by {handles} other handles (tables, clones); drop them first")]
+    #[error(
+        "the database is still used by {handles} other handles (tables, clones, feeds of changes); drop them first"
+    )]
     StillInUse {
         /// How many.
         handles: usize,
@@ -260,7 +287,8 @@ impl Error {
             | Self::PlainTable { .. }
             | Self::TableTypes { .. }
             | Self::TypeName { .. }
-            | Self::NotEncoded { .. } => ErrorKind::InvalidInput,
+            | Self::NotEncoded { .. }
+            | Self::NoSuchPosition { .. } => ErrorKind::InvalidInput,
             Self::Malformed { .. } => ErrorKind::Corruption,
             Self::SnapshotTooOld => ErrorKind::SnapshotTooOld,
             Self::Conflict { .. } | Self::Ended => ErrorKind::Conflict,
@@ -273,7 +301,7 @@ impl Error {
             }
             Self::Access(_) | Self::TableName { .. } => ErrorKind::InvalidInput,
             Self::LargerThanPool { .. } => ErrorKind::OutOfMemory,
-            Self::NoSuchTable { .. } => ErrorKind::NotFound,
+            Self::NoSuchTable { .. } | Self::ChangesDiscarded { .. } => ErrorKind::NotFound,
             Self::TableExists { .. } => ErrorKind::AlreadyExists,
             Self::TableInUse { .. } | Self::StillInUse { .. } => ErrorKind::Busy,
         }

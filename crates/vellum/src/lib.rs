@@ -44,6 +44,7 @@
 //! - [`Table::get_async`] and its like: futures for any runtime; [`Submissions`]: for an event loop of one's own;
 //! - [`Database::backup`], [`Backup`]: copies of a database that is used, increments, and what is made of them;
 //! - [`Options::log_archive`], [`RestoreOptions`], [`LogArchive`]: the log kept, and databases restored to a point in time;
+//! - [`Database::changes`]: what is committed, for other programs to follow;
 //! - [`Salvage`]: a database that crashed or is damaged, looked at without changing it;
 //! - [`pool`]: the pool by itself, for structures of your own on pages.
 #![forbid(unsafe_code)]
@@ -55,6 +56,7 @@ mod batch;
 mod bulk;
 mod byte_values;
 mod catalog;
+mod changes;
 mod coverage;
 mod cursor;
 mod database;
@@ -91,6 +93,10 @@ mod verify;
 pub use asynchronous::TableFuture;
 pub use backup::{Backup, BackupOptions, RestoreOptions, Restored};
 pub use bulk::{BulkLoader, BulkOptions};
+pub use changes::{
+    Change, ChangedValue, Changes, ChangesFrom, ChangesOptions, Commit, Contents, Event, LoadedRecords,
+    NextCommit,
+};
 pub use cursor::{Cursor, Entry};
 pub use database::{Database, Statistics, TableInformation};
 #[cfg(feature = "serde")]

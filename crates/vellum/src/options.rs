@@ -174,6 +174,16 @@ impl Options {
         self
     }
 
+    /// Whether the log holds every value whole, for feeds of changes ([`Database::changes`](crate::Database::changes)) that are to tell what a
+    /// record was after each of its changes: what [`Table::modify`](crate::Table::modify) changes is logged with the bytes that stay, and
+    /// large values and bulk loads are logged as well. So the log takes more room, up to twice the value for each `modify`. Default false.
+    /// It is a matter of what is logged from now on; feeds tell of what was logged before as it was logged.
+    #[must_use]
+    pub fn log_whole_values(mut self, whole: bool) -> Self {
+        self.log_settings.whole_values = whole;
+        self
+    }
+
     /// As [`log_archive`](Self::log_archive), in a directory that may be a simulated one.
     #[must_use]
     pub fn log_archive_in(mut self, directory: Arc<dyn Directory>) -> Self {

@@ -14,7 +14,9 @@
 mod check;
 
 use crate::node::BLOB_REFERENCE_BYTES;
-use vellum_base::{Bytes, Extent, HEADER_BYTES, PAGE_SIZE, PageHeader, PageId, PageKind, checksum};
+use vellum_base::{
+    Bytes, Extent, HEADER_BYTES, PAGE_SIZE, PageHeader, PageId, PageKind, checksum, verify_header,
+};
 
 pub(crate) use check::BlobCheck;
 
@@ -59,6 +61,15 @@ impl BlobReference {
         page.len() == self.extent().bytes()
             && PageHeader::read(page).kind == PageKind::BLOB
             && sums.is_some_and(|sums| checksum(sums) == self.digest)
+    }
+
+    /// The value, if the pages of an extent that was read are those for which the reference was made.
+    pub fn value_in(self, pages: &[u8]) -> Option<&[u8]> {
+        let is_sound = pages.len() == self.extent().bytes() && verify_header(pages, self.extent()).is_ok();
+        if !is_sound || !self.leads_to(pages) {
+            return None;
+        }
+        pages.get(HEADER_BYTES..)?.get(..self.length as usize)
     }
 
     pub(crate) fn encode(self) -> [u8; BLOB_REFERENCE_BYTES] {

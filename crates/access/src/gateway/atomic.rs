@@ -244,8 +244,9 @@ impl<'p, P: Pager> Recording<'p, P> {
     ) -> Result<T, NodeError> {
         if self.pager.records() {
             let place = (self.tree, leaf.id());
+            let is_whole = self.pager.records_values();
             let (result, record) =
-                Record::with_patch(self.record.take(), place, (leaf.view(), index), key, change);
+                Record::with_patch(self.record.take(), place, (leaf.view(), index), (key, is_whole), change);
             if let Some(bytes) = record.patched() {
                 let change = PageChange::Patch { key: &[], offset: bytes.0, bytes: bytes.1, before: &[] };
                 self.make(leaf, Some(index), &change)?;

@@ -93,13 +93,14 @@ impl Record {
         this
     }
 
-    /// Lets `change` change a copy of the value of `key`, in slot `index` of a leaf, and adds the bytes that then differ, if any do.
+    /// Lets `change` change a copy of the value of `key`, in slot `index` of a leaf, and adds the bytes that then differ, if any do; or,
+    /// if it `is_whole`, that the record gets another value, which comes to the same in the leaf, as its length is the same.
     #[inline(never)]
     pub(super) fn with_patch<T>(
         this: Option<Box<Self>>,
         (tree, page): (PageId, PageId),
         (leaf, index): (NodeView<&[u8]>, usize),
-        key: &[u8],
+        (key, is_whole): (&[u8], bool),
         change: impl FnOnce(&mut [u8]) -> T,
     ) -> (T, Box<Self>) {
         let mut this = this.unwrap_or_else(|| Self::new(tree));
@@ -111,10 +112,14 @@ impl Record {
         let result = change(after);
         *differing = difference(before, after);
         let (from, to) = (differing.start, differing.end);
+        let (whole, old) = (&after[..], &before[..]);
         if let (Some(before), Some(after)) = (before.get(from..to), after.get(from..to))
             && from < to
         {
-            let change = PageChange::Patch { key, offset: from as u16, bytes: after, before };
+            let change = match is_whole {
+                true => PageChange::Replace { key, value: inline(whole), before: inline(old) },
+                false => PageChange::Patch { key, offset: from as u16, bytes: after, before },
+            };
             change.encode(page, bytes);
         }
         (result, this)
@@ -169,6 +174,10 @@ impl Record {
             SPARE.set(Some(self));
         }
     }
+}
+
+fn inline(bytes: &[u8]) -> ValueImage<'_> {
+    ValueImage { kind: ValueKind::Inline, bytes }
 }
 
 /// The range outside of which two values of the same length are equal; empty if they are.

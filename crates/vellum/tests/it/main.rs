@@ -4,6 +4,7 @@
 //! (`resident_size`).
 
 mod asynchronous;
+mod changes;
 mod creation;
 mod database;
 mod encoding;

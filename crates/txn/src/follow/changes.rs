@@ -1,0 +1,216 @@
+//! What the records of the log say of the records of trees.
+
+use super::contents::{Contents, LoggedPages, PagesReader};
+use crate::TxnError;
+use std::sync::Arc;
+use vellum_access::{
+    BlobReference, ChangeRecord, NodeImage, PageChange, RecordFault, ValueImage,
+    node::{NODE_BYTES, NodeView, ValueKind},
+};
+use vellum_base::{Bytes, Extent, HEADER_BYTES, PageHeader, PageId, PageKind, verify_header};
+use vellum_pool::Pool;
+use vellum_vm::AlignedBuffer;
+use vellum_wal::FollowedLog;
+
+/// A change of a tree.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TreeChange {
+    /// The root of the tree.
+    pub tree: PageId,
+    /// The key; empty if all of the tree changes.
+    pub key: Vec<u8>,
+    /// What happened.
+    pub kind: TreeChangeKind,
+    /// The value that the key had before, in the catalog.
+    pub before: Option<Vec<u8>>,
+}
+
+/// What happened to a record of a tree, or to all.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum TreeChangeKind {
+    /// It was not there before.
+    Insert(LoggedValue),
+    /// It had another value before.
+    Replace(LoggedValue),
+    /// It is not there any more.
+    Remove,
+    /// These bytes of the value are what they are from this place on.
+    Patch(u16, Vec<u8>),
+    /// The tree was empty, and was filled by a bulk load.
+    Load(LoadedTree),
+}
+
+/// A value, as the log has it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum LoggedValue {
+    /// All of it.
+    Inline(Vec<u8>),
+    /// It has an extent of its own.
+    Large(LargeValue),
+}
+
+/// A large value, which the log may have as well.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LargeValue {
+    reference: BlobReference,
+    pages: Arc<LoggedPages>,
+}
+
+/// A tree as a bulk load has left it, which the log may have.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LoadedTree {
+    /// The page of the root, its header apart.
+    root: Vec<u8>,
+    pages: Arc<LoggedPages>,
+}
+
+impl LargeValue {
+    /// Its length, in bytes.
+    pub fn length(&self) -> u64 {
+        self.reference.length
+    }
+
+    /// Reads it: from the file, if it is still there, or else from the log, if that has it. None if it is in neither.
+    ///
+    /// # Errors
+    /// If the file or the log cannot be read.
+    pub fn read(&self, pool: &Pool, source: &FollowedLog) -> Result<Option<Vec<u8>>, TxnError> {
+        let extent = self.reference.extent();
+        let mut bytes = AlignedBuffer::new(extent.bytes());
+        if pool.is_extent(extent) {
+            pool.read_stored(extent.head, &mut bytes)?;
+            // Something else may be there by now.
+            if let Some(value) = self.reference.value_in(&bytes) {
+                return Ok(Some(value.to_vec()));
+            }
+        }
+        let is_logged = PagesReader::new(source, &self.pages).read(extent, &mut bytes)?;
+        Ok(self.reference.value_in(&bytes).filter(|_| is_logged).map(<[u8]>::to_vec))
+    }
+}
+
+impl LoadedTree {
+    /// Shows the records in the order of their keys until `show` returns false. Returns whether the log has all of them, as far as
+    /// that is known by then.
+    ///
+    /// # Errors
+    /// If the log cannot be read, and those of `show`.
+    pub fn for_each<E: From<TxnError>>(
+        &self,
+        source: &FollowedLog,
+        mut show: impl FnMut(Vec<u8>, LoggedValue) -> Result<bool, E>,
+    ) -> Result<bool, E> {
+        let mut reader = PagesReader::new(source, &self.pages);
+        let (mut page, mut next) = (self.root.clone(), Vec::new());
+        loop {
+            let node = NodeView::new(&page[..]);
+            if node.is_leaf() {
+                for index in 0..node.count() {
+                    let mut value = Vec::new();
+                    let kind = node.append_value(index, &mut value);
+                    let value = logged(ValueImage { kind, bytes: &value }, &self.pages);
+                    if !show(node.key(index), value)? {
+                        return Ok(true);
+                    }
+                }
+            } else {
+                let begin = next.len();
+                next.extend(node.children().map(|child| (child, node.level())));
+                next.get_mut(begin..).unwrap_or_default().reverse();
+            }
+            let Some(child) = next.pop() else { return Ok(true) };
+            let Some(child) = self.node(&mut reader, child)? else { return Ok(false) };
+            page = child;
+        }
+    }
+
+    /// A node below one of some level; none if the log does not have it.
+    fn node(
+        &self,
+        reader: &mut PagesReader<'_>,
+        (page, above): (PageId, u8),
+    ) -> Result<Option<Vec<u8>>, TxnError> {
+        let mut bytes = vec![0; NODE_BYTES];
+        let extent = Extent::page(page);
+        let is_there = reader.read(extent, &mut bytes)?
+            && verify_header(&bytes, extent).is_ok()
+            && PageHeader::read(&bytes[..]).kind == PageKind::TREE_NODE
+            // So every way down ends.
+            && NodeView::new(&bytes[..]).level() < above;
+        Ok(is_there.then_some(bytes))
+    }
+}
+
+/// What a record of changes says of the records of its tree.
+pub(super) fn tree_changes(
+    record: ChangeRecord<'_>,
+    catalog: PageId,
+    contents: &mut Contents,
+    loaded: &mut LoggedPages,
+) -> Result<Vec<TreeChange>, RecordFault> {
+    let tree = record.tree;
+    let (mut root, mut frees) = (None, false);
+    let mut pages = LoggedPages::default();
+    for change in record.changes() {
+        match change? {
+            (page, PageChange::Write { pages: count, .. }) => contents.take(run(page, count), &mut pages),
+            (page, PageChange::Nodes { count }) => contents.take(run(page, count), &mut pages),
+            // A root whose only child takes its place frees that.
+            (_, PageChange::Free { .. }) => frees = true,
+            (_, PageChange::ReplaceRoot { image }) => root = Some(image),
+            _ => {}
+        }
+    }
+    pages.sort();
+    loaded.append(&pages);
+    let pages = Arc::new(pages);
+    let mut changes = Vec::new();
+    for change in record.changes() {
+        let (key, kind, before) = match change?.1 {
+            PageChange::Insert { key, value } => (key, TreeChangeKind::Insert(logged(value, &pages)), None),
+            PageChange::Replace { key, value, before } => {
+                (key, TreeChangeKind::Replace(logged(value, &pages)), Some(before))
+            }
+            PageChange::Remove { key, before } => (key, TreeChangeKind::Remove, Some(before)),
+            PageChange::Patch { key, offset, bytes, .. } => {
+                (key, TreeChangeKind::Patch(offset, bytes.to_vec()), None)
+            }
+            _ => continue,
+        };
+        let before = before.filter(|_| tree == catalog).map(|before| before.bytes.to_vec());
+        changes.push(TreeChange { tree, key: key.to_vec(), kind, before });
+    }
+    if let Some(image) = root.filter(|image| !frees && image.front.u16_at(0) > 0) {
+        let mut pages = std::mem::take(loaded);
+        pages.sort();
+        let kind = TreeChangeKind::Load(LoadedTree { root: page_of(image), pages: Arc::new(pages) });
+        changes.push(TreeChange { tree, key: Vec::new(), kind, before: None });
+    }
+    Ok(changes)
+}
+
+fn run(first: PageId, count: u32) -> std::ops::Range<u64> {
+    first.0..first.0.saturating_add(u64::from(count))
+}
+
+/// A page with the contents of a node.
+fn page_of(image: NodeImage<'_>) -> Vec<u8> {
+    let mut page = vec![0; NODE_BYTES];
+    if let Some(front) = page.get_mut(HEADER_BYTES..HEADER_BYTES + image.front.len()) {
+        front.copy_from_slice(image.front);
+    }
+    if let Some(begin) = NODE_BYTES.checked_sub(image.heap.len())
+        && let Some(heap) = page.get_mut(begin..)
+    {
+        heap.copy_from_slice(image.heap);
+    }
+    page
+}
+
+fn logged(value: ValueImage<'_>, pages: &Arc<LoggedPages>) -> LoggedValue {
+    let reference = (value.kind == ValueKind::Blob).then(|| BlobReference::decode(value.bytes)).flatten();
+    match reference {
+        Some(reference) => LoggedValue::Large(LargeValue { reference, pages: pages.clone() }),
+        None => LoggedValue::Inline(value.bytes.to_vec()),
+    }
+}

@@ -1,0 +1,231 @@
+//! Gathering the changes of transactions until these are committed.
+
+use super::{
+    Committed,
+    changes::{TreeChange, tree_changes},
+    contents::{Contents, LoggedPages},
+};
+use crate::{
+    TxnError,
+    plant::{Bug, planted},
+    records::{End, LogRecord},
+};
+use std::{
+    collections::HashMap,
+    time::{Duration, SystemTime},
+};
+use vellum_access::{ChangeRecord, RecordKind};
+use vellum_base::{Lsn, PageId};
+use vellum_wal::Record;
+
+/// How much memory what is gathered of one transaction may take, in bytes. What has more is read again when it is committed.
+const TRANSACTION_BYTES_MAX: usize = 16 << 20;
+/// For how much log, in bytes, what was written past the log waits for the change that refers to it.
+const CONTENTS_BYTES_MAX: u64 = 2 << 30;
+
+/// What is known of transactions, and groups of records, that have not ended.
+pub(super) struct Gathering {
+    catalog: PageId,
+    /// Nothing else is gathered than changes of the catalog.
+    only_catalog: bool,
+    open: HashMap<u64, Open>,
+    groups: HashMap<u64, Group>,
+    contents: Contents,
+    /// The last time of which the log tells, in nanoseconds since 1970.
+    time: u64,
+    /// Where the first of the transactions began of which the end has been read.
+    pub least_first: Lsn,
+}
+
+/// A transaction that has not ended.
+struct Open {
+    first: Lsn,
+    /// Each with its record.
+    changes: Vec<(Lsn, TreeChange)>,
+    bytes: usize,
+    /// Not all of its changes are here.
+    is_partial: bool,
+}
+
+#[derive(Default)]
+struct Group {
+    changes: Vec<TreeChange>,
+    pages: LoggedPages,
+}
+
+impl Gathering {
+    pub fn new(catalog: PageId, only_catalog: bool) -> Self {
+        Self {
+            catalog,
+            only_catalog,
+            open: HashMap::new(),
+            groups: HashMap::new(),
+            contents: Contents::default(),
+            time: 0,
+            least_first: Lsn(u64::MAX),
+        }
+    }
+
+    /// Of the catalog alone.
+    pub fn of_catalog(&self) -> Self {
+        Self::new(self.catalog, true)
+    }
+
+    /// As this, for a transaction that is read again.
+    pub fn again(&self) -> Self {
+        Self::new(self.catalog, self.only_catalog)
+    }
+
+    /// From where on the log is needed for what has not ended, of which this is all before `at`.
+    pub fn needed(&self, at: Lsn) -> Lsn {
+        self.open.values().map(|open| open.first).min().unwrap_or(at).min(self.contents_before(at))
+    }
+
+    /// Where the first of what was written past the log is, before `at`, to which no change has referred yet.
+    pub fn contents_before(&self, at: Lsn) -> Lsn {
+        /// It counts for so many bytes: more is not needed, as the file has it as well.
+        const BYTES: u64 = 64 << 20;
+        self.contents.oldest(Lsn(at.0.saturating_sub(BYTES))).unwrap_or(at)
+    }
+
+    /// The transaction that a record commits, and where it began, if that was before `begin` or not all of it was gathered.
+    pub fn incomplete(&self, record: &Record<'_>, begin: Lsn) -> Option<(u64, Lsn)> {
+        let LogRecord::End(End { number, is_committed: true, first, .. }) = LogRecord::decode(record.payload)
+        else {
+            return None;
+        };
+        let open = self.open.get(&number);
+        let first = first.or(open.map(|open| open.first)).unwrap_or(record.lsn);
+        (first < begin || open.is_some_and(|open| open.is_partial)).then_some((number, first))
+    }
+
+    /// Takes over what was gathered of a transaction that was read again.
+    pub fn complete(&mut self, number: u64, first: Lsn, mut again: Self) {
+        let changes = again.open.remove(&number).map_or_else(Vec::new, |open| open.changes);
+        self.open.insert(number, Open { first, changes, bytes: 0, is_partial: false });
+    }
+
+    /// Takes the next record of one transaction into account, of which all changes are gathered.
+    pub fn take_of(&mut self, number: u64, record: &Record<'_>) -> Result<(), TxnError> {
+        let is_wanted = match LogRecord::decode(record.payload) {
+            LogRecord::Contents(..) => true,
+            LogRecord::Change => match ChangeRecord::decode(record.payload).map(|change| change.kind) {
+                Ok(RecordKind::Transaction(of) | RecordKind::Undo { transaction: of, .. }) => of == number,
+                _ => false,
+            },
+            _ => false,
+        };
+        if is_wanted {
+            self.take_change(record, usize::MAX)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the next record into account. Gives what it commits.
+    pub fn take(&mut self, record: &Record<'_>) -> Result<Option<Committed>, TxnError> {
+        let (lsn, end) = (record.lsn, record.end());
+        let shown = |time: u64| (time > 0).then(|| SystemTime::UNIX_EPOCH + Duration::from_nanos(time));
+        match LogRecord::decode(record.payload) {
+            LogRecord::End(End { number, is_committed, commit, time, first }) => {
+                let ended = self.open.remove(&number);
+                if !is_committed {
+                    return Ok(None);
+                }
+                self.least_first = self.least_first.min(first.unwrap_or(lsn));
+                self.time = time.max(self.time);
+                let changes = ended.map_or_else(Vec::new, |open| open.changes);
+                let changes = changes.into_iter().map(|(_, change)| change).collect();
+                Ok(Some(Committed { lsn, end, number: Some(commit), time: shown(self.time), changes }))
+            }
+            LogRecord::Time(time) => {
+                self.time = time.max(self.time);
+                Ok(None)
+            }
+            LogRecord::Contents(..) | LogRecord::Change | LogRecord::Unknown => {
+                let changes = self.take_change(record, TRANSACTION_BYTES_MAX)?;
+                let time = shown(self.time);
+                Ok(changes.map(|changes| Committed { lsn, end, number: None, time, changes }))
+            }
+        }
+    }
+
+    /// Takes a change into account. Gives what it commits, which is no transaction.
+    fn take_change(
+        &mut self,
+        record: &Record<'_>,
+        bytes_max: usize,
+    ) -> Result<Option<Vec<TreeChange>>, TxnError> {
+        let lsn = record.lsn;
+        if let LogRecord::Contents(first, pages) = LogRecord::decode(record.payload) {
+            if !self.only_catalog {
+                self.contents.add(first.0, pages.len(), lsn);
+                self.contents.forget_before(Lsn(lsn.0.saturating_sub(CONTENTS_BYTES_MAX)));
+            }
+            return Ok(None);
+        }
+        let faulty = |fault| TxnError::Record { lsn, fault };
+        let change = ChangeRecord::decode(record.payload).map_err(faulty)?;
+        let mut group = match change.kind {
+            RecordKind::Member(number) | RecordKind::Last(number) => {
+                self.groups.remove(&number).unwrap_or_default()
+            }
+            _ => Group::default(),
+        };
+        let mut changes = Vec::new();
+        if !self.only_catalog || change.tree == self.catalog {
+            let read = tree_changes(change, self.catalog, &mut self.contents, &mut group.pages);
+            changes = read.map_err(faulty)?;
+        }
+        match change.kind {
+            RecordKind::Transaction(_) if planted(Bug::ToldUncommitted) => Ok(Some(changes)),
+            RecordKind::Transaction(number) => {
+                let new = || Open { first: lsn, changes: Vec::new(), bytes: 0, is_partial: false };
+                self.open.entry(number).or_insert_with(new).add(
+                    lsn,
+                    changes,
+                    record.payload.len(),
+                    bytes_max,
+                );
+                Ok(None)
+            }
+            RecordKind::Undo { transaction, of } => {
+                if let Some(open) = self.open.get_mut(&transaction)
+                    && !planted(Bug::ToldTakenBack)
+                {
+                    open.take_back(of);
+                }
+                Ok(None)
+            }
+            RecordKind::Member(number) => {
+                group.changes.append(&mut changes);
+                self.groups.insert(number, group);
+                Ok(None)
+            }
+            RecordKind::Last(_) => {
+                group.changes.append(&mut changes);
+                Ok(Some(group.changes))
+            }
+            RecordKind::Single => Ok(Some(changes)),
+        }
+    }
+}
+
+impl Open {
+    fn add(&mut self, lsn: Lsn, changes: Vec<TreeChange>, bytes: usize, bytes_max: usize) {
+        self.bytes = self.bytes.saturating_add(bytes);
+        if self.bytes > bytes_max {
+            self.is_partial = true;
+            self.changes = Vec::new();
+            return;
+        }
+        self.changes.extend(changes.into_iter().map(|change| (lsn, change)));
+    }
+
+    /// The change of a record has been undone: nearly always the last one.
+    fn take_back(&mut self, of: Lsn) {
+        while self.changes.pop_if(|(lsn, _)| *lsn == of).is_some() {}
+        if self.changes.last().is_some_and(|(lsn, _)| *lsn > of) {
+            self.changes.retain(|(lsn, _)| *lsn != of);
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! The log read as a feed of changes: what was committed, in the order of the commits, from a place on.
+//!
+//! Changes of a transaction are gathered until its commit is read, and those that are taken back by a savepoint are dropped
+//! (`gathering`). A change that is no transaction, or a group of records, is a commit of its own. A commit of a transaction that had
+//! begun before the place is found by its record, which says where it began; its changes are read again from there.
+//!
+//! What is read is durable. It is read from the log, and from its archive where the log has been given up. Without an archive the log keeps
+//! what has not been read, from the first record of the oldest transaction on that was open at the last commit that was given.
+
+mod changes;
+mod contents;
+mod gathering;
+
+use crate::{
+    TxnError,
+    change_log::Changes,
+    checkpoint::wait_before,
+    plant::{Bug, planted},
+    transactions::Transactions,
+};
+use gathering::Gathering;
+use std::{sync::Arc, time::SystemTime};
+use vellum_base::{Lsn, PageId};
+use vellum_wal::{Arrival, Durability, FollowedLog, FollowingReader, LogKeep};
+
+pub use changes::{LargeValue, LoadedTree, LoggedValue, TreeChange, TreeChangeKind};
+
+/// After how much log that commits nothing what is kept is reckoned anew, in bytes.
+const PART_BYTES: u64 = 4 << 20;
+
+/// Something that was committed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Committed {
+    /// The record of the commit.
+    pub lsn: Lsn,
+    /// Where it ends. What is committed later is told from there on.
+    pub end: Lsn,
+    /// The number of the commit, if it is one of a transaction.
+    pub number: Option<u64>,
+    /// When it was committed, as far as the log tells it.
+    pub time: Option<SystemTime>,
+    /// What was done, in its order.
+    pub changes: Vec<TreeChange>,
+}
+
+/// Follows a log.
+pub struct Follower {
+    source: FollowedLog,
+    changes: Arc<Changes>,
+    transactions: Arc<Transactions>,
+    /// Keeps what has not been read.
+    kept: Option<LogKeep>,
+    reader: FollowingReader,
+    /// Of transactions that began before not all has been gathered.
+    begin: Lsn,
+    /// What is needed for these, as long as one of them may be open.
+    earlier: Option<Earlier>,
+    /// Everything that was committed before has been given.
+    position: Lsn,
+    gathering: Gathering,
+}
+
+/// Transactions that had begun before the place from which the log is followed, and had not ended there.
+#[derive(Clone, Copy)]
+struct Earlier {
+    /// No record of them lies before.
+    first: Lsn,
+    /// Their ends lie before, or, if not all have ended, what is known of them was known there.
+    until: Lsn,
+    have_ended: bool,
+}
+
+impl Follower {
+    /// Follows a log from `from` on, which is where a record begins or the log ended once; from its end if there is none. As long as it
+    /// has not been read and there is no archive the log keeps it, but no more than `keep_bytes`. `catalog` is the tree of which
+    /// changes are told with what was there before.
+    ///
+    /// # Errors
+    /// If the log cannot be made durable.
+    pub(crate) fn begin(
+        source: FollowedLog,
+        (changes, transactions): (&Arc<Changes>, &Arc<Transactions>),
+        from: Option<Lsn>,
+        (catalog, keep_bytes): (PageId, u64),
+    ) -> Result<Self, TxnError> {
+        // All of it, until it is known what is needed.
+        let kept = source.keep(Lsn(0), keep_bytes);
+        let from = match from {
+            Some(from) => from,
+            None => {
+                let end = source.log().end();
+                wait_before(source.log(), end)?;
+                end
+            }
+        };
+        Ok(Self {
+            changes: changes.clone(),
+            transactions: transactions.clone(),
+            kept,
+            reader: source.read(from),
+            source,
+            begin: from,
+            earlier: Some(Earlier { first: Lsn(0), until: Lsn(u64::MAX), have_ended: false }),
+            position: from,
+            gathering: Gathering::new(catalog, false),
+        })
+    }
+
+    /// Reads to the end what there is now, and gives the changes of the catalog among it. What is needed of the log is known then.
+    ///
+    /// # Errors
+    /// If neither the log nor its archive has all of it any more.
+    pub fn look_ahead(&mut self) -> Result<Vec<TreeChange>, TxnError> {
+        let log = self.source.log();
+        let (end, oldest) = self.transactions.needed_at(|| log.end());
+        wait_before(log, end)?;
+        let mut reader = self.source.read(self.begin);
+        let mut gathering = self.gathering.of_catalog();
+        let mut changes = Vec::new();
+        while reader.at() < end {
+            if let Some(mut commit) = step(&self.source, &mut reader, &mut gathering, self.begin, end)? {
+                changes.append(&mut commit.changes);
+            }
+        }
+        let first = oldest.min(self.begin).min(gathering.least_first);
+        self.earlier = Some(Earlier { first, until: end, have_ended: oldest >= self.begin });
+        self.keep();
+        Ok(changes)
+    }
+
+    /// Everything that was committed before this place has been given.
+    pub fn position(&self) -> Lsn {
+        self.position
+    }
+
+    /// What is read.
+    pub fn source(&self) -> &FollowedLog {
+        &self.source
+    }
+
+    /// The next commit; none if there is no other yet. The one before has been dealt with.
+    ///
+    /// # Errors
+    /// If it cannot be read, or was given up because too much would have been kept. It may be tried again.
+    #[expect(clippy::should_implement_trait, reason = "it may end for now, and go on")]
+    pub fn next(&mut self) -> Result<Option<Committed>, TxnError> {
+        loop {
+            self.keep();
+            let durable = self.durable();
+            let Self { source, reader, gathering, begin, .. } = self;
+            if let Some(commit) = step(source, reader, gathering, *begin, durable)? {
+                self.position = commit.end;
+                return Ok(Some(commit));
+            }
+            // What was written past the log, and is committed later, is read again by a feed that begins there.
+            let at = self.reader.at();
+            self.position = self.position.max(self.gathering.contents_before(at));
+            if self.reader.at() >= durable {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// A future that is ready when there may be more to be read.
+    pub fn arrival(&self) -> Arrival {
+        self.changes.flusher.arrival(self.reader.at(), Durability::Synced)
+    }
+
+    /// The log before this place is durable.
+    fn durable(&self) -> Lsn {
+        let is_planted = planted(Bug::ToldNotDurable);
+        self.source.log().horizon(if is_planted { Durability::Buffered } else { Durability::Synced })
+    }
+
+    /// The log keeps what is needed from now on.
+    fn keep(&mut self) {
+        let Some(kept) = &self.kept else { return };
+        let at = self.reader.at();
+        if let Some(earlier) = self.earlier.filter(|earlier| at >= earlier.until) {
+            self.earlier = (!earlier.have_ended).then(|| {
+                let (until, oldest) = self.transactions.needed_at(|| self.source.log().end());
+                Earlier { until, have_ended: oldest >= self.begin, ..earlier }
+            });
+        }
+        let needed = self.position.min(self.gathering.needed(at));
+        kept.advance(self.earlier.map_or(needed, |earlier| earlier.first.min(needed)));
+    }
+}
+
+/// Reads up to the next commit that has changed something, or to `to`, or for a while. Of transactions that began before `begin` not
+/// all has been gathered.
+fn step(
+    source: &FollowedLog,
+    reader: &mut FollowingReader,
+    gathering: &mut Gathering,
+    begin: Lsn,
+    to: Lsn,
+) -> Result<Option<Committed>, TxnError> {
+    let (mut committed, stop) = (None, reader.at().0.saturating_add(PART_BYTES));
+    reader.read(to, |record| {
+        // First: if that fails, the record is taken again.
+        if let Some((number, first)) = gathering.incomplete(&record, begin) {
+            let mut again = gathering.again();
+            source.read(first).read(record.lsn, |record| {
+                again.take_of(number, &record)?;
+                Ok::<_, TxnError>(true)
+            })?;
+            gathering.complete(number, first, again);
+        }
+        committed = gathering.take(&record)?.filter(|commit| !commit.changes.is_empty());
+        Ok::<_, TxnError>(committed.is_none() && record.lsn.0 < stop)
+    })?;
+    Ok(committed)
+}

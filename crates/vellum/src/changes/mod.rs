@@ -1,0 +1,293 @@
+//! The feed of changes: what is committed, in the order of the commits, for other programs to follow.
+//!
+//! - `commit`: what it tells;
+//! - `tables`: which table a tree was at a place of the log;
+//! - here: following, waiting, and where to go on.
+
+mod commit;
+mod tables;
+
+use crate::{Database, Error, Lsn, Result, catalog, driver::lock, shared::Inner};
+use commit::ContentsSource;
+use std::{
+    pin::Pin,
+    sync::{Arc, Condvar, Mutex},
+    task::{Context, Poll, Wake, Waker},
+    time::{Duration, Instant},
+};
+use tables::Tables;
+use vellum_txn::{ArchiveError, Committed, Follower, LogError, TxnError};
+
+pub use commit::{Change, ChangedValue, Commit, Contents, Event, LoadedRecords};
+
+/// From where changes are followed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ChangesFrom {
+    /// What is committed from now on.
+    Now,
+    /// What was committed at this place of the log or later: [`Commit::position`] or [`Changes::position`] of a feed that was followed before.
+    Position(Lsn),
+}
+
+impl From<Lsn> for ChangesFrom {
+    fn from(position: Lsn) -> Self {
+        Self::Position(position)
+    }
+}
+
+/// How a feed is followed: see [`Database::changes_with`].
+#[derive(Clone, Copy, Debug)]
+#[must_use = "options do nothing until changes are followed with them"]
+pub struct ChangesOptions {
+    keep_bytes: u64,
+}
+
+impl Default for ChangesOptions {
+    fn default() -> Self {
+        Self { keep_bytes: 1 << 30 }
+    }
+}
+
+impl ChangesOptions {
+    /// How much log that has not been read is kept for this feed, in bytes, if there is no archive. Default 1 GiB. A feed that is
+    /// farther behind may fail, with [`Error::ChangesDiscarded`].
+    pub fn keep_bytes(mut self, bytes: u64) -> Self {
+        self.keep_bytes = bytes;
+        self
+    }
+}
+
+/// What is committed, in the order of the commits: see [`Database::changes`].
+///
+/// It is a handle of the database, which cannot be closed meanwhile.
+pub struct Changes {
+    follower: Follower,
+    tables: Tables,
+    bell: Arc<Bell>,
+    // Dropped last: it may be the last handle, and closes the database then.
+    inner: Arc<Inner>,
+}
+
+impl Database {
+    /// Follows what is committed, in the order of the commits: for each transaction its changes, in their order. What was rolled back is not
+    /// among them, nor what a crash could take back: only what is durable is told. An operation that is no transaction is a commit of
+    /// its own; what changes nothing is none.
+    ///
+    /// **Where to go on.** Each commit has a [`position`](Commit::position). A program that keeps it together with what it made of the
+    /// commit sees each commit exactly once, also after it, or the database, was closed or has crashed: it gives the last
+    /// one to this method. A program that begins with a copy of tables begins the feed first, and copies them in a
+    /// transaction then; what was committed in between comes again in the feed, and storing a value twice does no harm.
+    ///
+    /// **How far back.** The changes are read from the log, and from its archive ([`Options::log_archive`](crate::Options::log_archive)) where the
+    /// log has been given up. Without an archive the log keeps what an open feed has not read: as much disk as that is, up to
+    /// [`ChangesOptions::keep_bytes`]. A database that is closed gives its log up, so only an archive lets a feed go on that was away.
+    ///
+    /// **What values.** A small value is told with its change. [`Table::modify`](crate::Table::modify) logs the bytes that differ, and large
+    /// values and bulk loads are in the file: [`Event::Patched`], [`ChangedValue::read`] and [`LoadedRecords`] say what that means. With
+    /// [`Options::log_whole_values`](crate::Options::log_whole_values) the log has all of it.
+    ///
+    /// Beginning reads the log from the position to its end, to find out which tables and transactions there were.
+    ///
+    /// # Errors
+    /// [`Error::WithoutLog`] if the database has no log; [`Error::ChangesDiscarded`] if neither the log nor its archive has the
+    /// place any more; [`Error::NoSuchPosition`] if it is none of this database.
+    ///
+    /// # Examples
+    /// ```
+    /// use vellum::{ChangesFrom, Database, Event, Options};
+    /// # let directory = tempfile::tempdir()?;
+    /// let database = Database::create(directory.path().join("fruit"), &Options::default())?;
+    /// let table = database.create_table("fruit")?;
+    /// let mut changes = database.changes(ChangesFrom::Now)?;
+    /// table.put(b"apple", b"red")?;
+    /// table.put(b"lime", b"green")?;
+    ///
+    /// let commit = changes.next()?.expect("something was committed");
+    /// assert_eq!(&*commit.changes[0].table, "fruit");
+    /// assert!(matches!(&commit.changes[0].event, Event::Inserted { key, value } if key == b"apple" && value.inline() == Some(b"red")));
+    ///
+    /// // Another feed goes on after it.
+    /// let mut changes = database.changes(commit.position)?;
+    /// let commit = changes.next()?.expect("something was committed");
+    /// assert!(matches!(&commit.changes[0].event, Event::Inserted { key, .. } if key == b"lime"));
+    /// assert!(changes.next()?.is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn changes(&self, from: impl Into<ChangesFrom>) -> Result<Changes> {
+        self.changes_with(from, ChangesOptions::default())
+    }
+
+    /// [`changes`](Self::changes) with other options than the default.
+    ///
+    /// # Errors
+    /// As for `changes`.
+    pub fn changes_with(&self, from: impl Into<ChangesFrom>, options: ChangesOptions) -> Result<Changes> {
+        let inner = self.inner().clone();
+        let root = catalog::tree(inner.pool()).root();
+        let end = Lsn(inner.durable.log_state().ok_or(Error::WithoutLog)?.appended_bytes);
+        let from = match from.into() {
+            ChangesFrom::Now => None,
+            ChangesFrom::Position(from) if from > end => {
+                return Err(Error::NoSuchPosition { position: from, end });
+            }
+            ChangesFrom::Position(from) => Some(from),
+        };
+        let follower = inner.durable.follow(from, (root, options.keep_bytes))?;
+        let mut follower = follower.ok_or(Error::WithoutLog)?;
+        let from = follower.position();
+        // The tables as they are now, and then back to what they were where the feed begins.
+        let mut tables = Tables::new(root, catalog::list(self.catalog())?);
+        let ahead = follower.look_ahead().map_err(|error| match error {
+            TxnError::Log(LogError::Hole { at, .. } | LogError::Archive(ArchiveError::Record { at }))
+                if at == from =>
+            {
+                Error::NoSuchPosition { position: from, end }
+            }
+            error => discarded(from, error),
+        })?;
+        tables.go_back(&ahead);
+        Ok(Changes { inner, follower, tables, bell: Arc::default() })
+    }
+}
+
+impl Changes {
+    /// The next commit; none if there is no other yet.
+    ///
+    /// # Errors
+    /// If the log cannot be read, or, with [`Error::ChangesDiscarded`], has been given up because the feed was too far behind. It may be
+    /// tried again.
+    #[expect(clippy::should_implement_trait, reason = "it may end for now, and go on")]
+    pub fn next(&mut self) -> Result<Option<Commit>> {
+        loop {
+            let position = self.follower.position();
+            let next = self.follower.next().map_err(|error| discarded(position, error))?;
+            let Some(Committed { lsn, end, number, time, changes }) = next else { return Ok(None) };
+            let source = ContentsSource { inner: self.inner.clone(), log: self.follower.source().clone() };
+            let changes = self.tables.translate(changes, &source);
+            if !changes.is_empty() {
+                return Ok(Some(Commit { lsn, position: end, number, time, changes }));
+            }
+        }
+    }
+
+    /// The next commit. This thread waits for it, for so long at most; [`Duration::MAX`] for ever. What is committed with less than
+    /// [`Durability::Synced`](crate::Durability::Synced) is synced for a feed that waits.
+    ///
+    /// # Errors
+    /// As for [`next`](Self::next); and if the log has failed.
+    pub fn next_within(&mut self, timeout: Duration) -> Result<Option<Commit>> {
+        let end = Instant::now().checked_add(timeout);
+        let waker = Waker::from(self.bell.clone());
+        let mut context = Context::from_waker(&waker);
+        loop {
+            if let Poll::Ready(next) = self.poll_next(&mut context) {
+                return next.map(Some);
+            }
+            if !self.bell.wait_until(end) {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// The next commit, for which the task waits. It is woken by the flush of the log that makes the commit durable. What is read from
+    /// the log, or its archive, is read by the task's thread.
+    ///
+    /// ```
+    /// # use vellum::{ChangesFrom, Database, Options};
+    /// # let directory = tempfile::tempdir()?;
+    /// # let database = Database::create(directory.path().join("d"), &Options::default())?;
+    /// # let table = database.create_table("t")?;
+    /// # tokio::runtime::Runtime::new()?.block_on(async {
+    /// let mut changes = database.changes(ChangesFrom::Now)?;
+    /// table.put_async("lime", "green").await?;
+    /// let commit = changes.next_async().await?;
+    /// assert_eq!(commit.changes.len(), 1);
+    /// # Ok::<(), vellum::Error>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn next_async(&mut self) -> NextCommit<'_> {
+        NextCommit(self)
+    }
+
+    /// Everything that was committed before this place of the log has been given: where another feed goes on, as
+    /// [`Commit::position`]. It is beyond that of the last commit if nothing was committed since.
+    pub fn position(&self) -> Lsn {
+        self.follower.position()
+    }
+
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Commit>> {
+        loop {
+            if let Some(commit) = self.next()? {
+                return Poll::Ready(Ok(commit));
+            }
+            match Pin::new(&mut self.follower.arrival()).poll(context) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(Error::Log(error.into()))),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Changes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "changes of {} from {} on", self.inner.durable.pool().path().display(), self.position())
+    }
+}
+
+/// A future of the next commit: see [`Changes::next_async`]. If it is dropped nothing is lost.
+#[must_use = "nothing happens unless it is awaited"]
+pub struct NextCommit<'c>(&'c mut Changes);
+
+impl Future for NextCommit<'_> {
+    type Output = Result<Commit>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Commit>> {
+        self.0.poll_next(context)
+    }
+}
+
+/// Wakes a thread that waits for a commit.
+#[derive(Default)]
+struct Bell {
+    is_rung: Mutex<bool>,
+    rung: Condvar,
+}
+
+impl Bell {
+    /// Waits until it is rung; false if that has not happened by some time.
+    fn wait_until(&self, end: Option<Instant>) -> bool {
+        let mut is_rung = lock(&self.is_rung);
+        while !*is_rung {
+            is_rung = match end.map(|end| end.saturating_duration_since(Instant::now())) {
+                None => self.rung.wait(is_rung).unwrap_or_else(|poisoned| poisoned.into_inner()),
+                Some(left) if left.is_zero() => return false,
+                Some(left) => {
+                    let waited = self.rung.wait_timeout(is_rung, left);
+                    waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0
+                }
+            };
+        }
+        *is_rung = false;
+        true
+    }
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        *lock(&self.is_rung) = true;
+        self.rung.notify_all();
+    }
+}
+
+/// The error for a log that lacks what is to be read.
+fn discarded(from: Lsn, error: TxnError) -> Error {
+    let oldest = match error {
+        TxnError::Log(LogError::Missing { oldest, .. }) => (oldest > from).then_some(oldest),
+        TxnError::Log(LogError::Archive(ArchiveError::Gap { to, .. })) => Some(to),
+        error => return error.into(),
+    };
+    Error::ChangesDiscarded { from, oldest }
+}

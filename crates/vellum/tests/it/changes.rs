@@ -1,0 +1,362 @@
+//! The feed of changes: waiting for it, going on with it, contents that are there or gone, and its errors.
+
+use std::{
+    pin::pin,
+    sync::{Arc, mpsc},
+    task::{Context, Poll, Wake, Waker},
+    thread,
+    time::Duration,
+};
+use vellum::{
+    Changes, ChangesFrom, ChangesOptions, Commit, Contents, Database, Durability, Error, ErrorKind, Event,
+    Lsn, Options, TransactionOptions,
+};
+use vellum_vm::{Directory, FileOperation, SimulatedDisk};
+
+const NAME: &str = "data";
+/// Longer than anything takes that ends.
+const LONG: Duration = Duration::from_secs(60);
+
+fn options() -> Options {
+    Options::default()
+        .pool_bytes(4 << 20)
+        .capacity_bytes(1 << 30)
+        .log_segment_bytes(64 << 10)
+        .log_buffer_bytes(4 << 20)
+        .background_checkpoints(false)
+        .huge_pages(false)
+}
+
+fn create(disk: &SimulatedDisk, options: &Options) -> Database {
+    Database::create_in(Arc::new(disk.clone()), NAME, options).unwrap()
+}
+
+fn all(changes: &mut Changes) -> Vec<Commit> {
+    std::iter::from_fn(|| changes.next().unwrap()).collect()
+}
+
+/// The value of the only change of a commit.
+fn contents(commit: &Commit) -> Contents {
+    match &commit.changes[..] {
+        [change] => match &change.event {
+            Event::Inserted { value, .. } | Event::Replaced { value, .. } => value.read().unwrap(),
+            other => panic!("{other:?}"),
+        },
+        other => panic!("{other:?}"),
+    }
+}
+
+fn large(byte: u8) -> Vec<u8> {
+    vec![byte; 20_000]
+}
+
+#[test]
+fn a_thread_waits_for_commits_of_any_durability() {
+    let database = create(&SimulatedDisk::new(1), &options());
+    let table = database.create_table("table").unwrap();
+    let mut changes = database.changes(ChangesFrom::Now).unwrap();
+    assert!(changes.next_within(Duration::from_millis(5)).unwrap().is_none());
+    let (sender, receiver) = mpsc::channel();
+    let follower = thread::spawn(move || {
+        for _ in 0..30 {
+            let commit = changes.next_within(LONG).unwrap().expect("one comes");
+            sender.send(contents(&commit)).unwrap();
+        }
+    });
+    for number in 0..30_u8 {
+        let durability =
+            [Durability::Synced, Durability::Buffered, Durability::Deferred][number as usize % 3];
+        if number.is_multiple_of(4) {
+            thread::sleep(Duration::from_millis(3));
+        }
+        let put = |transaction: &vellum::Transaction| transaction.put(&table, [number], [number]);
+        database.run_with(TransactionOptions::default().durability(durability), put).unwrap();
+        assert_eq!(receiver.recv_timeout(LONG).unwrap(), Contents::Value(vec![number]));
+    }
+    follower.join().unwrap();
+}
+
+struct Unpark(thread::Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+#[test]
+fn a_task_is_woken_by_the_flush_that_makes_the_commit_durable() {
+    let disk = SimulatedDisk::new(2);
+    let database = create(&disk, &options());
+    let table = database.create_table("table").unwrap();
+    let mut changes = database.changes(ChangesFrom::Now).unwrap();
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut context = Context::from_waker(&waker);
+    for number in 0..20_u8 {
+        {
+            // One that is dropped loses nothing.
+            let mut next = pin!(changes.next_async());
+            assert!(next.as_mut().poll(&mut context).is_pending());
+        }
+        let mut next = pin!(changes.next_async());
+        assert!(next.as_mut().poll(&mut context).is_pending());
+        let table = table.clone();
+        let writer = thread::spawn(move || table.put([number], [number]).unwrap());
+        let commit = loop {
+            match next.as_mut().poll(&mut context) {
+                Poll::Ready(commit) => break commit.unwrap(),
+                Poll::Pending => thread::park_timeout(LONG),
+            }
+        };
+        writer.join().unwrap();
+        assert_eq!(contents(&commit), Contents::Value(vec![number]));
+        assert_eq!(changes.position(), commit.position);
+    }
+    // A log that fails says so to those that wait.
+    let follower = thread::spawn(move || changes.next_within(LONG));
+    thread::sleep(Duration::from_millis(20));
+    disk.fail_from_of(FileOperation::Sync, 1);
+    disk.fail_from_of(FileOperation::Write, 1);
+    table.put("one", "more").unwrap_err();
+    assert_eq!(follower.join().unwrap().unwrap_err().kind(), ErrorKind::OutcomeUnknown);
+}
+
+#[test]
+fn whole_values_are_told_if_the_log_holds_them() {
+    for holds in [true, false] {
+        let options = options().log_whole_values(holds);
+        let database = create(&SimulatedDisk::new(3), &options);
+        let table = database.create_table("table").unwrap();
+        let loaded = database.create_table("loaded").unwrap();
+        table.put("small", "abcdef").unwrap();
+        let mut changes = database.changes(ChangesFrom::Now).unwrap();
+        table.modify("small", |value| value[2] = b'x').unwrap();
+        table.modify("small", |_| {}).unwrap();
+        database.run(|transaction| transaction.modify(&table, "small", |value| value[0] = b'y')).unwrap();
+        table.put("large", large(1)).unwrap();
+        table.put("large", large(2)).unwrap();
+        table.remove("large").unwrap();
+        let entry =
+            |key: u32| (key.to_be_bytes(), if key.is_multiple_of(97) { large(3) } else { vec![7; 90] });
+        let mut loader = loaded.bulk_loader().unwrap();
+        (0..500).for_each(|key| loader.push(entry(key).0, entry(key).1).unwrap());
+        loader.finish().unwrap();
+        database.run(|transaction| transaction.remove_range(&loaded, ..)).unwrap();
+        // What was there is used again.
+        for key in 0..200_u32 {
+            table.put(key.to_be_bytes(), large(9)).unwrap();
+        }
+        database.checkpoint().unwrap();
+
+        let commits = all(&mut changes);
+        let patches: Vec<_> = commits[..2]
+            .iter()
+            .map(|commit| match &commit.changes[0].event {
+                Event::Replaced { value, .. } => (0, value.inline().unwrap().to_vec()),
+                Event::Patched { offset, bytes, .. } => (*offset, bytes.clone()),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        let (value, first) = (contents(&commits[2]), contents(&commits[3]));
+        assert!(matches!(&commits[4].changes[0].event, Event::Removed { key } if key == b"large"));
+        let Event::Loaded { records } = &commits[5].changes[0].event else { panic!("{:?}", commits[5]) };
+        let mut found = Vec::new();
+        let is_whole = records.for_each(|key, value| {
+            found.push((key, value.read()?.value().unwrap()));
+            Ok(true)
+        });
+        assert_eq!(is_whole.unwrap(), holds);
+        if holds {
+            assert_eq!(patches, [(0, b"abxdef".to_vec()), (0, b"ybxdef".to_vec())]);
+            assert_eq!((value, first), (Contents::Value(large(1)), Contents::Value(large(2))));
+            let expected = (0..500).map(entry).map(|(key, value)| (key.to_vec(), value));
+            assert!(found.into_iter().eq(expected));
+        } else {
+            assert_eq!(patches, [(2, b"x".to_vec()), (0, b"y".to_vec())]);
+            assert_eq!((value, first), (Contents::Gone, Contents::Gone));
+        }
+    }
+}
+
+/// Commits of transactions that overlap, and where the feed was after each.
+fn history(database: &Database, changes: &mut Changes) -> Vec<(Lsn, Vec<u8>)> {
+    let table = database.create_table("table").unwrap();
+    let mut open = std::collections::VecDeque::new();
+    for number in 0..60_u8 {
+        let transaction = database.begin().unwrap();
+        transaction.put(&table, [number], vec![number; 2000]).unwrap();
+        open.push_back(transaction);
+        // In another order than that in which they began.
+        if open.len() > 6 {
+            open.swap(0, number as usize % 6);
+            let transaction = open.pop_front().unwrap();
+            transaction.put(&table, [number, 0], [number]).unwrap();
+            transaction.commit().unwrap();
+        }
+        if number.is_multiple_of(10) {
+            database.checkpoint().unwrap();
+        }
+    }
+    open.into_iter().for_each(|transaction| transaction.commit().unwrap());
+    all(changes).into_iter().map(|commit| (commit.position, shown(&commit))).collect()
+}
+
+fn shown(commit: &Commit) -> Vec<u8> {
+    format!("{} {:?}", commit.lsn, commit.changes).into_bytes()
+}
+
+#[test]
+fn a_feed_goes_on_exactly_after_any_commit() {
+    let disk = SimulatedDisk::new(4);
+    let archive: Arc<dyn Directory> = Arc::new(SimulatedDisk::new(5));
+    let options = options().log_archive_in(archive);
+    let mut database = create(&disk, &options);
+    let begin = database.changes(ChangesFrom::Now).unwrap().position();
+    let mut changes = database.changes(begin).unwrap();
+    let commits = history(&database, &mut changes);
+    drop(changes);
+    for round in 0..3 {
+        for (index, (position, _)) in commits.iter().enumerate() {
+            let mut changes = database.changes(*position).unwrap();
+            assert_eq!(changes.position(), *position);
+            let rest: Vec<_> = all(&mut changes).iter().map(shown).collect();
+            let expected: Vec<_> = commits[index + 1..].iter().map(|(_, commit)| commit.clone()).collect();
+            assert!(rest == expected, "{round}, from {position} on: {} of {}", rest.len(), expected.len());
+        }
+        if round < 2 {
+            database.close().unwrap();
+            database = Database::open_in(Arc::new(disk.clone()), NAME, &options).unwrap();
+        }
+    }
+    // No record begins there.
+    for position in [begin.0 + 1, begin.0 + 8, commits[3].0.0 - 1, commits[20].0.0 + 16] {
+        let error = database.changes(Lsn(position)).unwrap_err();
+        assert!(matches!(error, Error::NoSuchPosition { .. }), "{position}: {error}");
+    }
+    let error = database.changes(Lsn(u64::MAX)).unwrap_err();
+    assert!(matches!(error, Error::NoSuchPosition { .. }), "{error}");
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+}
+
+#[test]
+fn what_was_given_up_is_an_error_that_says_what_to_do() {
+    let disk = SimulatedDisk::new(6);
+    let database = create(&disk, &options());
+    let table = database.create_table("table").unwrap();
+    let mut slow =
+        database.changes_with(ChangesFrom::Now, ChangesOptions::default().keep_bytes(100 << 10)).unwrap();
+    let mut patient = database.changes(ChangesFrom::Now).unwrap();
+    for number in 0..1000_u32 {
+        table.put(number.to_be_bytes(), [7; 900]).unwrap();
+    }
+    database.checkpoint().unwrap();
+    let first = patient.position();
+    // It is kept for one of them, and so for both.
+    assert_eq!(all(&mut patient).len(), 1000);
+    database.checkpoint().unwrap();
+    let error = slow.next().unwrap_err();
+    assert!(matches!(error, Error::ChangesDiscarded { from, .. } if from == first), "{error}");
+    assert!(error.to_string().contains("Options::log_archive"), "{error}");
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    assert!(
+        matches!(database.changes(first).unwrap_err(), Error::ChangesDiscarded { from, .. } if from == first)
+    );
+    let last = patient.position();
+    assert!(all(&mut database.changes(last).unwrap()).is_empty());
+    drop((slow, patient, table));
+
+    // A database that is closed has no log; a feed that was at its end goes on.
+    database.close().unwrap();
+    let database = Database::open_in(Arc::new(disk), NAME, &options()).unwrap();
+    assert!(matches!(database.changes(first).unwrap_err(), Error::ChangesDiscarded { .. }));
+    let mut changes = database.changes(last).unwrap();
+    database.table("table").unwrap().put("one", "more").unwrap();
+    assert_eq!(contents(&changes.next().unwrap().unwrap()), Contents::Value(b"more".to_vec()));
+}
+
+#[test]
+fn a_transaction_that_is_larger_than_what_is_gathered_is_told_whole() {
+    let database = create(&SimulatedDisk::new(7), &options().log_segment_bytes(1 << 20));
+    let table = database.create_table("table").unwrap();
+    let mut changes = database.changes(ChangesFrom::Now).unwrap();
+    let transaction = database.begin().unwrap();
+    for number in 0..30_000_u32 {
+        transaction.put(&table, number.to_be_bytes(), [number as u8; 700]).unwrap();
+        if number == 20_000 {
+            let savepoint = transaction.savepoint();
+            transaction.put(&table, "taken", "back").unwrap();
+            transaction.rollback_to(savepoint).unwrap();
+            database.checkpoint().unwrap();
+            table.put("between", "them").unwrap();
+            assert_eq!(all(&mut changes).len(), 1);
+        }
+    }
+    transaction.commit().unwrap();
+    let commit = changes.next().unwrap().unwrap();
+    let keys = commit.changes.iter().map(|change| match &change.event {
+        Event::Inserted { key, .. } => key.clone(),
+        other => panic!("{other:?}"),
+    });
+    assert!(keys.eq((0..30_000_u32).map(|key| key.to_be_bytes().to_vec())));
+    assert!(changes.next().unwrap().is_none());
+}
+
+/// Threads count in transactions, beside checkpoints. Their commits are told in their order, none twice.
+fn count(options: &Options, seed: u64) {
+    const THREADS: u64 = 3;
+    const COMMITS: u64 = 250;
+    let database = create(&SimulatedDisk::new(seed), options);
+    let table = database.create_table("table").unwrap();
+    table.put("count", 0_u64.to_be_bytes()).unwrap();
+    let mut changes = database.changes(ChangesFrom::Now).unwrap();
+    thread::scope(|scope| {
+        for number in 0..THREADS {
+            let (database, table) = (&database, &table);
+            scope.spawn(move || {
+                for commit in 0..COMMITS {
+                    let counted = database.run(|transaction| {
+                        let count = transaction.get_for_update(table, "count")?.unwrap();
+                        let count = u64::from_be_bytes(count.try_into().unwrap()) + 1;
+                        transaction.put(
+                            table,
+                            (number * COMMITS + commit).to_be_bytes(),
+                            [number as u8; 700],
+                        )?;
+                        transaction.put(table, "count", count.to_be_bytes()).map(drop)
+                    });
+                    counted.unwrap();
+                    if number == 0 && commit.is_multiple_of(20) {
+                        database.checkpoint().unwrap();
+                    }
+                }
+            });
+        }
+        for expected in 1..=THREADS * COMMITS {
+            let commit = changes.next_within(LONG).unwrap().expect("one comes");
+            let told = commit.changes.iter().find_map(|change| match &change.event {
+                Event::Replaced { key, value } if key == b"count" => value.inline().map(<[u8]>::to_vec),
+                _ => None,
+            });
+            assert_eq!((told, commit.changes.len()), (Some(expected.to_be_bytes().to_vec()), 2));
+            if expected.is_multiple_of(7) {
+                changes = database.changes(commit.position).unwrap();
+            }
+        }
+    });
+    assert!(changes.next().unwrap().is_none());
+}
+
+#[test]
+fn commits_of_several_threads_are_told_in_their_order() {
+    for (seed, durability) in (20..).zip([Durability::Synced, Durability::Buffered, Durability::Deferred]) {
+        let options = options().durability(durability);
+        count(&options, seed);
+        count(&options.log_archive_in(Arc::new(SimulatedDisk::new(seed + 10))), seed);
+    }
+}
+
+#[test]
+fn a_database_without_a_log_has_no_feed() {
+    let database = create(&SimulatedDisk::new(8), &options().log(false));
+    assert!(matches!(database.changes(ChangesFrom::Now), Err(Error::WithoutLog)));
+}
