@@ -42,6 +42,8 @@ pub enum Event {
         key_type: String,
         /// The type of its values.
         value_type: String,
+        /// It keeps no versions: see [`TableOptions::versions`](crate::TableOptions::versions).
+        is_plain: bool,
     },
     /// The table was dropped, with all that it held.
     Dropped,

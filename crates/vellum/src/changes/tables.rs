@@ -73,11 +73,12 @@ impl Tables {
             told.push(Change { table: name.clone(), event: Event::Dropped });
         }
         if let Some(record) = new {
-            let (key_type, value_type) = record.types;
+            let TableRecord { types: (key_type, value_type), is_plain, .. } = record;
             self.names.insert(record.root, name.clone());
             match unnamed.remove(&record.root).and_then(|index| told.get_mut(index)) {
                 Some(dropped) => dropped.event = Event::Renamed { to: name },
-                None => told.push(Change { table: name, event: Event::Created { key_type, value_type } }),
+                None => told
+                    .push(Change { table: name, event: Event::Created { key_type, value_type, is_plain } }),
             }
         }
     }

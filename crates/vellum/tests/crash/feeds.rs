@@ -5,7 +5,7 @@
 
 use crate::{
     for_seeds,
-    model::{Contents, Operation, contents, difference},
+    model::{Contents, Operation, contents, difference, is_plain},
 };
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{
@@ -58,7 +58,8 @@ impl Replica {
     }
 
     fn change(&mut self, table: &str, event: &Event, model: &Contents) -> Check {
-        if let Event::Created { .. } = event {
+        if let Event::Created { is_plain: plain, .. } = event {
+            assert_eq!(*plain, is_plain(table));
             return match self.contents.insert(table.to_owned(), BTreeMap::new()) {
                 None => Ok(()),
                 Some(_) => Err("it was there".to_owned()),
@@ -242,7 +243,7 @@ impl Run {
                 at = Some((transaction.savepoint(), then.clone()));
             }
             let operation = Operation::draw(&then, &mut self.random);
-            if operation.record().is_some() {
+            if operation.record_of_transactions().is_some() {
                 operation.perform_in(transaction, database).map_err(told)?;
                 operation.apply(&mut then);
             }
@@ -284,7 +285,10 @@ impl Run {
                 then.remove(&old);
             }
             (Some(old), 1) => {
-                let name = self.name("renamed");
+                let mut name = self.name("renamed");
+                if is_plain(&old) {
+                    name.push_str(" plain");
+                }
                 transaction.rename_table(&old, &name).map_err(told)?;
                 let entries = then.remove(&old).unwrap_or_default();
                 then.insert(name, entries);

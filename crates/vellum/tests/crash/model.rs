@@ -206,10 +206,10 @@ impl Operation {
     }
 }
 
-/// Whether a table of this name has no versions: every third.
+/// Whether a table of this name has no versions: every third, and those that are renamed so.
 pub fn is_plain(table: &str) -> bool {
-    let number = table.rsplit(' ').next().and_then(|number| number.parse::<u32>().ok());
-    number.is_some_and(|number| number % 3 == 2)
+    let number = table.strip_prefix("table ").and_then(|number| number.parse::<u32>().ok());
+    table.ends_with(" plain") || number.is_some_and(|number| number % 3 == 2)
 }
 
 fn key(random: &mut StdRng) -> Vec<u8> {
