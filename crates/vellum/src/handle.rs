@@ -3,7 +3,7 @@
 use crate::{
     Cursor, Error, KeyBuffer, KeyType, Result, Task, ValueReader, ValueType,
     catalog::TableRecord,
-    life::OpenTable,
+    life::{OpenTable, Writing},
     open_transaction::OpenTransaction,
     range::as_slice,
     shared::{Inner, OpenTables, Owned},
@@ -77,17 +77,19 @@ impl Handle {
     /// Makes sure that a single operation may change the table.
     ///
     /// # Errors
-    /// As for [`OpenTable::check`].
+    /// As for [`OpenTable::check`], and why that transaction cannot be rolled back, if it has ended.
     #[inline]
     pub(crate) fn check(&self) -> Result<()> {
-        self.open.check().or_else(|_| self.check_again())
+        self.open.check().or_else(|_| self.inner.try_again(|| self.open.check()))
     }
 
-    /// The transaction that keeps the table for itself may be one that has ended and could not be rolled back.
-    #[cold]
-    fn check_again(&self) -> Result<()> {
-        self.inner.undo_rest();
-        self.open.check()
+    /// Enters a transaction that is about to change records of the table.
+    ///
+    /// # Errors
+    /// As for [`check`](Self::check).
+    pub(crate) fn begin_writing(&self, transaction: u64) -> Result<Writing> {
+        let begin = || self.open.begin_writing(transaction);
+        begin().or_else(|_| self.inner.try_again(begin))
     }
 
     /// Changes the tree, and returns once that is as durable as it should be. While transactions are open the change is one of
@@ -127,6 +129,8 @@ impl Handle {
                 Err(Error::Conflict { committed: false, .. }) if begun.elapsed() < PATIENCE => {
                     thread::sleep(PAUSE);
                 }
+                // It may be with a transaction that has ended and cannot be rolled back.
+                Err(conflict @ Error::Conflict { .. }) => return self.inner.undo_rest().and(Err(conflict)),
                 done => return done,
             }
         }
@@ -145,7 +149,7 @@ impl Handle {
         loop {
             // It reads nothing but what it changes, so it is serializable as it is.
             let own = OpenTransaction::begin(&self.inner, false);
-            let _writing = self.open.begin_writing(own.transaction.id())?;
+            let _writing = self.begin_writing(own.transaction.id())?;
             let tree = self.tree_of(&self.inner)?.with_view(own.transaction.writing()?);
             match change(tree) {
                 Ok(done) => match own.commit() {

@@ -21,7 +21,8 @@ impl OpenTransaction {
     #[track_caller]
     pub(crate) fn begin(inner: &Arc<Inner>, is_serializable: bool) -> Self {
         let place = Location::caller();
-        inner.undo_rest();
+        // Who meets what is left hears why.
+        let _ = inner.undo_rest();
         let transaction = Arc::new(inner.durable.begin(is_serializable, place));
         Self { inner: inner.clone(), transaction, owned: Mutex::default(), is_ended: false }
     }
@@ -52,11 +53,9 @@ impl OpenTransaction {
             let (transaction, mut owned) =
                 (self.transaction.clone(), std::mem::take(&mut *lock(&self.owned)));
             self.inner.undo_later(Box::new(move |inner| {
-                let is_undone = transaction.rollback(inner.durable.pool()).is_ok();
-                if is_undone {
-                    owned.undo(inner, None);
-                }
-                is_undone
+                transaction.rollback(inner.durable.pool())?;
+                owned.undo(inner, None);
+                Ok(())
             }));
         }
         Ok(undone?)

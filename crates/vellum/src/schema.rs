@@ -218,7 +218,9 @@ impl Transaction {
     /// Takes a table for this transaction, which is about to create or drop it.
     fn own(&self, table: &Arc<OpenTable>, is_drop: bool) -> Result<()> {
         let own_writers = self.changing().iter().filter(|writing| writing.is_of(table)).count();
-        table.begin_owning(self.id(), own_writers).map_err(|error| match error {
+        let begin = || table.begin_owning(self.id(), own_writers);
+        let begun = begin().or_else(|_| self.open.inner.try_again(begin));
+        begun.map_err(|error| match error {
             // This one saw it.
             Error::NoSuchTable { name } => self.die(conflict(&name, true)),
             error => self.die(error),

@@ -25,8 +25,8 @@ use vellum_txn::{Durability, DurablePool};
 /// The tables that have handles, by their roots.
 pub(crate) type OpenTables = HashMap<PageId, Weak<OpenTable>>;
 
-/// Tries to roll a transaction back that has ended; says whether that is done.
-pub(crate) type Undo = Box<dyn FnMut(&Inner) -> bool + Send>;
+/// Tries to roll a transaction back that has ended.
+pub(crate) type Undo = Box<dyn FnMut(&Inner) -> Result<()> + Send>;
 
 /// What all handles share.
 pub(crate) struct Inner {
@@ -92,7 +92,8 @@ impl Inner {
 
     /// Writes everything, and marks the file as closed.
     pub(crate) fn close(&mut self) -> Result<()> {
-        self.undo_rest();
+        // What is left the next opening undoes.
+        let _ = self.undo_rest();
         self.sweep();
         self.durable.close()?;
         self.log_place.remove();
@@ -130,18 +131,31 @@ impl Inner {
     }
 
     /// Rolls back what could not be rolled back before, if that can be done now.
+    ///
+    /// # Errors
+    /// Why it cannot. The transactions that have ended go on to keep others from what they have changed.
     #[inline]
-    pub(crate) fn undo_rest(&self) {
-        if self.has_not_undone.load(Ordering::Relaxed) {
-            self.try_to_undo_rest();
-        }
+    pub(crate) fn undo_rest(&self) -> Result<()> {
+        if self.has_not_undone.load(Ordering::Relaxed) { self.try_to_undo_rest() } else { Ok(()) }
     }
 
     #[cold]
-    fn try_to_undo_rest(&self) {
+    fn try_to_undo_rest(&self) -> Result<()> {
         let mut rest = lock(&self.not_undone);
-        rest.retain_mut(|undo| !undo(self));
+        let mut undone = Ok(());
+        rest.retain_mut(|undo| undo(self).map_err(|error| undone = Err(error)).is_err());
         self.has_not_undone.store(!rest.is_empty(), Ordering::Relaxed);
+        undone
+    }
+
+    /// Tries something again, if a transaction that has ended, and was not rolled back until now, may have been in its way.
+    ///
+    /// # Errors
+    /// As the second time; if that transaction cannot be rolled back, why.
+    #[cold]
+    pub(crate) fn try_again<T>(&self, attempt: impl FnOnce() -> Result<T>) -> Result<T> {
+        let undone = self.undo_rest();
+        attempt().or_else(|error| undone.and(Err(error)))
     }
 
     pub(crate) fn doom(&self, open: Arc<OpenTable>, time: u64) {

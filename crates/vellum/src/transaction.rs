@@ -363,7 +363,7 @@ impl Transaction {
 
     /// Enters this transaction as a writer of a table.
     fn begin_writing(&self, table: &Handle) -> Result<Writing> {
-        table.open.begin_writing(self.id()).map_err(|error| match error {
+        table.begin_writing(self.id()).map_err(|error| match error {
             // If this one sees the table, it was dropped since.
             Error::NoSuchTable { name } => match self.sees(table) {
                 Ok(true) => self.die(conflict(&name, true)),
