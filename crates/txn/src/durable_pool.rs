@@ -8,6 +8,7 @@ use crate::{
     checkpoint::{CheckpointThread, Checkpoints, wait_before},
     follow::Follower,
     places::Places,
+    precedence::Preceding,
     redo::{Damage, redo_all, undo_all},
     transaction::{Single, Transaction},
     transactions::{History, Transactions},
@@ -227,6 +228,12 @@ impl DurablePool {
     /// `place` is where the program begins it.
     pub fn begin(&self, is_serializable: bool, place: &'static Location<'static>) -> Transaction {
         Transaction::begin(&self.single.transactions, &self.places, is_serializable, place)
+    }
+
+    /// Gives the transactions of this thread precedence over all others, for at most that long: see [`Preceding`].
+    pub fn precede(&self, longest: Duration) -> Preceding<'_> {
+        let transactions = &self.single.transactions;
+        transactions.precedence.take(longest, || transactions.has_no_writers())
     }
 
     /// Whether transactions are open.

@@ -152,6 +152,7 @@ impl Transaction {
 
     #[cold]
     fn begin_writing(&self, state: &mut State) -> u64 {
+        self.transactions.precedence.heed();
         let mut place = Lsn(0);
         let (number, is_private) = self.transactions.begin_writing(&self.writes, || {
             place = self.places.end();

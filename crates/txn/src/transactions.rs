@@ -22,6 +22,7 @@
 
 use crate::before::Before;
 use crate::leftovers::Leftovers;
+use crate::precedence::Precedence;
 use crate::reads::ReadSet;
 use crate::settings::SnapshotLimit;
 use crate::versions::{Spill, Versions};
@@ -61,6 +62,7 @@ fn refuse_if(found: Result<Option<Before>, PoolError>) -> Result<(), Refused> {
 /// The transactions of a database.
 pub(crate) struct Transactions {
     pub versions: Versions,
+    pub precedence: Precedence,
     state: Mutex<State>,
     /// How many snapshots are open.
     open: AtomicUsize,
@@ -175,6 +177,7 @@ impl Transactions {
         };
         Self {
             versions: Versions::new(spill),
+            precedence: Precedence::default(),
             state: Mutex::new(state),
             open: AtomicUsize::new(0),
             settled: AtomicU64::new(u64::MAX),
@@ -211,6 +214,11 @@ impl Transactions {
     /// Whether no transaction and no snapshot is open: a change may be made at once, under the latch of its leaf.
     pub fn none_open(&self) -> bool {
         self.open.load(Ordering::SeqCst) == 0
+    }
+
+    /// Whether no transaction that is open has changed anything.
+    pub fn has_no_writers(&self) -> bool {
+        self.lock().writers.is_empty()
     }
 
     /// How many snapshots are open.

@@ -212,7 +212,6 @@ impl Database {
                 durability: options.durability,
                 isolation: options.isolation,
                 log_place,
-                retries: Mutex::new(()),
                 read_depth: options.read_depth,
                 created,
                 open: Mutex::new(HashMap::new()),

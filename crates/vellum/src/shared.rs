@@ -38,8 +38,6 @@ pub(crate) struct Inner {
     /// How transactions are kept apart that ask for nothing else.
     pub(crate) isolation: IsolationLevel,
     pub(crate) log_place: LogPlace,
-    /// Locked by a thread that runs a transaction again which conflicted often.
-    pub(crate) retries: Mutex<()>,
     /// How many reads of one batch may be under way at once.
     pub(crate) read_depth: usize,
     /// Whether opening it created it.

@@ -18,7 +18,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 use vellum_access::{AccessError, Tree, View};
 use vellum_base::plant::is_planted;
@@ -127,7 +127,9 @@ impl Database {
     }
 
     /// Runs a transaction and commits it. If it conflicts with another one, it is rolled back and run again, after a pause that
-    /// becomes longer each time; after some conflicts one at a time is let through. So `work` may be run several times.
+    /// becomes longer each time. After some conflicts it gets *precedence*, one at a time: transactions of other threads wait before
+    /// their first change, up to twice as long as its last attempt took, and ten seconds at most. So a long transaction ends among
+    /// any number of short ones. `work` may be run several times.
     ///
     /// # Errors
     /// What `work` returns, except a conflict: the transaction is rolled back then. And what [`commit`](Transaction::commit)
@@ -147,22 +149,26 @@ impl Database {
         options: TransactionOptions,
         mut work: impl FnMut(&Transaction) -> Result<T>,
     ) -> Result<T> {
-        /// After so many conflicts a thread waits until it is the only one of those.
-        const PATIENCE: u32 = 6;
+        /// After so many conflicts it gets precedence.
+        const PATIENCE: u32 = 8;
+        /// How long that lasts at least and at most.
+        const PRECEDENCE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(10));
         let inner = self.inner();
         let mut conflicts = 0;
-        let mut turn = None;
+        let mut took = Duration::ZERO;
         loop {
+            let longest = (2 * took).clamp(PRECEDENCE.0, PRECEDENCE.1);
+            let preceding = (conflicts >= PATIENCE).then(|| inner.durable.precede(longest));
+            let begun = Instant::now();
             let transaction = self.begin_with(options)?;
             let done = work(&transaction).and_then(|value| transaction.commit().map(|()| value));
             match done {
                 Err(Error::Conflict { .. }) => {}
                 done => return done,
             }
+            drop(preceding);
+            took = begun.elapsed();
             conflicts += 1;
-            if conflicts > PATIENCE && turn.is_none() {
-                turn = Some(inner.retries.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
-            }
             let longest = 1u64 << conflicts.min(10);
             thread::sleep(Duration::from_micros(longest + jitter(longest)));
         }

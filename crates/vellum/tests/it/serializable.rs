@@ -6,9 +6,10 @@ use std::{
     ops::Bound,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
+    time::Duration,
 };
 use vellum::{
     Database, Durability, Error, ErrorKind, IsolationLevel, Options, Table, Transaction, TransactionOptions,
@@ -428,4 +429,74 @@ fn long_transactions_are_tested_against_many_commits() {
     assert_conflict(commit(harmed, &other), &table, &key(4001));
     table.put(key(9999), "the very last").unwrap();
     assert_conflict(commit(last, &other), &table, &key(9999));
+}
+
+/// It reads, or changes, what others change all the time, and takes a hundred times as long as they do.
+#[test]
+fn a_long_transaction_is_done_among_short_ones() {
+    const KEYS: u32 = 32;
+    const ATTEMPTS: u32 = 16;
+    for isolation in [IsolationLevel::Serializable, IsolationLevel::Snapshot] {
+        let (database, table, _) = database(13);
+        for number in 0..KEYS {
+            table.put(key(number), "at first").unwrap();
+        }
+        let (is_over, short, mut attempts) = (AtomicBool::new(false), AtomicU64::new(0), 0);
+        thread::scope(|scope| {
+            for seed in 0..2 {
+                let (database, table, is_over, short) = (&database, &table, &is_over, &short);
+                scope.spawn(move || {
+                    let mut random = StdRng::seed_from_u64(seed);
+                    while !is_over.load(Ordering::Relaxed) {
+                        let number = random.random_range(0..KEYS);
+                        if random.random() {
+                            // It gives up some time while the long one has changed the record.
+                            let put = table.put(key(number), "by one operation").map(drop);
+                            assert!(matches!(put, Ok(()) | Err(Error::Conflict { committed: false, .. })));
+                        } else {
+                            database.run(|transaction| transaction.put(table, key(number), "short")).unwrap();
+                        }
+                        short.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+            let done = database.run_with(TransactionOptions::default().isolation(isolation), |transaction| {
+                attempts += 1;
+                // If it is starved, that ends some time.
+                is_over.store(attempts > ATTEMPTS, Ordering::Relaxed);
+                for number in 0..KEYS {
+                    match isolation {
+                        IsolationLevel::Serializable => drop(transaction.get(&table, key(number))?),
+                        _ => drop(transaction.put(&table, key(number), "long")?),
+                    }
+                    thread::sleep(Duration::from_millis(1));
+                }
+                transaction.put(&table, "sum", attempts.to_string()).map(drop)
+            });
+            is_over.store(true, Ordering::Relaxed);
+            done.unwrap();
+        });
+        assert!((2..=ATTEMPTS).contains(&attempts), "{attempts} attempts, {isolation:?}");
+        assert!(short.load(Ordering::Relaxed) > 100);
+    }
+}
+
+#[test]
+fn a_transaction_with_precedence_may_wait_for_others() {
+    let (database, table, other) = database(14);
+    let mut conflicts = 20;
+    let conflict = || Error::Conflict { table: "table".into(), key: b"key".into(), committed: true };
+    database
+        .run(|transaction| {
+            // As if another one had been faster.
+            conflicts -= 1;
+            if conflicts > 0 {
+                return Err(conflict());
+            }
+            database.run(|inner| inner.put(&other, "by the same thread", ""))?;
+            thread::scope(|scope| scope.spawn(|| other.put("by another thread", "")).join().unwrap())?;
+            transaction.put(&table, "key", "value")
+        })
+        .unwrap();
+    assert_eq!((other.range(..).unwrap().count(), table.range(..).unwrap().count()), (2, 1));
 }
