@@ -1,8 +1,8 @@
 //! The second pass over the log after a crash: changes are done again, page by page, by several threads. Then what was not
 //! committed is undone, record by record, the latest first, with records of its own.
 //!
-//! Each thread reads the whole log and redoes what concerns its own pages. The redo of a page needs that page and its
-//! records alone, in their order.
+//! One thread reads the log and deals the changes out to others, each of which has pages of its own. The redo of a page needs that
+//! page and its records alone, in their order.
 
 use crate::{
     TxnError,
@@ -12,14 +12,30 @@ use crate::{
     records::is_change,
     transaction::{log_rollback, undo},
 };
-use std::{sync::Mutex, thread};
-use vellum_access::{ChangeRecord, PageRedo, free_large, redo};
+use std::{
+    sync::{
+        Mutex,
+        mpsc::{SendError, SyncSender, sync_channel},
+    },
+    thread,
+};
+use vellum_access::{
+    ChangeRecord, PageRedo, free_large,
+    node::{NODE_BYTES, NodeView},
+    redo,
+};
 use vellum_base::{Extent, Lsn, PageId, stamp_lsn};
-use vellum_pool::{Pool, PoolError};
-use vellum_wal::{Log, LogError};
+use vellum_pool::{Navigation, Pool, PoolError};
+use vellum_wal::{Log, LogError, Record};
 
-/// The most threads; more would only read the log more often.
+/// The most threads; one that reads the log has no work for more.
 const THREADS_MAX: usize = 8;
+/// How many bytes of changes a thread is handed at once: they stay in the processor's cache.
+const PART_BYTES: usize = 64 << 10;
+/// How many parts wait for a thread at most.
+const PARTS_WAITING_MAX: usize = 16;
+/// How many changes are looked up side by side, at most 64.
+const BATCH_CHANGES: usize = 32;
 
 /// What is done about pages that are damaged.
 pub(crate) struct Damage {
@@ -66,48 +82,114 @@ pub(crate) fn redo_all(
 ) -> Result<(), TxnError> {
     let threads = thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
     thread::scope(|scope| {
-        let worker = |number| move || redo_some((pool, damage), log, from, analysis, number, threads);
-        let workers: Vec<_> = (0..threads).map(|number| scope.spawn(worker(number))).collect();
+        let begin = |_| {
+            let (parts, received) = sync_channel(PARTS_WAITING_MAX);
+            let worker =
+                move || received.iter().try_for_each(|part| redo_part(pool, &part, analysis, damage));
+            (Share { parts, next: Part::default() }, scope.spawn(worker))
+        };
+        let (shares, workers): (Vec<_>, Vec<_>) = (0..threads).map(begin).unzip();
+        let dealt = deal(log, from, shares);
         let outcomes = workers.into_iter().map(|worker| worker.join().unwrap_or(Err(TxnError::Panicked)));
-        outcomes.collect::<Vec<_>>().into_iter().collect()
+        outcomes.fold(dealt, Result::and)
     })
 }
 
-/// Redoes the changes of the pages of one thread.
-fn redo_some(
-    (pool, damage): (&Pool, &Damage),
-    log: &Log,
-    from: Lsn,
-    analysis: &Analysis,
-    number: usize,
-    threads: usize,
-) -> Result<(), TxnError> {
+/// Reads the log from `from` on and hands each change to the thread that redoes it, until one of them has failed.
+fn deal(log: &Log, from: Lsn, mut shares: Vec<Share>) -> Result<(), TxnError> {
     let mut reader = log.reread(from)?;
-    while let Some(record) = reader.next()? {
-        if !is_change(record.payload) {
+    while let Some(Record { lsn, payload }) = reader.next()? {
+        if !is_change(payload) {
             continue;
         }
-        let lsn = record.lsn;
         let faulty = |fault| TxnError::Record { lsn, fault };
-        for change in ChangeRecord::decode(record.payload).map_err(faulty)?.page_changes() {
-            let PageRedo { page, change, fresh } = change.map_err(faulty)?;
-            let is_mine = share(page, threads) == number;
-            if is_mine && analysis.counts(page, lsn) && pool.is_extent(Extent::page(page)) {
-                let apply = |bytes: &mut [u8]| {
-                    let apply = |bytes: &mut [u8]| {
-                        redo(bytes, page, lsn, &change)
-                            .map_err(|error| format!("the record at {lsn} cannot be redone: {error}"))
-                    };
-                    if planted(Bug::RedoTwice) && apply(bytes)? {
-                        stamp_lsn(bytes, Lsn(0));
-                    }
-                    apply(bytes)
-                };
-                damage.check(pool.redo(page, fresh, apply).map(drop).map_err(TxnError::from))?;
+        for redo in ChangeRecord::decode(payload).map_err(faulty)?.page_changes() {
+            let redo = redo.map_err(faulty)?;
+            // Neighbours often change together, so they go to different threads.
+            let number = (redo.page.0 % shares.len() as u64) as usize;
+            if shares.get_mut(number).is_some_and(|share| share.add(lsn, &redo).is_err()) {
+                return Ok(());
+            }
+        }
+    }
+    // A thread that takes it no more says why.
+    shares.iter_mut().for_each(|share| drop(share.send()));
+    Ok(())
+}
+
+/// Changes of pages of one thread, in the order of the log.
+#[derive(Default)]
+struct Part {
+    bytes: Vec<u8>,
+    changes: Vec<DealtChange>,
+}
+
+struct DealtChange {
+    lsn: Lsn,
+    page: PageId,
+    /// Where its bytes end.
+    end: usize,
+}
+
+/// What goes to one thread.
+struct Share {
+    parts: SyncSender<Part>,
+    /// What it is given next.
+    next: Part,
+}
+
+impl Share {
+    /// Adds a change; an error if the thread has ended.
+    fn add(&mut self, lsn: Lsn, redo: &PageRedo<'_>) -> Result<(), SendError<Part>> {
+        self.next.bytes.extend_from_slice(redo.bytes);
+        self.next.changes.push(DealtChange { lsn, page: redo.page, end: self.next.bytes.len() });
+        if self.next.bytes.len() < PART_BYTES { Ok(()) } else { self.send() }
+    }
+
+    fn send(&mut self) -> Result<(), SendError<Part>> {
+        let bytes = Vec::with_capacity(PART_BYTES + NODE_BYTES);
+        let changes = Vec::with_capacity(self.next.changes.len());
+        self.parts.send(std::mem::replace(&mut self.next, Part { bytes, changes }))
+    }
+}
+
+/// Redoes changes of the pages of one thread.
+fn redo_part(pool: &Pool, part: &Part, analysis: &Analysis, damage: &Damage) -> Result<(), TxnError> {
+    let mut from = 0;
+    for batch in part.changes.chunks(BATCH_CHANGES) {
+        // What they need is in no cache. It is fetched for all of them side by side.
+        let mut counts = 0u64;
+        for (number, change) in batch.iter().enumerate() {
+            pool.prefetch(change.page, 0, NodeView::<&[u8]>::GUIDE_BYTES);
+            let is_there =
+                analysis.counts(change.page, change.lsn) && pool.is_extent(Extent::page(change.page));
+            counts |= u64::from(is_there) << number;
+        }
+        for (number, change) in batch.iter().enumerate() {
+            let bytes = part.bytes.get(from..change.end).unwrap_or_default();
+            from = change.end;
+            if counts >> number & 1 != 0 {
+                damage.check(redo_change(pool, change.lsn, bytes))?;
             }
         }
     }
     Ok(())
+}
+
+fn redo_change(pool: &Pool, lsn: Lsn, bytes: &[u8]) -> Result<(), TxnError> {
+    let PageRedo { page, change, fresh, .. } =
+        PageRedo::decode(bytes).map_err(|fault| TxnError::Record { lsn, fault })?;
+    let apply = |bytes: &mut [u8]| {
+        let apply = |bytes: &mut [u8]| {
+            redo(bytes, page, lsn, &change)
+                .map_err(|error| format!("the record at {lsn} cannot be redone: {error}"))
+        };
+        if planted(Bug::RedoTwice) && apply(bytes)? {
+            stamp_lsn(bytes, Lsn(0));
+        }
+        apply(bytes)
+    };
+    Ok(pool.redo(page, fresh, apply).map(drop)?)
 }
 
 /// Undoes what transactions have changed that did not end, and frees what those replaced that were committed. If that is
@@ -160,9 +242,4 @@ fn read_records(log: &Log, places: &[(Lsn, u64)]) -> Result<Vec<Box<[u8]>>, TxnE
         }
     }
     Ok(records)
-}
-
-/// Which thread redoes a page. Neighbours often change together, so they go to different threads.
-fn share(page: PageId, threads: usize) -> usize {
-    (page.0 % threads as u64) as usize
 }

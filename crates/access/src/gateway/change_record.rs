@@ -35,6 +35,26 @@ pub struct PageRedo<'a> {
     pub change: PageChange<'a>,
     /// Whether the change makes the page anew: it is given as zeroes, whatever it holds.
     pub fresh: bool,
+    /// What of the record tells of it: [`decode`](Self::decode) makes the same of this alone.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> PageRedo<'a> {
+    fn new(page: PageId, change: PageChange<'a>, bytes: &'a [u8]) -> Self {
+        let fresh = matches!(change, PageChange::Format { .. } | PageChange::Image { .. });
+        Self { page, change, fresh, bytes }
+    }
+
+    /// Takes `bytes` for those of one change.
+    ///
+    /// # Errors
+    /// If they are not.
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, RecordFault> {
+        let mut rest = bytes;
+        let decoded = PageChange::decode(&mut rest).filter(|_| rest.is_empty());
+        let (page, change) = decoded.ok_or(RecordFault { left: bytes.len() })?;
+        Ok(Self::new(page, change, bytes))
+    }
 }
 
 /// How the change of a record is undone.
@@ -72,14 +92,22 @@ impl<'a> ChangeRecord<'a> {
 
     /// The changes, each with its page, up to the first fault.
     pub fn changes(self) -> impl Iterator<Item = Result<(PageId, PageChange<'a>), RecordFault>> {
+        self.each().map(|change| change.map(|PageRedo { page, change, .. }| (page, change)))
+    }
+
+    fn each(self) -> impl Iterator<Item = Result<PageRedo<'a>, RecordFault>> {
         let mut rest = self.rest;
         std::iter::from_fn(move || {
-            let left = rest.len();
-            let change = (left > 0).then(|| PageChange::decode(&mut rest).ok_or(RecordFault { left }));
-            if matches!(change, Some(Err(_))) {
-                rest = &[];
+            let whole = rest;
+            if whole.is_empty() {
+                return None;
             }
-            change
+            let Some((page, change)) = PageChange::decode(&mut rest) else {
+                rest = &[];
+                return Some(Err(RecordFault { left: whole.len() }));
+            };
+            let bytes = whole.get(..whole.len() - rest.len()).unwrap_or_default();
+            Some(Ok(PageRedo::new(page, change, bytes)))
         })
     }
 
@@ -124,20 +152,21 @@ impl<'a> ChangeRecord<'a> {
 
     /// What is to be redone of the record in each page, up to the first fault.
     pub fn page_changes(self) -> impl Iterator<Item = Result<PageRedo<'a>, RecordFault>> {
-        // Images come last. Most records have none.
-        let is_image = |change: &PageChange<'_>| matches!(change, PageChange::Image { .. });
-        let has_images = self.changes().any(|change| change.is_ok_and(|(_, change)| is_image(&change)));
+        // Images come last, and most records have one change: nothing is looked for behind the last one.
+        let mut left = self.rest.len();
         let has_image = move |page| {
-            let mut changes = self.changes().map_while(Result::ok);
-            has_images && changes.any(|(other, change)| other == page && is_image(&change))
+            let mut changes = self.each().map_while(Result::ok);
+            changes.any(|other| other.page == page && matches!(other.change, PageChange::Image { .. }))
         };
-        self.changes().filter_map(move |change| match change {
-            Ok((_, PageChange::Write { .. } | PageChange::Nodes { .. } | PageChange::Free { .. })) => None,
-            Ok((page, change)) => {
-                let fresh = is_image(&change) || matches!(change, PageChange::Format { .. });
-                (fresh || !has_image(page)).then_some(Ok(PageRedo { page, change, fresh }))
+        self.each().filter(move |change| match change {
+            Ok(PageRedo { page, change, fresh, bytes }) => {
+                left -= bytes.len();
+                match change {
+                    PageChange::Write { .. } | PageChange::Nodes { .. } | PageChange::Free { .. } => false,
+                    _ => *fresh || left == 0 || !has_image(*page),
+                }
             }
-            Err(fault) => Some(Err(fault)),
+            Err(_) => true,
         })
     }
 }

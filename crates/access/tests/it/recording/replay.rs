@@ -3,7 +3,7 @@
 use rand::{RngExt, SeedableRng, rngs::StdRng, seq::SliceRandom};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use vellum_access::{
-    ChangeRecord, NodeImage, PageChange, RecordKind, SpaceEvent, ValueImage,
+    ChangeRecord, NodeImage, PageChange, PageRedo, RecordKind, SpaceEvent, ValueImage,
     node::{NodeView, ValueKind},
     redo,
 };
@@ -173,6 +173,7 @@ impl History {
             self.recover_space(&mut lives, &mut torn, (lsn, record), alter)?;
             for change in record.page_changes() {
                 let change = change.unwrap();
+                assert_eq!(PageRedo::decode(change.bytes), Ok(change));
                 let Some(Life::Node(image)) = lives.get_mut(&change.page) else {
                     return Err(format!("{:?} is no node at {lsn:?}", change.page));
                 };
