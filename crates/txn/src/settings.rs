@@ -52,7 +52,7 @@ pub struct LogSettings {
     /// [`BUFFER_BYTES_MIN`](Self::BUFFER_BYTES_MIN). Default 16 MiB.
     pub buffer_bytes: u64,
     /// How much log there may be, in bytes, before a checkpoint is taken in the background. A crash makes the next opening
-    /// read about that much. Default 256 MiB.
+    /// read about that much. Default 512 MiB.
     pub checkpoint_bytes: u64,
     /// How old the last checkpoint may become while there are changes. Default 60 seconds.
     pub checkpoint_interval: Duration,
@@ -82,7 +82,7 @@ impl Default for LogSettings {
         Self {
             segment_bytes: 16 << 20,
             buffer_bytes: 16 << 20,
-            checkpoint_bytes: 256 << 20,
+            checkpoint_bytes: 512 << 20,
             checkpoint_interval: Duration::from_secs(60),
             background_checkpoints: true,
             version_memory_bytes: 64 << 20,

@@ -225,7 +225,7 @@ impl Options {
     }
 
     /// How much log there may be, in bytes, before a checkpoint is taken in the background: about so much is read when the
-    /// database is opened after a crash. Default 256 MiB; `u64::MAX` takes none.
+    /// database is opened after a crash. Default 512 MiB; `u64::MAX` takes none.
     #[must_use]
     pub fn checkpoint_log_bytes(mut self, bytes: u64) -> Self {
         self.log_settings.checkpoint_bytes = bytes;
