@@ -22,11 +22,11 @@ mod workloads;
 
 use clap::Parser;
 use cli::{Cli, Command, EngineArguments, RecordArguments, RunArguments};
-use config::Workload;
+use config::{RunSettings, Workload};
 use measure::machine::Manifest;
 use report::reporter::Reporter;
 use run::coordinator::{self, Job};
-use run::{device, kills, records, worker, ycsb};
+use run::{device, kills, records, recovery, worker, ycsb};
 use std::fmt;
 use std::process::ExitCode;
 use workloads::records::Verb;
@@ -87,7 +87,16 @@ fn execute(command: Command) -> Result<()> {
             kills::run(&run.settings(), &engines.settings.settings(), warehouses, &reporter)
         }
         Command::Tpcc { run, engines, warehouses, clients, kill: false } => {
-            on_tables(run, engines, Job::tpcc(warehouses, clients))
+            on_tables_for(run, clients, engines, Job::tpcc(warehouses))
+        }
+        Command::Transactions { run, engines, records } => on_tables(
+            run,
+            engines,
+            Job::transactions(records.workload(), records.records, records.value_bytes),
+        ),
+        Command::Recovery { run, recovery: settings } => {
+            let reporter = Reporter { json: run.json };
+            recovery::run(&run.settings(), &settings.settings(), &reporter)
         }
         Command::Bank { run, engines, accounts } => on_tables(run, engines, Job::bank(accounts)),
         Command::Queue { run, engines, records, snapshot } => {
@@ -123,8 +132,14 @@ fn execute(command: Command) -> Result<()> {
 
 /// Does a job with engines that keep tables.
 fn on_tables(run: RunArguments, engines: EngineArguments, job: Job) -> Result<()> {
+    on_tables_for(run, vec![1], engines, job)
+}
+
+/// The same with so many clients a thread.
+fn on_tables_for(run: RunArguments, clients: Vec<usize>, engines: EngineArguments, job: Job) -> Result<()> {
     let (reporter, EngineArguments { engines, settings }) = (Reporter { json: run.json }, engines);
-    coordinator::run(&run.settings(), &settings.settings(), &[(job, engines)], &[], &reporter)
+    let run = RunSettings { clients, ..run.settings() };
+    coordinator::run(&run, &settings.settings(), &[(job, engines)], &[], &reporter)
 }
 
 /// Runs a workload on single records.

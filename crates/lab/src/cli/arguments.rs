@@ -5,7 +5,8 @@ use super::parse;
 use crate::config::{
     AnyEngineName, Choice, Contestant, Distribution, Durability, EngineSettings, EvictSettings, IoSettings,
     Isolation, KeyKind, LogMethod, LogSettings, Method, MixName, RecordEngineName, RecordSettings,
-    ReleaseName, RunSettings, Skew, TableSettings, ValueSizes, Workload, YcsbSettings,
+    RecoverySettings, ReleaseName, RunSettings, Skew, TableSettings, TransactionSettings, ValueSizes,
+    Workload, YcsbSettings,
 };
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
@@ -39,15 +40,17 @@ impl RunArguments {
     /// What they ask for.
     pub fn settings(self) -> RunSettings {
         let Self { seconds, rounds, threads, dir, seed, .. } = self;
-        RunSettings { seconds, rounds, threads, dir, seed }
+        RunSettings { seconds, rounds, threads, clients: vec![1], dir, seed }
     }
 }
 
 /// What runs with engines have.
 #[derive(Clone, Debug, Args)]
 pub struct EngineArguments {
-    /// The engines, in the order of their turns; ratios are of the first to the others. With a durability of its own, as in
-    /// vellum-tx@synced,vellum-tx@no-log, an engine can take part more than once
+    /// The engines, in the order of their turns; ratios are of the first to the others. With settings of its own, as in
+    /// vellum-tx@synced,vellum-tx@no-log, an engine can take part more than once. Several are joined by a plus sign: a
+    /// durability, an isolation, `archive`, `checkpoint=SIZE` for --checkpoint-log (`checkpoint=none`: none after loading), and `held`, for which a snapshot is held
+    /// open from the first round to the last
     #[arg(long, value_parser = Contestants, value_delimiter = ',', default_value = "vellum,lmdb")]
     pub engines: Vec<Contestant>,
     /// Their settings.
@@ -82,13 +85,24 @@ pub struct SettingsArguments {
     /// How the transactions of vellum-tx are kept apart
     #[arg(long, value_parser = named::<Isolation>(), default_value = "snapshot")]
     pub isolation: Isolation,
+    /// Whether vellum's log is archived, to a folder beside the database
+    #[arg(long)]
+    pub archive: bool,
 }
 
 impl SettingsArguments {
     /// What they ask for.
     pub fn settings(self) -> EngineSettings {
-        let Self { pool, warm_up, check, lmdb_write_map, durability, checkpoint_log, isolation } = self;
-        EngineSettings { pool, warm_up, check, lmdb_write_map, durability, checkpoint_log, isolation }
+        let Self { pool, warm_up, check, lmdb_write_map, durability, checkpoint_log, isolation, archive } =
+            self;
+        let transactions = TransactionSettings {
+            durability,
+            isolation,
+            checkpoint_log,
+            is_archived: archive,
+            is_snapshot_held: false,
+        };
+        EngineSettings { pool, warm_up, check, lmdb_write_map, transactions }
     }
 }
 
@@ -232,6 +246,69 @@ impl LogArguments {
     pub fn settings(self) -> LogSettings {
         let Self { methods, record_bytes } = self;
         LogSettings { methods, record_bytes }
+    }
+}
+
+/// The records of `lab transactions`, and what a transaction does with them.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct TransactionArguments {
+    /// Records in the table
+    #[arg(long, default_value = "1M", value_parser = parse::count)]
+    pub records: u64,
+    /// The size of each value
+    #[arg(long, default_value = "120", value_parser = RangedU64ValueParser::<usize>::new().range(16..=1 << 20))]
+    pub value_bytes: usize,
+    /// How many records a transaction reads
+    #[arg(long, default_value = "0", value_parser = RangedU64ValueParser::<usize>::new().range(0..=10_000))]
+    pub reads: usize,
+    /// How many records it changes
+    #[arg(long, default_value = "4", value_parser = RangedU64ValueParser::<usize>::new().range(0..=10_000))]
+    pub updates: usize,
+    /// Whether no two threads use the same record, though the same leaves: each conflict is a false one then. A transaction
+    /// reads a range of eight records, changes one, and removes another or inserts it again
+    #[arg(long, conflicts_with_all = ["reads", "updates"])]
+    pub disjoint: bool,
+}
+
+impl TransactionArguments {
+    /// What they ask for.
+    pub fn workload(self) -> Workload {
+        let Self { records, reads, updates, disjoint: is_disjoint, .. } = self;
+        Workload::Transactions { records, reads, updates, is_disjoint }
+    }
+}
+
+/// What `lab recovery` has.
+#[derive(Clone, Debug, Args)]
+pub struct RecoveryArguments {
+    /// How much log the killed process leaves, or several sizes, each of which is measured
+    #[arg(long, default_value = "128MiB,512MiB,1GiB", value_delimiter = ',', value_parser = parse::size)]
+    pub log: Vec<u64>,
+    /// The limit of the pool, or several, each of which is measured with each size of the log
+    #[arg(long, default_value = "4GiB", value_delimiter = ',', value_parser = parse::size)]
+    pub pool: Vec<u64>,
+    /// TPC-C with so many warehouses makes the log, instead of updates of random records
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub warehouses: Option<u32>,
+    /// The records and their updates.
+    #[command(flatten)]
+    pub records: TransactionArguments,
+    /// Whether the files leave the system's cache before the database is opened, as after a crash of the machine
+    #[arg(long)]
+    pub cold: bool,
+}
+
+impl RecoveryArguments {
+    /// What they ask for.
+    pub fn settings(self) -> RecoverySettings {
+        let Self { log, pool, warehouses, records, cold } = self;
+        RecoverySettings {
+            workload: warehouses.map_or(records.workload(), |warehouses| Workload::Tpcc { warehouses }),
+            value_bytes: records.value_bytes,
+            log,
+            pools: pool,
+            is_cold: cold,
+        }
     }
 }
 

@@ -10,8 +10,8 @@ pub use arguments::{EngineArguments, RecordArguments, RunArguments};
 
 use crate::config::Order;
 use arguments::{
-    BatchArguments, ChoiceArguments, EvictArguments, IoArguments, LogArguments, SettingsArguments,
-    TableArguments, YcsbArguments,
+    BatchArguments, ChoiceArguments, EvictArguments, IoArguments, LogArguments, RecoveryArguments,
+    SettingsArguments, TableArguments, TransactionArguments, YcsbArguments,
 };
 use clap::builder::RangedU64ValueParser;
 use clap::{Parser, Subcommand};
@@ -133,6 +133,9 @@ pub enum Command {
                             Examples:\n  lab tpcc --warehouses 4 --threads 1,2 --engines vellum,lmdb\n  \
                             lab tpcc --warehouses 1 --engines vellum --pool 32MiB --seconds 10 --check\n  \
                             lab tpcc --engines vellum-tx,redb,fjall,lmdb --durability synced --clients 64\n  \
+                            lab tpcc --engines vellum-tx --durability synced --clients 1,4,16,64\n  \
+                            lab tpcc --engines vellum-tx@snapshot,vellum-tx@serializable --durability deferred\n  \
+                            lab tpcc --engines vellum-tx@checkpoint=none,vellum-tx@checkpoint=64MiB,vellum-tx@archive --durability synced --clients 64\n  \
                             lab tpcc --warehouses 1 --threads 2 --kill --durability buffered"
     )]
     Tpcc {
@@ -145,13 +148,50 @@ pub enum Command {
         /// Warehouses, of about 100 MB each
         #[arg(long, default_value = "4", value_parser = clap::value_parser!(u32).range(1..=10_000))]
         warehouses: u32,
-        /// Clients a thread, each of which waits for the acknowledgement of its commit. vellum-tx goes on with the next client
+        /// Clients a thread, each of which waits for the acknowledgement of its commit, or several numbers, each of which is
+        /// measured. vellum-tx goes on with the next client
         /// meanwhile, and waits only if every client does; with the other engines each client is a thread of its own
-        #[arg(long, default_value = "1", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
-        clients: usize,
+        #[arg(long, default_value = "1", value_delimiter = ',', value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
+        clients: Vec<usize>,
         /// Kills the process of vellum-tx in each round, within the seconds of a round, opens what it has left, and checks it
         #[arg(long, conflicts_with = "clients")]
         kill: bool,
+    },
+    /// Transactions that read and change a few random records; operations are transactions
+    #[command(
+        after_help = "All records are checked at the end, with exit code 3 if one is missing or was changed more or less often than \
+                      was committed. A transaction that conflicts is run again, and its time counts.\n\n\
+                      Examples:\n  lab transactions --engines vellum-tx,vellum-tx@held --durability synced --threads 64\n  \
+                      lab transactions --engines vellum-tx@serializable --disjoint --threads 8\n  \
+                      lab transactions --engines vellum-tx,redb,fjall --reads 4 --updates 2 --durability buffered"
+    )]
+    Transactions {
+        /// What all runs have.
+        #[command(flatten)]
+        run: RunArguments,
+        /// What runs with engines have.
+        #[command(flatten)]
+        engines: EngineArguments,
+        /// What this run has.
+        #[command(flatten)]
+        records: TransactionArguments,
+    },
+    /// How long it takes to open what a killed process has left, by how much log there is (vellum-tx)
+    #[command(
+        after_help = "In each round a process fills the tables, takes a checkpoint, works until there is so much log, and is killed. \
+                      Then the database is opened, checked, closed, and opened again. Exit code 3 if something that was \
+                      stored is not as it should be.\n\n\
+                      Examples:\n  lab recovery --log 128MiB,512MiB,1GiB --warehouses 4\n  \
+                      lab recovery --log 256MiB --records 10M --pool 4GiB,200MiB --cold --rounds 1\n  \
+                      lab recovery --log 1MiB --records 64M --rounds 1    (a clean open of 10 GiB)"
+    )]
+    Recovery {
+        /// What all runs have.
+        #[command(flatten)]
+        run: RunArguments,
+        /// What this run has.
+        #[command(flatten)]
+        recovery: RecoveryArguments,
     },
     /// Transfers between accounts, a few of which everybody wants, and looks at all of them; operations are transactions
     #[command(

@@ -1,21 +1,20 @@
 //! Options that are one of several names, which the help lists.
 
+use super::parse;
 use crate::config::{
-    AnyEngineName, Contestant, Durability, EngineName, Mix, MixName, Named, RecordEngineName,
+    AnyEngineName, Contestant, Durability, EngineName, Isolation, Mix, MixName, Named, RecordEngineName,
 };
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::error::ErrorKind;
 use std::ffi::OsStr;
 
 /// Reads one of the names that there are, which the help lists.
 pub fn named<T: Named>() -> impl TypedValueParser<Value = T> {
     let listed = T::ALL.iter().map(|(_, name, what)| PossibleValue::new(*name).help(*what));
-    PossibleValuesParser::new(listed).try_map(|text| {
-        let found = T::ALL.iter().find(|(_, name, _)| *name == text);
-        found.map(|(value, ..)| *value).ok_or("there is no such name")
-    })
+    PossibleValuesParser::new(listed).try_map(|text| by_name(&text).ok_or("there is no such name"))
 }
 
-/// Reads the name of an engine that keeps tables, and after an `@` what its commits wait for.
+/// Reads the name of an engine that keeps tables, and after an `@` what it differs in from the run.
 #[derive(Clone)]
 pub struct Contestants;
 
@@ -29,19 +28,52 @@ impl TypedValueParser for Contestants {
         value: &OsStr,
     ) -> Result<Contestant, clap::Error> {
         let text = value.to_str().unwrap_or_default();
-        let (engine, durability) = text
-            .split_once('@')
-            .map_or((value, None), |(engine, durability)| (OsStr::new(engine), Some(OsStr::new(durability))));
-        let engine = named::<EngineName>().parse_ref(command, argument, engine)?;
-        let durability =
-            durability.map(|name| named::<Durability>().parse_ref(command, argument, name)).transpose()?;
-        Ok(Contestant { durability, ..engine.into() })
+        let (engine, words) = text.split_once('@').unwrap_or((text, ""));
+        let engine = named::<EngineName>().parse_ref(command, argument, OsStr::new(engine))?;
+        let mut contestant = Contestant::from(engine);
+        for word in words.split('+').filter(|_| text.contains('@')) {
+            set(&mut contestant, word).map_err(|what| {
+                clap::Error::raw(ErrorKind::InvalidValue, format!("{text}: {what}\n")).with_cmd(command)
+            })?;
+        }
+        Ok(contestant)
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
         let listed = EngineName::ALL.iter().map(|(_, name, what)| PossibleValue::new(*name).help(*what));
         Some(Box::new(listed))
     }
+}
+
+/// Understands one setting of a contestant.
+fn set(contestant: &mut Contestant, word: &str) -> Result<(), String> {
+    if let Some(durability) = by_name(word) {
+        contestant.durability = Some(durability);
+    } else if let Some(isolation) = by_name(word) {
+        contestant.isolation = Some(isolation);
+    } else if let Some(size) = word.strip_prefix(Contestant::CHECKPOINT) {
+        let bytes = if size == Contestant::NONE { u64::MAX } else { parse::size(size)? };
+        contestant.checkpoint_log = Some(bytes);
+    } else if word == Contestant::ARCHIVE {
+        contestant.is_archived = true;
+    } else if word == Contestant::HELD {
+        contestant.is_snapshot_held = true;
+    } else {
+        let names = |all: Vec<&'static str>| all.join(", ");
+        return Err(format!(
+            "{word:?} is none of {}, {}, {}SIZE, {} and {}",
+            names(Durability::ALL.iter().map(|(_, name, _)| *name).collect()),
+            names(Isolation::ALL.iter().map(|(_, name, _)| *name).collect()),
+            Contestant::CHECKPOINT,
+            Contestant::ARCHIVE,
+            Contestant::HELD,
+        ));
+    }
+    Ok(())
+}
+
+fn by_name<T: Named>(text: &str) -> Option<T> {
+    T::ALL.iter().find(|(_, name, _)| *name == text).map(|(value, ..)| *value)
 }
 
 /// Reads a workload of YCSB, or all.

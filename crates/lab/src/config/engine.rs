@@ -137,29 +137,6 @@ impl AnyEngineName {
     }
 }
 
-/// An engine that takes part in a run.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Contestant {
-    /// Which one.
-    pub engine: AnyEngineName,
-    /// What its commits wait for, if that is another thing than the run says for all.
-    pub durability: Option<Durability>,
-}
-
-impl Contestant {
-    /// The name in reports, and on the command line.
-    pub fn name(self) -> String {
-        let engine = self.engine.as_str();
-        self.durability.map_or(engine.to_owned(), |durability| format!("{engine}@{}", durability.as_str()))
-    }
-}
-
-impl<E: Into<AnyEngineName>> From<E> for Contestant {
-    fn from(engine: E) -> Self {
-        Self { engine: engine.into(), durability: None }
-    }
-}
-
 impl From<EngineName> for AnyEngineName {
     fn from(engine: EngineName) -> Self {
         Self::Tables(engine)

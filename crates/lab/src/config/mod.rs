@@ -1,5 +1,6 @@
 //! What a run is told, by the command line or by a test: names, sizes and settings. Everything else may use it, and it uses nothing else.
 
+mod contestant;
 mod device;
 mod engine;
 mod named;
@@ -8,10 +9,11 @@ mod table;
 mod workload;
 mod ycsb;
 
+pub use contestant::{Contestant, TransactionSettings};
 pub use device::{EvictSettings, IoSettings, LogMethod, LogSettings, Method, ReleaseName};
-pub use engine::{AnyEngineName, Choice, Contestant, Durability, EngineName, Isolation, RecordEngineName};
+pub use engine::{AnyEngineName, Choice, Durability, EngineName, Isolation, RecordEngineName};
 pub use named::Named;
-pub use settings::{EngineSettings, RecordSettings, RunSettings};
+pub use settings::{EngineSettings, Load, RecordSettings, RecoverySettings, RunSettings};
 pub use table::{KEY_BYTES, KeyKind, Order, Skew, TableSettings, ValueSizes};
 pub use workload::{Specification, Workload};
 pub use ycsb::{Distribution, FIELD_BYTES_MIN, Mix, MixName, YcsbSettings};

@@ -1,7 +1,7 @@
 //! What is done, and with what: all that an engine's process must know.
 
 use super::{
-    AnyEngineName, Choice, Distribution, Durability, Isolation, KeyKind, Mix, Order, Skew, ValueSizes,
+    AnyEngineName, Choice, Distribution, KeyKind, Mix, Order, Skew, TransactionSettings, ValueSizes,
 };
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -35,8 +35,17 @@ pub enum Workload {
     Tpcc {
         /// How many warehouses there are.
         warehouses: u32,
-        /// How many clients each thread serves.
-        clients: usize,
+    },
+    /// Reads and updates of a few random records in each transaction.
+    Transactions {
+        /// How many records there are.
+        records: u64,
+        /// How many records a transaction reads.
+        reads: usize,
+        /// How many it changes.
+        updates: usize,
+        /// Whether no two threads use the same record, though the same leaves.
+        is_disjoint: bool,
     },
     /// Transfers between accounts.
     Bank {
@@ -66,14 +75,6 @@ pub enum Workload {
 }
 
 impl Workload {
-    /// How many clients each thread serves.
-    pub fn clients(self) -> usize {
-        match self {
-            Self::Tpcc { clients, .. } => clients,
-            _ => 1,
-        }
-    }
-
     /// How many reads of one batch may be under way at once.
     pub fn read_depth(self) -> usize {
         match self {
@@ -92,7 +93,8 @@ impl Workload {
 
     /// Whether it uses records of several tables, and not one table of tuples.
     pub fn has_records(self) -> bool {
-        matches!(self, Self::Tpcc { .. } | Self::Bank { .. } | Self::Queue { .. } | Self::Ycsb { .. })
+        use Workload::{Bank, Queue, Tpcc, Transactions, Ycsb};
+        matches!(self, Tpcc { .. } | Transactions { .. } | Bank { .. } | Queue { .. } | Ycsb { .. })
     }
 
     /// Whether what is stored is meant to grow after it was loaded.
@@ -109,6 +111,7 @@ impl Workload {
             Self::Insert => "insert",
             Self::Churn => "churn",
             Self::Tpcc { .. } => "tpcc",
+            Self::Transactions { .. } => "transactions",
             Self::Bank { .. } => "bank",
             Self::Queue { .. } => "queue",
             Self::Ycsb { mix, .. } => mix.as_str(),
@@ -135,6 +138,8 @@ pub struct Specification {
     pub pool_bytes: u64,
     /// The most threads of any round.
     pub threads_max: usize,
+    /// The most clients of a thread.
+    pub clients_max: usize,
     /// How long a round lasts at least.
     pub duration: Duration,
     /// How long the workload runs, at most, before the first round.
@@ -145,12 +150,8 @@ pub struct Specification {
     pub order: Order,
     /// Whether LMDB writes through its map.
     pub lmdb_write_map: Choice,
-    /// What a change waits for, or the commit of a transaction.
-    pub durability: Durability,
-    /// How much log Vellum's tables may have before a checkpoint, in bytes, if that is chosen.
-    pub checkpoint_log: Option<u64>,
-    /// How transactions of Vellum are kept apart.
-    pub isolation: Isolation,
+    /// How transactions are run.
+    pub transactions: TransactionSettings,
     /// A folder for this engine alone.
     pub directory: PathBuf,
 }

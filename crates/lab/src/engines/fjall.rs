@@ -47,7 +47,7 @@ impl Store for Fjall {
     const HAS_TRANSACTIONS: bool = true;
 
     fn create(options: &EngineOptions, tables: &[&str]) -> Result<Self> {
-        let persist = match options.durability {
+        let persist = match options.transactions.durability {
             Durability::NoLog | Durability::Deferred => None,
             Durability::Buffered => Some(PersistMode::Buffer),
             Durability::Synced => Some(PersistMode::SyncData),

@@ -71,7 +71,7 @@ impl Opened {
     /// # Errors
     /// What LMDB says.
     pub fn new(options: &EngineOptions, locks: EnvFlags, databases: u32) -> Result<Self> {
-        let is_synced = options.durability == Durability::Synced;
+        let is_synced = options.transactions.durability == Durability::Synced;
         let write_map = match options.lmdb_write_map {
             Choice::Auto => WRITE_MAP_IS_FASTER && !is_synced,
             Choice::Yes => true,

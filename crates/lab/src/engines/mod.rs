@@ -8,6 +8,7 @@
 //! by one, and becomes a `Store` of one table by [`record_store::RecordStore`].
 
 pub mod by_name;
+pub mod counted;
 pub mod dashmap;
 pub mod fjall;
 pub mod hash_table;
@@ -39,7 +40,7 @@ pub mod vellum_store;
 pub mod vellum_transactions;
 
 use crate::Result;
-use crate::config::{Choice, Durability, Isolation};
+use crate::config::{Choice, Durability, Isolation, Specification, TransactionSettings, Workload};
 use ::vellum::IsolationLevel;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -63,29 +64,51 @@ pub struct EngineOptions {
     pub threads_max: usize,
     /// Whether LMDB writes through its map.
     pub lmdb_write_map: Choice,
-    /// What a change, or the commit of a transaction, waits for.
-    pub durability: Durability,
-    /// How much log Vellum's tables may have before a checkpoint, in bytes, if that is chosen.
-    pub checkpoint_log: Option<u64>,
-    /// How transactions of Vellum are kept apart.
-    pub isolation: Isolation,
+    /// How transactions are run.
+    pub transactions: TransactionSettings,
     /// How many reads one batch of lookups may have under way.
     pub read_depth: usize,
 }
 
 impl EngineOptions {
+    /// What a specification says of an engine whose files lie in this folder, and which will have so many bytes of keys and
+    /// values.
+    pub fn new(specification: &Specification, directory: PathBuf, payload_bytes: u64) -> Self {
+        let Specification { workload, keys, .. } = specification;
+        let is_snapshot_held = specification.transactions.is_snapshot_held
+            || matches!(workload, Workload::Queue { is_snapshot_held: true, .. });
+        Self {
+            directory,
+            pool_bytes: specification.pool_bytes,
+            tuples: specification.tuples,
+            key_bytes: if workload.has_records() { workload.key_bytes() } else { keys.bytes() },
+            value_bytes: specification.values.same(),
+            payload_bytes,
+            threads_max: specification.threads_max * specification.clients_max
+                + usize::from(is_snapshot_held),
+            lmdb_write_map: specification.lmdb_write_map,
+            transactions: specification.transactions,
+            read_depth: workload.read_depth(),
+        }
+    }
+
     /// The options of a database of Vellum.
     pub fn vellum(&self) -> ::vellum::Options {
         let options = ::vellum::Options::default().pool_bytes(self.pool_bytes).read_depth(self.read_depth);
-        let options = options.isolation(match self.isolation {
+        let options = options.isolation(match self.transactions.isolation {
             Isolation::Snapshot => IsolationLevel::Snapshot,
             Isolation::Serializable => IsolationLevel::Serializable,
         });
-        let options = match self.checkpoint_log {
-            Some(bytes) => options.checkpoint_log_bytes(bytes),
+        let options = match self.transactions.checkpoint_log {
+            Some(bytes) => options.checkpoint_log_bytes(bytes).background_checkpoints(bytes < u64::MAX),
             None => options,
         };
-        match self.durability {
+        let options = if self.transactions.is_archived {
+            options.log_archive(self.directory.join("archive"))
+        } else {
+            options
+        };
+        match self.transactions.durability {
             Durability::NoLog => options.log(false),
             Durability::Deferred => options.durability(::vellum::Durability::Deferred),
             Durability::Buffered => options.durability(::vellum::Durability::Buffered),

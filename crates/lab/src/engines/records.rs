@@ -20,7 +20,7 @@ pub struct RecordOptions {
 }
 
 /// A store of records, shared by threads.
-pub trait RecordEngine: Sized + Sync {
+pub trait RecordEngine: Sized + Send + Sync + 'static {
     /// Works on behalf of one thread.
     type Handle<'a>: RecordHandle
     where

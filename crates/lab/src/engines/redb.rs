@@ -73,7 +73,7 @@ impl Store for Redb {
             transaction.open_table(TableDefinition::<Bytes, Bytes>::new(name))?;
         }
         transaction.commit()?;
-        let durability = match options.durability {
+        let durability = match options.transactions.durability {
             config::Durability::NoLog | config::Durability::Deferred => Durability::None,
             config::Durability::Buffered | config::Durability::Synced => Durability::Immediate,
         };

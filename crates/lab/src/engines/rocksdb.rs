@@ -13,8 +13,8 @@ use super::{Engine, EngineOptions, Reader, Writer};
 use crate::Result;
 use bytesize::ByteSize;
 use rocksdb::{
-    BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, CompactionPri, DB, DBCompressionType,
-    Options, WriteOptions,
+    BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB, DBCompressionType, Options,
+    WriteOptions,
 };
 use serde_json::json;
 use std::ops::ControlFlow;
@@ -61,7 +61,6 @@ impl RocksDb {
         options.create_missing_column_families(true);
         options.set_block_based_table_factory(&blocks);
         options.set_level_compaction_dynamic_level_bytes(true);
-        options.set_compaction_pri(CompactionPri::MinOverlappingRatio);
         options.set_bytes_per_sync(1 << 20);
         options.set_compression_type(DBCompressionType::None);
         options.increase_parallelism(i32::try_from(std::thread::available_parallelism()?.get())?);

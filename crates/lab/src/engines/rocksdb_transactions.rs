@@ -70,7 +70,7 @@ impl Store for RocksDbTransactions {
             database,
             path,
             names: tables.iter().map(|name| (*name).to_owned()).collect(),
-            is_synced: options.durability == Durability::Synced,
+            is_synced: options.transactions.durability == Durability::Synced,
             pool_bytes: options.pool_bytes,
         })
     }

@@ -126,7 +126,7 @@ impl Store for Sqlite {
             clustered,
             idle: Mutex::default(),
             writer: Mutex::default(),
-            synchronous: match options.durability {
+            synchronous: match options.transactions.durability {
                 Durability::NoLog | Durability::Deferred => "OFF",
                 Durability::Buffered => "NORMAL",
                 Durability::Synced => "FULL",

@@ -31,7 +31,7 @@ pub enum Access {
 }
 
 /// Several tables, shared by threads. Tables are known by their number.
-pub trait Store: Sized + Sync {
+pub trait Store: Sized + Send + Sync + 'static {
     /// What one thread uses.
     type Session<'a>: Session
     where

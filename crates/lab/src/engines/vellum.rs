@@ -88,7 +88,7 @@ pub fn note(database: &Database, pool_bytes: u64) -> String {
 
 /// What a database counts about itself.
 pub fn statistics(database: &Database) -> serde_json::Value {
-    let (statistics, log) = (database.statistics(), database.log_state());
+    let (statistics, log, history) = (database.statistics(), database.log_state(), database.history());
     json!({
         "misses": statistics.misses,
         "pages_read": statistics.pages_read,
@@ -103,7 +103,13 @@ pub fn statistics(database: &Database) -> serde_json::Value {
         "pages_huge": statistics.pages_huge,
         "pages_allocated": statistics.pages_allocated,
         "pages_in_file": statistics.pages_in_file,
+        "checkpoints": statistics.checkpoints,
+        "checkpoint_pages_written": statistics.checkpoint_pages_written,
+        "versions": history.versions,
+        "version_bytes": history.version_bytes,
+        "log_bytes": log.as_ref().map(|state| state.log_bytes),
         "log_appended_bytes": log.as_ref().map(|state| state.appended_bytes),
+        "log_archived_to": log.as_ref().and_then(|state| Some(state.archive.as_ref()?.end?.0)),
         "log_syncs": log.map(|state| state.syncs),
         "release_method": statistics.release_method.to_string(),
     })

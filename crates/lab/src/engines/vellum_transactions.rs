@@ -5,7 +5,7 @@ use super::store::{Access, Session, Store, Transaction};
 use super::vellum::{note, statistics};
 use crate::{
     Result,
-    config::{Durability, Isolation},
+    config::{Durability, Isolation, TransactionSettings},
 };
 use std::ops::ControlFlow;
 use vellum::{Arrival, Database, Table};
@@ -15,8 +15,7 @@ pub struct VellumTransactions {
     database: Database,
     tables: Vec<Table>,
     pool_bytes: u64,
-    durability: Durability,
-    isolation: Isolation,
+    transactions: TransactionSettings,
 }
 
 /// The database, and what one thread keeps in order not to allocate in each operation.
@@ -46,8 +45,8 @@ impl VellumTransactions {
     }
 
     fn of(database: Database, tables: Vec<Table>, options: &EngineOptions) -> Self {
-        let EngineOptions { pool_bytes, isolation, durability, .. } = *options;
-        Self { database, tables, pool_bytes, durability, isolation }
+        let EngineOptions { pool_bytes, transactions, .. } = *options;
+        Self { database, tables, pool_bytes, transactions }
     }
 }
 
@@ -68,13 +67,13 @@ impl Store for VellumTransactions {
     }
 
     fn notes(&self) -> Vec<String> {
-        let waits = match self.durability {
+        let waits = match self.transactions.durability {
             Durability::NoLog => "there is no log",
             Durability::Deferred => "a commit waits for nothing",
             Durability::Buffered => "a commit waits until the system has the log",
             Durability::Synced => "a commit waits until the device has the log",
         };
-        let isolation = match self.isolation {
+        let isolation = match self.transactions.isolation {
             Isolation::Snapshot => "snapshot isolation",
             Isolation::Serializable => "serializable",
         };
@@ -83,6 +82,15 @@ impl Store for VellumTransactions {
 
     fn session(&self) -> Result<TransactionSession<'_>> {
         Ok(TransactionSession { store: self, value: Vec::new() })
+    }
+
+    fn settle(&self) -> Result<()> {
+        // Elsewhere the engine takes checkpoints itself.
+        if self.transactions.checkpoint_log == Some(u64::MAX) {
+            Ok(self.database.checkpoint()?)
+        } else {
+            Ok(())
+        }
     }
 
     fn data_bytes(&self) -> Result<u64> {

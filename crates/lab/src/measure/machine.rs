@@ -3,9 +3,11 @@
 
 use serde::{Deserialize, Serialize};
 use std::fs;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The facts without which a figure means nothing. The first line of every run with `--json`.
 #[derive(Clone, Debug, Serialize)]
@@ -105,6 +107,52 @@ pub fn reset_resident_bytes_max() {
     let _ = fs::write("/proc/self/clear_refs", "5");
 }
 
+/// How much room the files take that this process has open and that have no name any more, in bytes.
+pub fn unnamed_files_bytes() -> u64 {
+    let open = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let size = |entry: fs::DirEntry| {
+        let target = fs::read_link(entry.path()).ok()?;
+        let is_unnamed = target.starts_with("/") && target.to_string_lossy().ends_with(" (deleted)");
+        is_unnamed.then(|| fs::metadata(entry.path()).ok()).flatten().map(|file| file.blocks() * 512)
+    };
+    open.filter_map(size).sum()
+}
+
+/// The time that all processors have spent for this process.
+pub fn processor_time() -> Duration {
+    // SAFETY: all fields are numbers, for which zero is a value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the structure is there for the length of the call, which fills it.
+    if unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) } != 0 {
+        return Duration::ZERO;
+    }
+    let time = |time: libc::timeval| {
+        Duration::from_secs(time.tv_sec.unsigned_abs()) + Duration::from_micros(time.tv_usec.unsigned_abs())
+    };
+    time(usage.ru_utime) + time(usage.ru_stime)
+}
+
+/// Lets the files below a folder leave the system's cache, after what is to be written has been.
+///
+/// # Errors
+/// If one of them cannot be opened or written.
+pub fn forget_files(folder: &Path) -> crate::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            forget_files(&entry.path())?;
+            continue;
+        }
+        let file = fs::File::open(entry.path())?;
+        file.sync_all()?;
+        // SAFETY: the descriptor is open for the length of the call, which touches no memory.
+        if unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) } != 0 {
+            return Err(format!("{}: the system keeps it in its cache", entry.path().display()).into());
+        }
+    }
+    Ok(())
+}
+
 /// Memory that the kernel could give to new work without swapping, in bytes.
 pub fn available_bytes() -> Option<u64> {
     kibibytes("/proc/meminfo", "MemAvailable")
@@ -200,7 +248,7 @@ fn utc(moment: SystemTime) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
+    use std::io::Write;
 
     #[test]
     fn dates() {
@@ -228,6 +276,14 @@ mod tests {
         let memory = vec![1u8; 32 << 20];
         std::hint::black_box(&memory);
         assert!(resident_bytes_max() >= before + (24 << 20));
+    }
+
+    #[test]
+    fn files_without_a_name_are_found() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&[1; 1 << 20]).unwrap();
+        file.sync_all().unwrap();
+        assert!(unnamed_files_bytes() >= 1 << 20);
     }
 
     #[test]

@@ -42,6 +42,8 @@ pub struct Percentiles {
     pub p99_ns: u64,
     /// 999 of 1000 samples took no longer, in nanoseconds.
     pub p999_ns: u64,
+    /// 9999 of 10,000 samples took no longer, in nanoseconds.
+    pub p9999_ns: u64,
 }
 
 impl Latencies {
@@ -78,6 +80,7 @@ impl Latencies {
             p50_ns: self.0.value_at_quantile(0.5),
             p99_ns: self.0.value_at_quantile(0.99),
             p999_ns: self.0.value_at_quantile(0.999),
+            p9999_ns: self.0.value_at_quantile(0.9999),
         }
     }
 }
@@ -104,7 +107,10 @@ mod tests {
         let mut doubled = latencies.clone();
         doubled.add(&latencies).unwrap();
         assert_eq!((latencies.samples(), doubled.samples()), (1000, 2000));
-        assert_eq!(latencies.percentiles(), Percentiles { p50_ns: 500, p99_ns: 990, p999_ns: 999 });
+        assert_eq!(
+            latencies.percentiles(),
+            Percentiles { p50_ns: 500, p99_ns: 990, p999_ns: 999, p9999_ns: 1000 }
+        );
         assert_eq!(doubled.percentiles(), latencies.percentiles());
         latencies.record(Duration::from_secs(1000));
         assert!(latencies.percentiles().p999_ns < 1_000_000, "one outlier is beyond the 99.9th percentile");

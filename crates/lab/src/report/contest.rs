@@ -4,6 +4,7 @@
 //! of the machine during the run meets all alike.
 
 use crate::Result;
+use crate::config::Load;
 use crate::measure::machine::StorageBytes;
 use crate::measure::statistics::{Percentiles, Spread};
 use crate::report::reporter::{Ratio, Reporter, Round, Summary};
@@ -16,7 +17,7 @@ pub struct Measured {
     pub operations: u64,
     /// How long it took.
     pub seconds: f64,
-    /// Percentiles over all rounds with this number of threads so far.
+    /// Percentiles over all rounds with this load so far.
     pub percentiles: Percentiles,
     /// How many samples they rest on.
     pub latency_samples: u64,
@@ -39,18 +40,18 @@ pub struct Contest<'a> {
     pub workload: &'static str,
     /// The contestants by name.
     pub names: Vec<String>,
-    /// The numbers of threads that each is measured with.
-    pub threads: &'a [usize],
+    /// The threads and clients that each is measured with.
+    pub loads: &'a [Load],
     /// How many rounds there are.
     pub rounds: usize,
 }
 
-/// The rounds of one contestant with one number of threads.
+/// The rounds of one contestant with one load.
 pub struct Series {
     /// Which contestant.
     pub contestant: usize,
-    /// With how many threads.
-    pub threads: usize,
+    /// With how many threads and clients.
+    pub load: Load,
     /// What it did, round by round.
     pub rounds: Vec<Measured>,
 }
@@ -67,28 +68,24 @@ pub struct Setup {
 }
 
 impl Contest<'_> {
-    /// Runs all rounds; `measure` is given the contestant, its threads and the round, from zero.
+    /// Runs all rounds; `measure` is given the contestant, its load and the round, from zero.
     ///
     /// # Errors
     /// The first error of a round.
     pub fn run(
         &self,
         reporter: &Reporter,
-        mut measure: impl FnMut(usize, usize, usize) -> Result<Measured>,
+        mut measure: impl FnMut(usize, Load, usize) -> Result<Measured>,
     ) -> Result<Vec<Series>> {
         let mut all: Vec<Series> = (0..self.names.len())
             .flat_map(|contestant| {
-                self.threads.iter().map(move |threads| Series {
-                    contestant,
-                    threads: *threads,
-                    rounds: Vec::new(),
-                })
+                self.loads.iter().map(move |load| Series { contestant, load: *load, rounds: Vec::new() })
             })
             .collect();
         for round in 0..self.rounds {
-            for threads in self.threads {
-                for series in all.iter_mut().filter(|series| series.threads == *threads) {
-                    let measured = measure(series.contestant, *threads, round)?;
+            for load in self.loads {
+                for series in all.iter_mut().filter(|series| series.load == *load) {
+                    let measured = measure(series.contestant, *load, round)?;
                     reporter.round(&self.round(series, round, &measured))?;
                     series.rounds.push(measured);
                 }
@@ -102,7 +99,8 @@ impl Contest<'_> {
             kind: "round",
             workload: self.workload,
             engine: self.names[series.contestant].clone(),
-            threads: series.threads,
+            threads: series.load.threads,
+            clients: series.load.clients,
             round: round + 1,
             operations: measured.operations,
             seconds: measured.seconds,
@@ -114,11 +112,11 @@ impl Contest<'_> {
         }
     }
 
-    /// One summary a series; `setup` is given the contestant and the threads.
-    pub fn summaries(&self, all: &[Series], setup: impl Fn(usize, usize) -> Setup) -> Vec<Summary> {
+    /// One summary a series; `setup` is given the contestant and its load.
+    pub fn summaries(&self, all: &[Series], setup: impl Fn(usize, Load) -> Setup) -> Vec<Summary> {
         all.iter()
             .filter_map(|series| {
-                let setup = setup(series.contestant, series.threads);
+                let setup = setup(series.contestant, series.load);
                 let rate = Spread::of(series.rounds.iter().map(Measured::rate))?;
                 let seconds = Spread::of(series.rounds.iter().map(|measured| measured.seconds))?;
                 let percentiles = series.rounds.last()?.percentiles;
@@ -126,7 +124,8 @@ impl Contest<'_> {
                     kind: "summary",
                     workload: self.workload,
                     engine: self.names[series.contestant].clone(),
-                    threads: series.threads,
+                    threads: series.load.threads,
+                    clients: series.load.clients,
                     tuples: setup.tuples,
                     pool_bytes: setup.pool_bytes,
                     rounds: series.rounds.len(),
@@ -136,6 +135,7 @@ impl Contest<'_> {
                     p50_ns: percentiles.p50_ns,
                     p99_ns: percentiles.p99_ns,
                     p999_ns: percentiles.p999_ns,
+                    p9999_ns: percentiles.p9999_ns,
                     load_seconds: setup.load_seconds.unwrap_or(seconds.median),
                     resident_bytes_max: series.rounds.iter().map(|m| m.resident_bytes_max).max()?,
                     bytes_read: series.rounds.iter().map(|m| m.storage.read).sum(),
@@ -145,16 +145,15 @@ impl Contest<'_> {
             .collect()
     }
 
-    /// The first contestant to each other with the same threads, and each with more threads to itself with
-    /// the first number of threads.
+    /// The first contestant to each other with the same load, and each with another load to itself with the first.
     pub fn ratios(&self, all: &[Series]) -> Vec<Ratio> {
         let mut ratios = Vec::new();
         for below in all {
             for above in all {
-                let across = above.contestant == 0 && below.contestant > 0 && above.threads == below.threads;
+                let across = above.contestant == 0 && below.contestant > 0 && above.load == below.load;
                 let scaling = above.contestant == below.contestant
-                    && Some(&below.threads) == self.threads.first()
-                    && above.threads != below.threads;
+                    && Some(&below.load) == self.loads.first()
+                    && above.load != below.load;
                 if across || scaling {
                     ratios.extend(self.ratio(above, below));
                 }
@@ -166,16 +165,22 @@ impl Contest<'_> {
     fn ratio(&self, above: &Series, below: &Series) -> Option<Ratio> {
         let rates = |series: &Series| series.rounds.iter().map(Measured::rate).collect::<Vec<_>>();
         let spread = Ratio::of(&rates(above), &rates(below))?;
+        let (slow, fast) = (above.rounds.last()?.percentiles, below.rounds.last()?.percentiles);
+        let latency = |of: fn(&Percentiles) -> u64| of(&slow) as f64 / of(&fast).max(1) as f64;
         Some(Ratio {
             kind: "ratio",
             workload: self.workload,
             of: self.names[above.contestant].clone(),
-            of_threads: above.threads,
+            of_threads: above.load.threads,
+            of_clients: above.load.clients,
             to: self.names[below.contestant].clone(),
-            to_threads: below.threads,
+            to_threads: below.load.threads,
+            to_clients: below.load.clients,
             ratio: spread.median,
             ratio_min: spread.min,
             ratio_max: spread.max,
+            p99: latency(|percentiles| percentiles.p99_ns),
+            p999: latency(|percentiles| percentiles.p999_ns),
         })
     }
 }
@@ -188,7 +193,7 @@ mod tests {
         Measured {
             operations,
             seconds: 1.0,
-            percentiles: Percentiles { p50_ns: operations, p99_ns: 2, p999_ns: 3 },
+            percentiles: Percentiles { p50_ns: operations, p99_ns: 2, p999_ns: 3, p9999_ns: 4 },
             latency_samples: 1,
             storage: StorageBytes { read: 10, written: 1 },
             resident_bytes_max: operations,
@@ -198,12 +203,13 @@ mod tests {
     #[test]
     fn turns_alternate_and_medians_ratios_and_sums_come_out() {
         let names = vec!["a".to_owned(), "b".to_owned()];
-        let contest = Contest { workload: "test", names, threads: &[1, 2], rounds: 3 };
+        let loads = [Load::threads(1), Load { threads: 2, clients: 3 }];
+        let contest = Contest { workload: "test", names, loads: &loads, rounds: 3 };
         let mut turns = Vec::new();
         let all = contest
-            .run(&Reporter { json: false }, |contestant, threads, round| {
-                turns.push((round, threads, contestant));
-                Ok(measured([100, 10][contestant] * threads as u64 + round as u64))
+            .run(&Reporter { json: false }, |contestant, load, round| {
+                turns.push((round, load.threads, contestant));
+                Ok(measured([100, 10][contestant] * load.threads as u64 + round as u64))
             })
             .unwrap();
         let expected: Vec<_> =
@@ -223,5 +229,6 @@ mod tests {
         let named: Vec<_> = ratios.iter().map(|r| (r.of.as_str(), r.of_threads, r.to.as_str())).collect();
         assert_eq!(named, [("a", 2, "a"), ("a", 1, "b"), ("b", 2, "b"), ("a", 2, "b")]);
         assert!((ratios[1].ratio - 101.0 / 11.0).abs() < 1e-9);
+        assert_eq!((ratios[0].of_clients, ratios[0].to_clients, ratios[0].p999), (3, 1, 1.0));
     }
 }

@@ -20,6 +20,8 @@ pub struct Summary {
     pub engine: String,
     /// How many threads were asked for.
     pub threads: usize,
+    /// How many clients each serves.
+    pub clients: usize,
     /// Tuples in the table; pages in the mapping or file where there is no table.
     pub tuples: u64,
     /// The limit of the pool that the run was given.
@@ -38,6 +40,8 @@ pub struct Summary {
     pub p99_ns: u64,
     /// See `p50_ns`.
     pub p999_ns: u64,
+    /// See `p50_ns`.
+    pub p9999_ns: u64,
     /// How long it took to make what the workload works on.
     pub load_seconds: f64,
     /// The largest resident size of the process that ran the engine, through its whole life.
@@ -59,6 +63,8 @@ pub struct Round {
     pub engine: String,
     /// How many threads were asked for.
     pub threads: usize,
+    /// How many clients each serves.
+    pub clients: usize,
     /// The number of the round, from 1.
     pub round: usize,
     /// What was done.
@@ -89,16 +95,24 @@ pub struct Ratio {
     pub of: String,
     /// Its threads.
     pub of_threads: usize,
+    /// The clients of each.
+    pub of_clients: usize,
     /// The engine or method below the line.
     pub to: String,
     /// Its threads.
     pub to_threads: usize,
+    /// The clients of each.
+    pub to_clients: usize,
     /// The quotient of the medians.
     pub ratio: f64,
     /// The smallest quotient of a round.
     pub ratio_min: f64,
     /// The largest quotient of a round.
     pub ratio_max: f64,
+    /// The quotient of the latencies that 99 of 100 operations do not exceed.
+    pub p99: f64,
+    /// The quotient of those that 999 of 1000 do not exceed.
+    pub p999: f64,
 }
 
 impl Ratio {
@@ -168,7 +182,7 @@ impl Reporter {
                 "round {} {} {}: {}/s",
                 round.round,
                 round.engine,
-                threads(round.threads),
+                load(round.threads, round.clients),
                 number(round.ops_per_second)
             );
         }
@@ -195,19 +209,21 @@ impl Reporter {
 
 fn summary_table(summaries: &[Summary]) -> Table {
     let mut table = table(&[
-        "engine", "threads", "ops/s", "min", "max", "p50", "p99", "p99.9", "load", "resident", "read",
-        "written",
+        "engine", "threads", "clients", "ops/s", "min", "max", "p50", "p99", "p99.9", "p99.99", "load",
+        "resident", "read", "written",
     ]);
     for summary in summaries {
         table.add_row([
             summary.engine.clone(),
             summary.threads.to_string(),
+            summary.clients.to_string(),
             number(summary.ops_per_second),
             number(summary.ops_per_second_min),
             number(summary.ops_per_second_max),
             nanoseconds(summary.p50_ns),
             nanoseconds(summary.p99_ns),
             nanoseconds(summary.p999_ns),
+            nanoseconds(summary.p9999_ns),
             format!("{:.1} s", summary.load_seconds),
             ByteSize(summary.resident_bytes_max).to_string(),
             ByteSize(summary.bytes_read).to_string(),
@@ -218,44 +234,47 @@ fn summary_table(summaries: &[Summary]) -> Table {
 }
 
 fn ratio_table(ratios: &[Ratio]) -> Table {
-    let mut table = table(&["ratio", "median", "min", "max"]);
+    let mut table = table(&["ratio", "median", "min", "max", "p99", "p99.9"]);
     for ratio in ratios {
         table.add_row([
             format!(
                 "{} {} / {} {}",
                 ratio.of,
-                threads(ratio.of_threads),
+                load(ratio.of_threads, ratio.of_clients),
                 ratio.to,
-                threads(ratio.to_threads)
+                load(ratio.to_threads, ratio.to_clients)
             ),
             format!("{:.2}", ratio.ratio),
             format!("{:.2}", ratio.ratio_min),
             format!("{:.2}", ratio.ratio_max),
+            format!("{:.2}", ratio.p99),
+            format!("{:.2}", ratio.p999),
         ]);
     }
     align(table)
 }
 
-fn table(header: &[&str]) -> Table {
+pub(super) fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN).set_header(header.iter().copied());
     table
 }
 
 /// Everything but the first column is numbers, which stand at the right.
-fn align(mut table: Table) -> Table {
+pub(super) fn align(mut table: Table) -> Table {
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }
     table
 }
 
-fn threads(count: usize) -> String {
-    if count == 1 { "1 thread".to_owned() } else { format!("{count} threads") }
+fn load(threads: usize, clients: usize) -> String {
+    let threads = if threads == 1 { "1 thread".to_owned() } else { format!("{threads} threads") };
+    if clients == 1 { threads } else { format!("{threads} of {clients} clients") }
 }
 
 /// A rate with three or four digits.
-fn number(value: f64) -> String {
+pub(super) fn number(value: f64) -> String {
     match value {
         _ if value >= 999_500.0 => format!("{:.3} M", value / 1e6),
         _ if value >= 999.5 => format!("{:.1} k", value / 1e3),

@@ -63,10 +63,15 @@ impl Job {
         Self { workload, order, tuples, keys: KeyKind::U64, values, skew: Skew::Uniform }
     }
 
-    /// TPC-C with so many warehouses, and clients a thread.
-    pub fn tpcc(warehouses: u32, clients: usize) -> Self {
-        let workload = Workload::Tpcc { warehouses, clients };
+    /// TPC-C with so many warehouses.
+    pub fn tpcc(warehouses: u32) -> Self {
+        let workload = Workload::Tpcc { warehouses };
         Self::on_records(workload, Order::Sequential, tpcc::tuples(warehouses), 0)
+    }
+
+    /// Transactions of reads and updates of values of so many bytes.
+    pub fn transactions(workload: Workload, records: u64, value_bytes: usize) -> Self {
+        Self::on_records(workload, Order::Sequential, records, value_bytes)
     }
 
     /// Transfers between so many accounts.
@@ -132,12 +137,12 @@ fn run_one(
     let contest = Contest {
         workload: workload.as_str(),
         names: engines.iter().map(|engine| engine.name()).collect(),
-        threads: &run.threads,
+        loads: &run.loads(),
         rounds: run.rounds,
     };
     let load_seconds = prepare(&mut workers, (job, engines), reporter)?;
-    let all = contest.run(reporter, |contestant, threads, round| {
-        match workers[contestant].ask(Command::Round { threads, round })? {
+    let all = contest.run(reporter, |contestant, load, round| {
+        match workers[contestant].ask(Command::Round { load, round })? {
             Reply::Round(measured) => Ok(measured),
             other => Err(format!("an unexpected reply to a round: {other:?}").into()),
         }
@@ -188,14 +193,13 @@ pub(super) fn specification(
         skew: job.skew,
         pool_bytes: settings.pool,
         threads_max: run.threads.iter().copied().max().unwrap_or(1),
+        clients_max: run.clients.iter().copied().max().unwrap_or(1),
         duration: run.seconds,
         warm_up: settings.warm_up.unwrap_or(run.seconds),
         seed: run.seed,
         order: job.order,
         lmdb_write_map: settings.lmdb_write_map,
-        durability: contestant.durability.unwrap_or(settings.durability),
-        checkpoint_log: settings.checkpoint_log,
-        isolation: settings.isolation,
+        transactions: contestant.settings(settings.transactions),
         directory: directory.to_owned(),
     }
 }
@@ -248,7 +252,7 @@ fn latency_of(workload: Workload) -> &'static str {
         Workload::Scan { length: 0 } => "1024 consecutive tuples",
         Workload::Scan { .. } => "one scan",
         Workload::Tpcc { .. } => "one transaction, from its begin until it is as durable as asked for",
-        Workload::Bank { .. } | Workload::Queue { .. } => "one transaction",
+        Workload::Transactions { .. } | Workload::Bank { .. } | Workload::Queue { .. } => "one transaction",
         Workload::Ycsb { .. } => "one operation",
     }
 }
@@ -262,6 +266,7 @@ struct Statistics<'a> {
     data_bytes: u64,
     data_bytes_loaded: u64,
     statistics: &'a serde_json::Value,
+    writing: &'a serde_json::Value,
 }
 
 impl<'a> Statistics<'a> {
@@ -273,6 +278,7 @@ impl<'a> Statistics<'a> {
             data_bytes: finished.data_bytes,
             data_bytes_loaded: finished.data_bytes_loaded,
             statistics: &finished.statistics,
+            writing: &finished.writing,
         }
     }
 }
@@ -407,6 +413,7 @@ mod tests {
             resident_bytes_max,
             notes: Vec::new(),
             statistics: serde_json::Value::Null,
+            writing: serde_json::Value::Null,
         }
     }
 

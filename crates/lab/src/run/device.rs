@@ -1,7 +1,7 @@
 //! The runs that measure the kernel, the device and the log instead of an engine: `lab evict`, `lab io` and `lab log`.
 
 use crate::Result;
-use crate::config::{EvictSettings, IoSettings, LogSettings, Method, Named, ReleaseName, RunSettings};
+use crate::config::{EvictSettings, IoSettings, Load, LogSettings, Method, Named, ReleaseName, RunSettings};
 use crate::measure::machine::{self, Manifest, StorageBytes};
 use crate::measure::statistics::Latencies;
 use crate::report::contest::{Contest, Measured, Setup};
@@ -41,11 +41,11 @@ pub fn evict(run: &RunSettings, arguments: &EvictSettings, reporter: &Reporter) 
     let contest = Contest {
         workload: "evict",
         names: methods.iter().map(|(name, _)| name.as_str().to_owned()).collect(),
-        threads: &run.threads,
+        loads: &run.loads(),
         rounds: run.rounds,
     };
     let mut gauge = Gauge::default();
-    let all = contest.run(reporter, |contestant, threads, round| {
+    let all = contest.run(reporter, |contestant, Load { threads, .. }, round| {
         gauge.measure(contestant, threads, || {
             let memory = &methods[contestant].1;
             evict::pass(&memory.pages, &memory.releaser, arguments.batch, &pace(run, threads, round))
@@ -96,11 +96,11 @@ pub fn io(run: &RunSettings, arguments: &IoSettings, reporter: &Reporter) -> Res
     let contest = Contest {
         workload: "io",
         names: arguments.methods.iter().map(|method| method.as_str().to_owned()).collect(),
-        threads: &run.threads,
+        loads: &run.loads(),
         rounds: run.rounds,
     };
     let mut gauge = Gauge::default();
-    let all = contest.run(reporter, |contestant, threads, round| {
+    let all = contest.run(reporter, |contestant, Load { threads, .. }, round| {
         let setting = Setting {
             mapping: &mapping,
             releaser: &releaser,
@@ -112,7 +112,7 @@ pub fn io(run: &RunSettings, arguments: &IoSettings, reporter: &Reporter) -> Res
             io::pass(&file, arguments.methods[contestant], &setting, &pace(run, threads, round))
         })
     })?;
-    let setup = |contestant: usize, threads: usize| {
+    let setup = |contestant: usize, Load { threads, .. }| {
         let buffers = match arguments.methods[contestant] {
             Method::Blocking => threads,
             Method::UringFixed => threads * arguments.depth as usize,
@@ -141,11 +141,11 @@ pub fn log(run: &RunSettings, arguments: &LogSettings, reporter: &Reporter) -> R
     let contest = Contest {
         workload: "log",
         names: arguments.methods.iter().map(|method| method.as_str().to_owned()).collect(),
-        threads: &run.threads,
+        loads: &run.loads(),
         rounds: run.rounds,
     };
     let mut gauge = Gauge::default();
-    let all = contest.run(reporter, |contestant, threads, round| {
+    let all = contest.run(reporter, |contestant, Load { threads, .. }, round| {
         let folder = tempfile::tempdir_in(directory)?;
         let files = LogFiles::create(folder.path(), arguments.methods[contestant], threads)?;
         gauge.measure(contestant, threads, || {
@@ -158,7 +158,7 @@ pub fn log(run: &RunSettings, arguments: &LogSettings, reporter: &Reporter) -> R
 
 fn pace(run: &RunSettings, threads: usize, round: usize) -> Pace {
     let round = run.seed.wrapping_add(round as u64);
-    Pace { threads, round, duration: run.seconds, sample_every: 1 }
+    Pace { clients: 1, threads, round, duration: run.seconds, sample_every: 1 }
 }
 
 /// Measures what a pass in this process uses.

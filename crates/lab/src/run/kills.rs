@@ -1,7 +1,7 @@
 //! TPC-C in a process that is killed in the middle: what it has left must hold all consistency conditions, whatever was under way.
 
 use crate::Result;
-use crate::config::{Durability, EngineName, EngineSettings, RunSettings, Specification};
+use crate::config::{Durability, EngineName, EngineSettings, Load, RunSettings};
 use crate::engines::EngineOptions;
 use crate::engines::store::Store;
 use crate::engines::vellum_transactions::VellumTransactions;
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 /// # Errors
 /// Whatever keeps the engine from doing its work, and a condition that does not hold.
 pub fn run(run: &RunSettings, settings: &EngineSettings, warehouses: u32, reporter: &Reporter) -> Result<()> {
-    if settings.durability == Durability::NoLog {
+    if settings.transactions.durability == Durability::NoLog {
         let what = "a killed process leaves nothing of a database without a log: add `--durability deferred`, `buffered` or `synced`";
         return Err(what.into());
     }
@@ -48,7 +48,7 @@ fn kill_one(
 ) -> Result<()> {
     std::fs::create_dir_all(folder)?;
     let mut specification =
-        specification(run, settings, Job::tpcc(warehouses, 1), EngineName::VellumTx.into(), folder);
+        specification(run, settings, Job::tpcc(warehouses), EngineName::VellumTx.into(), folder);
     // It never ends by itself.
     specification.duration = run.seconds.max(Duration::from_secs(1)) * 100;
     specification.warm_up = Duration::ZERO;
@@ -57,14 +57,15 @@ fn kill_one(
     let Reply::Prepared { .. } = worker.ask(Command::Prepare)? else {
         return Err("an unexpected reply to the preparation".into());
     };
-    worker.say(&Command::Round { threads, round })?;
+    worker.say(&Command::Round { load: Load::threads(threads), round })?;
     let nanoseconds = u64::try_from(run.seconds.as_nanos())?.max(1);
     let after = Generator::new(run.seed, threads as u64, round as u64).below(nanoseconds);
     let after = Duration::from_nanos(after);
     thread::sleep(after);
     worker.kill()?;
     let begin = Instant::now();
-    let options = options(&specification, &workload);
+    // As the worker has created it.
+    let options = EngineOptions::new(&specification, folder.join("tables"), workload.payload_bytes());
     let (store, recovery) = VellumTransactions::reopen(&options, workload.tables())?;
     let recovery = recovery.ok_or("the database was closed, although its process was killed")?;
     let open_seconds = begin.elapsed().as_secs_f64();
@@ -74,7 +75,7 @@ fn kill_one(
     store.close()?;
     reporter.object(&json!({
         "kind": "kill",
-        "durability": settings.durability,
+        "durability": settings.transactions.durability,
         "threads": threads,
         "round": round,
         "killed_after_seconds": after.as_secs_f64(),
@@ -83,22 +84,4 @@ fn kill_one(
         "checked": findings.checked,
     }))?;
     reporter.note(&format!("{when}: {} hold", findings.checked))
-}
-
-/// As the worker has created it.
-fn options(specification: &Specification, workload: &Tpcc) -> EngineOptions {
-    EngineOptions {
-        directory: specification.directory.join("tables"),
-        pool_bytes: specification.pool_bytes,
-        tuples: specification.tuples,
-        key_bytes: specification.workload.key_bytes(),
-        value_bytes: specification.values.same(),
-        payload_bytes: workload.payload_bytes(),
-        threads_max: specification.threads_max,
-        lmdb_write_map: specification.lmdb_write_map,
-        durability: specification.durability,
-        checkpoint_log: specification.checkpoint_log,
-        isolation: specification.isolation,
-        read_depth: specification.workload.read_depth(),
-    }
 }

@@ -4,6 +4,7 @@
 //! Each engine has a process of its own, so that its resident size and the bytes it reads and writes are
 //! its alone. All but one of them wait for a command at any time.
 
+use crate::config::Load;
 use crate::report::contest::Measured;
 use serde::{Deserialize, Serialize};
 
@@ -15,10 +16,17 @@ pub enum Command {
     Prepare,
     /// Run one round.
     Round {
-        /// With so many threads.
-        threads: usize,
+        /// With so many threads and clients.
+        load: Load,
         /// Which one, from zero.
         round: usize,
+    },
+    /// Work until so much log is behind the last checkpoint.
+    FillLog {
+        /// With so many threads.
+        threads: usize,
+        /// How much, in bytes.
+        bytes: u64,
     },
     /// Close the engine and end.
     Finish,
@@ -39,6 +47,15 @@ pub enum Reply {
     },
     /// To [`Command::Round`].
     Round(Measured),
+    /// To [`Command::FillLog`].
+    FilledLog {
+        /// What was done for that.
+        operations: u64,
+        /// How long it took.
+        seconds: f64,
+        /// How much log there is now, in bytes.
+        log_bytes: u64,
+    },
     /// To [`Command::Finish`].
     Finished(Finished),
     /// To any command: the run cannot go on.
@@ -63,4 +80,6 @@ pub struct Finished {
     pub notes: Vec<String>,
     /// What the engine counts about itself, and the workload about what it did.
     pub statistics: serde_json::Value,
+    /// How much was written for what was changed.
+    pub writing: serde_json::Value,
 }

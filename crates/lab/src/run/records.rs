@@ -1,7 +1,7 @@
 //! The runs `lab put`, `get`, `update` and `delete`: all contestants in this process, in turn.
 
 use crate::Result;
-use crate::config::{Named, RecordSettings, RunSettings};
+use crate::config::{Load, Named, RecordSettings, RunSettings};
 use crate::engines::by_name::{WithRecordEngine, with_engine};
 use crate::engines::records::{RecordEngine, RecordOptions};
 use crate::measure::machine::Manifest;
@@ -65,12 +65,18 @@ pub fn run(run: &RunSettings, arguments: &RecordSettings, verb: Verb, reporter: 
     let contest = Contest {
         workload: verb.as_str(),
         names: arguments.engines.iter().map(|engine| engine.as_str().to_owned()).collect(),
-        threads: &run.threads,
+        loads: &run.loads(),
         rounds: run.rounds,
     };
     let mut gauge = Gauge::default();
-    let all = contest.run(reporter, |contestant, threads, round| {
-        let pace = Pace { threads, round: round as u64, duration: run.seconds, sample_every: SAMPLE_EVERY };
+    let all = contest.run(reporter, |contestant, Load { threads, .. }, round| {
+        let pace = Pace {
+            clients: 1,
+            threads,
+            round: round as u64,
+            duration: run.seconds,
+            sample_every: SAMPLE_EVERY,
+        };
         gauge.measure(contestant, threads, || contestants[contestant].round(&pace))
     })?;
     let setup = |contestant: usize, _| Setup {

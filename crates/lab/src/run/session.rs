@@ -1,5 +1,6 @@
 //! What the processes of engines have in common: they obey commands, and measure.
 
+use crate::config::Load;
 use crate::measure::machine::{self, StorageBytes};
 use crate::measure::statistics::Latencies;
 use crate::report::contest::Measured;
@@ -40,17 +41,17 @@ pub fn converse(mut session: impl Obey, input: impl BufRead, mut output: impl Wr
     Ok(())
 }
 
-/// The latencies of all rounds, by the number of threads.
+/// The latencies of all rounds, by the load.
 #[derive(Default)]
-pub struct Meter(BTreeMap<usize, Latencies>);
+pub struct Meter(BTreeMap<Load, Latencies>);
 
 impl Meter {
     /// What is reported of a round that was just run.
     ///
     /// # Errors
     /// If latencies cannot be added up, which their equal bounds exclude.
-    pub fn measured(&mut self, threads: usize, pass: &Pass, storage: StorageBytes) -> Result<Measured> {
-        let latencies = match self.0.entry(threads) {
+    pub fn measured(&mut self, load: Load, pass: &Pass, storage: StorageBytes) -> Result<Measured> {
+        let latencies = match self.0.entry(load) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => entry.insert(Latencies::new()?),
         };

@@ -6,7 +6,7 @@
 use crate::Result;
 #[cfg(feature = "rocksdb")]
 use crate::config::Durability;
-use crate::config::{AnyEngineName, EngineName, KeyKind, Order, Specification, Workload};
+use crate::config::{AnyEngineName, EngineName, KeyKind, Load, Order, Specification, Workload};
 use crate::engines::by_name::{WithRecordEngine, with_engine};
 use crate::engines::fjall::Fjall;
 use crate::engines::hash_table::HashTable;
@@ -28,9 +28,12 @@ use crate::report::contest::Measured;
 use crate::run::protocol::{Command, Finished, Reply};
 use crate::run::record_worker::RecordSession;
 use crate::run::session::{Meter, Obey, converse, settle};
+use crate::run::writing::Writing;
 use crate::workloads::bank::Bank;
 use crate::workloads::queue::Queue;
+use crate::workloads::record_workload::RecordWorkload;
 use crate::workloads::tpcc::Tpcc;
+use crate::workloads::transactions::Transactions;
 use crate::workloads::ycsb::Ycsb;
 use crate::workloads::{Pace, Pass, SAMPLE_EVERY, SLOW_OPERATION, Table, batch, churn, insert, lookup, scan};
 use std::fs;
@@ -74,7 +77,7 @@ pub fn serve(mut input: impl BufRead, mut output: impl Write) -> Result<()> {
         EngineName::Rocksdb => {
             use crate::engines::rocksdb::RocksDb;
             use crate::engines::rocksdb_transactions::RocksDbTransactions;
-            match specification.durability {
+            match specification.transactions.durability {
                 Durability::NoLog => serve_engine::<RocksDb, RocksDb>(specification, input, output),
                 _ => serve_engine::<RocksDb, RocksDbTransactions>(specification, input, output),
             }
@@ -96,6 +99,9 @@ fn serve_table<E: Engine>(
     output: impl Write,
 ) -> Result<()> {
     match specification.keys {
+        _ if specification.transactions.is_snapshot_held => {
+            converse(Refused("a snapshot is held by workloads on records only".into()), input, output)
+        }
         KeyKind::U64 => converse(Session::<E, U64Keys>::new(specification), input, output),
         KeyKind::Url => converse(Session::<E, UrlKeys>::new(specification), input, output),
     }
@@ -121,12 +127,18 @@ fn serve_store<S: Store>(
     output: impl Write,
 ) -> Result<()> {
     match specification.workload {
-        Workload::Tpcc { .. } => converse(RecordSession::<S, Tpcc>::new(specification)?, input, output),
-        Workload::Bank { .. } => converse(RecordSession::<S, Bank>::new(specification)?, input, output),
-        Workload::Queue { .. } => converse(RecordSession::<S, Queue>::new(specification)?, input, output),
-        Workload::Ycsb { .. } => converse(RecordSession::<S, Ycsb>::new(specification)?, input, output),
+        Workload::Tpcc { .. } => converse(records::<S, Tpcc>(specification)?, input, output),
+        Workload::Transactions { .. } => converse(records::<S, Transactions>(specification)?, input, output),
+        Workload::Bank { .. } => converse(records::<S, Bank>(specification)?, input, output),
+        Workload::Queue { .. } => converse(records::<S, Queue>(specification)?, input, output),
+        Workload::Ycsb { .. } => converse(records::<S, Ycsb>(specification)?, input, output),
         _ => converse(Refused("the lab runs it with workloads on records only".into()), input, output),
     }
+}
+
+/// A session on records.
+fn records<S: Store, W: RecordWorkload>(specification: Specification) -> Result<RecordSession<S, W>> {
+    RecordSession::new(specification)
 }
 
 /// An engine that cannot do what it is asked for, and says why.
@@ -151,7 +163,7 @@ impl<I: BufRead, O: Write> WithRecordEngine for ServeRecords<I, O> {
     fn with<E: RecordEngine + 'static>(self) -> Result<()> {
         match self.specification.workload {
             Workload::Ycsb { .. } => {
-                let session = RecordSession::<RecordStore<E>, Ycsb>::new(self.specification)?;
+                let session = records::<RecordStore<E>, Ycsb>(self.specification)?;
                 converse(session, self.input, self.output)
             }
             other => Err(format!("{} does not run on an engine of single records", other.as_str()).into()),
@@ -171,6 +183,8 @@ struct Session<E, K> {
     statistics: serde_json::Value,
     /// How many times as fast as sequential inserts the bulk load of each round was.
     bulk_ratios: Vec<f64>,
+    writing: Writing,
+    closing_bytes: u64,
     kind: PhantomData<K>,
 }
 
@@ -187,6 +201,8 @@ impl<E: Engine, K: Keys> Session<E, K> {
             data_bytes_loaded: 0,
             statistics: serde_json::Value::Null,
             bulk_ratios: Vec::new(),
+            writing: Writing::default(),
+            closing_bytes: 0,
             kind: PhantomData,
         }
     }
@@ -194,21 +210,12 @@ impl<E: Engine, K: Keys> Session<E, K> {
     fn create(&self, directory: PathBuf) -> Result<E> {
         let specification = &self.specification;
         fs::create_dir_all(&directory)?;
-        E::create(&EngineOptions {
-            directory,
-            pool_bytes: specification.pool_bytes,
-            tuples: specification.tuples,
-            key_bytes: specification.keys.bytes(),
-            value_bytes: specification.values.same(),
-            payload_bytes: specification.tuples
-                * (specification.keys.bytes_mean() + specification.values.mean()),
-            threads_max: specification.threads_max,
-            lmdb_write_map: specification.lmdb_write_map,
-            durability: specification.durability,
-            checkpoint_log: specification.checkpoint_log,
-            isolation: specification.isolation,
-            read_depth: specification.workload.read_depth(),
-        })
+        let payload_bytes = specification.tuples * self.tuple_bytes_mean();
+        E::create(&EngineOptions::new(specification, directory, payload_bytes))
+    }
+
+    fn tuple_bytes_mean(&self) -> u64 {
+        self.specification.keys.bytes_mean() + self.specification.values.mean()
     }
 
     fn prepare(&mut self) -> Result<Reply> {
@@ -250,7 +257,7 @@ impl<E: Engine, K: Keys> Session<E, K> {
             scan::check::<_, K>(engine, &self.table)?;
             duration = duration.min(Duration::from_secs(1));
         }
-        let pace = Pace { threads: 1, round: u64::MAX, duration, sample_every: SAMPLE_EVERY };
+        let pace = Pace { clients: 1, threads: 1, round: u64::MAX, duration, sample_every: SAMPLE_EVERY };
         let pass = self.pass(engine, &pace)?;
         if pass.mean(1) > SLOW_OPERATION {
             self.sample_every = 1;
@@ -273,24 +280,33 @@ impl<E: Engine, K: Keys> Session<E, K> {
             Workload::Tpcc { .. }
             | Workload::Bank { .. }
             | Workload::Queue { .. }
+            | Workload::Transactions { .. }
             | Workload::Ycsb { .. } => Err("a workload on records has a session of its own".into()),
         }
     }
 
-    fn round(&mut self, threads: usize, round: usize) -> Result<Measured> {
+    fn round(&mut self, load: Load, round: usize) -> Result<Measured> {
         let duration = self.specification.duration;
-        let pace = Pace { threads, round: round as u64, duration, sample_every: self.sample_every };
+        let Load { threads, clients } = load;
+        let pace = Pace { clients, threads, round: round as u64, duration, sample_every: self.sample_every };
         let (pass, storage) = if self.specification.workload == Workload::Insert {
             self.insert_round(&pace)?
         } else {
             let engine = self.engine.as_ref().ok_or("a round before the engine is prepared")?;
             let before = StorageBytes::now();
+            let counted = engine.statistics()?;
             let pass = self.pass(engine, &pace)?;
             let storage = StorageBytes::now().since(before);
+            if self.specification.workload == Workload::Churn {
+                // A tuple is removed, and inserted again.
+                let changed = self.tuple_bytes_mean() + self.specification.keys.bytes_mean();
+                let changed = (pass.operations, pass.operations * changed);
+                self.writing.add(changed, storage, (&counted, &engine.statistics()?));
+            }
             self.data_bytes = self.data_bytes.max(engine.data_bytes()?);
             (pass, storage)
         };
-        self.meter.measured(threads, &pass, storage)
+        self.meter.measured(load, &pass, storage)
     }
 
     /// Inserts the tuples of a bulk load one by one into a table of its own, for comparison.
@@ -310,7 +326,7 @@ impl<E: Engine, K: Keys> Session<E, K> {
         let beside = if is_bulk { Some(self.insert_beside(pace)?) } else { None };
         let directory = self.specification.directory.join(format!("round-{}-{}", pace.round, pace.threads));
         let engine = self.create(directory.clone())?;
-        let before = StorageBytes::now();
+        let (before, counted) = (StorageBytes::now(), engine.statistics()?);
         let pass = self.pass(&engine, pace)?;
         let storage = StorageBytes::now().since(before);
         if pass.operations != self.specification.tuples {
@@ -320,7 +336,11 @@ impl<E: Engine, K: Keys> Session<E, K> {
         lookup::check::<_, K>(&engine, &self.table, CHECK_LOOKUPS)?;
         self.data_bytes = self.data_bytes.max(engine.data_bytes()?);
         self.statistics = engine.statistics()?;
+        let changed = (pass.operations, pass.operations * self.tuple_bytes_mean());
+        self.writing.add(changed, storage, (&counted, &self.statistics));
+        let open = StorageBytes::now();
         engine.close()?;
+        self.closing_bytes += StorageBytes::now().since(open).written;
         fs::remove_dir_all(directory)?;
         settle(&self.specification.directory)?;
         Ok((pass, storage))
@@ -344,14 +364,20 @@ impl<E: Engine, K: Keys> Session<E, K> {
                 churn::check::<_, K>(&engine, &self.table)?;
             }
             self.statistics = engine.statistics()?;
+            let open = StorageBytes::now();
             engine.close()?;
+            self.closing_bytes += StorageBytes::now().since(open).written;
         }
+        let mut notes = self.bulk_notes();
+        let name = self.specification.engine.as_str();
+        notes.extend(self.writing.remark(self.closing_bytes).map(|remark| format!("{name}: {remark}")));
         Ok(Finished {
             data_bytes: self.data_bytes,
             data_bytes_loaded: self.data_bytes_loaded,
             resident_bytes_max: machine::resident_bytes_max(),
-            notes: self.bulk_notes(),
+            notes,
             statistics: std::mem::take(&mut self.statistics),
+            writing: self.writing.to_json(self.closing_bytes),
         })
     }
 }
@@ -360,7 +386,8 @@ impl<E: Engine, K: Keys> Obey for Session<E, K> {
     fn obey(&mut self, command: Command) -> Result<Reply> {
         match command {
             Command::Prepare => self.prepare(),
-            Command::Round { threads, round } => self.round(threads, round).map(Reply::Round),
+            Command::Round { load, round } => self.round(load, round).map(Reply::Round),
+            Command::FillLog { .. } => Err("a table of tuples has no transactions".into()),
             Command::Finish => self.finish().map(Reply::Finished),
         }
     }
@@ -370,7 +397,7 @@ impl<E: Engine, K: Keys> Obey for Session<E, K> {
 mod tests {
     use super::*;
     use crate::config::Skew;
-    use crate::config::{Choice, Durability, Isolation, ValueSizes};
+    use crate::config::{Choice, TransactionSettings, ValueSizes};
     use crate::engines::memory::Memory;
 
     fn specification(workload: Workload, keys: KeyKind, directory: PathBuf) -> Specification {
@@ -383,14 +410,13 @@ mod tests {
             skew: Skew::Zipfian(0.99),
             pool_bytes: 1 << 30,
             threads_max: 2,
+            clients_max: 1,
             duration: Duration::from_millis(20),
             warm_up: Duration::from_millis(10),
             seed: 1,
             order: Order::Random,
             lmdb_write_map: Choice::Auto,
-            durability: Durability::NoLog,
-            checkpoint_log: None,
-            isolation: Isolation::Snapshot,
+            transactions: TransactionSettings::default(),
             directory,
         }
     }
@@ -413,7 +439,7 @@ mod tests {
         for (workload, keys) in all.flat_map(|workload| [(workload, KeyKind::U64), (workload, KeyKind::Url)])
         {
             let folder = tempfile::tempdir().unwrap();
-            let round = |threads, round| Command::Round { threads, round };
+            let round = |threads, round| Command::Round { load: Load::threads(threads), round };
             let commands = [Command::Prepare, round(1, 0), round(2, 0), round(1, 1), Command::Finish];
             let replies =
                 converse::<Memory>(specification(workload, keys, folder.path().to_owned()), &commands);
@@ -440,7 +466,7 @@ mod tests {
     fn a_failure_is_told_to_the_parent_and_ends_the_session() {
         let folder = tempfile::tempdir().unwrap();
         let specification = specification(Workload::Lookup, KeyKind::U64, folder.path().to_owned());
-        let commands = [Command::Round { threads: 1, round: 0 }, Command::Finish];
+        let commands = [Command::Round { load: Load::threads(1), round: 0 }, Command::Finish];
         let replies = converse::<Memory>(specification, &commands);
         assert!(matches!(replies.as_slice(), [Reply::Failed { .. }]), "{replies:?}");
     }

@@ -88,7 +88,8 @@ mod tests {
 
     fn run<K: Keys>(values: ValueSizes, skew: Skew) {
         let table = Table::new(100, values, 1, skew);
-        let pace = Pace { threads: 2, round: 0, duration: Duration::from_millis(20), sample_every: 8 };
+        let pace =
+            Pace { clients: 1, threads: 2, round: 0, duration: Duration::from_millis(20), sample_every: 8 };
         let engine = Memory::default();
         insert::load::<_, K>(&engine, &table, Order::Sequential, 1, 64).unwrap();
         let done = pass::<_, K>(&engine, &table, &pace, 16, 0).unwrap();

@@ -125,7 +125,7 @@ mod tests {
         for threads in [1, 3] {
             for tuples in [1, 5, 3000] {
                 let table = Table::new(tuples, ValueSizes::one(100), 3, Skew::Uniform);
-                let pace = Pace { threads, round: 0, duration: Duration::ZERO, sample_every: 4 };
+                let pace = Pace { clients: 1, threads, round: 0, duration: Duration::ZERO, sample_every: 4 };
                 let engine = Memory::default();
                 load::<_, U64Keys>(&engine, &table, Order::Random).unwrap();
                 check::<_, U64Keys>(&engine, &table).unwrap();
@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn a_tuple_that_is_not_there_is_noticed() {
         let table = Table::new(100, ValueSizes::one(100), 3, Skew::Uniform);
-        let pace = Pace { threads: 1, round: 0, duration: Duration::ZERO, sample_every: 4 };
+        let pace = Pace { clients: 1, threads: 1, round: 0, duration: Duration::ZERO, sample_every: 4 };
         let engine = Memory::default();
         load::<_, U64Keys>(&engine, &table, Order::Random).unwrap();
         engine.map.write().unwrap().remove(keys::key(7).as_slice());

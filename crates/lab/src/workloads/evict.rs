@@ -68,7 +68,8 @@ mod tests {
     #[test]
     fn pages_are_counted_in_batches_and_all_are_released() {
         let mapping = Mapping::reserve(1024 * PAGE_SIZE, "a test").unwrap().for_pages().unwrap();
-        let pace = Pace { threads: 2, round: 0, duration: Duration::from_millis(20), sample_every: 1 };
+        let pace =
+            Pace { clients: 1, threads: 2, round: 0, duration: Duration::from_millis(20), sample_every: 1 };
         let pass = super::pass(&mapping, &Releaser::new(None).unwrap(), 100, &pace).unwrap();
         assert!(pass.operations >= 200 && pass.operations.is_multiple_of(100));
         assert_eq!(pass.latencies.samples() * 100, pass.operations);
@@ -82,7 +83,8 @@ mod tests {
     #[test]
     fn a_mapping_that_is_too_small_is_refused() {
         let mapping = Mapping::reserve(64 * PAGE_SIZE, "a test").unwrap();
-        let pace = Pace { threads: 2, round: 0, duration: Duration::from_millis(1), sample_every: 1 };
+        let pace =
+            Pace { clients: 1, threads: 2, round: 0, duration: Duration::from_millis(1), sample_every: 1 };
         assert!(super::pass(&mapping, &Releaser::new(None).unwrap(), 33, &pace).is_err());
     }
 }

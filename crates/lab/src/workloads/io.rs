@@ -468,7 +468,8 @@ mod tests {
         let releaser = Releaser::new(None)?;
         let setting =
             Setting { mapping: &mapping, releaser: &releaser, depth: 8, batch: 16, resident_pages_max: 64 };
-        let pace = Pace { threads, round: 0, duration: Duration::from_millis(30), sample_every: 1 };
+        let pace =
+            Pace { clients: 1, threads, round: 0, duration: Duration::from_millis(30), sample_every: 1 };
         pass(file, method, &setting, &pace)
     }
 

@@ -117,7 +117,13 @@ mod tests {
         for (method, ..) in LogMethod::ALL {
             let folder = tempfile::tempdir().unwrap();
             let files = LogFiles::create(folder.path(), *method, 3).unwrap();
-            let pace = Pace { threads: 3, round: 0, duration: Duration::from_millis(50), sample_every: 1 };
+            let pace = Pace {
+                clients: 1,
+                threads: 3,
+                round: 0,
+                duration: Duration::from_millis(50),
+                sample_every: 1,
+            };
             let pass = pass(&files, 200, &pace).unwrap();
             assert!(pass.operations >= 3 && pass.latencies.samples() >= 3);
             if let LogFiles::Log(log, durability) = &files {

@@ -14,6 +14,7 @@ pub mod record_workload;
 pub mod records;
 pub mod scan;
 pub mod tpcc;
+pub mod transactions;
 pub mod ycsb;
 pub mod zipfian;
 
@@ -85,6 +86,8 @@ impl Table {
 pub struct Pace {
     /// How many threads work.
     pub threads: usize,
+    /// How many clients each serves, where the workload has clients.
+    pub clients: usize,
     /// Which pass this is; each draws its own random numbers.
     pub round: u64,
     /// At least how long it lasts.

@@ -186,7 +186,9 @@ mod tests {
             assert_eq!(loaded.is_some(), matches!(verb, Verb::Get | Verb::Update));
             for round in 0..2 {
                 let duration = Duration::from_millis(10);
-                let pass = contestant.round(&Pace { threads: 2, round, duration, sample_every: 1 }).unwrap();
+                let pass = contestant
+                    .round(&Pace { clients: 1, threads: 2, round, duration, sample_every: 1 })
+                    .unwrap();
                 assert!(pass.operations >= if loaded.is_some() { 1 } else { 2000 }, "{verb:?}");
             }
         }

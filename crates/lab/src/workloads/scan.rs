@@ -206,7 +206,8 @@ mod tests {
     }
 
     fn scans_are_counted<K: Keys>(values: ValueSizes) {
-        let pace = Pace { threads: 2, round: 0, duration: Duration::from_millis(20), sample_every: 64 };
+        let pace =
+            Pace { clients: 1, threads: 2, round: 0, duration: Duration::from_millis(20), sample_every: 64 };
         for tuples in [1, 100, 5000] {
             let (engine, table) = loaded::<K>(tuples, values);
             check::<_, K>(&engine, &table).unwrap();
@@ -227,7 +228,8 @@ mod tests {
 
     #[test]
     fn a_tuple_that_is_missing_damaged_or_too_many_is_an_error() {
-        let pace = Pace { threads: 1, round: 0, duration: Duration::from_millis(20), sample_every: 64 };
+        let pace =
+            Pace { clients: 1, threads: 1, round: 0, duration: Duration::from_millis(20), sample_every: 64 };
         let loaded = || loaded::<U64Keys>(3000, ValueSizes::one(24));
         let (engine, table) = loaded();
         engine.map.write().unwrap().remove(keys::key(2999).as_slice());

@@ -87,7 +87,6 @@ fn now() -> i64 {
 /// The workload.
 pub struct Tpcc {
     warehouses: u32,
-    clients: usize,
     seed: u64,
     constants: Constants,
     /// What all threads did in all rounds.
@@ -134,12 +133,11 @@ impl RecordWorkload for Tpcc {
     const TIMES_ALL: bool = true;
 
     fn new(specification: &Specification) -> Result<Self> {
-        let Workload::Tpcc { warehouses, clients } = specification.workload else {
+        let Workload::Tpcc { warehouses } = specification.workload else {
             return Err("the specification is not of TPC-C".into());
         };
         Ok(Self {
             warehouses,
-            clients,
             seed: specification.seed,
             constants: Constants::new(specification.seed),
             totals: Mutex::default(),
@@ -162,7 +160,7 @@ impl RecordWorkload for Tpcc {
     fn pass<S: Store>(&self, store: &S, pace: &Pace) -> Result<Pass> {
         // A client that cannot leave its thread has one of its own.
         let (threads, clients) =
-            if S::COMMITS_LATER { (pace.threads, self.clients) } else { (pace.threads * self.clients, 1) };
+            if S::COMMITS_LATER { (pace.threads, pace.clients) } else { (pace.threads * pace.clients, 1) };
         let prepare = |thread: usize| {
             let plan = Plan {
                 thread,

@@ -147,8 +147,10 @@ impl Counts {
         let new_orders = self.latencies.first().map_or(0, Latencies::samples);
         let rolled_back = Self::percent(self.rolled_back, new_orders);
         text + &format!(
-            " of the new orders {rolled_back:.1} % rolled back, {} districts without a delivery, {} conflicts",
-            self.skipped, self.conflicts
+            " of the new orders {rolled_back:.1} % rolled back, {} districts without a delivery, {} conflicts ({:.3} %)",
+            self.skipped,
+            self.conflicts,
+            Self::percent(self.conflicts, total + self.conflicts)
         )
     }
 }

@@ -5,7 +5,7 @@ use super::keys::{self, District};
 use super::rows::{customer, district, history, order, order_line, stock, warehouse};
 use super::*;
 use crate::config::Skew;
-use crate::config::{Choice, Durability, EngineName, Isolation};
+use crate::config::{Choice, EngineName, TransactionSettings};
 use crate::config::{KeyKind, Order, ValueSizes};
 use crate::engines::memory_store::MemoryStore;
 use crate::engines::store::{Access, Session};
@@ -17,21 +17,20 @@ const PLACE: District = District { warehouse: 1, number: 7 };
 fn workload(warehouses: u32) -> Tpcc {
     let specification = Specification {
         engine: EngineName::Vellum.into(),
-        workload: Workload::Tpcc { warehouses, clients: 1 },
+        workload: Workload::Tpcc { warehouses },
         tuples: tuples(warehouses),
         keys: KeyKind::U64,
         values: ValueSizes::one(0),
         skew: Skew::Uniform,
         pool_bytes: 1 << 30,
         threads_max: 4,
+        clients_max: 1,
         duration: Duration::from_millis(300),
         warm_up: Duration::ZERO,
         seed: 3,
         order: Order::Sequential,
         lmdb_write_map: Choice::Auto,
-        durability: Durability::NoLog,
-        checkpoint_log: None,
-        isolation: Isolation::Snapshot,
+        transactions: TransactionSettings::default(),
         directory: PathBuf::new(),
     };
     Tpcc::new(&specification).unwrap()
@@ -48,7 +47,7 @@ fn problems(workload: &Tpcc, store: &MemoryStore) -> Vec<String> {
 }
 
 fn run(workload: &Tpcc, store: &MemoryStore, threads: usize, round: u64) -> Pass {
-    let pace = Pace { threads, round, duration: Duration::from_millis(300), sample_every: 1 };
+    let pace = Pace { clients: 1, threads, round, duration: Duration::from_millis(300), sample_every: 1 };
     workload.pass(store, &pace).unwrap()
 }
 

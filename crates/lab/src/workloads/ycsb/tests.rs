@@ -1,6 +1,6 @@
 use super::*;
 use crate::config::Skew;
-use crate::config::{Choice, Durability, EngineName, Isolation};
+use crate::config::{Choice, EngineName, TransactionSettings};
 use crate::config::{KeyKind, Order, ValueSizes};
 use crate::engines::EngineOptions;
 use crate::engines::dashmap::Dash;
@@ -32,21 +32,20 @@ fn sized((mix, distribution): (Mix, Distribution), records: u64, layout: Layout)
         skew: Skew::Uniform,
         pool_bytes: 1 << 30,
         threads_max: 4,
+        clients_max: 1,
         duration: Duration::from_millis(30),
         warm_up: Duration::ZERO,
         seed: 3,
         order: Order::Random,
         lmdb_write_map: Choice::Auto,
-        durability: Durability::NoLog,
-        checkpoint_log: None,
-        isolation: Isolation::Snapshot,
+        transactions: TransactionSettings::default(),
         directory: PathBuf::new(),
     };
     Ycsb::new(&specification).unwrap()
 }
 
 fn pace(threads: usize) -> Pace {
-    Pace { threads, round: 0, duration: Duration::from_millis(30), sample_every: 8 }
+    Pace { clients: 1, threads, round: 0, duration: Duration::from_millis(30), sample_every: 8 }
 }
 
 fn problems(workload: &Ycsb, store: &impl Store) -> Vec<String> {
@@ -145,9 +144,7 @@ fn store_of<E: RecordEngine>(records: u64, layout: Layout) -> (RecordStore<E>, t
         payload_bytes: 0,
         threads_max: 2,
         lmdb_write_map: Choice::Auto,
-        durability: Durability::NoLog,
-        checkpoint_log: None,
-        isolation: Isolation::Snapshot,
+        transactions: TransactionSettings::default(),
         read_depth: 1,
     };
     (RecordStore::create(&options, &["usertable"]).unwrap(), folder)
