@@ -397,6 +397,12 @@ fn engines_behind_features() {
         // With a single thread SQLite holds its locks.
         let line = format!("tpcc --engines {engine} --warehouses 1 --seconds 0.3 --rounds 1");
         check_run(&objects(folder.path(), &line), "tpcc", &[engine], &[1], 1);
+        // Many clients, each of which waits until its commit is synced; and a snapshot beside them.
+        let held = format!("{engine}@held");
+        let line = format!(
+            "tpcc --engines {engine},{held} --durability synced --clients 1,16 --warehouses 1 --seconds 0.3 --rounds 1"
+        );
+        check_run(&objects(folder.path(), &line), "tpcc", &[engine, &held], &[1, 1], 1);
     }
 }
 
