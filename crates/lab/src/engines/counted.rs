@@ -208,9 +208,7 @@ mod tests {
         let mut transaction = session.begin(Access::Write).unwrap();
         assert!(transaction.remove(0, b"key").unwrap());
         transaction.commit_later().unwrap();
-        let mut dropped = session.begin(Access::Write).unwrap();
-        dropped.insert(0, b"other", &[0; 100]).unwrap();
-        drop(dropped);
+        session.begin(Access::Write).unwrap().insert(0, b"other", &[0; 100]).unwrap();
         assert_eq!(store.changed_bytes(), 0, "the session goes on");
         drop(session);
         assert_eq!(store.changed_bytes(), 3 + 10 + 10 + 10 + 3);
