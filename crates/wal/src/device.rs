@@ -3,7 +3,7 @@
 use crate::{
     ArchivedPart, Durability, LogError, LogReader,
     archive::PartSource,
-    files::{LogFiles, Segment, SegmentMaker},
+    files::{LogFiles, Prepared, Segment, SegmentMaker},
     plant::Bug,
     reader::PreviousEnd,
     ring::Ring,
@@ -16,6 +16,8 @@ use vellum_vm::{AlignedBuffer, File};
 const PAGE: u64 = PAGE_SIZE as u64;
 /// How much is written at once, at most.
 const PART_BYTES: u64 = 256 << 10;
+/// How much of a file that was never written is written at least.
+const BLANK_BYTES_MIN: u64 = 64 << 10;
 
 /// How a write failed.
 pub(crate) enum WriteError {
@@ -37,6 +39,8 @@ pub(crate) struct Device {
     /// The segment that is being written, and its number.
     file: Arc<dyn File>,
     number: u64,
+    /// Up to where the file was written before, or has been since.
+    used: u64,
     /// The checksum of what has been written to it.
     checksum: ChecksumStream,
     /// Up to where the log has been written, and up to where the ring has been found filled: the end of a record.
@@ -71,13 +75,14 @@ impl Device {
         if let Some(end) = previous.filter(|_| !files.options.planted(Bug::EndNotSynced)) {
             make_durable(&files, end).map_err(failed)?;
         }
-        let file = maker.make(number, || files.idle.pop_first())?;
+        let Prepared { file, written: used } = maker.make(number, true, || files.idle.pop_first())?;
         let written = files.geometry.start(number);
         let mut device = Self {
             files,
             timeline,
             file,
             number,
+            used,
             checksum: ChecksumStream::default(),
             written,
             filled: written,
@@ -167,8 +172,8 @@ impl Device {
     }
 
     /// The file of the segment that was to be prepared next.
-    pub fn add_prepared(&mut self, file: Arc<dyn File>) {
-        self.files.prepared.insert(self.number_unprepared(), file);
+    pub fn add_prepared(&mut self, made: Prepared) {
+        self.files.prepared.insert(self.number_unprepared(), made);
     }
 
     /// Up to where there are segments.
@@ -262,14 +267,14 @@ impl Device {
 
     fn next_segment(&mut self) -> Result<(), WriteError> {
         let number = self.number + 1;
-        let Some(file) = self.files.prepared.get(&number).cloned() else { return Err(WriteError::NoSegment) };
+        let Some(made) = self.files.prepared.get(&number).cloned() else { return Err(WriteError::NoSegment) };
         // The next segment says where this one ends, so this one is durable first.
         if !self.files.options.planted(Bug::SegmentBeforeSync) {
             self.sync()?;
         }
         self.files.prepared.remove(&number);
         let checksum = std::mem::take(&mut self.checksum).finish();
-        (self.file, self.number) = (file, number);
+        (self.file, self.number, self.used) = (made.file, number, made.written);
         Ok(self.write_header(self.written, checksum)?)
     }
 
@@ -292,11 +297,18 @@ impl Device {
     }
 
     /// Writes a part that lies in the segment and fits the scratch buffer. Its first page is written from its beginning, its last
-    /// one with zeroes after the end: what is being copied there is not shown to the device.
+    /// one with zeroes after the end: what is being copied there is not shown to the device. Where the file was never written, more zeroes
+    /// follow, about as many bytes as the segment holds: the syncs of what comes there next are faster, and a log that remains short costs little.
     fn write_part(&mut self, ring: &Ring, to: u64) -> io::Result<()> {
         let from = self.written - self.written % PAGE;
-        let bytes = (to - from) as usize;
-        let Some(part) = self.scratch.get_mut(..bytes.next_multiple_of(PAGE_SIZE)) else {
+        let (bytes, offset) = ((to - from) as usize, self.files.geometry.offset(from));
+        let mut length = (bytes as u64).next_multiple_of(PAGE);
+        if offset + length > self.used {
+            let blank = offset.clamp(BLANK_BYTES_MIN, PART_BYTES);
+            length = length.max(blank.min(self.files.geometry.segment_bytes - offset));
+            self.used = offset + length;
+        }
+        let Some(part) = self.scratch.get_mut(..length as usize) else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
         let (contents, zeroes) = part.split_at_mut(bytes);
@@ -304,7 +316,6 @@ impl Device {
         zeroes.fill(0);
         self.checksum.update(contents.get((self.written - from) as usize..).unwrap_or_default());
         self.is_unsynced = true;
-        let offset = self.files.geometry.offset(from);
         if self.is_cached {
             self.file.write_cached_from(offset, part)
         } else {

@@ -16,6 +16,14 @@ pub(crate) struct Segment {
     pub file: Arc<dyn File>,
 }
 
+/// A file that will be a segment.
+#[derive(Clone)]
+pub(crate) struct Prepared {
+    pub file: Arc<dyn File>,
+    /// Up to where it has been written before. What has room there, and was never written, is synced more slowly.
+    pub written: u64,
+}
+
 /// All files of a log.
 pub(crate) struct LogFiles {
     pub options: LogOptions,
@@ -23,7 +31,7 @@ pub(crate) struct LogFiles {
     /// By number.
     pub segments: BTreeMap<u64, Segment>,
     /// Files for the next segments.
-    pub prepared: BTreeMap<u64, Arc<dyn File>>,
+    pub prepared: BTreeMap<u64, Prepared>,
     /// Files of segments that were not begun or are not needed any more, by the number that they are named by.
     pub idle: BTreeMap<u64, Arc<dyn File>>,
     /// The latest timeline of the segments that were found; 0 if there were none.
@@ -118,7 +126,7 @@ pub(crate) struct SegmentMaker {
     is_unfinished: bool,
     /// What could not be renamed, and what has its name, but not durably: both are tried again.
     spare: Option<(u64, Arc<dyn File>)>,
-    unsynced: Option<(u64, Arc<dyn File>)>,
+    unsynced: Option<(u64, Prepared)>,
 }
 
 impl SegmentMaker {
@@ -133,31 +141,36 @@ impl SegmentMaker {
         }
     }
 
-    /// Makes the file for segment `number`, by which none is named; of one that is idle, if there is one.
+    /// Makes the file for segment `number`, by which none is named; of one that is idle, if there is one. A new one has room for
+    /// all of it, and is written if nobody waits for it.
     pub fn make(
         &mut self,
         number: u64,
+        is_waited_for: bool,
         idle: impl FnOnce() -> Option<(u64, Arc<dyn File>)>,
-    ) -> Result<Arc<dyn File>, LogError> {
-        self.try_make(number, idle).map_err(|source| LogError::NoRoom { source })
+    ) -> Result<Prepared, LogError> {
+        self.try_make(number, is_waited_for, idle).map_err(|source| LogError::NoRoom { source })
     }
 
     fn try_make(
         &mut self,
         number: u64,
+        is_waited_for: bool,
         idle: impl FnOnce() -> Option<(u64, Arc<dyn File>)>,
-    ) -> io::Result<Arc<dyn File>> {
-        let file = match self.unsynced.take().filter(|(made, _)| *made == number) {
-            Some((_, file)) => file,
+    ) -> io::Result<Prepared> {
+        let made = match self.unsynced.take().filter(|(made, _)| *made == number) {
+            Some((_, made)) => made,
             None => match self.spare.take().or_else(idle) {
-                Some((idle, file)) => self.rename(idle, file, number)?,
-                None => self.create(number)?,
+                Some((idle, file)) => {
+                    Prepared { file: self.rename(idle, file, number)?, written: self.segment_bytes }
+                }
+                None => self.create(number, is_waited_for)?,
             },
         };
         if !self.options.planted(Bug::NameNotSynced) {
-            self.directory.sync().inspect_err(|_| self.unsynced = Some((number, file.clone())))?;
+            self.directory.sync().inspect_err(|_| self.unsynced = Some((number, made.clone())))?;
         }
-        Ok(file)
+        Ok(made)
     }
 
     /// Gives the file of an idle segment another number.
@@ -170,8 +183,8 @@ impl SegmentMaker {
         renamed.map(|()| file)
     }
 
-    /// Makes a file for a segment, all of it written.
-    fn create(&mut self, number: u64) -> io::Result<Arc<dyn File>> {
+    /// Makes a file for a segment, all of it written unless somebody waits for it.
+    fn create(&mut self, number: u64, is_waited_for: bool) -> io::Result<Prepared> {
         if std::mem::replace(&mut self.is_unfinished, true) {
             self.directory.remove(UNFINISHED).or_else(|error| match error.kind() {
                 io::ErrorKind::NotFound => Ok(()),
@@ -180,8 +193,8 @@ impl SegmentMaker {
         }
         let options = file_options(CreateMode::CreateNew);
         let file = self.directory.open(UNFINISHED, &options).map_err(io::Error::other)?;
-        let bytes = self.segment_bytes;
-        file.grow(bytes)?;
+        file.grow(self.segment_bytes)?;
+        let bytes = if is_waited_for { 0 } else { self.segment_bytes };
         let zeroes = AlignedBuffer::new(bytes.min(1 << 20) as usize);
         let mut at = 0;
         while at < bytes {
@@ -192,7 +205,7 @@ impl SegmentMaker {
         file.sync()?;
         self.directory.rename(UNFINISHED, &name(number))?;
         self.is_unfinished = false;
-        Ok(file)
+        Ok(Prepared { file, written: bytes })
     }
 }
 

@@ -1,6 +1,6 @@
 //! Internal to Vellum (use the crate `vellum`): the write-ahead log.
 //!
-//! One stream of records in total order, in segments of fixed size that are written before they are used, and recycled. It
+//! One stream of records in total order, in segments of fixed size that have their room before they are used, and are recycled. It
 //! knows nothing of what records mean.
 //!
 //! - [`Log`]: appending, group commit, what is durable;

@@ -65,6 +65,8 @@ pub struct Log {
     syncs: AtomicU64,
     /// Up to where there are segments.
     prepared: AtomicU64,
+    /// Where it began when it was opened.
+    begin: u64,
     turn: Mutex<Turn>,
     /// A flush has ended.
     ended: Condvar,
@@ -151,6 +153,7 @@ impl Log {
             durable: AtomicU64::new(lsn),
             syncs: AtomicU64::new(0),
             prepared: AtomicU64::new(lsn),
+            begin: lsn,
             turn: Mutex::default(),
             ended: Condvar::new(),
             device: Mutex::new(device),
@@ -199,7 +202,7 @@ impl Log {
     /// [`LogError::NoRoom`] if there is no room for them. Nothing has happened then, and it may be tried again.
     #[inline]
     pub fn admit(&self) -> Result<(), LogError> {
-        if self.is_short() { self.prepare_to(self.end().0 + self.options.buffer_bytes) } else { Ok(()) }
+        if self.is_short() { self.prepare_to(self.end().0 + self.options.buffer_bytes, true) } else { Ok(()) }
     }
 
     /// As [`admit`](Self::admit), for what undoes a transaction: is content with a quarter of what others leave, so that a full
@@ -208,7 +211,7 @@ impl Log {
     /// # Errors
     /// As for `admit`.
     pub fn admit_undo(&self) -> Result<(), LogError> {
-        self.prepare_to(self.end().0 + self.options.buffer_bytes / 4)
+        self.prepare_to(self.end().0 + self.options.buffer_bytes / 4, true)
     }
 
     /// Whether [`admit`](Self::admit) would have to make segments.
@@ -357,10 +360,17 @@ impl Log {
     /// # Errors
     /// [`LogError::NoRoom`] if they cannot be made. That is tried again when they are needed.
     pub fn prepare(&self) -> Result<(), LogError> {
-        self.prepare_to(self.end().0 + 2 * self.options.buffer_bytes)
+        self.prepare_to(self.wanted(self.end().0), false)
     }
 
-    fn prepare_to(&self, to: u64) -> Result<(), LogError> {
+    /// Up to where there should be segments while the log ends at `end`: two buffers further, but not before so much was written. A log
+    /// that remains short needs no more than what [`admit`](Self::admit) makes.
+    fn wanted(&self, end: u64) -> u64 {
+        let buffer = self.options.buffer_bytes;
+        end + buffer + buffer.min(end - self.begin)
+    }
+
+    fn prepare_to(&self, to: u64, is_waited_for: bool) -> Result<(), LogError> {
         let mut maker = lock(&self.maker);
         loop {
             // Under the lock of the maker: a log that has been removed leaves nothing behind.
@@ -374,8 +384,8 @@ impl Log {
                 }
                 device.number_unprepared()
             };
-            let file = maker.make(number, || lock(&self.device).take_idle())?;
-            lock(&self.device).add_prepared(file);
+            let made = maker.make(number, is_waited_for, || lock(&self.device).take_idle())?;
+            lock(&self.device).add_prepared(made);
         }
     }
 
@@ -416,7 +426,7 @@ impl Log {
             Ok(has_flushed) => Ok(has_flushed),
             Err(WriteError::NoSegment) => {
                 let needed = lock(&self.device).prepared_end() + 1;
-                self.prepare_to(needed).map(|()| true)
+                self.prepare_to(needed, true).map(|()| true)
             }
             // Before another thread has its turn: its sync would succeed without making up for this one.
             Err(WriteError::Failed(error)) => Err(self.fail(error)),
@@ -437,7 +447,7 @@ impl Log {
             self.durable.store(end, Ordering::Release);
         }
         // Relaxed: a hint.
-        if end + 2 * self.options.buffer_bytes > self.prepared.load(Ordering::Relaxed) {
+        if self.wanted(end) > self.prepared.load(Ordering::Relaxed) {
             self.waiting.ask(Request::Segments);
         }
         // Release: pairs with `horizon`.
