@@ -29,7 +29,7 @@ pub use gateway::{
 };
 pub use isolation::{Claim, Isolation, Seen, SharedBytes, Unshared, View, Writer};
 pub use tree::{
-    Answer, Batch, BlobReader, BulkLoad, Cursor, CursorPosition, Entry, Held, Salvaged, Task, Tree,
-    TreeReport, TreeShape, Written,
+    Answer, Batch, BlobReader, BulkLoad, Cursor, CursorPosition, Entry, Held, Relocation, Salvaged, Task,
+    Tree, TreeReport, TreeShape, Written,
 };
 pub use value::Value;

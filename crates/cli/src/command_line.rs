@@ -3,7 +3,8 @@
 use crate::{
     arguments::General,
     commands::{
-        backup, delete, get, import, load, pmem, put, recover, restore, scan, stat, tables, tour, verify,
+        backup, compact, delete, get, import, load, pmem, put, recover, restore, scan, stat, tables, tour,
+        verify,
     },
     failure::{Failure, Result},
 };
@@ -78,6 +79,8 @@ pub enum Command {
     Backup(backup::Arguments),
     /// Make a database of a backup and its increments
     Restore(restore::Arguments),
+    /// Make the file shorter after much was removed
+    Compact(compact::Arguments),
     /// Bring a database up to date that was not closed, or tell what is damaged
     Recover(recover::Arguments),
     /// Work with stores of persistent memory
@@ -126,6 +129,7 @@ pub fn run(arguments: &Arguments) -> Result {
         Command::Verify(command) => verify::run(command, general),
         Command::Backup(command) => backup::run(command, general),
         Command::Restore(command) => restore::run(command, general),
+        Command::Compact(command) => compact::run(command, general),
         Command::Recover(command) => recover::run(command, general),
         Command::Pmem(command) => pmem::run(command, general),
     }

@@ -55,6 +55,26 @@ fn what_scan_prints_can_be_given_back() {
 }
 
 #[test]
+fn a_file_is_made_shorter_after_much_was_removed() {
+    let place = Place::new();
+    let (large, small) = (noise(1, 3 << 20), noise(2, 20_000));
+    assert_eq!(place.run_with_input(&["put", "d", "large", "-f", "-"], &large).code, Some(0));
+    assert_eq!(place.run_with_input(&["put", "d", "small", "-f", "-"], &small).code, Some(0));
+    place.run(&["delete", "d", "large"]).ok();
+    let length = || std::fs::metadata(place.path("d")).unwrap().len();
+    let before = length();
+    assert!(before > 3 << 20, "the last value keeps it long");
+    let done = place.run(&["compact", "d", "--json"]).json().remove(0);
+    assert_eq!((&done["bytes_before"], &done["bytes"]), (&before.into(), &length().into()));
+    assert!(length() < 100_000 && done["values_moved"] == 1, "{done}");
+    assert_eq!(place.run(&["get", "d", "small"]).out, small);
+    place.run(&["verify", "d"]).ok();
+    let again = place.run(&["compact", "d"]).ok();
+    assert!(again.contains("0 nodes and 0 large values moved"), "{again}");
+    place.run(&["compact", "none"]).fails(6, &["there is no file none"]);
+}
+
+#[test]
 fn hexadecimal_goes_in_and_comes_out() {
     let place = Place::new();
     place.run(&["put", "d", "00ff", "68690a", "--hex"]).ok();

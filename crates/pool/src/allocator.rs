@@ -74,6 +74,41 @@ impl Allocator {
         Ok(extent)
     }
 
+    /// [`allocate`](Self::allocate) before page `limit`; none if no room is free there.
+    pub(crate) fn allocate_before(
+        &self,
+        limit: PageId,
+        pages: u32,
+        kind: PageKind,
+    ) -> Result<Option<Extent>, PoolError> {
+        self.evictor().admit_changes()?;
+        self.evictor().reserve_for_new(Extent { head: PageId(0), pages })?;
+        let Some(extent) = self.storage().claim_before(limit.0, pages) else {
+            self.pages().budget.give_back(pages as usize);
+            return Ok(None);
+        };
+        self.admit_new(extent, kind)?;
+        Ok(Some(extent))
+    }
+
+    /// Forgets the free pages at the end of the file, and drops what is left in memory of them: they count as never used.
+    pub(crate) fn trim(&self) {
+        self.free_pending();
+        if let Some(logged) = self.storage().logged() {
+            logged.release_durable(&self.storage().space);
+        }
+        for page in self.storage().space.trim().map(PageId) {
+            // One that is latched is being read by a stale reference, or allocated again.
+            if let Some(before) = self.table().try_latch(page) {
+                match !before.is_evicted() && self.storage().space.is_free(page) {
+                    true => self.forget(Extent::page(page)),
+                    false if before.is_evicted() => self.table().unlatch_evicted(page),
+                    false => self.table().unlatch(page, false),
+                }
+            }
+        }
+    }
+
     /// Claims room on storage for an extent. If it is not to be brought into memory now, what was fetched ahead for it
     /// is released.
     pub(crate) fn claim(&self, pages: u32, memory: Memory) -> Result<Extent, PoolError> {

@@ -210,6 +210,16 @@ impl Allocation for Pool {
         Pool::allocate(self, pages, kind)
     }
 
+    fn allocate_before(
+        &self,
+        limit: PageId,
+        pages: u32,
+        kind: PageKind,
+    ) -> Result<Option<AllocatedGuard<'_>>, PoolError> {
+        let extent = self.allocator().allocate_before(limit, pages, kind)?;
+        Ok(extent.map(|extent| AllocatedGuard::adopt(self.allocator(), extent)))
+    }
+
     fn discard(&self, extent: Extent, lsn: Lsn) -> Result<(), PoolError> {
         self.allocator().discard(extent, lsn)
     }

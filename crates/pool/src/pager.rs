@@ -361,6 +361,20 @@ pub trait Allocation: Navigation {
     /// If the file cannot grow or the pool has no room.
     fn allocate(&self, pages: u32, kind: PageKind) -> Result<Self::Allocated<'_>, PoolError>;
 
+    /// Allocates an extent before page `limit`, as near to the beginning of the file as there is room; none if there is none, or the
+    /// pager places extents as it likes.
+    ///
+    /// # Errors
+    /// If the pool has no room.
+    fn allocate_before(
+        &self,
+        _limit: PageId,
+        _pages: u32,
+        _kind: PageKind,
+    ) -> Result<Option<Self::Allocated<'_>>, PoolError> {
+        Ok(None)
+    }
+
     /// Frees an extent to which nothing refers any more, without reading it in, as the record at `lsn` says; zero if none does,
     /// because none said that it was allocated. While a thread still reads it, this does not wait: the extent is freed
     /// later.

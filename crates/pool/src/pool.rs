@@ -260,6 +260,23 @@ impl Pool {
         Ok(AllocatedGuard::adopt(&self.allocator, extent))
     }
 
+    /// Forgets the free pages at the end of the file, so that it can be [cut](Self::cut) there. If there is a log, that is after the
+    /// next checkpoint.
+    pub fn trim(&self) {
+        self.allocator.trim();
+    }
+
+    /// Gives the file system back what lies behind the last page that is needed.
+    pub fn cut(&self) {
+        self.allocator.storage().cut_unused();
+    }
+
+    /// How many pages the file has, and how many of them are allocated.
+    pub fn file_pages(&self) -> (u64, u64) {
+        let storage = self.allocator.storage();
+        (storage.file_pages(), storage.space.allocated_pages())
+    }
+
     /// Shows every allocated extent to `visit`, in ascending order: the superblocks, the space map if the
     /// file has not been changed since it was opened, and what the application allocated. What was
     /// [discarded](crate::Allocation::discard) while a thread still read it is free, and not shown.

@@ -368,6 +368,27 @@ impl DurablePool {
         self.logged.as_ref().map_or(Ok(()), |logged| logged.checkpoints.take())
     }
 
+    /// Makes what has been freed usable, and cuts the file behind the last page that is needed, while others go on. While a backup
+    /// reads the file it is not cut.
+    ///
+    /// # Errors
+    /// If something cannot be written. The file is longer than need be then.
+    pub fn cut(&self) -> Result<(), TxnError> {
+        let Some(logged) = &self.logged else {
+            self.pool.trim();
+            self.pool.cut();
+            return Ok(());
+        };
+        // What has been freed is so durably then, and the map lies near the beginning.
+        self.checkpoint()?;
+        let Ok(_no_backup) = logged.backing_up.try_lock() else { return Ok(()) };
+        self.pool.trim();
+        // The file is as long as the checkpoint says that it is.
+        self.checkpoint()?;
+        self.pool.cut();
+        Ok(())
+    }
+
     /// Makes a backup in an empty file, while others go on: of everything, or, if another one is given, of what has changed since
     /// that was made. If `progress` returns false, it ends. One at a time: another caller waits.
     ///

@@ -12,7 +12,10 @@ use crate::{
 use std::{
     collections::HashMap,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, OnceLock, atomic::AtomicBool},
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicBool, AtomicUsize},
+    },
 };
 use vellum_access::Tree;
 use vellum_base::Lsn;
@@ -212,6 +215,8 @@ impl Database {
                 durability: options.durability,
                 isolation: options.isolation,
                 log_place,
+                compaction: Mutex::new(()),
+                compacting: AtomicUsize::new(0),
                 read_depth: options.read_depth,
                 created,
                 open: Mutex::new(HashMap::new()),

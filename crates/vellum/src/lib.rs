@@ -45,6 +45,7 @@
 //! - [`Database::backup`], [`Backup`]: copies of a database that is used, increments, and what is made of them;
 //! - [`Options::log_archive`], [`RestoreOptions`], [`LogArchive`]: the log kept, and databases restored to a point in time;
 //! - [`Database::changes`]: what is committed, for other programs to follow;
+//! - [`Database::compact`]: the file shortened after much was removed;
 //! - [`Salvage`]: a database that crashed or is damaged, looked at without changing it;
 //! - [`pool`]: the pool by itself, for structures of your own on pages.
 #![forbid(unsafe_code)]
@@ -57,6 +58,7 @@ mod bulk;
 mod byte_values;
 mod catalog;
 mod changes;
+mod compact;
 mod coverage;
 mod cursor;
 mod database;
@@ -97,6 +99,7 @@ pub use changes::{
     Change, ChangedValue, Changes, ChangesFrom, ChangesOptions, Commit, Contents, Event, LoadedRecords,
     NextCommit,
 };
+pub use compact::Compaction;
 pub use cursor::{Cursor, Entry};
 pub use database::{Database, Statistics, TableInformation};
 #[cfg(feature = "serde")]

@@ -76,7 +76,7 @@ impl Database {
         let open = self.inner().lock();
         let record = catalog::find(self.catalog(), name)?;
         let TableRecord { root, .. } = record.ok_or_else(|| Error::NoSuchTable { name: name.to_owned() })?;
-        if open.get(&root).is_some_and(|table| table.strong_count() > 0) {
+        if open.get(&root).is_some_and(|table| self.inner().handles(table) > 0) {
             return Err(Error::TableInUse { name: name.to_owned() });
         }
         drop(open);

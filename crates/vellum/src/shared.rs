@@ -13,7 +13,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, Weak,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::Waker,
 };
@@ -38,6 +38,9 @@ pub(crate) struct Inner {
     /// How transactions are kept apart that ask for nothing else.
     pub(crate) isolation: IsolationLevel,
     pub(crate) log_place: LogPlace,
+    /// Locked by a thread that compacts the file, and the address of the table that it works on.
+    pub(crate) compaction: Mutex<()>,
+    pub(crate) compacting: AtomicUsize,
     /// How many reads of one batch may be under way at once.
     pub(crate) read_depth: usize,
     /// Whether opening it created it.

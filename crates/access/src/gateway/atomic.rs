@@ -47,6 +47,11 @@ impl<'p, P: Pager> Fresh<'p, P> {
         pager.allocate(1, PageKind::TREE_NODE).map(Self)
     }
 
+    /// [`allocate`](Self::allocate) before page `limit`; none if no page is free there.
+    pub fn allocate_before(pager: &'p P, limit: PageId) -> Result<Option<Self>, PoolError> {
+        Ok(pager.allocate_before(limit, 1, PageKind::TREE_NODE)?.map(Self))
+    }
+
     pub fn id(&self) -> PageId {
         self.0.id()
     }
@@ -57,6 +62,8 @@ impl<'p, P: Pager> Fresh<'p, P> {
 enum Bug {
     /// The LSN of a page begins from zero with each life of it.
     NewLifeWithoutLsn,
+    /// A node that has been merged or moved may be used again before that is durable.
+    FreedBeforeItIsDurable,
 }
 
 /// A page that the commit frees.
@@ -124,7 +131,8 @@ impl<'p, P: Pager> PageSet<'p, P> for Doomed<'p, P> {
     }
 
     fn release(self, _: &'p P, lsn: Lsn) {
-        self.0.0.free(lsn);
+        let is_planted = is_planted("access", Bug::FreedBeforeItIsDurable);
+        self.0.0.free(if is_planted { Lsn(0) } else { lsn });
     }
 }
 

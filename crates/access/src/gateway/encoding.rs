@@ -124,6 +124,7 @@ encoding! {
     14 Free { pages }
     15 Image { image }
     16 Nodes { count }
+    17 Redirect { from, to }
 }
 
 /// What a record is made of.
@@ -232,6 +233,7 @@ mod tests {
             14 => PageChange::Free { pages: number as u32 },
             15 => PageChange::Image { image },
             16 => PageChange::Nodes { count: number as u32 },
+            17 => PageChange::Redirect { from: PageId(number % 100), to: PageId(!number) },
             _ => return None,
         })
     }
@@ -260,7 +262,7 @@ mod tests {
     fn changes_come_back_as_they_were() {
         bolero::check!().with_type::<Vec<(u8, Vec<u8>, u64)>>().for_each(|parts| {
             let parts = parts.iter().map(|(tag, bytes, number)| {
-                (PageId(number.rotate_left(7)), change(tag % 16 + 1, bytes, *number).unwrap())
+                (PageId(number.rotate_left(7)), change(tag % 17 + 1, bytes, *number).unwrap())
             });
             let changes: Vec<_> = parts.collect();
             let kind = KINDS[changes.len() % 5];
@@ -324,7 +326,7 @@ mod tests {
     fn changes_of_any_bytes_are_survived() {
         bolero::check!().with_type::<(u8, Vec<u8>, u64)>().for_each(|(tag, bytes, number)| {
             let mut record = record(RecordKind::Single);
-            change(tag % 16 + 1, bytes, *number).unwrap().encode(PageId(3), &mut record);
+            change(tag % 17 + 1, bytes, *number).unwrap().encode(PageId(3), &mut record);
             survives(&record);
         });
     }

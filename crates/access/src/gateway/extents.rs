@@ -23,6 +23,21 @@ pub(crate) fn new_blob<P: Pager>(
     Ok((head, digest))
 }
 
+/// [`new_blob`] before page `limit`; none if there is no room, or `fill` returns false.
+pub(crate) fn moved_blob<P: Pager>(
+    pager: &P,
+    (pages, limit): (u32, PageId),
+    fill: impl FnOnce(&mut [u8]) -> Result<bool, AccessError>,
+) -> Result<Option<PageId>, AccessError> {
+    let Some(mut guard) = pager.allocate_before(limit, pages, PageKind::BLOB)? else { return Ok(None) };
+    if !fill(guard.page_mut())? {
+        return Ok(None);
+    }
+    let head = guard.id();
+    drop(guard.keep(Lsn(0)));
+    Ok(Some(head))
+}
+
 /// Appends bytes to an extent.
 pub(crate) type Append<'a> = &'a mut dyn FnMut(&[u8]) -> Result<(), PoolError>;
 

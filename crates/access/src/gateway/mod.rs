@@ -48,7 +48,7 @@ pub use change_record::{ChangeRecord, PageRedo, SpaceEvent, UndoChange};
 pub use encoding::{RecordFault, RecordKind};
 pub use extents::free_large;
 pub(crate) use extents::{
-    Append, NodeStream, Undivided, abandon, new_blob, not_a_node, persist, stream_blob,
+    Append, NodeStream, Undivided, abandon, moved_blob, new_blob, not_a_node, persist, stream_blob,
 };
 pub use group::RecordGroup;
 pub use page_change::{NodeImage, PageChange, ValueImage, redo};

@@ -126,6 +126,13 @@ pub enum PageChange<'a> {
         /// The contents.
         image: NodeImage<'a>,
     },
+    /// An inner node refers to another page for the same child, which has moved there.
+    Redirect {
+        /// The page where the child was.
+        from: PageId,
+        /// Where it is.
+        to: PageId,
+    },
     /// A page is allocated and becomes a node.
     Format {
         /// The node.
@@ -205,6 +212,7 @@ impl<'a> PageChange<'a> {
                 right.write_to(&mut neighbour)?;
                 node.merge_from_right(NodeView::new(&neighbour), separator)
             }
+            Self::Redirect { from, to } => node.redirect(from, to),
             Self::RaiseRoot { left, separator, right } => node.raise(left, separator, right),
             Self::ReplaceRoot { image } | Self::Format { image } | Self::Image { image } => {
                 image.write_to(page)

@@ -63,6 +63,19 @@ impl NodeMut<'_> {
         Ok(find.index)
     }
 
+    /// Makes an inner node refer to another page for one of its children.
+    ///
+    /// # Errors
+    /// If it has no such child.
+    pub fn redirect(&mut self, from: PageId, to: PageId) -> Result<(), NodeError> {
+        let shape = self.shape(false)?;
+        let mut places = (0..=shape.count).map(child_place);
+        let place =
+            places.find(|place| self.view().child_at(*place) == from).ok_or(NodeFault::NotRecorded)?;
+        self.put_u64(place, to.0);
+        Ok(())
+    }
+
     /// Replaces the value of slot `index` of a leaf, in place if the record keeps its size.
     ///
     /// # Errors

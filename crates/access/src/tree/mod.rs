@@ -31,6 +31,7 @@ pub use batch::Batch;
 pub use batch::task::{Answer, Task};
 pub use bulk::BulkLoad;
 pub use change::exchange::Held;
+pub use change::relocate::Relocation;
 pub use change::write::Written;
 pub use check::{TreeReport, TreeShape};
 pub use read::blob_reader::BlobReader;

@@ -1,6 +1,7 @@
 //! The commands, one module each: their arguments, and what they do.
 
 pub mod backup;
+pub mod compact;
 pub mod delete;
 pub mod get;
 pub mod import;

@@ -154,6 +154,14 @@ impl Storage {
         self.claim(|| self.space.allocate(pages, |end| self.grow_file_for(end).map(|()| grown(end))))
     }
 
+    /// Claims room for an extent before page `limit`, if there is any; see [`SpaceMap::claim_before`].
+    pub(crate) fn claim_before(&self, limit: u64, pages: u32) -> Option<Extent> {
+        if let Some(logged) = &self.logged {
+            logged.release_durable(&self.space);
+        }
+        self.space.claim_before(limit, pages)
+    }
+
     /// Claims up to `most` consecutive pages; see [`SpaceMap::claim_run`].
     ///
     /// # Errors
@@ -351,8 +359,13 @@ impl Storage {
     pub(crate) fn claim_map(&self, mut grown: impl FnMut(u64)) -> Result<(Extent, u64, bool), PoolError> {
         let end = self.space.end();
         let pages = space_map_pages(end);
-        let extent =
-            self.claim(|| self.space.allocate(pages, |end| self.grow_file(end).map(|()| grown(end))))?;
+        // Near the beginning, where it keeps nobody from cutting the file.
+        let extent = match self.claim_before(end, pages) {
+            Some(extent) => extent,
+            None => {
+                self.claim(|| self.space.allocate(pages, |end| self.grow_file(end).map(|()| grown(end))))?
+            }
+        };
         let end = end.max(extent.end().0);
         Ok((extent, end, HEADER_BYTES + SpaceMap::image_bytes(end) <= extent.bytes()))
     }
@@ -482,6 +495,19 @@ impl Storage {
             self.suspend_changes();
         }
         result
+    }
+
+    /// Cuts off what neither is allocated nor belongs to the last checkpoint, but for the room of the map that a close will write.
+    pub(crate) fn cut_unused(&self) {
+        let superblock = self.lock_superblock();
+        // What a file without a log says of its end while it is changed means nothing.
+        let kept = if self.logged.is_some() || !self.is_in_use() { superblock.end } else { 0 };
+        self.space.with_end(|end| self.cut_file(kept.max(end + u64::from(space_map_pages(end)))));
+    }
+
+    /// How long the file is, in pages.
+    pub(crate) fn file_pages(&self) -> u64 {
+        *lock(&self.file_pages)
     }
 
     /// Cuts off what was preallocated. If that fails, the file is merely longer than it need be.

@@ -52,6 +52,8 @@ pub(crate) struct Cursor {
     next_run: u64,
     /// No run this long or longer exists before `end`, unless something was freed since.
     longest_run_limit: u64,
+    /// No page before this one is free.
+    first_free: u64,
     /// Something was allocated or freed since the map was read or written last.
     changed: bool,
 }
@@ -115,6 +117,18 @@ impl SpaceMap {
         Ok(Extent { head: PageId(head), pages })
     }
 
+    /// Claims room for `pages` pages before page `limit`, as near to the beginning of the file as there is any. The file does not grow.
+    pub(crate) fn claim_before(&self, limit: u64, pages: u32) -> Option<Extent> {
+        let mut cursor = self.lock();
+        let (length, limit) = (u64::from(pages), limit.min(cursor.end));
+        cursor.first_free = self.uses.find_free(cursor.first_free.min(limit), limit);
+        let head = self.find_run_in(cursor.first_free, limit, length)?;
+        cursor.free -= length;
+        cursor.changed = true;
+        self.uses.claim(head, length);
+        Some(Extent { head: PageId(head), pages })
+    }
+
     /// Claims up to `most` consecutive pages, which the caller publishes one by one, or gives back by
     /// [`unclaim`](Self::unclaim). The file grows only if there are no sixteen free ones in a row; and where it
     /// cannot grow, a single free page will do.
@@ -166,6 +180,7 @@ impl SpaceMap {
         self.uses.clear(pages.start, length);
         cursor.free += length;
         cursor.longest_run_limit = u64::MAX;
+        cursor.first_free = cursor.first_free.min(pages.start);
     }
 
     /// Takes `length` pages from the end of the file, which grows by no more than it must: a free tail is part of
@@ -200,6 +215,7 @@ impl SpaceMap {
         self.uses.clear(extent.head.0, extent.pages as u64);
         cursor.free += extent.pages as u64;
         cursor.longest_run_limit = u64::MAX;
+        cursor.first_free = cursor.first_free.min(extent.head.0);
         cursor.changed = true;
         true
     }
@@ -228,6 +244,8 @@ impl SpaceMap {
             cursor.free += end - cursor.end;
             cursor.end = end;
         }
+        // What it overwrites may leave pages free.
+        cursor.first_free = 0;
         cursor.free = cursor.free.wrapping_add_signed(-self.uses.overwrite(head, extent.pages.into()));
         cursor.longest_run_limit = u64::MAX;
         cursor.changed = true;
@@ -284,13 +302,25 @@ impl SpaceMap {
         }
     }
 
-    /// Forgets the free pages behind the last allocated one, so that the file can be cut there.
-    pub(crate) fn trim(&self) {
+    /// Whether a page belongs to nothing, and nobody is about to make it part of something.
+    pub(crate) fn is_free(&self, page: PageId) -> bool {
+        self.uses.get(page.0) == Use::Free
+    }
+
+    /// Forgets the free pages behind the last allocated one, so that the file can be cut there. Which they were.
+    pub(crate) fn trim(&self) -> Range<u64> {
         let mut cursor = self.lock();
         let tail = self.free_tail(&cursor);
         cursor.end -= tail;
         cursor.free -= tail;
-        cursor.next_page = cursor.next_page.min(cursor.end);
+        // What is allocated next fills the file from its beginning.
+        (cursor.next_page, cursor.next_run) = (0, 0);
+        cursor.end..cursor.end + tail
+    }
+
+    /// Does something while nothing is allocated or freed, given the number of pages before the first that was never allocated.
+    pub(crate) fn with_end(&self, work: impl FnOnce(u64)) {
+        work(self.lock().end);
     }
 
     fn lock(&self) -> MutexGuard<'_, Cursor> {

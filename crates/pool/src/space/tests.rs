@@ -57,6 +57,41 @@ fn extents_never_overlap_and_are_told_apart() {
 }
 
 #[test]
+fn the_first_place_before_a_limit_is_claimed_and_what_is_free_behind_is_forgotten() {
+    let map = SpaceMap::new(1 << 16, 2).unwrap();
+    let (mut seed, mut extents) = (9, Vec::new());
+    for _ in 0..3000 {
+        let (pages, end) = (1 + (step(&mut seed) % 4) as u32, map.end());
+        match step(&mut seed) % 8 {
+            0..3 => extents.push(allocate(&map, pages, |_| Ok::<_, ()>(())).unwrap()),
+            3 => {
+                let tail = map.trim();
+                assert_eq!((tail.start, tail.end), (map.end(), end));
+                assert!((tail.start..end).all(|page| map.is_free(PageId(page))));
+                assert!(!map.is_free(PageId(tail.start - 1)));
+            }
+            4..6 if !extents.is_empty() => {
+                let extent = extents.swap_remove(step(&mut seed) as usize % extents.len());
+                assert!(map.free(extent));
+            }
+            _ => {
+                let limit = step(&mut seed) % (end + 5);
+                let is_room = |head: &u64| {
+                    (*head..head + u64::from(pages)).all(|page| page < end && map.is_free(PageId(page)))
+                };
+                let first = (0..limit.saturating_sub(u64::from(pages) - 1)).find(is_room);
+                let claimed = map.claim_before(limit, pages);
+                assert_eq!(claimed.map(|extent| extent.head.0), first);
+                claimed.inspect(|extent| map.publish(*extent));
+                extents.extend(claimed);
+            }
+        }
+        let allocated: u64 = extents.iter().map(|extent| u64::from(extent.pages)).sum();
+        assert_eq!(map.allocated_pages(), 2 + allocated);
+    }
+}
+
+#[test]
 fn freed_space_is_reused_at_any_size_before_the_file_grows() {
     let map = SpaceMap::new(1 << 16, 2).unwrap();
     let singles: Vec<_> = (0..100).map(|_| allocate(&map, 1, |_| Ok::<_, ()>(())).unwrap()).collect();

@@ -61,6 +61,8 @@ pub struct Run {
     is_created: bool,
     /// The power may go at any moment.
     is_failing: bool,
+    /// The file is compacted now and then.
+    compacts: bool,
     /// The only operation that fails: its kind, and its number. What was done with the disks before this one.
     only: Option<(FileOperation, u64)>,
     done: Vec<OperationCounts>,
@@ -89,6 +91,7 @@ impl Run {
             arrivals: Vec::new(),
             is_created: false,
             is_failing: true,
+            compacts: false,
             only: None,
             done: Vec::new(),
             end: End::Closed,
@@ -96,6 +99,11 @@ impl Run {
             before: None,
             story: Vec::new(),
         }
+    }
+
+    /// One in which the file is compacted now and then.
+    pub fn compacting(seed: u64) -> Self {
+        Self { compacts: true, ..Self::new(seed) }
     }
 
     /// One in which nothing fails but the operation of this kind with this number.
@@ -213,6 +221,7 @@ impl Run {
         let mut has_failed = false;
         for _ in 0..1 + any_size(&mut self.random, 300.0) {
             let failure = match self.random.random_range(0..120) {
+                0..7 if self.compacts => self.compact(database).map(|error| (error, None)),
                 number @ 0..4 => {
                     let outcome = if number < 2 { database.checkpoint() } else { database.sync() };
                     outcome.map(|()| self.journal.sync()).err().map(|error| (error, None))
@@ -249,6 +258,23 @@ impl Run {
             }
         }
         Ok(has_failed)
+    }
+
+    fn compact(&mut self, database: &Database) -> Option<Error> {
+        self.aim();
+        // Large values are moved by transactions.
+        for (table, entries) in &self.journal.now {
+            for key in entries.iter().filter(|(_, value)| value.len() > 900).map(|(key, _)| key) {
+                self.transactions.note_attempt((table.clone(), key.clone()));
+            }
+        }
+        let most = any_size(&mut self.random, 200.0);
+        let mut steps = 0;
+        let compacted = database.compact(|_| {
+            steps += 1;
+            steps < most
+        });
+        compacted.map(|done| self.tell(format!("{done:?}"))).err()
     }
 
     /// Does something that is no transaction. What has failed may be done all the same.

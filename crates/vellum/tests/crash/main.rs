@@ -4,6 +4,7 @@
 //!   while it recovers; all of it follows from the seed;
 //! - `archives`: the log is archived meanwhile, and databases are restored to points in time;
 //! - `clients`: several threads on such a disk;
+//! - `compactions`: `histories` with a file that is compacted meanwhile;
 //! - `feeds`: a feed of changes is what a model has done;
 //! - `failures`: each operation of the disk fails in turn;
 //! - `full_disk`: disks without room, simulated ones and a small file system;
@@ -18,6 +19,7 @@
 
 mod archives;
 mod clients;
+mod compactions;
 mod failures;
 mod feeds;
 mod full_disk;

@@ -5,6 +5,7 @@
 
 mod asynchronous;
 mod changes;
+mod compaction;
 mod creation;
 mod database;
 mod encoding;

@@ -8,6 +8,7 @@ mod expected;
 pub(super) mod last;
 pub(super) mod merge;
 pub(super) mod modify;
+pub(super) mod relocate;
 pub(super) mod split;
 mod undo;
 pub(super) mod write;

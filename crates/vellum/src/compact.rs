@@ -1,0 +1,185 @@
+//! Compaction: what lies at the end of the file is moved to free places nearer to its beginning, and the file is cut.
+
+use crate::{Database, Error, ErrorKind, Result, catalog, handle::Handle, life::OpenTable, shared::Inner};
+use std::sync::{Arc, PoisonError, Weak, atomic::Ordering};
+use vellum_access::Relocation;
+use vellum_base::{PAGE_SIZE, PageId};
+
+/// What [`Database::compact`] has done so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Compaction {
+    /// How many nodes have been looked at; those of all tables, several times if need be.
+    pub nodes_seen: u64,
+    /// How many nodes have been moved.
+    pub nodes_moved: u64,
+    /// How many large values have been moved.
+    pub values_moved: u64,
+    /// How many pages could not be moved when they were met last: roots, large values for which no place is free in one piece or that
+    /// another transaction is changing, and those that are larger than an eighth of the pool.
+    pub pages_left: u64,
+    /// How many bytes the file had when it began.
+    pub file_bytes_before: u64,
+    /// How many bytes the file has.
+    pub file_bytes: u64,
+}
+
+/// How a compaction goes on.
+enum Outcome {
+    /// It was told to end.
+    Ended,
+    /// Everything has been looked at.
+    Whole,
+}
+
+impl Database {
+    /// Gives the file system back what the database does not need any more, after much of it was removed, while other threads
+    /// and transactions go on: nodes and large values at the end of the file are moved to free places nearer to its beginning, nodes that are
+    /// nearly empty are merged, and the file is cut. All of it is logged; a crash loses nothing, and what has been moved stays moved.
+    ///
+    /// It takes one look at each node of the tables, and one thread at a time. Snapshots that are open keep what they need,
+    /// wherever it lies. Roots of tables stay where they are, so a table that was created last, in a large file, may keep the file
+    /// from becoming shorter. A large value that is moved counts as stored again by a transaction of its own: one that changes
+    /// it as well may conflict, and a feed of changes tells it as replaced.
+    ///
+    /// `go_on` is told now and then what has been done. If it returns false, the compaction ends, and the file is cut as far as that
+    /// can be done by then. It may use the database, but not compact it: that waits for this one.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let database = vellum::Database::create(directory.path().join("d"), &vellum::Options::default())?;
+    /// let table = database.create_table("t")?;
+    /// table.bulk_load((0..20_000_u32).map(|key| (key.to_be_bytes(), [7_u8; 200])))?;
+    /// database.run(|transaction| transaction.remove_range(&table, 100_u32.to_be_bytes()..))?;
+    /// let done = database.compact(|_| true)?;
+    /// assert!(done.file_bytes * 4 < done.file_bytes_before);
+    /// assert_eq!(table.count(..)?, 100);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If a page cannot be read or written. What has been done stays, and it may be tried again.
+    pub fn compact(&self, mut go_on: impl FnMut(&Compaction) -> bool) -> Result<Compaction> {
+        /// What part of what is in use the file may be longer than that: at first, and if that cannot be had.
+        const SLACK: [u64; 3] = [64, 8, 2];
+        let inner = self.inner();
+        let _turn = inner.compaction.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = |inner: &Inner| inner.pool().file_pages().0 * PAGE_SIZE as u64;
+        // Nothing may be cut that is open for reading only.
+        inner.pool().mark_in_use()?;
+        let mut done = Compaction { file_bytes_before: bytes(inner), ..Compaction::default() };
+        for part in SLACK {
+            // What has been freed can be used, and does not count.
+            inner.durable.cut()?;
+            done.file_bytes = bytes(inner);
+            let (file, allocated) = inner.pool().file_pages();
+            let limit = allocated + allocated / part + 16;
+            if file <= limit {
+                break;
+            }
+            let moved = (done.nodes_moved, done.values_moved);
+            done.pages_left = 0;
+            let outcome = inner.move_before(PageId(limit), &mut done, &mut go_on)?;
+            if matches!(outcome, Outcome::Ended) || moved == (done.nodes_moved, done.values_moved) {
+                break;
+            }
+        }
+        inner.durable.cut()?;
+        done.file_bytes = bytes(inner);
+        Ok(done)
+    }
+}
+
+impl Inner {
+    /// Moves what lies at `limit` or behind it.
+    fn move_before(
+        self: &Arc<Self>,
+        limit: PageId,
+        done: &mut Compaction,
+        go_on: &mut impl FnMut(&Compaction) -> bool,
+    ) -> Result<Outcome> {
+        let catalog = catalog::tree(self.pool());
+        for (name, _) in catalog::list(catalog)? {
+            let Some(table) = self.table_to_compact(&name)? else { continue };
+            let outcome = table.0.move_before(limit, done, go_on);
+            drop(table);
+            // It may have been dropped meanwhile.
+            self.sweep();
+            if let Outcome::Ended = outcome? {
+                return Ok(Outcome::Ended);
+            }
+        }
+        let whole = catalog.relocate(limit, |relocation| {
+            done.count(&relocation, false);
+            Ok::<_, Error>(go_on(done))
+        })?;
+        Ok(if whole { Outcome::Whole } else { Outcome::Ended })
+    }
+
+    /// A table, which may be dropped meanwhile all the same.
+    fn table_to_compact(self: &Arc<Self>, name: &str) -> Result<Option<Compacted>> {
+        let mut open = self.lock();
+        let Some(record) = catalog::find(catalog::tree(self.pool()), name)? else { return Ok(None) };
+        let table = Handle::of(self, &mut open, name, &record);
+        // Relaxed: read and written while the tables are locked, but for the end.
+        self.compacting.store(Arc::as_ptr(&table.open).addr(), Ordering::Relaxed);
+        Ok(Some(Compacted(table)))
+    }
+
+    /// How many of the handles on a table are a program's.
+    pub(crate) fn handles(&self, table: &Weak<OpenTable>) -> usize {
+        let own = usize::from(self.compacting.load(Ordering::Relaxed) == table.as_ptr().addr());
+        table.strong_count().saturating_sub(own)
+    }
+}
+
+/// The table that a compaction works on, whose handle is not a program's.
+struct Compacted(Handle);
+
+impl Drop for Compacted {
+    fn drop(&mut self) {
+        self.0.inner.compacting.store(0, Ordering::Relaxed);
+    }
+}
+
+impl Handle {
+    fn move_before(
+        &self,
+        limit: PageId,
+        done: &mut Compaction,
+        go_on: &mut impl FnMut(&Compaction) -> bool,
+    ) -> Result<Outcome> {
+        let whole = self.tree().relocate(limit, |relocation| {
+            let moved = match &relocation {
+                Relocation::Value(key, _) => match self.change(|tree| tree.move_value(key, limit)) {
+                    // Another transaction changes the value or the table.
+                    Err(error) if error.kind() == ErrorKind::Conflict => false,
+                    Err(Error::NoSuchTable { .. }) => false,
+                    moved => moved?,
+                },
+                _ => false,
+            };
+            done.count(&relocation, moved);
+            Ok::<_, Error>(go_on(done))
+        })?;
+        Ok(if whole { Outcome::Whole } else { Outcome::Ended })
+    }
+}
+
+impl Compaction {
+    fn count(&mut self, relocation: &Relocation, is_moved: bool) {
+        match relocation {
+            Relocation::Value(..) if is_moved => self.values_moved += 1,
+            Relocation::Value(_, pages) => self.pages_left += u64::from(*pages),
+            Relocation::Seen => self.nodes_seen += 1,
+            Relocation::Moved => {
+                self.nodes_seen += 1;
+                self.nodes_moved += 1;
+            }
+            Relocation::Stays => {
+                self.nodes_seen += 1;
+                self.pages_left += 1;
+            }
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! The file is made shorter while others go on.
+
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+use std::{
+    collections::BTreeMap,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+};
+use vellum::{
+    Backup, BackupOptions, Compaction, Database, ErrorKind, Options, RestoreOptions, Table, TableOptions,
+};
+use vellum_vm::{Directory, FileOperation, SimulatedDisk};
+
+type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn options() -> Options {
+    Options::default()
+        .pool_bytes(1 << 20)
+        .capacity_bytes(1 << 30)
+        .log_segment_bytes(256 << 10)
+        .log_buffer_bytes(4 << 20)
+        .huge_pages(false)
+}
+
+fn create(disk: &SimulatedDisk, options: &Options) -> Database {
+    let directory: Arc<dyn Directory> = Arc::new(disk.clone());
+    Database::create_in(directory, "data", options).unwrap()
+}
+
+fn open(disk: &SimulatedDisk, options: &Options) -> Database {
+    let directory: Arc<dyn Directory> = Arc::new(disk.clone());
+    Database::open_in(directory, "data", options).unwrap()
+}
+
+fn value(random: &mut StdRng) -> Vec<u8> {
+    let length = match random.random_range(0..40) {
+        0 => random.random_range(2000..60_000),
+        _ => random.random_range(0..400),
+    };
+    vec![random.random(); length]
+}
+
+fn all(table: &Table) -> Model {
+    table.range(..).unwrap().map(Result::unwrap).collect()
+}
+
+fn check(database: &Database) {
+    let report = database.verify(|_| ());
+    assert!(report.problems.is_empty(), "{:?}", report.problems);
+}
+
+/// Stores records in turns in two tables, and removes nine of ten.
+fn fill(database: &Database, tables: [&Table; 2], random: &mut StdRng) -> [Model; 2] {
+    let mut models = [Model::new(), Model::new()];
+    for number in 0..6000_u32 {
+        let which = (number % 2) as usize;
+        let (key, value) = (random.random::<u64>().to_be_bytes().to_vec(), value(random));
+        tables[which].put(&key, &value).unwrap();
+        models[which].insert(key, value);
+    }
+    for (table, model) in tables.iter().zip(&mut models) {
+        let keys: Vec<_> = model.keys().filter(|_| random.random_ratio(9, 10)).cloned().collect();
+        for key in keys {
+            assert!(table.remove(&key).unwrap());
+            model.remove(&key);
+        }
+    }
+    let _ = database.checkpoint();
+    models
+}
+
+fn is_short(done: &Compaction) {
+    assert!(done.nodes_moved > 0 && done.values_moved > 0, "{done:?}");
+    assert!(done.file_bytes * 4 < done.file_bytes_before, "{done:?}");
+}
+
+#[test]
+fn a_file_becomes_as_short_as_what_it_holds() {
+    for (seed, with_log) in [(1, true), (2, false)] {
+        let (disk, options) = (SimulatedDisk::new(seed), options().log(with_log));
+        let mut random = StdRng::seed_from_u64(seed);
+        let database = create(&disk, &options);
+        let first = database.create_table("first").unwrap();
+        let plain = database.create_table_with("plain", TableOptions::default().versions(false)).unwrap();
+        let models = fill(&database, [&first, &plain], &mut random);
+        let done = database.compact(|_| true).unwrap();
+        is_short(&done);
+        assert_eq!(disk.file("data").snapshot().to_vec().len() as u64, done.file_bytes);
+        assert_eq!([all(&first), all(&plain)], models);
+        check(&database);
+        let again = database.compact(|_| true).unwrap();
+        assert!(again.file_bytes <= done.file_bytes, "{again:?}");
+        // It grows again.
+        for number in 0..2000_u32 {
+            first.put(number.to_be_bytes(), [7; 500]).unwrap();
+        }
+        drop((first, plain));
+        database.close().unwrap();
+        let database = open(&disk, &options);
+        let plain = database.table("plain").unwrap();
+        assert_eq!(all(&plain), models[1]);
+        check(&database);
+    }
+}
+
+#[test]
+fn others_go_on_meanwhile() {
+    let (disk, options) = (SimulatedDisk::new(3), options().pool_bytes(512 << 10));
+    let mut random = StdRng::seed_from_u64(3);
+    let database = create(&disk, &options);
+    let (first, second) = (database.create_table("first").unwrap(), database.create_table("second").unwrap());
+    let models = fill(&database, [&first, &second], &mut random);
+    let before = disk.file("data").snapshot().to_vec().len() as u64;
+    let (snapshot, stop) = (database.begin().unwrap(), AtomicBool::new(false));
+    let after = thread::scope(|scope| {
+        let writers = [(&first, 0_u8), (&first, 1), (&second, 2)].map(|(table, writer)| {
+            let (stop, database) = (&stop, &database);
+            scope.spawn(move || {
+                let mut random = StdRng::seed_from_u64(writer.into());
+                let mut own = Model::new();
+                while !stop.load(Ordering::Relaxed) {
+                    // Keys of its own, among all others.
+                    let key = [&random.random::<u64>().to_be_bytes()[..3], &[writer]].concat();
+                    let value = value(&mut random);
+                    match random.random_range(0..4) {
+                        0 => {
+                            let key = own.keys().nth(own.len() / 2).cloned().unwrap_or(key);
+                            assert_eq!(table.remove(&key).unwrap(), own.remove(&key).is_some());
+                        }
+                        1 => {
+                            let put = database.run(|transaction| transaction.put(table, &key, &value));
+                            put.unwrap();
+                            own.insert(key, value);
+                        }
+                        _ => {
+                            table.put(&key, &value).unwrap();
+                            own.insert(key, value);
+                        }
+                    }
+                    if own.len() > 300 {
+                        own.clone().into_keys().for_each(|key| assert!(table.remove(&key).unwrap()));
+                        own.clear();
+                    }
+                }
+                own
+            })
+        });
+        let mut moved = 0;
+        for _ in 0..4 {
+            moved += database.compact(|_| true).unwrap().nodes_moved;
+            let seen: Model = snapshot.range(&first, ..).unwrap().map(Result::unwrap).collect();
+            assert_eq!(seen, models[0]);
+        }
+        assert!(moved > 0);
+        stop.store(true, Ordering::Relaxed);
+        writers.map(|writer| writer.join().unwrap())
+    });
+    drop(snapshot);
+    let [mut expected, mut other] = models;
+    let [a, b, c] = after;
+    expected.extend(a.into_iter().chain(b));
+    other.extend(c);
+    let done = database.compact(|_| true).unwrap();
+    assert!(done.file_bytes * 3 < before, "{done:?}, {before} before");
+    assert_eq!((all(&first), all(&second)), (expected, other));
+    check(&database);
+}
+
+#[test]
+fn it_ends_when_it_is_told_to_and_tables_are_dropped_meanwhile() {
+    let (disk, options) = (SimulatedDisk::new(4), options());
+    let mut random = StdRng::seed_from_u64(4);
+    let database = create(&disk, &options);
+    let (first, second) = (database.create_table("a").unwrap(), database.create_table("b").unwrap());
+    let models = fill(&database, [&first, &second], &mut random);
+    let mut steps = 0;
+    let done = database.compact(|done| {
+        steps += 1;
+        assert!(done.file_bytes <= done.file_bytes_before);
+        done.nodes_moved < 5
+    });
+    assert_eq!(done.unwrap().nodes_moved, 5);
+    assert_eq!([all(&first), all(&second)], models);
+    drop(first);
+    let mut is_dropped = false;
+    let done = database.compact(|_| {
+        if !std::mem::replace(&mut is_dropped, true) {
+            assert_eq!(database.drop_table("b").unwrap_err().kind(), ErrorKind::Busy);
+            database.drop_table("a").unwrap();
+            database.create_table("a").unwrap();
+        }
+        true
+    });
+    is_short(&done.unwrap());
+    assert_eq!(all(&second), models[1]);
+    assert!(all(&database.table("a").unwrap()).is_empty());
+    check(&database);
+}
+
+#[test]
+fn backups_and_compactions_go_on_beside_each_other() {
+    let (disk, backups) = (SimulatedDisk::new(6), SimulatedDisk::new(7));
+    let options = options();
+    let mut random = StdRng::seed_from_u64(6);
+    let database = create(&disk, &options);
+    let (first, second) = (database.create_table("first").unwrap(), database.create_table("second").unwrap());
+    let at_first = fill(&database, [&first, &second], &mut random);
+    let back_up = |name: &str, progress: &mut dyn FnMut()| {
+        let mut progress = |_| {
+            progress();
+            true
+        };
+        let how = BackupOptions::default().progress(&mut progress);
+        database.backup_in(Arc::new(backups.clone()), name, how).unwrap();
+    };
+    // While a backup reads the file it is not cut.
+    let mut beside = None;
+    back_up("compacted meanwhile", &mut || {
+        beside.get_or_insert_with(|| database.compact(|_| true).unwrap());
+    });
+    let beside = beside.unwrap();
+    assert!(beside.nodes_moved > 0 && beside.file_bytes >= beside.file_bytes_before, "{beside:?}");
+    let mut later = at_first.clone();
+    for (model, more) in later.iter_mut().zip(fill(&database, [&first, &second], &mut random)) {
+        model.extend(more);
+    }
+    let mut is_made = false;
+    let done = database.compact(|_| {
+        if !std::mem::replace(&mut is_made, true) {
+            back_up("made meanwhile", &mut || ());
+        }
+        true
+    });
+    let done = done.unwrap();
+    assert!(is_made && done.file_bytes * 3 < done.file_bytes_before, "{done:?}");
+    for (name, models) in [("compacted meanwhile", at_first), ("made meanwhile", later)] {
+        let disk = SimulatedDisk::new(8);
+        let backup = Backup::open_in(&backups, name).unwrap();
+        let directory: Arc<dyn Directory> = Arc::new(disk.clone());
+        Backup::restore_in(&[backup], directory, "data", &options, RestoreOptions::default()).unwrap();
+        let restored = open(&disk, &options);
+        let tables = ["first", "second"].map(|name| all(&restored.table(name).unwrap()));
+        assert_eq!(tables, models, "{name}");
+        check(&restored);
+    }
+}
+
+#[test]
+fn a_panic_ends_it_and_nothing_else() {
+    let (disk, options) = (SimulatedDisk::new(9), options());
+    let mut random = StdRng::seed_from_u64(9);
+    let database = create(&disk, &options);
+    let (first, second) = (database.create_table("first").unwrap(), database.create_table("second").unwrap());
+    let models = fill(&database, [&first, &second], &mut random);
+    let panics = || database.compact(|done| panic!("after {} nodes", done.nodes_seen));
+    catch_unwind(AssertUnwindSafe(panics)).unwrap_err();
+    // The only handle is the program's.
+    assert_eq!(database.drop_table("first").unwrap_err().kind(), ErrorKind::Busy);
+    assert_eq!([all(&first), all(&second)], models);
+    is_short(&database.compact(|_| true).unwrap());
+    check(&database);
+}
+
+/// The operation of this kind with this number fails while a file is compacted. False if there are fewer.
+fn fail(disk: &SimulatedDisk, models: &[Model; 2], operation: FileOperation, number: u64) -> bool {
+    // A copy.
+    let disk = disk.kill();
+    let options = options();
+    let database = open(&disk, &options);
+    disk.fail_nth_of(operation, number);
+    let failures = disk.counts().scheduled_failures;
+    let done = database.compact(|_| true);
+    let has_failed = disk.counts().scheduled_failures > failures;
+    disk.heal();
+    assert!(has_failed || done.is_ok(), "{done:?}");
+    let database = match database.checkpoint() {
+        Ok(()) => database,
+        Err(_) => {
+            drop(database);
+            open(&disk, &options)
+        }
+    };
+    let tables = || ["first", "second"].map(|name| all(&database.table(name).unwrap()));
+    assert_eq!(&tables(), models, "{operation} {number}");
+    check(&database);
+    let done = database.compact(|_| true).unwrap();
+    assert!(done.file_bytes < 1 << 20, "{operation} {number}: {done:?}");
+    assert_eq!(&tables(), models, "{operation} {number}");
+    check(&database);
+    has_failed
+}
+
+#[test]
+fn an_error_ends_it_and_nothing_else() {
+    let disk = SimulatedDisk::new(10);
+    let mut random = StdRng::seed_from_u64(10);
+    let database = create(&disk, &options());
+    let (first, second) = (database.create_table("first").unwrap(), database.create_table("second").unwrap());
+    let models = fill(&database, [&first, &second], &mut random);
+    drop((first, second));
+    database.close().unwrap();
+    for operation in [FileOperation::Read, FileOperation::Write, FileOperation::Sync, FileOperation::Name] {
+        let mut number = 1;
+        while fail(&disk, &models, operation, number) {
+            number += 1 + number / 3;
+        }
+        println!("up to {number} of the kind {operation}");
+    }
+}
+
+#[test]
+fn a_database_that_is_read_only_is_not_compacted() {
+    let (disk, options) = (SimulatedDisk::new(5), options());
+    create(&disk, &options).close().unwrap();
+    let directory: Arc<dyn Directory> = Arc::new(disk.clone());
+    let database = Database::open_in(directory, "data", &options.clone().read_only(true)).unwrap();
+    let before = disk.file("data").snapshot().to_vec();
+    assert_eq!(database.compact(|_| true).unwrap_err().kind(), ErrorKind::ReadOnly);
+    assert!(disk.file("data").snapshot().to_vec() == before);
+}
