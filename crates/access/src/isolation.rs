@@ -19,11 +19,9 @@ use crate::gateway::{RecordKind, Recorder, ValueImage};
 use std::{
     fmt,
     ops::{Bound, Deref},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
-    },
+    sync::Arc,
 };
+use vellum_base::primitive::{AtomicU64, AtomicUsize, Ordering};
 use vellum_base::{Lsn, PageId};
 use vellum_pool::PoolError;
 

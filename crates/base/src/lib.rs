@@ -10,6 +10,7 @@ mod bytes;
 mod header;
 mod ids;
 pub mod plant;
+pub mod primitive;
 mod shown;
 
 pub use bytes::Bytes;

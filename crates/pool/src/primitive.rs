@@ -13,12 +13,8 @@ pub(crate) use loom::{
     },
 };
 #[cfg(not(loom))]
-pub(crate) use std::{
-    hint::spin_loop,
-    sync::{
-        Condvar, Mutex, MutexGuard,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence},
-    },
+pub(crate) use vellum_base::primitive::{
+    AtomicBool, AtomicU64, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering, fence, spin_loop,
 };
 
 /// Locks what a panic cannot leave half-done: nothing panics under these locks but for a broken invariant.

@@ -9,7 +9,7 @@ use crate::{
     records::is_change,
     transaction::decode_end,
 };
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use vellum_access::{BlobReference, ChangeRecord, RecordKind, SpaceEvent, UndoChange, node::ValueKind};
 use vellum_base::{Extent, Lsn, PageId};
 use vellum_pool::PoolFile;
@@ -25,17 +25,17 @@ struct Unended {
     replaced: Vec<(Lsn, PageId, BlobReference)>,
 }
 
-/// What the log says about space and transactions.
+/// What the log says about space and transactions. All is kept in an order, so that recovery does the same each time.
 pub(crate) struct Analysis {
     /// Space is told of from here on.
     redo: Lsn,
     lives: Lives,
     /// What groups say whose last record has not been seen.
-    pending: HashMap<u64, Vec<(Lsn, Extent, SpaceEvent)>>,
-    transactions: HashMap<u64, Unended>,
+    pending: BTreeMap<u64, Vec<(Lsn, Extent, SpaceEvent)>>,
+    transactions: BTreeMap<u64, Unended>,
     /// Large values that transactions have replaced which were committed, and that are not freed yet, by their first
     /// pages, each with its tree.
-    replaced: HashMap<PageId, (PageId, BlobReference)>,
+    replaced: BTreeMap<PageId, (PageId, BlobReference)>,
     pub records: u64,
     pub bytes: u64,
 }
@@ -46,9 +46,9 @@ impl Analysis {
         Self {
             redo,
             lives: Lives::default(),
-            pending: HashMap::new(),
-            transactions: HashMap::new(),
-            replaced: HashMap::new(),
+            pending: BTreeMap::new(),
+            transactions: BTreeMap::new(),
+            replaced: BTreeMap::new(),
             records: 0,
             bytes: 0,
         }
@@ -140,14 +140,14 @@ impl Analysis {
     pub fn take_losers(&mut self) -> (Vec<u64>, Vec<(Lsn, u64)>) {
         let losers = self.transactions.keys().copied().collect();
         let of = |(loser, unended): (u64, Unended)| unended.changes.into_iter().map(move |lsn| (lsn, loser));
-        let mut changes: Vec<_> = self.transactions.drain().flat_map(of).collect();
+        let mut changes: Vec<_> = std::mem::take(&mut self.transactions).into_iter().flat_map(of).collect();
         changes.sort_unstable();
         (losers, changes)
     }
 
     /// The large values that nothing refers to any more.
     pub fn take_replaced(&mut self) -> Vec<(PageId, BlobReference)> {
-        self.replaced.drain().map(|(_, replaced)| replaced).collect()
+        std::mem::take(&mut self.replaced).into_values().collect()
     }
 
     fn apply(

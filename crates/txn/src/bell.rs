@@ -1,9 +1,6 @@
 //! How a thread is told that there is something to do.
 
-use std::{
-    sync::{Condvar, Mutex, MutexGuard},
-    time::Instant,
-};
+use vellum_base::primitive::{Condvar, Instant, Mutex, MutexGuard};
 
 /// How the thread is told of something.
 #[derive(Default)]

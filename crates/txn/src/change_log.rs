@@ -16,19 +16,13 @@ use crate::{
     plant::{Bug, planted},
     records::{TIME_BYTES, contents_record, now, time_record},
 };
-use std::{
-    cell::Cell,
-    io,
-    sync::{
-        Arc, Condvar, Mutex, MutexGuard,
-        atomic::{AtomicU64, Ordering},
-    },
-};
+use std::{cell::Cell, io, sync::Arc};
+use vellum_base::primitive::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
 use vellum_base::{Lsn, PageId};
 use vellum_pool::ChangeLog;
 use vellum_wal::{Durability, Log, LogError, LogFlusher};
 
-thread_local! {
+vellum_base::primitive::thread_local! {
     /// The last record that this thread has reserved, and in which log.
     static LAST: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
     /// This thread is undoing a transaction.

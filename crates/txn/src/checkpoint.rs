@@ -6,16 +6,12 @@ use crate::{
     plant::{Bug, planted},
     transactions::Transactions,
 };
-use std::{
-    io,
-    sync::{
-        Arc, Mutex, MutexGuard,
-        atomic::{AtomicU64, Ordering},
-    },
-    thread::{Builder, JoinHandle},
-    time::{Duration, Instant},
-};
+use std::{io, sync::Arc, time::Duration};
 use vellum_base::Lsn;
+use vellum_base::primitive::{
+    AtomicU64, Instant, Mutex, MutexGuard, Ordering,
+    thread::{Builder, JoinHandle},
+};
 use vellum_pool::{Checkpointer, CopyBasis, Pool};
 use vellum_wal::{Durability, Log, LogCopy, LogError};
 

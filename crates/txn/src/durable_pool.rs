@@ -14,12 +14,9 @@ use crate::{
     transactions::{History, Transactions},
     versions::Spill,
 };
-use std::{
-    panic::Location,
-    sync::{Arc, Mutex, MutexGuard},
-    time::{Duration, Instant},
-};
+use std::{panic::Location, sync::Arc, time::Duration};
 use vellum_access::{View, Writer};
+use vellum_base::primitive::{Instant, Mutex, MutexGuard};
 use vellum_base::{Lsn, PageId};
 use vellum_pool::{Pool, PoolFile};
 use vellum_vm::{Directory, File};

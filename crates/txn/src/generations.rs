@@ -13,15 +13,13 @@ use crate::{
 };
 use smallvec::SmallVec;
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     ops::{Bound, RangeBounds as _},
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError, RwLock,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, PoisonError},
 };
 use vellum_access::{BlobReference, Seen, SharedBytes, ValueImage, node::ValueKind};
 use vellum_base::PageId;
+use vellum_base::primitive::{AtomicBool, Mutex, MutexGuard, Ordering, RwLock};
 use vellum_pool::PoolError;
 
 /// The longest key of a tree.
@@ -45,7 +43,7 @@ struct Contents {
     /// The last commit of which there are versions.
     latest: u64,
     /// Those that were open when versions of theirs came here.
-    writers: HashMap<u64, Arc<Writer>>,
+    writers: BTreeMap<u64, Arc<Writer>>,
     chains: usize,
 }
 

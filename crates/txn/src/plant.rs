@@ -33,6 +33,9 @@ pub(crate) enum Bug {
     ToldNotDurable,
     /// A feed does not know that changes were taken back by a savepoint.
     ToldTakenBack,
+    /// The changes of a transaction that is alone are entered among the versions a moment before another snapshot is there, in which
+    /// the next may begin.
+    PublishedTooEarly,
 }
 
 /// Whether this is done.

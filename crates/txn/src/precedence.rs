@@ -7,13 +7,10 @@
 //!
 //! Both last for a limited time only, because a caller's code may itself wait for such a thread.
 
-use std::{
-    sync::{
-        Condvar, Mutex, MutexGuard,
-        atomic::{AtomicBool, Ordering},
-    },
+use std::time::Duration;
+use vellum_base::primitive::{
+    AtomicBool, Condvar, Instant, Mutex, MutexGuard, Ordering,
     thread::{self, ThreadId},
-    time::{Duration, Instant},
 };
 
 /// The pause between two looks whether others have ended.

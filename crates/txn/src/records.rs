@@ -1,8 +1,7 @@
 //! The kinds of records of the log beside those of changes: the ends of transactions, the time, and what was written past the
 //! log.
 
-use std::time::SystemTime;
-use vellum_base::{Lsn, PageId};
+use vellum_base::{Lsn, PageId, primitive::wall_time};
 
 /// The kinds of records that are not the trees'. All of them are at least this.
 pub(crate) const COMMITTED: u8 = 16;
@@ -91,5 +90,5 @@ pub(crate) fn contents_record(first: PageId, pages: &[u8]) -> Vec<u8> {
 
 /// Nanoseconds since 1970.
 pub(crate) fn now() -> u64 {
-    SystemTime::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_nanos() as u64)
+    wall_time().as_nanos() as u64
 }

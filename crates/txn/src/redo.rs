@@ -12,17 +12,15 @@ use crate::{
     records::is_change,
     transaction::{log_rollback, undo},
 };
-use std::{
-    sync::{
-        Mutex,
-        mpsc::{SendError, SyncSender, sync_channel},
-    },
-    thread,
-};
 use vellum_access::{
     ChangeRecord, PageRedo, free_large,
     node::{NODE_BYTES, NodeView},
     redo,
+};
+use vellum_base::primitive::{
+    Mutex,
+    mpsc::{SendError, SyncSender, sync_channel},
+    thread,
 };
 use vellum_base::{Extent, Lsn, PageId, stamp_lsn};
 use vellum_pool::{Navigation, Pool, PoolError};

@@ -6,10 +6,11 @@
 use std::{
     io,
     ops::Bound,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, PoisonError, Weak},
 };
 use vellum_access::{AccessError, Tree, ValueImage, node::ValueKind};
 use vellum_base::PageId;
+use vellum_base::primitive::Mutex;
 use vellum_pool::{Pool, PoolError, PoolOptions};
 use vellum_vm::{CreateMode, Directory, FileOptions, VmError};
 

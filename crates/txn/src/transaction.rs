@@ -12,14 +12,11 @@ use crate::{
     versions::Refusal,
     write_set::{Claimed, FEW_CHANGES, Savepoint, State, WriteSet},
 };
-use std::{
-    ops::Bound,
-    panic::Location,
-    sync::{Arc, Mutex, MutexGuard, atomic::AtomicU64},
-};
+use std::{ops::Bound, panic::Location, sync::Arc};
 use vellum_access::{
     Claim, Isolation, Seen, Tree, UndoChange, Unshared, ValueImage, View, Writer, free_large,
 };
+use vellum_base::primitive::{AtomicU64, Mutex, MutexGuard};
 use vellum_base::{Lsn, PageId};
 use vellum_pool::{ChangeLog, Pool, PoolError};
 

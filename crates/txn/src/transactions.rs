@@ -22,6 +22,7 @@
 
 use crate::before::Before;
 use crate::leftovers::Leftovers;
+use crate::plant::{Bug, planted};
 use crate::precedence::Precedence;
 use crate::reads::ReadSet;
 use crate::settings::SnapshotLimit;
@@ -31,13 +32,11 @@ use crate::writer::{Sight, Writer};
 use std::{
     collections::{BTreeMap, VecDeque},
     panic::Location,
-    sync::{
-        Arc, Mutex, MutexGuard,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
-    },
-    time::{Duration, Instant},
+    sync::Arc,
+    time::Duration,
 };
 use vellum_base::Lsn;
+use vellum_base::primitive::{AtomicBool, AtomicU64, AtomicUsize, Instant, Mutex, MutexGuard, Ordering};
 use vellum_pool::PoolError;
 
 /// Why a transaction cannot be committed.
@@ -194,7 +193,12 @@ impl Transactions {
         // snapshot reads the leaf after it.
         self.open.fetch_add(1, Ordering::SeqCst);
         // The snapshot is there under the lock under which no write set is private.
-        let mut state = self.lock_published();
+        let mut state = if planted(Bug::PublishedTooEarly) {
+            self.publish_private();
+            self.lock()
+        } else {
+            self.lock_published()
+        };
         let id = state.next_id;
         state.next_id += 1;
         let time = state.time;

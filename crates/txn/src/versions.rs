@@ -22,16 +22,10 @@ use crate::{
 };
 use hashbrown::{HashTable, hash_table::Entry};
 use smallvec::SmallVec;
-use std::{
-    collections::BTreeSet,
-    ops::Bound,
-    sync::{
-        Arc, Mutex, MutexGuard,
-        atomic::{AtomicUsize, Ordering},
-    },
-};
+use std::{collections::BTreeSet, ops::Bound, sync::Arc};
 use vellum_access::{Seen, ValueImage};
 use vellum_base::PageId;
+use vellum_base::primitive::{AtomicUsize, Mutex, MutexGuard, Ordering};
 use vellum_pool::PoolError;
 use vellum_vm::Directory;
 

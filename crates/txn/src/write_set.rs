@@ -8,8 +8,9 @@ use crate::{
     versions::Versions,
     writer::Writer,
 };
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use vellum_access::{BlobReference, ValueImage};
+use vellum_base::primitive::{Mutex, MutexGuard};
 use vellum_base::{Lsn, PageId};
 use vellum_pool::PoolError;
 

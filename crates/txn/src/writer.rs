@@ -1,6 +1,6 @@
 //! A transaction as versions refer to it, and what it may see of others.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use vellum_base::primitive::{AtomicU64, Ordering};
 
 /// A transaction that changes something, as its versions refer to it.
 #[derive(Debug)]

@@ -12,13 +12,11 @@ use crate::{
 use std::{
     collections::HashMap,
     path::{Path, PathBuf},
-    sync::{
-        Arc, Mutex, OnceLock,
-        atomic::{AtomicBool, AtomicUsize},
-    },
+    sync::{Arc, OnceLock},
 };
 use vellum_access::Tree;
 use vellum_base::Lsn;
+use vellum_base::primitive::{AtomicBool, AtomicUsize, Mutex};
 use vellum_pool::{Pool, PoolError, PoolFile, PoolStatistics};
 use vellum_txn::DurablePool;
 use vellum_vm::{CreateMode, Directory, DiskDirectory, File};

@@ -4,9 +4,9 @@
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, Condvar, Mutex, MutexGuard},
-    thread,
+    sync::Arc,
 };
+use vellum_base::primitive::{Condvar, Mutex, MutexGuard, thread};
 
 /// The thread that runs what has to wait.
 pub(crate) struct Driver<O> {

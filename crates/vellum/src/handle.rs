@@ -12,10 +12,10 @@ use std::{
     borrow::Cow,
     ops::Bound,
     sync::{Arc, Weak},
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 use vellum_access::{AccessError, Tree, Written};
+use vellum_base::primitive::{Instant, thread};
 use vellum_base::{PAGE_SIZE, PageId};
 use vellum_pool::{Pool, PoolError};
 use vellum_txn::CommitError;

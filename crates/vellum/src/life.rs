@@ -8,11 +8,9 @@
 //! A dropped table's pages are freed when no snapshot sees the table and nobody has a handle on it: see `Inner::sweep`.
 
 use crate::{Error, Result, catalog::TableRecord, driver::lock};
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicBool, Ordering},
-};
+use std::sync::Arc;
 use vellum_base::PageId;
+use vellum_base::primitive::{AtomicBool, Mutex, Ordering};
 use vellum_pool::AppendHints;
 
 /// A table that has handles.

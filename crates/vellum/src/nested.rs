@@ -8,7 +8,7 @@
 use vellum_pool::Pool;
 
 #[cfg(debug_assertions)]
-thread_local! {
+vellum_base::primitive::thread_local! {
     /// The pools in which this thread is changing a value, by their addresses.
     static CHANGING: std::cell::RefCell<Vec<usize>> = const { std::cell::RefCell::new(Vec::new()) };
 }

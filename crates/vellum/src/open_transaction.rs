@@ -1,10 +1,8 @@
 //! A transaction that is rolled back when it is dropped.
 
 use crate::{Result, driver::lock, owned::Owned, shared::Inner};
-use std::{
-    panic::Location,
-    sync::{Arc, Mutex},
-};
+use std::{panic::Location, sync::Arc};
+use vellum_base::primitive::Mutex;
 use vellum_pool::Pool;
 use vellum_txn::{CommitError, Savepoint};
 

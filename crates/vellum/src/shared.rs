@@ -11,14 +11,12 @@ use crate::{
 use std::{
     collections::HashMap,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{
-        Arc, Mutex, MutexGuard, OnceLock, Weak,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
+    sync::{Arc, OnceLock, Weak},
     task::Waker,
 };
 use vellum_access::Tree;
 use vellum_base::PageId;
+use vellum_base::primitive::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering};
 use vellum_pool::{Pool, PoolError};
 use vellum_txn::{Durability, DurablePool};
 

@@ -11,17 +11,10 @@ use crate::{
     range::as_slice,
     shared::Inner,
 };
-use std::{
-    ops::Bound,
-    sync::{
-        Arc, Mutex, MutexGuard,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread,
-    time::{Duration, Instant},
-};
+use std::{ops::Bound, sync::Arc, time::Duration};
 use vellum_access::{AccessError, Tree, View};
 use vellum_base::plant::is_planted;
+use vellum_base::primitive::{AtomicBool, Instant, Mutex, MutexGuard, Ordering, random, thread};
 use vellum_pool::Pool;
 use vellum_txn::{Arrival, CommitError, Durability};
 
@@ -170,15 +163,9 @@ impl Database {
             took = begun.elapsed();
             conflicts += 1;
             let longest = 1u64 << conflicts.min(10);
-            thread::sleep(Duration::from_micros(longest + jitter(longest)));
+            thread::sleep(Duration::from_micros(longest + random() % longest));
         }
     }
-}
-
-/// Some number below another one, which differs from thread to thread and from time to time.
-fn jitter(below: u64) -> u64 {
-    use std::hash::{BuildHasher as _, RandomState};
-    RandomState::new().hash_one(below) % below
 }
 
 impl Transaction {

@@ -11,9 +11,9 @@ use crate::VmError;
 use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
-use std::sync::atomic::AtomicU64;
 use std::{io, slice};
 use vellum_base::PAGE_SIZE;
+use vellum_base::primitive::AtomicU64;
 
 /// What the C library's interface has no name for yet in every version.
 pub(crate) const MADV_POPULATE_WRITE: libc::c_int = 23;

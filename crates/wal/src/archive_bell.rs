@@ -1,9 +1,7 @@
 //! Wakes the thread that archives a log.
 
-use std::{
-    sync::{Condvar, Mutex, MutexGuard},
-    time::Duration,
-};
+use std::time::Duration;
+use vellum_base::primitive::{Condvar, Mutex, MutexGuard};
 
 /// Tells the archiver of a log that there is something to do.
 #[derive(Default)]

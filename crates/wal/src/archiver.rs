@@ -6,13 +6,12 @@
 //! Lock order: the turn; the log's locks. What is known of the archive is locked for moments.
 
 use crate::{Archive, ArchiveError, ArchivedPart, Durability, Log, LogError, plant::Bug};
-use std::{
-    io,
-    sync::{Arc, Mutex, MutexGuard},
-    thread::{Builder, JoinHandle},
-    time::Duration,
-};
+use std::{io, sync::Arc, time::Duration};
 use vellum_base::Lsn;
+use vellum_base::primitive::{
+    Mutex, MutexGuard,
+    thread::{Builder, JoinHandle},
+};
 
 /// How long the thread waits after a failure.
 const PAUSE: Duration = Duration::from_secs(1);

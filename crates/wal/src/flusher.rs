@@ -7,10 +7,10 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
-    thread::{Builder, JoinHandle},
     time::Duration,
 };
 use vellum_base::Lsn;
+use vellum_base::primitive::thread::{Builder, JoinHandle};
 
 /// How long a flush waits after one that found no room.
 const PAUSE: Duration = Duration::from_millis(10);

@@ -22,12 +22,9 @@ use crate::{
     turn::{Failure, Turn},
     waiting::{Request, Waiting},
 };
-use std::{
-    io,
-    sync::{Arc, Condvar, Mutex, MutexGuard},
-    time::Duration,
-};
+use std::{io, sync::Arc, time::Duration};
 use vellum_base::Lsn;
+use vellum_base::primitive::{Condvar, Mutex, MutexGuard, thread};
 use vellum_vm::Directory;
 
 /// A write-ahead log that is open for appending. Shared by threads.
@@ -412,7 +409,7 @@ impl Log {
             drop(turn);
             match self.take_turn(durability) {
                 Ok(has_flushed) if has_flushed || is_done() => {}
-                Ok(_) => std::thread::sleep(PAUSE),
+                Ok(_) => thread::sleep(PAUSE),
                 Err(error) => return if is_done() { Ok(()) } else { Err(error) },
             }
             turn = lock(&self.turn);

@@ -3,7 +3,7 @@
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
 #[cfg(not(loom))]
-pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
+pub(crate) use vellum_base::primitive::{AtomicU64, Ordering};
 
 /// An array of words, all zero at first, that begins at the beginning of a page.
 #[cfg(not(loom))]

@@ -5,11 +5,11 @@
 use crate::Durability;
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Condvar, Mutex, MutexGuard},
     task::Waker,
     time::Duration,
 };
 use vellum_base::Lsn;
+use vellum_base::primitive::{Condvar, Mutex, MutexGuard};
 
 #[derive(Default)]
 pub(crate) struct Waiting {

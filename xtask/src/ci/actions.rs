@@ -41,6 +41,17 @@ pub fn loom() -> Result<Outcome, String> {
     Ok(Outcome::Done)
 }
 
+/// Crashes under a scheduler, which have a target folder of their own, too.
+pub fn shuttle() -> Result<Outcome, String> {
+    let filters = ["clients::", "schedule::", "planted::"];
+    let mut command =
+        cargo(&[&["test", "--package", "vellum", "--test", "crash", "--"], &filters[..]].concat());
+    command.env("RUSTFLAGS", "--cfg shuttle").env("CARGO_TARGET_DIR", target().join("shuttle"));
+    // Lines would take longer to write than the tests to run.
+    command.env("CARGO_PROFILE_DEV_DEBUG", "none");
+    done(command)
+}
+
 /// Tests of nodes that the interpreter runs in seconds; the others look at so many inputs that it would take
 /// minutes for each.
 const NODE_TESTS_FOR_MIRI: &[&str] = &[

@@ -132,6 +132,13 @@ const STEPS: &[Step] = &[
         action: actions::loom,
     },
     Step {
+        name: "shuttle",
+        about: "databases that crash, all of whose threads run in an order that the seed fixes",
+        cure: "the seed is above; HACKING.md on shuttle says how to run it again",
+        is_beside: true,
+        action: actions::shuttle,
+    },
+    Step {
         name: "miri",
         about: "node layout, page headers, state words and what lies in persistent memory under the interpreter, which finds undefined behaviour",
         cure: "run `cargo +nightly miri test -p vellum-access --lib node` for the whole report",

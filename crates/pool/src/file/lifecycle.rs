@@ -15,11 +15,8 @@ use crate::{
     },
     space::SpaceMap,
 };
-use std::{
-    hash::{BuildHasher as _, RandomState},
-    path::PathBuf,
-};
-use vellum_base::{Extent, HEADER_BYTES, PAGE_SIZE, PageId, PageKind, verify_header};
+use std::path::PathBuf;
+use vellum_base::{Extent, HEADER_BYTES, PAGE_SIZE, PageId, PageKind, primitive::random_id, verify_header};
 use vellum_vm::{AlignedBuffer, File};
 
 /// Writes two superblocks with the next two generations, and makes them durable. The generation grows also
@@ -71,15 +68,8 @@ fn application_bytes(name: &str) -> [u8; APPLICATION_BYTES] {
 impl Superblock {
     /// Makes it the superblock of another database.
     pub(crate) fn renew_database(&mut self) {
-        self.database = new_database();
+        self.database = random_id();
     }
-}
-
-/// The id of a new database: random.
-fn new_database() -> [u8; DATABASE_BYTES] {
-    // The keys of the standard library's hash come from the system's source of random numbers.
-    let halves = [0, 1].map(|half: u64| RandomState::new().hash_one(half).to_le_bytes());
-    std::array::from_fn(|index| halves.as_flattened().get(index).copied().unwrap_or_default())
 }
 
 /// Makes an empty file a pool's file, of a new database; or an unfinished one, of the database with this id for which it was begun.
@@ -95,7 +85,7 @@ pub(crate) fn create(
     }
     file.grow(bytes).map_err(|source| PoolError::StorageFull { bytes, source })?;
     let application = application_bytes(application);
-    let database = database.unwrap_or_else(new_database);
+    let database = database.unwrap_or_else(random_id);
     let mut superblock = Superblock { application, end: SUPERBLOCKS, database, ..Superblock::default() };
     write_superblocks(file, &mut superblock)?;
     Ok(superblock)
@@ -225,7 +215,7 @@ pub(crate) fn inspect(file: &dyn File, path: PathBuf, application: &str) -> Resu
     }
     if superblock.database == [0; DATABASE_BYTES] {
         // Of version 1: the first change writes it.
-        superblock.database = new_database();
+        superblock.database = random_id();
     }
     let expected = superblock.end.saturating_mul(PAGE_SIZE as u64);
     if size < expected {

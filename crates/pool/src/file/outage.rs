@@ -10,11 +10,9 @@ use crate::{
     error::PoolError,
     primitive::{AtomicBool, Mutex, Ordering, lock},
 };
-use std::{
-    io,
-    time::{Duration, Instant},
-};
+use std::{io, time::Duration};
 use vellum_base::Extent;
+use vellum_base::primitive::Instant;
 
 /// Attempts that fail may take one part in so many of the time.
 const PART: u32 = 20;

@@ -26,8 +26,8 @@ use crate::{
 use std::{
     ops::{Range, RangeInclusive},
     sync::Arc,
-    time::Instant,
 };
+use vellum_base::primitive::Instant;
 use vellum_base::{Extent, HEADER_BYTES, Lsn, PAGE_SIZE, PageHeader, PageId, PageKind, stamp_checksum};
 use vellum_vm::{AlignedBuffer, File};
 

@@ -12,7 +12,8 @@ use crate::{
     plant::Plant,
     primitive::lock,
 };
-use std::{thread, time::Duration};
+use std::time::Duration;
+use vellum_base::primitive::thread;
 use vellum_base::{Bytes, Extent, Lsn, PAGE_SIZE, PageHeader, PageId, stamp_checksum};
 use vellum_vm::{AlignedBuffer, Request};
 

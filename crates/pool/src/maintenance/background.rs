@@ -6,7 +6,8 @@ use crate::{
     maintenance::{huge_pages::HugePageScheduler, prefault::Prefaulter},
     replacement::budget::Woken,
 };
-use std::{sync::Arc, thread, time::Duration};
+use std::{sync::Arc, time::Duration};
+use vellum_base::primitive::thread;
 
 /// The longest that the thread waits after it found nothing that it could evict.
 const PAUSE_MAX: Duration = Duration::from_millis(64);

@@ -14,7 +14,8 @@
 //! The runs themselves, and how one is collapsed and split: see `page::huge_runs`.
 
 use crate::{allocator::Allocator, statistics::Counter};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use vellum_base::primitive::Instant;
 use vellum_vm::{Collapse, cpu_time_of_others};
 
 /// How long the pool must have been quiet before the first run is collapsed.

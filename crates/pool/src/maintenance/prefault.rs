@@ -13,8 +13,9 @@
 //! most, and none while memory is short.
 
 use crate::{allocator::Allocator, replacement::resident_pages::Prefaulted};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use vellum_base::PageId;
+use vellum_base::primitive::Instant;
 
 /// How many pages ahead of the end of the file: at first, and at most (4 MiB).
 const WINDOW_MIN: u64 = 64;

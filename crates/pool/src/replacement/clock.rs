@@ -6,8 +6,8 @@
 //! Source: *Virtual-Memory Assisted Buffer Management*, section 3.3.
 
 use crate::{page::state::Word, page_table::PageTable, replacement::resident_set::ResidentSet};
-use std::sync::atomic::{AtomicU64, Ordering};
 use vellum_base::Extent;
+use vellum_base::primitive::{AtomicU64, Ordering};
 
 /// The hand of the clock.
 #[derive(Default)]

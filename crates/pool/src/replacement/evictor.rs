@@ -16,7 +16,8 @@ use crate::{
         write_back::{Written, write_back},
     },
 };
-use std::{thread, time::Duration};
+use std::time::Duration;
+use vellum_base::primitive::thread;
 use vellum_base::{Extent, Lsn};
 
 /// The most pages that one batch evicts; the kernel takes up to 1024 ranges in a call.

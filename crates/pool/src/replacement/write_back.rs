@@ -8,7 +8,7 @@ use crate::{
     change_log::ChangeLog, error::PoolError, file::outage::copy_of, page::state::PageState,
     page_table::PageTable, plant::Plant, replacement::resident_pages::ResidentPages,
 };
-use std::time::Instant;
+use vellum_base::primitive::Instant;
 use vellum_base::{Extent, Lsn, PageHeader, stamp_checksum};
 use vellum_vm::Request;
 

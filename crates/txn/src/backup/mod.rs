@@ -32,13 +32,10 @@ pub use point::{PointInTime, RestoredPoint, Until};
 pub use reader::BackupFile;
 pub use restore::restore;
 use scan::LogScan;
-use std::{
-    collections::BTreeMap,
-    hash::{BuildHasher as _, RandomState},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 use vellum_base::{
-    ChecksumStream, Extent, Lsn, PAGE_SIZE, PageHeader, PageId, checksum, stamp_checksum, verify_header,
+    ChecksumStream, Extent, Lsn, PAGE_SIZE, PageHeader, PageId, checksum, primitive::random_id,
+    stamp_checksum, verify_header,
 };
 use vellum_pool::{CopyBasis, Fault, HeldSpace, Pool, PoolError};
 use vellum_vm::{AlignedBuffer, File};
@@ -349,11 +346,4 @@ impl<'c> Copying<'c> {
             }
         }
     }
-}
-
-/// A number that is given once.
-fn random_id() -> [u8; 16] {
-    // The keys of the standard library's hash come from the system's source of random numbers.
-    let halves = [0, 1].map(|half: u64| RandomState::new().hash_one(half).to_le_bytes());
-    std::array::from_fn(|index| halves.as_flattened().get(index).copied().unwrap_or_default())
 }

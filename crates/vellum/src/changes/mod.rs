@@ -11,11 +11,12 @@ use crate::{Database, Error, Lsn, Result, catalog, driver::lock, shared::Inner};
 use commit::ContentsSource;
 use std::{
     pin::Pin,
-    sync::{Arc, Condvar, Mutex},
+    sync::Arc,
     task::{Context, Poll, Wake, Waker},
-    time::{Duration, Instant},
+    time::Duration,
 };
 use tables::Tables;
+use vellum_base::primitive::{Condvar, Instant, Mutex};
 use vellum_txn::{ArchiveError, Committed, Follower, LogError, TxnError};
 
 pub use commit::{Change, ChangedValue, Commit, Contents, Event, LoadedRecords};

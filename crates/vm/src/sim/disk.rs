@@ -9,7 +9,8 @@ use crate::{CreateMode, File, FileOptions, LockHolder, VmError};
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
+use vellum_base::primitive::{Mutex, MutexGuard};
 
 /// A directory of [`SimulatedFile`]s that crashes as one, and counts operations across them.
 ///

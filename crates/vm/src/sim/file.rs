@@ -11,8 +11,9 @@ use crate::request::{Operation, Request};
 use crate::transfer::{Transfer, transfer_all};
 use std::fmt;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
+use vellum_base::primitive::{Mutex, MutexGuard, thread};
 
 /// A file in memory that fails as it is told to, the same way each time for the same seed.
 ///
@@ -173,7 +174,7 @@ impl SimulatedFile {
         }
         let delay = self.state().begin(self.index, operation, offset, bytes)?;
         if delay > Duration::ZERO {
-            std::thread::sleep(delay);
+            thread::sleep(delay);
         }
         Ok(())
     }

@@ -1,0 +1,51 @@
+//! The primitives by which threads meet: locks, atomics, threads, their own values, and time.
+//!
+//! They are the standard library's. With `--cfg shuttle` they are shuttle's, or made of those: threads then run one at a time,
+//! in the order that a scheduler chooses, so that a seed fixes how they meet (see [`scheduled`](self)).
+//! What no other thread can wait for, such as counters, need not come from here.
+
+#[cfg(shuttle)]
+mod clock;
+#[cfg(shuttle)]
+mod scheduled;
+
+#[cfg(not(shuttle))]
+pub use std::{
+    hint::spin_loop,
+    sync::{
+        Condvar, Mutex, MutexGuard, RwLock, WaitTimeoutResult,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence},
+        mpsc,
+    },
+    thread, thread_local,
+    time::Instant,
+};
+#[cfg(shuttle)]
+pub use {
+    clock::{Instant, wall_time},
+    scheduled::{
+        AtomicBool, AtomicU64, AtomicUsize, Condvar, Local, Mutex, MutexGuard, WaitTimeoutResult, random,
+        spin_loop, thread, thread_local,
+    },
+    shuttle::sync::{RwLock, mpsc},
+    std::sync::atomic::{Ordering, fence},
+};
+
+/// The time since 1970; none if the clock is before that.
+#[cfg(not(shuttle))]
+pub fn wall_time() -> std::time::Duration {
+    std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default()
+}
+
+/// A random number.
+#[cfg(not(shuttle))]
+pub fn random() -> u64 {
+    use std::hash::{BuildHasher as _, RandomState};
+    // The keys of the standard library's hash come from the system's source of random numbers.
+    RandomState::new().hash_one(0)
+}
+
+/// A number that is given once.
+pub fn random_id() -> [u8; 16] {
+    (u128::from(random()) << 64 | u128::from(random())).to_le_bytes()
+}
