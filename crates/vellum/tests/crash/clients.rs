@@ -4,15 +4,23 @@
 //! Each client has keys of its own, which it changes by numbered transactions, and moves money between accounts that all share.
 //! In each transaction it notes how far the others are. So after a crash it is known exactly what must be there: of each
 //! client a first part of its commits, at least what was acknowledged, nothing in part; if a commit is there all that it
-//! has seen is there; and all the money is. Some of them count it.
+//! has seen is there; and all the money is. Some of them count it. Meanwhile each sees what the others had done before it looked, and
+//! nothing that they have not asked to be committed.
 //!
 //! How threads meet is not in the seed, but with `--cfg shuttle` (see `schedule`).
 
 use crate::for_seeds;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+    time::Duration,
+};
 use vellum::{Database, Durability, Error, Options, Result, Table, Transaction, TransactionOptions};
-use vellum_base::primitive::{AtomicBool, Ordering, thread};
+use vellum_base::primitive::{AtomicBool, thread};
 use vellum_vm::SimulatedDisk;
 
 const CLIENTS: u8 = 3;
@@ -24,6 +32,43 @@ type Records = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// The keys that a commit has changed, in order, and what they have since.
 type Commit = Vec<(Vec<u8>, Option<Vec<u8>>)>;
+
+/// How far a client is, as it tells the others, beside the database. The scheduler does not know of it.
+#[derive(Default)]
+struct Progress {
+    /// The number of the last commit that is done: it is seen from now on.
+    done: AtomicU64,
+    /// That of the last one that was asked for: no later one is seen.
+    asked: AtomicU64,
+}
+
+/// What clients work on, and how.
+struct Work<'w> {
+    database: &'w Database,
+    table: &'w Table,
+    is_over: &'w AtomicBool,
+    /// So many commits, and it ends.
+    commits: usize,
+    /// What single operations and transactions wait for.
+    singly: Durability,
+    durability: &'w [Durability],
+    /// The longest pause between two of them.
+    pause: Duration,
+    value_bytes: usize,
+    progress: &'w [Progress],
+}
+
+impl Work<'_> {
+    fn done(&self) -> Vec<u64> {
+        self.progress.iter().map(|progress| progress.done.load(SeqCst)).collect()
+    }
+
+    /// Whether what was seen of the clients is no less than was done, and no more than has been asked for since.
+    fn is_between(&self, done: &[u64], seen: &[u64]) -> bool {
+        let bounds = done.iter().zip(self.progress);
+        seen.iter().zip(bounds).all(|(seen, (done, now))| (*done..=now.asked.load(SeqCst)).contains(seen))
+    }
+}
 
 /// What one client has done since its database was opened.
 struct Client {
@@ -75,6 +120,12 @@ fn balance(transaction: &Transaction, table: &Table, number: u8) -> Result<u64> 
     Ok(balance.map_or(0, |balance| numbers(&balance)[0]))
 }
 
+/// How far all clients are.
+fn marks(transaction: &Transaction, table: &Table) -> Result<Vec<u64>> {
+    let count = |client| Ok(transaction.get(table, mark(client))?.map_or(0, |mark| numbers(&mark)[0]));
+    (0..CLIENTS).map(count).collect()
+}
+
 impl Client {
     fn new(number: u8, seed: u64) -> Self {
         let random = StdRng::seed_from_u64(seed ^ u64::from(number) << 32);
@@ -84,61 +135,119 @@ impl Client {
     }
 
     /// Works until something fails, or it is over, or so many transactions were committed.
-    fn work(
-        &mut self,
-        database: &Database,
-        table: &Table,
-        is_over: &AtomicBool,
-        (commits, singly): (usize, Durability),
-    ) -> Result<()> {
-        let end = self.commits.len() + commits;
-        while !is_over.load(Ordering::SeqCst) && self.commits.len() < end {
-            let single = self.random.random_ratio(1, 4);
-            let done = if single { self.put(table, singly) } else { self.transact(database, table) };
+    fn work(&mut self, work: &Work<'_>) -> Result<()> {
+        let end = self.commits.len() + work.commits;
+        while !work.is_over.load(SeqCst) && self.commits.len() < end {
+            let done = match self.random.random_range(0..12) {
+                0..3 => self.put(work),
+                3 => self.look(work),
+                4 => work.database.run(|transaction| self.transfer(transaction, work.table)),
+                5 => self.audit(&work.database.begin()?, work.table),
+                _ => self.transact(work),
+            };
             match done {
                 Err(Error::Conflict { .. }) => thread::yield_now(),
                 outcome => outcome?,
+            }
+            if !work.pause.is_zero() {
+                thread::sleep(work.pause.mul_f64(self.random.random()));
             }
         }
         Ok(())
     }
 
+    /// The number of its next commit.
+    fn next(&self) -> u64 {
+        self.first + self.commits.len() as u64 + 1
+    }
+
+    /// It is about to ask for a commit that changes this.
+    fn ask(&mut self, work: &Work<'_>, changed: Commit) {
+        work.progress[usize::from(self.number)].asked.store(self.next(), SeqCst);
+        self.commits.push(changed);
+    }
+
+    /// Its last commit is done, and durable as far as this says.
+    fn acknowledge(&mut self, work: &Work<'_>, durability: Durability) {
+        work.progress[usize::from(self.number)].done.store(self.next() - 1, SeqCst);
+        if durability >= Durability::Buffered {
+            self.buffered = self.commits.len();
+        }
+        if durability == Durability::Synced {
+            self.synced = self.commits.len();
+        }
+    }
+
     /// Does what is no transaction.
-    fn put(&mut self, table: &Table, durability: Durability) -> Result<()> {
-        self.seen[0] = self.first + self.commits.len() as u64 + 1;
+    fn put(&mut self, work: &Work<'_>) -> Result<()> {
+        self.seen[0] = self.next();
         let mark = (mark(self.number), bytes(&self.seen));
-        self.commits.push(vec![(mark.0.clone(), Some(mark.1.clone()))]);
-        let done = table.put(mark.0, mark.1);
+        self.ask(work, vec![(mark.0.clone(), Some(mark.1.clone()))]);
+        let done = work.table.put(mark.0, mark.1);
         match &done {
-            Ok(_) => self.acknowledge(durability),
+            Ok(_) => self.acknowledge(work, work.singly),
             Err(Error::Conflict { .. }) => drop(self.commits.pop()),
             Err(_) => {}
         }
         done.map(drop)
     }
 
-    fn transact(&mut self, database: &Database, table: &Table) -> Result<()> {
-        let durability = DURABILITY[self.random.random_range(0..3)];
-        let transaction = database.begin_with(TransactionOptions::default().durability(durability))?;
-        let count = self.first + self.commits.len() as u64 + 1;
-        let mut seen = vec![count];
-        for other in 0..CLIENTS {
-            let mark = transaction.get(table, mark(other))?;
-            seen.push(mark.map_or(0, |mark| numbers(&mark)[0]));
-        }
-        let mut changed = Vec::new();
-        let mut savepoint = None;
-        for _ in 0..self.random.random_range(0..6) {
-            let key = vec![b'k', self.number, self.random.random_range(0..200), 7];
-            let length =
-                if self.random.random_ratio(1, 20) { 9000 } else { self.random.random_range(0..300) };
-            let value = self.random.random_ratio(3, 4).then(|| vec![self.random.random(); length]);
-            match &value {
-                Some(value) => transaction.put(table, &key, value).map(drop)?,
-                None => transaction.remove(table, &key).map(drop)?,
+    /// Sees how far one of them is, without a transaction.
+    fn look(&mut self, work: &Work<'_>) -> Result<()> {
+        let client = self.random.random_range(0..CLIENTS);
+        let (done, at) = (work.done(), usize::from(client));
+        let seen = work.table.get(mark(client))?.map_or(0, |mark| numbers(&mark)[0]);
+        let asked = work.progress[at].asked.load(SeqCst);
+        assert!((done[at]..=asked).contains(&seen), "client {} sees commit {seen} of {client}", self.number);
+        self.seen[1 + at] = seen;
+        Ok(())
+    }
+
+    fn transact(&mut self, work: &Work<'_>) -> Result<()> {
+        let durability = work.durability[self.random.random_range(0..work.durability.len())];
+        let done = work.done();
+        let transaction = work.database.begin_with(TransactionOptions::default().durability(durability))?;
+        let (changed, seen) = match self.change(&transaction, work, &done) {
+            Ok(changed) => changed,
+            Err(conflict @ Error::Conflict { .. }) => {
+                let committed = self.random.random() && transaction.commit().is_ok();
+                assert!(!committed, "client {} commits after a conflict", self.number);
+                return Err(conflict);
             }
-            changed.push((key, value));
-            if self.random.random_ratio(1, 6) {
+            Err(error) => return Err(error),
+        };
+        if self.random.random_ratio(1, 8) {
+            return transaction.rollback();
+        }
+        self.ask(work, changed);
+        self.seen = seen;
+        transaction.commit()?;
+        self.acknowledge(work, durability);
+        Ok(())
+    }
+
+    /// Changes some records, and at any moment its mark. Gives all that, and how far it has seen all of them.
+    fn change(
+        &mut self,
+        transaction: &Transaction,
+        work: &Work<'_>,
+        done: &[u64],
+    ) -> Result<(Commit, Vec<u64>)> {
+        let table = work.table;
+        let seen = marks(transaction, table)?;
+        assert!(work.is_between(done, &seen), "client {} sees commits {seen:?} after {done:?}", self.number);
+        let seen = [vec![self.next()], seen].concat();
+        let mark = (mark(self.number), bytes(&seen));
+        let (count, mut changed) = (self.random.random_range(0..6), Vec::new());
+        let (marked, mut savepoint) = (self.random.random_range(0..=count), None);
+        for number in 0..=count {
+            if number == marked {
+                transaction.put(table, &mark.0, &mark.1)?;
+            }
+            if number < count {
+                changed.push(self.change_one(transaction, work)?);
+            }
+            if number >= marked && self.random.random_ratio(1, 6) {
                 savepoint = Some((transaction.savepoint(), changed.len()));
             }
         }
@@ -147,26 +256,36 @@ impl Client {
             changed.truncate(length);
         }
         if self.random.random() {
-            self.transfer(&transaction, table)?;
+            self.transfer(transaction, table)?;
         }
         if self.random.random_ratio(1, 4) {
-            self.audit(&transaction, table)?;
+            self.audit(transaction, table)?;
         }
-        if self.random.random_ratio(1, 8) {
-            return transaction.rollback();
-        }
-        let mark = (mark(self.number), bytes(&seen));
-        transaction.put(table, &mark.0, &mark.1)?;
         changed.push((mark.0, Some(mark.1)));
-        self.commits.push(changed);
-        self.seen = seen;
-        transaction.commit()?;
-        self.acknowledge(durability);
-        Ok(())
+        Ok((changed, seen))
+    }
+
+    /// Changes a record of its own.
+    fn change_one(
+        &mut self,
+        transaction: &Transaction,
+        work: &Work<'_>,
+    ) -> Result<(Vec<u8>, Option<Vec<u8>>)> {
+        let key = vec![b'k', self.number, self.random.random_range(0..200), 7];
+        let is_large = self.random.random_ratio(1, 20);
+        let length = if is_large { 9000 } else { self.random.random_range(0..work.value_bytes) };
+        let value = self.random.random_ratio(3, 4).then(|| vec![self.random.random(); length]);
+        match &value {
+            Some(value) => transaction.put(work.table, &key, value).map(drop)?,
+            None => transaction.remove(work.table, &key).map(drop)?,
+        }
+        Ok((key, value))
     }
 
     fn transfer(&mut self, transaction: &Transaction, table: &Table) -> Result<()> {
-        let (from, to) = (self.random.random_range(0..ACCOUNTS), self.random.random_range(0..ACCOUNTS));
+        // Some are in great demand.
+        let among = [2, ACCOUNTS][self.random.random_range(0..2)];
+        let (from, to) = (self.random.random_range(0..among), self.random.random_range(0..among));
         let amount = self.random.random_range(1..50);
         let balance = |number| balance(transaction, table, number);
         let has = balance(from)?;
@@ -177,23 +296,16 @@ impl Client {
         Ok(())
     }
 
-    /// A snapshot has all the money.
+    /// A snapshot has all the money, and stays as it is.
     fn audit(&self, transaction: &Transaction, table: &Table) -> Result<()> {
+        let before = marks(transaction, table)?;
         let mut sum = 0;
         for number in 0..ACCOUNTS {
             sum += balance(transaction, table, number)?;
         }
         assert_eq!(sum, u64::from(ACCOUNTS) * EACH, "client {} sees in the accounts", self.number);
+        assert_eq!(marks(transaction, table)?, before, "client {} sees a snapshot change", self.number);
         Ok(())
-    }
-
-    fn acknowledge(&mut self, durability: Durability) {
-        if durability >= Durability::Buffered {
-            self.buffered = self.commits.len();
-        }
-        if durability == Durability::Synced {
-            self.synced = self.commits.len();
-        }
     }
 
     /// Whether all of it is there that should be, and nothing else; it goes on with that. What has been found is counted, and what
@@ -282,6 +394,43 @@ fn create(disk: &SimulatedDisk, options: &Options) -> Result<Database> {
     Ok(database)
 }
 
+/// Lets all clients work, for a while or until they are done.
+fn live(
+    database: &Database,
+    table: &Table,
+    clients: &mut [Client],
+    (is_last, singly): (bool, Durability),
+    random: &mut StdRng,
+) -> Vec<Result<()>> {
+    let progress: Vec<_> = clients
+        .iter()
+        .map(|client| Progress { done: client.first.into(), asked: client.first.into() })
+        .collect();
+    let is_over = AtomicBool::new(false);
+    let work = Work {
+        database,
+        table,
+        is_over: &is_over,
+        commits: if is_last { 30 } else { usize::MAX / 2 },
+        singly,
+        durability: &DURABILITY[random.random_range(0..3)..],
+        pause: Duration::from_micros([0, 0, 20, 200][random.random_range(0..4)]),
+        value_bytes: [300, 1200][random.random_range(0..2)],
+        progress: &progress,
+    };
+    let pause = Duration::from_millis(random.random_range(1..40));
+    thread::scope(|scope| {
+        let work = &work;
+        let threads: Vec<_> =
+            clients.iter_mut().map(|client| scope.spawn(move || client.work(work))).collect();
+        if !is_last {
+            thread::sleep(pause);
+            is_over.store(true, SeqCst);
+        }
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
 pub fn run(seed: u64) -> std::result::Result<(), String> {
     let mut random = StdRng::seed_from_u64(seed);
     let singly = DURABILITY[random.random_range(0..3)];
@@ -297,24 +446,12 @@ pub fn run(seed: u64) -> std::result::Result<(), String> {
         check(&opened, &mut clients, is_killed).map_err(|why| format!("life {life}: {why}"))?;
         let table = opened.table("table").map_err(|error| error.to_string())?;
         // In the last one nothing fails, and everything has to end.
-        let (is_last, is_over) = (life == 3, AtomicBool::new(false));
+        let is_last = life == 3;
         let fails = !is_last && random.random_ratio(2, 3);
         if fails {
             disk.fail_from(random.random_range(1..1500));
         }
-        let pause = Duration::from_millis(random.random_range(1..40));
-        let outcomes: Vec<Result<()>> = thread::scope(|scope| {
-            let (opened, table, is_over) = (&opened, &table, &is_over);
-            let commits = if is_last { 30 } else { usize::MAX / 2 };
-            let work = move |client: &mut Client| client.work(opened, table, is_over, (commits, singly));
-            let threads: Vec<_> =
-                clients.iter_mut().map(|client| scope.spawn(move || work(client))).collect();
-            if !is_last {
-                thread::sleep(pause);
-                is_over.store(true, Ordering::SeqCst);
-            }
-            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-        });
+        let outcomes = live(&opened, &table, &mut clients, (is_last, singly), &mut random);
         if !fails {
             outcomes.into_iter().collect::<Result<()>>().map_err(|error| format!("life {life}: {error}"))?;
         }

@@ -5,8 +5,8 @@
 //! - `archives`: the log is archived meanwhile, and databases are restored to points in time;
 //! - `clients`: several threads on such a disk;
 //! - `compactions`: `histories` with a file that is compacted meanwhile;
-//! - `schedule`: with `--cfg shuttle`, the order in which threads run follows from the seed as well, for `clients` and what runs
-//!   histories; other tests here are not for that;
+//! - `schedule`: with `--cfg shuttle`, the order in which threads run follows from the seed as well, for `clients`, `histories` and
+//!   `compactions`; the others are not there then;
 //! - `feeds`: a feed of changes is what a model has done;
 //! - `failures`: each operation of the disk fails in turn;
 //! - `full_disk`: disks without room, simulated ones and a small file system;
@@ -19,13 +19,20 @@
 //! VELLUM_SEED=77 cargo test -p vellum --test crash histories
 //! ```
 
+#![cfg_attr(shuttle, allow(dead_code, reason = "what only the others use"))]
+
+#[cfg(not(shuttle))]
 mod archives;
 mod clients;
 mod compactions;
+#[cfg(not(shuttle))]
 mod failures;
+#[cfg(not(shuttle))]
 mod feeds;
+#[cfg(not(shuttle))]
 mod full_disk;
 mod histories;
+#[cfg(not(shuttle))]
 mod kills;
 mod life;
 mod model;
@@ -33,7 +40,9 @@ mod open;
 mod planted;
 #[cfg(shuttle)]
 mod schedule;
+#[cfg(not(shuttle))]
 mod system_calls;
+#[cfg(not(shuttle))]
 mod tracer;
 
 use std::{
