@@ -68,6 +68,13 @@ impl FrameHeader {
         (payload_bytes <= PAYLOAD_BYTES_MAX).then_some(header)
     }
 
+    /// The header, if these bytes can be one.
+    #[inline]
+    pub fn from_bytes(bytes: &[u8; HEADER_BYTES]) -> Option<Self> {
+        let words = u128::from_le_bytes(*bytes);
+        Self::decode([words as u64, (words >> 64) as u64])
+    }
+
     /// Whether the frame was made for the place with this [`seed`], and is whole.
     pub fn verify(&self, seed: u64, payload: &[u8]) -> bool {
         self.payload_bytes == payload.len() && self.checksum == self.compute(seed, payload)

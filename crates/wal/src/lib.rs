@@ -38,6 +38,7 @@ mod models;
 mod options;
 mod plant;
 mod primitive;
+mod read_ahead;
 mod reader;
 mod rebuild;
 mod ring;
@@ -46,6 +47,7 @@ mod segment;
 mod simulation;
 mod turn;
 mod waiting;
+mod window;
 
 pub use archive::{Archive, ArchiveReader};
 pub use archive_error::ArchiveError;

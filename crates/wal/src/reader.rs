@@ -12,14 +12,16 @@ use crate::{
     LogError, LogOptions,
     files::{LogFiles, Segment},
     frame::{ALIGNMENT, FrameHeader, HEADER_BYTES, Kind, frame_bytes},
+    read_ahead::{Chunk, ReadAhead},
     segment::Geometry,
+    window::Window,
 };
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::Arc,
 };
 use vellum_base::{ChecksumStream, Lsn, PAGE_SIZE};
-use vellum_vm::{AlignedBuffer, Directory, File};
+use vellum_vm::{Directory, File};
 
 /// How much is read at once, in bytes.
 const CHUNK_BYTES: u64 = 1 << 20;
@@ -68,17 +70,20 @@ pub struct LogReader {
     idle: BTreeMap<u64, Arc<dyn File>>,
     /// What is still to be read, the present one first.
     timelines: VecDeque<Timeline>,
-    /// Where the next frame begins.
+    /// Where the next frame begins, and where the segment ends in which that is.
     at: u64,
+    segment_end: u64,
     /// Up to where this timeline was durable, as its records say.
     durable: u64,
-    /// Of what its segment holds up to there, if all of that was read.
+    /// Of what its segment holds up to `summed`, if all of that was read. It lags, for it is quick only with many bytes at once.
     checksum: ChecksumStream,
+    summed: u64,
     is_checked: bool,
-    /// What has been read ahead: the bytes from `window_at` on.
-    window: Vec<u8>,
-    window_at: u64,
-    chunk: AlignedBuffer,
+    /// Segments that are read as wholes are checked, too.
+    checks: bool,
+    /// What has been read, and what is being read.
+    window: Window,
+    ahead: Option<ReadAhead>,
     /// Nothing is read from here on.
     until: u64,
     /// The log has ended, and what lies after its end is looked at.
@@ -123,11 +128,12 @@ impl LogReader {
         Ok(Self { until: to.0, ..Self::new(files, from)? })
     }
 
-    /// Reads again, from `from` up to where `timeline` begins.
+    /// Reads again, from `from` up to where `timeline` begins; what lies before in the segment is not read.
     pub(crate) fn again(files: &LogFiles, from: Lsn, timeline: u64) -> Result<Self, LogError> {
         let mut timelines = timelines(files);
         timelines.retain(|read| read.number < timeline);
-        Ok(Self { idle: BTreeMap::new(), ..Self::begin(files, from, timelines)? })
+        // What was read once, and is read for a second time, has checksums of its own in each record.
+        Ok(Self { idle: BTreeMap::new(), checks: false, ..Self::begin_at(files, from, timelines, false)? })
     }
 
     fn begin(files: &LogFiles, from: Lsn, timelines: VecDeque<Timeline>) -> Result<Self, LogError> {
@@ -157,17 +163,20 @@ impl LogReader {
             segments: files.segments.clone(),
             idle: files.idle.clone(),
             timelines,
-            at: if is_checked { files.geometry.start(files.geometry.number(at)) } else { at },
+            at: 0,
+            segment_end: 0,
             is_checked,
+            checks: true,
             durable: 0,
             checksum: ChecksumStream::default(),
-            window: Vec::new(),
-            window_at: 0,
-            chunk: AlignedBuffer::new(CHUNK_BYTES.min(files.geometry.segment_bytes) as usize),
+            summed: 0,
+            window: Window::new(CHUNK_BYTES.min(files.geometry.segment_bytes) as usize),
+            ahead: None,
             until: u64::MAX,
             is_beyond_end: false,
             ends_at_holes: false,
         };
+        reader.go_to(if is_checked { files.geometry.start(files.geometry.number(at)) } else { at });
         while reader.at < at {
             let bytes = (at - reader.at).min(CHUNK_BYTES);
             if !reader.load(reader.at, bytes as usize)? {
@@ -203,7 +212,7 @@ impl LogReader {
             self.durable = self.durable.max(header.durable(at));
             self.advance(header.bytes())?;
             if header.kind == Kind::Record {
-                let payload = self.in_window(at + HEADER_BYTES as u64, header.payload_bytes);
+                let payload = self.window.get(at + HEADER_BYTES as u64, header.payload_bytes);
                 return Ok(Some(Record { lsn: Lsn(at), payload: payload.unwrap_or_default() }));
             }
         }
@@ -215,7 +224,8 @@ impl LogReader {
     }
 
     /// What the next timeline has to know of the log, all of which has been read.
-    pub(crate) fn previous_end(&self) -> Option<PreviousEnd> {
+    pub(crate) fn previous_end(&mut self) -> Option<PreviousEnd> {
+        self.sum_up();
         let last = self.timelines.front()?;
         // A segment is begun only when the one before is durable.
         let durable = self.durable.max(last.last_segment);
@@ -224,42 +234,64 @@ impl LogReader {
 
     /// The frame at a place, if there is one of the timeline; its bytes are in the window then.
     fn frame_at(&mut self, at: u64, salt: u64) -> Result<Option<FrameHeader>, LogError> {
-        let Some(header) = self.header_at(at)? else { return Ok(None) };
-        if !self.load(at, header.bytes() as usize)? {
-            return Ok(None);
+        let seed = self.options.seed(salt, at);
+        loop {
+            let mut wanted = HEADER_BYTES;
+            let bytes = self.window.from(at);
+            if let Some((words, body)) = bytes.split_first_chunk() {
+                let Some(header) = FrameHeader::from_bytes(words) else { return Ok(None) };
+                wanted = header.bytes() as usize;
+                if let Some(payload) = body.get(..header.payload_bytes).filter(|_| bytes.len() >= wanted) {
+                    return Ok(header.verify(seed, payload).then_some(header));
+                }
+            }
+            if !self.load(at, wanted)? {
+                return Ok(None);
+            }
         }
-        let payload = self.in_window(at + HEADER_BYTES as u64, header.payload_bytes);
-        Ok(payload
-            .is_some_and(|payload| header.verify(self.options.seed(salt, at), payload))
-            .then_some(header))
     }
 
     /// What would be the header of a frame at a place.
     fn header_at(&mut self, at: u64) -> Result<Option<FrameHeader>, LogError> {
         let there = self.load(at, HEADER_BYTES)?;
-        let bytes = self.in_window(at, HEADER_BYTES).filter(|_| there).unwrap_or_default();
-        let ([first, second], _) = bytes.as_chunks::<8>() else { return Ok(None) };
-        Ok(FrameHeader::decode([u64::from_le_bytes(*first), u64::from_le_bytes(*second)]))
+        let bytes = self.window.from(at).first_chunk().filter(|_| there);
+        Ok(bytes.and_then(FrameHeader::from_bytes))
     }
 
     /// Goes over bytes that are in the window.
     fn advance(&mut self, bytes: u64) -> Result<(), LogError> {
         let end = self.at + bytes;
-        while self.at < end {
-            let segment_end = self.geometry.start(self.geometry.number(self.at) + 1);
-            let part_end = end.min(segment_end);
-            let part =
-                self.window.get((self.at - self.window_at) as usize..(part_end - self.window_at) as usize);
-            self.checksum.update(part.unwrap_or_default());
-            self.at = part_end;
-            if part_end == segment_end {
-                let checksum = std::mem::take(&mut self.checksum).finish();
-                if std::mem::replace(&mut self.is_checked, true) {
-                    self.check_segment(segment_end, checksum)?;
-                }
+        while end >= self.segment_end {
+            self.go_on_to(self.segment_end);
+            let checksum = std::mem::take(&mut self.checksum).finish();
+            if std::mem::replace(&mut self.is_checked, self.checks) {
+                self.check_segment(self.at, checksum)?;
             }
         }
+        self.at = end;
         Ok(())
+    }
+
+    /// Goes on within the window.
+    fn go_on_to(&mut self, at: u64) {
+        self.at = at;
+        self.sum_up();
+        self.go_to(at);
+    }
+
+    /// The next frame begins at `at`.
+    fn go_to(&mut self, at: u64) {
+        (self.at, self.summed) = (at, at);
+        self.segment_end = self.geometry.start(self.geometry.number(at) + 1);
+    }
+
+    /// Takes what was gone over into the checksum.
+    fn sum_up(&mut self) {
+        if self.is_checked {
+            let bytes = self.window.get(self.summed, (self.at - self.summed) as usize);
+            self.checksum.update(bytes.unwrap_or_default());
+        }
+        self.summed = self.at;
     }
 
     /// Whether the segment that begins at `at` follows on the one that has just been read.
@@ -273,8 +305,9 @@ impl LogReader {
 
     /// Goes on where the next timeline begins.
     fn leave_timeline(&mut self, checksum: u64) -> Result<(), LogError> {
+        self.sum_up();
         // A log that was begun after a close does not know it.
-        if std::mem::replace(&mut self.is_checked, true)
+        if std::mem::replace(&mut self.is_checked, self.checks)
             && checksum != 0
             && self.checksum.finish() != checksum
         {
@@ -283,8 +316,8 @@ impl LogReader {
         self.timelines.pop_front();
         self.durable = 0;
         self.checksum = ChecksumStream::default();
-        self.window.clear();
-        self.at = self.timelines.front().map_or(self.at, |next| next.begin);
+        self.window.move_to(u64::MAX);
+        self.go_to(self.timelines.front().map_or(self.at, |next| next.begin));
         Ok(())
     }
 
@@ -327,24 +360,17 @@ impl LogReader {
         Ok(None)
     }
 
-    fn in_window(&self, at: u64, bytes: usize) -> Option<&[u8]> {
-        let from = at.checked_sub(self.window_at)? as usize;
-        self.window.get(from..from + bytes)
+    /// Brings bytes of the log into the window; false if the segments do not have them.
+    #[inline]
+    fn load(&mut self, at: u64, bytes: usize) -> Result<bool, LogError> {
+        if self.window.get(at, bytes).is_some() { Ok(true) } else { self.load_chunks(at, bytes) }
     }
 
-    /// Brings bytes of the log into the window; false if the segments do not have them.
-    fn load(&mut self, at: u64, bytes: usize) -> Result<bool, LogError> {
-        let end = at + bytes as u64;
-        let window_end = self.window_at + self.window.len() as u64;
-        if at < self.window_at || at > window_end {
-            self.window.clear();
-            self.window_at = at;
-        } else if end > window_end {
-            self.window.drain(..(at - self.window_at) as usize);
-            self.window_at = at;
-        }
-        while self.window_at + (self.window.len() as u64) < end {
-            if !self.load_chunk(self.window_at + self.window.len() as u64)? {
+    fn load_chunks(&mut self, at: u64, bytes: usize) -> Result<bool, LogError> {
+        self.sum_up();
+        self.window.move_to(at);
+        while self.window.get(at, bytes).is_none() {
+            if !self.load_chunk(self.window.end())? {
                 return Ok(false);
             }
         }
@@ -353,23 +379,35 @@ impl LogReader {
 
     /// Adds what follows on the window; false if no segment has it.
     fn load_chunk(&mut self, at: u64) -> Result<bool, LogError> {
-        let geometry = self.geometry;
-        let Some(file) = self.file_of(at).cloned() else { return Ok(false) };
-        let offset = geometry.offset(at);
-        let from = offset - offset % PAGE_SIZE as u64;
-        // No more than is asked for: a feed reads the log again and again as it grows.
-        let wanted = self.until.saturating_sub(at).max(1).saturating_add(offset - from);
-        let wanted = wanted.min(self.chunk.len() as u64).next_multiple_of(PAGE_SIZE as u64);
-        let bytes = wanted.min(geometry.segment_bytes - from) as usize;
-        match file.read_to(from, self.chunk.get_mut(..bytes).unwrap_or_default()) {
-            Ok(()) => {}
+        let Some(chunk) = self.chunk_at(at) else { return Ok(false) };
+        // One chunk is all there is of a short log.
+        let goes_on = self.window.has_read();
+        let ahead = self.ahead.take().and_then(|ahead| ahead.finish(&chunk));
+        let (room, read) = ahead.unwrap_or_else(|| chunk.read(self.window.room()));
+        match read {
+            Ok(()) => self.window.follow(room, chunk.bytes, chunk.passed_over),
             // Some crashes leave a file shorter than it was.
             Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(false),
             Err(source) => return Err(LogError::Files { action: "read a segment", source }),
         }
-        let part = self.chunk.get((offset - from) as usize..bytes).unwrap_or_default();
-        self.window.extend_from_slice(part);
+        if goes_on && self.until == u64::MAX && !self.is_beyond_end {
+            let next = self.chunk_at(self.window.end());
+            self.ahead = next.and_then(|next| ReadAhead::begin(next, self.window.room()));
+        }
         Ok(true)
+    }
+
+    /// What is read of the log from `at` on; none if no segment has it.
+    fn chunk_at(&self, at: u64) -> Option<Chunk> {
+        let file = self.file_of(at)?.clone();
+        let offset = self.geometry.offset(at);
+        let from = offset - offset % PAGE_SIZE as u64;
+        let passed_over = (offset - from) as usize;
+        // No more than is asked for: a feed reads the log again and again as it grows.
+        let wanted = self.until.saturating_sub(at).max(1).saturating_add(offset - from);
+        let wanted = wanted.min(self.window.chunk_bytes() as u64).next_multiple_of(PAGE_SIZE as u64);
+        let bytes = wanted.min(self.geometry.segment_bytes - from) as usize;
+        Some(Chunk { file, from, bytes, passed_over })
     }
 
     /// The segment that holds a place of the present timeline.

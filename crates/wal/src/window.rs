@@ -1,0 +1,132 @@
+//! A part of the log in memory, which moves on as the log is read: what is read next follows directly on what is left of
+//! the part before, so that a record is one slice, and only what is left is copied.
+
+use crate::frame::{HEADER_BYTES, PAYLOAD_BYTES_MAX};
+use vellum_base::PAGE_SIZE;
+use vellum_vm::AlignedBuffer;
+
+/// The room for what is left: less than a frame, of which the rest is wanted.
+const LEFT_BYTES_MAX: usize = (PAYLOAD_BYTES_MAX + HEADER_BYTES).next_multiple_of(PAGE_SIZE);
+
+/// Bytes of the log.
+pub(crate) struct Window {
+    /// Behind the room for what is left, that for what is read.
+    buffer: AlignedBuffer,
+    from: usize,
+    to: usize,
+    /// Their place in the log.
+    at: u64,
+    chunk_bytes: usize,
+    spare: Option<AlignedBuffer>,
+}
+
+/// Room for what is read next.
+pub(crate) struct Room(AlignedBuffer);
+
+impl Room {
+    /// Where so many bytes are read to.
+    pub fn chunk(&mut self, bytes: usize) -> &mut [u8] {
+        self.0.get_mut(LEFT_BYTES_MAX..LEFT_BYTES_MAX + bytes).unwrap_or_default()
+    }
+}
+
+impl Window {
+    /// None yet; so many are read at once at most, which is a multiple of [`PAGE_SIZE`].
+    pub fn new(chunk_bytes: usize) -> Self {
+        Self { buffer: AlignedBuffer::new(0), from: 0, to: 0, at: 0, chunk_bytes, spare: None }
+    }
+
+    /// Whether anything was read yet.
+    pub fn has_read(&self) -> bool {
+        !self.buffer.is_empty()
+    }
+
+    /// The most bytes that are read at once.
+    pub fn chunk_bytes(&self) -> usize {
+        self.chunk_bytes
+    }
+
+    /// All bytes from `at` on that are here.
+    #[inline]
+    pub fn from(&self, at: u64) -> &[u8] {
+        let passed = at.checked_sub(self.at);
+        passed.and_then(|passed| self.bytes().get(passed as usize..)).unwrap_or_default()
+    }
+
+    /// So many bytes from `at` on, if they are here.
+    #[inline]
+    pub fn get(&self, at: u64, bytes: usize) -> Option<&[u8]> {
+        self.from(at).get(..bytes)
+    }
+
+    /// Where in the log they end.
+    pub fn end(&self) -> u64 {
+        self.at + self.bytes().len() as u64
+    }
+
+    /// Nothing before `at` is needed any more; what follows is, if it is here.
+    pub fn move_to(&mut self, at: u64) {
+        let passed = at.checked_sub(self.at).filter(|_| at <= self.end());
+        self.from = passed.map_or(self.to, |passed| self.from + passed as usize);
+        self.at = at;
+    }
+
+    /// Room for what is read next.
+    pub fn room(&mut self) -> Room {
+        Room(self.spare.take().unwrap_or_else(|| AlignedBuffer::new(LEFT_BYTES_MAX + self.chunk_bytes)))
+    }
+
+    /// So many bytes were read, of which the first ones are passed over, and the others follow on those that are here.
+    pub fn follow(&mut self, Room(mut buffer): Room, bytes: usize, passed_over: usize) {
+        let left = self.bytes();
+        debug_assert!(left.len() <= LEFT_BYTES_MAX && passed_over <= bytes);
+        let follows = LEFT_BYTES_MAX + passed_over;
+        let from = follows.saturating_sub(left.len());
+        if let Some(target) = buffer.get_mut(from..follows).filter(|target| target.len() == left.len()) {
+            target.copy_from_slice(left);
+        }
+        self.from = from;
+        self.to = LEFT_BYTES_MAX + bytes;
+        let buffer = std::mem::replace(&mut self.buffer, buffer);
+        self.spare = Some(buffer).filter(|buffer| !buffer.is_empty());
+    }
+
+    #[inline]
+    fn bytes(&self) -> &[u8] {
+        self.buffer.get(self.from..self.to).unwrap_or_default()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use rand::{RngExt, SeedableRng, rngs::StdRng};
+
+    #[test]
+    fn what_is_read_follows_on_what_is_left() {
+        let byte = |at: u64| (at % 251) as u8;
+        let mut random = StdRng::seed_from_u64(5);
+        let mut window = Window::new(4 * PAGE_SIZE);
+        let mut at = 7777;
+        window.move_to(at);
+        for _ in 0..2000 {
+            let most = if random.random_ratio(1, 50) { 100_000 } else { 9000 };
+            let wanted = random.random_range(1..most);
+            while window.get(at, wanted).is_none() {
+                let (end, over) = (window.end(), random.random_range(0..PAGE_SIZE));
+                assert!((at..at + wanted as u64).contains(&end));
+                let bytes = random.random_range(1..=4) * PAGE_SIZE;
+                let mut room = window.room();
+                let chunk = room.chunk(bytes).iter_mut();
+                chunk.zip(end - over as u64..).for_each(|(target, at)| *target = byte(at));
+                window.follow(room, bytes, over);
+                assert_eq!(window.end(), end + (bytes - over) as u64);
+            }
+            let got = window.get(at, wanted).unwrap();
+            assert!(got.iter().zip(at..).all(|(got, at)| *got == byte(at)), "{wanted} at {at}");
+            at += random.random_range(0..wanted as u64 * 2);
+            window.move_to(at);
+            assert!(window.end() >= at);
+        }
+    }
+}
