@@ -61,7 +61,7 @@ pub use {
         AllocatedPage, Allocation, AsynchronousReads, Begun, ChangeRecords, ExclusivePage, ExtentWriter,
         FinishedRead, Followed, Misses, Navigation, OptimisticPage, PageWriter, Pager, SharedPage, Streams,
     },
-    pool::{Checkpointer, Pool},
+    pool::{Checkpointer, Pool, SetAside},
     pool_file::PoolFile,
     replacement::resident_set::{EXTENT_PAGES_MAX, PAGE_ID_MAX},
     statistics::PoolStatistics,

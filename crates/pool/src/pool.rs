@@ -16,6 +16,7 @@ use crate::{
     page_table::PageTable,
     pager::Navigation,
     pool_file::{self, PoolFile},
+    replacement::budget::Budget,
     replacement::evictor::Evictor,
     replacement::resident_pages::ResidentPages,
     replacement::resident_set::EXTENT_PAGES_MAX,
@@ -54,6 +55,19 @@ impl PoolFile {
         }
         let created = self.created.take();
         Pool::start(self, log).inspect_err(|_| pool_file::remove(created))
+    }
+}
+
+/// Memory of a pool that pages cannot take: see [`Pool::set_aside`].
+#[must_use = "pages may take it at once"]
+pub struct SetAside<'p> {
+    budget: &'p Budget,
+    pages: usize,
+}
+
+impl Drop for SetAside<'_> {
+    fn drop(&mut self) {
+        self.budget.give_back(self.pages);
     }
 }
 
@@ -335,6 +349,12 @@ impl Pool {
     /// The most pages that may be in memory.
     pub fn limit_pages(&self) -> usize {
         self.allocator.pages().budget.limit()
+    }
+
+    /// Takes memory of the pool for something else, until what is returned is dropped; none if there is not so much that no page has.
+    pub fn set_aside(&self, bytes: usize) -> Option<SetAside<'_>> {
+        let (budget, pages) = (&self.allocator.pages().budget, bytes.div_ceil(PAGE_SIZE));
+        budget.try_reserve(pages).then(|| SetAside { budget, pages })
     }
 
     /// Brings all changes whose records lie before `redo` to storage and remembers that place of the log, while other threads

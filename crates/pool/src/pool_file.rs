@@ -166,6 +166,11 @@ impl PoolFile {
         self.superblock.database
     }
 
+    /// The most pages that may be in memory.
+    pub fn pool_pages(&self) -> usize {
+        (self.options.pool_bytes / PAGE_SIZE as u64) as usize
+    }
+
     /// All changes whose records lie before this place of the log are in the file. The log goes on at this place or beyond, also
     /// if the file was closed.
     pub fn redo(&self) -> Lsn {

@@ -6,11 +6,10 @@
 use crate::{
     TxnError,
     plant::{Bug, planted},
-    records::is_change,
-    transaction::decode_end,
+    records::{End, LogRecord},
 };
 use std::collections::BTreeMap;
-use vellum_access::{BlobReference, ChangeRecord, RecordKind, SpaceEvent, UndoChange, node::ValueKind};
+use vellum_access::{BlobReference, ChangeRecord, PageChange, RecordKind, SpaceEvent, node::ValueKind};
 use vellum_base::{Extent, Lsn, PageId};
 use vellum_pool::PoolFile;
 use vellum_wal::Record;
@@ -32,6 +31,7 @@ pub(crate) struct Analysis {
     lives: Lives,
     /// What groups say whose last record has not been seen.
     pending: BTreeMap<u64, Vec<(Lsn, Extent, SpaceEvent)>>,
+    /// Few at a time, so that the tree is a node or two.
     transactions: BTreeMap<u64, Unended>,
     /// Large values that transactions have replaced which were committed, and that are not freed yet, by their first
     /// pages, each with its tree.
@@ -60,25 +60,18 @@ impl Analysis {
         self.bytes += record.payload.len() as u64;
         let lsn = record.lsn;
         let faulty = |fault| TxnError::Record { lsn, fault };
-        if let Some((transaction, is_committed)) = decode_end(record.payload) {
-            self.end(transaction, is_committed);
-            return Ok(());
+        match LogRecord::decode(record.payload) {
+            LogRecord::End(End { number, is_committed, .. }) => {
+                self.end(number, is_committed);
+                return Ok(());
+            }
+            LogRecord::Time(_) | LogRecord::Contents(..) => return Ok(()),
+            LogRecord::Change | LogRecord::Unknown => {}
         }
-        if !is_change(record.payload) {
-            return Ok(());
-        }
-        let change = ChangeRecord::decode(record.payload).map_err(faulty)?;
-        match change.kind {
+        let record = ChangeRecord::decode(record.payload).map_err(faulty)?;
+        match record.kind {
             RecordKind::Transaction(transaction) => {
-                let unended = self.transactions.entry(transaction).or_default();
-                unended.changes.push(lsn);
-                if let Some((tree, UndoChange::Restore { before: Some(before), .. })) =
-                    change.undo().map_err(faulty)?
-                    && before.kind == ValueKind::Blob
-                    && let Some(reference) = BlobReference::decode(before.bytes)
-                {
-                    unended.replaced.push((lsn, tree, reference));
-                }
+                self.transactions.entry(transaction).or_default().changes.push(lsn);
             }
             RecordKind::Undo { transaction, of } => {
                 let unended = self.transactions.entry(transaction).or_default();
@@ -90,29 +83,49 @@ impl Analysis {
                     unended.replaced.remove(index);
                 }
             }
+            RecordKind::Last(group) => {
+                for (lsn, extent, event) in self.pending.remove(&group).unwrap_or_default() {
+                    self.apply(lsn, extent, event, file)?;
+                }
+            }
             _ => {}
         }
-        if lsn < self.redo {
-            return self.note_freed(change, lsn);
-        }
-        if let RecordKind::Member(group) = change.kind
-            && !planted(Bug::GroupWithoutEnd)
-        {
-            let pending = self.pending.entry(group).or_default();
-            for event in change.space_events() {
-                let (extent, event) = event.map_err(faulty)?;
-                pending.push((lsn, extent, event));
+        for change in record.changes() {
+            let (page, change) = change.map_err(faulty)?;
+            if let PageChange::Replace { before, .. } | PageChange::Remove { before, .. } = change
+                && let RecordKind::Transaction(transaction) = record.kind
+                && before.kind == ValueKind::Blob
+                && let Some(reference) = BlobReference::decode(before.bytes)
+            {
+                let unended = self.transactions.entry(transaction).or_default();
+                unended.replaced.push((lsn, record.tree, reference));
             }
-            return Ok(());
-        }
-        if let RecordKind::Last(group) = change.kind {
-            for (lsn, extent, event) in self.pending.remove(&group).unwrap_or_default() {
-                self.apply(lsn, extent, event, file)?;
+            for (extent, event) in change.space_events(page) {
+                self.note((lsn, record.kind), extent, event, file)?;
             }
         }
-        for event in change.space_events() {
-            let (extent, event) = event.map_err(faulty)?;
-            self.apply(lsn, extent, event, file)?;
+        Ok(())
+    }
+
+    /// A record says something of an extent.
+    fn note(
+        &mut self,
+        (lsn, kind): (Lsn, RecordKind),
+        extent: Extent,
+        event: SpaceEvent,
+        file: &mut PoolFile,
+    ) -> Result<(), TxnError> {
+        match kind {
+            // Of what was before the redo point the map tells; but it may free what a transaction has replaced.
+            _ if lsn < self.redo => {
+                if event == SpaceEvent::Freed {
+                    self.replaced.remove(&extent.head);
+                }
+            }
+            RecordKind::Member(group) if !planted(Bug::GroupWithoutEnd) => {
+                self.pending.entry(group).or_default().push((lsn, extent, event));
+            }
+            _ => self.apply(lsn, extent, event, file)?,
         }
         Ok(())
     }
@@ -123,17 +136,6 @@ impl Analysis {
         for (_, tree, reference) in ended.replaced.into_iter().filter(|_| is_committed) {
             self.replaced.insert(reference.extent().head, (tree, reference));
         }
-    }
-
-    /// A record before the redo point, of which the map tells, may free what a transaction has replaced.
-    fn note_freed(&mut self, change: ChangeRecord<'_>, lsn: Lsn) -> Result<(), TxnError> {
-        for event in change.space_events() {
-            let (extent, event) = event.map_err(|fault| TxnError::Record { lsn, fault })?;
-            if event == SpaceEvent::Freed {
-                self.replaced.remove(&extent.head);
-            }
-        }
-        Ok(())
     }
 
     /// The transactions that have not ended, and where their changes have their records, in order, each with its transaction.

@@ -10,6 +10,7 @@ use crate::{
     places::Places,
     precedence::Preceding,
     redo::{Damage, redo_all, undo_all},
+    shares::Kept,
     transaction::{Single, Transaction},
     transactions::{History, Transactions},
     versions::Spill,
@@ -136,9 +137,12 @@ impl DurablePool {
         if let Some(Err(error @ ArchiveError::Foreign)) = archive.as_ref().map(Archive::last) {
             return Err(LogError::from(error).into());
         }
-        let mut analysis = Analysis::new(redo);
+        let mut told = (Analysis::new(redo), Kept::new(redo, file.pool_pages()));
         let log = if file.needs_recovery() {
-            Log::open(directory.clone(), &options, file.undo(), |record| analysis.add(record, &mut file))?
+            Log::open(directory.clone(), &options, file.undo(), |record| {
+                told.0.add(record, &mut file)?;
+                told.1.add(record)
+            })?
         } else {
             if Log::is_there(&*directory)? {
                 file.confirm()?;
@@ -151,7 +155,7 @@ impl DurablePool {
         let archiver = archive.map(|archive| LogArchiver::start(log.clone(), archive)).transpose();
         let archiver = archiver.map_err(|source| TxnError::Thread { source })?;
         let spill = Spill::new(Some(directory), settings.version_memory_bytes);
-        let opened = Self::start(file, (&log, archiver, spill), analysis, settings, begun);
+        let opened = Self::start(file, (&log, archiver, spill), told, settings, begun);
         if is_fresh && opened.is_err() {
             // There is nothing in it, and it would be in the way of the next creation.
             let _ = log.remove();
@@ -163,7 +167,7 @@ impl DurablePool {
     fn start(
         file: PoolFile,
         (log, archiver, spill): (&Arc<Log>, Option<LogArchiver>, Spill),
-        mut analysis: Analysis,
+        (mut analysis, kept): (Analysis, Kept),
         settings: &LogSettings,
         begun: Instant,
     ) -> Result<Self, TxnError> {
@@ -177,7 +181,7 @@ impl DurablePool {
         let checkpoints = Arc::new(Checkpoints::new(&pool, changes.clone(), transactions.clone(), redo));
         let (mut recovery, damage) = (None, Damage::new(settings.skip_damage));
         if needs_recovery {
-            redo_all(&pool, log, redo, &analysis, &damage)?;
+            redo_all(&pool, log, kept, &analysis, &damage)?;
             let undone = undo_all(&pool, &changes, &mut analysis, &damage)?;
             let (undone_transactions, undone_changes) = undone;
             checkpoints.take()?;

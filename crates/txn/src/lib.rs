@@ -4,7 +4,7 @@
 //! - [`DurablePool`]: a pool whose changes are logged; opening it recovers it; commits, checkpoints, the clean close;
 //! - [`Transaction`]: what it sees and has changed, with a log or without;
 //! - `change_log`: the log as the pool and the trees see it;
-//! - `analysis` and `redo`: the two passes over the log after a crash;
+//! - `analysis`, `shares` and `redo`: what the log tells after a crash, and how that is done again;
 //! - `backup`: copies of a database that is used, and what is made of them;
 //! - `checkpoint`: the thread that takes checkpoints, so that there is never much to redo.
 #![forbid(unsafe_code)]
@@ -29,6 +29,7 @@ mod reads;
 mod records;
 mod redo;
 mod settings;
+mod shares;
 mod spill;
 mod transaction;
 mod transactions;

@@ -1,39 +1,33 @@
 //! The second pass over the log after a crash: changes are done again, page by page, by several threads. Then what was not
 //! committed is undone, record by record, the latest first, with records of its own.
 //!
-//! One thread reads the log and deals the changes out to others, each of which has pages of its own. The redo of a page needs that
-//! page and its records alone, in their order.
+//! Changes are dealt out by their pages to many [`shares`](crate::shares), and each thread has some of those, which it redoes part by part, and
+//! of each part page by page. What costs most is to bring a page into the processor's caches, and so few times are best. The redo
+//! of a page needs that page and its records alone, in their order.
 
 use crate::{
     TxnError,
     analysis::Analysis,
     change_log::Changes,
     plant::{Bug, planted},
-    records::is_change,
+    shares::{Kept, Part, Shares, room},
     transaction::{log_rollback, undo},
 };
 use vellum_access::{
     ChangeRecord, PageRedo, free_large,
-    node::{NODE_BYTES, NodeView},
-    redo,
+    node::{NodeError, NodeView},
 };
-use vellum_base::primitive::{
-    Mutex,
-    mpsc::{SendError, SyncSender, sync_channel},
-    thread,
-};
+use vellum_base::primitive::{Mutex, mpsc::sync_channel, spawn_scoped, thread};
 use vellum_base::{Extent, Lsn, PageId, stamp_lsn};
-use vellum_pool::{Navigation, Pool, PoolError};
-use vellum_wal::{Log, LogError, Record};
+use vellum_pool::{Navigation, Pool, PoolError, SetAside};
+use vellum_wal::{Log, LogError};
 
 /// The most threads; one that reads the log has no work for more.
 const THREADS_MAX: usize = 8;
-/// How many bytes of changes a thread is handed at once: they stay in the processor's cache.
-const PART_BYTES: usize = 64 << 10;
-/// How many parts wait for a thread at most.
-const PARTS_WAITING_MAX: usize = 16;
-/// How many changes are looked up side by side, at most 64.
-const BATCH_CHANGES: usize = 32;
+/// How much work waits for a thread at most.
+const WORK_WAITING_MAX: usize = 16;
+/// How many pages ahead what a change needs first is fetched.
+const AHEAD: usize = 8;
 
 /// What is done about pages that are damaged.
 pub(crate) struct Damage {
@@ -52,7 +46,14 @@ impl Damage {
     }
 
     /// An error that is not passed over.
+    #[inline]
     fn check(&self, done: Result<(), TxnError>) -> Result<(), TxnError> {
+        // Looked at where it is: to move it would wait for what was just written to be in the processor's cache.
+        if done.is_ok() { Ok(()) } else { self.check_error(done) }
+    }
+
+    #[cold]
+    fn check_error(&self, done: Result<(), TxnError>) -> Result<(), TxnError> {
         let extent = |error: &TxnError| match error {
             TxnError::Pool(PoolError::Corruption { extent, .. }) => Some(*extent),
             _ => None,
@@ -70,124 +71,142 @@ impl Damage {
     }
 }
 
-/// Redoes all changes from `from` on.
+/// Redoes all changes: those that were kept, and those that the log has after them.
 pub(crate) fn redo_all(
     pool: &Pool,
     log: &Log,
-    from: Lsn,
+    kept: Kept,
     analysis: &Analysis,
     damage: &Damage,
 ) -> Result<(), TxnError> {
+    let redo = Redo { pool, analysis, damage };
     let threads = thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
     thread::scope(|scope| {
-        let begin = |_| {
-            let (parts, received) = sync_channel(PARTS_WAITING_MAX);
-            let worker =
-                move || received.iter().try_for_each(|part| redo_part(pool, &part, analysis, damage));
-            (Share { parts, next: Part::default() }, scope.spawn(worker))
-        };
-        let (shares, workers): (Vec<_>, Vec<_>) = (0..threads).map(begin).unzip();
-        let dealt = deal(log, from, shares);
+        let (mut senders, mut workers) = (Vec::new(), Vec::new());
+        for _ in 0..if threads > 1 { threads } else { 0 } {
+            let (sender, received) = sync_channel::<Work<'_>>(WORK_WAITING_MAX);
+            let work = move || received.iter().try_for_each(|work| redo.work(work));
+            // If the system refuses a thread, the others do it, or this one.
+            let Ok(worker) = spawn_scoped(scope, "vellum-redo", work) else { break };
+            senders.push(sender);
+            workers.push(worker);
+        }
+        let dealt = deal(pool, log, kept, |share, work| match senders.get(share % senders.len().max(1)) {
+            Some(worker) => worker.send(work).map_err(|_| Stop::WorkerEnded),
+            None => Ok(redo.work(work)?),
+        });
+        drop(senders);
         let outcomes = workers.into_iter().map(|worker| worker.join().unwrap_or(Err(TxnError::Panicked)));
-        outcomes.fold(dealt, Result::and)
+        let redone = outcomes.fold(Ok(()), Result::and);
+        match dealt {
+            Err(Stop::Error(error)) => Err(error),
+            // A thread that has ended says why.
+            Ok(()) | Err(Stop::WorkerEnded) => redone,
+        }
     })
 }
 
-/// Reads the log from `from` on and hands each change to the thread that redoes it, until one of them has failed.
-fn deal(log: &Log, from: Lsn, mut shares: Vec<Share>) -> Result<(), TxnError> {
-    let mut reader = log.reread(from)?;
-    while let Some(Record { lsn, payload }) = reader.next()? {
-        if !is_change(payload) {
-            continue;
+/// Parts of one share, in their order, and the memory that is not the pool's as long as they are there.
+struct Work<'p> {
+    parts: Vec<Part>,
+    _memory: Option<SetAside<'p>>,
+}
+
+/// Why no more changes are dealt out.
+enum Stop {
+    WorkerEnded,
+    Error(TxnError),
+}
+
+impl<E: Into<TxnError>> From<E> for Stop {
+    fn from(error: E) -> Self {
+        Self::Error(error.into())
+    }
+}
+
+/// Gives to `redo` what was kept, share by share, and then what the log has after that, part by part, each with the number of its share.
+fn deal<'p>(
+    pool: &'p Pool,
+    log: &Log,
+    kept: Kept,
+    mut redo: impl FnMut(usize, Work<'p>) -> Result<(), Stop>,
+) -> Result<(), Stop> {
+    let (kept, rest) = kept.into_parts();
+    // All of it before anything needs memory of the pool.
+    let kept: Vec<_> =
+        kept.into_iter().map(|(parts, bytes)| Work { parts, _memory: pool.set_aside(bytes) }).collect();
+    kept.into_iter().enumerate().try_for_each(|(share, work)| redo(share, work))?;
+    let Some(rest) = rest else { return Ok(()) };
+    let (mut reader, mut shares) = (log.reread(rest)?, Shares::new(pool.limit_pages()));
+    let mut redo = |share, part| redo(share, Work { parts: vec![part], _memory: None });
+    while let Some(record) = reader.next()? {
+        shares.deal(record, |share, part| redo(share, part).map(|()| room()))?;
+    }
+    shares.into_parts().enumerate().try_for_each(|(share, part)| redo(share, part))
+}
+
+/// What changes are redone in, and by.
+#[derive(Clone, Copy)]
+struct Redo<'r> {
+    pool: &'r Pool,
+    analysis: &'r Analysis,
+    damage: &'r Damage,
+}
+
+impl Redo<'_> {
+    fn work(&self, work: Work<'_>) -> Result<(), TxnError> {
+        work.parts.iter().try_for_each(|part| self.part(part))
+    }
+
+    /// Redoes changes page by page: a page is found and latched once for all that it has of them.
+    fn part(&self, part: &[u8]) -> Result<(), TxnError> {
+        let (mut rest, mut changes, mut order) = (part, Vec::new(), Vec::new());
+        while let Some(lsn) = rest.split_off(..size_of::<u64>()).and_then(|lsn| lsn.first_chunk()) {
+            let lsn = Lsn(u64::from_le_bytes(*lsn));
+            let change = PageRedo::decode(&mut rest).map_err(|fault| TxnError::Record { lsn, fault })?;
+            order.push((change.page, changes.len()));
+            changes.push((lsn, change));
         }
-        let faulty = |fault| TxnError::Record { lsn, fault };
-        for redo in ChangeRecord::decode(payload).map_err(faulty)?.page_changes() {
-            let redo = redo.map_err(faulty)?;
-            // Neighbours often change together, so they go to different threads.
-            let number = (redo.page.0 % shares.len() as u64) as usize;
-            if shares.get_mut(number).is_some_and(|share| share.add(lsn, &redo).is_err()) {
-                return Ok(());
+        order.sort_unstable();
+        let pages = || order.chunk_by(|(page, _), (next, _)| page == next);
+        let mut ahead = pages().skip(AHEAD);
+        for page in pages() {
+            if let Some((page, _)) = ahead.next().and_then(<[_]>::first) {
+                self.pool.prefetch(*page, 0, NodeView::<&[u8]>::GUIDE_BYTES);
             }
+            self.damage.check(self.page(page, &changes))?;
         }
+        Ok(())
     }
-    // A thread that takes it no more says why.
-    shares.iter_mut().for_each(|share| drop(share.send()));
+
+    /// Redoes changes of one page, which are some of `all`.
+    fn page(&self, changes: &[(PageId, usize)], all: &[(Lsn, PageRedo<'_>)]) -> Result<(), TxnError> {
+        let of = |(_, index): &(PageId, usize)| all.get(*index);
+        // What was before the page was made anew is needless, and so is what was in an earlier life.
+        let anew = changes.iter().rposition(|change| of(change).is_some_and(|(_, change)| change.fresh));
+        let changes = changes.get(anew.unwrap_or(0)..).unwrap_or_default().iter().filter_map(of);
+        let mut changes =
+            changes.skip_while(|(lsn, change)| !self.analysis.counts(change.page, *lsn)).peekable();
+        let Some(&&(_, PageRedo { page, fresh, .. })) = changes.peek() else { return Ok(()) };
+        if !self.pool.is_extent(Extent::page(page)) {
+            return Ok(());
+        }
+        Ok(self.pool.redo(page, fresh, |bytes| {
+            changes.try_for_each(|(lsn, change)| {
+                redo_change(bytes, change, *lsn)
+                    .map_err(|error| format!("the record at {lsn} cannot be redone: {error}"))
+            })
+        })?)
+    }
+}
+
+fn redo_change(page: &mut [u8], redo: &PageRedo<'_>, lsn: Lsn) -> Result<(), NodeError> {
+    let PageRedo { page: id, change, .. } = redo;
+    if planted(Bug::RedoTwice) && vellum_access::redo(page, *id, lsn, change)? {
+        stamp_lsn(page, Lsn(0));
+    }
+    vellum_access::redo(page, *id, lsn, change)?;
     Ok(())
-}
-
-/// Changes of pages of one thread, in the order of the log.
-#[derive(Default)]
-struct Part {
-    bytes: Vec<u8>,
-    changes: Vec<DealtChange>,
-}
-
-struct DealtChange {
-    lsn: Lsn,
-    page: PageId,
-    /// Where its bytes end.
-    end: usize,
-}
-
-/// What goes to one thread.
-struct Share {
-    parts: SyncSender<Part>,
-    /// What it is given next.
-    next: Part,
-}
-
-impl Share {
-    /// Adds a change; an error if the thread has ended.
-    fn add(&mut self, lsn: Lsn, redo: &PageRedo<'_>) -> Result<(), SendError<Part>> {
-        self.next.bytes.extend_from_slice(redo.bytes);
-        self.next.changes.push(DealtChange { lsn, page: redo.page, end: self.next.bytes.len() });
-        if self.next.bytes.len() < PART_BYTES { Ok(()) } else { self.send() }
-    }
-
-    fn send(&mut self) -> Result<(), SendError<Part>> {
-        let bytes = Vec::with_capacity(PART_BYTES + NODE_BYTES);
-        let changes = Vec::with_capacity(self.next.changes.len());
-        self.parts.send(std::mem::replace(&mut self.next, Part { bytes, changes }))
-    }
-}
-
-/// Redoes changes of the pages of one thread.
-fn redo_part(pool: &Pool, part: &Part, analysis: &Analysis, damage: &Damage) -> Result<(), TxnError> {
-    let mut from = 0;
-    for batch in part.changes.chunks(BATCH_CHANGES) {
-        // What they need is in no cache. It is fetched for all of them side by side.
-        let mut counts = 0u64;
-        for (number, change) in batch.iter().enumerate() {
-            pool.prefetch(change.page, 0, NodeView::<&[u8]>::GUIDE_BYTES);
-            let is_there =
-                analysis.counts(change.page, change.lsn) && pool.is_extent(Extent::page(change.page));
-            counts |= u64::from(is_there) << number;
-        }
-        for (number, change) in batch.iter().enumerate() {
-            let bytes = part.bytes.get(from..change.end).unwrap_or_default();
-            from = change.end;
-            if counts >> number & 1 != 0 {
-                damage.check(redo_change(pool, change.lsn, bytes))?;
-            }
-        }
-    }
-    Ok(())
-}
-
-fn redo_change(pool: &Pool, lsn: Lsn, bytes: &[u8]) -> Result<(), TxnError> {
-    let PageRedo { page, change, fresh, .. } =
-        PageRedo::decode(bytes).map_err(|fault| TxnError::Record { lsn, fault })?;
-    let apply = |bytes: &mut [u8]| {
-        let apply = |bytes: &mut [u8]| {
-            redo(bytes, page, lsn, &change)
-                .map_err(|error| format!("the record at {lsn} cannot be redone: {error}"))
-        };
-        if planted(Bug::RedoTwice) && apply(bytes)? {
-            stamp_lsn(bytes, Lsn(0));
-        }
-        apply(bytes)
-    };
-    Ok(pool.redo(page, fresh, apply).map(drop)?)
 }
 
 /// Undoes what transactions have changed that did not end, and frees what those replaced that were committed. If that is

@@ -7,7 +7,7 @@ use crate::{
     places::Places,
     plant::{Bug, planted},
     reads::{Edge, ReadSet},
-    records::{COMMITTED, End, LogRecord, ROLLED_BACK, now},
+    records::{COMMITTED, ROLLED_BACK, now},
     transactions::{Refused, Snapshot, Transactions},
     versions::Refusal,
     write_set::{Claimed, FEW_CHANGES, Savepoint, State, WriteSet},
@@ -456,12 +456,4 @@ fn end_record(kind: u8, number: u64, time: u64, first: Lsn) -> [u8; END_BYTES] {
         *place = field.to_le_bytes();
     }
     record
-}
-
-/// The transaction that a record ends, if it is such a record, and whether it was committed.
-pub(crate) fn decode_end(record: &[u8]) -> Option<(u64, bool)> {
-    match LogRecord::decode(record) {
-        LogRecord::End(End { number, is_committed, .. }) => Some((number, is_committed)),
-        _ => None,
-    }
 }

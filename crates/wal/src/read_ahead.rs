@@ -1,11 +1,8 @@
 //! Reading a chunk of the log while the one before is looked at: storage and processor work side by side.
 
 use crate::window::Room;
-use std::{
-    io,
-    sync::Arc,
-    thread::{Builder, JoinHandle},
-};
+use std::{io, sync::Arc};
+use vellum_base::primitive::thread::{Builder, JoinHandle};
 use vellum_vm::File;
 
 /// Bytes of a segment's file.

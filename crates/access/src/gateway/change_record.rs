@@ -35,7 +35,7 @@ pub struct PageRedo<'a> {
     pub change: PageChange<'a>,
     /// Whether the change makes the page anew: it is given as zeroes, whatever it holds.
     pub fresh: bool,
-    /// What of the record tells of it: [`decode`](Self::decode) makes the same of this alone.
+    /// What of the record tells of it, of which [`decode`](Self::decode) makes the same.
     pub bytes: &'a [u8],
 }
 
@@ -45,15 +45,34 @@ impl<'a> PageRedo<'a> {
         Self { page, change, fresh, bytes }
     }
 
-    /// Takes `bytes` for those of one change.
+    /// Takes the [`bytes`](Self::bytes) of one change off those of several.
     ///
     /// # Errors
-    /// If they are not.
-    pub fn decode(bytes: &'a [u8]) -> Result<Self, RecordFault> {
-        let mut rest = bytes;
-        let decoded = PageChange::decode(&mut rest).filter(|_| rest.is_empty());
-        let (page, change) = decoded.ok_or(RecordFault { left: bytes.len() })?;
+    /// If they are not such.
+    #[inline]
+    pub fn decode(rest: &mut &'a [u8]) -> Result<Self, RecordFault> {
+        let whole = *rest;
+        let (page, change) = PageChange::decode(rest).ok_or(RecordFault { left: whole.len() })?;
+        let bytes = whole.get(..whole.len() - rest.len()).unwrap_or_default();
         Ok(Self::new(page, change, bytes))
+    }
+}
+
+impl PageChange<'_> {
+    /// What this says of extents, if it is about `page`.
+    #[inline]
+    pub fn space_events(&self, page: PageId) -> impl Iterator<Item = (Extent, SpaceEvent)> + use<> {
+        let (pages, count, event) = match *self {
+            Self::Format { .. } => (1, 1, SpaceEvent::Allocated),
+            Self::Write { pages, .. } => (pages, 1, SpaceEvent::Allocated),
+            Self::Nodes { count } => (1, count, SpaceEvent::Allocated),
+            Self::Free { pages } => (pages, 1, SpaceEvent::Freed),
+            _ => (0, 0, SpaceEvent::Freed),
+        };
+        (0..count).map(move |number| {
+            let head = PageId(page.0.saturating_add(u64::from(number)));
+            (Extent { head, pages }, event)
+        })
     }
 }
 
@@ -91,23 +110,23 @@ impl<'a> ChangeRecord<'a> {
     }
 
     /// The changes, each with its page, up to the first fault.
+    #[inline]
     pub fn changes(self) -> impl Iterator<Item = Result<(PageId, PageChange<'a>), RecordFault>> {
         self.each().map(|change| change.map(|PageRedo { page, change, .. }| (page, change)))
     }
 
+    #[inline]
     fn each(self) -> impl Iterator<Item = Result<PageRedo<'a>, RecordFault>> {
         let mut rest = self.rest;
         std::iter::from_fn(move || {
-            let whole = rest;
-            if whole.is_empty() {
+            if rest.is_empty() {
                 return None;
             }
-            let Some((page, change)) = PageChange::decode(&mut rest) else {
+            let redo = PageRedo::decode(&mut rest);
+            if redo.is_err() {
                 rest = &[];
-                return Some(Err(RecordFault { left: whole.len() }));
-            };
-            let bytes = whole.get(..whole.len() - rest.len()).unwrap_or_default();
-            Some(Ok(PageRedo::new(page, change, bytes)))
+            }
+            Some(redo)
         })
     }
 
@@ -134,23 +153,13 @@ impl<'a> ChangeRecord<'a> {
     /// What the record says of extents, up to the first fault. The extents may be any; of a run of nodes, each is one.
     pub fn space_events(self) -> impl Iterator<Item = Result<(Extent, SpaceEvent), RecordFault>> {
         self.changes().flat_map(|change| {
-            let (head, pages, count, event) = match change {
-                Ok((page, PageChange::Format { .. })) => (page, 1, 1, SpaceEvent::Allocated),
-                Ok((page, PageChange::Write { pages, .. })) => (page, pages, 1, SpaceEvent::Allocated),
-                Ok((page, PageChange::Nodes { count })) => (page, 1, count, SpaceEvent::Allocated),
-                Ok((page, PageChange::Free { pages })) => (page, pages, 1, SpaceEvent::Freed),
-                Ok((page, _)) => (page, 0, 0, SpaceEvent::Freed),
-                Err(_) => (PageId(0), 0, 0, SpaceEvent::Freed),
-            };
-            let event = move |number| {
-                let head = PageId(head.0.saturating_add(u64::from(number)));
-                Ok((Extent { head, pages }, event))
-            };
-            (0..count).map(event).chain(change.err().map(Err))
+            let fault = change.err().map(Err);
+            change.ok().into_iter().flat_map(|(page, change)| change.space_events(page)).map(Ok).chain(fault)
         })
     }
 
     /// What is to be redone of the record in each page, up to the first fault.
+    #[inline]
     pub fn page_changes(self) -> impl Iterator<Item = Result<PageRedo<'a>, RecordFault>> {
         // Images come last, and most records have one change: nothing is looked for behind the last one.
         let mut left = self.rest.len();

@@ -67,6 +67,7 @@ impl RecordKind {
     }
 
     /// Takes the bytes before the tree off a record.
+    #[inline]
     pub(super) fn decode(rest: &mut &[u8]) -> Option<Self> {
         match u8::decode(rest)? {
             1 => Some(Self::Single),
@@ -95,6 +96,8 @@ macro_rules! encoding {
             }
 
             /// Takes the change of a page off a record.
+            // Inlined where little of it is looked at: the rest is only passed over then.
+            #[inline(always)]
             pub(super) fn decode(rest: &mut &'a [u8]) -> Option<(PageId, Self)> {
                 let page = PageId::decode(rest)?;
                 let change = match u8::decode(rest)? {
@@ -142,6 +145,7 @@ macro_rules! numbers {
                 record.extend_from_slice(&self.to_le_bytes());
             }
 
+            #[inline]
             fn decode(rest: &mut &[u8]) -> Option<Self> {
                 let bytes = rest.split_off(..size_of::<Self>())?;
                 bytes.first_chunk().map(|bytes| Self::from_le_bytes(*bytes))
@@ -160,6 +164,7 @@ macro_rules! composed {
                 $(self.$part.encode(record);)*
             }
 
+            #[inline]
             fn decode(rest: &mut &'a [u8]) -> Option<Self> {
                 Some(Self { $($part: Field::decode(rest)?),* })
             }
@@ -181,6 +186,7 @@ impl<'a> Field<'a> for &'a [u8] {
         record.extend_from_slice(self);
     }
 
+    #[inline]
     fn decode(rest: &mut &'a [u8]) -> Option<Self> {
         let length = u16::decode(rest)?;
         rest.split_off(..length as usize)
@@ -192,6 +198,7 @@ impl Field<'_> for ValueKind {
         record.push(u8::from(self == Self::Blob));
     }
 
+    #[inline]
     fn decode(rest: &mut &[u8]) -> Option<Self> {
         match u8::decode(rest)? {
             0 => Some(Self::Inline),

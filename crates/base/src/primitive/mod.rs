@@ -45,6 +45,24 @@ pub fn random() -> u64 {
     RandomState::new().hash_one(0)
 }
 
+/// Begins a thread that ends within a scope.
+///
+/// # Errors
+/// If the system refuses it.
+pub fn spawn_scoped<'scope, T: Send + 'scope>(
+    scope: &'scope thread::Scope<'scope, '_>,
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'scope,
+) -> std::io::Result<thread::ScopedJoinHandle<'scope, T>> {
+    #[cfg(not(shuttle))]
+    return thread::Builder::new().name(name.to_owned()).spawn_scoped(scope, work);
+    #[cfg(shuttle)]
+    {
+        let _ = name;
+        Ok(scope.spawn(work))
+    }
+}
+
 /// A number that is given once.
 pub fn random_id() -> [u8; 16] {
     (u128::from(random()) << 64 | u128::from(random())).to_le_bytes()

@@ -173,7 +173,7 @@ impl History {
             self.recover_space(&mut lives, &mut torn, (lsn, record), alter)?;
             for change in record.page_changes() {
                 let change = change.unwrap();
-                assert_eq!(PageRedo::decode(change.bytes), Ok(change));
+                assert_eq!(PageRedo::decode(&mut { change.bytes }), Ok(change));
                 let Some(Life::Node(image)) = lives.get_mut(&change.page) else {
                     return Err(format!("{:?} is no node at {lsn:?}", change.page));
                 };

@@ -1,0 +1,121 @@
+//! Changes of pages, dealt out by their pages to *shares*: what a share has of the log is redone without a look at the others.
+//!
+//! The analysis deals out what it reads, and [`Kept`] keeps it in memory, as far as there is room for it in the pool, where nothing is
+//! yet. What comes after that is read again by the redo.
+
+use crate::{TxnError, records::is_change};
+use vellum_access::{ChangeRecord, PageRedo, node::NODE_BYTES};
+use vellum_base::{Lsn, PAGE_SIZE};
+use vellum_wal::Record;
+
+/// How many bytes of changes are redone at once: they stay in the processor's cache.
+const PART_BYTES: usize = 32 << 10;
+/// What a part takes: its last change may go beyond.
+const ROOM_BYTES: usize = PART_BYTES + NODE_BYTES;
+/// The most shares: each page of one is in the processor's cache when its next change comes, if there are 2 million pages or less.
+const SHARES_MAX: usize = 512;
+/// Shares may take so small a part of the pool's memory beside it, and what is kept so large a part of the pool.
+const BESIDE_PART: usize = 32;
+const KEPT_PART: usize = 4;
+
+/// Changes in the order of the log, each preceded by its LSN.
+pub(crate) type Part = Vec<u8>;
+
+/// What has been dealt out, and makes no whole part yet.
+pub(crate) struct Shares(Vec<Part>);
+
+impl Shares {
+    /// For a pool of so many pages.
+    pub fn new(pool_pages: usize) -> Self {
+        let count = pool_pages * PAGE_SIZE / BESIDE_PART / ROOM_BYTES;
+        Self(vec![Part::new(); count.clamp(1, SHARES_MAX)])
+    }
+
+    /// Deals out the changes of a record. `take` is given each part that is whole, with the number of its share, and gives room for
+    /// the next one.
+    pub fn deal<E: From<TxnError>>(
+        &mut self,
+        Record { lsn, payload }: Record<'_>,
+        mut take: impl FnMut(usize, Part) -> Result<Part, E>,
+    ) -> Result<(), E> {
+        if !is_change(payload) {
+            return Ok(());
+        }
+        let faulty = |fault| TxnError::Record { lsn, fault };
+        for change in ChangeRecord::decode(payload).map_err(faulty)?.page_changes() {
+            let PageRedo { page, bytes, .. } = change.map_err(faulty)?;
+            // Neighbours often change together, so they are in different shares.
+            let number = (page.0 % self.0.len() as u64) as usize;
+            let Some(part) = self.0.get_mut(number) else { continue };
+            part.extend_from_slice(&lsn.0.to_le_bytes());
+            part.extend_from_slice(bytes);
+            if part.len() >= PART_BYTES {
+                *part = take(number, std::mem::take(part))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What is left, by shares.
+    pub fn into_parts(self) -> impl Iterator<Item = Part> {
+        self.0.into_iter()
+    }
+}
+
+/// Room for a part.
+pub(crate) fn room() -> Part {
+    Part::with_capacity(ROOM_BYTES)
+}
+
+/// The changes that are kept in memory: all from the redo point on, up to where memory ends.
+pub(crate) struct Kept {
+    redo: Lsn,
+    shares: Shares,
+    /// By shares.
+    parts: Vec<Vec<Part>>,
+    /// For how many more parts there is room.
+    left: usize,
+    /// Nothing is kept of the log from here on.
+    end: Option<Lsn>,
+}
+
+impl Kept {
+    /// For a pool of so many pages.
+    pub fn new(redo: Lsn, pool_pages: usize) -> Self {
+        let shares = Shares::new(pool_pages);
+        let left = pool_pages * PAGE_SIZE / KEPT_PART / ROOM_BYTES;
+        Self { redo, parts: vec![Vec::new(); shares.0.len()], shares, left, end: None }
+    }
+
+    /// Keeps the changes of the next record, if there is room.
+    pub fn add(&mut self, record: Record<'_>) -> Result<(), TxnError> {
+        if record.lsn < self.redo || self.end.is_some() {
+            return Ok(());
+        }
+        let Self { parts, left, end, .. } = self;
+        self.shares.deal(record, |share, part| {
+            if let Some(parts) = parts.get_mut(share) {
+                parts.push(part);
+            }
+            *left = left.saturating_sub(1);
+            let mut next = Part::new();
+            // If the system refuses the memory, the log is read again.
+            if *left == 0 || next.try_reserve_exact(ROOM_BYTES).is_err() {
+                *end = Some(record.end());
+            }
+            Ok(next)
+        })
+    }
+
+    /// What each share has, and how many bytes of memory that takes; and from where on nothing is kept of the log.
+    pub fn into_parts(self) -> (Vec<(Vec<Part>, usize)>, Option<Lsn>) {
+        let with_last = self.parts.into_iter().zip(self.shares.into_parts());
+        let shares = with_last.map(|(mut parts, last)| {
+            // The last is beside the pool.
+            let bytes = parts.len() * ROOM_BYTES;
+            parts.push(last);
+            (parts, bytes)
+        });
+        (shares.collect(), self.end)
+    }
+}
