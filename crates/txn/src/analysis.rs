@@ -9,7 +9,9 @@ use crate::{
     records::{End, LogRecord},
 };
 use std::collections::BTreeMap;
-use vellum_access::{BlobReference, ChangeRecord, PageChange, RecordKind, SpaceEvent, node::ValueKind};
+use vellum_access::{
+    BlobReference, ChangeRecord, PageChange, PageRedo, RecordKind, SpaceEvent, node::ValueKind,
+};
 use vellum_base::{Extent, Lsn, PageId};
 use vellum_pool::PoolFile;
 use vellum_wal::Record;
@@ -54,8 +56,13 @@ impl Analysis {
         }
     }
 
-    /// Takes the next record into account.
-    pub fn add(&mut self, record: Record<'_>, file: &mut PoolFile) -> Result<(), TxnError> {
+    /// Takes the next record into account, and shows to `redone` what is to be redone of it.
+    pub fn add(
+        &mut self,
+        record: Record<'_>,
+        file: &mut PoolFile,
+        mut redone: impl FnMut(&PageRedo<'_>),
+    ) -> Result<(), TxnError> {
         self.records += 1;
         self.bytes += record.payload.len() as u64;
         let lsn = record.lsn;
@@ -90,8 +97,12 @@ impl Analysis {
             }
             _ => {}
         }
-        for change in record.changes() {
-            let (page, change) = change.map_err(faulty)?;
+        for change in record.redone_and_others() {
+            let (redo, is_redone) = change.map_err(faulty)?;
+            if is_redone {
+                redone(&redo);
+            }
+            let PageRedo { page, change, .. } = redo;
             if let PageChange::Replace { before, .. } | PageChange::Remove { before, .. } = change
                 && let RecordKind::Transaction(transaction) = record.kind
                 && before.kind == ValueKind::Blob

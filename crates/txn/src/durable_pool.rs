@@ -140,8 +140,8 @@ impl DurablePool {
         let mut told = (Analysis::new(redo), Kept::new(redo, file.pool_pages()));
         let log = if file.needs_recovery() {
             Log::open(directory.clone(), &options, file.undo(), |record| {
-                told.0.add(record, &mut file)?;
-                told.1.add(record)
+                let (analysis, kept) = &mut told;
+                analysis.add(record, &mut file, |change| kept.add(record, change))
             })?
         } else {
             if Log::is_there(&*directory)? {

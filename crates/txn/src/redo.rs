@@ -10,6 +10,7 @@ use crate::{
     analysis::Analysis,
     change_log::Changes,
     plant::{Bug, planted},
+    records::is_change,
     shares::{Kept, Part, Shares, room},
     transaction::{log_rollback, undo},
 };
@@ -20,7 +21,7 @@ use vellum_access::{
 use vellum_base::primitive::{Mutex, mpsc::sync_channel, spawn_scoped, thread};
 use vellum_base::{Extent, Lsn, PageId, stamp_lsn};
 use vellum_pool::{Navigation, Pool, PoolError, SetAside};
-use vellum_wal::{Log, LogError};
+use vellum_wal::{Log, LogError, Record};
 
 /// The most threads; one that reads the log has no work for more.
 const THREADS_MAX: usize = 8;
@@ -139,8 +140,15 @@ fn deal<'p>(
     let Some(rest) = rest else { return Ok(()) };
     let (mut reader, mut shares) = (log.reread(rest)?, Shares::new(pool.limit_pages()));
     let mut redo = |share, part| redo(share, Work { parts: vec![part], _memory: None });
-    while let Some(record) = reader.next()? {
-        shares.deal(record, |share, part| redo(share, part).map(|()| room()))?;
+    while let Some(Record { lsn, payload }) = reader.next()? {
+        if !is_change(payload) {
+            continue;
+        }
+        let faulty = |fault| TxnError::Record { lsn, fault };
+        for change in ChangeRecord::decode(payload).map_err(faulty)?.page_changes() {
+            let change = change.map_err(faulty)?;
+            shares.deal(lsn, &change, |share, part| redo(share, part).map(|()| room()))?;
+        }
     }
     shares.into_parts().enumerate().try_for_each(|(share, part)| redo(share, part))
 }

@@ -3,8 +3,8 @@
 //! The analysis deals out what it reads, and [`Kept`] keeps it in memory, as far as there is room for it in the pool, where nothing is
 //! yet. What comes after that is read again by the redo.
 
-use crate::{TxnError, records::is_change};
-use vellum_access::{ChangeRecord, PageRedo, node::NODE_BYTES};
+use std::convert::Infallible;
+use vellum_access::{PageRedo, node::NODE_BYTES};
 use vellum_base::{Lsn, PAGE_SIZE};
 use vellum_wal::Record;
 
@@ -31,27 +31,22 @@ impl Shares {
         Self(vec![Part::new(); count.clamp(1, SHARES_MAX)])
     }
 
-    /// Deals out the changes of a record. `take` is given each part that is whole, with the number of its share, and gives room for
-    /// the next one.
-    pub fn deal<E: From<TxnError>>(
+    /// Deals out a change of the record at `lsn`. If a part is whole then, `take` is given it, with the number of its share, and gives room for the
+    /// next one.
+    #[inline]
+    pub fn deal<E>(
         &mut self,
-        Record { lsn, payload }: Record<'_>,
-        mut take: impl FnMut(usize, Part) -> Result<Part, E>,
+        lsn: Lsn,
+        PageRedo { page, bytes, .. }: &PageRedo<'_>,
+        take: impl FnOnce(usize, Part) -> Result<Part, E>,
     ) -> Result<(), E> {
-        if !is_change(payload) {
-            return Ok(());
-        }
-        let faulty = |fault| TxnError::Record { lsn, fault };
-        for change in ChangeRecord::decode(payload).map_err(faulty)?.page_changes() {
-            let PageRedo { page, bytes, .. } = change.map_err(faulty)?;
-            // Neighbours often change together, so they are in different shares.
-            let number = (page.0 % self.0.len() as u64) as usize;
-            let Some(part) = self.0.get_mut(number) else { continue };
-            part.extend_from_slice(&lsn.0.to_le_bytes());
-            part.extend_from_slice(bytes);
-            if part.len() >= PART_BYTES {
-                *part = take(number, std::mem::take(part))?;
-            }
+        // Neighbours often change together, so they are in different shares.
+        let number = (page.0 % self.0.len() as u64) as usize;
+        let Some(part) = self.0.get_mut(number) else { return Ok(()) };
+        part.extend_from_slice(&lsn.0.to_le_bytes());
+        part.extend_from_slice(bytes);
+        if part.len() >= PART_BYTES {
+            *part = take(number, std::mem::take(part))?;
         }
         Ok(())
     }
@@ -87,13 +82,14 @@ impl Kept {
         Self { redo, parts: vec![Vec::new(); shares.0.len()], shares, left, end: None }
     }
 
-    /// Keeps the changes of the next record, if there is room.
-    pub fn add(&mut self, record: Record<'_>) -> Result<(), TxnError> {
-        if record.lsn < self.redo || self.end.is_some() {
-            return Ok(());
+    /// Keeps the next change, which is of this record, if there is room for all that the record has.
+    #[inline]
+    pub fn add(&mut self, record: Record<'_>, change: &PageRedo<'_>) {
+        let Self { redo, shares, parts, left, end } = self;
+        if record.lsn < *redo || end.is_some_and(|end| end <= record.lsn) {
+            return;
         }
-        let Self { parts, left, end, .. } = self;
-        self.shares.deal(record, |share, part| {
+        let Ok(()) = shares.deal(record.lsn, change, |share, part| {
             if let Some(parts) = parts.get_mut(share) {
                 parts.push(part);
             }
@@ -103,8 +99,8 @@ impl Kept {
             if *left == 0 || next.try_reserve_exact(ROOM_BYTES).is_err() {
                 *end = Some(record.end());
             }
-            Ok(next)
-        })
+            Ok::<_, Infallible>(next)
+        });
     }
 
     /// What each share has, and how many bytes of memory that takes; and from where on nothing is kept of the log.

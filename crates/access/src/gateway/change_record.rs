@@ -159,23 +159,30 @@ impl<'a> ChangeRecord<'a> {
     }
 
     /// What is to be redone of the record in each page, up to the first fault.
-    #[inline]
     pub fn page_changes(self) -> impl Iterator<Item = Result<PageRedo<'a>, RecordFault>> {
+        self.redone_and_others().filter_map(|change| match change {
+            Ok((change, is_redone)) => is_redone.then_some(Ok(change)),
+            Err(fault) => Some(Err(fault)),
+        })
+    }
+
+    /// The changes, and whether each is to be redone in its page, up to the first fault.
+    #[inline]
+    pub fn redone_and_others(self) -> impl Iterator<Item = Result<(PageRedo<'a>, bool), RecordFault>> {
         // Images come last, and most records have one change: nothing is looked for behind the last one.
         let mut left = self.rest.len();
         let has_image = move |page| {
             let mut changes = self.each().map_while(Result::ok);
             changes.any(|other| other.page == page && matches!(other.change, PageChange::Image { .. }))
         };
-        self.each().filter(move |change| match change {
-            Ok(PageRedo { page, change, fresh, bytes }) => {
-                left -= bytes.len();
-                match change {
-                    PageChange::Write { .. } | PageChange::Nodes { .. } | PageChange::Free { .. } => false,
-                    _ => *fresh || left == 0 || !has_image(*page),
-                }
-            }
-            Err(_) => true,
+        self.each().map(move |redo| {
+            let redo = redo?;
+            left -= redo.bytes.len();
+            let is_redone = match redo.change {
+                PageChange::Write { .. } | PageChange::Nodes { .. } | PageChange::Free { .. } => false,
+                _ => redo.fresh || left == 0 || !has_image(redo.page),
+            };
+            Ok((redo, is_redone))
         })
     }
 }
