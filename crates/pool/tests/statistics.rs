@@ -227,3 +227,21 @@ fn the_log_is_durable_before_the_pages_it_covers() {
     assert_eq!(log.durable.lock().unwrap().iter().max(), Some(&Lsn(102)));
     assert_eq!(pool.statistics().pages_written, 6);
 }
+
+#[test]
+fn memory_that_is_set_aside_is_not_there_for_pages_until_it_is_given_back() {
+    let (file, extents) = sample();
+    let pool = open(&file, &options());
+    assert!(pool.set_aside(17 * 4096).is_none());
+    let half = pool.set_aside(8 * 4096 - 1).unwrap();
+    assert!(pool.set_aside(9 * 4096).is_none());
+    assert_eq!(pool.statistics().pages_resident, 8);
+    for extent in &extents {
+        drop(pool.shared(*extent).unwrap());
+        assert!(pool.statistics().pages_resident <= 16);
+    }
+    assert!(pool.statistics().pages_evicted >= 8);
+    let before = pool.statistics().pages_resident;
+    drop(half);
+    assert_eq!(pool.statistics().pages_resident, before - 8);
+}

@@ -115,3 +115,58 @@ impl Kept {
         (shares.collect(), self.end)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::{RngExt, SeedableRng, rngs::StdRng};
+
+    /// A change of a page that can be told from others.
+    fn change(page: u64, number: u32) -> Vec<u8> {
+        /// The tag of freeing as many pages as four bytes say.
+        const FREE: u8 = 14;
+        [&page.to_le_bytes()[..], &[FREE], &number.to_le_bytes()].concat()
+    }
+
+    #[test]
+    fn what_is_kept_is_what_was_added_up_to_the_end_in_the_order_of_each_share() {
+        let mut random = StdRng::seed_from_u64(3);
+        let (redo, pool_pages, payload) = (Lsn(16_000), 4096, [0; 16]);
+        let mut kept = Kept::new(redo, pool_pages);
+        let mut added = Vec::new();
+        for number in 0..500_000 {
+            let record = Record { lsn: Lsn(u64::from(number) * 32), payload: &payload };
+            // A record may have several changes, and all of them are kept or none.
+            for _ in 0..random.random_range(1..3) {
+                let bytes = change(random.random_range(0..1000), number);
+                let change = PageRedo::decode(&mut &bytes[..]).unwrap();
+                kept.add(record, &change);
+                added.push((record.lsn, bytes));
+            }
+        }
+        let (shares, end) = kept.into_parts();
+        let end = end.expect("a fourth of the pool holds less");
+        assert!(end.0 % 32 == 0 && end > Lsn(1 << 20), "{end}");
+        let taken: usize = shares.iter().map(|(_, bytes)| bytes).sum();
+        let quarter = pool_pages * PAGE_SIZE / 4;
+        assert!((quarter - ROOM_BYTES..=quarter).contains(&taken), "{taken}");
+        let mut found = Vec::new();
+        for (parts, _) in &shares {
+            let mut last = Lsn(0);
+            for mut part in parts.iter().map(Vec::as_slice) {
+                while let Some(lsn) = part.split_off(..8) {
+                    let lsn = Lsn(u64::from_le_bytes(lsn.try_into().unwrap()));
+                    let change = PageRedo::decode(&mut part).unwrap();
+                    assert!(last <= lsn);
+                    last = lsn;
+                    found.push((lsn, change.bytes.to_vec()));
+                }
+            }
+        }
+        added.retain(|(lsn, _)| (redo..end).contains(lsn));
+        added.sort();
+        found.sort();
+        assert!(added == found, "{} were to be kept, {} are", added.len(), found.len());
+        assert!(shares.len() > 8);
+    }
+}
