@@ -1,5 +1,5 @@
 //! Several threads with transactions and single operations, on a disk that crashes, with checkpoints and eviction in the
-//! background, in a file that is compacted meanwhile.
+//! background.
 //!
 //! Each client has keys of its own, which it changes by numbered transactions, and moves money between accounts that all share.
 //! In each transaction it notes how far the others are. So after a crash it is known exactly what must be there: of each
@@ -55,8 +55,6 @@ struct Work<'w> {
     /// The longest pause between two of them.
     pause: Duration,
     value_bytes: usize,
-    /// Whether the file is compacted now and then.
-    compacts: bool,
     progress: &'w [Progress],
 }
 
@@ -140,12 +138,11 @@ impl Client {
     fn work(&mut self, work: &Work<'_>) -> Result<()> {
         let end = self.commits.len() + work.commits;
         while !work.is_over.load(SeqCst) && self.commits.len() < end {
-            let done = match self.random.random_range(0..24) {
-                0..6 => self.put(work),
-                6..8 => self.look(work),
-                8..10 => work.database.run(|transaction| self.transfer(transaction, work.table)),
-                10..12 => self.audit(&work.database.begin()?, work.table),
-                12 if work.compacts => work.database.compact(|_| self.random.random_ratio(15, 16)).map(drop),
+            let done = match self.random.random_range(0..12) {
+                0..3 => self.put(work),
+                3 => self.look(work),
+                4 => work.database.run(|transaction| self.transfer(transaction, work.table)),
+                5 => self.audit(&work.database.begin()?, work.table),
                 _ => self.transact(work),
             };
             match done {
@@ -419,7 +416,6 @@ fn live(
         durability: &DURABILITY[random.random_range(0..3)..],
         pause: Duration::from_micros([0, 0, 20, 200][random.random_range(0..4)]),
         value_bytes: [300, 1200][random.random_range(0..2)],
-        compacts: random.random(),
         progress: &progress,
     };
     let pause = Duration::from_millis(random.random_range(1..40));
