@@ -22,6 +22,9 @@ use crate::{
 };
 use vellum_base::{Extent, Lsn, PageHeader, PageId, PageKind};
 
+/// How often an extent is waited for that another thread can hold only by a stale reference, or to copy it, and not for long.
+const WAITS_MAX: u32 = 1000;
+
 /// What becomes of memory that a newly allocated page still has from its last life.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Memory {
@@ -344,10 +347,19 @@ impl Allocator {
         Ok(())
     }
 
+    /// Waits until an extent has been freed that was discarded. The evictor may be writing it, or another thread be copying it.
+    pub(crate) fn await_discarded(&self, extent: Extent) {
+        for _ in 0..WAITS_MAX {
+            if !lock(&self.pending_frees).iter().any(|(pending, _)| *pending == extent) {
+                return;
+            }
+            self.io.wait(extent.head, Want::Exclusive);
+            self.free_pending();
+        }
+    }
+
     /// Frees an extent of which only stale references are left. The evictor may be writing it, which is waited for.
     pub(crate) fn discard_waiting(&self, extent: Extent) {
-        /// Another thread can hold it only by a stale reference, and not for long.
-        const WAITS_MAX: u32 = 1000;
         for _ in 0..WAITS_MAX {
             if self.try_discard(extent, Lsn(0)) {
                 return;

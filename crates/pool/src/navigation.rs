@@ -224,6 +224,12 @@ impl Allocation for Pool {
         self.allocator().discard(extent, lsn)
     }
 
+    fn discard_now(&self, extent: Extent, lsn: Lsn) -> Result<(), PoolError> {
+        self.allocator().discard(extent, lsn)?;
+        self.allocator().await_discarded(extent);
+        Ok(())
+    }
+
     fn note_allocated(&self, extent: Extent, lsn: Lsn) {
         self.allocator().note_allocated(extent, lsn);
     }

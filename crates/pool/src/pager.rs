@@ -383,6 +383,14 @@ pub trait Allocation: Navigation {
     /// If it is not allocated as such.
     fn discard(&self, extent: Extent, lsn: Lsn) -> Result<(), PoolError>;
 
+    /// [`discard`](Self::discard), but while a thread has the extent latched, which cannot be for long, this waits.
+    ///
+    /// # Errors
+    /// As for `discard`.
+    fn discard_now(&self, extent: Extent, lsn: Lsn) -> Result<(), PoolError> {
+        self.discard(extent, lsn)
+    }
+
     /// The record at `lsn` says that an extent is allocated that was kept before. Nothing to do if changes are not recorded.
     fn note_allocated(&self, _extent: Extent, _lsn: Lsn) {}
 

@@ -13,7 +13,7 @@ use crate::{
     AsKey, AsValue, Error, KeyType, Put, Result, Table, Task, ValueType, Written,
     driver::{Driver, lock},
     handle::Handle,
-    life::OpenTable,
+    life::{OpenTable, Writing},
     shared::{Order, Owed, Owned, Slot},
 };
 use std::{
@@ -23,7 +23,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 use vellum_access::{AccessError, Batch};
-use vellum_pool::Pool;
+use vellum_pool::{Pool, PoolError};
 use vellum_txn::{Arrival, TxnError};
 
 /// An operation on a table that is under way, or will be when it is polled.
@@ -69,8 +69,10 @@ impl<T> TableFuture<T> {
                 return Poll::Pending;
             }
             Ok(None) => {}
-            // It conflicts with nobody, or says so: waiting is left to the log.
-            Err(AccessError::NeedsTransaction { .. }) => return Poll::Ready(table.perform(&key, &task)),
+            // It conflicts with nobody, or says so: waiting is left to the log. Or the table has been cleared.
+            Err(AccessError::NeedsTransaction { .. } | AccessError::Pool(PoolError::Cancelled)) => {
+                return Poll::Ready(table.perform(&key, &task));
+            }
             // The driver reads what the pool has no room for.
             Err(error) => match Error::from(error) {
                 error if error.is_about_room() => {}
@@ -208,6 +210,7 @@ struct UnderWay {
     slot: Owed,
     open: Arc<OpenTable>,
     is_get: bool,
+    _writing: Option<Writing>,
 }
 
 /// Runs orders of one database, and those that `more` gives in between, until all are done.
@@ -220,41 +223,38 @@ fn run_orders(mut orders: Vec<Order>, more: &dyn Fn() -> Vec<Order>) {
     loop {
         for Order { inner: order, open, key, task, slot } in orders.drain(..) {
             let table = Handle::new(order, open.clone());
-            if !matches!(task, Task::Get | Task::GetPart { .. }) && table.is_apart() {
+            let (is_write, root) = (!matches!(task, Task::Get | Task::GetPart { .. }), open.current().root);
+            let writing = if is_write { open.begin_writing(None, root).ok() } else { None };
+            if is_write && (writing.is_none() || table.is_apart()) {
                 done.push((slot, table.perform(&key, &task)));
                 continue;
             }
             drop(table);
-            let tree = inner.tree_of(&open);
+            let tree = inner.tree_of(&open, root);
             let tag = free.pop().unwrap_or_else(|| {
                 under_way.push(None);
                 under_way.len() - 1
             });
             if let Some(place) = under_way.get_mut(tag) {
-                *place = Some(UnderWay { slot, open, is_get: matches!(task, Task::Get) });
+                *place = Some(UnderWay { slot, open, is_get: matches!(task, Task::Get), _writing: writing });
             }
             batch.begin(tree, key, task, tag as u64);
         }
         batch.advance(true);
-        while let Some((tag, result)) = batch.take(|tag, key, answer| {
-            let result = answer.map(Owned::from).map_err(Error::from);
-            (
-                tag,
-                result.map_err(|error| {
-                    if error.is_about_room() { (error, Some(key.clone())) } else { (error, None) }
-                }),
-            )
-        }) {
+        while let Some((tag, result)) = batch
+            .take(|tag, key, answer| (tag, answer.map(Owned::from).map_err(|error| (error, key.clone()))))
+        {
             if let Some(order) = under_way.get_mut(tag as usize).and_then(Option::take) {
                 free.push(tag as usize);
-                let UnderWay { slot, open, is_get } = order;
-                let result = match result {
-                    // The pool has no room for the value: it is read past it.
-                    Err((_, Some(key))) if is_get => {
-                        Handle::new(inner.clone(), open).read_whole(&key).map(Owned::Value)
+                let UnderWay { slot, open, is_get, .. } = order;
+                let result = result.or_else(|(error, key)| {
+                    let table = Handle::new(inner.clone(), open);
+                    match table.refused(error) {
+                        // The pool has no room for the value: it is read past it.
+                        error if is_get && error.is_about_room() => table.read_whole(&key).map(Owned::Value),
+                        error => Err(error),
                     }
-                    result => result.map_err(|(error, _)| error),
-                };
+                });
                 done.push((slot, result));
             }
         }

@@ -167,7 +167,7 @@ impl Table {
         let pool = self.handle.pool();
         let change = |place, value: &mut [u8]| nested::changing(pool, || change(place, value));
         let visit = |place, result: Result<bool, AccessError>| {
-            visit(place, result.map_err(|error| self.handle.named(error)))
+            visit(place, result.map_err(|error| self.handle.refused(error)))
         };
         self.handle.tree().multi_modify(keys, self.handle.read_depth(), change, visit);
         self.handle.inner.commit()
@@ -209,7 +209,7 @@ impl Table {
         }
         let mut batch: Batch<'_, Pool, K, V> = Batch::new(self.handle.pool(), self.handle.read_depth());
         batch.run(self.handle.tree(), tasks, |number, answer| {
-            visit(number, answer.map_err(|error| self.handle.named(error)))
+            visit(number, answer.map_err(|error| self.handle.refused(error)))
         });
         self.handle.inner.commit()
     }
@@ -246,7 +246,7 @@ pub(crate) fn acknowledged<'a>(
     answer: Result<Answer<'a>, AccessError>,
     committed: &Result<()>,
 ) -> Result<Answer<'a>> {
-    match (answer.map_err(|error| table.handle.named(error))?, committed) {
+    match (answer.map_err(|error| table.handle.refused(error))?, committed) {
         (Answer::Written(_) | Answer::Removed(_), Err(error)) => Err(error.repeated()),
         (answer, _) => Ok(answer),
     }

@@ -1,6 +1,6 @@
 //! Loading a table from sorted input.
 
-use crate::{AsKey, AsValue, KeyType, Result, ValueType, encoding::Types, nested, shared::Inner};
+use crate::{AsKey, AsValue, KeyType, Result, ValueType, encoding::Types, handle::Handle, nested};
 use std::{io::Read, marker::PhantomData};
 use vellum_access::BulkLoad;
 use vellum_pool::Pool;
@@ -39,13 +39,13 @@ impl BulkOptions {
 #[must_use = "nothing is loaded before `finish`"]
 pub struct BulkLoader<'t, K: ?Sized = [u8], V: ?Sized = [u8]> {
     load: BulkLoad<'t, Pool>,
-    inner: &'t Inner,
+    table: &'t Handle,
     types: Types<K, V>,
 }
 
 impl<'t, K: KeyType + ?Sized, V: ValueType + ?Sized> BulkLoader<'t, K, V> {
-    pub(crate) fn new(load: BulkLoad<'t, Pool>, inner: &'t Inner) -> Self {
-        Self { load, inner, types: PhantomData }
+    pub(crate) fn new(load: BulkLoad<'t, Pool>, table: &'t Handle) -> Self {
+        Self { load, table, types: PhantomData }
     }
 
     /// Appends an entry, whose key is greater than all keys before it.
@@ -56,7 +56,7 @@ impl<'t, K: KeyType + ?Sized, V: ValueType + ?Sized> BulkLoader<'t, K, V> {
     /// disk is full or a page cannot be written, the load has failed: drop the loader.
     #[inline]
     pub fn push(&mut self, key: impl AsKey<K>, value: impl AsValue<V>) -> Result<()> {
-        nested::check(self.inner.durable.pool());
+        nested::check(self.table.inner.durable.pool());
         Ok(self.load.push(key.encoded().as_ref(), value.encoded_value()?.as_ref())?)
     }
 
@@ -69,12 +69,12 @@ impl<'t, K: KeyType + ?Sized, V: ValueType + ?Sized> BulkLoader<'t, K, V> {
     /// they are durable when the database has been closed or [`checkpoint`](crate::Database::checkpoint)ed.
     ///
     /// # Errors
-    /// [`AlreadyExists`](crate::ErrorKind::AlreadyExists) if something has been stored in the table meanwhile;
-    /// and if a page cannot be written. The table is then as it was.
+    /// [`AlreadyExists`](crate::ErrorKind::AlreadyExists) if something has been stored in the table meanwhile,
+    /// [`Conflict`](crate::ErrorKind::Conflict) if it was cleared; and if a page cannot be written. The table is then as it was.
     pub fn finish(self) -> Result<u64> {
-        nested::check(self.inner.durable.pool());
-        let count = self.load.finish()?;
-        self.inner.commit()?;
+        nested::check(self.table.inner.durable.pool());
+        let count = self.load.finish().map_err(|error| self.table.refused(error))?;
+        self.table.inner.commit()?;
         Ok(count)
     }
 }
@@ -85,7 +85,7 @@ impl<K: KeyType + ?Sized> BulkLoader<'_, K> {
     /// # Errors
     /// As for [`push`](Self::push), and if `source` fails or ends too early; then, too, the loader may be used on.
     pub fn push_from(&mut self, key: impl AsKey<K>, length: u64, source: &mut dyn Read) -> Result<()> {
-        nested::check(self.inner.durable.pool());
+        nested::check(self.table.inner.durable.pool());
         Ok(self.load.push_from(key.encoded().as_ref(), length, source)?)
     }
 }

@@ -94,7 +94,7 @@ impl<K: KeyType + ?Sized> Table<K> {
             handle.change_in_transaction(|tree| tree.upsert_from(key.as_ref(), length, source))?
         } else {
             let written = handle.tree().upsert_from(key.as_ref(), length, source);
-            let written = written.map_err(|error| handle.named(error))?;
+            let written = written.map_err(|error| handle.refused(error))?;
             handle.inner.commit()?;
             written
         };

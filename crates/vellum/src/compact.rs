@@ -1,7 +1,7 @@
 //! Compaction: what lies at the end of the file is moved to free places nearer to its beginning, and the file is cut.
 
-use crate::{Database, Error, ErrorKind, Result, catalog, handle::Handle, life::OpenTable, shared::Inner};
-use std::sync::{Arc, PoisonError, Weak, atomic::Ordering};
+use crate::{Database, Error, ErrorKind, Result, catalog, handle::Handle, shared::Inner};
+use std::sync::{Arc, PoisonError, atomic::Ordering};
 use vellum_access::Relocation;
 use vellum_base::{PAGE_SIZE, PageId};
 
@@ -125,12 +125,6 @@ impl Inner {
         self.compacting.store(Arc::as_ptr(&table.open).addr(), Ordering::Relaxed);
         Ok(Some(Compacted(table)))
     }
-
-    /// How many of the handles on a table are a program's.
-    pub(crate) fn handles(&self, table: &Weak<OpenTable>) -> usize {
-        let own = usize::from(self.compacting.load(Ordering::Relaxed) == table.as_ptr().addr());
-        table.strong_count().saturating_sub(own)
-    }
 }
 
 /// The table that a compaction works on, whose handle is not a program's.
@@ -149,7 +143,8 @@ impl Handle {
         done: &mut Compaction,
         go_on: &mut impl FnMut(&Compaction) -> bool,
     ) -> Result<Outcome> {
-        let whole = self.tree().relocate(limit, |relocation| {
+        let tree = self.tree();
+        let whole = tree.relocate(limit, |relocation| {
             let moved = match &relocation {
                 Relocation::Value(key, _) => match self.change(|tree| tree.move_value(key, limit)) {
                     // Another transaction changes the value or the table.
@@ -161,8 +156,14 @@ impl Handle {
             };
             done.count(&relocation, moved);
             Ok::<_, Error>(go_on(done))
-        })?;
-        Ok(if whole { Outcome::Whole } else { Outcome::Ended })
+        });
+        // It may have been cleared meanwhile.
+        let is_cleared = self.open.current().root != tree.root();
+        Ok(if whole.or_else(|error| if is_cleared { Ok(true) } else { Err(error) })? {
+            Outcome::Whole
+        } else {
+            Outcome::Ended
+        })
     }
 }
 

@@ -2,8 +2,8 @@
 
 use crate::{
     Cursor, Error, KeyBuffer, KeyType, Result, Task, ValueReader, ValueType,
-    catalog::TableRecord,
-    life::{OpenTable, Writing},
+    catalog::{self, TableRecord},
+    life::{Generation, OpenTable, Writing, conflict},
     open_transaction::OpenTransaction,
     range::as_slice,
     shared::{Inner, OpenTables, Owned},
@@ -25,7 +25,6 @@ use vellum_txn::CommitError;
 pub(crate) struct Handle {
     // What an operation needs is at hand; the rest keeps the table from being dropped.
     pub(crate) inner: Arc<Inner>,
-    root: PageId,
     is_plain: bool,
     pub(crate) open: Arc<OpenTable>,
     /// The table's name when this handle was made.
@@ -34,7 +33,7 @@ pub(crate) struct Handle {
 
 impl Handle {
     pub(crate) fn new(inner: Arc<Inner>, open: Arc<OpenTable>) -> Self {
-        Self { inner, root: open.root, is_plain: open.is_plain, name: open.name.clone(), open }
+        Self { inner, is_plain: open.is_plain, name: open.name.clone(), open }
     }
 
     /// A handle on the table with this record.
@@ -53,20 +52,42 @@ impl Handle {
     #[inline]
     #[track_caller]
     pub(crate) fn tree(&self) -> Tree<'_, Pool> {
-        let tree = Tree::open(self.inner.pool(), self.root).with_append_hints(&self.open.ends);
+        let tree = self.tree_with(self.open.current()).while_current(self.open.current_root());
         if self.is_plain { tree } else { tree.with_view(self.inner.durable.view()) }
     }
 
-    /// The tree, for a transaction of a database, which must be this table's, and have versions.
-    pub(crate) fn tree_of(&self, inner: &Arc<Inner>) -> Result<Tree<'_, Pool>> {
+    /// The tree that a transaction sees, whose database must be this table's. The table must have versions.
+    #[inline]
+    pub(crate) fn tree_of(&self, transaction: &OpenTransaction) -> Result<Tree<'_, Pool>> {
         let table = || self.name.as_ref().to_owned();
-        if !Arc::ptr_eq(inner, &self.inner) {
+        if !Arc::ptr_eq(&transaction.inner, &self.inner) {
             return Err(Error::OtherDatabase { table: table() });
         }
         if self.is_plain {
             return Err(Error::PlainTable { table: table() });
         }
-        Ok(Tree::open(self.inner.pool(), self.root).with_append_hints(&self.open.ends))
+        let seen = if self.open.is_divided() { self.seen_by(transaction)? } else { None };
+        Ok(self.tree_with(seen.unwrap_or_else(|| self.open.current())))
+    }
+
+    #[inline]
+    #[track_caller]
+    fn tree_with<'h>(&'h self, generation: &'h Generation) -> Tree<'h, Pool> {
+        Tree::open(self.inner.pool(), generation.root).with_append_hints(&generation.ends)
+    }
+
+    /// The generation of the table that a transaction sees, if it sees the table: the one that is not doomed for it.
+    #[cold]
+    pub(crate) fn seen_by(&self, transaction: &OpenTransaction) -> Result<Option<&Generation>> {
+        let catalog = catalog::tree(self.inner.pool()).with_view(transaction.transaction.reading());
+        for generation in self.open.generations() {
+            let key = catalog::doomed_key(generation.root);
+            transaction.transaction.note_keys(catalog.root(), [&key]);
+            if catalog.get(&key)?.is_none() {
+                return Ok(Some(generation));
+            }
+        }
+        Ok(None)
     }
 
     #[track_caller]
@@ -83,12 +104,12 @@ impl Handle {
         self.open.check().or_else(|_| self.inner.try_again(|| self.open.check()))
     }
 
-    /// Enters a transaction that is about to change records of the table.
+    /// Enters a transaction that is about to change records of the tree that it sees.
     ///
     /// # Errors
-    /// As for [`check`](Self::check).
-    pub(crate) fn begin_writing(&self, transaction: u64) -> Result<Writing> {
-        let begin = || self.open.begin_writing(transaction);
+    /// As for [`OpenTable::begin_writing`], and why another transaction cannot be rolled back, if it has ended.
+    pub(crate) fn begin_writing(&self, transaction: u64, seen: PageId) -> Result<Writing> {
+        let begin = || self.open.begin_writing(Some(transaction), seen);
         begin().or_else(|_| self.inner.try_again(begin))
     }
 
@@ -100,14 +121,18 @@ impl Handle {
         &self,
         mut change: impl FnMut(Tree<'_, Pool>) -> std::result::Result<T, AccessError>,
     ) -> Result<T> {
-        self.check()?;
-        match change(self.tree()) {
-            Ok(done) => {
-                self.inner.commit()?;
-                Ok(done)
+        loop {
+            self.check()?;
+            match change(self.tree()) {
+                Ok(done) => {
+                    self.inner.commit()?;
+                    return Ok(done);
+                }
+                Err(AccessError::NeedsTransaction { .. }) => return self.change_in_turn(change),
+                // The table has been cleared.
+                Err(AccessError::Pool(PoolError::Cancelled)) => {}
+                Err(error) => return Err(error.into()),
             }
-            Err(AccessError::NeedsTransaction { .. }) => self.change_in_turn(change),
-            Err(error) => Err(error.into()),
         }
     }
 
@@ -149,9 +174,16 @@ impl Handle {
         loop {
             // It reads nothing but what it changes, so it is serializable as it is.
             let own = OpenTransaction::begin(&self.inner, false);
-            let _writing = self.begin_writing(own.transaction.id())?;
-            let tree = self.tree_of(&self.inner)?.with_view(own.transaction.writing()?);
-            match change(tree) {
+            let tree = self.tree_of(&own)?;
+            let _writing = match self.begin_writing(own.transaction.id(), tree.root()) {
+                // It was cleared since this one began.
+                Err(Error::Conflict { committed: true, .. }) => {
+                    own.rollback()?;
+                    continue;
+                }
+                begun => begun?,
+            };
+            match change(tree.with_view(own.transaction.writing()?)) {
                 Ok(done) => match own.commit() {
                     Ok(inner) => return inner.commit().map(|()| done),
                     Err(CommitError::Failed(error)) => return Err(error.into()),
@@ -213,6 +245,15 @@ impl Handle {
                 Error::Conflict { table: self.name.as_ref().to_owned(), key, committed: false }
             }
             error => error.into(),
+        }
+    }
+
+    /// The error of a single operation that cannot be tried again.
+    pub(crate) fn refused(&self, error: AccessError) -> Error {
+        match error {
+            // The table has been cleared.
+            AccessError::Pool(PoolError::Cancelled) => conflict(&self.name, true),
+            error => self.named(error),
         }
     }
 

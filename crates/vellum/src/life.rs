@@ -6,30 +6,51 @@
 //! that was created and is not committed yet, either.
 //!
 //! A dropped table's pages are freed when no snapshot sees the table and nobody has a handle on it: see `Inner::sweep`.
+//!
+//! # Generations
+//! Clearing a table gives it another tree: each that it has had is a *generation*, and the *current* one is that of the last commit. So a
+//! handle stays right: a single operation goes to the current one, a transaction to the one that it sees, for which it asks the
+//! catalog as long as there may be snapshots that see another one (the table is *divided* then). The tree of an earlier generation is truncated when no
+//! snapshot sees it. Its root stays, because a single operation may have come to it before, until the table has no handles, or is
+//! cleared again and takes it.
 
 use crate::{Error, Result, catalog::TableRecord, driver::lock};
-use std::sync::Arc;
+use std::{
+    iter,
+    sync::{Arc, OnceLock},
+};
 use vellum_base::PageId;
-use vellum_base::primitive::{AtomicBool, Mutex, Ordering};
+use vellum_base::primitive::{AtomicBool, AtomicU64, Mutex, Ordering};
 use vellum_pool::AppendHints;
 
 /// A table that has handles.
 pub(crate) struct OpenTable {
     /// Its name when it was opened first.
     pub(crate) name: Arc<str>,
-    pub(crate) root: PageId,
     /// It keeps no versions: transactions cannot use it.
     pub(crate) is_plain: bool,
-    /// Where its last leaf is, while records are appended.
-    pub(crate) ends: AppendHints,
+    /// The root of the current generation.
+    current: AtomicU64,
+    /// The generations that it has had since it was opened.
+    first: Generation,
+    /// Transactions may see another generation than the current one.
+    is_divided: AtomicBool,
     /// Whether its life says that not everybody may change it: operations look at that only.
     is_special: AtomicBool,
     life: Mutex<Life>,
 }
 
+/// A tree that the table has or had.
+pub(crate) struct Generation {
+    pub(crate) root: PageId,
+    /// Where its last leaf is, while records are appended.
+    pub(crate) ends: AppendHints,
+    next: OnceLock<Box<Self>>,
+}
+
 #[derive(Default)]
 struct Life {
-    /// The transaction that has created or dropped it and is not committed.
+    /// The transaction that has created, cleared or dropped it and is not committed.
     owner: Option<u64>,
     /// It was dropped, or its creation was undone.
     is_gone: bool,
@@ -37,32 +58,99 @@ struct Life {
     writers: usize,
 }
 
-/// A transaction that has changed records of a table, which keeps others from dropping it.
+/// A transaction that has changed records of a table, or an operation that is about to, which keeps others from clearing and dropping it.
 pub(crate) struct Writing(Arc<OpenTable>);
 
-/// A table whose pages are to be freed.
+/// A tree that is to be freed, or a table with all its trees.
 pub(crate) struct Doomed {
     pub(crate) open: Arc<OpenTable>,
-    /// Snapshots that see this commit do not see the table.
+    /// Snapshots that see this commit do not see it.
     pub(crate) time: u64,
+    /// The root of an earlier generation; none if the table is gone.
+    pub(crate) tree: Option<PageId>,
+    pub(crate) contents: Contents,
+}
+
+/// What is left of a tree that is to be freed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Contents {
+    /// Everything.
+    Whole,
+    /// A thread is truncating it.
+    Going,
+    /// Its root.
+    Nothing,
+    /// It could not be truncated, and is freed when the table has no handles.
+    Unreadable,
 }
 
 impl OpenTable {
     pub(crate) fn new(name: &str, record: &TableRecord) -> Self {
         Self {
             name: name.into(),
-            root: record.root,
             is_plain: record.is_plain,
-            ends: AppendHints::default(),
+            current: AtomicU64::new(record.root.0),
+            first: Generation::new(record.root),
+            is_divided: AtomicBool::new(false),
             is_special: AtomicBool::new(false),
             life: Mutex::default(),
+        }
+    }
+
+    /// The tree that single operations see.
+    #[inline]
+    pub(crate) fn current(&self) -> &Generation {
+        // Acquire: pairs with `end_owning`, so that the generation is found.
+        let root = PageId(self.current.load(Ordering::Acquire));
+        if root == self.first.root { &self.first } else { self.generation(root).unwrap_or(&self.first) }
+    }
+
+    /// Where the root of the current tree is kept.
+    #[inline]
+    pub(crate) fn current_root(&self) -> &AtomicU64 {
+        &self.current
+    }
+
+    /// Whether transactions may see another generation than the current one.
+    #[inline]
+    pub(crate) fn is_divided(&self) -> bool {
+        // Acquire: pairs with `begin_owning`. Who misses that has begun before the transaction that clears the table ends, and sees the
+        // current generation.
+        self.is_divided.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn generations(&self) -> impl Iterator<Item = &Generation> {
+        iter::successors(Some(&self.first), |generation| generation.next.get().map(AsRef::as_ref))
+    }
+
+    #[cold]
+    pub(crate) fn generation(&self, root: PageId) -> Option<&Generation> {
+        self.generations().find(|generation| generation.root == root)
+    }
+
+    /// Adds a generation that it will have.
+    pub(crate) fn add_generation(&self, root: PageId) {
+        let mut last = &self.first;
+        while last.root != root {
+            last = last.next.get_or_init(|| Box::new(Generation::new(root)));
+        }
+    }
+
+    /// All snapshots see the current generation, unless it is being cleared.
+    pub(crate) fn unite(&self) {
+        if self.is_divided() {
+            self.update(|life| {
+                if life.owner.is_none() {
+                    self.is_divided.store(false, Ordering::Release);
+                }
+            });
         }
     }
 
     /// Makes sure that a single operation may change the table.
     ///
     /// # Errors
-    /// [`Error::NoSuchTable`] if it was dropped, [`Error::Conflict`] if an open transaction has created or dropped it.
+    /// [`Error::NoSuchTable`] if it was dropped, [`Error::Conflict`] if an open transaction has created, cleared or dropped it.
     #[inline]
     pub(crate) fn check(&self) -> Result<()> {
         // Acquire: pairs with `update`. An operation that comes a moment earlier comes before the drop.
@@ -73,35 +161,58 @@ impl OpenTable {
         }
     }
 
-    /// Enters a transaction that is about to change records of the table. `number` is its own.
+    /// Enters a transaction that is about to change records of the generation that it sees. `number` is its own; that of a single
+    /// operation is none.
     ///
     /// # Errors
-    /// As for [`check`](Self::check).
-    pub(crate) fn begin_writing(self: &Arc<Self>, number: u64) -> Result<Writing> {
+    /// As for [`check`](Self::check), and if the table was cleared since.
+    pub(crate) fn begin_writing(self: &Arc<Self>, number: Option<u64>, seen: PageId) -> Result<Writing> {
         let mut life = lock(&self.life);
-        life.check(&self.name, Some(number))?;
+        life.check(&self.name, number)?;
+        self.check_seen(&life, seen)?;
         life.writers += 1;
         Ok(Writing(self.clone()))
     }
 
-    /// Enters the owner of the table, which is about to create or drop it, and is itself this often among its writers.
+    /// Enters the owner of the table, which is about to create, clear or drop it, sees this generation, and is itself this often among
+    /// its writers.
     ///
     /// # Errors
-    /// As for [`check`](Self::check), and if another transaction has changed records of it.
-    pub(crate) fn begin_owning(&self, owner: u64, own_writers: usize) -> Result<()> {
+    /// As for [`begin_writing`](Self::begin_writing), and if another transaction has changed records of it.
+    pub(crate) fn begin_owning(
+        &self,
+        owner: u64,
+        own_writers: usize,
+        (seen, clears): (PageId, bool),
+    ) -> Result<()> {
         self.update(|life| {
             life.check(&self.name, Some(owner))?;
+            self.check_seen(life, seen)?;
             if life.writers > own_writers {
                 return Err(conflict(&self.name, false));
             }
             life.owner = Some(owner);
+            if clears {
+                self.is_divided.store(true, Ordering::Release);
+            }
             Ok(())
         })
     }
 
-    /// Its owner has ended.
-    pub(crate) fn end_owning(&self, is_gone: bool) {
+    /// Makes sure that the table was not cleared since a snapshot was taken. What its owner sees is its own.
+    fn check_seen(&self, life: &Life, seen: PageId) -> Result<()> {
+        // Relaxed: it is changed while the life is locked.
+        let is_current = self.current.load(Ordering::Relaxed) == seen.0;
+        if is_current || life.owner.is_some() { Ok(()) } else { Err(conflict(&self.name, true)) }
+    }
+
+    /// Its owner has ended, and has left it this generation if it has cleared it.
+    pub(crate) fn end_owning(&self, is_gone: bool, cleared: Option<PageId>) {
         self.update(|life| {
+            if let Some(root) = cleared {
+                // Release: pairs with `current`.
+                self.current.store(root.0, Ordering::Release);
+            }
             life.owner = None;
             life.is_gone |= is_gone;
         });
@@ -112,6 +223,12 @@ impl OpenTable {
         let done = update(&mut life);
         self.is_special.store(life.owner.is_some() || life.is_gone, Ordering::Release);
         done
+    }
+}
+
+impl Generation {
+    fn new(root: PageId) -> Self {
+        Self { root, ends: AppendHints::default(), next: OnceLock::new() }
     }
 }
 

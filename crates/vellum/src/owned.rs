@@ -1,7 +1,8 @@
-//! The tables that a transaction has created and dropped, and what becomes of them when it ends.
+//! The tables that a transaction has created, cleared and dropped, and what becomes of them when it ends.
 
 use crate::{life::OpenTable, shared::Inner};
 use std::sync::Arc;
+use vellum_base::PageId;
 use vellum_txn::Savepoint;
 
 /// What a transaction has done to tables.
@@ -12,22 +13,48 @@ struct Change {
     /// Where in the transaction.
     at: Savepoint,
     table: Arc<OpenTable>,
-    is_drop: bool,
+    fate: Fate,
+}
+
+/// What was done to a table.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Created,
+    /// It got another generation: their roots.
+    Cleared {
+        old: PageId,
+        new: PageId,
+    },
+    Dropped,
 }
 
 impl Owned {
-    /// A table has been created or dropped.
-    pub(crate) fn add(&mut self, at: Savepoint, table: Arc<OpenTable>, is_drop: bool) {
-        self.0.push(Change { at, table, is_drop });
+    /// Something has been done to a table.
+    pub(crate) fn add(&mut self, at: Savepoint, table: Arc<OpenTable>, fate: Fate) {
+        self.0.push(Change { at, table, fate });
     }
 
     /// The transaction is committed.
     pub(crate) fn commit(&mut self, inner: &Inner) {
         let time = inner.durable.last_commit();
-        for Change { table, is_drop, .. } in self.0.drain(..) {
-            table.end_owning(is_drop);
-            if is_drop {
-                inner.doom(table, time);
+        let changes = std::mem::take(&mut self.0);
+        for (index, Change { table, .. }) in changes.iter().enumerate() {
+            let is_same = |other: &&Change| Arc::ptr_eq(&other.table, table);
+            // All that was done to a table shows at once.
+            if !changes.iter().take(index).any(|other| is_same(&other)) {
+                let is_gone = changes.iter().filter(is_same).any(|change| change.fate == Fate::Dropped);
+                let cleared = changes.iter().rev().filter(is_same).find_map(|change| match change.fate {
+                    Fate::Cleared { new, .. } => Some(new),
+                    Fate::Created | Fate::Dropped => None,
+                });
+                table.end_owning(is_gone, cleared);
+            }
+        }
+        for Change { table, fate, .. } in changes {
+            match fate {
+                Fate::Created => {}
+                Fate::Cleared { old, .. } => inner.doom(table, time, Some(old)),
+                Fate::Dropped => inner.doom(table, time, None),
             }
         }
     }
@@ -37,11 +64,13 @@ impl Owned {
         while let Some(change) = self.0.pop_if(|change| since.is_none_or(|since| change.at >= since)) {
             let is_still_owned = self.0.iter().any(|other| Arc::ptr_eq(&other.table, &change.table));
             if !is_still_owned {
-                change.table.end_owning(!change.is_drop);
+                change.table.end_owning(change.fate == Fate::Created, None);
             }
-            if !change.is_drop {
-                // No snapshot has ever seen it.
-                inner.doom(change.table, 0);
+            // No other snapshot has ever seen it.
+            match change.fate {
+                Fate::Created => inner.doom(change.table, 0, None),
+                Fate::Cleared { new, .. } => inner.doom(change.table, 0, Some(new)),
+                Fate::Dropped => {}
             }
         }
     }

@@ -8,6 +8,7 @@
 //! - Creating a table makes the tree and a doomed record in one group, outside of the transaction, which then removes that record. So
 //!   the record is gone if the transaction is committed, and back if it is undone, in memory or after a crash.
 //! - Dropping a table adds a doomed record in the transaction.
+//! - Clearing a table is both: its record gets another tree. See [`life`](crate::life) on what its handles see.
 //!
 //! So when a transaction has ended, however it did, the doomed trees are those with such a record: those that the database knows are
 //! freed as soon as nobody can use them (`Inner::sweep`), and all that are left when it is opened.
@@ -20,9 +21,11 @@ use crate::{
     driver::lock,
     handle::Handle,
     life::{OpenTable, conflict},
+    owned::Fate,
 };
 use std::sync::Arc;
 use vellum_access::{AccessError, Tree};
+use vellum_base::PageId;
 use vellum_pool::Pool;
 use vellum_txn::Edge;
 
@@ -84,6 +87,16 @@ impl Database {
         transaction.drop_table(name)?;
         transaction.commit()
     }
+
+    /// Removes all entries of a table at once: see [`Transaction::clear_table`](Transaction::clear_table).
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTable`]; [`Error::Conflict`] if an open transaction has changed the table.
+    pub fn clear_table(&self, name: &str) -> Result<()> {
+        let transaction = self.begin()?;
+        transaction.clear_table(name)?;
+        transaction.commit()
+    }
 }
 
 impl Transaction {
@@ -123,11 +136,11 @@ impl Transaction {
         let (name, types) = (table.name(), catalog::types_of::<N>());
         catalog::check(name, &types)?;
         self.look_up(name)?.map_or(Ok(()), |_| Err(Error::TableExists { name: name.to_owned() }))?;
-        let pool = self.open.inner.pool();
-        let record = TableRecord { root: catalog::create_doomed(pool)?, types, is_plain: !options.versions };
+        let root = catalog::create_doomed(self.open.inner.pool())?;
+        let record = TableRecord { root, types, is_plain: !options.versions };
         let open = Arc::new(OpenTable::new(name, &record));
-        self.own(&open, false)?;
-        self.open.inner.lock().insert(record.root, Arc::downgrade(&open));
+        self.own(&open, root, Fate::Created)?;
+        self.open.inner.lock().insert(root, Arc::downgrade(&open));
         let is_new = self.change_catalog(name, |catalog| {
             catalog.remove(&catalog::doomed_key(record.root))?;
             catalog.insert(name.as_bytes(), &record.encode())
@@ -165,11 +178,54 @@ impl Transaction {
     /// another one has renamed or dropped it.
     pub fn drop_table(&self, name: &str) -> Result<()> {
         let (record, open) = self.existing(name)?;
-        self.own(&open, true)?;
+        self.own(&open, record.root, Fate::Dropped)?;
         let was_there = self.change_catalog(name, |catalog| {
             let was_there = catalog.remove(name.as_bytes())?;
             catalog.insert(&catalog::doomed_key(record.root), &record.encode())?;
             Ok(was_there)
+        })?;
+        if was_there { Ok(()) } else { Err(self.die(conflict(name, true))) }
+    }
+
+    /// Removes all entries of a table at once, also those that were stored after this transaction began: that takes the same time
+    /// however many there are. Others see that when this transaction is committed; transactions that began before that go on to see what
+    /// the table held. Handles on it stay valid. A cursor, iterator or bulk loader of the table that was begun before, and belongs to no
+    /// transaction, is of no use afterwards: it goes on in what was there, or ends.
+    ///
+    /// Its space is free when no older snapshot is open. In a feed of changes the table is dropped and created.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let database = vellum::Database::create(directory.path().join("d"), &vellum::Options::default())?;
+    /// let stock = database.create_table("stock")?;
+    /// stock.put("apples", "5")?;
+    /// let transaction = database.begin()?;
+    /// transaction.clear_table("stock")?;
+    /// transaction.put(&stock, "pears", "7")?;
+    /// assert_eq!(stock.first()?.unwrap().0, b"apples");
+    /// transaction.commit()?;
+    /// assert_eq!(stock.first()?.unwrap().0, b"pears");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTable`]; [`Error::Conflict`] if another transaction that is open has changed records of the table, or
+    /// another one has cleared, renamed or dropped it.
+    pub fn clear_table(&self, name: &str) -> Result<()> {
+        let (old, open) = self.existing(name)?;
+        let inner = &self.open.inner;
+        let new = inner.take_empty(&open).map_or_else(|| catalog::create_doomed(inner.pool()), Ok)?;
+        open.add_generation(new);
+        inner.lock().insert(new, Arc::downgrade(&open));
+        let record = TableRecord { root: new, ..old.clone() };
+        if let Err(error) = self.own(&open, old.root, Fate::Cleared { old: old.root, new }) {
+            inner.doom(open, 0, Some(new));
+            return Err(error);
+        }
+        let was_there = self.change_catalog(name, |catalog| {
+            catalog.remove(&catalog::doomed_key(new))?;
+            catalog.insert(&catalog::doomed_key(old.root), &old.encode())?;
+            catalog.update(name.as_bytes(), &record.encode())
         })?;
         if was_there { Ok(()) } else { Err(self.die(conflict(name, true))) }
     }
@@ -205,7 +261,7 @@ impl Transaction {
         Ok(catalog::list(catalog)?.into_iter().map(TableInformation::from).collect())
     }
 
-    /// A table that is to be dropped or renamed.
+    /// A table that is to be cleared, dropped or renamed.
     fn existing(&self, name: &str) -> Result<(TableRecord, Arc<OpenTable>)> {
         let inner = &self.open.inner;
         let mut open = inner.lock();
@@ -215,17 +271,18 @@ impl Transaction {
         Ok((record, handle.open.clone()))
     }
 
-    /// Takes a table for this transaction, which is about to create or drop it.
-    fn own(&self, table: &Arc<OpenTable>, is_drop: bool) -> Result<()> {
+    /// Takes a table for this transaction, which is about to create, clear or drop it, and sees this tree of it.
+    fn own(&self, table: &Arc<OpenTable>, seen: PageId, fate: Fate) -> Result<()> {
         let own_writers = self.changing().iter().filter(|writing| writing.is_of(table)).count();
-        let begin = || table.begin_owning(self.id(), own_writers);
+        let clears = matches!(fate, Fate::Cleared { .. });
+        let begin = || table.begin_owning(self.id(), own_writers, (seen, clears));
         let begun = begin().or_else(|_| self.open.inner.try_again(begin));
         begun.map_err(|error| match error {
             // This one saw it.
             Error::NoSuchTable { name } => self.die(conflict(&name, true)),
             error => self.die(error),
         })?;
-        lock(&self.open.owned).add(self.savepoint(), table.clone(), is_drop);
+        lock(&self.open.owned).add(self.savepoint(), table.clone(), fate);
         Ok(())
     }
 

@@ -3,13 +3,13 @@
 use crate::{
     Answer, IsolationLevel, Result, Task, Written, catalog,
     driver::{Driver, lock},
-    life::{Doomed, OpenTable},
+    life::{Contents, Doomed, OpenTable},
     log_place::LogPlace,
     nested,
     plant::Plant,
 };
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, OnceLock, Weak},
     task::Waker,
@@ -46,7 +46,7 @@ pub(crate) struct Inner {
     /// The tables that have handles, by their roots. Locked while tables are created, opened and dropped, never during an
     /// operation on one.
     pub(crate) open: Mutex<OpenTables>,
-    /// The tables whose pages are to be freed.
+    /// The tables, and earlier generations of tables, whose pages are to be freed.
     pub(crate) doomed: Mutex<Vec<Doomed>>,
     /// Transactions that are yet to be rolled back, and whether there are any.
     pub(crate) not_undone: Mutex<Vec<Undo>>,
@@ -77,9 +77,9 @@ impl Inner {
         self.durable.pool()
     }
 
-    /// The tree of a table, as single operations see it.
-    pub(crate) fn tree_of(&self, open: &OpenTable) -> Tree<'_, Pool> {
-        let tree = Tree::open(self.durable.pool(), open.root);
+    /// A tree of a table, as single operations see it. Who changes it keeps it from being cleared.
+    pub(crate) fn tree_of(&self, open: &OpenTable, root: PageId) -> Tree<'_, Pool> {
+        let tree = Tree::open(self.durable.pool(), root);
         if open.is_plain { tree } else { tree.with_view(self.durable.view()) }
     }
 
@@ -99,8 +99,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Frees the pages of tables that are gone, those that nobody can use any more. What cannot be freed, or is not when the
-    /// database crashes, is in the catalog, and freed when the database is opened.
+    /// Frees the pages of tables that are gone, those that nobody can use any more, and what earlier generations of tables held. What cannot
+    /// be freed, or is not when the database crashes, is in the catalog, and freed when the database is opened.
     pub(crate) fn sweep(&self) {
         let mut open = self.lock();
         let mut doomed = lock(&self.doomed);
@@ -108,16 +108,76 @@ impl Inner {
             return;
         }
         let oldest = self.durable.oldest_snapshot();
+        let unseen: Vec<_> = doomed.iter().filter(|doomed| doomed.time <= oldest).collect();
         // Handles are made while the tables are locked, and by snapshots that see the table.
-        let is_free = |doomed: &mut Doomed| doomed.time <= oldest && Arc::strong_count(&doomed.open) == 1;
-        let free: Vec<Doomed> = doomed.extract_if(.., is_free).collect();
-        free.iter().for_each(|doomed| drop(open.remove(&doomed.open.root)));
-        drop((open, doomed));
-        for Doomed { open, .. } in free {
-            if catalog::free(self.durable.pool(), open.root).is_ok() {
-                self.durable.forget_tree(open.root);
+        let mut unused = BTreeSet::new();
+        for Doomed { open: table, .. } in unseen {
+            let entries = || doomed.iter().filter(|doomed| Arc::ptr_eq(&doomed.open, table));
+            if entries().all(|doomed| doomed.time <= oldest) {
+                table.unite();
+                let is_busy = entries().any(|doomed| doomed.contents == Contents::Going);
+                if !is_busy && Arc::strong_count(table) == entries().count() {
+                    unused.insert(Arc::as_ptr(table).addr());
+                }
             }
         }
+        let is_unused = |doomed: &mut Doomed| unused.contains(&Arc::as_ptr(&doomed.open).addr());
+        let free: Vec<Doomed> = doomed.extract_if(.., is_unused).collect();
+        let mut roots = BTreeSet::new();
+        for Doomed { open: table, tree, .. } in free {
+            table.generations().for_each(|generation| drop(open.remove(&generation.root)));
+            match tree {
+                Some(root) => roots.extend([root]),
+                None => roots.extend(table.generations().map(|generation| generation.root)),
+            }
+        }
+        let mut emptied = Vec::new();
+        for Doomed { time, tree, contents, .. } in doomed.iter_mut() {
+            if let (Some(root), Contents::Whole) = (*tree, *contents)
+                && *time <= oldest
+            {
+                *contents = Contents::Going;
+                emptied.push(root);
+            }
+        }
+        drop((open, doomed));
+        for root in roots {
+            if catalog::free(self.durable.pool(), root).is_ok() {
+                self.durable.forget_tree(root);
+            }
+        }
+        emptied.into_iter().for_each(|root| self.truncate(root));
+    }
+
+    /// Frees what an earlier generation of a table held.
+    fn truncate(&self, root: PageId) {
+        let truncated = Tree::open(self.durable.pool(), root).truncate();
+        if truncated.is_ok() {
+            self.durable.forget_tree(root);
+        }
+        let left = if truncated.is_ok() { Contents::Nothing } else { Contents::Unreadable };
+        let mut doomed = lock(&self.doomed);
+        doomed
+            .iter_mut()
+            .filter(|doomed| doomed.tree == Some(root))
+            .for_each(|doomed| doomed.contents = left);
+    }
+
+    /// The root of an earlier generation of a table that is empty and not needed, if there is one.
+    pub(crate) fn take_empty(&self, table: &Arc<OpenTable>) -> Option<PageId> {
+        let mut doomed = lock(&self.doomed);
+        let is_empty =
+            |doomed: &Doomed| Arc::ptr_eq(&doomed.open, table) && doomed.contents == Contents::Nothing;
+        let index = doomed.iter().position(is_empty)?;
+        doomed.swap_remove(index).tree
+    }
+
+    /// How many of the handles on a table are a program's.
+    pub(crate) fn handles(&self, table: &Weak<OpenTable>) -> usize {
+        let is_same = |doomed: &&Doomed| std::ptr::eq(Arc::as_ptr(&doomed.open), table.as_ptr());
+        let own = lock(&self.doomed).iter().filter(is_same).count()
+            + usize::from(self.compacting.load(Ordering::Relaxed) == table.as_ptr().addr());
+        table.strong_count().saturating_sub(own)
     }
 
     /// A transaction has ended and could not be rolled back.
@@ -157,8 +217,9 @@ impl Inner {
         attempt().or_else(|error| undone.and(Err(error)))
     }
 
-    pub(crate) fn doom(&self, open: Arc<OpenTable>, time: u64) {
-        lock(&self.doomed).push(Doomed { open, time });
+    /// A tree of a table, or the table with all its trees, is freed when no snapshot sees it.
+    pub(crate) fn doom(&self, open: Arc<OpenTable>, time: u64, tree: Option<PageId>) {
+        lock(&self.doomed).push(Doomed { open, time, tree, contents: Contents::Whole });
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, OpenTables> {

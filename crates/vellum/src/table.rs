@@ -174,7 +174,7 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
     /// As for [`bulk_loader`](Self::bulk_loader).
     pub fn bulk_loader_with(&self, options: &BulkOptions) -> Result<BulkLoader<'_, K, V>> {
         self.handle.check()?;
-        Ok(BulkLoader::new(self.handle.tree().bulk_load(options.fill_percent)?, &self.handle.inner))
+        Ok(BulkLoader::new(self.handle.tree().bulk_load(options.fill_percent)?, &self.handle))
     }
 
     /// Loads entries in the order of their keys into this table, which must be empty, and returns how many there

@@ -13,8 +13,8 @@ use crate::{
 };
 use std::{ops::Bound, sync::Arc, time::Duration};
 use vellum_access::{AccessError, Tree, View};
-use vellum_base::plant::is_planted;
 use vellum_base::primitive::{AtomicBool, Instant, Mutex, MutexGuard, Ordering, random, thread};
+use vellum_base::{PageId, plant::is_planted};
 use vellum_pool::Pool;
 use vellum_txn::{Arrival, CommitError, Durability};
 
@@ -250,7 +250,10 @@ impl Transaction {
                 CommitError::Failed(error) => return error.into(),
             };
             let tables = tables_read.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
-            let table = tables.iter().find(|table| table.root == tree).map(|table| table.name.to_string());
+            let table = tables
+                .iter()
+                .find(|table| table.generation(tree).is_some())
+                .map(|table| table.name.to_string());
             Error::Conflict { table: table.unwrap_or_default(), key: key.to_vec(), committed: true }
         })
     }
@@ -281,7 +284,7 @@ impl Transaction {
             let keys =
                 keys.into_iter().filter(|key| !forgets || matches!(tree.get(key.as_ref()), Ok(Some(_))));
             if self.open.transaction.note_keys(tree.root(), keys) {
-                self.keep(table);
+                self.keep(table, tree.root());
             }
         }
         Ok(tree)
@@ -322,9 +325,11 @@ impl Transaction {
         if is_noted { self.read_keys(table, [key]).map(drop) } else { Ok(()) }
     }
 
-    /// Keeps a table from being dropped that has been read.
+    /// Keeps a table from being dropped that has been read, and notes that it was not dropped or cleared.
     #[cold]
-    fn keep(&self, table: &Handle) {
+    fn keep(&self, table: &Handle, root: PageId) {
+        let catalog = catalog::tree(self.open.inner.pool()).root();
+        self.open.transaction.note_keys(catalog, [catalog::doomed_key(root)]);
         let mut tables = self.tables_read.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         tables.push(table.open.clone());
     }
@@ -332,7 +337,7 @@ impl Transaction {
     /// The tree, to read what is noted otherwise or need not be.
     pub(crate) fn read_untracked<'t>(&'t self, table: &'t Handle) -> Result<Tree<'t, Pool>> {
         self.check()?;
-        Ok(table.tree_of(&self.open.inner)?.with_view(self.open.transaction.reading()))
+        Ok(table.tree_of(&self.open)?.with_view(self.open.transaction.reading()))
     }
 
     pub(crate) fn write<T>(
@@ -341,10 +346,10 @@ impl Transaction {
         change: impl FnOnce(Tree<'_, Pool>) -> std::result::Result<T, AccessError>,
     ) -> Result<T> {
         self.check()?;
-        let tree = table.tree_of(&self.open.inner)?.with_view(self.writing()?);
+        let tree = table.tree_of(&self.open)?.with_view(self.writing()?);
         let mut changing = self.changing();
         if !changing.iter().any(|writing| writing.is_of(&table.open)) {
-            changing.push(self.begin_writing(table)?);
+            changing.push(self.begin_writing(table, tree.root())?);
         }
         change(tree).map_err(|error| self.die(table.named(error)))
     }
@@ -355,12 +360,12 @@ impl Transaction {
     }
 
     /// Enters this transaction as a writer of a table.
-    fn begin_writing(&self, table: &Handle) -> Result<Writing> {
-        table.begin_writing(self.id()).map_err(|error| match error {
+    fn begin_writing(&self, table: &Handle, seen: PageId) -> Result<Writing> {
+        table.begin_writing(self.id(), seen).map_err(|error| match error {
             // If this one sees the table, it was dropped since.
-            Error::NoSuchTable { name } => match self.sees(table) {
-                Ok(true) => self.die(conflict(&name, true)),
-                Ok(false) => Error::NoSuchTable { name },
+            Error::NoSuchTable { name } => match table.seen_by(&self.open) {
+                Ok(Some(_)) => self.die(conflict(&name, true)),
+                Ok(None) => Error::NoSuchTable { name },
                 Err(error) => error,
             },
             error => self.die(error),
@@ -377,11 +382,6 @@ impl Transaction {
         let catalog = self.catalog()?;
         self.open.transaction.note_keys(catalog.root(), [name.as_bytes()]);
         catalog::find(catalog, name)
-    }
-
-    /// Whether this transaction sees a table under the name under which it was opened.
-    fn sees(&self, table: &Handle) -> Result<bool> {
-        Ok(self.look_up(&table.name)?.is_some_and(|record| record.root == table.open.root))
     }
 
     /// What an operation failed with, after which the transaction may only be rolled back.

@@ -42,8 +42,8 @@ pub struct RecordGroup<'p, P: Pager> {
     record: Option<Box<Record>>,
     /// The pages that were made.
     made: Vec<PageId>,
-    /// The extents that are to be freed.
-    freed: Vec<Extent>,
+    /// The extents that are to be freed, and the levels of nodes.
+    freed: Vec<(Extent, u8)>,
     /// A group in the log begins and ends on one thread.
     thread: PhantomData<*const ()>,
 }
@@ -76,9 +76,9 @@ impl<'p, P: Pager> RecordGroup<'p, P> {
         Ok(id)
     }
 
-    /// Adds extents of the tree `tree` that are to be freed.
-    pub(crate) fn free(&mut self, tree: PageId, extents: Vec<Extent>) {
-        for extent in &extents {
+    /// Adds extents of the tree `tree` that are to be freed, each after those that refer to it.
+    pub(crate) fn free(&mut self, tree: PageId, extents: Vec<(Extent, u8)>) {
+        for (extent, _) in &extents {
             self.push(tree, extent.head, &PageChange::Free { pages: extent.pages });
         }
         if self.freed.is_empty() { self.freed = extents } else { self.freed.extend(extents) }
@@ -125,9 +125,10 @@ impl<'p, P: Pager> PageSet<'p, P> for &mut RecordGroup<'p, P> {
         for page in self.made.drain(..) {
             pager.note_allocated(Extent::page(page), lsn);
         }
-        for extent in self.freed.drain(..) {
-            // It was found to be allocated when it was added.
-            let _ = pager.discard(extent, lsn);
+        for (extent, level) in self.freed.drain(..) {
+            // It was found to be allocated when it was added. Somebody may have an inner node still, and is to find that it has changed
+            // before what it refers to can be something else.
+            let _ = if level > 0 { pager.discard_now(extent, lsn) } else { pager.discard(extent, lsn) };
         }
     }
 }

@@ -41,7 +41,7 @@ pub use salvage::Salvaged;
 use crate::gateway::RecordGroup;
 use crate::node::{MAX_KEY_BYTES, NodeMut};
 use crate::{AccessError, isolation::View};
-use vellum_base::PageId;
+use vellum_base::{PageId, primitive::AtomicU64};
 use vellum_pool::{AppendHints, Pager};
 
 /// A B+tree from keys of up to 1024 bytes to values of up to 1 GiB, in the order of the keys' bytes.
@@ -68,6 +68,8 @@ pub struct Tree<'p, P> {
     ends: Option<&'p AppendHints>,
     /// How it is seen and changed, if others may see it otherwise.
     view: Option<View<'p>>,
+    /// Where the root is kept of the tree that may be changed.
+    current: Option<&'p AtomicU64>,
 }
 
 impl<P> Clone for Tree<'_, P> {
@@ -104,7 +106,7 @@ impl<'p, P: Pager> Tree<'p, P> {
     /// The tree with the root `root`, which [`create`](Self::create) made earlier.
     #[inline]
     pub fn open(pager: &'p P, root: PageId) -> Self {
-        Self { pager, root, ends: None, view: None }
+        Self { pager, root, ends: None, view: None, current: None }
     }
 
     /// The same tree, with append hints that all its handles share: a thread that appends records, to the end of the
@@ -121,6 +123,15 @@ impl<'p, P: Pager> Tree<'p, P> {
     #[must_use]
     pub fn with_view(self, view: View<'p>) -> Self {
         Self { view: Some(view), ..self }
+    }
+
+    /// The same tree, which is changed only while this is the number of its root: an operation that comes too late is
+    /// [cancelled](vellum_pool::PoolError::Cancelled), and has changed nothing. So a tree in whose place there is another one can be
+    /// [truncated](Self::truncate).
+    #[inline]
+    #[must_use]
+    pub fn while_current(self, root: &'p AtomicU64) -> Self {
+        Self { current: Some(root), ..self }
     }
 
     /// The page of the root, which never changes.

@@ -7,7 +7,7 @@ use crate::{
     for_seeds,
     life::{End, Journal},
     model::{Operation, contents, difference},
-    open::{Commit, Step, Transactions, is_conflict},
+    open::{Commit, Step, Transactions, all_of, is_conflict},
 };
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{collections::BTreeMap, sync::Arc};
@@ -293,8 +293,11 @@ impl Run {
         match operation.perform(database) {
             Ok(()) if must && changes => Err(format!("{operation:.60?} of what a transaction has changed")),
             Ok(()) => {
-                if let Operation::Drop { table } = &operation {
+                if let Operation::Drop { table } | Operation::Clear { table } = &operation {
                     self.transactions.forget_table(table);
+                }
+                if let Operation::Clear { table } = &operation {
+                    self.transactions.note_attempt(all_of(table));
                 }
                 record.into_iter().filter(|_| changes).for_each(|record| self.transactions.note(record));
                 self.journal.acknowledge(operation, self.durability);
@@ -303,7 +306,9 @@ impl Run {
             Err(error) if is_conflict(&error) && may_conflict => Ok(None),
             Err(error) if is_conflict(&error) => Err(format!("{operation:.60?}: {error}")),
             Err(error) => {
-                record.into_iter().for_each(|record| self.transactions.note_attempt(record));
+                let cleared =
+                    if let Operation::Clear { table } = &operation { Some(all_of(table)) } else { None };
+                record.into_iter().chain(cleared).for_each(|record| self.transactions.note_attempt(record));
                 Ok(Some((error, Some(operation))))
             }
         }

@@ -37,6 +37,9 @@ pub enum Operation {
     Drop {
         table: String,
     },
+    Clear {
+        table: String,
+    },
     /// Into a table that is empty.
     Load {
         table: String,
@@ -70,7 +73,8 @@ impl Operation {
         };
         let known = known();
         match random.random_range(0..100) {
-            0..2 => Self::Drop { table },
+            0..2 if entries.len() % 2 == 0 => Self::Drop { table },
+            0..2 => Self::Clear { table },
             2..30 => Self::Remove { table, key: known },
             // What changes nothing leaves no record.
             30..45 if entries.get(&known).is_some_and(|value| !value.is_empty()) => {
@@ -99,7 +103,7 @@ impl Operation {
     /// The table that it needs for itself.
     pub fn whole_table(&self) -> Option<&str> {
         match self {
-            Self::Drop { table } | Self::Load { table, .. } => Some(table),
+            Self::Drop { table } | Self::Clear { table } | Self::Load { table, .. } => Some(table),
             _ => None,
         }
     }
@@ -141,7 +145,7 @@ impl Operation {
                     value.iter_mut().for_each(|byte| *byte = byte.wrapping_add(*by));
                 }
             }
-            Self::Create { table } => {
+            Self::Create { table } | Self::Clear { table } => {
                 contents.insert(table.clone(), BTreeMap::new());
             }
             Self::Drop { table } => {
@@ -193,6 +197,7 @@ impl Operation {
                 database.create_table_with(table, options).map(drop)
             }
             Self::Drop { table } => database.drop_table(table),
+            Self::Clear { table } => database.clear_table(table),
             Self::Load { table, entries } => {
                 let table = database.table(table)?;
                 let mut loader = table.bulk_loader()?;

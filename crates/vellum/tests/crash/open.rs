@@ -58,6 +58,11 @@ pub fn is_conflict(error: &Error) -> bool {
     matches!(error, Error::Conflict { .. })
 }
 
+/// All records of a table, as one: it was cleared.
+pub fn all_of(table: &str) -> Record {
+    (table.to_owned(), Vec::new())
+}
+
 impl Transactions {
     pub fn is_empty(&self) -> bool {
         self.open.is_empty()
@@ -212,10 +217,14 @@ impl Transactions {
         let taken = |other: &Open| other.reserved.contains(&record);
         let mine = taken(&self.open[number]);
         let begun = self.open[number].begun;
-        let after =
-            |changes: &BTreeMap<Record, u64>| changes.get(&record).is_some_and(|change| *change > begun);
-        let certain = !mine && (self.open.iter().any(taken) || after(&self.last));
-        let perhaps = self.stuck.contains(&record) || after(&self.last_perhaps);
+        let after = |changes: &BTreeMap<Record, u64>, record: &Record| {
+            changes.get(record).is_some_and(|change| *change > begun)
+        };
+        let certain = !mine && (self.open.iter().any(taken) || after(&self.last, &record));
+        // Clearing conflicts with those that see the table: some have begun before it was created.
+        let all = all_of(&record.0);
+        let perhaps = self.stuck.contains(&record)
+            || [&record, &all].iter().any(|record| after(&self.last_perhaps, record));
         let conflicts = certain || (!mine && perhaps);
         self.open[number].tables.insert(record.0.clone());
         let done = operation.perform_in(&self.open[number].transaction, database);

@@ -5,6 +5,7 @@
 
 mod asynchronous;
 mod changes;
+mod clearing;
 mod compaction;
 mod creation;
 mod database;

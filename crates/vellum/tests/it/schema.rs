@@ -4,7 +4,7 @@
 use crate::support::options;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{collections::BTreeMap, sync::Arc};
-use vellum::{Database, Error, Table, TableName, Transaction};
+use vellum::{Database, Error, IsolationLevel, Table, TableName, Transaction, TransactionOptions};
 use vellum_vm::SimulatedDisk;
 
 const NUMBERS: TableName<u32, str> = TableName::new("numbers");
@@ -221,13 +221,37 @@ fn a_renamed_table_keeps_its_handles_and_its_records() {
     assert_clean(&database);
 }
 
-/// What a database or a transaction holds: of each table which it is, and its records.
+#[test]
+fn who_has_read_what_was_cleared_or_dropped_is_not_serializable() {
+    for drops in [false, true] {
+        let (_disk, database) = database(8);
+        let (numbers, other) =
+            (database.create_table(NUMBERS).unwrap(), database.create_table("other").unwrap());
+        numbers.put(1, "one").unwrap();
+        let options = TransactionOptions::default().isolation(IsolationLevel::Serializable);
+        let (first, second) = (database.begin_with(options).unwrap(), database.begin_with(options).unwrap());
+        // Each reads what the other changes.
+        assert_eq!(first.count(&numbers, ..).unwrap(), 1);
+        first.put(&other, "counted", "1").unwrap();
+        assert_eq!(second.get(&other, "counted").unwrap(), None);
+        if drops {
+            second.drop_table("numbers").unwrap();
+        } else {
+            second.clear_table("numbers").unwrap();
+        }
+        second.commit().unwrap();
+        assert_conflict(first.commit(), true);
+    }
+}
+
+/// What a database or a transaction holds: of each table which it is, and how often it was cleared, and its records.
 type World = BTreeMap<String, (u64, BTreeMap<u32, String>)>;
 
 /// An operation of a transaction, done again when it is committed on what is there then.
 enum Done {
     Create { name: String, which: u64 },
     Drop { name: String, which: u64 },
+    Clear { name: String, which: u64 },
     Rename { name: String, new_name: String, which: u64 },
     Put { which: u64, key: u32, value: String },
 }
@@ -242,6 +266,10 @@ impl Done {
             Self::Drop { name, which } => {
                 assert_eq!(world.remove(name).map(|table| table.0), Some(*which), "{name}");
             }
+            Self::Clear { name, which } => {
+                let before = world.insert(name.clone(), (which + 1, BTreeMap::new()));
+                assert_eq!(before.map(|table| table.0), Some(*which), "{name}");
+            }
             Self::Rename { name, new_name, which } => {
                 let table = world.remove(name).filter(|table| table.0 == *which).expect("it is there");
                 assert!(world.insert(new_name.clone(), table).is_none(), "{new_name} is there");
@@ -254,6 +282,9 @@ impl Done {
     }
 }
 
+/// How many bits of which table it is say how often it was cleared.
+const CLEARED_BITS: u32 = 10;
+
 struct Open {
     transaction: Transaction,
     world: World,
@@ -262,12 +293,12 @@ struct Open {
 
 impl Open {
     /// Does something at random. False if it conflicts.
-    fn step(&mut self, random: &mut StdRng, which: u64) -> bool {
+    fn step(&mut self, (random, which): (&mut StdRng, u64), handles: &[(Table<u32, str>, u64)]) -> bool {
         let mut name = || ["a", "b", "c", "d", "e"][random.random_range(0..5)].to_owned();
         let (name, new_name) = (name(), name());
         let here = self.world.get(&name).map(|table| table.0);
         let typed = TableName::<u32, str>::new(&name);
-        let (result, done) = match random.random_range(0..10) {
+        let (result, done) = match random.random_range(0..11) {
             0..2 => {
                 (self.transaction.create_table(typed).map(drop), Done::Create { name: name.clone(), which })
             }
@@ -275,6 +306,10 @@ impl Open {
                 self.transaction.drop_table(&name),
                 Done::Drop { name: name.clone(), which: here.unwrap_or(0) },
             ),
+            4 => {
+                let done = Done::Clear { name: name.clone(), which: here.unwrap_or(0) };
+                (self.transaction.clear_table(&name), done)
+            }
             3 => {
                 let which = here.unwrap_or(0);
                 let result = self.transaction.rename_table(&name, &new_name);
@@ -282,8 +317,14 @@ impl Open {
             }
             _ => {
                 let (key, value) = (random.random_range(0..50), "x".repeat(random.random_range(0..1500)));
-                let put = |table: Table<u32, str>| self.transaction.put(&table, key, &value).map(drop);
-                let result = self.transaction.table(typed).and_then(put);
+                let put = |table: &Table<u32, str>| self.transaction.put(table, key, &value).map(drop);
+                let is_same =
+                    |which: u64| here.is_some_and(|here| here >> CLEARED_BITS == which >> CLEARED_BITS);
+                // By a handle of any age, if there is one.
+                let result = match handles.iter().find(|(_, which)| is_same(*which)) {
+                    Some((table, _)) => put(table),
+                    None => self.transaction.table(typed).and_then(|table| put(&table)),
+                };
                 (result, Done::Put { which: here.unwrap_or(0), key, value })
             }
         };
@@ -306,9 +347,16 @@ impl Open {
         }
     }
 
-    fn check(&self) {
+    fn check(&self, handles: &[(Table<u32, str>, u64)]) {
         let tables = names(self.transaction.tables().unwrap());
         assert!(tables.iter().eq(self.world.keys()), "{tables:?}, {:?}", self.world.keys());
+        for (table, which) in handles {
+            if let Some(records) = records_of(&self.world, *which) {
+                let found: vellum::Result<BTreeMap<_, _>> =
+                    self.transaction.range(table, ..).unwrap().collect();
+                assert_eq!(found.unwrap(), *records);
+            }
+        }
         for (name, (_, records)) in &self.world {
             let table = self.transaction.table(TableName::<u32, str>::new(name)).unwrap();
             let found =
@@ -318,7 +366,19 @@ impl Open {
     }
 }
 
-fn check(database: &Database, committed: &World) {
+/// The records of a table, however often it was cleared.
+fn records_of(world: &World, which: u64) -> Option<&BTreeMap<u32, String>> {
+    let mut tables = world.values();
+    tables.find(|table| table.0 >> CLEARED_BITS == which >> CLEARED_BITS).map(|(_, records)| records)
+}
+
+fn check(database: &Database, committed: &World, handles: &[(Table<u32, str>, u64)]) {
+    for (table, which) in handles {
+        if let Some(records) = records_of(committed, *which) {
+            let found = table.range(..).unwrap().collect::<vellum::Result<BTreeMap<_, _>>>();
+            assert_eq!(found.unwrap(), *records);
+        }
+    }
     let tables = names(database.tables().unwrap());
     assert!(tables.iter().eq(committed.keys()), "{tables:?}, {:?}", committed.keys());
     for (name, (_, records)) in committed {
@@ -342,7 +402,7 @@ fn history(seed: u64, steps: u64) {
             }
             0..60 if !open.is_empty() => {
                 let number = random.random_range(0..open.len());
-                if !open[number].step(&mut random, seed << 32 | step) {
+                if !open[number].step((&mut random, (seed << 32 | step) << CLEARED_BITS), &handles) {
                     open.swap_remove(number).transaction.rollback().unwrap();
                 }
             }
@@ -355,8 +415,8 @@ fn history(seed: u64, steps: u64) {
                     drop(transaction);
                 }
             }
-            75..85 => open.iter().for_each(Open::check),
-            85..90 => check(&database, &committed),
+            75..85 => open.iter().for_each(|open| open.check(&handles)),
+            85..90 => check(&database, &committed, &handles),
             90..93 => database.checkpoint().unwrap(),
             93..95 => handles.clear(),
             95..97 => {
@@ -365,11 +425,13 @@ fn history(seed: u64, steps: u64) {
                 drop(database);
                 disk = crashed;
                 database = Database::open_in(Arc::new(disk.clone()), "data", &options()).unwrap();
-                check(&database, &committed);
+                check(&database, &committed, &handles);
                 let report = database.verify(|_| {});
                 assert!(report.is_clean(), "{:?}", report.problems);
             }
-            _ => handles.extend(committed.keys().next().map(|name| database.table_as_bytes(name).unwrap())),
+            _ => handles.extend(committed.iter().next().map(|(name, (which, _))| {
+                (database.table(TableName::<u32, str>::new(name)).unwrap(), *which)
+            })),
         }
     }
     drop((open, handles));

@@ -1,11 +1,14 @@
-//! Freeing a whole tree.
+//! Freeing a whole tree, or all but its root.
 
+use crate::error::{AccessError, damaged};
+use crate::gateway::{AtomicChange, Latched, NodeImage, PageChange, RecordGroup};
+use crate::node::{NODE_BYTES, NodeMut, NodeView};
 use crate::tree::Tree;
 use crate::tree::read::record::{StoredValue, value_in};
-use crate::{AccessError, gateway::RecordGroup, node::NodeView};
-use std::collections::HashSet;
+use std::cmp::Reverse;
+use std::collections::{HashMap, hash_map::Entry};
 use vellum_base::{Extent, PageId};
-use vellum_pool::{Pager, PoolError};
+use vellum_pool::{Interrupt, Pager, PoolError};
 
 impl<'p, P: Pager> Tree<'p, P> {
     /// Frees all pages of the tree, the root's included. No other handle may use the tree meanwhile or afterwards.
@@ -27,16 +30,52 @@ impl<'p, P: Pager> Tree<'p, P> {
     pub fn destroy_in(self, group: &mut RecordGroup<'p, P>) -> Result<(), AccessError> {
         // Nothing is latched or allocated before the first record.
         self.pager.admit_changes()?;
-        let (mut result, mut found) = (Ok(()), HashSet::new());
+        let (extents, result) = self.extents();
+        group.free(self.root, extents);
+        result
+    }
+
+    /// Removes all records at once, and leaves the root as an empty leaf. Nobody may change the tree any more: see
+    /// [`while_current`](Self::while_current). Whoever reads it finds what was there, or nothing.
+    ///
+    /// # Errors
+    /// If a page cannot be read: the tree is as it was then.
+    pub fn truncate(&self) -> Result<(), AccessError> {
+        self.pager.admit_changes()?;
+        let (mut extents, found) = self.extents();
+        found?;
+        extents.retain(|(extent, _)| extent.head != self.root);
+        let mut group = RecordGroup::begin(self.pager);
+        group.free(self.root, extents);
+        let mut empty = [0; NODE_BYTES];
+        NodeMut::init(&mut empty, 0, None, None, PageId(0))
+            .map_err(|error| PoolError::contents(self.root, error.to_string()))?;
+        Ok(self.pager.run(|| self.try_replace_root(&empty, &mut group))?)
+    }
+
+    fn try_replace_root(&self, image: &[u8], group: &mut RecordGroup<'p, P>) -> Result<(), Interrupt> {
+        let root = Latched::latch(self.pager.root(self.root)?)?;
+        // The root is given up first, so nobody comes to what is freed then.
+        let mut change = self.change((root, group))?;
+        let AtomicChange { pages: (root, _), recording } = &mut change;
+        let contents = PageChange::ReplaceRoot { image: NodeImage::of(image) };
+        recording.apply(root, None, &contents).map_err(|error| damaged(root.id(), error))?;
+        change.commit();
+        Ok(())
+    }
+
+    /// The extents of the tree with the levels of nodes, those above first; values have the level of leaves. If a page cannot be read,
+    /// those below it are missing, and the first such error is told.
+    fn extents(&self) -> (Vec<(Extent, u8)>, Result<(), AccessError>) {
+        let (mut result, mut found) = (Ok(()), HashMap::new());
         let mut todo = vec![(self.root, None)];
         while let Some((page, level)) = todo.pop() {
             let step = self.find_extents(page, level, &mut todo, &mut found);
             result = result.and(step);
         }
         let mut extents: Vec<_> = found.into_iter().collect();
-        extents.sort_unstable_by_key(|extent| extent.head);
-        group.free(self.root, extents);
-        result
+        extents.sort_unstable_by_key(|(extent, level)| (Reverse(*level), extent.head));
+        (extents, result)
     }
 
     /// Finds the extents of a node and its large values, and its children.
@@ -45,24 +84,27 @@ impl<'p, P: Pager> Tree<'p, P> {
         page: PageId,
         level: Option<u8>,
         todo: &mut Vec<(PageId, Option<u8>)>,
-        found: &mut HashSet<Extent>,
+        found: &mut HashMap<Extent, u8>,
     ) -> Result<(), AccessError> {
-        let mut find = |extent: Extent| {
-            let what = match self.pager.is_extent(extent) {
-                true if found.insert(extent) => return Ok(()),
-                true => "a tree refers to it twice",
-                false => "a tree refers to it, but it is not allocated",
+        let mut find = |extent: Extent, level: u8| {
+            let what = match (self.pager.is_extent(extent), found.entry(extent)) {
+                (true, Entry::Vacant(entry)) => {
+                    entry.insert(level);
+                    return Ok(());
+                }
+                (true, _) => "a tree refers to it twice",
+                (false, _) => "a tree refers to it, but it is not allocated",
             };
             Err(PoolError::contents(extent.head, what))
         };
-        find(Extent::page(page))?;
+        find(Extent::page(page), level.unwrap_or(u8::MAX))?;
         let bytes = self.sound_node(page, level)?;
         let view = NodeView::new(&bytes[..]);
         todo.extend(view.children().map(|child| (child, view.level().checked_sub(1))));
         let mut result = Ok(());
         for index in 0..if view.is_leaf() { view.count() } else { 0 } {
             if let Some(StoredValue::Blob(reference)) = value_in(view, index) {
-                result = result.and(find(reference.extent()));
+                result = result.and(find(reference.extent(), 0));
             }
         }
         Ok(result?)

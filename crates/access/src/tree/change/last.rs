@@ -85,7 +85,7 @@ impl<'p, P: Pager> Tree<'p, P> {
             find.leaf.validate()?;
             return Ok(Some(false));
         }
-        let mut change = self.change((Latched::latch(find.leaf)?, group));
+        let mut change = self.change((Latched::latch(find.leaf)?, group))?;
         let AtomicChange { pages: (leaf, _), recording } = &mut change;
         match recording.apply(leaf, Some(find.index), &PageChange::Insert { key, value }) {
             Ok(()) => {

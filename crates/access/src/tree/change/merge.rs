@@ -107,7 +107,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         let right = parent.child(self.pager, view.child_place(index + 1))?;
         let (left, right) = (Latched::latch(left)?, Latched::latch(right)?);
         let separator = view.key(index);
-        let mut change = self.change(((parent, left), Doomed(right)));
+        let mut change = self.change(((parent, left), Doomed(right)))?;
         let AtomicChange { pages: ((parent, left), Doomed(right)), recording } = &mut change;
         let right = NodeImage::of(right.page());
         let absorb = PageChange::Absorb { separator: &separator, right };
@@ -136,7 +136,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         }
         let child = root.child(self.pager, place)?;
         self.level_of(&child, Some(level))?;
-        let mut change = self.change((root, Doomed(Latched::latch(child)?)));
+        let mut change = self.change((root, Doomed(Latched::latch(child)?)))?;
         let AtomicChange { pages: (root, Doomed(child)), recording } = &mut change;
         let image = NodeImage::of(child.page());
         recording

@@ -15,12 +15,24 @@ pub(super) mod write;
 
 use crate::gateway::{AtomicChange, PageSet};
 use crate::tree::Tree;
-use vellum_pool::Pager;
+use vellum_base::primitive::Ordering;
+use vellum_pool::{Interrupt, Pager, PoolError};
 
 impl<'p, P: Pager> Tree<'p, P> {
     /// Begins to change pages of the tree that are latched.
+    ///
+    /// # Errors
+    /// If there is another tree in its place.
     #[inline(always)]
-    pub(in crate::tree) fn change<S: PageSet<'p, P>>(&self, pages: S) -> AtomicChange<'p, P, S> {
-        AtomicChange::new(self.pager, self.root, pages)
+    pub(in crate::tree) fn change<S: PageSet<'p, P>>(
+        &self,
+        pages: S,
+    ) -> Result<AtomicChange<'p, P, S>, Interrupt> {
+        // Relaxed: who truncates the tree has stored another root before he latched any page of it, so what is latched after him is
+        // refused, and what was latched before he sees.
+        if self.current.is_some_and(|current| current.load(Ordering::Relaxed) != self.root.0) {
+            return Err(PoolError::Cancelled.into());
+        }
+        Ok(AtomicChange::new(self.pager, self.root, pages))
     }
 }

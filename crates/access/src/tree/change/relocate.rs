@@ -134,7 +134,7 @@ impl<'p, P: Pager> Tree<'p, P> {
                 return Ok(Relocation::Seen);
             };
             let (parent, node) = (Latched::latch(parent)?, Latched::latch(node)?);
-            let mut change = self.change((parent, (new, Doomed(node))));
+            let mut change = self.change((parent, (new, Doomed(node))))?;
             let AtomicChange { pages: (parent, (new, Doomed(node))), recording } = &mut change;
             let copy = |page: &mut [u8]| {
                 NodeMut::new(page).take_over(node.page());

@@ -229,7 +229,7 @@ impl<'p, P: Pager> Tree<'p, P> {
                 refused => return Ok(refused.map(|_| Some(Written::Refused))),
             }
         }
-        let mut change = self.change(Latched::latch(leaf)?);
+        let mut change = self.change(Latched::latch(leaf)?)?;
         let AtomicChange { pages: leaf, recording } = &mut change;
         let old = if find.found { self.old_blob(leaf.id(), leaf.view(), find.index)? } else { None };
         if matches!(mode, Mode::Exchange(expected) if !expected.is_held(leaf.view(), find.index)) {
@@ -305,7 +305,7 @@ impl<'p, P: Pager> Tree<'p, P> {
             find.leaf.validate()?;
             return Ok(checked.map(|()| None));
         }
-        let mut change = self.change((Latched::latch(find.leaf)?, others));
+        let mut change = self.change((Latched::latch(find.leaf)?, others))?;
         let AtomicChange { pages: (leaf, _), recording } = &mut change;
         if expected.is_some_and(|expected| !expected.is_held(leaf.view(), find.index)) {
             return Ok(Ok(None));

@@ -1,0 +1,416 @@
+//! Tables that are cleared: who sees what by which handle, what conflicts, and when the space is free.
+
+use crate::support::options;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+};
+use vellum::{ChangesFrom, Database, Error, ErrorKind, Event, Options, Table, TableName, TableOptions, Task};
+use vellum_vm::SimulatedDisk;
+
+const NUMBERS: TableName<u32, str> = TableName::new("numbers");
+
+fn database(seed: u64, options: &Options) -> (SimulatedDisk, Database) {
+    let disk = SimulatedDisk::new(seed);
+    let database = Database::create_in(Arc::new(disk.clone()), "data", options).unwrap();
+    (disk, database)
+}
+
+/// How many pages are allocated. What was freed is when that is durable.
+fn pages(database: &Database) -> u64 {
+    drop(database.begin().unwrap());
+    // Without a log there is none, and what was freed is free.
+    let _ = database.checkpoint();
+    database.statistics().pages_allocated
+}
+
+#[track_caller]
+fn assert_conflict<T: std::fmt::Debug>(done: vellum::Result<T>, is_committed: bool) {
+    assert!(
+        matches!(&done, Err(Error::Conflict { committed, .. }) if *committed == is_committed),
+        "{done:?}"
+    );
+}
+
+#[track_caller]
+fn assert_clean(database: &Database) {
+    let report = database.verify(|_| {});
+    assert!(report.is_clean(), "{:?}", report.problems);
+}
+
+/// 500 records, the last of which is a large one.
+fn fill(numbers: &Table<u32, str>) {
+    let long = "x".repeat(50_000);
+    numbers.put(1, "one").unwrap();
+    for number in 2..500 {
+        numbers.put(number, &long[..200]).unwrap();
+    }
+    numbers.put(500, &long).unwrap();
+}
+
+fn keys(table: &Table<u32, str>) -> Vec<u32> {
+    table.range(..).unwrap().map(|entry| entry.unwrap().0).collect()
+}
+
+#[test]
+fn handles_of_any_age_see_what_whoever_asks_sees() {
+    let (_disk, database) = database(1, &options());
+    let numbers = database.create_table(NUMBERS).unwrap();
+    fill(&numbers);
+    let older = database.begin().unwrap();
+    let transaction = database.begin().unwrap();
+    let before = transaction.savepoint();
+    transaction.clear_table("numbers").unwrap();
+    assert!(transaction.first(&numbers).unwrap().is_none());
+    transaction.put(&numbers, 7, "seven").unwrap();
+    // Others wait for how it ends, and see what was there.
+    assert_conflict(numbers.put(2, "two"), false);
+    assert_conflict(database.clear_table("numbers"), false);
+    let during = database.begin().unwrap();
+    assert_eq!((numbers.count(..).unwrap(), during.count(&numbers, ..).unwrap()), (500, 500));
+    // Once more, and back.
+    let again = transaction.savepoint();
+    transaction.clear_table("numbers").unwrap();
+    transaction.put(&numbers, 8, "eight").unwrap();
+    assert_eq!(transaction.first(&numbers).unwrap().unwrap().0, 8);
+    transaction.rollback_to(again).unwrap();
+    assert_eq!(transaction.first(&numbers).unwrap().unwrap().0, 7);
+    transaction.rollback_to(before).unwrap();
+    assert_eq!(transaction.count(&numbers, ..).unwrap(), 500);
+    transaction.clear_table("numbers").unwrap();
+    transaction.put(&numbers, 9, "nine").unwrap();
+    transaction.commit().unwrap();
+    // All handles see it, and snapshots that are older what was there, by handles of before and after.
+    let after = database.table(NUMBERS).unwrap();
+    assert_eq!((keys(&numbers), keys(&after)), (vec![9], vec![9]));
+    for snapshot in [&older, &during] {
+        for table in [&numbers, &after, &snapshot.table(NUMBERS).unwrap()] {
+            assert_eq!(snapshot.count(table, ..).unwrap(), 500);
+            assert_eq!(snapshot.get(table, 500).unwrap().map(|value| value.len()), Some(50_000));
+        }
+    }
+    numbers.put(1000, "ten").unwrap();
+    assert_eq!(after.get(1000).unwrap().as_deref(), Some("ten"));
+    assert_eq!(during.get(&after, 1000).unwrap(), None);
+    assert_conflict(older.put(&after, 1, "uno"), true);
+    assert_conflict(during.clear_table("numbers"), true);
+    database.run(|later| later.put(&numbers, 1001, "eleven").map(drop)).unwrap();
+    drop((older, during));
+    assert_eq!(keys(&after), [9, 1000, 1001]);
+    assert_clean(&database);
+}
+
+#[test]
+fn what_is_undone_leaves_the_table_as_it_was() {
+    let (_disk, database) = database(2, &options());
+    let numbers = database.create_table(NUMBERS).unwrap();
+    fill(&numbers);
+    let held = pages(&database);
+    for _ in 0..20 {
+        let transaction = database.begin().unwrap();
+        transaction.clear_table("numbers").unwrap();
+        fill_in(&transaction, &numbers);
+        transaction.clear_table("numbers").unwrap();
+        transaction.rename_table("numbers", "digits").unwrap();
+        transaction.drop_table("digits").unwrap();
+        drop(transaction);
+        numbers.put(1, "uno").unwrap();
+        assert_eq!(numbers.count(..).unwrap(), 500);
+    }
+    drop(database.begin().unwrap());
+    assert!(
+        pages(&database) <= held + 3,
+        "what was undone is free, but for roots: {}",
+        pages(&database) - held
+    );
+    drop(numbers);
+    assert_eq!(pages(&database), held);
+    // All of it at once.
+    let transaction = database.begin().unwrap();
+    transaction.clear_table("numbers").unwrap();
+    transaction.rename_table("numbers", "digits").unwrap();
+    transaction.drop_table("digits").unwrap();
+    transaction.commit().unwrap();
+    assert!(database.tables().unwrap().is_empty() && pages(&database) < held / 4);
+    assert_clean(&database);
+}
+
+fn fill_in(transaction: &vellum::Transaction, numbers: &Table<u32, str>) {
+    for number in 0..100 {
+        transaction.put(numbers, number, "x".repeat(number as usize * 20)).unwrap();
+    }
+}
+
+#[test]
+fn a_transaction_goes_on_after_a_clearing_that_it_took_back() {
+    let (disk, database) = database(9, &options());
+    let numbers = database.create_table(NUMBERS).unwrap();
+    fill(&numbers);
+    let transaction = database.begin().unwrap();
+    transaction.put(&numbers, 1, "uno").unwrap();
+    let before = transaction.savepoint();
+    for _ in 0..3 {
+        transaction.clear_table("numbers").unwrap();
+        fill_in(&transaction, &numbers);
+        transaction.rollback_to(before).unwrap();
+        // What it stored there is freed while it is open.
+        assert_eq!(numbers.count(..).unwrap(), 500);
+        pages(&database);
+    }
+    assert_eq!(transaction.get(&numbers, 1).unwrap().as_deref(), Some("uno"));
+    // It goes on to keep others from the record of the table.
+    assert_conflict(database.clear_table("numbers"), false);
+    transaction.put(&numbers, 2, "due").unwrap();
+    let killed = disk.kill();
+    transaction.commit().unwrap();
+    assert_eq!(numbers.get(2).unwrap().as_deref(), Some("due"));
+    database.clear_table("numbers").unwrap();
+    assert_eq!(keys(&numbers), []);
+    assert_clean(&database);
+    let database = Database::open_in(Arc::new(killed), "data", &options()).unwrap();
+    let numbers = database.table(NUMBERS).unwrap();
+    assert_eq!((numbers.count(..).unwrap(), numbers.get(1).unwrap().as_deref()), (500, Some("one")));
+    assert_clean(&database);
+}
+
+#[test]
+fn space_is_free_as_soon_as_no_snapshot_sees_it_also_with_handles() {
+    let (disk, database) = database(3, &options());
+    let numbers = database.create_table(NUMBERS).unwrap();
+    let empty = pages(&database);
+    fill(&numbers);
+    let full = pages(&database);
+    for round in 0..30 {
+        database.clear_table("numbers").unwrap();
+        assert!(numbers.is_empty_now());
+        assert!(pages(&database) <= empty + 2, "{} pages after {round} rounds", pages(&database) - empty);
+        fill(&numbers);
+        assert!(pages(&database) <= full + 2);
+    }
+    // What an older snapshot may see is not.
+    let snapshot = database.begin().unwrap();
+    for round in 1..5 {
+        database.clear_table("numbers").unwrap();
+        fill(&numbers);
+        assert_eq!(snapshot.count(&numbers, ..).unwrap(), 500);
+        assert!(pages(&database) > full + round * (full - empty - 2));
+    }
+    database.clear_table("numbers").unwrap();
+    drop(snapshot);
+    // The roots are used again.
+    assert_eq!(pages(&database), empty + 5);
+    for _ in 0..9 {
+        database.clear_table("numbers").unwrap();
+        assert_eq!(pages(&database), empty + 5);
+    }
+    assert_clean(&database);
+    // After a crash nothing is left of it.
+    let crashed = disk.crash();
+    drop((numbers, database));
+    let database = Database::open_in(Arc::new(crashed), "data", &options()).unwrap();
+    assert!(database.table(NUMBERS).unwrap().is_empty_now());
+    assert_eq!(pages(&database), empty);
+    assert_clean(&database);
+}
+
+trait IsEmpty {
+    fn is_empty_now(&self) -> bool;
+}
+
+impl IsEmpty for Table<u32, str> {
+    fn is_empty_now(&self) -> bool {
+        self.first().unwrap().is_none()
+    }
+}
+
+#[test]
+fn a_plain_table_is_cleared_and_stays_plain() {
+    let (disk, database) = database(4, &options());
+    let plain = database.create_table_with(NUMBERS, TableOptions::default().versions(false)).unwrap();
+    plain.put(1, "one").unwrap();
+    let transaction = database.begin().unwrap();
+    transaction.clear_table("numbers").unwrap();
+    assert_eq!(plain.count(..).unwrap(), 1);
+    assert_conflict(plain.put(2, "two"), false);
+    drop(transaction);
+    plain.put(2, "two").unwrap();
+    database.clear_table("numbers").unwrap();
+    plain.put(3, "three").unwrap();
+    assert_eq!(keys(&plain), [3]);
+    drop(plain);
+    let crashed = disk.crash();
+    drop(database);
+    let database = Database::open_in(Arc::new(crashed), "data", &options()).unwrap();
+    assert!(database.tables().unwrap()[0].is_plain);
+    assert_eq!(keys(&database.table(NUMBERS).unwrap()), [3]);
+    assert_clean(&database);
+}
+
+#[test]
+fn what_had_begun_before_is_refused_or_ends() {
+    let (_disk, database) = database(5, &options());
+    let table = database.create_table("table").unwrap();
+    for number in 0..3000_u32 {
+        table.put(number.to_be_bytes(), [7; 100]).unwrap();
+    }
+    let mut cursor = table.cursor(..).unwrap();
+    assert!(cursor.next().unwrap().is_some());
+    let mut submissions = table.submissions();
+    submissions.submit("early", Task::Upsert(b"value".to_vec()), 1);
+    database.clear_table("table").unwrap();
+    submissions.wait();
+    submissions.submit("late", Task::Upsert(b"value".to_vec()), 2);
+    while !submissions.is_empty() {
+        submissions.wait();
+        submissions.reap(|tag, _, answer| match tag {
+            1 => assert_eq!(answer.unwrap_err().kind(), ErrorKind::Conflict),
+            _ => drop(answer.unwrap()),
+        });
+    }
+    assert!(cursor.count_rest() < 3000);
+    assert_eq!(table.count(..).unwrap(), 1);
+    database.clear_table("table").unwrap();
+    let mut loader = table.bulk_loader().unwrap();
+    loader.push("key", "value").unwrap();
+    database.clear_table("table").unwrap();
+    assert_eq!(loader.finish().unwrap_err().kind(), ErrorKind::Conflict);
+    assert!(table.first().unwrap().is_none());
+    // What goes on inside an operation comes after it.
+    table.put("key", "value").unwrap();
+    let mut calls = 0;
+    table
+        .update_with("key", |value| {
+            calls += 1;
+            if calls == 1 {
+                database.clear_table("table").unwrap();
+            }
+            Some([value.unwrap_or_default(), b"+".to_vec()].concat())
+        })
+        .unwrap();
+    assert!((2..4).contains(&calls));
+    assert_eq!(table.get("key").unwrap(), Some(b"+".to_vec()));
+    drop((submissions, cursor));
+    assert_clean(&database);
+}
+
+trait CountRest {
+    fn count_rest(&mut self) -> u64;
+}
+
+impl CountRest for vellum::Cursor<'_> {
+    fn count_rest(&mut self) -> u64 {
+        let mut count = 0;
+        while self.next().unwrap().is_some() {
+            count += 1;
+        }
+        count
+    }
+}
+
+#[test]
+fn a_feed_tells_that_it_was_dropped_and_created() {
+    let (_disk, database) = database(6, &options());
+    let numbers = database.create_table(NUMBERS).unwrap();
+    numbers.put(1, "one").unwrap();
+    let mut changes = database.changes(ChangesFrom::Now).unwrap();
+    let transaction = database.begin().unwrap();
+    transaction.put(&numbers, 2, "two").unwrap();
+    transaction.clear_table("numbers").unwrap();
+    transaction.put(&numbers, 3, "three").unwrap();
+    transaction.commit().unwrap();
+    numbers.put(4, "four").unwrap();
+    let mut told = Vec::new();
+    while let Some(commit) = changes.next().unwrap() {
+        told.extend(commit.changes.into_iter().map(|change| {
+            assert_eq!(&*change.table, "numbers");
+            match change.event {
+                Event::Inserted { key, .. } => format!("{}", key[3]),
+                Event::Dropped => "dropped".to_owned(),
+                Event::Created { key_type, .. } => key_type,
+                other => panic!("{other:?}"),
+            }
+        }));
+    }
+    assert_eq!(told, ["2", "dropped", "u32", "3", "4"]);
+}
+
+/// A value that tells its key.
+fn value_of(key: u32, round: u64) -> Vec<u8> {
+    let length = if key.is_multiple_of(97) { 3000 } else { 40 + key as usize % 300 };
+    [&key.to_be_bytes()[..], &round.to_be_bytes(), &vec![key as u8; length]].concat()
+}
+
+/// Threads read and write by single operations, in batches and in transactions, while another one clears the table again and again: pages
+/// are freed under readers and writers, and are soon something else.
+#[test]
+fn readers_and_writers_meet_clearing() {
+    for (seed, is_plain, with_log) in [(7, false, true), (8, true, true), (9, false, false)] {
+        let (_disk, database) = database(seed, &options().background_eviction(true).log(with_log));
+        let table = database.create_table_with("table", TableOptions::default().versions(!is_plain)).unwrap();
+        let empty = pages(&database);
+        let (round, is_over) = (AtomicU64::new(1), AtomicBool::new(false));
+        thread::scope(|scope| {
+            let check = |key: u32, value: &[u8]| {
+                let round = u64::from_be_bytes(value[4..12].try_into().unwrap());
+                assert!(value == value_of(key, round), "{value:?} of {key}");
+            };
+            for thread in 0..3_u32 {
+                let (database, table, round, is_over) = (&database, &table, &round, &is_over);
+                scope.spawn(move || {
+                    for number in 0.. {
+                        if is_over.load(Ordering::SeqCst) {
+                            break;
+                        }
+                        let key = (number * 7919 + thread * 31) % 2000;
+                        let now = round.load(Ordering::SeqCst);
+                        let put = match number % 8 {
+                            0..5 => table.put(key.to_be_bytes(), value_of(key, now)).map(drop),
+                            5 if !is_plain => {
+                                let put = |transaction: &vellum::Transaction| {
+                                    let now = round.load(Ordering::SeqCst);
+                                    transaction.put(table, key.to_be_bytes(), value_of(key, now)).map(drop)
+                                };
+                                database.run(put)
+                            }
+                            _ => {
+                                let entries = [1, 2, 3]
+                                    .map(|more| ((key + more).to_be_bytes(), value_of(key + more, now)));
+                                table.multi_put(&entries).into_iter().try_for_each(|put| put.map(drop))
+                            }
+                        };
+                        assert!(matches!(put, Ok(()) | Err(Error::Conflict { .. })), "{put:?}");
+                    }
+                });
+            }
+            let (table, is_over) = (&table, &is_over);
+            scope.spawn(move || {
+                while !is_over.load(Ordering::SeqCst) {
+                    for key in 0..2000_u32 {
+                        table.get(key.to_be_bytes()).unwrap().iter().for_each(|value| check(key, value));
+                    }
+                    for entry in table.range(..).unwrap() {
+                        let (key, value) = entry.unwrap();
+                        check(u32::from_be_bytes(key.try_into().unwrap()), &value);
+                    }
+                }
+            });
+            for _ in 0..150 {
+                thread::sleep(std::time::Duration::from_millis(2));
+                match database.clear_table("table") {
+                    Ok(()) => drop(round.fetch_add(1, Ordering::SeqCst)),
+                    Err(error) => assert_eq!(error.kind(), ErrorKind::Conflict),
+                }
+            }
+            is_over.store(true, Ordering::SeqCst);
+        });
+        assert!(round.load(Ordering::SeqCst) > 20, "{round:?} rounds");
+        while database.clear_table("table").is_err() {}
+        drop(database.begin().unwrap());
+        assert!(table.first().unwrap().is_none());
+        assert!(pages(&database) <= empty + 20, "{} pages", pages(&database) - empty);
+        assert_clean(&database);
+    }
+}
