@@ -73,16 +73,15 @@ const BUGS: &[(&str, &str, u64)] = &[
 /// Those that concern several threads, or soon show where these meet.
 #[cfg(shuttle)]
 const BUGS: &[(&str, &str, u64)] = &[
-    ("wal::EarlyAcknowledgement", "clients", 3),
+    ("wal::EarlyAcknowledgement", "clients", 7),
     ("wal::SegmentBeforeSync", "clients", 0),
-    ("txn::CutTooEarly", "clients", 7),
+    ("txn::CutTooEarly", "clients", 6),
     ("txn::UncommittedRead", "clients", 0),
-    ("pool::PageBeforeLog", "clients", 3),
     ("vellum::CommitAfterConflict", "clients", 0),
     // Only schedules show these: a page is changed, evicted or written beside its copy; two transactions begin at the same time.
     ("pool::CleanThoughChanged", "clients", 2),
-    ("pool::CopyForgotten", "clients", 2),
-    ("txn::PublishedTooEarly", "clients", 9),
+    ("pool::CopyForgotten", "clients", 21),
+    ("txn::PublishedTooEarly", "clients", 20),
 ];
 
 /// Plants what this process is told to.
