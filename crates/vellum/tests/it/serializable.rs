@@ -436,6 +436,10 @@ fn long_transactions_are_tested_against_many_commits() {
 fn a_long_transaction_is_done_among_short_ones() {
     const KEYS: u32 = 32;
     const ATTEMPTS: u32 = 16;
+    /// So many attempts have no precedence.
+    const EQUAL: u32 = 8;
+    /// What is done beside each of these.
+    const BESIDE: u64 = 20;
     for isolation in [IsolationLevel::Serializable, IsolationLevel::Snapshot] {
         let (database, table, _) = database(13);
         for number in 0..KEYS {
@@ -464,6 +468,11 @@ fn a_long_transaction_is_done_among_short_ones() {
                 attempts += 1;
                 // If it is starved, that ends some time.
                 is_over.store(attempts > ATTEMPTS, Ordering::Relaxed);
+                // Without precedence it loses to these.
+                let enough = short.load(Ordering::Relaxed) + BESIDE;
+                while attempts <= EQUAL && short.load(Ordering::Relaxed) < enough {
+                    thread::sleep(Duration::from_millis(1));
+                }
                 for number in 0..KEYS {
                     match isolation {
                         IsolationLevel::Serializable => drop(transaction.get(&table, key(number))?),
@@ -477,7 +486,7 @@ fn a_long_transaction_is_done_among_short_ones() {
             done.unwrap();
         });
         assert!((2..=ATTEMPTS).contains(&attempts), "{attempts} attempts, {isolation:?}");
-        assert!(short.load(Ordering::Relaxed) > 100);
+        assert!(short.load(Ordering::Relaxed) >= u64::from(attempts.min(EQUAL)) * BESIDE);
     }
 }
 

@@ -38,30 +38,30 @@ impl SeenLeaf {
         let mut removed = if isolation.has_removed() { removed(view, root, nodes)? } else { Vec::new() };
         let mut removed = removed.drain(..).peekable();
         let (mut entries, mut key) = (Vec::with_capacity(leaf.count()), Vec::new());
-        let earlier = |key: Box<[u8]>, entries: &mut Vec<SeenEntry>| {
-            let value = match isolation.seen(root, &key)? {
+        let earlier = |key: &[u8], entries: &mut Vec<SeenEntry>| {
+            let value = match isolation.seen(root, key)? {
                 Seen::Leaf => return Ok::<_, PoolError>(false),
                 Seen::Absent => return Ok(true),
                 Seen::Value(value) => EarlierValue::Inline(value),
                 Seen::Large(reference) => EarlierValue::Large(reference),
             };
-            entries.push(SeenEntry::Earlier { key, value });
+            entries.push(SeenEntry::Earlier { key: key.into(), value });
             Ok(true)
         };
         for slot in 0..leaf.count() {
             key.clear();
             nodes.append_key(slot, &mut key);
             while let Some(removed) = removed.next_if(|removed| **removed < key[..]) {
-                earlier(removed, &mut entries)?;
+                earlier(&removed, &mut entries)?;
             }
             // It is there again.
             removed.next_if(|removed| **removed == key[..]);
-            if !earlier(key[..].into(), &mut entries)? {
+            if !earlier(&key, &mut entries)? {
                 entries.push(SeenEntry::Held(slot));
             }
         }
         for removed in removed {
-            earlier(removed, &mut entries)?;
+            earlier(&removed, &mut entries)?;
         }
         Ok(Self { entries })
     }
