@@ -16,7 +16,7 @@ use crate::{
     page_table::PageTable,
     pager::Navigation,
     pool_file::{self, PoolFile},
-    replacement::budget::Budget,
+    replacement::budget::SetAside,
     replacement::evictor::Evictor,
     replacement::resident_pages::ResidentPages,
     replacement::resident_set::EXTENT_PAGES_MAX,
@@ -55,19 +55,6 @@ impl PoolFile {
         }
         let created = self.created.take();
         Pool::start(self, log).inspect_err(|_| pool_file::remove(created))
-    }
-}
-
-/// Memory of a pool that pages cannot take: see [`Pool::set_aside`].
-#[must_use = "pages may take it at once"]
-pub struct SetAside<'p> {
-    budget: &'p Budget,
-    pages: usize,
-}
-
-impl Drop for SetAside<'_> {
-    fn drop(&mut self) {
-        self.budget.give_back(self.pages);
     }
 }
 
@@ -353,8 +340,7 @@ impl Pool {
 
     /// Takes memory of the pool for something else, until what is returned is dropped; none if there is not so much that no page has.
     pub fn set_aside(&self, bytes: usize) -> Option<SetAside<'_>> {
-        let (budget, pages) = (&self.allocator.pages().budget, bytes.div_ceil(PAGE_SIZE));
-        budget.try_reserve(pages).then(|| SetAside { budget, pages })
+        self.allocator.pages().budget.set_aside(bytes.div_ceil(PAGE_SIZE))
     }
 
     /// Brings all changes whose records lie before `redo` to storage and remembers that place of the log, while other threads

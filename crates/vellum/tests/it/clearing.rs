@@ -1,6 +1,6 @@
 //! Tables that are cleared: who sees what by which handle, what conflicts, and when the space is free.
 
-use crate::support::options;
+use crate::support::{assert_clean, assert_conflict, options};
 use std::{
     sync::{
         Arc,
@@ -25,20 +25,6 @@ fn pages(database: &Database) -> u64 {
     // Without a log there is none, and what was freed is free.
     let _ = database.checkpoint();
     database.statistics().pages_allocated
-}
-
-#[track_caller]
-fn assert_conflict<T: std::fmt::Debug>(done: vellum::Result<T>, is_committed: bool) {
-    assert!(
-        matches!(&done, Err(Error::Conflict { committed, .. }) if *committed == is_committed),
-        "{done:?}"
-    );
-}
-
-#[track_caller]
-fn assert_clean(database: &Database) {
-    let report = database.verify(|_| {});
-    assert!(report.is_clean(), "{:?}", report.problems);
 }
 
 /// 500 records, the last of which is a large one.

@@ -1,7 +1,7 @@
 //! Tables created, renamed and dropped in transactions: what each sees, what conflicts, when space is free, and what is left
 //! after a crash.
 
-use crate::support::options;
+use crate::support::{assert_clean, assert_conflict, options};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{collections::BTreeMap, sync::Arc};
 use vellum::{Database, Error, IsolationLevel, Table, TableName, Transaction, TransactionOptions};
@@ -21,19 +21,6 @@ fn names(tables: Vec<vellum::TableInformation>) -> Vec<String> {
 
 fn pages(database: &Database) -> u64 {
     database.statistics().pages_allocated
-}
-
-fn assert_conflict<T: std::fmt::Debug>(done: vellum::Result<T>, is_committed: bool) {
-    assert!(
-        matches!(&done, Err(Error::Conflict { committed, .. }) if *committed == is_committed),
-        "{done:?}"
-    );
-}
-
-#[track_caller]
-fn assert_clean(database: &Database) {
-    let report = database.verify(|_| {});
-    assert!(report.is_clean(), "{:?}", report.problems);
 }
 
 #[test]

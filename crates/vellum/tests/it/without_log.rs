@@ -1,17 +1,12 @@
 //! Transactions in a database that has no log: all is as with one, but nothing survives a crash.
 
-use crate::support::options;
+use crate::support::{assert_clean, options};
 use std::sync::Arc;
 use vellum::{Database, Error, IsolationLevel, Options, TransactionOptions};
 use vellum_vm::{FileOperation, SimulatedDisk};
 
 fn unlogged() -> Options {
     options().log(false)
-}
-
-fn assert_clean(database: &Database) {
-    let report = database.verify(|_| {});
-    assert!(report.is_clean(), "{:?}", report.problems);
 }
 
 #[test]

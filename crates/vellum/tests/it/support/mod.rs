@@ -1,6 +1,6 @@
 //! What the tests of this crate share.
 
-use vellum::Options;
+use vellum::{Database, Error, Options};
 
 /// A small database of which nothing happens in the background.
 pub fn options() -> Options {
@@ -12,4 +12,20 @@ pub fn options() -> Options {
         .background_eviction(false)
         .huge_pages(false)
         .background_checkpoints(false)
+}
+
+/// A transaction has changed what this would change: one that was committed, or one that is open.
+#[track_caller]
+pub fn assert_conflict<T: std::fmt::Debug>(done: vellum::Result<T>, is_committed: bool) {
+    assert!(
+        matches!(&done, Err(Error::Conflict { committed, .. }) if *committed == is_committed),
+        "{done:?}"
+    );
+}
+
+/// Every page is sound.
+#[track_caller]
+pub fn assert_clean(database: &Database) {
+    let report = database.verify(|_| {});
+    assert!(report.is_clean(), "{:?}", report.problems);
 }
