@@ -24,8 +24,8 @@ mod value;
 pub use blob::BlobReference;
 pub use error::{AccessError, MAX_VALUE_BYTES};
 pub use gateway::{
-    ChangeRecord, NodeImage, PageChange, PageRedo, RecordFault, RecordGroup, RecordKind, SpaceEvent,
-    UndoChange, ValueImage, free_large, redo,
+    ChangeRecord, NodeImage, PageChange, PageRedo, RecordFault, RecordGroup, RecordKind, RedoBytes,
+    SpaceEvent, UndoChange, ValueImage, free_large, redo,
 };
 pub use isolation::{Claim, Isolation, Seen, SharedBytes, Unshared, View, Writer};
 pub use tree::{

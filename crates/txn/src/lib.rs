@@ -20,6 +20,7 @@ mod checkpoint;
 mod durable_pool;
 mod error;
 mod follow;
+mod gathered;
 mod generations;
 mod leftovers;
 mod places;

@@ -9,18 +9,23 @@ use crate::{
     TxnError,
     analysis::Analysis,
     change_log::Changes,
+    gathered::{Gathered, PageChanges},
     plant::{Bug, planted},
     records::is_change,
-    shares::{Kept, Part, Shares, room},
+    shares::{Kept, KeptPart, PartChange, Shares},
     transaction::{log_rollback, undo},
 };
+use std::{fmt::Display, sync::Arc};
 use vellum_access::{
     ChangeRecord, PageRedo, free_large,
     node::{NodeError, NodeView},
 };
 use vellum_base::primitive::{Mutex, mpsc::sync_channel, spawn_scoped, thread};
 use vellum_base::{Extent, Lsn, PageId, stamp_lsn};
-use vellum_pool::{Navigation, Pool, PoolError, SetAside};
+use vellum_pool::{
+    AsynchronousReads, FinishedRead, MissQueue, Misses, Navigation, Pool, PoolError, SetAside,
+};
+use vellum_vm::LargeBuffer;
 use vellum_wal::{Log, LogError, Record};
 
 /// The most threads; one that reads the log has no work for more.
@@ -29,6 +34,8 @@ const THREADS_MAX: usize = 8;
 const WORK_WAITING_MAX: usize = 16;
 /// How many pages ahead what a change needs first is fetched.
 const AHEAD: usize = 8;
+/// How many reads of pages overlap for each thread.
+const READS: usize = 128;
 
 /// What is done about pages that are damaged.
 pub(crate) struct Damage {
@@ -86,15 +93,19 @@ pub(crate) fn redo_all(
         let (mut senders, mut workers) = (Vec::new(), Vec::new());
         for _ in 0..if threads > 1 { threads } else { 0 } {
             let (sender, received) = sync_channel::<Work<'_>>(WORK_WAITING_MAX);
-            let work = move || received.iter().try_for_each(|work| redo.work(work));
+            let work = move || {
+                let mut worker = Worker::new(redo);
+                received.iter().try_for_each(|work| worker.work(work))
+            };
             // If the system refuses a thread, the others do it, or this one.
             let Ok(worker) = spawn_scoped(scope, "vellum-redo", work) else { break };
             senders.push(sender);
             workers.push(worker);
         }
+        let mut worker = Worker::new(redo);
         let dealt = deal(pool, log, kept, |share, work| match senders.get(share % senders.len().max(1)) {
             Some(worker) => worker.send(work).map_err(|_| Stop::WorkerEnded),
-            None => Ok(redo.work(work)?),
+            None => Ok(worker.work(work)?),
         });
         drop(senders);
         let outcomes = workers.into_iter().map(|worker| worker.join().unwrap_or(Err(TxnError::Panicked)));
@@ -107,10 +118,16 @@ pub(crate) fn redo_all(
     })
 }
 
-/// Parts of one share, in their order, and the memory that is not the pool's as long as they are there.
-struct Work<'p> {
-    parts: Vec<Part>,
-    _memory: Option<SetAside<'p>>,
+/// Parts of one share, in their order.
+enum Work<'p> {
+    Kept(Vec<KeptPart>, Arc<KeptMemory<'p>>),
+    Read(Vec<u8>),
+}
+
+/// Memory that is not the pool's as long as it is there; it is given back first.
+struct KeptMemory<'p> {
+    parts: Option<LargeBuffer>,
+    _aside: Option<SetAside<'p>>,
 }
 
 /// Why no more changes are dealt out.
@@ -132,14 +149,17 @@ fn deal<'p>(
     kept: Kept,
     mut redo: impl FnMut(usize, Work<'p>) -> Result<(), Stop>,
 ) -> Result<(), Stop> {
-    let (kept, rest) = kept.into_parts();
-    // All of it before anything needs memory of the pool.
-    let kept: Vec<_> =
-        kept.into_iter().map(|(parts, bytes)| Work { parts, _memory: pool.set_aside(bytes) }).collect();
-    kept.into_iter().enumerate().try_for_each(|(share, work)| redo(share, work))?;
+    let (kept, memory, rest) = kept.into_parts();
+    // Before anything needs memory of the pool.
+    let (parts, aside) = memory.map(|(parts, bytes)| (parts, pool.set_aside(bytes))).unzip();
+    let memory = Arc::new(KeptMemory { parts, _aside: aside.flatten() });
+    for (share, parts) in kept.into_iter().enumerate() {
+        redo(share, Work::Kept(parts, memory.clone()))?;
+    }
+    drop(memory);
     let Some(rest) = rest else { return Ok(()) };
     let (mut reader, mut shares) = (log.reread(rest)?, Shares::new(pool.limit_pages()));
-    let mut redo = |share, part| redo(share, Work { parts: vec![part], _memory: None });
+    let mut redo = |share, part| redo(share, Work::Read(part));
     while let Some(Record { lsn, payload }) = reader.next()? {
         if !is_change(payload) {
             continue;
@@ -147,7 +167,7 @@ fn deal<'p>(
         let faulty = |fault| TxnError::Record { lsn, fault };
         for change in ChangeRecord::decode(payload).map_err(faulty)?.page_changes() {
             let change = change.map_err(faulty)?;
-            shares.deal(lsn, &change, |share, part| redo(share, part).map(|()| room()))?;
+            shares.deal(lsn, &change, &mut redo)?;
         }
     }
     shares.into_parts().enumerate().try_for_each(|(share, part)| redo(share, part))
@@ -161,49 +181,109 @@ struct Redo<'r> {
     damage: &'r Damage,
 }
 
-impl Redo<'_> {
-    fn work(&self, work: Work<'_>) -> Result<(), TxnError> {
-        work.parts.iter().try_for_each(|part| self.part(part))
+/// What redoes changes, part by part.
+struct Worker<'r> {
+    redo: Redo<'r>,
+    gathered: Gathered,
+    /// Reads of pages; none before the first, and where the system refuses them: then pages are read one by one.
+    reads: Option<MissQueue<'r>>,
+    /// The pages that are read for a part.
+    missing: Vec<PageId>,
+    finished: Vec<FinishedRead>,
+}
+
+impl<'r> Worker<'r> {
+    fn new(redo: Redo<'r>) -> Self {
+        let (missing, finished) = (Vec::new(), Vec::new());
+        Self { redo, gathered: Gathered::default(), reads: None, missing, finished }
     }
 
-    /// Redoes changes page by page: a page is found and latched once for all that it has of them.
-    fn part(&self, part: &[u8]) -> Result<(), TxnError> {
-        let (mut rest, mut changes, mut order) = (part, Vec::new(), Vec::new());
-        while let Some(lsn) = rest.split_off(..size_of::<u64>()).and_then(|lsn| lsn.first_chunk()) {
-            let lsn = Lsn(u64::from_le_bytes(*lsn));
-            let change = PageRedo::decode(&mut rest).map_err(|fault| TxnError::Record { lsn, fault })?;
-            order.push((change.page, changes.len()));
-            changes.push((lsn, change));
-        }
-        order.sort_unstable();
-        let pages = || order.chunk_by(|(page, _), (next, _)| page == next);
-        let mut ahead = pages().skip(AHEAD);
-        for page in pages() {
-            if let Some((page, _)) = ahead.next().and_then(<[_]>::first) {
-                self.pool.prefetch(*page, 0, NodeView::<&[u8]>::GUIDE_BYTES);
+    fn work(&mut self, work: Work<'_>) -> Result<(), TxnError> {
+        match work {
+            Work::Read(part) => self.part(&part),
+            Work::Kept(parts, memory) => {
+                let memory = memory.parts.as_deref().unwrap_or_default();
+                parts.iter().try_for_each(|part| self.part(part.of(memory)))
             }
-            self.damage.check(self.page(page, &changes))?;
+        }
+    }
+
+    /// Redoes changes page by page: a page is found and latched once for all that it has of them. Pages that are to be read are read
+    /// together, while the others have their turn.
+    fn part(&mut self, part: &[u8]) -> Result<(), TxnError> {
+        self.gathered.gather(part)?;
+        self.begin_reads();
+        let Self { redo, gathered, .. } = &*self;
+        let pages = gathered.pages();
+        let (mut ahead, mut missing) = (pages.iter().skip(AHEAD), self.missing.iter().peekable());
+        for page in pages {
+            if let Some(PageChanges { page, .. }) = ahead.next() {
+                redo.pool.prefetch(*page, 0, NodeView::<&[u8]>::GUIDE_BYTES);
+            }
+            if missing.next_if(|missing| **missing == page.page).is_none() {
+                redo.damage.check(redo.page(page, gathered, part))?;
+            }
+        }
+        self.end_reads();
+        let Self { redo, gathered, .. } = &*self;
+        let mut missing = self.missing.iter().peekable();
+        for page in gathered.pages() {
+            if missing.next_if(|missing| **missing == page.page).is_some() {
+                redo.damage.check(redo.page(page, gathered, part))?;
+            }
         }
         Ok(())
     }
 
-    /// Redoes changes of one page, which are some of `all`.
-    fn page(&self, changes: &[(PageId, usize)], all: &[(Lsn, PageRedo<'_>)]) -> Result<(), TxnError> {
-        let of = |(_, index): &(PageId, usize)| all.get(*index);
-        // What was before the page was made anew is needless, and so is what was in an earlier life.
-        let anew = changes.iter().rposition(|change| of(change).is_some_and(|(_, change)| change.fresh));
-        let changes = changes.get(anew.unwrap_or(0)..).unwrap_or_default().iter().filter_map(of);
-        let mut changes =
-            changes.skip_while(|(lsn, change)| !self.analysis.counts(change.page, *lsn)).peekable();
-        let Some(&&(_, PageRedo { page, fresh, .. })) = changes.peek() else { return Ok(()) };
+    /// Begins to read what is not in memory and will not be made anew.
+    fn begin_reads(&mut self) {
+        let pool = self.redo.pool;
+        let is_missing = |page: &&PageChanges| !page.fresh && pool.is_evicted(page.page);
+        self.missing.clear();
+        self.missing.extend(self.gathered.pages().iter().filter(is_missing).map(|page| page.page));
+        if self.missing.is_empty() {
+            return;
+        }
+        self.reads = self.reads.take().or_else(|| pool.misses(READS).ok());
+        if let Some(reads) = &mut self.reads {
+            reads.begin_read_ahead(&self.missing);
+            reads.flush();
+        }
+    }
+
+    /// Waits for the reads. What could not be read, or has been evicted again, is read once more by what needs it, which tells what is
+    /// wrong.
+    fn end_reads(&mut self) {
+        if let Some(reads) = &mut self.reads {
+            while reads.under_way() > 0 {
+                reads.reap(true, &mut self.finished);
+            }
+            self.finished.clear();
+        }
+    }
+}
+
+impl Redo<'_> {
+    /// Redoes changes of one page.
+    fn page(&self, of: &PageChanges, gathered: &Gathered, part: &[u8]) -> Result<(), TxnError> {
+        let page = of.page;
+        // What was in an earlier life is needless.
+        let mut changes = gathered.changes(of, part);
+        let Some(first) = changes.find(|change| self.analysis.counts(page, change.lsn)) else {
+            return Ok(());
+        };
         if !self.pool.is_extent(Extent::page(page)) {
             return Ok(());
         }
-        Ok(self.pool.redo(page, fresh, |bytes| {
-            changes.try_for_each(|(lsn, change)| {
-                redo_change(bytes, change, *lsn)
-                    .map_err(|error| format!("the record at {lsn} cannot be redone: {error}"))
-            })
+        Ok(self.pool.redo(page, first.fresh, |bytes| {
+            std::iter::once(first).chain(changes).try_for_each(
+                |PartChange { lsn, bytes: mut encoded, .. }| {
+                    let fault =
+                        |error: &dyn Display| format!("the record at {lsn} cannot be redone: {error}");
+                    let change = PageRedo::decode(&mut encoded).map_err(|error| fault(&error))?;
+                    redo_change(bytes, &change, lsn).map_err(|error| fault(&error))
+                },
+            )
         })?)
     }
 }

@@ -2,10 +2,13 @@
 //!
 //! The analysis deals out what it reads, and [`Kept`] keeps it in memory, as far as there is room for it in the pool, where nothing is
 //! yet. What comes after that is read again by the redo.
+//!
+//! A *part* is some changes of a share in the order of the log, in one piece: each is its LSN (8 bytes), its length and whether it makes
+//! its page anew (4 bytes), and its encoding, without the value before, which redo does not need.
 
-use std::convert::Infallible;
-use vellum_access::{PageRedo, node::NODE_BYTES};
+use vellum_access::{PageRedo, RedoBytes, node::NODE_BYTES};
 use vellum_base::{Lsn, PAGE_SIZE};
+use vellum_vm::LargeBuffer;
 use vellum_wal::Record;
 
 /// How many bytes of changes are redone at once: they stay in the processor's cache.
@@ -18,101 +21,197 @@ const SHARES_MAX: usize = 512;
 const BESIDE_PART: usize = 32;
 const KEPT_PART: usize = 4;
 
-/// Changes in the order of the log, each preceded by its LSN.
-pub(crate) type Part = Vec<u8>;
+/// The bytes of a change in a part before its encoding.
+const HEAD_BYTES: usize = 12;
+/// The bit of its length that says that it makes its page anew.
+const FRESH: u32 = 1 << 31;
+
+/// A change in a part.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct PartChange<'p> {
+    pub lsn: Lsn,
+    /// Whether it makes its page anew.
+    pub fresh: bool,
+    /// Its encoding, which [`PageRedo::decode`] takes.
+    pub bytes: &'p [u8],
+}
+
+impl<'p> PartChange<'p> {
+    fn head(lsn: Lsn, change: &PageRedo<'_>, bytes: &RedoBytes<'_>) -> [u8; HEAD_BYTES] {
+        let length = bytes.len() as u32 | if change.fresh { FRESH } else { 0 };
+        let mut head = [0; HEAD_BYTES];
+        let (first, last) = head.split_at_mut(size_of::<u64>());
+        first.copy_from_slice(&lsn.0.to_le_bytes());
+        last.copy_from_slice(&length.to_le_bytes());
+        head
+    }
+
+    /// Takes the first one off a part; none at its end.
+    #[inline]
+    pub fn take(part: &mut &'p [u8]) -> Option<Self> {
+        let (lsn, rest) = part.split_first_chunk()?;
+        let (length, rest) = rest.split_first_chunk()?;
+        let length = u32::from_le_bytes(*length);
+        let (bytes, rest) = rest.split_at_checked((length & !FRESH) as usize)?;
+        *part = rest;
+        Some(Self { lsn: Lsn(u64::from_le_bytes(*lsn)), fresh: length & FRESH != 0, bytes })
+    }
+}
+
+/// How many shares a pool of so many pages has.
+fn count(pool_pages: usize) -> usize {
+    (pool_pages * PAGE_SIZE / BESIDE_PART / ROOM_BYTES).clamp(1, SHARES_MAX)
+}
+
+/// The share of a change, of so many.
+fn share_of(change: &PageRedo<'_>, shares: usize) -> usize {
+    // Neighbours often change together, so they are in different shares.
+    (change.page.0 % shares as u64) as usize
+}
 
 /// What has been dealt out, and makes no whole part yet.
-pub(crate) struct Shares(Vec<Part>);
+pub(crate) struct Shares(Vec<Vec<u8>>);
 
 impl Shares {
     /// For a pool of so many pages.
     pub fn new(pool_pages: usize) -> Self {
-        let count = pool_pages * PAGE_SIZE / BESIDE_PART / ROOM_BYTES;
-        Self(vec![Part::new(); count.clamp(1, SHARES_MAX)])
+        Self(vec![Vec::new(); count(pool_pages)])
     }
 
-    /// Deals out a change of the record at `lsn`. If a part is whole then, `take` is given it, with the number of its share, and gives room for the
-    /// next one.
+    /// Deals out a change of the record at `lsn`. If a part is whole then, `take` is given it, with the number of its share.
     #[inline]
     pub fn deal<E>(
         &mut self,
         lsn: Lsn,
-        PageRedo { page, bytes, .. }: &PageRedo<'_>,
-        take: impl FnOnce(usize, Part) -> Result<Part, E>,
+        change: &PageRedo<'_>,
+        take: impl FnOnce(usize, Vec<u8>) -> Result<(), E>,
     ) -> Result<(), E> {
-        // Neighbours often change together, so they are in different shares.
-        let number = (page.0 % self.0.len() as u64) as usize;
+        let number = share_of(change, self.0.len());
         let Some(part) = self.0.get_mut(number) else { return Ok(()) };
-        part.extend_from_slice(&lsn.0.to_le_bytes());
-        part.extend_from_slice(bytes);
+        let bytes = change.redo_bytes();
+        part.extend_from_slice(&PartChange::head(lsn, change, &bytes));
+        part.extend_from_slice(bytes.first);
+        part.extend_from_slice(bytes.last);
         if part.len() >= PART_BYTES {
-            *part = take(number, std::mem::take(part))?;
+            take(number, std::mem::replace(part, Vec::with_capacity(ROOM_BYTES)))?;
         }
         Ok(())
     }
 
     /// What is left, by shares.
-    pub fn into_parts(self) -> impl Iterator<Item = Part> {
+    pub fn into_parts(self) -> impl Iterator<Item = Vec<u8>> {
         self.0.into_iter()
     }
-}
-
-/// Room for a part.
-pub(crate) fn room() -> Part {
-    Part::with_capacity(ROOM_BYTES)
 }
 
 /// The changes that are kept in memory: all from the redo point on, up to where memory ends.
 pub(crate) struct Kept {
     redo: Lsn,
-    shares: Shares,
-    /// By shares.
-    parts: Vec<Vec<Part>>,
-    /// For how many more parts there is room.
-    left: usize,
+    /// Rooms for parts, one behind the other; none if the system refuses the memory.
+    memory: Option<LargeBuffer>,
+    /// By shares: the room of the part that is not whole, and how many bytes it has.
+    open: Vec<(usize, usize)>,
+    /// The share, the room and the bytes of each part that is whole.
+    whole: Vec<(usize, KeptPart)>,
+    /// How many rooms there are.
+    rooms: usize,
     /// Nothing is kept of the log from here on.
     end: Option<Lsn>,
+}
+
+/// Where a part is that was kept.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeptPart {
+    room: usize,
+    bytes: usize,
+}
+
+impl KeptPart {
+    /// The part.
+    pub fn of<'m>(&self, memory: &'m [u8]) -> &'m [u8] {
+        let from = self.room * ROOM_BYTES;
+        memory.get(from..from + self.bytes).unwrap_or_default()
+    }
 }
 
 impl Kept {
     /// For a pool of so many pages.
     pub fn new(redo: Lsn, pool_pages: usize) -> Self {
-        let shares = Shares::new(pool_pages);
-        let left = pool_pages * PAGE_SIZE / KEPT_PART / ROOM_BYTES;
-        Self { redo, parts: vec![Vec::new(); shares.0.len()], shares, left, end: None }
+        let shares = count(pool_pages);
+        let rooms = shares + pool_pages * PAGE_SIZE / KEPT_PART / ROOM_BYTES;
+        Self {
+            redo,
+            memory: None,
+            open: (0..shares).map(|room| (room, 0)).collect(),
+            whole: Vec::new(),
+            rooms,
+            end: None,
+        }
     }
 
     /// Keeps the next change, which is of this record, if there is room for all that the record has.
     #[inline]
     pub fn add(&mut self, record: Record<'_>, change: &PageRedo<'_>) {
-        let Self { redo, shares, parts, left, end } = self;
-        if record.lsn < *redo || end.is_some_and(|end| end <= record.lsn) {
+        if record.lsn < self.redo || self.end.is_some_and(|end| end <= record.lsn) {
             return;
         }
-        let Ok(()) = shares.deal(record.lsn, change, |share, part| {
-            if let Some(parts) = parts.get_mut(share) {
-                parts.push(part);
+        let share = share_of(change, self.open.len());
+        if self.memory.is_none() {
+            self.memory = LargeBuffer::new(self.rooms * ROOM_BYTES, "the log that is redone").ok();
+            if self.memory.is_none() {
+                // The log is read again.
+                self.end = Some(record.lsn);
+                return;
             }
-            *left = left.saturating_sub(1);
-            let mut next = Part::new();
-            // If the system refuses the memory, the log is read again.
-            if *left == 0 || next.try_reserve_exact(ROOM_BYTES).is_err() {
-                *end = Some(record.end());
-            }
-            Ok::<_, Infallible>(next)
-        });
+        }
+        let bytes = change.redo_bytes();
+        let pieces = [&PartChange::head(record.lsn, change, &bytes)[..], bytes.first, bytes.last];
+        let length = HEAD_BYTES + bytes.len();
+        if self.open.get(share).is_some_and(|(_, used)| used + length > ROOM_BYTES) {
+            self.close(share);
+        }
+        let Some(((room, used), memory)) = self.open.get_mut(share).zip(self.memory.as_mut()) else { return };
+        let from = *room * ROOM_BYTES;
+        let mut place = memory.get_mut(from + *used..from + ROOM_BYTES).unwrap_or_default();
+        if place.len() < length {
+            // There is no other room. What was kept of the record is redone twice, of which the pages' LSNs know.
+            self.end = Some(record.lsn);
+            return;
+        }
+        for piece in pieces {
+            let Some((target, rest)) = place.split_at_mut_checked(piece.len()) else { break };
+            target.copy_from_slice(piece);
+            place = rest;
+        }
+        *used += length;
+        if *used >= PART_BYTES && self.end.is_none() && !self.close(share) {
+            self.end = Some(record.end());
+        }
     }
 
-    /// What each share has, and how many bytes of memory that takes; and from where on nothing is kept of the log.
-    pub fn into_parts(self) -> (Vec<(Vec<Part>, usize)>, Option<Lsn>) {
-        let with_last = self.parts.into_iter().zip(self.shares.into_parts());
-        let shares = with_last.map(|(mut parts, last)| {
-            // The last is beside the pool.
-            let bytes = parts.len() * ROOM_BYTES;
-            parts.push(last);
-            (parts, bytes)
-        });
-        (shares.collect(), self.end)
+    /// The part of a share is whole, and the next one begins in another room; false if there is none.
+    fn close(&mut self, share: usize) -> bool {
+        let next = self.open.len() + self.whole.len();
+        let Some((room, bytes)) = self.open.get_mut(share).filter(|_| next < self.rooms) else {
+            return false;
+        };
+        self.whole.push((share, KeptPart { room: *room, bytes: *bytes }));
+        (*room, *bytes) = (next, 0);
+        true
+    }
+
+    /// The parts of each share in their order, and their memory, with how much of it is not [beside](BESIDE_PART) the pool; and from where on
+    /// nothing is kept of the log.
+    pub fn into_parts(self) -> (Vec<Vec<KeptPart>>, Option<(LargeBuffer, usize)>, Option<Lsn>) {
+        let bytes = self.whole.len() * ROOM_BYTES;
+        let mut shares = vec![Vec::new(); self.open.len()];
+        for (share, part) in self.whole {
+            shares.get_mut(share).into_iter().for_each(|parts: &mut Vec<_>| parts.push(part));
+        }
+        for (parts, (room, bytes)) in shares.iter_mut().zip(self.open) {
+            parts.push(KeptPart { room, bytes });
+        }
+        (shares, self.memory.map(|memory| (memory, bytes)), self.end)
     }
 }
 
@@ -144,23 +243,22 @@ mod tests {
                 added.push((record.lsn, bytes));
             }
         }
-        let (shares, end) = kept.into_parts();
+        let (shares, memory, end) = kept.into_parts();
         let end = end.expect("a fourth of the pool holds less");
         assert!(end.0 % 32 == 0 && end > Lsn(1 << 20), "{end}");
-        let taken: usize = shares.iter().map(|(_, bytes)| bytes).sum();
+        let (memory, taken) = memory.unwrap();
         let quarter = pool_pages * PAGE_SIZE / 4;
         assert!((quarter - ROOM_BYTES..=quarter).contains(&taken), "{taken}");
         let mut found = Vec::new();
-        for (parts, _) in &shares {
+        for parts in &shares {
             let mut last = Lsn(0);
-            for mut part in parts.iter().map(Vec::as_slice) {
-                while let Some(lsn) = part.split_off(..8) {
-                    let lsn = Lsn(u64::from_le_bytes(lsn.try_into().unwrap()));
-                    let change = PageRedo::decode(&mut part).unwrap();
+            for mut part in parts.iter().map(|part| part.of(&memory)) {
+                while let Some(PartChange { lsn, fresh: false, bytes }) = PartChange::take(&mut part) {
                     assert!(last <= lsn);
                     last = lsn;
-                    found.push((lsn, change.bytes.to_vec()));
+                    found.push((lsn, bytes.to_vec()));
                 }
+                assert!(part.is_empty());
             }
         }
         added.retain(|(lsn, _)| (redo..end).contains(lsn));
@@ -168,5 +266,35 @@ mod tests {
         found.sort();
         assert!(added == found, "{} were to be kept, {} are", added.len(), found.len());
         assert!(shares.len() > 8);
+    }
+
+    /// A node that is made anew.
+    fn format(page: u64, bytes: usize) -> Vec<u8> {
+        const FORMAT: u8 = 12;
+        let run = |bytes: usize| [&(bytes as u16).to_le_bytes()[..], &vec![7; bytes]].concat();
+        [&page.to_le_bytes()[..], &[FORMAT], &run(100), &run(bytes)].concat()
+    }
+
+    #[test]
+    fn a_record_that_does_not_fit_is_kept_in_part_and_read_again() {
+        let (pool_pages, payload) = (64, [0; 16]);
+        let mut kept = Kept::new(Lsn(0), pool_pages);
+        let bytes = format(1, 3000);
+        let change = PageRedo::decode(&mut &bytes[..]).unwrap();
+        for number in 0..1000 {
+            let record = Record { lsn: Lsn(number * 32), payload: &payload };
+            (0..4).for_each(|_| kept.add(record, &change));
+        }
+        let (shares, memory, end) = kept.into_parts();
+        let (memory, end) = (memory.unwrap().0, end.unwrap());
+        let mut counts = std::collections::BTreeMap::new();
+        for mut part in shares.iter().flatten().map(|part| part.of(&memory)) {
+            while let Some(PartChange { lsn, fresh, bytes: kept }) = PartChange::take(&mut part) {
+                assert!(fresh && kept == bytes);
+                *counts.entry(lsn).or_insert(0) += 1;
+            }
+        }
+        assert!(end.0 > 0 && counts.range(..end).all(|(_, count)| *count == 4), "{end}: {counts:?}");
+        assert_eq!(counts.range(..end).count() as u64, end.0 / 32);
     }
 }

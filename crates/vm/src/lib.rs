@@ -2,6 +2,7 @@
 //! files.
 //!
 //! - [`Mapping`]: address space as large as a database, of which only what is used is resident;
+//! - [`LargeBuffer`]: large memory for a while, in huge pages where there are any;
 //! - [`Releaser`]: gives the memory of batches of pages back (eviction);
 //! - [`PageMemory`]: a mapping, a releaser and a file that go together, in the best way that works here;
 //! - [`File`]: direct, overlapped reads and writes of pages, by [`DiskFile`] (io_uring, or
@@ -23,6 +24,7 @@ mod exmap;
 mod exmap_file;
 mod file;
 mod huge;
+mod large;
 mod lock;
 mod memory;
 mod names;
@@ -54,6 +56,7 @@ pub use error::{LockHolder, VmError};
 pub use exmap::ExmapCounters;
 pub use file::{CreateMode, File, FileDescription, FileOptions};
 pub use huge::{Collapse, huge_page_bytes};
+pub use large::LargeBuffer;
 pub use memory::{Mapping, PageRange, WordTable, physical_bytes, resident_bytes, resident_bytes_peak};
 pub use names::{IoEngine, ReleaseMethod};
 pub use overlay::{OverlayDirectory, OverlayFile};

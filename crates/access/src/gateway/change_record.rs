@@ -56,6 +56,39 @@ impl<'a> PageRedo<'a> {
         let bytes = whole.get(..whole.len() - rest.len()).unwrap_or_default();
         Ok(Self::new(page, change, bytes))
     }
+
+    /// The [`bytes`](Self::bytes) with an empty value before: that is needed for undo alone.
+    #[inline]
+    pub fn redo_bytes(&self) -> RedoBytes<'a> {
+        /// The length of an empty run.
+        const EMPTY: &[u8] = &[0; 2];
+        let before = match self.change {
+            PageChange::Replace { before, .. } | PageChange::Remove { before, .. } => before.bytes,
+            PageChange::Patch { before, .. } => before,
+            _ => return RedoBytes { first: self.bytes, last: &[] },
+        };
+        // It is the last field of each of them, behind its length.
+        let first = self.bytes.len().saturating_sub(EMPTY.len() + before.len());
+        RedoBytes { first: self.bytes.get(..first).unwrap_or_default(), last: EMPTY }
+    }
+}
+
+/// What redo needs of a change, as [`PageRedo::decode`] takes it, in two pieces.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RedoBytes<'a> {
+    /// The first one.
+    pub first: &'a [u8],
+    /// The second one, which is empty if the first one is all.
+    pub last: &'static [u8],
+}
+
+impl RedoBytes<'_> {
+    /// How many bytes both have.
+    #[inline]
+    #[expect(clippy::len_without_is_empty, reason = "a change is never empty")]
+    pub fn len(&self) -> usize {
+        self.first.len() + self.last.len()
+    }
 }
 
 impl PageChange<'_> {

@@ -44,7 +44,7 @@ mod page_change;
 mod record;
 
 pub(crate) use atomic::{AtomicChange, Doomed, Fresh, Latched, PageSet, Recorder, Recording};
-pub use change_record::{ChangeRecord, PageRedo, SpaceEvent, UndoChange};
+pub use change_record::{ChangeRecord, PageRedo, RedoBytes, SpaceEvent, UndoChange};
 pub use encoding::{RecordFault, RecordKind};
 pub use extents::free_large;
 pub(crate) use extents::{
