@@ -12,7 +12,7 @@ use crate::{
     gathered::{Gathered, PageChanges},
     plant::{Bug, planted},
     records::is_change,
-    shares::{Kept, KeptPart, PartChange, Shares},
+    shares::{Kept, KeptPart, KeptParts, PartChange, Shares},
     transaction::{log_rollback, undo},
 };
 use std::{fmt::Display, sync::Arc};
@@ -149,15 +149,15 @@ fn deal<'p>(
     kept: Kept,
     mut redo: impl FnMut(usize, Work<'p>) -> Result<(), Stop>,
 ) -> Result<(), Stop> {
-    let (kept, memory, rest) = kept.into_parts();
+    let KeptParts { shares, memory, end } = kept.into_parts();
     // Before anything needs memory of the pool.
     let (parts, aside) = memory.map(|(parts, bytes)| (parts, pool.set_aside(bytes))).unzip();
     let memory = Arc::new(KeptMemory { parts, _aside: aside.flatten() });
-    for (share, parts) in kept.into_iter().enumerate() {
+    for (share, parts) in shares.into_iter().enumerate() {
         redo(share, Work::Kept(parts, memory.clone()))?;
     }
     drop(memory);
-    let Some(rest) = rest else { return Ok(()) };
+    let Some(rest) = end else { return Ok(()) };
     let (mut reader, mut shares) = (log.reread(rest)?, Shares::new(pool.limit_pages()));
     let mut redo = |share, part| redo(share, Work::Read(part));
     while let Some(Record { lsn, payload }) = reader.next()? {

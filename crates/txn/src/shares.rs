@@ -126,6 +126,16 @@ pub(crate) struct KeptPart {
     bytes: usize,
 }
 
+/// What was kept, by shares.
+pub(crate) struct KeptParts {
+    /// The parts of each share in their order.
+    pub shares: Vec<Vec<KeptPart>>,
+    /// Their memory, and how many bytes of it are not [beside](BESIDE_PART) the pool.
+    pub memory: Option<(LargeBuffer, usize)>,
+    /// Nothing is kept of the log from here on.
+    pub end: Option<Lsn>,
+}
+
 impl KeptPart {
     /// The part.
     pub fn of<'m>(&self, memory: &'m [u8]) -> &'m [u8] {
@@ -200,9 +210,8 @@ impl Kept {
         true
     }
 
-    /// The parts of each share in their order, and their memory, with how much of it is not [beside](BESIDE_PART) the pool; and from where on
-    /// nothing is kept of the log.
-    pub fn into_parts(self) -> (Vec<Vec<KeptPart>>, Option<(LargeBuffer, usize)>, Option<Lsn>) {
+    /// What was kept.
+    pub fn into_parts(self) -> KeptParts {
         let bytes = self.whole.len() * ROOM_BYTES;
         let mut shares = vec![Vec::new(); self.open.len()];
         for (share, part) in self.whole {
@@ -211,7 +220,7 @@ impl Kept {
         for (parts, (room, bytes)) in shares.iter_mut().zip(self.open) {
             parts.push(KeptPart { room, bytes });
         }
-        (shares, self.memory.map(|memory| (memory, bytes)), self.end)
+        KeptParts { shares, memory: self.memory.map(|memory| (memory, bytes)), end: self.end }
     }
 }
 
@@ -243,7 +252,7 @@ mod tests {
                 added.push((record.lsn, bytes));
             }
         }
-        let (shares, memory, end) = kept.into_parts();
+        let KeptParts { shares, memory, end } = kept.into_parts();
         let end = end.expect("a fourth of the pool holds less");
         assert!(end.0 % 32 == 0 && end > Lsn(1 << 20), "{end}");
         let (memory, taken) = memory.unwrap();
@@ -285,7 +294,7 @@ mod tests {
             let record = Record { lsn: Lsn(number * 32), payload: &payload };
             (0..4).for_each(|_| kept.add(record, &change));
         }
-        let (shares, memory, end) = kept.into_parts();
+        let KeptParts { shares, memory, end } = kept.into_parts();
         let (memory, end) = (memory.unwrap().0, end.unwrap());
         let mut counts = std::collections::BTreeMap::new();
         for mut part in shares.iter().flatten().map(|part| part.of(&memory)) {
