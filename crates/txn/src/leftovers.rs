@@ -62,6 +62,23 @@ impl Leftovers {
         Self { changed, touched, joined: HashTable::new(), large, bytes, spilled, is_published }
     }
 
+    /// Shows the records whose versions are looked up to be taken out when no snapshot needs them: all of a large transaction, or of several
+    /// that were joined. Of a small one those of removed records, whose keys cost scans as long as they are there, and those that
+    /// may be; the others go when their shard is [swept](crate::shard).
+    pub fn for_each_to_prune(&self, mut show: impl FnMut(&Before)) -> Result<(), PoolError> {
+        /// So many changes are few.
+        const FEW: usize = if cfg!(test) { 4 } else { 256 };
+        if self.changed.len() <= FEW && self.joined.is_empty() && self.spilled.is_empty() {
+            let removed = self.changed.iter().filter(|undo| undo.is_removal).map(|undo| &undo.before);
+            removed.chain(&self.touched).for_each(show);
+            return Ok(());
+        }
+        self.for_each_record(|record| {
+            show(record);
+            Some(())
+        })
+    }
+
     /// Shows the records that were changed, some several times, until `show` says that it has seen enough.
     pub fn for_each_record(&self, mut show: impl FnMut(&Before) -> Option<()>) -> Result<(), PoolError> {
         let changed = self.changed.iter().map(|undo| &undo.before);

@@ -36,6 +36,8 @@ pub(crate) enum Bug {
     /// The changes of a transaction that is alone are entered among the versions a moment before another snapshot is there, in which
     /// the next may begin.
     PublishedTooEarly,
+    /// A version counts as dead as soon as it is committed, though a snapshot needs it.
+    DeadTooEarly,
 }
 
 /// Whether this is done.

@@ -429,10 +429,7 @@ fn clean_up(pool: &Pool, transactions: &Transactions, oldest: u64, free: Vec<(u6
     for (time, left) in free {
         if left.is_published {
             // If they cannot be read, what memory has of their versions stays, and every snapshot sees it.
-            let _ = left.for_each_record(|record| {
-                transactions.versions.prune(record, oldest);
-                Some(())
-            });
+            let _ = left.for_each_to_prune(|record| transactions.versions.prune(record, oldest));
         }
         let is_large = !left.large.is_empty();
         // What cannot be freed stays allocated until the next recovery; the transaction is committed.

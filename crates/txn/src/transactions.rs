@@ -28,7 +28,7 @@ use crate::reads::ReadSet;
 use crate::settings::SnapshotLimit;
 use crate::versions::{Spill, Versions};
 use crate::write_set::WriteSet;
-use crate::writer::{Sight, Writer};
+use crate::writer::{Apart, Sight, Writer};
 use std::{
     collections::{BTreeMap, VecDeque},
     panic::Location,
@@ -76,10 +76,6 @@ pub(crate) struct Transactions {
     /// Whether there is a private write set.
     has_private: AtomicBool,
 }
-
-/// A number that changes seldom and is read often, apart from others that change.
-#[repr(align(64))]
-struct Apart(AtomicU64);
 
 struct State {
     next_id: u64,
@@ -390,6 +386,7 @@ impl Transactions {
                 }
                 None => {
                     state.join_at(snapshot.time);
+                    self.versions.settle(oldest);
                     return (oldest, free);
                 }
             }
@@ -438,6 +435,7 @@ impl Transactions {
     /// How the history stands, and the log, which ends at `end`.
     pub fn history(&self, end: Lsn) -> History {
         self.publish_private();
+        self.versions.sweep_all();
         let (versions, version_bytes) = self.versions.measure();
         let log_bytes = end.0.saturating_sub(self.needed_at(|| end).1.0);
         let state = self.lock();

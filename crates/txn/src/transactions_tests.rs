@@ -180,10 +180,9 @@ impl Place {
             let prune = |record: &Before| {
                 records += 1;
                 self.transactions.versions.prune(record, oldest);
-                Some(())
             };
             if left.is_published {
-                left.for_each_record(prune).unwrap();
+                left.for_each_to_prune(prune).unwrap();
             }
             self.transactions.cleaned_up(time);
         }

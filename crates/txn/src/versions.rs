@@ -5,8 +5,9 @@
 //! and then makes sure that the leaf has not changed meanwhile. A leaf whose LSN is older than the reader's snapshot needs no
 //! look: that is nearly every one. Records carry no header, and nothing of this is logged or survives a crash.
 //!
-//! Versions go as soon as no snapshot needs them: when the transaction ends, if there is no other, and otherwise when those
-//! have ended that were open then. A chain is also cut while it grows, so that it has no more entries than there are
+//! Versions are dead as soon as no snapshot needs them: when the transaction ends, if there is no other, and otherwise when those
+//! have ended that were open then. Large transactions take theirs out then; others leave that to later claims, which
+//! find them on their way: see [`shard`](crate::shard). A chain is also cut while it grows, so that it has no more entries than there are
 //! snapshots (Böttcher, Leis, Neumann, Kemper: *Scalable Garbage Collection for In-Memory MVCC Systems*, VLDB 2020).
 //!
 //! What memory has no room for goes to a file: see [`generations`](crate::generations).
@@ -16,30 +17,27 @@
 
 use crate::{
     before::{Before, hash_of},
+    chain::{Chain, Version, drop_dead},
     generations::{self, Generation, Generations},
+    plant::{Bug, planted},
+    shard::{Chains, Shard},
     spill::SpillFile,
-    writer::{Sight, State, Writer},
+    writer::{Apart, Sight, State, Writer},
 };
-use hashbrown::{HashTable, hash_table::Entry};
+use hashbrown::hash_table::Entry;
 use smallvec::SmallVec;
 use std::{collections::BTreeSet, ops::Bound, sync::Arc};
 use vellum_access::{Seen, ValueImage};
 use vellum_base::PageId;
-use vellum_base::primitive::{AtomicUsize, Mutex, MutexGuard, Ordering};
+use vellum_base::primitive::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
 use vellum_pool::PoolError;
 use vellum_vm::Directory;
 
 /// How many parts the table has, each with a lock of its own.
 const SHARDS: usize = 64;
 
-/// A change of a record.
-struct Version {
-    writer: Arc<Writer>,
-    before: Before,
-}
-
-/// The changes of one record, the latest last; at least one.
-struct Chain(SmallVec<[Version; 1]>);
+/// The keys of removed records, each with its tree.
+type Removed = BTreeSet<(PageId, Box<[u8]>)>;
 
 /// Why a record cannot be changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,32 +52,15 @@ pub(crate) enum Refusal {
 pub(crate) struct Versions {
     shards: Vec<Shard>,
     /// The keys of removed records that have versions.
-    removed: Mutex<BTreeSet<(PageId, Box<[u8]>)>>,
+    removed: Mutex<Removed>,
     removed_count: AtomicUsize,
     /// Where they go that memory has no room for.
     spill: Spill,
     generations: Generations,
     /// Locked by the thread that moves them there.
     turn: Mutex<()>,
-}
-
-/// A part of the table.
-#[derive(Default)]
-struct Shard {
-    chains: Mutex<HashTable<Chain>>,
-    /// About how much memory they take; changed while they are locked.
-    bytes: AtomicUsize,
-}
-
-impl Shard {
-    fn grow(&self, bytes: usize) {
-        // Relaxed: no other thread changes it meanwhile, and who looks needs no more than an estimate.
-        self.bytes.store(self.bytes.load(Ordering::Relaxed).saturating_add(bytes), Ordering::Relaxed);
-    }
-
-    fn shrink(&self, bytes: usize) {
-        self.bytes.store(self.bytes.load(Ordering::Relaxed).saturating_sub(bytes), Ordering::Relaxed);
-    }
+    /// Every snapshot sees the commits up to this one, and every later snapshot will.
+    seen_by_all: Apart,
 }
 
 /// Where versions and undo go that memory has no room for.
@@ -115,24 +96,37 @@ impl Versions {
             spill,
             generations: Generations::default(),
             turn: Mutex::default(),
+            seen_by_all: Apart(AtomicU64::new(0)),
         }
+    }
+
+    /// From now on every snapshot sees the commits up to this one, and every later snapshot will. Called while none can be taken.
+    pub fn settle(&self, oldest: u64) {
+        // Release: snapshots that were ended are known to be before one of their versions is taken for dead.
+        self.seen_by_all.0.store(oldest, Ordering::Release);
+    }
+
+    /// Every snapshot sees the commits up to this one.
+    fn seen_by_all(&self) -> u64 {
+        let oldest = self.seen_by_all.0.load(Ordering::Acquire);
+        if planted(Bug::DeadTooEarly) { u64::MAX } else { oldest }
     }
 
     pub fn spill(&self) -> &Spill {
         &self.spill
     }
 
-    /// How many records have versions.
+    /// How many records have versions, dead ones included: see [`sweep_all`](Self::sweep_all).
     pub fn records(&self) -> usize {
-        let in_memory: usize = self.shards.iter().map(|shard| locked(shard).len()).sum();
+        let in_memory: usize = self.shards.iter().map(|shard| shard.lock().len()).sum();
         in_memory + self.generations.records()
     }
 
-    /// How many versions there are in memory, and how many bytes of keys and values they have. Walks them all.
+    /// How many versions there are in memory, dead ones included, and how many bytes of keys and values they have. Walks them all.
     pub fn measure(&self) -> (usize, u64) {
         let (mut count, mut bytes) = (0, 0);
         for shard in &self.shards {
-            for version in locked(shard).iter().flat_map(|chain| &chain.0) {
+            for version in shard.lock().iter().flat_map(|chain| &chain.0) {
                 count += 1;
                 bytes += version.before.bytes();
             }
@@ -148,7 +142,7 @@ impl Versions {
         let hash = hash_of(tree, key);
         let shard = self.lock(hash);
         let mut oldest = None;
-        if let Some(Chain(versions)) = shard.find(hash, |chain| chain.is_of((tree, key), hash)) {
+        if let Some(Chain(versions)) = shard.find((tree, key), hash) {
             for version in versions.iter().rev() {
                 match version.writer.state() {
                     State::RolledBack => {}
@@ -185,20 +179,24 @@ impl Versions {
         let before = Before::new((tree, key), hash, value);
         let version = || Version { writer: writer.clone(), before: before.clone() };
         let shard = self.shard(hash);
-        let mut chains = locked(shard);
+        let mut chains = shard.lock();
         let mut last = None;
         if !self.generations.is_empty() {
-            let in_memory = chains.find(hash, |chain| chain.is_of((tree, key), hash)).and_then(Chain::last);
+            let in_memory = chains.find((tree, key), hash).and_then(Chain::last);
             if in_memory.is_none() {
                 drop(chains);
                 // Meanwhile nobody else claims the record: its leaf is latched.
                 last = self.generations.last(tree, key, hash)?;
                 // If that is the writer's own, another version tells in memory that the record is removed now.
                 last = last.filter(|(id, _)| *id != writer.id);
-                chains = locked(shard);
+                chains = shard.lock();
             }
         }
-        let is_first = match chains.entry(hash, |chain| chain.is_of((tree, key), hash), Chain::hash) {
+        let seen_by_all = self.seen_by_all();
+        if chains.is_to_be_swept() {
+            self.sweep(shard, &mut chains, seen_by_all);
+        }
+        let is_first = match chains.entry(hash, |chain| chain.is_of((tree, key), hash)) {
             Entry::Vacant(place) => {
                 if let Err(refusal) = admit(last, time) {
                     return Ok(Err(refusal));
@@ -217,6 +215,7 @@ impl Versions {
                         return Ok(Err(refusal));
                     }
                     let former = chain.weight();
+                    chain.drop_dead(seen_by_all);
                     chain.0.push(version());
                     if chain.0.len() > 2 {
                         chain.cut(&snapshots());
@@ -239,8 +238,12 @@ impl Versions {
         let hash = before.hash();
         let version = Version { writer: writer.clone(), before: before.clone() };
         let shard = self.shard(hash);
-        let mut chains = locked(shard);
-        let is_first = match chains.entry(hash, |chain| chain.is_same(before), Chain::hash) {
+        let mut chains = shard.lock();
+        let seen_by_all = self.seen_by_all();
+        if chains.is_to_be_swept() {
+            self.sweep(shard, &mut chains, seen_by_all);
+        }
+        let is_first = match chains.entry(hash, |chain| chain.is_same(before)) {
             Entry::Vacant(place) => {
                 let chain = Chain(SmallVec::from_buf([version]));
                 shard.grow(chain.weight());
@@ -251,9 +254,10 @@ impl Versions {
                 let chain = chain.get_mut();
                 let is_first = chain.last().is_none_or(|(id, _)| id != writer.id);
                 if is_first {
-                    let former = chain.weight();
+                    shard.shrink(chain.weight());
+                    chain.drop_dead(seen_by_all);
                     chain.0.push(version);
-                    shard.grow(chain.weight() - former);
+                    shard.grow(chain.weight());
                 }
                 is_first
             }
@@ -269,7 +273,7 @@ impl Versions {
     pub fn check(&self, tree: PageId, key: &[u8], sight: Sight) -> Result<Result<(), Refusal>, PoolError> {
         let hash = hash_of(tree, key);
         let shard = self.lock(hash);
-        let mut last = shard.find(hash, |chain| chain.is_of((tree, key), hash)).and_then(Chain::last);
+        let mut last = shard.find((tree, key), hash).and_then(Chain::last);
         drop(shard);
         if last.is_none() && !self.generations.is_empty() {
             last = self.generations.last(tree, key, hash)?;
@@ -298,14 +302,36 @@ impl Versions {
 
     /// Forgets the changes of a record that every snapshot sees: those that were committed up to `oldest`.
     pub fn prune(&self, record: &Before, oldest: u64) {
-        self.change(record, |versions| {
-            let seen_by_all =
-                |version: &Version| version.writer.committed().is_some_and(|time| time <= oldest);
-            match versions.iter().rposition(seen_by_all) {
-                Some(last) if last + 1 == versions.len() => versions.clear(),
-                Some(last) => drop(versions.drain(..=last)),
-                None => {}
+        self.change(record, |versions| drop_dead(versions, oldest));
+    }
+
+    /// Takes out all dead versions.
+    pub fn sweep_all(&self) {
+        for shard in &self.shards {
+            self.sweep(shard, &mut shard.lock(), self.seen_by_all());
+        }
+    }
+
+    /// Takes out the dead versions of a shard.
+    #[cold]
+    fn sweep(&self, shard: &Shard, chains: &mut Chains, seen_by_all: u64) {
+        // Under the shard's lock: see `change`.
+        let mut removed = self.any_removed().then(|| self.lock_removed());
+        chains.sweep(|chain| {
+            let former = chain.weight();
+            let record = chain.first().filter(|_| removed.is_some()).cloned();
+            if !chain.drop_dead(seen_by_all) {
+                return true;
             }
+            shard.shrink(former);
+            if !chain.0.is_empty() {
+                shard.grow(chain.weight());
+                return true;
+            }
+            if let (Some(removed), Some(record)) = (&mut removed, record) {
+                self.forget_removed(removed, &record);
+            }
+            false
         });
     }
 
@@ -315,8 +341,12 @@ impl Versions {
     /// # Errors
     /// If the file fails. Nothing is lost.
     pub fn spill_if_large(&self, snapshots: impl Fn() -> (Vec<u64>, u64)) -> Result<(), PoolError> {
-        let bytes: usize = self.shards.iter().map(|shard| shard.bytes.load(Ordering::Relaxed)).sum();
-        if bytes <= self.spill.bytes {
+        let is_large = || self.shards.iter().map(Shard::bytes).sum::<usize>() > self.spill.bytes;
+        if !is_large() {
+            return Ok(());
+        }
+        self.sweep_all();
+        if !is_large() {
             return Ok(());
         }
         let Ok(_turn) = self.turn.try_lock() else { return Ok(()) };
@@ -335,7 +365,7 @@ impl Versions {
         snapshots: &impl Fn() -> (Vec<u64>, u64),
     ) -> Result<(), PoolError> {
         let mut moving: Vec<generations::Chain> = Vec::new();
-        let chains = locked(shard);
+        let chains = shard.lock();
         let removed = self.lock_removed();
         for chain in chains.iter() {
             let Some(first) = chain.first() else { continue };
@@ -374,27 +404,34 @@ impl Versions {
     }
 
     fn is_removed(&self, tree: PageId, key: &[u8]) -> bool {
-        self.removed_count.load(Ordering::Acquire) > 0 && self.lock_removed().contains(&(tree, key.into()))
+        self.any_removed() && self.lock_removed().contains(&(tree, key.into()))
     }
 
     /// Changes a chain, and forgets it if nothing is left of it.
     fn change(&self, record: &Before, change: impl FnOnce(&mut SmallVec<[Version; 1]>)) {
         let (tree, key, hash) = (record.tree, record.key(), record.hash());
         let shard = self.shard(hash);
-        let mut chains = locked(shard);
-        let Ok(mut chain) = chains.find_entry(hash, |chain| chain.is_of((tree, key), hash)) else { return };
+        let mut chains = shard.lock();
+        let Entry::Occupied(mut chain) = chains.entry(hash, |chain| chain.is_of((tree, key), hash)) else {
+            return;
+        };
         let former = chain.get().weight();
         change(&mut chain.get_mut().0);
+        shard.shrink(former);
         if !chain.get().0.is_empty() {
-            shard.shrink(former);
             shard.grow(chain.get().weight());
             return;
         }
-        shard.shrink(former);
         chain.remove();
-        shrink(&mut chains);
+        chains.give_up_room();
         // Under the shard's lock, so that a later removal of the key is not forgotten.
-        if self.removed_count.load(Ordering::Relaxed) > 0 && self.lock_removed().remove(&(tree, key.into())) {
+        if self.any_removed() {
+            self.forget_removed(&mut self.lock_removed(), record);
+        }
+    }
+
+    fn forget_removed(&self, removed: &mut Removed, record: &Before) {
+        if removed.remove(&(record.tree, record.key().into())) {
             self.removed_count.fetch_sub(1, Ordering::Release);
         }
     }
@@ -408,7 +445,7 @@ impl Versions {
     /// Forgets all versions of a tree that is gone.
     pub fn forget(&self, tree: PageId) {
         for shard in &self.shards {
-            locked(shard).retain(|chain| {
+            shard.lock().retain(|chain| {
                 let is_kept = chain.first().is_none_or(|first| first.tree != tree);
                 if !is_kept {
                     shard.shrink(chain.weight());
@@ -424,8 +461,12 @@ impl Versions {
 
     /// Whether scans need to look for removed records.
     pub fn has_removed(&self) -> bool {
+        self.any_removed() || self.generations.has_removed()
+    }
+
+    fn any_removed(&self) -> bool {
         // Acquire: pairs with the removal, which happens under the leaf's latch.
-        self.removed_count.load(Ordering::Acquire) > 0 || self.generations.has_removed()
+        self.removed_count.load(Ordering::Acquire) > 0
     }
 
     /// The keys of a tree within bounds whose records were removed and have versions, in ascending order.
@@ -467,11 +508,11 @@ impl Versions {
     #[cfg(test)]
     pub fn length(&self, tree: PageId, key: &[u8]) -> usize {
         let hash = hash_of(tree, key);
-        self.lock(hash).find(hash, |chain| chain.is_of((tree, key), hash)).map_or(0, |chain| chain.0.len())
+        self.lock(hash).find((tree, key), hash).map_or(0, |chain| chain.0.len())
     }
 
-    fn lock(&self, hash: u64) -> MutexGuard<'_, HashTable<Chain>> {
-        locked(self.shard(hash))
+    fn lock(&self, hash: u64) -> MutexGuard<'_, Chains> {
+        self.shard(hash).lock()
     }
 
     fn shard(&self, hash: u64) -> &Shard {
@@ -482,59 +523,8 @@ impl Versions {
         shard
     }
 
-    fn lock_removed(&self) -> MutexGuard<'_, BTreeSet<(PageId, Box<[u8]>)>> {
+    fn lock_removed(&self) -> MutexGuard<'_, Removed> {
         self.removed.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-}
-
-impl Chain {
-    fn first(&self) -> Option<&Before> {
-        self.0.first().map(|version| &version.before)
-    }
-
-    fn is_of(&self, record: (PageId, &[u8]), hash: u64) -> bool {
-        self.first().is_some_and(|first| first.is_of(record, hash))
-    }
-
-    fn is_same(&self, record: &Before) -> bool {
-        self.first().is_some_and(|first| first.is_same(record))
-    }
-
-    fn hash(&self) -> u64 {
-        self.first().map_or(0, |first| first.hash())
-    }
-
-    /// About how many bytes of memory it takes.
-    fn weight(&self) -> usize {
-        let bytes = |version: &Version| size_of::<Version>() + 16 + version.before.bytes() as usize;
-        self.0.iter().map(bytes).sum::<usize>() + size_of::<Self>()
-    }
-
-    /// The writer of the last version that counts, and how it stands.
-    #[inline]
-    fn last(&self) -> Option<(u64, State)> {
-        let states = self.0.iter().rev().map(|version| (version.writer.id, version.writer.state()));
-        states.into_iter().find(|(_, state)| *state != State::RolledBack)
-    }
-
-    /// Joins changes between which no snapshot was taken: what was between them nobody sees.
-    fn cut(&mut self, snapshots: &[u64]) {
-        let mut index = 1;
-        while let Some([older, newer]) = self.0.get(index - 1..=index) {
-            let (Some(from), Some(to)) = (older.writer.committed(), newer.writer.committed()) else {
-                index += 1;
-                continue;
-            };
-            let first = snapshots.partition_point(|time| *time < from);
-            if snapshots.get(first).is_some_and(|time| *time < to) {
-                index += 1;
-                continue;
-            }
-            let older = self.0.remove(index - 1);
-            if let Some(newer) = self.0.get_mut(index - 1) {
-                newer.before = older.before;
-            }
-        }
     }
 }
 
@@ -545,19 +535,6 @@ fn admit(last: Option<(u64, State)>, time: u64) -> Result<(), Refusal> {
         Some((_, State::Committed(committed))) if committed > time => Err(Refusal::Later),
         _ => Ok(()),
     }
-}
-
-/// Gives up room that a large transaction needed: a table that is mostly empty costs cache misses.
-fn shrink(shard: &mut HashTable<Chain>) {
-    /// Not worth it below.
-    const LEAST: usize = 14;
-    if shard.capacity() > LEAST && shard.len() * 16 < shard.capacity() {
-        shard.shrink_to(LEAST, Chain::hash);
-    }
-}
-
-fn locked(shard: &Shard) -> MutexGuard<'_, HashTable<Chain>> {
-    shard.chains.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 fn is_empty<T: Ord>(lower: &Bound<T>, upper: &Bound<T>) -> bool {

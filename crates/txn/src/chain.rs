@@ -1,0 +1,86 @@
+//! The versions of one record.
+
+use crate::{
+    before::Before,
+    writer::{State, Writer},
+};
+use smallvec::SmallVec;
+use std::sync::Arc;
+use vellum_base::PageId;
+
+/// A change of a record.
+pub(crate) struct Version {
+    pub writer: Arc<Writer>,
+    pub before: Before,
+}
+
+/// The changes of one record, the latest last; at least one.
+pub(crate) struct Chain(pub SmallVec<[Version; 1]>);
+
+impl Chain {
+    pub fn first(&self) -> Option<&Before> {
+        self.0.first().map(|version| &version.before)
+    }
+
+    pub fn is_of(&self, record: (PageId, &[u8]), hash: u64) -> bool {
+        self.first().is_some_and(|first| first.is_of(record, hash))
+    }
+
+    pub fn is_same(&self, record: &Before) -> bool {
+        self.first().is_some_and(|first| first.is_same(record))
+    }
+
+    pub fn hash(&self) -> u64 {
+        self.first().map_or(0, |first| first.hash())
+    }
+
+    /// About how many bytes of memory it takes.
+    pub fn weight(&self) -> usize {
+        let bytes = |version: &Version| size_of::<Version>() + 16 + version.before.bytes() as usize;
+        self.0.iter().map(bytes).sum::<usize>() + size_of::<Self>()
+    }
+
+    /// The writer of the last version that counts, and how it stands.
+    #[inline]
+    pub fn last(&self) -> Option<(u64, State)> {
+        let states = self.0.iter().rev().map(|version| (version.writer.id, version.writer.state()));
+        states.into_iter().find(|(_, state)| *state != State::RolledBack)
+    }
+
+    /// Takes out the versions that every snapshot sees. Returns whether there were some.
+    pub fn drop_dead(&mut self, seen_by_all: u64) -> bool {
+        let former = self.0.len();
+        drop_dead(&mut self.0, seen_by_all);
+        self.0.len() < former
+    }
+
+    /// Joins changes between which no snapshot was taken: what was between them nobody sees.
+    pub fn cut(&mut self, snapshots: &[u64]) {
+        let mut index = 1;
+        while let Some([older, newer]) = self.0.get(index - 1..=index) {
+            let (Some(from), Some(to)) = (older.writer.committed(), newer.writer.committed()) else {
+                index += 1;
+                continue;
+            };
+            let first = snapshots.partition_point(|time| *time < from);
+            if snapshots.get(first).is_some_and(|time| *time < to) {
+                index += 1;
+                continue;
+            }
+            let older = self.0.remove(index - 1);
+            if let Some(newer) = self.0.get_mut(index - 1) {
+                newer.before = older.before;
+            }
+        }
+    }
+}
+
+/// Takes out the versions that every snapshot sees: those that were committed up to `oldest`, and what is older than they.
+pub(crate) fn drop_dead(versions: &mut SmallVec<[Version; 1]>, oldest: u64) {
+    let seen_by_all = |version: &Version| version.writer.committed().is_some_and(|time| time <= oldest);
+    match versions.iter().rposition(seen_by_all) {
+        Some(last) if last + 1 == versions.len() => versions.clear(),
+        Some(last) => drop(versions.drain(..=last)),
+        None => {}
+    }
+}

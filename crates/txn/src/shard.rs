@@ -1,0 +1,104 @@
+//! A part of the table of versions, with a lock of its own, and when it is swept.
+//!
+//! A version is *dead* when every snapshot sees the commit of its writer, and every later one will. The dead versions of small
+//! transactions are not looked up one by one to be taken out. A claim that finds its record's versions dead takes their place, and a
+//! shard that has twice as many chains as it had after it was last *swept* is swept by the claim that adds the next one. So a
+//! shard has at most that many, few claims pay for more than themselves, and what they touch stays in the processor's cache.
+
+use crate::chain::Chain;
+use hashbrown::{HashTable, hash_table::Entry};
+use vellum_base::PageId;
+use vellum_base::primitive::{AtomicUsize, Mutex, MutexGuard, Ordering};
+
+/// A shard with fewer chains is not swept.
+const FEW_CHAINS: usize = if cfg!(test) { 3 } else { 14 };
+
+/// A part of the table of versions.
+// Threads lock different ones at the same time.
+#[repr(align(64))]
+#[derive(Default)]
+pub(crate) struct Shard {
+    chains: Mutex<Chains>,
+    /// About how much memory the chains take; changed while they are locked.
+    bytes: AtomicUsize,
+}
+
+/// The chains of a shard.
+pub(crate) struct Chains {
+    table: HashTable<Chain>,
+    /// With so many it is swept.
+    sweep_at: usize,
+}
+
+impl Default for Chains {
+    fn default() -> Self {
+        Self { table: HashTable::new(), sweep_at: FEW_CHAINS }
+    }
+}
+
+impl Shard {
+    pub fn lock(&self) -> MutexGuard<'_, Chains> {
+        self.chains.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    pub fn bytes(&self) -> usize {
+        // Relaxed: who looks needs no more than an estimate.
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    pub fn grow(&self, bytes: usize) {
+        // Relaxed: no other thread changes it meanwhile.
+        self.bytes.store(self.bytes().saturating_add(bytes), Ordering::Relaxed);
+    }
+
+    pub fn shrink(&self, bytes: usize) {
+        self.bytes.store(self.bytes().saturating_sub(bytes), Ordering::Relaxed);
+    }
+}
+
+impl Chains {
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Chain> {
+        self.table.iter()
+    }
+
+    pub fn find(&self, (tree, key): (PageId, &[u8]), hash: u64) -> Option<&Chain> {
+        self.table.find(hash, |chain| chain.is_of((tree, key), hash))
+    }
+
+    /// The place of the chain of which this is true.
+    pub fn entry(&mut self, hash: u64, is_it: impl FnMut(&Chain) -> bool) -> Entry<'_, Chain> {
+        self.table.entry(hash, is_it, Chain::hash)
+    }
+
+    /// Whether there is so much more than there was that it is to be swept before a chain is added.
+    pub fn is_to_be_swept(&self) -> bool {
+        self.table.len() >= self.sweep_at
+    }
+
+    /// Keeps the chains, and of each the versions, that `stays` leaves, none of which is dead.
+    pub fn sweep(&mut self, stays: impl FnMut(&mut Chain) -> bool) {
+        self.table.retain(stays);
+        self.sweep_at = usize::MAX;
+        self.give_up_room();
+    }
+
+    /// Keeps the chains for which `stays`.
+    pub fn retain(&mut self, stays: impl FnMut(&mut Chain) -> bool) {
+        self.table.retain(stays);
+        self.give_up_room();
+    }
+
+    /// When chains have been taken out: gives up room that a large transaction needed. A table that is mostly empty costs cache
+    /// misses.
+    pub fn give_up_room(&mut self) {
+        let table = &mut self.table;
+        if table.capacity() > FEW_CHAINS && table.len() * 16 < table.capacity() {
+            table.shrink_to(FEW_CHAINS, Chain::hash);
+        }
+        self.sweep_at = self.sweep_at.min((table.len() * 2).max(FEW_CHAINS));
+    }
+}
