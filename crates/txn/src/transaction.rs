@@ -3,12 +3,12 @@
 use crate::{
     TxnError,
     change_log::{Changes, undoing},
-    leftovers::{Leftovers, Undo},
+    leftovers::Undo,
     places::Places,
     plant::{Bug, planted},
     reads::{Edge, ReadSet},
     records::{COMMITTED, ROLLED_BACK, now},
-    transactions::{Refused, Snapshot, Transactions},
+    transactions::{Ended, Refused, Snapshot, Transactions},
     versions::Refusal,
     write_set::{Claimed, FEW_CHANGES, Savepoint, State, WriteSet},
 };
@@ -258,11 +258,13 @@ impl Transaction {
                 changes.reserve(record.len())
             });
             match committed {
-                Ok(lsn) => {
+                Ok((lsn, ended)) => {
                     *private.unwrap_or_else(|| self.lock()) = State::default();
                     if let Places::Log(changes) = &self.places {
                         changes.fill(lsn, &record);
                     }
+                    self.clean_up(pool, ended);
+                    return Ok(());
                 }
                 Err(refused) => {
                     let (refused, left) = *refused;
@@ -282,9 +284,12 @@ impl Transaction {
     }
 
     fn end(&self, pool: &Pool) {
-        let (oldest, free) = self.transactions.end(&self.snapshot);
+        self.clean_up(pool, self.transactions.end(&self.snapshot));
+    }
+
+    fn clean_up(&self, pool: &Pool, ended: Ended) {
         self.places.release();
-        clean_up(pool, &self.transactions, oldest, free);
+        clean_up(pool, &self.transactions, ended);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -309,12 +314,12 @@ impl Isolation for Transaction {
             state.claim_privately((tree, key), before, removes);
             return Ok(());
         }
-        drop(state);
         let writer = (self.writes.writer(), self.snapshot.time);
         let snapshots = || self.transactions.snapshots();
         let claimed = self.transactions.versions.claim((tree, key), writer, before, removes, snapshots);
         let (before, is_first) = claimed?.map_err(denied)?;
-        self.lock().note_claim(Claimed { before, is_first, is_removal: removes });
+        state.note_claim(Claimed { before, is_first, is_removal: removes });
+        drop(state);
         if self.is_ended() {
             // What others have committed since its snapshot may have been forgotten before the claim.
             return Err(Claim::Ended);
@@ -425,7 +430,7 @@ pub(crate) fn log_rollback(changes: &Changes, number: u64) {
 }
 
 /// Forgets what no snapshot needs any more, and frees the large values among it.
-fn clean_up(pool: &Pool, transactions: &Transactions, oldest: u64, free: Vec<(u64, Arc<Leftovers>)>) {
+fn clean_up(pool: &Pool, transactions: &Transactions, Ended { oldest, free }: Ended) {
     for (time, left) in free {
         if left.is_published {
             // If they cannot be read, what memory has of their versions stays, and every snapshot sees it.

@@ -29,6 +29,7 @@ use crate::settings::SnapshotLimit;
 use crate::versions::{Spill, Versions};
 use crate::write_set::WriteSet;
 use crate::writer::{Apart, Sight, Writer};
+use smallvec::SmallVec;
 use std::{
     collections::{BTreeMap, VecDeque},
     panic::Location,
@@ -122,6 +123,14 @@ impl Snapshot {
     }
 }
 
+/// What there is to do when a snapshot has been closed.
+pub(crate) struct Ended {
+    /// All open snapshots see the commits up to this one.
+    pub oldest: u64,
+    /// What transactions have left behind that no snapshot needs any more, each with its commit.
+    pub free: SmallVec<[(u64, Arc<Leftovers>); 2]>,
+}
+
 /// How the history stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct History {
@@ -188,6 +197,7 @@ impl Transactions {
         // SeqCst: a change that is no transaction looks at this under the latch of its leaf. If it sees none open, this
         // snapshot reads the leaf after it.
         self.open.fetch_add(1, Ordering::SeqCst);
+        let when = Instant::now();
         // The snapshot is there under the lock under which no write set is private.
         let mut state = if planted(Bug::PublishedTooEarly) {
             self.publish_private();
@@ -198,7 +208,7 @@ impl Transactions {
         let id = state.next_id;
         state.next_id += 1;
         let time = state.time;
-        state.snapshots.push_back(Begun { time, id, when: Instant::now(), place });
+        state.snapshots.push_back(Begun { time, id, when, place });
         let settled = state.settled().min(end());
         Snapshot { id, time, settled }
     }
@@ -284,8 +294,8 @@ impl Transactions {
         state
     }
 
-    /// Commits a transaction whose records begin after `first`: `reserve` reserves the last. What it leaves behind is taken
-    /// over.
+    /// Commits a transaction whose records begin after `first`, and closes its snapshot: `reserve` reserves the last record. What it
+    /// leaves behind is taken over.
     ///
     /// # Errors
     /// If its snapshot has been ended, and if it has `reads`, one of them that another transaction has changed which was
@@ -296,12 +306,15 @@ impl Transactions {
         (first, left): (Lsn, Leftovers),
         reads: Option<&ReadSet>,
         reserve: impl FnOnce(u64) -> Lsn,
-    ) -> Result<Lsn, Box<(Refused, Leftovers)>> {
+    ) -> Result<(Lsn, Ended), Box<(Refused, Leftovers)>> {
         let tested = reads.map_or(Ok(0), |reads| self.test(snapshot.time, reads));
+        let left = Arc::new(left);
+        // Nobody else has it.
+        let take_back = |left| Arc::into_inner(left).unwrap_or_default();
         let mut state = self.lock();
         // Snapshots are ended while the state is locked; what was tested without may have been incomplete.
         if self.is_ended(snapshot) {
-            return Err(Box::new((Refused::Ended, left)));
+            return Err(Box::new((Refused::Ended, take_back(left))));
         }
         let tested = match (tested, reads) {
             (Ok(since), Some(reads)) => {
@@ -310,7 +323,7 @@ impl Transactions {
             (tested, _) => tested.map(drop),
         };
         if let Err(refused) = tested {
-            return Err(Box::new((refused, left)));
+            return Err(Box::new((refused, take_back(left))));
         }
         let time = state.time + 1;
         let lsn = reserve(time);
@@ -320,11 +333,11 @@ impl Transactions {
         state.end_private(&self.has_private, writer.id);
         // Together with that: the log is needed for one of the two at any moment.
         state.left_bytes += left.bytes;
-        state.leftovers.push_back((time, first, Arc::new(left)));
+        state.leftovers.push_back((time, first, left));
         state.join_at(time - 1);
         self.time.store(time, Ordering::Release);
         self.publish(&state);
-        Ok(lsn)
+        Ok((lsn, self.close(state, snapshot)))
     }
 
     /// Tests what a transaction has read, whose snapshot is of `time`, against the commits since, but for the last few, so that
@@ -363,16 +376,19 @@ impl Transactions {
         self.publish(&state);
     }
 
-    /// Closes a snapshot, and ends those that go beyond the limit. Returns what no snapshot needs any more of what transactions
-    /// have left behind, each with its commit, and up to which commit all that are open see everything.
-    pub fn end(&self, snapshot: &Snapshot) -> (u64, Vec<(u64, Arc<Leftovers>)>) {
-        let mut state = self.lock();
+    /// Closes the snapshot of a transaction that has not been committed.
+    pub fn end(&self, snapshot: &Snapshot) -> Ended {
+        self.close(self.lock(), snapshot)
+    }
+
+    /// Closes a snapshot, and ends those that go beyond the limit.
+    fn close(&self, mut state: MutexGuard<'_, State>, snapshot: &Snapshot) -> Ended {
         // One that has been ended before its transaction is open nevertheless: single operations must heed what it has changed.
         if let Ok(index) = state.snapshots.binary_search_by_key(&snapshot.id, |begun| begun.id) {
             state.snapshots.remove(index);
         }
         self.open.fetch_sub(1, Ordering::SeqCst);
-        let mut free = Vec::new();
+        let mut free = SmallVec::new();
         loop {
             let oldest = state.oldest();
             state.free_up_to(oldest, &mut free);
@@ -387,7 +403,7 @@ impl Transactions {
                 None => {
                     state.join_at(snapshot.time);
                     self.versions.settle(oldest);
-                    return (oldest, free);
+                    return Ended { oldest, free };
                 }
             }
         }
@@ -475,7 +491,7 @@ impl State {
     }
 
     /// Moves what was left behind by commits up to this one to `free`.
-    fn free_up_to(&mut self, oldest: u64, free: &mut Vec<(u64, Arc<Leftovers>)>) {
+    fn free_up_to(&mut self, oldest: u64, free: &mut SmallVec<[(u64, Arc<Leftovers>); 2]>) {
         while let Some((time, ..)) = self.leftovers.front()
             && *time <= oldest
             && let Some((time, first, left)) = self.leftovers.pop_front()

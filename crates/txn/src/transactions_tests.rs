@@ -4,7 +4,7 @@ use crate::before::{Before, hash_of};
 use crate::leftovers::Leftovers;
 use crate::reads::ReadSet;
 use crate::settings::SnapshotLimit;
-use crate::transactions::{Refused, Snapshot, Transactions};
+use crate::transactions::{Ended, Refused, Snapshot, Transactions};
 use crate::versions::Spill;
 use crate::write_set::{Claimed, WriteSet};
 use crate::writer::Sight;
@@ -146,6 +146,7 @@ impl Place {
         let changed = |key: &u8| self.last_commit.get(key).is_some_and(|commit| *commit > open.commits);
         let invalid = open.read.iter().any(changed);
         let mut state = open.writes.lock();
+        let mut ended = None;
         if let Some((_, first)) = state.number {
             let is_committed = commit && {
                 let lsn = self.record();
@@ -153,7 +154,8 @@ impl Place {
                 let by = (&**open.writes.writer(), &open.snapshot);
                 let done = self.transactions.commit(by, (first, left), Some(&open.reads), |_| lsn);
                 assert_eq!(done.is_err(), invalid, "it has read {:?}", open.read);
-                done.map_err(|refused| state.take_back(refused.1)).is_ok()
+                ended = done.map_err(|refused| state.take_back(refused.1)).ok().map(|(_, ended)| ended);
+                ended.is_some()
             };
             drop(state);
             if is_committed {
@@ -174,7 +176,7 @@ impl Place {
                 self.transactions.end_writing(open.snapshot.id);
             }
         }
-        let (oldest, free) = self.transactions.end(&open.snapshot);
+        let Ended { oldest, free } = ended.unwrap_or_else(|| self.transactions.end(&open.snapshot));
         let mut records = 0;
         for (time, left) in free {
             let prune = |record: &Before| {
@@ -305,12 +307,11 @@ fn one_that_was_ended_cannot_be_committed() {
     let commit = |writes: &WriteSet, snapshot: &Snapshot, bytes| {
         let left = Leftovers::new((Vec::new(), Vec::new(), None), Vec::new(), bytes, true);
         let done = transactions.commit((writes.writer(), snapshot), (Lsn(100), left), None, |_| Lsn(200));
-        done.map_err(|refused| refused.0)
+        done.map(drop).map_err(|refused| refused.0)
     };
     let (old, other, young) = (begin(), begin(), begin());
-    assert!(commit(&other.0, &other.1, 11).is_ok());
     assert!(!transactions.is_ended(&old.1), "one is ended when a transaction ends");
-    transactions.end(&other.1);
+    assert!(commit(&other.0, &other.1, 11).is_ok());
     assert!(transactions.is_ended(&old.1) && transactions.is_ended(&young.1));
     assert!(matches!(commit(&old.0, &old.1, 1), Err(Refused::Ended)));
     assert!(!transactions.none_open(), "what it has changed is there still");
@@ -339,7 +340,6 @@ fn the_log_is_needed_from_the_first_commit_whose_large_values_are_there_still() 
             transactions
                 .commit((writes.writer(), &snapshot), (first, left), None, |_| Lsn(first.0 + 10))
                 .unwrap_or_else(|refused| panic!("{:?}", refused.0));
-            transactions.end(&snapshot);
             if is_large && expected == Lsn(1000) {
                 expected = first;
             }
@@ -347,7 +347,7 @@ fn the_log_is_needed_from_the_first_commit_whose_large_values_are_there_still() 
         }
         assert!(transactions.history(Lsn(1000)).leftovers <= 3);
         // What is being freed needs its records until that is logged.
-        let (_, free) = transactions.end(&old);
+        let free = transactions.end(&old).free;
         assert_eq!(transactions.needed_at(|| Lsn(1000)).1, expected, "{which:b}");
         free.iter().for_each(|(time, _)| transactions.cleaned_up(*time));
         assert_eq!(transactions.needed_at(|| Lsn(1000)).1, Lsn(1000), "{which:b}");
