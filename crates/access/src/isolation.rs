@@ -18,7 +18,7 @@ use crate::blob::BlobReference;
 use crate::gateway::{RecordKind, Recorder, ValueImage};
 use std::{
     fmt,
-    ops::{Bound, Deref},
+    ops::{Bound, Deref, Range},
     sync::Arc,
 };
 use vellum_base::primitive::{AtomicU64, AtomicUsize, Ordering};
@@ -29,13 +29,13 @@ use vellum_pool::PoolError;
 #[derive(Clone)]
 pub struct SharedBytes {
     all: Arc<[u8]>,
-    from: usize,
+    range: Range<usize>,
 }
 
 impl SharedBytes {
-    /// The bytes from a place on.
-    pub fn new(all: Arc<[u8]>, from: usize) -> Self {
-        Self { all, from }
+    /// The bytes of a range.
+    pub fn new(all: Arc<[u8]>, range: Range<usize>) -> Self {
+        Self { all, range }
     }
 }
 
@@ -43,7 +43,7 @@ impl Deref for SharedBytes {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        self.all.get(self.from..).unwrap_or_default()
+        self.all.get(self.range.clone()).unwrap_or_default()
     }
 }
 

@@ -1,6 +1,7 @@
 //! A record as it was before a change.
 
-use std::{cell::RefCell, sync::Arc};
+use crate::spare;
+use std::{ops::Range, sync::Arc};
 use vellum_access::{BlobReference, Seen, SharedBytes, ValueImage, node::ValueKind};
 use vellum_base::{PageId, checksum};
 
@@ -12,7 +13,8 @@ pub(crate) struct Before {
     hash: u64,
     /// The key, then the value.
     bytes: Bytes,
-    key_bytes: u32,
+    key_bytes: u16,
+    value_bytes: u32,
     kind: Option<ValueKind>,
 }
 
@@ -21,6 +23,7 @@ pub(crate) struct Before {
 enum Bytes {
     /// A few, each of which has its own: the key of a record that was not there, mostly.
     Few([u8; FEW_BYTES]),
+    /// There may be more than key and value.
     Shared(Arc<[u8]>),
 }
 
@@ -36,7 +39,7 @@ impl Before {
     }
 
     pub fn new((tree, key): (PageId, &[u8]), hash: u64, value: Option<ValueImage<'_>>) -> Self {
-        let key_bytes = key.len() as u32;
+        let key_bytes = key.len() as u16;
         let Some(ValueImage { kind, bytes: value }) = value else {
             let mut few = [0; FEW_BYTES];
             let bytes = match few.get_mut(..key.len()) {
@@ -46,18 +49,10 @@ impl Before {
                 }
                 None => Bytes::Shared(key.into()),
             };
-            return Self { tree, hash, bytes, key_bytes, kind: None };
+            return Self { tree, hash, bytes, key_bytes, value_bytes: 0, kind: None };
         };
-        thread_local! {
-            static JOINED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-        }
-        let bytes = JOINED.with_borrow_mut(|joined| {
-            joined.clear();
-            joined.extend_from_slice(key);
-            joined.extend_from_slice(value);
-            Bytes::Shared(Arc::from(&joined[..]))
-        });
-        Self { tree, hash, bytes, key_bytes, kind: Some(kind) }
+        let (bytes, value_bytes) = (Bytes::Shared(spare::joined(key, value)), value.len() as u32);
+        Self { tree, hash, bytes, key_bytes, value_bytes, kind: Some(kind) }
     }
 
     pub fn key(&self) -> &[u8] {
@@ -65,15 +60,12 @@ impl Before {
             Bytes::Few(bytes) => &bytes[..],
             Bytes::Shared(bytes) => bytes,
         };
-        bytes.get(..self.key_bytes as usize).unwrap_or_default()
+        bytes.get(..self.key_bytes.into()).unwrap_or_default()
     }
 
     /// How many bytes the key and the value have.
     pub fn bytes(&self) -> u64 {
-        match &self.bytes {
-            Bytes::Few(_) => self.key_bytes.into(),
-            Bytes::Shared(bytes) => bytes.len() as u64,
-        }
+        u64::from(self.key_bytes) + u64::from(self.value_bytes)
     }
 
     /// As `bytes`, with what a large value has in the file.
@@ -84,8 +76,20 @@ impl Before {
     /// The value, if there was one.
     pub fn value(&self) -> Option<ValueImage<'_>> {
         let Bytes::Shared(bytes) = &self.bytes else { return None };
-        let bytes = bytes.get(self.key_bytes as usize..).unwrap_or_default();
+        let bytes = bytes.get(self.value_range()).unwrap_or_default();
         self.kind.map(|kind| ValueImage { kind, bytes })
+    }
+
+    fn value_range(&self) -> Range<usize> {
+        let from = usize::from(self.key_bytes);
+        from..from + self.value_bytes as usize
+    }
+
+    /// Gives it up. Its memory is kept for others, if nobody else has it.
+    pub fn give_up(self) {
+        if let Bytes::Shared(buffer) = self.bytes {
+            spare::give_up(buffer);
+        }
     }
 
     /// The large value that was there, if it was one.
@@ -97,7 +101,7 @@ impl Before {
     pub fn seen(&self) -> Seen {
         match (self.kind, &self.bytes) {
             (Some(ValueKind::Inline), Bytes::Shared(bytes)) => {
-                Seen::Value(SharedBytes::new(bytes.clone(), self.key_bytes as usize))
+                Seen::Value(SharedBytes::new(bytes.clone(), self.value_range()))
             }
             // Only references that were found to be sound are kept.
             (Some(ValueKind::Blob), _) => self.large().map_or(Seen::Absent, Seen::Large),

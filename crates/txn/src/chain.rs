@@ -78,9 +78,7 @@ impl Chain {
 /// Takes out the versions that every snapshot sees: those that were committed up to `oldest`, and what is older than they.
 pub(crate) fn drop_dead(versions: &mut SmallVec<[Version; 1]>, oldest: u64) {
     let seen_by_all = |version: &Version| version.writer.committed().is_some_and(|time| time <= oldest);
-    match versions.iter().rposition(seen_by_all) {
-        Some(last) if last + 1 == versions.len() => versions.clear(),
-        Some(last) => drop(versions.drain(..=last)),
-        None => {}
+    if let Some(last) = versions.iter().rposition(seen_by_all) {
+        versions.drain(..=last).for_each(|version| version.before.give_up());
     }
 }

@@ -390,7 +390,7 @@ impl Version<'_> {
     fn seen(&self) -> Result<Seen, PoolError> {
         Ok(match self.kind {
             None => Seen::Absent,
-            Some(ValueKind::Inline) => Seen::Value(SharedBytes::new(self.value.into(), 0)),
+            Some(ValueKind::Inline) => Seen::Value(SharedBytes::new(self.value.into(), 0..self.value.len())),
             Some(ValueKind::Blob) => Seen::Large(BlobReference::decode(self.value).ok_or_else(damaged)?),
         })
     }

@@ -4,6 +4,7 @@ use crate::before::Before;
 use crate::reads::ReadSet;
 use crate::undo_list::UndoList;
 use hashbrown::HashTable;
+use std::cell::RefCell;
 use vellum_access::BlobReference;
 use vellum_base::{Lsn, PageId};
 use vellum_pool::PoolError;
@@ -16,6 +17,35 @@ pub(crate) struct Undo {
     pub is_touched: bool,
     /// It has removed the record.
     pub is_removal: bool,
+}
+
+/// A thread keeps so many lists for its next transactions, each with room for so many changes at most.
+const LISTS_MAX: usize = 2;
+const CHANGES_MAX: usize = 256;
+
+thread_local! {
+    /// What the thread keeps, as in [`spare`](crate::spare).
+    static LISTS: RefCell<Vec<Vec<Undo>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// An empty list with room for `few` changes or more.
+pub(crate) fn list(few: usize) -> Vec<Undo> {
+    // There is none if the thread is about to end.
+    let kept = LISTS.try_with(|lists| lists.borrow_mut().pop());
+    kept.ok().flatten().unwrap_or_else(|| Vec::with_capacity(few))
+}
+
+/// Gives up a list of changes, with what was kept of their records.
+pub(crate) fn give_up_list(mut list: Vec<Undo>) {
+    list.drain(..).for_each(|undo| undo.before.give_up());
+    if (1..=CHANGES_MAX).contains(&list.capacity()) {
+        let _ = LISTS.try_with(|lists| {
+            let mut lists = lists.borrow_mut();
+            if lists.len() < LISTS_MAX {
+                lists.push(list);
+            }
+        });
+    }
 }
 
 /// What a transaction leaves behind that goes when no snapshot needs it any more.

@@ -33,6 +33,7 @@ mod redo;
 mod settings;
 mod shard;
 mod shares;
+mod spare;
 mod spill;
 mod transaction;
 mod transactions;

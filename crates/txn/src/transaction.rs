@@ -3,7 +3,7 @@
 use crate::{
     TxnError,
     change_log::{Changes, undoing},
-    leftovers::Undo,
+    leftovers::{self, Undo},
     places::Places,
     plant::{Bug, planted},
     reads::{Edge, ReadSet},
@@ -157,7 +157,7 @@ impl Transaction {
         });
         state.number = Some((number, place));
         state.is_private = is_private;
-        state.undo.reserve(FEW_CHANGES);
+        state.undo = leftovers::list(FEW_CHANGES);
         number
     }
 
@@ -317,7 +317,9 @@ impl Isolation for Transaction {
         let writer = (self.writes.writer(), self.snapshot.time);
         let snapshots = || self.transactions.snapshots();
         let claimed = self.transactions.versions.claim((tree, key), writer, before, removes, snapshots);
-        let (before, is_first) = claimed?.map_err(denied)?;
+        // Of an ended snapshot it is by chance whether what makes it too old is there still.
+        let refused = |refusal| if self.is_ended() { Claim::Ended } else { denied(refusal) };
+        let (before, is_first) = claimed?.map_err(refused)?;
         state.note_claim(Claimed { before, is_first, is_removal: removes });
         drop(state);
         if self.is_ended() {
@@ -441,6 +443,9 @@ fn clean_up(pool: &Pool, transactions: &Transactions, Ended { oldest, free }: En
         let freed = left.large.iter().map(|(tree, reference)| free_large(pool, *tree, *reference));
         if freed.fold(is_large, |all, freed| all & freed.is_ok()) {
             transactions.cleaned_up(time);
+        }
+        if let Some(left) = Arc::into_inner(left) {
+            leftovers::give_up_list(left.changed);
         }
     }
     transactions.versions.prune_spilled(oldest);

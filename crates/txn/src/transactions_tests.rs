@@ -66,7 +66,7 @@ fn record(key: u8) -> Before {
 }
 
 fn seen(value: Option<&u32>) -> Seen {
-    let bytes = |value: &u32| SharedBytes::new(Arc::from(&value.to_le_bytes()[..]), 0);
+    let bytes = |value: &u32| SharedBytes::new(Arc::from(&value.to_le_bytes()[..]), 0..4);
     value.map_or(Seen::Absent, |value| Seen::Value(bytes(value)))
 }
 

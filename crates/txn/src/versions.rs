@@ -108,6 +108,7 @@ impl Versions {
 
     /// Every snapshot sees the commits up to this one.
     fn seen_by_all(&self) -> u64 {
+        // Acquire: pairs with `settle`.
         let oldest = self.seen_by_all.0.load(Ordering::Acquire);
         if planted(Bug::DeadTooEarly) { u64::MAX } else { oldest }
     }

@@ -198,7 +198,8 @@ struct Wrong;
 
 impl Isolation for Wrong {
     fn seen(&self, _: PageId, _: &[u8]) -> Result<vellum_access::Seen, PoolError> {
-        let value = vellum_access::SharedBytes::new(b"a value that nobody stored"[..].into(), 0);
+        let value = &b"a value that nobody stored"[..];
+        let value = vellum_access::SharedBytes::new(value.into(), 0..value.len());
         Ok(vellum_access::Seen::Value(value))
     }
 

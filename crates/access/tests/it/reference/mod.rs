@@ -62,7 +62,7 @@ impl Before {
         match (&self.0, self.large()) {
             (None, _) => Seen::Absent,
             (Some(_), Some(reference)) => Seen::Large(reference),
-            (Some((_, bytes)), None) => Seen::Value(SharedBytes::new(bytes.clone(), 0)),
+            (Some((_, bytes)), None) => Seen::Value(SharedBytes::new(bytes.clone(), 0..bytes.len())),
         }
     }
 }
