@@ -134,6 +134,34 @@ fn what_is_damaged_is_named_and_the_rest_is_saved() {
 }
 
 #[test]
+fn a_database_without_superblocks_is_saved() {
+    let place = Place::new();
+    filled(&place);
+    place.run(&["recover", "d"]).ok();
+    let all = place.run(&["scan", "d", "--full"]).ok();
+    let mut bytes = std::fs::read(place.path("d")).unwrap();
+    bytes[..8192].fill(0);
+    place.write("d", &bytes);
+    place.run(&["scan", "d", "--full"]).fails(3, &["not a Vellum file"]);
+    let run = place.run(&["recover", "d", "--report"]);
+    let said = String::from_utf8(run.out.clone()).unwrap();
+    assert!(said.contains("not known") && said.contains("pages of the file were read instead"), "{said}");
+    run.fails(3, &["was not changed", "--salvage"]);
+    let run = place.shell(&format!("{} scan d --full --salvage > saved", env!("CARGO_BIN_EXE_vellum")));
+    run.fails(3, &["were read instead", "all of the table \"main\" that was found was printed"]);
+    assert_eq!(std::fs::read_to_string(place.path("saved")).unwrap(), all);
+    assert!(std::fs::read(place.path("d")).unwrap() == bytes, "nothing was changed");
+    // Its catalog is lost as well, which is in the first page.
+    bytes[2 * 4096 + 100] ^= 1;
+    place.write("d", &bytes);
+    place.run(&["recover", "d", "--report"]).fails(3, &["was not changed"]);
+    let run = place
+        .shell(&format!("{} scan d --full --salvage --table lost-1 > saved", env!("CARGO_BIN_EXE_vellum")));
+    run.fails(3, &["that was found was printed"]);
+    assert_eq!(std::fs::read_to_string(place.path("saved")).unwrap(), all);
+}
+
+#[test]
 fn a_database_is_restored_to_a_point_in_time() {
     let place = Place::new();
     place.run(&["put", "d", "key", "one", "--archive", "log"]).ok();

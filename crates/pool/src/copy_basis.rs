@@ -32,6 +32,11 @@ impl CopyBasis {
         Ok(Self { superblock, space })
     }
 
+    /// Of a file whose space map is lost: see [`Remains`](crate::Remains).
+    pub(crate) fn made_of(superblock: Superblock, space: SpaceMap) -> Self {
+        Self { superblock, space }
+    }
+
     /// All changes before this place of the log are in the copy.
     pub fn redo(&self) -> Lsn {
         self.superblock.redo

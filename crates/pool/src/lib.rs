@@ -39,6 +39,7 @@ mod plant;
 mod pool;
 mod pool_file;
 mod primitive;
+mod remains;
 mod replacement;
 mod space;
 mod statistics;
@@ -63,6 +64,7 @@ pub use {
     },
     pool::{Checkpointer, Pool},
     pool_file::PoolFile,
+    remains::Remains,
     replacement::budget::SetAside,
     replacement::resident_set::{EXTENT_PAGES_MAX, PAGE_ID_MAX},
     statistics::PoolStatistics,

@@ -14,7 +14,7 @@ use vellum_pool::{Pool, PoolError};
 /// The longest name of a table, in bytes.
 pub(crate) const NAME_BYTES_MAX: usize = 255;
 /// The root slot that holds the catalog's root.
-const CATALOG_SLOT: usize = 0;
+pub(crate) const CATALOG_SLOT: usize = 0;
 const KIND_TREE: u64 = 1;
 const RECORD_BYTES: usize = 16;
 /// The field with the name of the type of the keys.
@@ -135,6 +135,13 @@ pub(crate) fn complete(pool: &Pool) -> Result<bool> {
 /// The catalog of a file.
 pub(crate) fn tree(pool: &Pool) -> Tree<'_, Pool> {
     Tree::open(pool, PageId(pool.root_slot(CATALOG_SLOT)))
+}
+
+/// Whether a catalog can hold this record.
+pub(crate) fn is_record(key: &[u8], value: &[u8]) -> bool {
+    let is_name = (1..=NAME_BYTES_MAX).contains(&key.len()) && str::from_utf8(key).is_ok();
+    let is_doomed = key.starts_with(&DOOMED) && key.len() == DOOMED.len() + size_of::<u64>();
+    (is_name || is_doomed) && TableRecord::decode(value).is_some()
 }
 
 /// The record of a table.

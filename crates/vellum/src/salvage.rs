@@ -1,21 +1,47 @@
 //! Looking at a database that crashed or is damaged without changing it, and taking out what can be read.
 
 use crate::{
-    Database, Error, Options, Recovery, Result, catalog,
+    Database, Error, Options, Recovery, Result,
+    catalog::{self, CATALOG_SLOT, TableRecord},
     in_memory::{Recovered, open_base, recover_in_memory},
     log_place,
+    scan::{Scan, is_made_up_for},
 };
-use std::{path::Path, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    sync::Arc,
+};
 use vellum_access::{Salvaged, Tree};
-use vellum_pool::PoolFile;
-use vellum_txn::TxnError;
-use vellum_vm::{CreateMode, Directory, DiskDirectory, File};
+use vellum_base::{Extent, PageId};
+use vellum_pool::{PoolError, PoolFile, Remains};
+use vellum_txn::{TxnError, is_segment};
+use vellum_vm::{CreateMode, Directory, DiskDirectory, File, OverlayFile};
 
 /// A database that is only looked at, whatever state it is in. See [`Salvage::open`].
 pub struct Salvage {
     database: Database,
     damage: Vec<Error>,
     left: LeftBy,
+    scanned: Option<Scanned>,
+    /// The roots of tables whose names are lost, by the names that they get.
+    nameless: BTreeMap<String, PageId>,
+}
+
+/// How the pages of a database were found whose superblocks or whose space map are damaged.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Scanned {
+    /// What is damaged.
+    pub error: Error,
+    /// Whether both superblocks are, so that it is not known where the catalog is, and where the log goes on.
+    pub without_superblocks: bool,
+    /// How many pages were looked at.
+    pub pages: u64,
+    /// How many of them are sound nodes of tables. Some may not be in use any more: only those are shown to which tables refer.
+    pub nodes: u64,
+    /// How many large values are sound.
+    pub values: u64,
 }
 
 /// How the last process has left a database.
@@ -30,6 +56,12 @@ pub enum LeftBy {
     /// The same, but the log cannot be read: what is shown is what the file holds, of which some is from one moment and some from
     /// another.
     CrashWithoutLog(Error),
+    /// Both superblocks are damaged, which would tell. What is shown is what the file holds; if the database was not closed, some of it
+    /// is from one moment and some from another.
+    Unknown {
+        /// Whether there is a log, with later changes that are left out: where in it they begin is not known.
+        has_log: bool,
+    },
 }
 
 /// A piece of a table, as [`Salvage::table`] finds it.
@@ -63,11 +95,11 @@ pub enum Piece<'s> {
 
 impl Salvage {
     /// Opens a database to look at it, whether it was closed, has crashed or is damaged. Nothing of its files is changed. If it has
-    /// crashed, what its log holds is done in memory, which takes about as much as the log is long.
+    /// crashed, what its log holds is done in memory, which takes about as much as the log is long. If its superblocks or its space map
+    /// are damaged, all of the file is read to find its pages: see [`scanned`](Self::scanned).
     ///
     /// # Errors
-    /// If there is no such file, it is not a database, another process changes it, or its superblocks or its space map are
-    /// damaged.
+    /// If there is no such file, it is not a database, or another process changes it.
     pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let path = path.as_ref();
         let file = Arc::new(open_base(path, options)?);
@@ -86,20 +118,110 @@ impl Salvage {
 
     fn open_on(file: Arc<dyn File>, log: Arc<dyn Directory>, options: &Options) -> Result<Self> {
         let read_only = options.clone().read_only(true);
-        match recover_in_memory(&file, log, options, true) {
+        match Self::open_known(&file, log.clone(), options) {
+            Err(error)
+                if is_made_up_for(&error)
+                    && PoolFile::open_unrecovered(file.clone(), &read_only.pool).is_err() =>
+            {
+                Self::open_scanned(&file, log, options, error)
+            }
+            opened => opened,
+        }
+    }
+
+    /// A database whose superblocks and space map are sound.
+    fn open_known(file: &Arc<dyn File>, log: Arc<dyn Directory>, options: &Options) -> Result<Self> {
+        match recover_in_memory(file, log, options, true) {
             Ok(Recovered { file, recovery, damage }) => {
-                let file = PoolFile::open_on(file, &read_only.pool)?;
                 let left = recovery.map_or(LeftBy::Closing, LeftBy::Crash);
                 let damage = damage.into_iter().map(Error::from).collect();
-                Ok(Self { database: Database::looked_at(file, recovery, options)?, damage, left })
+                let opened = PoolFile::open_on(file.clone(), &options.clone().read_only(true).pool)?;
+                Self::of(&file, opened, options, (recovery, left, damage))
             }
             Err(error @ Error::Log(TxnError::Log(_) | TxnError::Record { .. })) => {
-                let file = PoolFile::open_unrecovered(file, &read_only.pool)?;
-                let database = Database::looked_at(file, None, options)?;
-                Ok(Self { database, damage: Vec::new(), left: LeftBy::CrashWithoutLog(error) })
+                Self::open_without_log(file, options, error)
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// What the file holds of a database whose log cannot be used.
+    fn open_without_log(file: &Arc<dyn File>, options: &Options, error: Error) -> Result<Self> {
+        let read_only = options.clone().read_only(true);
+        let opened = PoolFile::open_unrecovered(file.clone(), &read_only.pool)?;
+        Self::of(file, opened, options, (None, LeftBy::CrashWithoutLog(error), Vec::new()))
+    }
+
+    /// A database whose superblocks or whose space map are damaged: new ones are made in memory.
+    fn open_scanned(
+        file: &Arc<dyn File>,
+        log: Arc<dyn Directory>,
+        options: &Options,
+        error: Error,
+    ) -> Result<Self> {
+        let (remains, first) = (Remains::of(&**file, &options.pool)?, Remains::first_page());
+        let mut scan = Scan::of(&**file, first, |_| true)?;
+        if scan.nodes == 0 {
+            return Err(error);
+        }
+        let known = remains.root_slot(CATALOG_SLOT).filter(|root| *root != 0).map(PageId);
+        let catalog = known.or_else(|| scan.catalog(&**file, first)).unwrap_or(first);
+        let failed = |source| PoolError::Read { extent: Extent::page(PageId(0)), source };
+        let rebuilt: Arc<dyn File> = Arc::new(OverlayFile::over(file.clone()).map_err(failed)?);
+        remains.rebuild(&*rebuilt, std::mem::take(&mut scan.extents), catalog)?;
+        let has_log = log.names().is_ok_and(|names| names.iter().any(|name| is_segment(name)));
+        let mut salvage = match Self::open_known(&rebuilt, log, options) {
+            // The log may be at odds with pages that are damaged.
+            Err(error) => Self::open_without_log(&rebuilt, options, error)?,
+            Ok(salvage) => salvage,
+        };
+        let without_superblocks = !remains.has_superblock();
+        if without_superblocks {
+            salvage.left = LeftBy::Unknown { has_log };
+        }
+        let Scan { pages, nodes, values, .. } = scan;
+        salvage.scanned = Some(Scanned { error, without_superblocks, pages, nodes, values });
+        Ok(salvage)
+    }
+
+    fn of(
+        file: &Arc<dyn File>,
+        opened: PoolFile,
+        options: &Options,
+        (recovery, left, damage): (Option<Recovery>, LeftBy, Vec<Error>),
+    ) -> Result<Self> {
+        let database = Database::looked_at(opened, recovery, options)?;
+        let mut salvage = Self { database, damage, left, scanned: None, nameless: BTreeMap::new() };
+        salvage.find_nameless(&**file)?;
+        Ok(salvage)
+    }
+
+    /// Finds the tables that a damaged catalog does not name.
+    fn find_nameless(&mut self, file: &dyn File) -> Result<()> {
+        let catalog = catalog::tree(self.pool());
+        let (mut names, mut roots, mut is_whole) = (BTreeSet::new(), BTreeSet::from([catalog.root()]), true);
+        let walked = catalog.salvage(|piece| {
+            match piece {
+                Salvaged::Entry { key, value: Some(value) } => {
+                    names.insert(String::from_utf8_lossy(key).into_owned());
+                    roots.extend(TableRecord::decode(value).map(|record| record.root));
+                }
+                _ => is_whole = false,
+            }
+            Ok::<_, Error>(())
+        });
+        walked?;
+        if is_whole {
+            return Ok(());
+        }
+        let scan = Scan::of(file, Remains::first_page(), |extent| self.pool().is_extent(extent))?;
+        let mut numbers = 1u64..;
+        for root in scan.roots.into_iter().filter(|root| !roots.contains(root)) {
+            let name =
+                numbers.by_ref().map(|number| format!("lost-{number}")).find(|name| !names.contains(name));
+            self.nameless.extend(name.map(|name| (name, root)));
+        }
+        Ok(())
     }
 
     /// The database, which cannot be changed.
@@ -117,7 +239,21 @@ impl Salvage {
         &self.damage
     }
 
-    /// The names of the tables that can be found, and what is lost of the catalog.
+    /// How its pages were found, if its superblocks or its space map are damaged; else none.
+    ///
+    /// Then all of the file was read, and a new map was made in memory. If a superblock is left, the log is used as ever, and the catalog is
+    /// where that says. Else the catalog is the first tree of the file, or the first that looks like one.
+    pub fn scanned(&self) -> Option<&Scanned> {
+        self.scanned.as_ref()
+    }
+
+    /// The tables whose names are lost with a part of the catalog. They are called `lost-1` and so on, and their keys and values are bytes, whatever
+    /// types they had. If the space map is damaged too, tables that had been dropped may be among them.
+    pub fn nameless(&self) -> impl Iterator<Item = &str> {
+        self.nameless.keys().map(String::as_str)
+    }
+
+    /// The names of the tables that can be found, the [nameless](Self::nameless) ones included, and what is lost of the catalog.
     pub fn tables(&self) -> (Vec<String>, Vec<Error>) {
         let (mut names, mut lost) = (Vec::new(), Vec::new());
         let found = catalog::tree(self.pool()).salvage(|piece| {
@@ -130,6 +266,7 @@ impl Salvage {
             Ok::<_, Error>(())
         });
         lost.extend(found.err());
+        names.extend(self.nameless().map(str::to_owned));
         (names, lost)
     }
 
@@ -139,9 +276,14 @@ impl Salvage {
     /// If there is no such table, and those of `visit`, which end it.
     pub fn table(&self, name: &str, mut visit: impl FnMut(Piece<'_>) -> Result<()>) -> Result<()> {
         let pool = self.pool();
-        let record = catalog::find(catalog::tree(pool), name)?;
-        let record = record.ok_or_else(|| Error::NoSuchTable { name: name.to_owned() })?;
-        let tree = Tree::open(pool, record.root);
+        let root = match self.nameless.get(name) {
+            Some(root) => *root,
+            None => {
+                let record = catalog::find(catalog::tree(pool), name)?;
+                record.ok_or_else(|| Error::NoSuchTable { name: name.to_owned() })?.root
+            }
+        };
+        let tree = Tree::open(pool, root);
         tree.salvage(|piece| match piece {
             Salvaged::Entry { key, value: Some(value) } => visit(Piece::Entry { key, value }),
             Salvaged::Entry { key, value: None } => match tree.get(key) {

@@ -8,7 +8,7 @@ use crate::{
     text::escaped,
 };
 use serde::Serialize;
-use vellum::{LeftBy, Piece, Recovery, Salvage};
+use vellum::{LeftBy, Piece, Recovery, Salvage, Scanned};
 use vellum_base::shown;
 
 const HELP: &str = "\
@@ -18,6 +18,10 @@ nothing else.
 With --report nothing is changed: the recovery runs on a copy in memory of what it changes, which takes about as much memory as \
 the log is long. The report tells what the log holds and what of it would be undone, and which pages are damaged, with the \
 tables and the keys that are lost with them. `vellum scan --salvage` prints what is left.
+
+If the superblocks or the space map are damaged, all of the file is read, and its pages are found by their headers. If both \
+superblocks are, the log is left out, for it is not known where in it to begin. Tables whose names are lost with the catalog are \
+called lost-1 and so on; `vellum scan --table lost-1 --salvage` prints one as bytes.
 
 Examples:
   vellum recover data.vellum
@@ -82,6 +86,7 @@ fn report(arguments: &Arguments, general: &General) -> Result {
     let left = match salvage.left_by() {
         LeftBy::Crash(recovery) => ("crash", Some(*recovery)),
         LeftBy::CrashWithoutLog(_) => ("crash_without_log", None),
+        LeftBy::Unknown { .. } => ("unknown", None),
         _ => ("closing", None),
     };
     write_summary(&mut out, general.json, left, "would be")?;
@@ -94,6 +99,13 @@ fn report(arguments: &Arguments, general: &General) -> Result {
         }
         out.line(format_args!("{}: {message}", place(table, after, upto)))
     };
+    if let Some(scanned) = salvage.scanned() {
+        tell(None, (None, None), found(scanned))?;
+    }
+    if let LeftBy::Unknown { has_log: true } = salvage.left_by() {
+        let what = "there is a log with later changes, which are left out: the superblocks would say where in it they begin";
+        tell(None, (None, None), what.to_owned())?;
+    }
     if let LeftBy::CrashWithoutLog(error) = salvage.left_by() {
         tell(None, (None, None), error.to_string())?;
     }
@@ -103,6 +115,14 @@ fn report(arguments: &Arguments, general: &General) -> Result {
     let (tables, errors) = salvage.tables();
     for error in errors {
         tell(None, (None, None), format!("tables are lost: {error}"))?;
+    }
+    if salvage.nameless().next().is_some() {
+        let names = salvage.nameless().collect::<Vec<_>>().join(", ");
+        tell(
+            None,
+            (None, None),
+            format!("the names of tables are lost, which are called {names}, and shown as bytes"),
+        )?;
     }
     for name in &tables {
         let mut failure = None;
@@ -149,12 +169,19 @@ pub fn open(arguments: &StoreArguments) -> Result<Salvage> {
     Salvage::open(path, &arguments.engine.options(arguments.pool)).map_err(|error| {
         let is_damaged = error.kind() == vellum::ErrorKind::Corruption;
         let failure = Failure::from(error);
-        if is_damaged {
-            failure.and("Without its superblocks and its space map nothing of it can be found; keep the file for a later version")
-        } else {
-            failure
-        }
+        if is_damaged { failure.and("No page of a table was found in it that is sound") } else { failure }
     })
+}
+
+/// How the pages of a damaged database were found, for people.
+pub fn found(scanned: &Scanned) -> String {
+    let Scanned { error, pages, nodes, values, .. } = scanned;
+    let [nodes, values] =
+        [(nodes, "node of a table", "nodes of tables"), (values, "large value", "large values")]
+            .map(|(count, one, many)| size::counted(*count, one, many));
+    format!(
+        "{error}: all {pages} pages of the file were read instead, of which {nodes} are sound, and {values}"
+    )
 }
 
 /// Where something is lost, for people.
@@ -200,6 +227,9 @@ fn write_summary(
             ))
         }
         None if left_by == "closing" => out.line("it was closed, and needs no recovery"),
+        None if left_by == "unknown" => out.line(
+            "whether it was closed is not known: what follows is what the file holds; if it was not, some is older than the rest",
+        ),
         None => out.line(
             "it was not closed, and its log cannot be read: what follows is what the file holds, of which some is older than the rest",
         ),

@@ -119,6 +119,9 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
 fn salvage(arguments: &Arguments, form: Form) -> Result {
     let salvage = recover::open(&arguments.store)?;
     let name = &arguments.table.table;
+    if let Some(scanned) = salvage.scanned() {
+        remark(false, format_args!("{}", recover::found(scanned)));
+    }
     let (mut out, mut lost, mut failure) = (Output::new(), 0, None);
     let mut write = |key: &[u8], value: &[u8]| {
         write_bytes(&mut out, form, key)?;
@@ -155,12 +158,15 @@ fn salvage(arguments: &Arguments, form: Form) -> Result {
     }
     walked?;
     out.finish()?;
-    if lost == 0 && salvage.damage().is_empty() {
+    if lost == 0 && salvage.damage().is_empty() && salvage.scanned().is_none() {
         return Ok(());
     }
     Err(Failure::new(
         Code::Damaged,
-        format!("part of the table {name:?} is lost; what could be read was printed"),
+        match lost {
+            0 => format!("the database is damaged; all of the table {name:?} that was found was printed"),
+            _ => format!("part of the table {name:?} is lost; what could be read was printed"),
+        },
     ))
 }
 

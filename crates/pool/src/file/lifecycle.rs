@@ -66,6 +66,11 @@ fn application_bytes(name: &str) -> [u8; APPLICATION_BYTES] {
 }
 
 impl Superblock {
+    /// The superblock of another database, of which nothing is known but the application.
+    pub(crate) fn of_new(application: &str) -> Self {
+        Self { application: application_bytes(application), database: random_id(), ..Self::default() }
+    }
+
     /// Makes it the superblock of another database.
     pub(crate) fn renew_database(&mut self) {
         self.database = random_id();
@@ -131,6 +136,28 @@ struct Found {
     too_new: Option<u32>,
     /// Neither was ever a superblock.
     foreign: bool,
+}
+
+/// The newer superblock that is sound, if one is.
+///
+/// # Errors
+/// If it is of another application or of a later version.
+pub(crate) fn left_superblock(file: &dyn File, application: &str) -> Result<Option<Superblock>, PoolError> {
+    let path = file.description().path.unwrap_or_default();
+    // One that cannot be read is damaged.
+    let Found { newest, too_new, .. } = find_superblocks(file).unwrap_or_default();
+    match (newest, too_new) {
+        (_, Some(found)) => Err(PoolError::FormatTooNew { path, found, supported: FORMAT_VERSION }),
+        (Some(superblock), _) if superblock.application != application_bytes(application) => {
+            Err(other_application(path, &superblock, application))
+        }
+        (newest, None) => Ok(newest),
+    }
+}
+
+fn other_application(path: PathBuf, superblock: &Superblock, expected: &str) -> PoolError {
+    let found = String::from_utf8_lossy(&superblock.application).trim_end_matches('\0').to_owned();
+    PoolError::OtherApplication { path, found, expected: expected.to_owned() }
 }
 
 /// The copies of the superblock that are damaged, or cannot be read.
@@ -206,9 +233,7 @@ pub(crate) fn inspect(file: &dyn File, path: PathBuf, application: &str) -> Resu
         return Err(PoolError::contents(PageId(0), "neither copy of the superblock is intact"));
     };
     if superblock.application != application_bytes(application) {
-        let name = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end_matches('\0').to_owned();
-        let found = name(&superblock.application);
-        return Err(PoolError::OtherApplication { path, found, expected: application.to_owned() });
+        return Err(other_application(path, &superblock, application));
     }
     if superblock.state == State::InUse {
         return Err(PoolError::NotClosedCleanly { path, has_log: false });

@@ -18,6 +18,7 @@ mod old_snapshots;
 mod plain_tables;
 mod recovery;
 mod salvage;
+mod scanned;
 mod schema;
 mod serializable;
 mod spill;

@@ -110,7 +110,7 @@ fn salvaged(salvage: &Salvage) -> (World, Ranges) {
 
 #[test]
 fn whatever_page_is_damaged_what_the_others_hold_is_saved() {
-    let (mut damaged, mut refused) = (0, 0);
+    let mut damaged = 0;
     for closes in [true, false] {
         for page in (u64::from(closes)..130).step_by(2) {
             let (disk, world) = crashed(7);
@@ -123,15 +123,7 @@ fn whatever_page_is_damaged_what_the_others_hold_is_saved() {
             }
             disk.file("data").flip_bit(page * 4096 * 8 + 3000);
             let before = files(&disk);
-            let salvage = match Salvage::open_in(directory.clone(), "data", &options()) {
-                Ok(salvage) => salvage,
-                // The space map.
-                Err(error) => {
-                    assert_eq!(error.kind(), ErrorKind::Corruption, "page {page}: {error}");
-                    refused += 1;
-                    continue;
-                }
-            };
+            let salvage = Salvage::open_in(directory.clone(), "data", &options()).unwrap();
             let (found, lost) = salvaged(&salvage);
             damaged += usize::from(!lost.is_empty());
             let is_lost = |key: &Vec<u8>| {
@@ -160,7 +152,7 @@ fn whatever_page_is_damaged_what_the_others_hold_is_saved() {
             assert!(files(&disk) == before, "page {page}");
         }
     }
-    assert!(damaged > 30 && refused < 6, "{damaged} {refused}");
+    assert!(damaged > 30, "{damaged}");
 }
 
 #[test]

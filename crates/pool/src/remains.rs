@@ -1,0 +1,81 @@
+//! A file whose superblocks or whose space map are damaged: what is left of them, and new ones made of what a scan has found.
+//!
+//! Nothing here changes the damaged file: new ones are written over it in memory (`OverlayFile`).
+
+use crate::{
+    copy_basis::CopyBasis,
+    error::PoolError,
+    file::{
+        lifecycle::left_superblock,
+        superblock::{ROOTS, State, Superblock},
+    },
+    options::PoolOptions,
+    space::SpaceMap,
+};
+use vellum_base::{Extent, PAGE_SIZE, PageId};
+use vellum_vm::File;
+
+/// What is left of a file's superblocks.
+pub struct Remains {
+    /// The newer one that is sound.
+    superblock: Option<Superblock>,
+    application: String,
+}
+
+impl Remains {
+    /// Reads the superblocks.
+    ///
+    /// # Errors
+    /// If one of them says that the file is of another application, of a later version, or not a database; or they cannot be read.
+    pub fn of(file: &dyn File, options: &PoolOptions) -> Result<Self, PoolError> {
+        let superblock = left_superblock(file, &options.application)?;
+        Ok(Self { superblock, application: options.application.clone() })
+    }
+
+    /// Whether a superblock is sound: then the roots of the application are known, and how the file was left.
+    pub fn has_superblock(&self) -> bool {
+        self.superblock.is_some()
+    }
+
+    /// A root of the application, if it is known.
+    pub fn root_slot(&self, slot: usize) -> Option<u64> {
+        self.superblock.as_ref().and_then(|superblock| superblock.roots.get(slot)).copied()
+    }
+
+    /// The page that a new file allocates first.
+    pub fn first_page() -> PageId {
+        PageId(crate::file::superblock::SUPERBLOCKS)
+    }
+
+    /// Writes superblocks, and behind all pages of the file a space map by which these extents are allocated. Without a superblock
+    /// that is left the file is one that was closed, and has one root, in slot 0.
+    ///
+    /// # Errors
+    /// If they cannot be written, or the system refuses memory.
+    pub fn rebuild(
+        &self,
+        file: &dyn File,
+        allocated: impl IntoIterator<Item = Extent>,
+        root: PageId,
+    ) -> Result<(), PoolError> {
+        let size =
+            file.size().map_err(|source| PoolError::Read { extent: Extent::page(PageId(0)), source })?;
+        let end = size / PAGE_SIZE as u64;
+        let space = SpaceMap::new(end, 0)?;
+        for extent in (0..Self::first_page().0).map(|page| Extent::page(PageId(page))).chain(allocated) {
+            space.note_allocated(extent);
+        }
+        let (state, mut roots) = (State::Closed, [0; ROOTS]);
+        if let Some(first) = roots.first_mut() {
+            *first = root.0;
+        }
+        let known = self.superblock.clone();
+        let with_log = known.as_ref().is_some_and(|superblock| superblock.state == State::Logged);
+        let mut superblock = known.unwrap_or_else(|| Superblock::of_new(&self.application));
+        if self.superblock.is_none() {
+            superblock = Superblock { state, roots, ..superblock };
+        }
+        CopyBasis::made_of(Superblock { space_map: None, end, ..superblock }, space)
+            .install(file, end, with_log)
+    }
+}
