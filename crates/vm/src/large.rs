@@ -1,4 +1,4 @@
-//! Large memory for a while: what is worth huge pages, and given back to the system as a whole.
+//! Large memory for a while, which is given back to the system as a whole.
 
 use crate::{VmError, memory::Mapping};
 use std::fmt;
@@ -6,8 +6,10 @@ use std::ops::{Deref, DerefMut};
 use std::slice;
 use vellum_base::PAGE_SIZE;
 
-/// Owned bytes, zero at first, in a mapping of their own. They take memory as they are used, by huge pages where the kernel has them: then
-/// there are few page faults and few entries of the TLB.
+/// Owned bytes, zero at first, in a mapping of their own. They take memory as they are used.
+///
+/// No huge pages are asked for: where a virtual machine gives free memory back to its host, the host has to find each huge page anew, and clearing
+/// it costs more than the page faults that it saves.
 ///
 /// # Examples
 /// ```
@@ -26,7 +28,7 @@ impl LargeBuffer {
     /// As [`Mapping::reserve`].
     pub fn new(bytes: usize, purpose: &'static str) -> Result<Self, VmError> {
         let bytes = bytes.max(1).checked_next_multiple_of(PAGE_SIZE);
-        Ok(Self(Mapping::reserve(bytes.unwrap_or(usize::MAX), purpose)?.for_table()))
+        Ok(Self(Mapping::reserve(bytes.unwrap_or(usize::MAX), purpose)?))
     }
 }
 

@@ -2,7 +2,7 @@
 //! files.
 //!
 //! - [`Mapping`]: address space as large as a database, of which only what is used is resident;
-//! - [`LargeBuffer`]: large memory for a while, in huge pages where there are any;
+//! - [`LargeBuffer`]: large memory for a while;
 //! - [`Releaser`]: gives the memory of batches of pages back (eviction);
 //! - [`PageMemory`]: a mapping, a releaser and a file that go together, in the best way that works here;
 //! - [`File`]: direct, overlapped reads and writes of pages, by [`DiskFile`] (io_uring, or
