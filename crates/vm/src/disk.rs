@@ -12,13 +12,13 @@ use crate::plain::{Plain, file_offset};
 use crate::queue::{DiskQueue, Queue};
 use crate::request::{Operation, Request};
 use crate::ring::RingPool;
-use crate::{AlignedBuffer, IoEngine, VmError};
+use crate::{AlignedBuffer, IoEngine, VmError, WordTable};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use vellum_base::PAGE_SIZE;
 
 /// A file of pages on a file system.
@@ -247,6 +247,18 @@ impl File for DiskFile {
         Ok(())
     }
 
+    fn map_words(&self, offset: u64, words: usize) -> io::Result<Arc<WordTable>> {
+        self.plain.check_writable()?;
+        let end = (words as u64).checked_mul(8).and_then(|bytes| bytes.checked_add(offset));
+        if end.is_none_or(|end| self.size().is_ok_and(|size| end > size)) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        if self.plain.direct || !keeps_room(self.plain.file.as_raw_fd()) {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        WordTable::of_file(self.plain.file.as_fd(), offset, words).map(Arc::new)
+    }
+
     fn description(&self) -> FileDescription {
         let engine = if self.rings.is_some() { IoEngine::IoUring } else { IoEngine::Pread };
         FileDescription { direct: self.plain.direct, engine, path: Some(self.path.clone()) }
@@ -274,6 +286,22 @@ fn parent(path: &Path) -> &Path {
         Some(directory) if !directory.as_os_str().is_empty() => directory,
         _ => Path::new("."),
     }
+}
+
+/// Whether a file system never needs room to store a page that has room already. One that writes to another place each time
+/// may find none when a mapped page is stored, of which the process would hear by a signal only.
+fn keeps_room(descriptor: RawFd) -> bool {
+    const EXT: u32 = 0xef53;
+    const XFS: u32 = 0x5846_5342;
+    const TMPFS: u32 = 0x0102_1994;
+    let mut about = MaybeUninit::<libc::statfs>::zeroed();
+    // SAFETY: there is room for the answer.
+    if unsafe { libc::fstatfs(descriptor, about.as_mut_ptr()) } != 0 {
+        return false;
+    }
+    // SAFETY: zeroed, or written by the call.
+    let kind = unsafe { about.assume_init() }.f_type as u32;
+    matches!(kind, EXT | XFS | TMPFS)
 }
 
 /// Makes a new name durable, and chooses how the file is read and written.

@@ -6,12 +6,13 @@
 
 use crate::queue::Queue;
 use crate::request::Request;
-use crate::{IoEngine, VmError};
+use crate::{IoEngine, VmError, WordTable};
 use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 
 /// A file of pages. Shared by threads; all methods block until they are done. Reads and writes that do not block
 /// go through a [`queue`](Self::queue).
@@ -104,6 +105,19 @@ pub trait File: Send + Sync + fmt::Debug {
     /// # Errors
     /// What the file system reports.
     fn truncate(&self, to: u64) -> io::Result<()>;
+
+    /// Words of the file from `offset` on: what is stored in them is with the operating system at once, and outlives a process that
+    /// is killed. What of it a crash of the machine leaves is any part, old and new, because no sync is made of it. The file has
+    /// room for all of them already. Stored words and [`read`](Self::read) agree if the file was opened for cached access
+    /// ([`FileOptions::direct`] is false). A device that cannot read back what the system has taken out of memory ends the process
+    /// (`SIGBUS`).
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::Unsupported`] where there is no such thing: by default; on file systems that may need room to store what has
+    /// room already; what the system reports.
+    fn map_words(&self, _offset: u64, _words: usize) -> io::Result<Arc<WordTable>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 
     /// How the file is accessed.
     fn description(&self) -> FileDescription;

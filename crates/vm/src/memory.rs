@@ -9,8 +9,10 @@
 
 use crate::VmError;
 use std::ops::Deref;
+use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64 as StdAtomicU64, Ordering};
 use std::{io, slice};
 use vellum_base::PAGE_SIZE;
 use vellum_base::primitive::AtomicU64;
@@ -217,6 +219,60 @@ impl WordTable {
         let bytes = (words.saturating_mul(size_of::<AtomicU64>())).max(1).next_multiple_of(PAGE_SIZE);
         Ok(Self { mapping: Mapping::reserve(bytes, purpose)?.for_table(), words })
     }
+
+    /// The words of a file from `offset` on, which is a multiple of [`PAGE_SIZE`]: what is stored in them is with the operating
+    /// system at once, and outlives the process. The file has room for them, and is not cut as long as they live. Children made by
+    /// `fork` do not have them.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::InvalidInput`] if they do not lie in pages of the file, or what the kernel reports.
+    pub(crate) fn of_file(file: BorrowedFd<'_>, offset: u64, words: usize) -> io::Result<Self> {
+        let bytes = words.checked_mul(size_of::<AtomicU64>()).filter(|bytes| bytes.is_multiple_of(PAGE_SIZE));
+        let start = libc::off_t::try_from(offset).ok().filter(|_| offset.is_multiple_of(PAGE_SIZE as u64));
+        let (Some(bytes @ 1..), Some(start), PAGE_SIZE) = (bytes, start, base_page_bytes()) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        let address = unsafe {
+            libc::mmap(std::ptr::null_mut(), bytes, protection, libc::MAP_SHARED, file.as_raw_fd(), start)
+        };
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let Some(base) = NonNull::new(address.cast()) else {
+            return Err(io::Error::other("the kernel mapped it at address zero"));
+        };
+        // SAFETY: it was mapped just now, as a whole.
+        let mapping = unsafe { Mapping::adopt(base, bytes, "words of a file") };
+        mapping.advise(libc::MADV_DONTFORK)?;
+        // What they hold does not change if this is refused.
+        let _ = mapping.advise(libc::MADV_DONTDUMP);
+        Ok(Self { mapping, words })
+    }
+
+    /// Copies what the words hold from byte `from` on, as it is at this moment, to a whole number of words.
+    pub(crate) fn copy_bytes(&self, from: usize, target: &mut [u8]) {
+        for (chunk, word) in target.as_chunks_mut::<8>().0.iter_mut().zip(self.plain().skip(from / 8)) {
+            // Relaxed: a copy of what may change meanwhile.
+            *chunk = word.load(Ordering::Relaxed).to_le_bytes();
+        }
+    }
+
+    /// Replaces what the words hold.
+    pub(crate) fn fill_from(&self, source: &[u8]) {
+        for (word, chunk) in self.plain().zip(source.as_chunks::<8>().0) {
+            // Relaxed: nobody else has them yet.
+            word.store(u64::from_le_bytes(*chunk), Ordering::Relaxed);
+        }
+    }
+
+    /// The words as the processor's, so that no scheduler takes part.
+    fn plain(&self) -> impl Iterator<Item = &StdAtomicU64> {
+        let base = self.mapping.base.cast::<u64>();
+        // SAFETY: so many words lie in the mapping, which lives as long as `self`, and all access to them is atomic.
+        (0..self.words).map(move |index| unsafe { StdAtomicU64::from_ptr(base.as_ptr().add(index)) })
+    }
 }
 
 impl Deref for WordTable {
@@ -224,8 +280,8 @@ impl Deref for WordTable {
 
     #[inline]
     fn deref(&self) -> &[AtomicU64] {
-        // SAFETY: the mapping has room for so many words, is aligned to a page, lives as long as `self`, and is reached in no
-        // other way. It is zero at first, which is a word.
+        // SAFETY: the mapping has room for so many words, is aligned to a page, and lives as long as `self`. This process reaches it
+        // by atomic words only, and whatever it holds at first is a word.
         unsafe { slice::from_raw_parts(self.mapping.base.as_ptr().cast(), self.words) }
     }
 }

@@ -5,7 +5,7 @@ use crate::{
     archive::PartSource,
     files::{LogFiles, Prepared, Segment, SegmentMaker},
     plant::Bug,
-    reader::PreviousEnd,
+    previous_end::{PreviousEnd, make_durable},
     ring::Ring,
     segment::{Geometry, SegmentHeader},
 };
@@ -46,7 +46,9 @@ pub(crate) struct Device {
     /// Up to where the log has been written, and up to where the ring has been found filled: the end of a record.
     written: u64,
     filled: u64,
-    /// The end of the last record that has been written whole, and of the last one that is durable.
+    /// The end of the last record that has been written whole.
+    released: u64,
+    /// The end of the last record that has been written whole when all was written that was there, and of the last one that is durable.
     whole: u64,
     synced: u64,
     syncs: u64,
@@ -86,6 +88,7 @@ impl Device {
             checksum: ChecksumStream::default(),
             written,
             filled: written,
+            released: written,
             whole: written,
             synced: written,
             syncs: 0,
@@ -132,14 +135,21 @@ impl Device {
                 self.next_segment()?;
                 continue;
             }
-            self.is_cached |= durability == Durability::Buffered;
+            // What is in a buffer that outlives the process is with the operating system already.
+            self.is_cached |= durability == Durability::Buffered && !ring.is_shared();
             let part_end = to.min(end).min(self.written - self.written % PAGE + PART_BYTES);
             let outcome = self.write_part(ring, part_end);
             if !self.files.options.planted(Bug::SwallowedWriteError) {
                 outcome?;
             }
             self.written = part_end;
-            ring.release(part_end);
+            // A record is whole in the ring or in segments, whenever the process ends.
+            self.released = if self.files.options.planted(Bug::ReleasedInPart) {
+                part_end
+            } else {
+                ring.filled_before(self.released, part_end)
+            };
+            ring.release(self.released);
         }
         self.whole = to;
         Ok(to)
@@ -322,28 +332,4 @@ impl Device {
             self.file.write_from(offset, part)
         }
     }
-}
-
-/// Makes durable what was read after the last place that is known to be: the operating system may hold it only, and if a sync of
-/// it failed once, another one does nothing. So it is written again first.
-fn make_durable(files: &LogFiles, end: PreviousEnd) -> io::Result<()> {
-    let geometry = files.geometry;
-    let mut buffer = AlignedBuffer::new(PART_BYTES as usize);
-    for (number, segment) in files.segments.range(geometry.number(end.durable)..) {
-        if !files.options.planted(Bug::EndTrusted) {
-            let header = buffer.get_mut(..PAGE_SIZE).unwrap_or_default();
-            header.copy_from_slice(&segment.header.encode());
-            segment.file.write_from(0, header)?;
-            let mut at = end.durable.max(geometry.start(*number)) / PAGE * PAGE;
-            let to = end.lsn.min(geometry.start(number + 1)).next_multiple_of(PAGE);
-            while at < to {
-                let part = buffer.get_mut(..PART_BYTES.min(to - at) as usize).unwrap_or_default();
-                segment.file.read_to(geometry.offset(at), part)?;
-                segment.file.write_from(geometry.offset(at), part)?;
-                at += part.len() as u64;
-            }
-        }
-        segment.file.sync()?;
-    }
-    Ok(())
 }

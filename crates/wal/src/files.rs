@@ -3,7 +3,7 @@
 use crate::{
     LogError, LogOptions,
     plant::Bug,
-    segment::{Geometry, HeaderPage, SegmentHeader, UNFINISHED, name, number_of},
+    segment::{Geometry, HeaderPage, SegmentHeader, UNFINISHED, is_segment, name, number_of},
 };
 use std::{collections::BTreeMap, io, sync::Arc};
 use vellum_base::PAGE_SIZE;
@@ -41,15 +41,6 @@ pub(crate) struct LogFiles {
 impl LogFiles {
     /// Opens all files of a log; changes nothing.
     pub fn open(directory: &dyn Directory, options: &LogOptions) -> Result<Self, LogError> {
-        Self::open_as(directory, options, &file_options(CreateMode::OpenExisting))
-    }
-
-    /// [`open`](Self::open), to be read only.
-    pub fn look_at(directory: &dyn Directory, options: &LogOptions) -> Result<Self, LogError> {
-        Self::open_as(directory, options, &FileOptions { read_only: true, ..FileOptions::default() })
-    }
-
-    fn open_as(directory: &dyn Directory, options: &LogOptions, how: &FileOptions) -> Result<Self, LogError> {
         options.check()?;
         let mut files = Self {
             options: options.clone(),
@@ -60,7 +51,7 @@ impl LogFiles {
             timeline_max: 0,
         };
         for (number, name) in names_of(directory)? {
-            files.take(directory.open(&name, how)?, number, name)?;
+            files.take(directory.open(&name, &file_options(CreateMode::OpenExisting))?, number, name)?;
         }
         if let Some((_, last)) = files.segments.last_key_value() {
             files.geometry.segment_bytes = last.header.segment_bytes;
@@ -229,7 +220,7 @@ pub(crate) fn names_of(directory: &dyn Directory) -> Result<Vec<(u64, String)>, 
 pub(crate) fn remove_all(directory: &dyn Directory, options: &LogOptions) -> Result<(), LogError> {
     let remove = || {
         for name in directory.names()? {
-            if name == UNFINISHED || number_of(&name).is_some() {
+            if is_segment(&name) {
                 directory.remove(&name)?;
             }
         }

@@ -98,6 +98,7 @@ fn run(log: &Log) {
             Request::FlushSoon => {
                 log.flush_all(Durability::Synced).inspect(|()| log.waiting().rest(REST, request))
             }
+            Request::Write => log.write_filled(),
             // Who needs them makes them, and hears why not.
             Request::Segments => log.prepare().or(Ok(())),
         };

@@ -11,21 +11,26 @@
 use crate::{
     Durability, LogError, LogOptions, LogReader, Record,
     archive_bell::ArchiveBell,
+    buffer_file::BufferFile,
     device::{Device, WriteError},
     files::{LogFiles, SegmentMaker, names_of, remove, remove_all},
     frame::{FrameHeader, Kind, frame_bytes},
     kept::Kept,
     plant::Bug,
-    primitive::{AtomicU64, Ordering},
-    reader::PreviousEnd,
+    previous_end::PreviousEnd,
+    primitive::{AtomicU64, Ordering, shared_words},
     ring::Ring,
+    tail::Tail,
     turn::{Failure, Turn},
     waiting::{Request, Waiting},
 };
 use std::{io, sync::Arc, time::Duration};
 use vellum_base::Lsn;
-use vellum_base::primitive::{Condvar, Mutex, MutexGuard, thread};
+use vellum_base::primitive::{AtomicBool, Condvar, Mutex, MutexGuard, spin_loop, thread};
 use vellum_vm::Directory;
+
+/// A record that is being filled is there in a moment.
+const PAUSE: Duration = Duration::from_micros(20);
 
 /// A write-ahead log that is open for appending. Shared by threads.
 ///
@@ -55,7 +60,14 @@ pub struct Log {
     ring: Ring,
     salt: u64,
     options: LogOptions,
-    /// Before these places the operating system, and the device, have all records.
+    /// Locked as long as the ring lies in it.
+    _buffer_file: Option<BufferFile>,
+    /// It takes nothing any more, and acknowledges nothing.
+    has_failed: AtomicBool,
+    /// Up to where segments have been written.
+    written: AtomicU64,
+    /// Before these places the operating system, and the device, have all records. The first is that of a ring in memory: in one that
+    /// outlives the process, records are with the operating system as soon as they are filled.
     buffered: AtomicU64,
     durable: AtomicU64,
     /// How often the device was asked to make something durable.
@@ -93,14 +105,14 @@ impl Log {
         from: Lsn,
         mut replay: impl FnMut(Record<'_>) -> Result<(), E>,
     ) -> Result<Self, E> {
-        let files = LogFiles::open(&*directory, options)?;
-        let mut reader = LogReader::new(&files, from)?;
+        let tail = Tail::find(directory.clone(), LogFiles::open(&*directory, options)?)?;
+        let mut reader = LogReader::with_tail(tail, from)?;
         reader.ends_at_holes = options.planted(Bug::PastHole);
         while let Some(record) = reader.next()? {
             replay(record)?;
         }
         let previous = reader.previous_end();
-        drop(reader);
+        let files = reader.into_files().map_or_else(|| LogFiles::open(&*directory, options), Ok)?;
         Ok(Self::begin_timeline(directory, files, previous)?)
     }
 
@@ -140,10 +152,17 @@ impl Log {
     ) -> Result<Self, LogError> {
         let options = files.options.clone();
         let mut maker = SegmentMaker::new(directory.clone(), &files);
+        let timeline = files.timeline_max + 1;
         let device = Device::begin(files, &mut maker, previous)?;
         let (lsn, salt) = (device.written(), device.salt());
+        // Not before: what the file held is in segments now.
+        let buffer_file = BufferFile::begin(&*directory, &options, timeline).ok();
+        let words = buffer_file.as_ref().map(|file| shared_words(&file.words));
         Ok(Self {
-            ring: Ring::new(options.buffer_bytes, lsn)?,
+            ring: Ring::over(words, options.buffer_bytes, lsn)?,
+            _buffer_file: buffer_file,
+            has_failed: AtomicBool::new(false),
+            written: AtomicU64::new(lsn),
             salt,
             options,
             buffered: AtomicU64::new(lsn),
@@ -184,15 +203,6 @@ impl Log {
         remove_all(&*self.directory, &self.options)
     }
 
-    /// Appends a record; says where it is. It is neither written nor durable yet: see [`wait`](Self::wait).
-    ///
-    /// # Errors
-    /// As for [`admit`](Self::admit), [`reserve`](Self::reserve) and [`Reservation::fill`].
-    pub fn append(&self, payload: &[u8]) -> Result<Lsn, LogError> {
-        self.admit()?;
-        self.reserve(payload.len())?.fill(payload)
-    }
-
     /// Makes sure that there are segments for what comes next: called before anything is latched, or done, that will be logged.
     ///
     /// # Errors
@@ -218,6 +228,12 @@ impl Log {
         self.end().0 + self.options.buffer_bytes > self.prepared.load(Ordering::Relaxed)
     }
 
+    /// Whether records survive the process as soon as they are filled: the buffer lies in a file that is mapped. Otherwise they do when they
+    /// have been written.
+    pub fn has_mapped_buffer(&self) -> bool {
+        self.ring.is_shared()
+    }
+
     /// Why the log takes nothing any more, if it has failed.
     ///
     /// # Errors
@@ -232,22 +248,13 @@ impl Log {
         matches!(lock(&self.turn).failure, Some(Failure::Removed))
     }
 
-    /// Reserves the place of a record of so many bytes. That waits for nothing, so it may be done under latches: records are
-    /// in the order of their reservations.
-    ///
-    /// # Errors
-    /// [`LogError::RecordTooLong`].
+    /// The place of a record whose frame has so many bytes.
     #[inline]
-    pub fn reserve(&self, payload_bytes: usize) -> Result<Reservation<'_>, LogError> {
-        let bytes_max = self.options.record_bytes_max();
-        if payload_bytes > bytes_max {
-            return Err(LogError::RecordTooLong { bytes: payload_bytes, bytes_max });
-        }
-        let lsn = self.ring.reserve(frame_bytes(payload_bytes));
-        Ok(Reservation { log: self, lsn, payload_bytes, is_open: true })
+    pub(crate) fn reserve_place(&self, frame_bytes: u64) -> u64 {
+        self.ring.reserve(frame_bytes)
     }
 
-    /// Fills the place of a [reservation](Reservation::into_lsn): as [`Reservation::fill`].
+    /// Fills the place of a [reservation](crate::Reservation::into_lsn): as [`Reservation::fill`](crate::Reservation::fill).
     ///
     /// # Errors
     /// As for [`wait`](Self::wait): the record is not in the log.
@@ -256,7 +263,7 @@ impl Log {
         self.put(lsn.0, Kind::Record, payload)
     }
 
-    /// Leaves the place of a [reservation](Reservation::into_lsn) of so many bytes empty.
+    /// Leaves the place of a [reservation](crate::Reservation::into_lsn) of so many bytes empty.
     ///
     /// # Errors
     /// As for [`fill_at`](Self::fill_at).
@@ -269,19 +276,67 @@ impl Log {
     /// # Errors
     /// [`LogError::NoRoom`] if there is no room for it now; [`LogError::OutcomeUnknown`] if it could not be written: this log
     /// takes nothing any more.
+    #[inline]
     pub fn wait(&self, lsn: Lsn, durability: Durability) -> Result<(), LogError> {
+        if durability == Durability::Buffered && self.ring.is_shared() {
+            self.wait_until_filled(|| self.horizon(durability) > lsn)?;
+            self.tell_tasks();
+            return Ok(());
+        }
         self.flush(durability, || self.horizon(durability) > lsn)
     }
 
     /// Brings all records that have been reserved until now so far.
     pub(crate) fn flush_all(&self, durability: Durability) -> Result<(), LogError> {
         let end = self.end();
+        if durability == Durability::Buffered && self.ring.is_shared() {
+            self.wait_until_filled(|| self.horizon(durability) >= end)?;
+            self.tell_tasks();
+            return Ok(());
+        }
         self.flush(durability, || self.horizon(durability) >= end)
+    }
+
+    /// Records are with the operating system that no flush has brought there: tasks may wait for that, or for one that makes them durable.
+    fn tell_tasks(&self) {
+        if self.waiting.has_tasks() {
+            self.waiting.wake(|lsn, durability| self.horizon(durability) > lsn);
+        }
+    }
+
+    /// Writes all records to segments that are filled now.
+    pub(crate) fn write_filled(&self) -> Result<(), LogError> {
+        let end = self.ring.advance();
+        // Relaxed: a hint, as long as it is less.
+        self.flush(Durability::Buffered, || self.written.load(Ordering::Relaxed) >= end)
+    }
+
+    /// Waits until a condition holds that does when records have been filled: in a moment, by threads that wait for nothing but
+    /// room.
+    fn wait_until_filled(&self, is_done: impl Fn() -> bool) -> Result<(), LogError> {
+        const SPINS: u32 = 100;
+        const YIELDS: u32 = 120;
+        let mut round = 0;
+        while !is_done() {
+            match round {
+                0..SPINS => spin_loop(),
+                SPINS..YIELDS => thread::yield_now(),
+                _ => thread::sleep(PAUSE),
+            }
+            if round >= SPINS || self.has_failed.load(Ordering::Acquire) {
+                self.check()?;
+            }
+            round = (round + 1).min(YIELDS);
+        }
+        Ok(())
     }
 
     /// What came of the wait for a record; nothing as long as it goes on.
     pub(crate) fn outcome(&self, lsn: Lsn, durability: Durability) -> Option<Result<(), LogError>> {
         if self.horizon(durability) > lsn {
+            if durability == Durability::Buffered && self.ring.is_shared() {
+                self.tell_tasks();
+            }
             return Some(Ok(()));
         }
         Some(Err(lock(&self.turn).failure.clone()?.error()))
@@ -296,7 +351,10 @@ impl Log {
     pub fn horizon(&self, durability: Durability) -> Lsn {
         // Acquire: a thread that acts on it sees what was written before.
         Lsn(match durability {
-            Durability::Buffered => self.buffered.load(Ordering::Acquire),
+            Durability::Buffered if !self.ring.is_shared() => self.buffered.load(Ordering::Acquire),
+            // Acquire, too: nothing is acknowledged by a thread that has heard of a failure.
+            Durability::Buffered if self.has_failed.load(Ordering::Acquire) => self.ring.frontier(),
+            Durability::Buffered => self.ring.advance(),
             Durability::Synced => self.durable.load(Ordering::Acquire),
         })
     }
@@ -388,8 +446,6 @@ impl Log {
 
     /// Flushes until a condition holds, together with other threads that want the same.
     fn flush(&self, durability: Durability, is_done: impl Fn() -> bool) -> Result<(), LogError> {
-        // A record that is being filled is there in a moment.
-        const PAUSE: Duration = Duration::from_micros(20);
         if is_done() {
             return Ok(());
         }
@@ -433,13 +489,15 @@ impl Log {
     /// Writes all that is there, and syncs it if that is asked for. Returns whether anything was there.
     fn flush_now(&self, durability: Durability) -> Result<bool, WriteError> {
         let mut device = lock(&self.device);
-        let (buffered, durable) = (self.horizon(Durability::Buffered), self.horizon(Durability::Synced));
+        let (before, durable) = (device.written(), self.horizon(Durability::Synced));
         let written = device.write(&self.ring, durability);
         // Relaxed: this thread alone writes it, under the lock of the device.
         if self.told.swap(device.number(), Ordering::Relaxed) != device.number() {
             self.archive_bell.ring();
         }
         let end = written?;
+        // Relaxed: a hint.
+        self.written.store(end, Ordering::Relaxed);
         if self.options.planted(Bug::EarlyAcknowledgement) {
             self.durable.store(end, Ordering::Release);
         }
@@ -458,7 +516,7 @@ impl Log {
         }
         // Release: as above. Segments that are full have been synced.
         self.durable.fetch_max(device.synced(), Ordering::Release);
-        Ok(buffered.0 < end)
+        Ok(before < end)
     }
 
     /// Writes a frame into its place.
@@ -475,7 +533,22 @@ impl Log {
         let durable = self.durable.load(Ordering::Relaxed);
         let header = FrameHeader::new(kind, self.options.seed(self.salt, lsn), lsn, durable, payload);
         self.ring.fill(lsn, &header, payload);
+        if self.ring.is_shared() && lsn / self.write_bytes() < end / self.write_bytes() {
+            self.waiting.ask(Request::Write);
+        }
         Ok(())
+    }
+
+    /// Whether a record of so many bytes would be filled without waiting.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn has_room_for(&self, payload_bytes: usize) -> bool {
+        self.ring.has_room(self.end().0 + frame_bytes(payload_bytes))
+    }
+
+    /// After so many bytes they are written, though nobody waits for it, so that there is always room in the ring.
+    #[inline]
+    fn write_bytes(&self) -> u64 {
+        self.options.buffer_bytes / 16
     }
 
     /// Takes nothing any more: `error` is why, unless there was a reason before, which is returned then.
@@ -484,60 +557,12 @@ impl Log {
     }
 
     fn end_with(&self, failure: Failure) -> LogError {
+        // Release: a thread that finds the failure finds this.
+        self.has_failed.store(true, Ordering::Release);
         let failure = lock(&self.turn).failure.get_or_insert(failure).clone();
         self.ended.notify_all();
         self.waiting.wake(|_, _| true);
         failure.error()
-    }
-}
-
-/// The place of a record that is not there yet. All records after it wait for it: it is filled at once. If it is dropped, it
-/// is filled with nothing.
-#[must_use = "the records after it wait for it"]
-pub struct Reservation<'l> {
-    log: &'l Log,
-    lsn: u64,
-    payload_bytes: usize,
-    is_open: bool,
-}
-
-impl Reservation<'_> {
-    /// Where the record will be.
-    #[inline]
-    pub fn lsn(&self) -> Lsn {
-        Lsn(self.lsn)
-    }
-
-    /// Writes the record into its place, of which it is exactly as long. If the buffer is full that waits until it has been
-    /// written, so no latch is held.
-    ///
-    /// # Errors
-    /// As for [`Log::wait`]: the record is not in the log.
-    ///
-    /// # Panics
-    /// If the payload has another length.
-    pub fn fill(mut self, payload: &[u8]) -> Result<Lsn, LogError> {
-        assert_eq!(payload.len(), self.payload_bytes, "a record is as long as its place");
-        self.is_open = false;
-        self.log.fill_at(self.lsn(), payload)?;
-        Ok(self.lsn())
-    }
-
-    /// Where the record will be, for a caller that keeps nothing else. It fills the place by [`Log::fill_at`] or gives it up by
-    /// [`Log::cancel_at`]: nothing else does.
-    #[must_use = "the records after it wait for it"]
-    pub fn into_lsn(mut self) -> Lsn {
-        self.is_open = false;
-        self.lsn()
-    }
-}
-
-impl Drop for Reservation<'_> {
-    fn drop(&mut self) {
-        if self.is_open {
-            // If that fails the log takes nothing any more.
-            let _ = self.log.cancel_at(self.lsn(), self.payload_bytes);
-        }
     }
 }
 
@@ -551,6 +576,7 @@ impl Drop for TakenTurn<'_> {
         let has_failed = std::thread::panicking();
         if has_failed {
             let error = io::Error::other("writing the log panicked");
+            self.0.has_failed.store(true, Ordering::Release);
             turn.failure.get_or_insert(Failure::Failed(Arc::new(error)));
         }
         drop(turn);

@@ -94,3 +94,24 @@ fn bytes_are_overwritten_only_after_they_have_been_read() {
         assert_eq!(read(&ring, 2 * FRAME), 3 * FRAME);
     });
 }
+
+#[test]
+fn a_slow_thread_passes_no_frame_that_is_not_filled() {
+    check("models::a_slow_thread_passes_no_frame_that_is_not_filled", &[RingBug::NoLookAtLap], || {
+        let ring = Arc::new(Ring::new(2 * FRAME, 2 * FRAME).unwrap());
+        let (first, second) = (ring.reserve(FRAME), ring.reserve(FRAME));
+        let slow = {
+            let ring = ring.clone();
+            thread::spawn(move || assert!(ring.advance() <= second, "the second frame is not filled"))
+        };
+        fill(&ring, first);
+        assert_eq!(ring.advance(), second);
+        // The first one has been written, so there is room for a third one where it was.
+        ring.release(second);
+        fill(&ring, ring.reserve(FRAME));
+        assert_eq!(ring.advance(), second);
+        slow.join().unwrap();
+        fill(&ring, second);
+        assert_eq!((ring.advance(), ring.frontier()), (5 * FRAME, 5 * FRAME));
+    });
+}

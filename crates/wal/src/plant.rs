@@ -37,6 +37,14 @@ pub(crate) enum Bug {
     LeastIgnored,
     /// A removed log is gone before that is durable.
     RemovalNotSynced,
+    /// Frames that an earlier lap has left in the buffer's file are taken as new.
+    StaleBuffer,
+    /// Frames of the buffer's file that do not follow on the segments are taken all the same.
+    GapInBuffer,
+    /// The buffer's file is used again before what it held is in segments.
+    BufferUsedAgain,
+    /// The buffer is released where a write ends, and not where a record does.
+    ReleasedInPart,
     /// A segment is recycled before it was archived.
     RecycledUnarchived,
     /// A segment is recycled although a feed follows it.
@@ -45,7 +53,7 @@ pub(crate) enum Bug {
 
 #[cfg(test)]
 impl Bug {
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 19] = [
         Self::SkippedSync,
         Self::EarlyAcknowledgement,
         Self::SwallowedWriteError,
@@ -61,6 +69,10 @@ impl Bug {
         Self::RecycledWhileRead,
         Self::LeastIgnored,
         Self::RemovalNotSynced,
+        Self::StaleBuffer,
+        Self::GapInBuffer,
+        Self::BufferUsedAgain,
+        Self::ReleasedInPart,
     ];
 }
 

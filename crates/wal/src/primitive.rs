@@ -7,18 +7,29 @@ pub(crate) use vellum_base::primitive::{AtomicU64, Ordering};
 
 /// An array of words, all zero at first, that begins at the beginning of a page.
 #[cfg(not(loom))]
-pub(crate) type Words = vellum_vm::WordTable;
+pub(crate) type Words = std::sync::Arc<vellum_vm::WordTable>;
 #[cfg(loom)]
 pub(crate) type Words = Box<[AtomicU64]>;
 
 /// Allocates an array of words.
 #[cfg(not(loom))]
 pub(crate) fn words(count: usize) -> Result<Words, vellum_vm::VmError> {
-    Words::new(count, "the buffer of the log")
+    vellum_vm::WordTable::new(count, "the buffer of the log").map(std::sync::Arc::new)
 }
 #[cfg(loom)]
 pub(crate) fn words(count: usize) -> Result<Words, vellum_vm::VmError> {
     Ok((0..count).map(|_| AtomicU64::new(0)).collect())
+}
+
+/// Words that are mapped elsewhere, too.
+#[cfg(not(loom))]
+pub(crate) fn shared_words(table: &std::sync::Arc<vellum_vm::WordTable>) -> Words {
+    table.clone()
+}
+/// Models have no files.
+#[cfg(loom)]
+pub(crate) fn shared_words(table: &std::sync::Arc<vellum_vm::WordTable>) -> Words {
+    (0..table.len()).map(|_| AtomicU64::new(0)).collect()
 }
 
 /// Bugs that the models plant, one at a time, to show that they would find them.
@@ -29,6 +40,8 @@ pub(crate) enum RingBug {
     RelaxedEnd,
     /// A frame is written whether or not there is room for it.
     NoLookAtRoom,
+    /// The end of a frame is followed that is of a later lap.
+    NoLookAtLap,
 }
 
 /// Whether this bug is planted.

@@ -12,8 +12,10 @@ use crate::{
     LogError, LogOptions,
     files::{LogFiles, Segment},
     frame::{ALIGNMENT, FrameHeader, HEADER_BYTES, Kind, frame_bytes},
+    previous_end::PreviousEnd,
     read_ahead::{Chunk, ReadAhead},
     segment::Geometry,
+    tail::Tail,
     window::Window,
 };
 use std::{
@@ -21,7 +23,7 @@ use std::{
     sync::Arc,
 };
 use vellum_base::{ChecksumStream, Lsn, PAGE_SIZE};
-use vellum_vm::{Directory, File};
+use vellum_vm::{Directory, File, OverlayDirectory};
 
 /// How much is read at once, in bytes.
 const CHUNK_BYTES: u64 = 1 << 20;
@@ -40,15 +42,6 @@ impl Record<'_> {
     pub fn end(&self) -> Lsn {
         Lsn(self.lsn.0 + frame_bytes(self.payload.len()))
     }
-}
-
-/// Where the log of an earlier timeline ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct PreviousEnd {
-    pub lsn: u64,
-    /// Up to where it is known to have been durable, and at least the beginning of its last segment.
-    pub durable: u64,
-    pub checksum: u64,
 }
 
 /// A part of the log that was written without a crash in between.
@@ -88,6 +81,8 @@ pub struct LogReader {
     until: u64,
     /// The log has ended, and what lies after its end is looked at.
     is_beyond_end: bool,
+    /// What the segments lack, the buffer may have.
+    tail: Option<Tail>,
     /// A planted bug.
     pub(crate) ends_at_holes: bool,
 }
@@ -102,9 +97,23 @@ impl LogReader {
     ///
     /// # Errors
     /// As for [`Log::open`](crate::Log::open).
-    pub fn open(directory: &dyn Directory, options: &LogOptions, from: Lsn) -> Result<Self, LogError> {
-        let files = LogFiles::look_at(directory, options)?;
-        Self::new(&files, Self::after_blank(&files, from))
+    pub fn open(directory: Arc<dyn Directory>, options: &LogOptions, from: Lsn) -> Result<Self, LogError> {
+        // What a killed process has left in its buffer is written in memory.
+        let directory: Arc<dyn Directory> = Arc::new(OverlayDirectory::over(directory));
+        let files = LogFiles::open(&*directory, options)?;
+        let from = Self::after_blank(&files, from);
+        Self::with_tail(Tail::find(directory, files)?, from)
+    }
+
+    /// Reads from `from` on, as [`new`](Self::new), and what the buffer has that the segments lack.
+    pub(crate) fn with_tail(tail: Tail, from: Lsn) -> Result<Self, LogError> {
+        let reader = Self::new(&tail.files, from)?;
+        Ok(Self { tail: Some(tail), ..reader })
+    }
+
+    /// The files, with what was taken from the buffer.
+    pub(crate) fn into_files(self) -> Option<LogFiles> {
+        self.tail.map(|tail| tail.files)
     }
 
     /// Reads from `from` up to `to`, as [`range`](Self::range); what lies before in the segment is not read, and so the checksum of that
@@ -174,6 +183,7 @@ impl LogReader {
             ahead: None,
             until: u64::MAX,
             is_beyond_end: false,
+            tail: None,
             ends_at_holes: false,
         };
         reader.go_to(if is_checked { files.geometry.start(files.geometry.number(at)) } else { at });
@@ -206,6 +216,9 @@ impl LogReader {
             let header = self.frame_at(at, salt)?;
             let Some(header) = header.filter(|header| end.is_none_or(|(end, _)| at + header.bytes() <= end))
             else {
+                if self.go_on_in_tail()? {
+                    continue;
+                }
                 self.check_end()?;
                 return Ok(None);
             };
@@ -221,6 +234,25 @@ impl LogReader {
     /// Where the log ends, once all of it has been read.
     pub fn end(&self) -> Lsn {
         Lsn(self.at)
+    }
+
+    /// Whether the buffer has what follows on the segments, which have it then, too.
+    fn go_on_in_tail(&mut self) -> Result<bool, LogError> {
+        let is_last = self.timelines.len() == 1;
+        let Some(end) = self.previous_end().filter(|_| is_last) else { return Ok(false) };
+        let Some(mut tail) = self.tail.take() else { return Ok(false) };
+        let has_written = tail.write(end);
+        if matches!(has_written, Ok(true)) {
+            self.segments = tail.files.segments.clone();
+            self.idle = tail.files.idle.clone();
+            let last = self.segments.keys().next_back().map_or(0, |number| self.geometry.start(*number));
+            self.timelines.iter_mut().for_each(|timeline| timeline.last_segment = last);
+            // What was read of their places is read again.
+            self.window.move_to(u64::MAX);
+            self.ahead = None;
+        }
+        self.tail = Some(tail);
+        has_written
     }
 
     /// What the next timeline has to know of the log, all of which has been read.

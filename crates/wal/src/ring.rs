@@ -7,8 +7,11 @@
 //! # Invariants
 //! - A frame's bytes are written by the thread that reserved them only, after the bytes that were there a lap before have been
 //!   released, and before its end is published.
-//! - The end at a place is of this lap if it is greater than the place: an end of an earlier lap is at most the place, as no
-//!   frame is longer than the ring.
+//! - The end at a place is of this lap if it is greater than the place, and by no more than a lap: an end of an earlier lap is at most
+//!   the place, and one of a later lap is farther away, as no frame is longer than the ring.
+//!
+//! The words may lie in a file that is mapped by all: then a frame that is [filled](Ring::advance), and all before it, is with the
+//! operating system, because memory that one thread has seen another one see is there when both are killed.
 
 use crate::{
     frame::{ALIGNMENT, FrameHeader, HEADER_BYTES},
@@ -27,18 +30,31 @@ pub(crate) struct Ring {
     reserved: AtomicU64,
     /// What lies before this may be overwritten.
     released: AtomicU64,
+    /// All frames before this have been published.
+    frontier: AtomicU64,
+    is_shared: bool,
 }
 
 impl Ring {
-    /// A ring of `bytes` bytes, a power of two, for a log that goes on at `lsn`.
+    /// As [`over`](Self::over), in memory.
+    #[cfg(test)]
     pub fn new(bytes: u64, lsn: u64) -> Result<Self, VmError> {
+        Self::over(None, bytes, lsn)
+    }
+
+    /// A ring of so many bytes, a power of two, for a log that goes on at `lsn`: of these words, which outlive the process, or in memory.
+    pub fn over(shared: Option<Words>, bytes: u64, lsn: u64) -> Result<Self, VmError> {
         debug_assert!(bytes.is_power_of_two() && (bytes >= PAGE_SIZE as u64 || cfg!(loom)));
+        let count = (bytes / WORD_BYTES) as usize;
+        debug_assert!(shared.as_ref().is_none_or(|words| words.len() == count));
         let ring = Self {
-            words: words((bytes / WORD_BYTES) as usize)?,
+            is_shared: shared.is_some(),
+            words: shared.map_or_else(|| words(count), Ok)?,
             ends: words((bytes / ALIGNMENT) as usize)?,
             bytes,
             reserved: AtomicU64::new(lsn),
             released: AtomicU64::new(0),
+            frontier: AtomicU64::new(lsn),
         };
         ring.release(lsn);
         Ok(ring)
@@ -92,17 +108,46 @@ impl Ring {
         self.end_at(lsn).store(end, order);
     }
 
-    /// Up to where all frames from the one at `from` on have been published.
+    /// Whether the frames outlive the process.
+    pub fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+
+    /// Up to where all frames from the one at `from` on have been published. If what lies there has been released, it may be less.
     pub fn filled(&self, from: u64) -> u64 {
+        self.filled_before(from, u64::MAX)
+    }
+
+    /// As [`filled`](Self::filled), but for frames that end after `limit`.
+    pub fn filled_before(&self, from: u64, limit: u64) -> u64 {
         let mut at = from;
         loop {
             // Acquire: pairs with the release above.
             let end = self.end_at(at).load(Ordering::Acquire);
-            if end <= at {
+            let is_of_lap = end > at && (end <= at + self.bytes || planted(RingBug::NoLookAtLap));
+            if !is_of_lap || end > limit {
                 return at;
             }
             at = end;
         }
+    }
+
+    /// Up to where all frames have been published. Threads may ask at the same time; one that is slow may hear of less than others did.
+    #[inline]
+    pub fn advance(&self) -> u64 {
+        let known = self.frontier();
+        let filled = self.filled(known);
+        if filled > known {
+            // Release: pairs with `frontier`.
+            self.frontier.fetch_max(filled, Ordering::Release);
+        }
+        filled
+    }
+
+    /// What [`advance`](Self::advance) came to last.
+    pub fn frontier(&self) -> u64 {
+        // Acquire: what is before it has been published by threads that this one hears of by way of it only.
+        self.frontier.load(Ordering::Acquire)
     }
 
     /// Copies what lies at `from`, which has been published and not released. Both are a multiple of a word long.

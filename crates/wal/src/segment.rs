@@ -17,6 +17,7 @@
 //!
 //! All numbers are little-endian; what is not named is zero.
 
+use crate::buffer_file::BUFFER;
 use vellum_base::{PAGE_SIZE, checksum};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -145,9 +146,9 @@ pub fn name(number: u64) -> String {
     format!("{PREFIX}{number:016x}")
 }
 
-/// Whether a name is that of a segment.
+/// Whether a name is that of a file of a log.
 pub fn is_segment(name: &str) -> bool {
-    name == UNFINISHED || number_of(name).is_some()
+    name == UNFINISHED || name == BUFFER || number_of(name).is_some()
 }
 
 /// Which segment a file is, if it is one.

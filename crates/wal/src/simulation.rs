@@ -261,6 +261,44 @@ fn damage(seed: u64, bug: Option<Bug>) -> Check {
     }
 }
 
+/// The disk has no room for another segment, so a record is written in part, and the process is killed.
+fn short_of_segments(bug: Option<Bug>) -> Check {
+    const PAYLOAD: usize = 1104;
+    let (disk, options) = (SimulatedDisk::new(1), options(bug));
+    let failed = |error: LogError| error.to_string();
+    let log =
+        Log::open(Arc::new(disk.clone()), &options, Lsn(0), |_| Ok::<_, LogError>(())).map_err(failed)?;
+    disk.fail_from_of(FileOperation::Name, 1);
+    let (begin, mut count) = (log.end(), 0_usize);
+    while log.has_room_for(PAYLOAD) {
+        log.reserve(PAYLOAD).and_then(|place| place.fill(&[count as u8; PAYLOAD])).map_err(failed)?;
+        count += 1;
+        if log.end().0 - begin.0 < options.segment_bytes - PAGE_SIZE as u64 {
+            log.wait(Lsn(log.end().0 - 1), Durability::Synced).map_err(failed)?;
+        } else if !matches!(log.flush_all(Durability::Synced), Err(LogError::NoRoom { .. })) {
+            return Err("there was room for a segment".to_owned());
+        }
+    }
+    if log.horizon(Durability::Buffered) != log.end() || log.horizon(Durability::Synced) == log.end() {
+        return Err("all is filled, and not all is durable".to_owned());
+    }
+    let mut found = 0;
+    let again = Log::open(Arc::new(disk.kill()), &options, begin, |_| {
+        found += 1;
+        Ok::<_, LogError>(())
+    });
+    match again {
+        Ok(_) if found == count => Ok(()),
+        Ok(_) => Err(format!("{found} of {count} records are there")),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+#[test]
+fn a_record_that_was_written_in_part_survives_the_process() {
+    short_of_segments(None).unwrap();
+}
+
 /// How many seeds a test tries: `VELLUM_SEEDS`, or so many.
 fn seeds(default: u64) -> u64 {
     std::env::var("VELLUM_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(default)
@@ -283,8 +321,12 @@ fn damage_to_what_was_durable_is_never_taken_for_the_end() {
 #[test]
 fn planted_bugs_are_noticed() {
     // Those that have found one each come first.
-    const KNOWN: [u64; 9] = [0, 1, 2, 3, 4, 12, 14, 35, 2009];
+    const KNOWN: [u64; 8] = [0, 1, 2, 3, 4, 14, 35, 3358];
     for bug in Bug::ALL {
+        if short_of_segments(Some(bug)).is_err() {
+            println!("{bug:?}: noticed without a seed");
+            continue;
+        }
         let mut seeds = KNOWN.into_iter().chain(0..20_000);
         let seed = seeds.find(|seed| run(*seed, Some(bug)).is_err() || damage(*seed, Some(bug)).is_err());
         let seed = seed.unwrap_or_else(|| panic!("nothing notices {bug:?}"));

@@ -9,11 +9,13 @@ use std::{
     time::Duration,
 };
 use vellum_base::Lsn;
-use vellum_base::primitive::{Condvar, Mutex, MutexGuard};
+use vellum_base::primitive::{AtomicBool, Condvar, Mutex, MutexGuard, Ordering, fence};
 
 #[derive(Default)]
 pub(crate) struct Waiting {
     list: Mutex<List>,
+    /// Whether there are tasks.
+    has_tasks: AtomicBool,
     asked: Condvar,
 }
 
@@ -30,6 +32,8 @@ struct List {
 pub(crate) enum Request {
     /// The next segments, before they are needed.
     Segments,
+    /// What is in the buffer is written to segments, before there is no room.
+    Write,
     /// A flush to the device, for which nobody waits.
     FlushSoon,
     /// A flush, and how far it is to go.
@@ -53,7 +57,18 @@ impl Waiting {
         if known.is_none() {
             list.tasks.push(Task { lsn, durability, waker: waker.clone() });
         }
+        // Relaxed, with the fence: see `has_tasks`.
+        self.has_tasks.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
         self.ask_with(list, Request::Flush(durability));
+    }
+
+    /// Whether tasks wait. If a thread that has appended a record hears of none, the flush that a task asks for later finds the record.
+    pub fn has_tasks(&self) -> bool {
+        // SeqCst, here and where a task is added: of two fences one comes first. Either the task was noted before this looks, or the
+        // record was reserved before the flush, which comes after that, looks where the log ends.
+        fence(Ordering::SeqCst);
+        self.has_tasks.load(Ordering::Relaxed)
     }
 
     /// Asks for something.
@@ -79,6 +94,8 @@ impl Waiting {
         }
         let arrived: Vec<_> =
             list.tasks.extract_if(.., |task| has_arrived(task.lsn, task.durability)).collect();
+        // Relaxed: it is written under the lock, and one too many does no harm.
+        self.has_tasks.store(!list.tasks.is_empty(), Ordering::Relaxed);
         if list.tasks.iter().any(|task| has_arrived(task.lsn, Durability::Buffered)) {
             self.ask_with(list, Request::Flush(Durability::Synced));
         } else {

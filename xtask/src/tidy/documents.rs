@@ -18,6 +18,7 @@ const FORMAT_FILES: &[&str] = &[
     "crates/wal/src/frame.rs",
     "crates/wal/src/segment.rs",
     "crates/wal/src/archive_format.rs",
+    "crates/wal/src/buffer_format.rs",
     "crates/txn/src/backup/format.rs",
     "crates/access/src/node/layout.rs",
     "crates/access/src/blob/mod.rs",

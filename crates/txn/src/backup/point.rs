@@ -88,7 +88,7 @@ impl<'p> LogStream<'p> {
             self.at = reader.at();
         }
         if let Some(directory) = &self.point.log {
-            let log = self.log.insert(LogReader::open(&**directory, &self.options, self.at)?);
+            let log = self.log.insert(LogReader::open(directory.clone(), &self.options, self.at)?);
             while let Some(record) = log.next()? {
                 if !take(record)? {
                     return Ok(true);

@@ -83,11 +83,13 @@ pub enum FileOperation {
     Resize,
     /// Creating, removing or renaming a file.
     Name,
+    /// Mapping words of a file.
+    Map,
 }
 
 impl FileOperation {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Read, Self::Write, Self::Sync, Self::Resize, Self::Name];
+    pub const ALL: [Self; 6] = [Self::Read, Self::Write, Self::Sync, Self::Resize, Self::Name, Self::Map];
 
     /// Its place in [`ALL`](Self::ALL).
     fn index(self) -> usize {
@@ -97,6 +99,7 @@ impl FileOperation {
             Self::Sync => 2,
             Self::Resize => 3,
             Self::Name => 4,
+            Self::Map => 5,
         }
     }
 }
@@ -109,6 +112,7 @@ impl fmt::Display for FileOperation {
             Self::Sync => "sync",
             Self::Resize => "resize",
             Self::Name => "name",
+            Self::Map => "map",
         })
     }
 }

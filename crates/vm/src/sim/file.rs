@@ -3,17 +3,21 @@
 use super::faults::{CrashModel, Faults, FileOperation, OperationCounts};
 use super::image::Image;
 use super::queue::{Device, SimulatedQueue, assert_aligned, assert_disjoint};
-use super::state::{Change, Disk};
-use crate::IoEngine;
+use super::state::{Change, Disk, Mapped};
 use crate::file::{File, FileDescription};
 use crate::queue::Queue;
 use crate::request::{Operation, Request};
 use crate::transfer::{Transfer, transfer_all};
+use crate::{IoEngine, WordTable};
 use std::fmt;
 use std::io;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
+use vellum_base::PAGE_SIZE;
 use vellum_base::primitive::{Mutex, MutexGuard, thread};
+
+/// After how many syncs mapped words are looked at.
+const LOOK_EVERY: u64 = 8;
 
 /// A file in memory that fails as it is told to, the same way each time for the same seed.
 ///
@@ -121,7 +125,9 @@ impl SimulatedFile {
 
     /// What a read sees now.
     pub fn snapshot(&self) -> Image {
-        self.state().files[self.index].contents.clone()
+        let mut state = self.state();
+        state.files[self.index].look_at_words();
+        state.files[self.index].contents.clone()
     }
 
     /// What would survive a crash that loses all it can.
@@ -186,6 +192,7 @@ impl SimulatedFile {
     unsafe fn read_some(&self, offset: u64, address: *mut u8, bytes: usize) -> io::Result<usize> {
         let mut state = self.state();
         let bytes = state.portion(self.index, FileOperation::Read, bytes)?;
+        state.files[self.index].look_at_words();
         // SAFETY: passed on from the caller; a portion is not longer than the whole.
         let there = unsafe { state.files[self.index].contents.read_to(offset, address, bytes) };
         let probability = state.files[self.index].faults.bit_flip_on_read;
@@ -273,7 +280,13 @@ impl File for SimulatedFile {
             self.state().doom(self.index);
             return Err(error);
         }
-        self.state().files[self.index].sync();
+        let mut state = self.state();
+        state.files[self.index].sync();
+        // One of the moments at which the system may write mapped words to the device.
+        state.syncs += 1;
+        if state.syncs.is_multiple_of(LOOK_EVERY) {
+            state.look_at_words();
+        }
         Ok(())
     }
 
@@ -298,6 +311,27 @@ impl File for SimulatedFile {
             file.apply(Change::Resize { size: to });
         }
         Ok(())
+    }
+
+    fn map_words(&self, offset: u64, words: usize) -> io::Result<Arc<WordTable>> {
+        let bytes = words as u64 * 8;
+        self.begin(FileOperation::Map, offset, words * 8)?;
+        assert!(
+            offset.is_multiple_of(PAGE_SIZE as u64) && bytes.is_multiple_of(PAGE_SIZE as u64),
+            "whole pages"
+        );
+        let mut state = self.state();
+        let file = &mut state.files[self.index];
+        if offset + bytes > file.contents.size() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        file.look_at_words();
+        let table = Arc::new(WordTable::new(words, "words of a simulated file").map_err(io::Error::other)?);
+        let mut contents = vec![0; words * 8];
+        file.contents.read(offset, &mut contents);
+        table.fill_from(&contents);
+        file.mapped = Some(Mapped { offset, words: table.clone(), bytes });
+        Ok(table)
     }
 
     fn description(&self) -> FileDescription {

@@ -52,7 +52,7 @@ impl History {
             let Entry { file, operation, offset, bytes, outcome } = entry;
             let file = file.map_or("the directory", &name);
             match operation {
-                FileOperation::Read | FileOperation::Write => {
+                FileOperation::Read | FileOperation::Write | FileOperation::Map => {
                     writeln!(out, "{number:6} {file}: {operation} {bytes} bytes at {offset}: {outcome}")?;
                 }
                 FileOperation::Resize => writeln!(out, "{number:6} {file}: resize to {offset}: {outcome}")?,

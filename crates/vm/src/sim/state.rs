@@ -6,8 +6,10 @@ use super::faults::{CrashModel, Faults, FileOperation, Schedule};
 use super::history::{Entry, History};
 use super::image::Image;
 use super::random::Random;
+use crate::WordTable;
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 use vellum_base::PAGE_SIZE;
 
@@ -29,6 +31,8 @@ pub(super) struct Disk {
     pub history: History,
     /// How many bytes all files that have a name may have together.
     pub capacity_bytes: Option<u64>,
+    /// How many syncs of files succeeded.
+    pub syncs: u64,
 }
 
 /// A file.
@@ -46,6 +50,16 @@ pub(super) struct FileState {
     pub schedule: Schedule,
     /// How many handles are open for reading, or -1 for one that is open for writing.
     pub holders: i64,
+    /// Words that are stored to past all calls.
+    pub mapped: Option<Mapped>,
+}
+
+/// Words of a file.
+#[derive(Clone, Debug)]
+pub(super) struct Mapped {
+    pub offset: u64,
+    pub words: Arc<WordTable>,
+    pub bytes: u64,
 }
 
 /// A change that may or may not survive a crash.
@@ -97,6 +111,7 @@ impl Disk {
             schedule: Schedule::default(),
             history: History::default(),
             capacity_bytes: None,
+            syncs: 0,
         }
     }
 
@@ -115,6 +130,7 @@ impl Disk {
             faults: self.faults.clone(),
             schedule: Schedule::default(),
             holders: 0,
+            mapped: None,
         });
         self.files.len() - 1
     }
@@ -143,7 +159,7 @@ impl Disk {
             FileOperation::Write => file.faults.write_error,
             FileOperation::Sync => file.faults.sync_error,
             FileOperation::Resize => file.faults.grow_error,
-            FileOperation::Name => 0.0,
+            FileOperation::Name | FileOperation::Map => 0.0,
         };
         let fails = random.chance(probability) || scheduled;
         let delay_max = file.faults.delay_max;
@@ -259,6 +275,7 @@ impl Disk {
     /// The disk that a crash at this moment leaves. It has no faults, but crashes in the same way.
     pub fn crash(&mut self, model: Option<CrashModel>) -> Self {
         let (model, mut random) = self.begin_crash(model);
+        self.look_at_words();
         let faults = Faults { crash: self.faults.crash, ..Faults::default() };
         let mut survivor = Self::new(random.next(), faults);
         for file in &self.files {
@@ -275,13 +292,14 @@ impl Disk {
     /// The disk as the end of a process leaves it.
     pub fn kill(&mut self) -> Self {
         let (_, mut random) = self.begin_crash(None);
+        self.look_at_words();
         let faults = Faults { crash: self.faults.crash, ..Faults::default() };
         let mut survivor = Self::new(random.next(), faults);
         survivor.names = self.names.clone();
         survivor.files = self.files.clone();
         for file in &mut survivor.files {
             file.faults = Faults { crash: file.faults.crash, ..Faults::default() };
-            (file.schedule, file.holders) = (Schedule::default(), 0);
+            (file.schedule, file.holders, file.mapped) = (Schedule::default(), 0, None);
         }
         survivor
     }
@@ -289,9 +307,16 @@ impl Disk {
     /// What is left of one file after a crash at this moment, and the seed of what comes next.
     pub fn crash_file(&mut self, index: usize, model: Option<CrashModel>) -> (Image, u64) {
         let (model, mut random) = self.begin_crash(model);
+        self.look_at_words();
         let file = &self.files[index];
         let model = draw(model.unwrap_or(file.faults.crash), &mut random);
         (file.survivor(model, &mut random), random.next())
+    }
+
+    /// Takes what was stored in mapped words for writes. They are looked at now and then, so a crash may leave of a sector what it held at
+    /// any of those moments.
+    pub fn look_at_words(&mut self) {
+        self.files.iter_mut().for_each(FileState::look_at_words);
     }
 
     /// Another source of chance for each crash. With [`CrashModel::Any`], all files crash alike.
@@ -307,6 +332,31 @@ impl FileState {
     pub fn apply(&mut self, change: Change) {
         change.apply(&mut self.contents);
         self.pending.push(change);
+    }
+
+    /// Takes what was stored in mapped words since this was called last for writes, one for each sector
+    /// that has changed. When nobody has the words any more, that was the last time.
+    pub fn look_at_words(&mut self) {
+        let Some(mapped) = &self.mapped else { return };
+        let (mapped, is_last) = (mapped.clone(), Arc::strong_count(&mapped.words) == 1);
+        let mut now = [0; PAGE_SIZE];
+        let mut before = [0; PAGE_SIZE];
+        for at in (0..mapped.bytes).step_by(PAGE_SIZE) {
+            mapped.words.copy_bytes(at as usize, &mut now);
+            self.contents.read(mapped.offset + at, &mut before);
+            if now == before {
+                continue;
+            }
+            let sectors = now.chunks(SECTOR).zip(before.chunks(SECTOR));
+            for (place, (now, before)) in (mapped.offset + at..).step_by(SECTOR).zip(sectors) {
+                if now != before {
+                    self.apply(Change::Write { offset: place, bytes: now.into(), doomed: false });
+                }
+            }
+        }
+        if is_last {
+            self.mapped = None;
+        }
     }
 
     /// Makes durable what can be.

@@ -1,0 +1,161 @@
+//! The file in which the buffer of the log lies, so that what is in the buffer survives the process.
+//!
+//! # Invariants
+//! - A frame has one place in one timeline, and is written there once. So whichever of file and segments has a whole frame for a place
+//!   of a timeline, it is the frame.
+//! - What is released of the buffer is in segments, in whole frames: so a killed process leaves each frame whole in one of both.
+//! - The file is taken for the next timeline only when all that was found in it is in segments, and durable there.
+//! - Nothing syncs it. A crash of the machine leaves any part of it, old and new; the checksums of frames tell what is of use.
+
+use crate::{
+    LogError, LogOptions,
+    buffer_format::{decode, encode},
+    frame::{ALIGNMENT, FrameHeader, HEADER_BYTES, Kind, PAYLOAD_BYTES_MAX},
+    plant::Bug,
+};
+use std::{io, sync::Arc};
+use vellum_base::PAGE_SIZE;
+use vellum_vm::{AlignedBuffer, CreateMode, Directory, File, FileOptions, IoEngine, WordTable};
+
+/// The name of the file.
+pub(crate) const BUFFER: &str = "buffer";
+const PAGE: u64 = PAGE_SIZE as u64;
+
+/// The file of the buffer of a log that is open.
+pub(crate) struct BufferFile {
+    pub words: Arc<WordTable>,
+    /// Locks it as long as the words are used.
+    pub _file: Arc<dyn File>,
+}
+
+impl BufferFile {
+    /// The file for the buffer of a timeline that begins.
+    ///
+    /// # Errors
+    /// What keeps it from being made or mapped: the buffer lies in memory then, and what is in it is with the operating system when it
+    /// has been written to segments.
+    pub fn begin(directory: &dyn Directory, options: &LogOptions, timeline: u64) -> io::Result<Self> {
+        let file =
+            directory.open(BUFFER, &file_options(CreateMode::OpenOrCreate)).map_err(io::Error::other)?;
+        let bytes = PAGE + options.buffer_bytes;
+        file.truncate(bytes)?;
+        file.grow(bytes)?;
+        let mut page = AlignedBuffer::new(PAGE_SIZE);
+        page.copy_from_slice(&encode(options, timeline));
+        file.write_cached_from(0, &page)?;
+        let words = file.map_words(PAGE, (options.buffer_bytes / 8) as usize)?;
+        Ok(Self { words, _file: file })
+    }
+}
+
+/// What a process has left in the file of its buffer.
+pub(crate) struct LeftBuffer {
+    pub timeline: u64,
+    bytes: Vec<u8>,
+}
+
+impl LeftBuffer {
+    /// What the file holds, if it belongs to the database.
+    ///
+    /// # Errors
+    /// If there is a file that cannot be read, or of a later version.
+    pub fn find(directory: &dyn Directory, options: &LogOptions) -> Result<Option<Self>, LogError> {
+        let failed = |source| LogError::Files { action: "read the buffer", source };
+        if !directory.names().map_err(failed)?.iter().any(|name| name == BUFFER) {
+            return Ok(None);
+        }
+        let how = FileOptions { read_only: true, ..file_options(CreateMode::OpenExisting) };
+        let file = directory.open(BUFFER, &how)?;
+        let size = file.size().map_err(failed)?;
+        let mut page = AlignedBuffer::new(PAGE_SIZE);
+        if size <= PAGE {
+            return Ok(None);
+        }
+        file.read_to(0, &mut page).map_err(failed)?;
+        let Some((timeline, bytes)) = decode(page.first_chunk(), options)? else { return Ok(None) };
+        if size != PAGE.saturating_add(bytes) {
+            return Ok(None);
+        }
+        let mut contents = AlignedBuffer::new(bytes as usize);
+        file.read_to(PAGE, &mut contents).map_err(failed)?;
+        Ok(Some(Self { timeline, bytes: contents.to_vec() }))
+    }
+
+    /// The frames that follow on one another from `at` on, in the timeline with this salt: up to where there is none, or one of an
+    /// earlier lap, or one that was being written.
+    pub fn frames(&self, at: u64, salt: u64, options: &LogOptions) -> Vec<u8> {
+        let mut frames = Vec::new();
+        while frames.len() < self.bytes.len()
+            && self.add_frame(at + frames.len() as u64, salt, options, &mut frames).is_some()
+        {}
+        if options.planted(Bug::GapInBuffer) && frames.is_empty() {
+            self.pass_over_gap(at, salt, options, &mut frames);
+        }
+        frames
+    }
+
+    /// Adds the frame at `at`, if it is there.
+    fn add_frame(
+        &self,
+        at: u64,
+        salt: u64,
+        options: &LogOptions,
+        frames: &mut Vec<u8>,
+    ) -> Option<FrameHeader> {
+        let header = FrameHeader::from_bytes(self.copy(at, HEADER_BYTES)?.first_chunk()?)?;
+        let payload = self.copy(at + HEADER_BYTES as u64, header.payload_bytes)?;
+        let is_of_lap_before = || {
+            let before = at.wrapping_sub(self.bytes.len() as u64);
+            options.planted(Bug::StaleBuffer) && header.verify(options.seed(salt, before), &payload)
+        };
+        let seed = options.seed(salt, at);
+        let header = if header.verify(seed, &payload) {
+            header
+        } else if is_of_lap_before() {
+            FrameHeader::new(header.kind, seed, at, at, &payload)
+        } else {
+            return None;
+        };
+        push_frame(&header, &payload, frames);
+        Some(header)
+    }
+
+    /// A planted bug: frames after a gap follow on what is before it.
+    #[cold]
+    fn pass_over_gap(&self, at: u64, salt: u64, options: &LogOptions, frames: &mut Vec<u8>) {
+        let gaps = (ALIGNMENT..PAYLOAD_BYTES_MAX as u64).step_by(ALIGNMENT as usize);
+        let gaps = gaps.take_while(|gap| *gap < self.bytes.len() as u64);
+        for gap in gaps {
+            let mut after = Vec::new();
+            if self.add_frame(at + gap, salt, options, &mut after).is_some() {
+                let nothing = vec![0; gap as usize - HEADER_BYTES];
+                let void = FrameHeader::new(Kind::Void, options.seed(salt, at), at, at, &nothing);
+                push_frame(&void, &nothing, frames);
+                frames.append(&mut after);
+                return;
+            }
+        }
+    }
+
+    /// So many bytes of the log at a place, which may run over the end of the buffer; none if they are more than it has.
+    fn copy(&self, at: u64, bytes: usize) -> Option<Vec<u8>> {
+        let from = (at & (self.bytes.len() as u64 - 1)) as usize;
+        let ahead = bytes.min(self.bytes.len() - from);
+        let mut copy = self.bytes.get(from..from + ahead)?.to_vec();
+        copy.extend_from_slice(self.bytes.get(..bytes - ahead).filter(|again| again.len() <= from)?);
+        Some(copy)
+    }
+}
+
+/// Appends a frame as it lies in the log: zeroes follow on the payload.
+fn push_frame(header: &FrameHeader, payload: &[u8], frames: &mut Vec<u8>) {
+    let end = frames.len() + header.bytes() as usize;
+    frames.extend(header.encode().iter().flat_map(|word| word.to_le_bytes()));
+    frames.extend_from_slice(payload);
+    frames.resize(end, 0);
+}
+
+/// Mapped words and reads agree if the file is read by way of the page cache.
+fn file_options(create: CreateMode) -> FileOptions {
+    FileOptions { create, direct: Some(false), engine: Some(IoEngine::Pread), ..FileOptions::default() }
+}

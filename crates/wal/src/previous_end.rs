@@ -1,0 +1,43 @@
+//! Where a log ended, and making durable what there is of it before another timeline begins.
+
+use crate::{files::LogFiles, plant::Bug};
+use std::io;
+use vellum_base::PAGE_SIZE;
+use vellum_vm::AlignedBuffer;
+
+const PAGE: u64 = PAGE_SIZE as u64;
+/// How much is written again at once, at most.
+const PART_BYTES: u64 = 256 << 10;
+
+/// Where the log of an earlier timeline ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct PreviousEnd {
+    pub lsn: u64,
+    /// Up to where it is known to have been durable, and at least the beginning of its last segment.
+    pub durable: u64,
+    pub checksum: u64,
+}
+
+/// Makes durable what was read after the last place that is known to be: the operating system may hold it only, and if a sync of
+/// it failed once, another one does nothing. So it is written again first.
+pub(crate) fn make_durable(files: &LogFiles, end: PreviousEnd) -> io::Result<()> {
+    let geometry = files.geometry;
+    let mut buffer = AlignedBuffer::new(PART_BYTES as usize);
+    for (number, segment) in files.segments.range(geometry.number(end.durable)..) {
+        if !files.options.planted(Bug::EndTrusted) {
+            let header = buffer.get_mut(..PAGE_SIZE).unwrap_or_default();
+            header.copy_from_slice(&segment.header.encode());
+            segment.file.write_from(0, header)?;
+            let mut at = end.durable.max(geometry.start(*number)) / PAGE * PAGE;
+            let to = end.lsn.min(geometry.start(number + 1)).next_multiple_of(PAGE);
+            while at < to {
+                let part = buffer.get_mut(..PART_BYTES.min(to - at) as usize).unwrap_or_default();
+                segment.file.read_to(geometry.offset(at), part)?;
+                segment.file.write_from(geometry.offset(at), part)?;
+                at += part.len() as u64;
+            }
+        }
+        segment.file.sync()?;
+    }
+    Ok(())
+}

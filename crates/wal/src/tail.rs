@@ -1,0 +1,130 @@
+//! The end of a log that a killed process has left in its buffer only: it is written to the segments, where it would have come.
+
+use crate::{
+    LogError,
+    buffer_file::{BufferFile, LeftBuffer},
+    files::{LogFiles, Segment, SegmentMaker},
+    plant::Bug,
+    previous_end::{PreviousEnd, make_durable},
+    segment::SegmentHeader,
+};
+use std::{io, sync::Arc};
+use vellum_base::{ChecksumStream, PAGE_SIZE};
+use vellum_vm::{AlignedBuffer, Directory, File};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+/// How much is read at once for a checksum.
+const PART_BYTES: u64 = 1 << 20;
+
+/// The files of a log, and what its last process left in the buffer.
+pub(crate) struct Tail {
+    pub files: LogFiles,
+    directory: Arc<dyn Directory>,
+    buffer: Option<LeftBuffer>,
+    /// Up to where frames were taken from the buffer.
+    taken: u64,
+}
+
+impl Tail {
+    /// What was left. A buffer of an earlier timeline has nothing that the segments lack.
+    pub fn find(directory: Arc<dyn Directory>, files: LogFiles) -> Result<Self, LogError> {
+        let last = files.segments.last_key_value().map(|(_, segment)| segment.header.timeline);
+        let buffer = if last.is_some() { LeftBuffer::find(&*directory, &files.options)? } else { None };
+        let buffer = buffer.filter(|buffer| Some(buffer.timeline) == last);
+        if files.options.planted(Bug::BufferUsedAgain) {
+            drop(BufferFile::begin(&*directory, &files.options, files.timeline_max + 1));
+        }
+        Ok(Self { files, directory, buffer, taken: 0 })
+    }
+
+    /// Writes what the buffer has of the last timeline from the end of the segments on to those. It need not be durable. Returns
+    /// whether there was anything.
+    pub fn write(&mut self, end: PreviousEnd) -> Result<bool, LogError> {
+        let (Some(buffer), Some((_, last))) = (&self.buffer, self.files.segments.last_key_value()) else {
+            return Ok(false);
+        };
+        let header = last.header;
+        let mut frames = buffer.frames(end.lsn, header.salt(), &self.files.options);
+        if end.lsn < self.taken || frames.is_empty() {
+            return Ok(false);
+        }
+        self.taken = end.lsn + frames.len() as u64;
+        let mut at = end.lsn;
+        while at < self.taken {
+            let number = self.files.geometry.number(at);
+            if !self.files.segments.contains_key(&number) {
+                self.begin_segment(number, header.timeline, end.durable)?;
+            }
+            let bytes = (self.taken - at).min(self.files.geometry.start(number + 1) - at);
+            let rest = frames.split_off(bytes as usize);
+            if let Some(segment) = self.files.segments.get(&number) {
+                let offset = self.files.geometry.offset(at);
+                write_into(&*segment.file, self.files.geometry.segment_bytes, offset, &frames)
+                    .map_err(failed)?;
+            }
+            (at, frames) = (at + bytes, rest);
+        }
+        Ok(true)
+    }
+
+    /// Begins a segment when all before it is durable.
+    fn begin_segment(&mut self, number: u64, timeline: u64, durable: u64) -> Result<(), LogError> {
+        let start = self.files.geometry.start(number);
+        make_durable(&self.files, PreviousEnd { lsn: start, durable, checksum: 0 }).map_err(failed)?;
+        let previous_checksum = self.sum(number.saturating_sub(1)).map_err(failed)?;
+        let file = match self.files.idle.remove(&number) {
+            Some(file) => file,
+            None => {
+                let mut maker = SegmentMaker::new(self.directory.clone(), &self.files);
+                maker.make(number, true, || None)?.file
+            }
+        };
+        let header = SegmentHeader {
+            database: self.files.options.database,
+            timeline,
+            number,
+            segment_bytes: self.files.geometry.segment_bytes,
+            previous_end: start,
+            previous_checksum,
+        };
+        let mut page = AlignedBuffer::new(PAGE_SIZE);
+        page.copy_from_slice(&header.encode());
+        file.write_from(0, &page).map_err(failed)?;
+        self.files.segments.insert(number, Segment { header, file });
+        Ok(())
+    }
+
+    /// The checksum of what a segment holds that is full.
+    fn sum(&self, number: u64) -> io::Result<u64> {
+        let mut checksum = ChecksumStream::default();
+        let Some(segment) = self.files.segments.get(&number) else { return Ok(0) };
+        let bytes = self.files.geometry.segment_bytes;
+        let mut buffer = AlignedBuffer::new(PART_BYTES.min(bytes - PAGE) as usize);
+        let mut at = PAGE;
+        while at < bytes {
+            let part = buffer.get_mut(..PART_BYTES.min(bytes - at) as usize).unwrap_or_default();
+            segment.file.read_to(at, part)?;
+            checksum.update(part);
+            at += part.len() as u64;
+        }
+        Ok(checksum.finish())
+    }
+}
+
+/// Writes bytes into a segment. What is around them in their pages stays.
+fn write_into(file: &dyn File, segment_bytes: u64, offset: u64, bytes: &[u8]) -> io::Result<()> {
+    // Some crashes leave a file shorter than it was.
+    file.grow(segment_bytes)?;
+    let from = offset - offset % PAGE;
+    let to = (offset + bytes.len() as u64).next_multiple_of(PAGE);
+    let mut pages = AlignedBuffer::new((to - from) as usize);
+    file.read_to(from, &mut pages)?;
+    if let Some(target) = pages.get_mut((offset - from) as usize..).and_then(|to| to.get_mut(..bytes.len())) {
+        target.copy_from_slice(bytes);
+    }
+    file.write_from(from, &pages)
+}
+
+fn failed(source: io::Error) -> LogError {
+    LogError::Files { action: "write what was in the buffer to a segment", source }
+}

@@ -1,0 +1,110 @@
+//! The buffer of the log in a file: what is in it survives the process.
+
+use std::sync::Arc;
+use vellum_base::Lsn;
+use vellum_vm::{CrashModel, FileOperation, SimulatedDisk};
+use vellum_wal::{Durability, Log, LogError, LogOptions, LogReader};
+
+fn options() -> LogOptions {
+    LogOptions { segment_bytes: 16 << 10, buffer_bytes: 8 << 10, ..LogOptions::new([7; 16]) }
+}
+
+fn open(disk: &SimulatedDisk, options: &LogOptions) -> (Log, Vec<Lsn>) {
+    let mut found = Vec::new();
+    let log = Log::open(Arc::new(disk.clone()), options, Lsn(0), |record| {
+        found.push(record.lsn);
+        Ok::<_, LogError>(())
+    });
+    (log.unwrap(), found)
+}
+
+#[test]
+fn what_was_filled_survives_the_process_and_what_was_not_ends_the_log() {
+    for (bytes, count) in [(10, 30), (900, 7), (1900, 3)] {
+        let disk = SimulatedDisk::new(bytes as u64);
+        let (log, _) = open(&disk, &options());
+        assert!(log.has_mapped_buffer());
+        let begin = log.end();
+        let mut appended: Vec<Lsn> = (0..count).map(|_| log.append(&vec![7; bytes]).unwrap()).collect();
+        let writes = disk.counts().of(FileOperation::Write);
+        log.wait(*appended.last().unwrap(), Durability::Buffered).unwrap();
+        assert_eq!(disk.counts().of(FileOperation::Write), writes, "nothing was written for that");
+        assert_eq!(log.horizon(Durability::Synced), begin);
+        let gap = log.reserve(100).unwrap();
+        let after = log.append(b"after the gap").unwrap();
+        assert_eq!(log.horizon(Durability::Buffered), gap.lsn());
+        let with_gap = disk.kill();
+        gap.fill(&[1; 100]).unwrap();
+        assert!(log.horizon(Durability::Buffered) > after);
+        // Looking changes nothing.
+        let mut looked = Vec::new();
+        let mut reader = LogReader::open(Arc::new(with_gap.clone()), &options(), begin).unwrap();
+        while let Some(record) = reader.next().unwrap() {
+            looked.push(record.lsn);
+        }
+        drop(reader);
+        assert_eq!(looked, appended);
+        for _ in 0..2 {
+            let (again, found) = open(&with_gap.kill(), &options());
+            assert_eq!(found, appended);
+            assert!(again.end() > after, "places are not used again");
+        }
+        let (_, found) = open(&disk.crash_with(CrashModel::LoseAll), &options());
+        assert_eq!(found, []);
+        appended.extend([Lsn(looked.last().unwrap().0 + frame(bytes)), after]);
+        let (again, found) = open(&disk.kill(), &options());
+        assert_eq!(found, appended);
+        // What came from the buffer is durable then, and the next buffer has nothing of it.
+        let survivor = disk.kill();
+        drop(again);
+        let (_, found) = open(&survivor, &options());
+        assert_eq!(found, appended);
+        let (_, found) = open(&survivor.crash_with(CrashModel::LoseAll), &options());
+        assert_eq!(found, appended);
+    }
+}
+
+/// The size of the frame of a record.
+fn frame(bytes: usize) -> u64 {
+    (bytes as u64 + 16).next_multiple_of(16)
+}
+
+#[test]
+fn without_a_mapped_buffer_the_log_is_written() {
+    let disk = SimulatedDisk::new(3);
+    disk.fail_from_of(FileOperation::Map, 1);
+    let (log, _) = open(&disk, &options());
+    assert!(!log.has_mapped_buffer());
+    let lsn = log.append(b"a record").unwrap();
+    assert!(log.horizon(Durability::Buffered) <= lsn);
+    log.wait(lsn, Durability::Buffered).unwrap();
+    let late = log.append(b"another one").unwrap();
+    let (_, found) = open(&disk.kill(), &options());
+    assert_eq!(found, [lsn]);
+    log.wait(late, Durability::Buffered).unwrap();
+    let (_, found) = open(&disk.kill(), &options());
+    assert_eq!(found, [lsn, late]);
+}
+
+#[test]
+fn a_buffer_of_another_database_or_version_is_told_apart() {
+    let disk = SimulatedDisk::new(4);
+    let (log, _) = open(&disk, &options());
+    let lsn = log.append(b"a record").unwrap();
+    let left = disk.kill();
+    drop(log);
+    let other = SimulatedDisk::new(5);
+    drop(open(&other, &LogOptions { database: [8; 16], ..options() }));
+    // The other one's buffer, where this one's was.
+    let page = other.file("buffer").snapshot().to_vec();
+    let foreign = left.kill();
+    foreign.file("buffer").overwrite(0, &page[..4096]);
+    let (_, found) = open(&foreign, &options());
+    assert_eq!(found, []);
+    let damaged = left.kill();
+    damaged.file("buffer").flip_bit(8 * 40);
+    let (_, found) = open(&damaged, &options());
+    assert_eq!(found, []);
+    let (_, found) = open(&left, &options());
+    assert_eq!(found, [lsn]);
+}
