@@ -105,7 +105,7 @@ pub trait Isolation: Send + Sync {
     /// If what is seen cannot be read.
     fn seen(&self, tree: PageId, key: &[u8]) -> Result<Seen, PoolError>;
 
-    /// The record is about to be changed. Its leaf is latched, and holds `before` under the key.
+    /// The record is about to be changed. Its leaf is latched, has the LSN `leaf`, and holds `before` under the key.
     ///
     /// The change need not follow: the leaf may be full, and the record is claimed again then.
     ///
@@ -115,22 +115,22 @@ pub trait Isolation: Send + Sync {
         &self,
         tree: PageId,
         key: &[u8],
+        leaf: Lsn,
         before: Option<ValueImage<'_>>,
         removes: bool,
     ) -> Result<(), Claim>;
 
-    /// Whether what the leaf holds under the key, be that nothing, is what this writer sees. The leaf has been read, and is
-    /// validated afterwards.
+    /// Whether what the leaf, which has the LSN `leaf`, holds under the key, be that nothing, is what this writer sees. The leaf has been
+    /// read, and is validated afterwards.
     ///
     /// # Errors
     /// If not: the error of a change of the record.
-    fn check(&self, tree: PageId, key: &[u8]) -> Result<(), Claim>;
+    fn check(&self, tree: PageId, key: &[u8], leaf: Lsn) -> Result<(), Claim>;
 
-    /// Whether there are removed records that have versions.
+    /// Whether records may be seen that are in no leaf any more.
     fn has_removed(&self) -> bool;
 
-    /// The keys of a tree within bounds whose records were removed and have versions, in ascending order. Some of them may
-    /// be there again.
+    /// Keys of a tree within bounds, in ascending order: all whose records are seen and are in no leaf any more, and others.
     ///
     /// # Errors
     /// If they cannot be read.
@@ -161,11 +161,11 @@ impl Isolation for Unshared {
         Ok(Seen::Leaf)
     }
 
-    fn claim(&self, _: PageId, _: &[u8], _: Option<ValueImage<'_>>, _: bool) -> Result<(), Claim> {
+    fn claim(&self, _: PageId, _: &[u8], _: Lsn, _: Option<ValueImage<'_>>, _: bool) -> Result<(), Claim> {
         Ok(())
     }
 
-    fn check(&self, _: PageId, _: &[u8]) -> Result<(), Claim> {
+    fn check(&self, _: PageId, _: &[u8], _: Lsn) -> Result<(), Claim> {
         Ok(())
     }
 

@@ -6,6 +6,7 @@
 //! - [`BlobReader`]: values too large for a leaf, each in an extent of its own;
 //! - [`ChangeRecord`], [`PageChange`] and [`redo`]: changes of pages as data, and how to redo them;
 //! - [`View`] and [`Isolation`]: how transactions see a tree, and are kept apart;
+//! - [`LeafImage`]: what a leaf held at some moment;
 //! - [`RecordGroup`]: trees that are made or freed together with the record that says where they are;
 //! - [`node`]: the layout of the tree's nodes.
 //!
@@ -17,6 +18,7 @@ mod blob;
 mod error;
 mod gateway;
 mod isolation;
+mod leaf_image;
 pub mod node;
 mod tree;
 mod value;
@@ -28,6 +30,7 @@ pub use gateway::{
     SpaceEvent, UndoChange, ValueImage, free_large, redo,
 };
 pub use isolation::{Claim, Isolation, Seen, SharedBytes, Unshared, View, Writer};
+pub use leaf_image::LeafImage;
 pub use tree::{
     Answer, Batch, BlobReader, BulkLoad, Cursor, CursorPosition, Entry, Held, Relocation, Salvaged, Task,
     Tree, TreeReport, TreeShape, Written,

@@ -26,6 +26,7 @@ mod error;
 mod file;
 mod guard;
 mod io;
+mod kept_pages;
 mod lsn_clock;
 mod maintenance;
 #[cfg(all(test, loom))]
@@ -53,6 +54,7 @@ pub use {
     file::superblock::{APPLICATION_BYTES, ROOTS},
     guard::{AllocatedGuard, ExclusiveGuard, OptimisticGuard, SharedGuard},
     io::miss_queue::MissQueue,
+    kept_pages::{KeptPages, PageKeeper},
     lsn_clock::LsnClock,
     options::{CAPACITY_BYTES_MIN, POOL_BYTES_MIN, PoolOptions},
     page::optimistic_bytes::OptimisticBytes,

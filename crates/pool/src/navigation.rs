@@ -260,6 +260,15 @@ impl ChangeRecords for Pool {
         self.allocator().storage().clock().map_or(Lsn(0), |clock| clock.stamp())
     }
 
+    #[inline(always)]
+    fn kept_from(&self) -> Lsn {
+        self.allocator().storage().kept_pages().from()
+    }
+
+    fn keep_page(&self, tree: PageId, page: &[u8]) {
+        self.allocator().storage().kept_pages().keep(tree, page);
+    }
+
     fn images_from(&self) -> Lsn {
         self.allocator().evictor().log().map_or(Lsn(0), ChangeLog::images_from)
     }

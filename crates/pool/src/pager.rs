@@ -491,7 +491,8 @@ pub(crate) fn copy_part(
 
 /// Where the records of changes go: to a log, if there is one. By default there is none. See [`ChangeLog`](crate::ChangeLog).
 pub trait ChangeRecords {
-    /// Whether changes are recorded. If not, nothing is gathered for that, and of what follows only [`stamp`](Self::stamp) is called.
+    /// Whether changes are recorded. If not, nothing is gathered for that, and of what follows only [`stamp`](Self::stamp) and
+    /// what keeps pages are called.
     #[inline(always)]
     fn records(&self) -> bool {
         false
@@ -503,6 +504,16 @@ pub trait ChangeRecords {
     fn stamp(&self) -> Lsn {
         Lsn(0)
     }
+
+    /// A page whose LSN is less is [kept](Self::keep_page) before it changes; zero if none is.
+    #[inline(always)]
+    fn kept_from(&self) -> Lsn {
+        Lsn(0)
+    }
+
+    /// Keeps what a page of the tree with this root holds, for snapshots that are older than the change that follows. See
+    /// [`KeptPages`](crate::KeptPages).
+    fn keep_page(&self, _tree: PageId, _page: &[u8]) {}
 
     /// Admits changes: a record that is reserved before may lie before the place from which a crash makes the log be read.
     ///

@@ -9,6 +9,7 @@ use crate::{
     file::superblock::{ROOTS, SUPERBLOCKS},
     guard::{AllocatedGuard, ExclusiveGuard, OptimisticGuard, SharedGuard},
     io::{fault::Faults, page_io::PageIo},
+    kept_pages::KeptPages,
     lsn_clock::LsnClock,
     maintenance::{background::BackgroundThread, checkpoint, prefault},
     options::PoolOptions,
@@ -180,6 +181,11 @@ impl Pool {
     /// What gives changes their LSNs if there is no log, while somebody holds it; none with a log.
     pub fn lsn_clock(&self) -> Option<&Arc<LsnClock>> {
         self.allocator.storage().clock()
+    }
+
+    /// Which pages are kept before they change, and by whom.
+    pub fn kept_pages(&self) -> &Arc<KeptPages> {
+        self.allocator.storage().kept_pages()
     }
 
     /// Begins an optimistic read of a page that is known to exist: [`Navigation::root`], which most code calls within

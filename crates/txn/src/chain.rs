@@ -22,6 +22,11 @@ impl Chain {
         self.0.first().map(|version| &version.before)
     }
 
+    /// Whether one of the changes is by this writer.
+    pub fn has(&self, writer: u64) -> bool {
+        self.0.iter().any(|version| version.writer.id == writer)
+    }
+
     pub fn is_of(&self, record: (PageId, &[u8]), hash: u64) -> bool {
         self.first().is_some_and(|first| first.is_of(record, hash))
     }
@@ -44,7 +49,7 @@ impl Chain {
     #[inline]
     pub fn last(&self) -> Option<(u64, State)> {
         let states = self.0.iter().rev().map(|version| (version.writer.id, version.writer.state()));
-        states.into_iter().find(|(_, state)| *state != State::RolledBack)
+        states.into_iter().find(|(_, state)| !matches!(state, State::RolledBack(_)))
     }
 
     /// Takes out the versions that every snapshot sees. Returns whether there were some.

@@ -97,7 +97,8 @@ impl DurablePool {
         // It has one: it has no log.
         let clock = pool.lsn_clock().cloned().unwrap_or_default();
         let spill = Spill::new(directory, settings.version_memory_bytes);
-        let transactions = Arc::new(Transactions::new(1, settings.snapshot_limit, spill));
+        let transactions =
+            Arc::new(Transactions::new(1, settings.snapshot_limit, spill, pool.kept_pages().clone()));
         Ok(Self {
             thread: None,
             pool,
@@ -177,7 +178,12 @@ impl DurablePool {
                 .map_err(|source| TxnError::Thread { source })?,
         );
         let pool = file.start(Some(changes.clone()))?;
-        let transactions = Arc::new(Transactions::new(log.end().0, settings.snapshot_limit, spill));
+        let transactions = Arc::new(Transactions::new(
+            log.end().0,
+            settings.snapshot_limit,
+            spill,
+            pool.kept_pages().clone(),
+        ));
         let checkpoints = Arc::new(Checkpoints::new(&pool, changes.clone(), transactions.clone(), redo));
         let (mut recovery, damage) = (None, Damage::new(settings.skip_damage));
         if needs_recovery {

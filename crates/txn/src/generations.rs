@@ -3,24 +3,35 @@
 //! All versions go together, into the tree of a [`Generation`]; what is changed after that begins in memory again. So the chain of
 //! a record is what memory has of it, and then what the generations have, the latest first. A generation is dropped as a whole,
 //! once no snapshot needs any of it. It takes more as long as the snapshot is the same that holds back most, because it goes when
-//! that ends; after that another is begun.
+//! that ends; after that another is begun. Some *cover* the snapshots that were open when they were made: see [`covers`].
+
+mod cover;
+mod covers;
+mod frozen;
+mod images;
+
+pub(crate) use cover::{Changed, Covered};
+pub(crate) use frozen::Frozen;
 
 use crate::{
     before::Before,
+    chain::{self, Chain},
+    generations::cover::Cover,
     plant::{Bug, planted},
-    spill::{SpillFile, SpillTree, damaged, put_value, take_value},
+    spill::{Entry, SpillFile, SpillTree, damaged, put_value, take_value},
     writer::{Sight, State, Writer},
 };
 use smallvec::SmallVec;
 use std::{
+    cmp::Ordering as Order,
     collections::BTreeMap,
     ops::{Bound, RangeBounds as _},
     sync::{Arc, PoisonError},
 };
 use vellum_access::{BlobReference, Seen, SharedBytes, ValueImage, node::ValueKind};
-use vellum_base::PageId;
-use vellum_base::primitive::{AtomicBool, Mutex, MutexGuard, Ordering, RwLock};
-use vellum_pool::PoolError;
+use vellum_base::primitive::{AtomicBool, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, RwLock};
+use vellum_base::{Lsn, PageId};
+use vellum_pool::{KeptPages, PoolError};
 
 /// The longest key of a tree.
 const KEY_BYTES_MAX: usize = vellum_access::node::MAX_KEY_BYTES;
@@ -30,10 +41,17 @@ const PREFIX_BYTES: usize = KEY_BYTES_MAX - 16;
 /// Versions that went to the file together, or while the same snapshot held back most.
 pub(crate) struct Generation {
     tree: SpillTree,
+    /// What is not in the tree yet.
+    frozen: RwLock<Option<Arc<Frozen>>>,
     /// The oldest snapshot when it was begun.
     oldest: u64,
     contents: Mutex<Contents>,
     has_removed: AtomicBool,
+    /// One more than the last commit of which there are versions, once nothing in it is open and as long as nothing comes; zero if that is to
+    /// be found out.
+    settled: AtomicU64,
+    /// What else it has if it is to cover snapshots.
+    cover: Option<Cover>,
 }
 
 #[derive(Default)]
@@ -45,17 +63,54 @@ struct Contents {
     /// Those that were open when versions of theirs came here.
     writers: BTreeMap<u64, Arc<Writer>>,
     chains: usize,
+    /// A page could not be kept.
+    has_failed: bool,
 }
 
 /// The versions of a record on their way to the file, the latest last.
-pub(crate) struct Chain {
-    pub tree: PageId,
-    pub key: Box<[u8]>,
-    pub hash: u64,
+pub(crate) struct Moving {
     /// Whether the record was removed.
     pub is_removed: bool,
+    /// At least one.
     pub versions: SmallVec<[(Arc<Writer>, State, Before); 1]>,
 }
+
+impl Moving {
+    /// The versions of a chain as they are now.
+    pub fn of(chain: &Chain, is_removed: bool) -> Self {
+        let copy = |version: &chain::Version| {
+            (version.writer.clone(), version.writer.state(), version.before.clone())
+        };
+        Self { is_removed, versions: chain.0.iter().map(copy).collect() }
+    }
+
+    /// The record of which they are.
+    pub fn record(&self) -> Option<&Before> {
+        self.versions.first().map(|(.., before)| before)
+    }
+}
+
+/// The order of records in the trees of generations.
+pub(crate) fn order(one: Option<&Before>, other: Option<&Before>) -> Order {
+    let place = |record: &Before| {
+        let (key, is_long) = (record.key(), record.key().len() >= PREFIX_BYTES);
+        (
+            record.tree,
+            key.get(..PREFIX_BYTES).unwrap_or(key).to_owned(),
+            if is_long { record.hash() } else { 0 },
+        )
+    };
+    match (one, other) {
+        (Some(one), Some(other)) if one.key().len() < PREFIX_BYTES && other.key().len() < PREFIX_BYTES => {
+            (one.tree, one.key()).cmp(&(other.tree, other.key()))
+        }
+        (Some(one), Some(other)) => place(one).cmp(&place(other)),
+        _ => Order::Equal,
+    }
+}
+
+/// A version of a record: who has made the change, how that stands, and what is seen without it.
+type Found = (u64, State, Seen);
 
 /// A version as it is in the file.
 struct Version<'v> {
@@ -67,14 +122,44 @@ struct Version<'v> {
 }
 
 /// All generations.
-#[derive(Default)]
 pub(crate) struct Generations {
     /// The latest last.
     all: RwLock<SmallVec<[Arc<Generation>; 2]>>,
     is_any: AtomicBool,
+    /// Which pages are kept before they change.
+    kept: Arc<KeptPages>,
+    /// About how much memory versions take that are not in the file yet.
+    frozen_bytes: AtomicUsize,
+    /// How many covers have begun.
+    begun: AtomicU64,
+    /// The transactions up to this number whose snapshots are open are covered.
+    covered: AtomicU64,
+    /// The covered snapshots of transactions up to this number have lost what was kept for them.
+    lost: AtomicU64,
 }
 
 impl Generations {
+    /// None yet.
+    pub fn new(kept: Arc<KeptPages>) -> Arc<Self> {
+        let generations = Arc::new(Self {
+            all: RwLock::default(),
+            is_any: AtomicBool::new(false),
+            kept: kept.clone(),
+            frozen_bytes: AtomicUsize::new(0),
+            begun: AtomicU64::new(0),
+            covered: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+        });
+        kept.set_keeper(Arc::downgrade(&generations) as _);
+        generations
+    }
+
+    /// About how much memory versions take that are not in the file yet.
+    pub fn frozen_bytes(&self) -> usize {
+        // Relaxed: an estimate.
+        self.frozen_bytes.load(Ordering::Relaxed)
+    }
+
     /// Whether there is nothing in the file.
     #[inline]
     pub fn is_empty(&self) -> bool {
@@ -85,16 +170,11 @@ impl Generations {
     /// The generation that takes more, while `oldest` is the oldest snapshot. It stays until it [has](Generation::rest).
     pub fn current(&self, file: &SpillFile, oldest: u64) -> Result<Arc<Generation>, PoolError> {
         let mut all = self.all.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(last) = all.last().filter(|last| last.oldest == oldest) {
+        if let Some(last) = all.last().filter(|last| last.oldest == oldest && last.cover.is_none()) {
             lock(&last.contents).is_taking = true;
             return Ok(last.clone());
         }
-        let generation = Arc::new(Generation {
-            tree: SpillTree::create(file)?,
-            oldest,
-            contents: Mutex::new(Contents { is_taking: true, ..Contents::default() }),
-            has_removed: AtomicBool::new(false),
-        });
+        let generation = Arc::new(Generation::create(file, oldest, false)?);
         all.push(generation.clone());
         self.is_any.store(true, Ordering::Release);
         Ok(generation)
@@ -104,24 +184,35 @@ impl Generations {
         self.all.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Drops the generations of which every snapshot sees everything: all commits up to `oldest`.
-    pub fn prune(&self, oldest: u64) {
+    /// Drops the generations that no snapshot needs. Returns whether the last cover is among them.
+    pub fn prune(&self, oldest: &Oldest) -> bool {
         if self.is_empty() {
-            return;
+            return false;
         }
         let mut gone = Vec::new();
         let mut all = self.all.write().unwrap_or_else(PoisonError::into_inner);
+        let had_cover = all.iter().any(|generation| generation.cover.is_some());
+        let has_covered =
+            oldest.transaction.is_some_and(|first| all.iter().any(|generation| generation.covers(first)));
         all.retain(|generation| {
-            let is_needed = generation.is_needed(oldest) && !planted(Bug::SpilledDroppedEarly);
+            let covers = oldest.transaction.is_some_and(|first| generation.covers(first));
+            let is_needed = covers || generation.is_needed(oldest, has_covered);
+            let is_needed = is_needed && !planted(Bug::SpilledDroppedEarly);
             if !is_needed {
                 gone.push(generation.clone());
             }
             is_needed
         });
         self.is_any.store(!all.is_empty(), Ordering::Release);
+        let is_last = had_cover && all.iter().all(|generation| generation.cover.is_none());
+        if is_last {
+            // While they are locked: a cover that is begun after this keeps pages again.
+            self.kept.set(Lsn(0));
+        }
         drop(all);
         // Their trees are freed here, or by a reader that still has one.
-        drop(gone);
+        gone.into_iter().for_each(|generation| self.thaw(&generation));
+        is_last
     }
 
     /// What is seen of a record of which memory has no version that is seen: `newer` is the oldest that it has, or what the leaf
@@ -133,48 +224,54 @@ impl Generations {
         newer: Seen,
     ) -> Result<Seen, PoolError> {
         let mut oldest = newer;
-        for generation in self.all().iter().rev() {
-            let Some(chain) = generation.get(tree, key, hash)? else { continue };
-            for version in versions(&chain)?.iter().rev() {
-                match generation.state(version) {
-                    State::RolledBack => {}
-                    state if sight.sees(version.writer, state) => return Ok(oldest),
-                    _ => oldest = version.seen()?,
+        for generation in self.all().iter().rev().filter(|generation| generation.is_needed_at(sight.time)) {
+            for (writer, state, seen) in generation.find(tree, key, hash)?.into_iter().rev() {
+                match state {
+                    State::RolledBack(_) => {}
+                    state if sight.sees(writer, state) => return Ok(oldest),
+                    _ => oldest = seen,
                 }
             }
         }
         Ok(oldest)
     }
 
-    /// The writer of the last version of a record, and how that stands.
-    pub fn last(&self, tree: PageId, key: &[u8], hash: u64) -> Result<Option<(u64, State)>, PoolError> {
-        for generation in self.all().iter().rev() {
-            let Some(chain) = generation.get(tree, key, hash)? else { continue };
-            for version in versions(&chain)?.iter().rev() {
-                match generation.state(version) {
-                    State::RolledBack => {}
-                    state => return Ok(Some((version.writer, state))),
+    /// The writer of the last version of a record that a snapshot of this time may not see, and how that stands.
+    pub fn last(
+        &self,
+        (tree, key, hash): (PageId, &[u8], u64),
+        time: u64,
+    ) -> Result<Option<(u64, State)>, PoolError> {
+        for generation in self.all().iter().rev().filter(|generation| generation.is_needed_at(time)) {
+            for (writer, state, _) in generation.find(tree, key, hash)?.into_iter().rev() {
+                match state {
+                    State::RolledBack(_) => {}
+                    state => return Ok(Some((writer, state))),
                 }
             }
         }
         Ok(None)
     }
 
-    /// Whether there are removed records.
-    pub fn has_removed(&self) -> bool {
-        !self.is_empty() && self.all().iter().any(|generation| generation.has_removed.load(Ordering::Acquire))
+    /// Whether there are removed records that a snapshot may see.
+    pub fn has_removed(&self, sight: Sight) -> bool {
+        !self.is_empty() && self.all().iter().any(|generation| self.has_removed_in(generation, sight))
     }
 
-    /// Adds the keys of a tree within bounds of records that were removed.
+    fn has_removed_in(&self, generation: &Generation, sight: Sight) -> bool {
+        generation.has_removed.load(Ordering::Acquire)
+            && (self.covers(sight.own) || generation.is_needed_at(sight.time))
+    }
+
+    /// Adds the keys of a tree within bounds of records that were removed, and that a snapshot may see.
     pub fn add_removed(
         &self,
+        sight: Sight,
         tree: PageId,
         (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
         keys: &mut Vec<Box<[u8]>>,
     ) -> Result<(), PoolError> {
-        for generation in
-            self.all().iter().filter(|generation| generation.has_removed.load(Ordering::Acquire))
-        {
+        for generation in self.all().iter().filter(|generation| self.has_removed_in(generation, sight)) {
             generation.add_removed(tree, (lower, upper), keys)?;
         }
         Ok(())
@@ -186,15 +283,65 @@ impl Generations {
     }
 }
 
+/// What all open snapshots see, and which is the first of them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Oldest {
+    /// All see the commits up to this one.
+    pub of_all: u64,
+    /// All see them that are not covered.
+    pub of_others: u64,
+    /// The transaction of the first that is open.
+    pub transaction: Option<u64>,
+}
+
 impl Generation {
-    fn is_needed(&self, oldest: u64) -> bool {
+    fn create(file: &SpillFile, oldest: u64, covers: bool) -> Result<Self, PoolError> {
+        Ok(Self {
+            tree: SpillTree::create(file)?,
+            frozen: RwLock::new(None),
+            oldest,
+            contents: Mutex::new(Contents { is_taking: true, ..Contents::default() }),
+            has_removed: AtomicBool::new(false),
+            settled: AtomicU64::new(0),
+            cover: covers.then(Cover::default),
+        })
+    }
+
+    /// Whether there may be versions that a snapshot of this time does not see.
+    fn is_needed_at(&self, time: u64) -> bool {
+        // Acquire: pairs with the release below. It goes back to zero before versions come that are taken out of memory, where whoever asks
+        // this has looked before.
+        let settled = self.settled.load(Ordering::Acquire);
+        if settled > 0 {
+            return time + 1 < settled;
+        }
         let contents = lock(&self.contents);
+        if contents.is_taking {
+            return true;
+        }
+        let mut latest = contents.latest;
+        for writer in contents.writers.values() {
+            match writer.state() {
+                State::Open => return true,
+                State::Committed(time) => latest = latest.max(time),
+                State::RolledBack(_) => {}
+            }
+        }
+        self.settled.store(latest + 1, Ordering::Release);
+        time < latest
+    }
+
+    /// Whether a snapshot needs it, and one that is covered may be among them.
+    fn is_needed(&self, oldest: &Oldest, by_covered: bool) -> bool {
+        let contents = lock(&self.contents);
+        let seen = if by_covered { oldest.of_all } else { oldest.of_others };
         contents.is_taking
-            || contents.latest > oldest
+            || contents.latest > seen
             || contents.writers.values().any(|writer| match writer.state() {
                 State::Open => true,
-                State::Committed(time) => time > oldest,
-                State::RolledBack => false,
+                State::Committed(time) => time > seen,
+                // Leaves that are kept may have what it had changed.
+                State::RolledBack(_) => by_covered,
             })
     }
 
@@ -205,8 +352,9 @@ impl Generation {
 
     /// Takes the versions of some records. `snapshots` are the times of those that are open, in ascending order, and `now` the last
     /// commit that the youngest of them may see.
-    pub fn take(&self, chains: &[Chain], (snapshots, now): (&[u64], u64)) -> Result<(), PoolError> {
+    pub fn take(&self, chains: &[Moving], (snapshots, now): (&[u64], u64)) -> Result<(), PoolError> {
         let mut contents = lock(&self.contents);
+        self.settled.store(0, Ordering::Release);
         for (writer, state, _) in chains.iter().flat_map(|chain| &chain.versions) {
             match state {
                 State::Committed(time) => contents.latest = contents.latest.max(*time),
@@ -219,34 +367,11 @@ impl Generation {
         }
         drop(contents);
         for chain in chains {
-            let place = place_of(chain.tree, &chain.key, chain.hash);
-            let former = self.get(chain.tree, &chain.key, chain.hash)?;
-            let mut all: SmallVec<[Version<'_>; 4]> = SmallVec::new();
-            let was_removed = match &former {
-                Some(former) => {
-                    all.extend(versions(former)?);
-                    former.first() == Some(&1)
-                }
-                None => false,
+            let Some(record) = chain.record() else { continue };
+            let former = self.get(record.tree, record.key(), record.hash())?;
+            let Some((place, entry)) = self.entry(chain, former.as_deref(), (snapshots, now))? else {
+                continue;
             };
-            for (writer, state, before) in &chain.versions {
-                // Of a writer whose first change of the record is there, a later one tells nothing.
-                if all.iter().all(|version| version.writer != writer.id) {
-                    all.push(Version {
-                        writer: writer.id,
-                        committed: if let State::Committed(time) = state { *time } else { 0 },
-                        kind: before.value().map(|value| value.kind),
-                        value: before.value().map_or(&[], |value| value.bytes),
-                    });
-                }
-            }
-            self.cut(&mut all, (snapshots, now));
-            let is_removed = (chain.is_removed || was_removed) && !planted(Bug::SpilledRemovalForgotten);
-            let mut entry = vec![u8::from(is_removed)];
-            let whole = if place.len() < KEY_BYTES_MAX { &[][..] } else { &chain.key };
-            entry.extend_from_slice(&(whole.len() as u16).to_le_bytes());
-            entry.extend_from_slice(whole);
-            all.iter().for_each(|version| version.encode(&mut entry));
             self.tree.put(&place, &entry)?;
             if former.is_none() {
                 lock(&self.contents).chains += 1;
@@ -255,9 +380,49 @@ impl Generation {
         Ok(())
     }
 
+    /// The entry of a chain, with what there is of it before, and its key.
+    fn entry(
+        &self,
+        chain: &Moving,
+        former: Option<&[u8]>,
+        snapshots: (&[u64], u64),
+    ) -> Result<Option<Entry>, PoolError> {
+        let Some(record) = chain.record() else { return Ok(None) };
+        let place = place_of(record.tree, record.key(), record.hash());
+        let mut all: SmallVec<[Version<'_>; 4]> = SmallVec::new();
+        let was_removed = match former {
+            Some(former) => {
+                all.extend(versions(former)?);
+                former.first() == Some(&1)
+            }
+            None => false,
+        };
+        for (writer, state, before) in &chain.versions {
+            // Of a writer whose first change of the record is there, a later one tells nothing.
+            if all.iter().all(|version| version.writer != writer.id) {
+                all.push(Version {
+                    writer: writer.id,
+                    committed: if let State::Committed(time) = state { *time } else { 0 },
+                    kind: before.value().map(|value| value.kind),
+                    value: before.value().map_or(&[], |value| value.bytes),
+                });
+            }
+        }
+        self.cut(&mut all, snapshots);
+        let is_removed = (chain.is_removed || was_removed) && !planted(Bug::SpilledRemovalForgotten);
+        let mut entry = vec![u8::from(is_removed)];
+        let whole = if place.len() < KEY_BYTES_MAX { &[][..] } else { record.key() };
+        entry.extend_from_slice(&(whole.len() as u16).to_le_bytes());
+        entry.extend_from_slice(whole);
+        all.iter().for_each(|version| version.encode(&mut entry));
+        Ok(Some((place, entry)))
+    }
+
     /// Joins versions between which no snapshot was taken, and forgets those that do not count.
     fn cut(&self, versions: &mut SmallVec<[Version<'_>; 4]>, (snapshots, now): (&[u64], u64)) {
-        versions.retain(|version| self.state(version) != State::RolledBack);
+        // Leaves that covered snapshots are shown may have what is rolled back by now.
+        versions
+            .retain(|version| self.cover.is_some() || !matches!(self.state(version), State::RolledBack(_)));
         let mut index = 1;
         while let Some([older, newer]) = versions.get(index - 1..=index) {
             let is_one = match (self.state(older), self.state(newer)) {
@@ -279,6 +444,24 @@ impl Generation {
         }
     }
 
+    /// The versions of a record, the latest last.
+    fn find(&self, tree: PageId, key: &[u8], hash: u64) -> Result<SmallVec<[Found; 2]>, PoolError> {
+        let frozen = self.frozen();
+        if let Some(frozen) = frozen {
+            let versions = frozen.find(tree, key, hash).into_iter().flat_map(|chain| &chain.0);
+            let found =
+                |version: &chain::Version| (version.writer.id, version.writer.state(), version.before.seen());
+            return Ok(versions.map(found).collect());
+        }
+        let Some(chain) = self.get(tree, key, hash)? else { return Ok(SmallVec::new()) };
+        let versions = versions(&chain)?;
+        versions.iter().map(|version| Ok((version.writer, self.state(version), version.seen()?))).collect()
+    }
+
+    fn frozen(&self) -> Option<Arc<Frozen>> {
+        self.frozen.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     fn get(&self, tree: PageId, key: &[u8], hash: u64) -> Result<Option<Vec<u8>>, PoolError> {
         let chain = self.tree.get(&place_of(tree, key, hash))?;
         if let Some(chain) = &chain
@@ -293,7 +476,7 @@ impl Generation {
         match version.committed {
             0 => {
                 let contents = lock(&self.contents);
-                contents.writers.get(&version.writer).map_or(State::RolledBack, |writer| writer.state())
+                contents.writers.get(&version.writer).map_or(State::RolledBack(0), |writer| writer.state())
             }
             time => State::Committed(time),
         }
@@ -306,6 +489,10 @@ impl Generation {
         keys: &mut Vec<Box<[u8]>>,
     ) -> Result<(), PoolError> {
         let bounds = (lower, upper);
+        if let Some(frozen) = self.frozen() {
+            frozen.add_removed(tree, bounds, keys);
+            return Ok(());
+        }
         // Keys that are cut off are ordered by their beginnings only, so some are looked at beyond the bounds.
         let lower = match lower {
             Bound::Included(key) | Bound::Excluded(key) => place_of_prefix(tree, key),

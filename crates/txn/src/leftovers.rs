@@ -109,6 +109,12 @@ impl Leftovers {
         })
     }
 
+    /// The large values alone, if there are some.
+    pub fn only_large(&self) -> Option<Self> {
+        let large = self.large.clone();
+        (!large.is_empty()).then(|| Self { large, ..Self::default() })
+    }
+
     /// Shows the records that were changed, some several times, until `show` says that it has seen enough.
     pub fn for_each_record(&self, mut show: impl FnMut(&Before) -> Option<()>) -> Result<(), PoolError> {
         let changed = self.changed.iter().map(|undo| &undo.before);

@@ -27,6 +27,8 @@ pub(crate) enum Bug {
     SpilledDroppedEarly,
     /// Versions that went to a file do not tell that their records were removed.
     SpilledRemovalForgotten,
+    /// Who changes a record does not note it for snapshots that are covered, so their transactions change it as well.
+    CoveredChangeForgotten,
     /// A feed tells of changes before their transaction is committed.
     ToldUncommitted,
     /// A feed tells of commits that are not durable.

@@ -6,7 +6,9 @@
 //! shard has at most that many, few claims pay for more than themselves, and what they touch stays in the processor's cache.
 
 use crate::chain::Chain;
+use crate::generations::Changed;
 use hashbrown::{HashTable, hash_table::Entry};
+use std::sync::Arc;
 use vellum_base::PageId;
 use vellum_base::primitive::{AtomicUsize, Mutex, MutexGuard, Ordering};
 
@@ -28,11 +30,13 @@ pub(crate) struct Chains {
     table: HashTable<Chain>,
     /// With so many it is swept.
     sweep_at: usize,
+    /// Where it is noted which records had versions that are not there any more, for snapshots that are covered.
+    pub changed: Option<Arc<Changed>>,
 }
 
 impl Default for Chains {
     fn default() -> Self {
-        Self { table: HashTable::new(), sweep_at: FEW_CHAINS }
+        Self { table: HashTable::new(), sweep_at: FEW_CHAINS, changed: None }
     }
 }
 
@@ -46,6 +50,12 @@ impl Shard {
         self.bytes.load(Ordering::Relaxed)
     }
 
+    /// How many bytes there were, which are not there any more.
+    pub fn take_bytes(&self) -> usize {
+        // Relaxed: as above.
+        self.bytes.swap(0, Ordering::Relaxed)
+    }
+
     pub fn grow(&self, bytes: usize) {
         // Relaxed: no other thread changes it meanwhile.
         self.bytes.store(self.bytes().saturating_add(bytes), Ordering::Relaxed);
@@ -57,6 +67,18 @@ impl Shard {
 }
 
 impl Chains {
+    /// Takes all chains out. From now on it is noted there whose versions go.
+    pub fn take(&mut self, changed: Option<Arc<Changed>>) -> HashTable<Chain> {
+        std::mem::replace(self, Self { changed, ..Self::default() }).table
+    }
+
+    /// Notes that versions of a record go, some of them of commits.
+    pub fn note_changed(&self, hash: u64) {
+        if let Some(changed) = &self.changed {
+            changed.note(hash);
+        }
+    }
+
     pub fn len(&self) -> usize {
         self.table.len()
     }

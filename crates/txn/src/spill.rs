@@ -8,7 +8,7 @@ use std::{
     ops::Bound,
     sync::{Arc, PoisonError, Weak},
 };
-use vellum_access::{AccessError, Tree, ValueImage, node::ValueKind};
+use vellum_access::{AccessError, BulkLoad, Tree, ValueImage, node::ValueKind};
 use vellum_base::PageId;
 use vellum_base::primitive::Mutex;
 use vellum_pool::{Pool, PoolError, PoolOptions};
@@ -68,6 +68,9 @@ impl SpillFile {
     }
 }
 
+/// A key and its value.
+pub(crate) type Entry = (Vec<u8>, Vec<u8>);
+
 /// A tree in the file, which goes with this.
 pub(crate) struct SpillTree {
     pool: Arc<Pool>,
@@ -89,6 +92,31 @@ impl SpillTree {
         self.tree().get(key).map_err(failed)
     }
 
+    /// Another one in the same file.
+    pub fn another(&self) -> Result<Self, PoolError> {
+        let root = Tree::create(&*self.pool).map_err(failed)?.root();
+        Ok(Self { pool: self.pool.clone(), root })
+    }
+
+    /// Puts an entry unless there is one; returns whether there was none.
+    pub fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool, PoolError> {
+        self.tree().insert(key, value).map_err(failed)
+    }
+
+    /// The last entry below a key.
+    pub fn last_before(&self, key: &[u8]) -> Result<Option<Entry>, PoolError> {
+        let mut cursor = self.tree().range(Bound::Unbounded, Bound::Excluded(key)).map_err(failed)?;
+        cursor.seek_to_end();
+        let Some(entry) = cursor.previous().map_err(failed)? else { return Ok(None) };
+        let value = entry.value().map_err(failed)?;
+        Ok(value.map(|value| (entry.key().to_vec(), value.to_vec())))
+    }
+
+    /// Begins to fill it, which is empty.
+    pub fn load(&self) -> Result<SpillLoad<'_>, PoolError> {
+        self.tree().bulk_load(100).map(SpillLoad).map_err(failed)
+    }
+
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<(), PoolError> {
         self.tree().upsert(key, value).map(drop).map_err(failed)
     }
@@ -108,6 +136,20 @@ impl SpillTree {
             }
         }
         Ok(())
+    }
+}
+
+/// Entries on their way into a tree, in the order of their keys.
+pub(crate) struct SpillLoad<'t>(BulkLoad<'t, Pool>);
+
+impl SpillLoad<'_> {
+    pub fn push(&mut self, key: &[u8], value: &[u8]) -> Result<(), PoolError> {
+        self.0.push(key, value).map_err(failed)
+    }
+
+    /// Returns how many they were.
+    pub fn finish(self) -> Result<u64, PoolError> {
+        self.0.finish().map_err(failed)
     }
 }
 

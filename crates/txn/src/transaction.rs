@@ -57,7 +57,7 @@ impl Transaction {
         place: &'static Location<'static>,
     ) -> Self {
         places.hold();
-        let snapshot = transactions.begin(place, || places.end());
+        let snapshot = transactions.begin(is_serializable, place, || places.end());
         Self {
             transactions: transactions.clone(),
             places: places.clone(),
@@ -142,7 +142,7 @@ impl Transaction {
         state.calls = state.calls.wrapping_add(1);
         drop(state);
         if looks {
-            self.transactions.versions.spill_if_large(|| self.transactions.snapshots_now())?;
+            self.transactions.make_room(|| self.places.end())?;
         }
         Ok(View { settled: &self.settled, isolation: self, writer: Writer::Transaction(number), open: None })
     }
@@ -197,6 +197,11 @@ impl Transaction {
                 state.undo.push(change);
                 return undone;
             }
+            let versions = &self.transactions.versions;
+            if !versions.generations().is_empty() {
+                // If its own snapshot is covered, it is to see what the leaf holds now, and not what that held with the change.
+                versions.enter(self.writes.writer(), before, false);
+            }
             if !is_touched {
                 state.touch(before);
             }
@@ -213,7 +218,7 @@ impl Transaction {
         let number = state.number.take();
         let left = state.leave();
         drop(state);
-        self.writes.writer().roll_back();
+        self.writes.writer().roll_back(self.transactions.versions.generations().begun());
         // If they cannot be read, what memory has of its versions stays, and does not count.
         let _ = left.for_each_record(|record| {
             self.transactions.versions.retract(record, self.snapshot.id);
@@ -306,6 +311,7 @@ impl Isolation for Transaction {
         &self,
         tree: PageId,
         key: &[u8],
+        leaf: Lsn,
         before: Option<ValueImage<'_>>,
         removes: bool,
     ) -> Result<(), Claim> {
@@ -316,7 +322,7 @@ impl Isolation for Transaction {
         }
         let writer = (self.writes.writer(), self.snapshot.time);
         let snapshots = || self.transactions.snapshots();
-        let claimed = self.transactions.versions.claim((tree, key), writer, before, removes, snapshots);
+        let claimed = self.transactions.versions.claim((tree, key, leaf), writer, before, removes, snapshots);
         // Of an ended snapshot it is by chance whether what makes it too old is there still.
         let refused = |refusal| if self.is_ended() { Claim::Ended } else { denied(refusal) };
         let (before, is_first) = claimed?.map_err(refused)?;
@@ -329,8 +335,8 @@ impl Isolation for Transaction {
         Ok(())
     }
 
-    fn check(&self, tree: PageId, key: &[u8]) -> Result<(), Claim> {
-        let checked = self.transactions.versions.check(tree, key, self.snapshot.sight())?;
+    fn check(&self, tree: PageId, key: &[u8], leaf: Lsn) -> Result<(), Claim> {
+        let checked = self.transactions.versions.check((tree, key, leaf), self.snapshot.sight())?;
         if self.is_ended() {
             return Err(Claim::Ended);
         }
@@ -342,7 +348,7 @@ impl Isolation for Transaction {
     }
 
     fn has_removed(&self) -> bool {
-        self.transactions.versions.has_removed()
+        self.transactions.versions.has_removed(self.snapshot.sight())
     }
 
     fn removed(
@@ -351,7 +357,7 @@ impl Isolation for Transaction {
         lower: Bound<&[u8]>,
         upper: Bound<&[u8]>,
     ) -> Result<Vec<Box<[u8]>>, PoolError> {
-        self.transactions.versions.removed(tree, lower, upper)
+        self.transactions.versions.removed(self.snapshot.sight(), tree, (lower, upper))
     }
 
     fn recorded(&self, lsn: Lsn) {
@@ -377,20 +383,20 @@ impl Isolation for Single {
         self.transactions.versions.seen(tree, key, self.transactions.now())
     }
 
-    fn claim(&self, _: PageId, _: &[u8], _: Option<ValueImage<'_>>, _: bool) -> Result<(), Claim> {
+    fn claim(&self, _: PageId, _: &[u8], _: Lsn, _: Option<ValueImage<'_>>, _: bool) -> Result<(), Claim> {
         // Unless none is open, which the view knows.
         Err(Claim::NeedsTransaction)
     }
 
-    fn check(&self, tree: PageId, key: &[u8]) -> Result<(), Claim> {
+    fn check(&self, tree: PageId, key: &[u8], leaf: Lsn) -> Result<(), Claim> {
         self.transactions.publish_private();
-        let checked = self.transactions.versions.check(tree, key, self.transactions.now())?;
+        let checked = self.transactions.versions.check((tree, key, leaf), self.transactions.now())?;
         checked.map_err(|_| Claim::NeedsTransaction)
     }
 
     fn has_removed(&self) -> bool {
         self.transactions.publish_private();
-        self.transactions.versions.has_removed()
+        self.transactions.versions.has_removed(self.transactions.now())
     }
 
     fn removed(
@@ -400,7 +406,7 @@ impl Isolation for Single {
         upper: Bound<&[u8]>,
     ) -> Result<Vec<Box<[u8]>>, PoolError> {
         self.transactions.publish_private();
-        self.transactions.versions.removed(tree, lower, upper)
+        self.transactions.versions.removed(self.transactions.now(), tree, (lower, upper))
     }
 
     fn recorded(&self, _: Lsn) {}
@@ -432,12 +438,11 @@ pub(crate) fn log_rollback(changes: &Changes, number: u64) {
 }
 
 /// Forgets what no snapshot needs any more, and frees the large values among it.
-fn clean_up(pool: &Pool, transactions: &Transactions, Ended { oldest, free }: Ended) {
+fn clean_up(pool: &Pool, transactions: &Transactions, Ended { oldest, free, pruned }: Ended) {
+    for left in pruned.iter().chain(free.iter().map(|(_, left)| left)) {
+        transactions.versions.prune_all(left, oldest.of_others);
+    }
     for (time, left) in free {
-        if left.is_published {
-            // If they cannot be read, what memory has of their versions stays, and every snapshot sees it.
-            let _ = left.for_each_to_prune(|record| transactions.versions.prune(record, oldest));
-        }
         let is_large = !left.large.is_empty();
         // What cannot be freed stays allocated until the next recovery; the transaction is committed.
         let freed = left.large.iter().map(|(tree, reference)| free_large(pool, *tree, *reference));
@@ -448,7 +453,7 @@ fn clean_up(pool: &Pool, transactions: &Transactions, Ended { oldest, free }: En
             leftovers::give_up_list(left.changed);
         }
     }
-    transactions.versions.prune_spilled(oldest);
+    transactions.versions.prune_spilled(&oldest);
 }
 
 /// The length of the record of the end of a transaction.

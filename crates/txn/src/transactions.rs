@@ -17,10 +17,18 @@
 //! takes a snapshot, or meets a leaf that may have been changed by it. That takes the lock of the write set, which a private one
 //! keeps throughout its commit: who comes then finds it committed.
 //!
+//! # Covered snapshots
+//! Once versions have no room in memory, all snapshots that are there are covered, if something was committed since the oldest of them: see
+//! [`generations::covers`](crate::generations). What commits leave behind then goes when all others see it, but for the large values that they have
+//! replaced, and the keys, if a covered transaction is serializable.
+//!
 //! # Lock order
-//! A write set; the state; nothing is locked while it is, except the log's reservation of a commit record.
+//! A write set; the state; nothing is locked while it is, except the log's reservation of a commit record. The turn to move versions and what keeps them from
+//! being taken back are locked before all of these.
 
+// Over 600 lines: what is done under the lock of the state is read together.
 use crate::before::Before;
+use crate::generations::{Covered, Oldest};
 use crate::leftovers::Leftovers;
 use crate::plant::{Bug, planted};
 use crate::precedence::Precedence;
@@ -38,7 +46,7 @@ use std::{
 };
 use vellum_base::Lsn;
 use vellum_base::primitive::{AtomicBool, AtomicU64, AtomicUsize, Instant, Mutex, MutexGuard, Ordering};
-use vellum_pool::PoolError;
+use vellum_pool::{KeptPages, PoolError};
 
 /// Why a transaction cannot be committed.
 #[derive(Debug)]
@@ -78,6 +86,9 @@ pub(crate) struct Transactions {
     has_private: AtomicBool,
 }
 
+/// The number of no transaction, and of a reader that is none.
+const NOBODY: u64 = u64::MAX;
+
 struct State {
     next_id: u64,
     /// The number by which the log knows the next transaction that changes something.
@@ -89,8 +100,12 @@ struct State {
     writers: VecDeque<(Lsn, u64)>,
     /// What ended transactions have left behind, in the order of their commits.
     leftovers: VecDeque<(u64, Lsn, Arc<Leftovers>)>,
-    /// How many bytes that is.
-    left_bytes: u64,
+    /// How many bytes of keys and old values all commits have changed.
+    changed_bytes: u64,
+    /// The covered snapshots.
+    covered: Covered,
+    /// What commits up to this one have left behind is not among the versions any more.
+    pruned: u64,
     /// The commits whose large values are being freed, each with a place before its records.
     freeing: BTreeMap<u64, Lsn>,
     /// The write set that is private.
@@ -104,6 +119,18 @@ struct Begun {
     id: u64,
     when: Instant,
     place: &'static Location<'static>,
+    is_serializable: bool,
+    /// How many bytes were changed before.
+    changed_bytes: u64,
+}
+
+/// What there is to do when a snapshot has been closed.
+pub(crate) struct Ended {
+    pub oldest: Oldest,
+    /// What transactions have left behind that no snapshot needs any more, each with its commit.
+    pub free: SmallVec<[(u64, Arc<Leftovers>); 2]>,
+    /// What is not needed among the versions any more.
+    pub pruned: SmallVec<[Arc<Leftovers>; 2]>,
 }
 
 /// A snapshot, and a transaction that reads by it.
@@ -123,19 +150,13 @@ impl Snapshot {
     }
 }
 
-/// What there is to do when a snapshot has been closed.
-pub(crate) struct Ended {
-    /// All open snapshots see the commits up to this one.
-    pub oldest: u64,
-    /// What transactions have left behind that no snapshot needs any more, each with its commit.
-    pub free: SmallVec<[(u64, Arc<Leftovers>); 2]>,
-}
-
 /// How the history stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct History {
     /// How many transactions are open.
     pub open: usize,
+    /// How many leaves are kept as they were for snapshots that are old.
+    pub kept_leaves: usize,
     /// The one that holds back the most.
     pub oldest: Option<OldestSnapshot>,
     /// How many records have earlier versions.
@@ -167,7 +188,8 @@ pub struct OldestSnapshot {
 
 impl Transactions {
     /// No transaction has begun; numbers from `first` on are not in the log.
-    pub fn new(first: u64, limit: SnapshotLimit, spill: Spill) -> Self {
+    /// `kept` are the pages that are kept for old snapshots.
+    pub fn new(first: u64, limit: SnapshotLimit, spill: Spill, kept: Arc<KeptPages>) -> Self {
         let state = State {
             next_id: 1,
             next_writer: first,
@@ -175,12 +197,14 @@ impl Transactions {
             snapshots: VecDeque::new(),
             writers: VecDeque::new(),
             leftovers: VecDeque::new(),
-            left_bytes: 0,
+            changed_bytes: 0,
+            covered: Covered { id: 0, time: 0 },
+            pruned: 0,
             freeing: BTreeMap::new(),
             private: None,
         };
         Self {
-            versions: Versions::new(spill),
+            versions: Versions::new(spill, kept),
             precedence: Precedence::default(),
             state: Mutex::new(state),
             open: AtomicUsize::new(0),
@@ -193,7 +217,12 @@ impl Transactions {
     }
 
     /// Takes a snapshot, for a transaction of its own number. `end` gives the end of the log.
-    pub fn begin(&self, place: &'static Location<'static>, end: impl FnOnce() -> Lsn) -> Snapshot {
+    pub fn begin(
+        &self,
+        is_serializable: bool,
+        place: &'static Location<'static>,
+        end: impl FnOnce() -> Lsn,
+    ) -> Snapshot {
         // SeqCst: a change that is no transaction looks at this under the latch of its leaf. If it sees none open, this
         // snapshot reads the leaf after it.
         self.open.fetch_add(1, Ordering::SeqCst);
@@ -208,7 +237,8 @@ impl Transactions {
         let id = state.next_id;
         state.next_id += 1;
         let time = state.time;
-        state.snapshots.push_back(Begun { time, id, when, place });
+        let changed_bytes = state.changed_bytes;
+        state.snapshots.push_back(Begun { time, id, when, place, is_serializable, changed_bytes });
         let settled = state.settled().min(end());
         Snapshot { id, time, settled }
     }
@@ -219,6 +249,7 @@ impl Transactions {
         // Acquire: a thread that ends snapshots raises the number before it forgets versions under their locks, and versions are
         // looked up under these before this is asked.
         snapshot.time < self.ended_before.0.load(Ordering::Acquire)
+            || self.versions.generations().has_lost(snapshot.id)
     }
 
     /// Whether no transaction and no snapshot is open: a change may be made at once, under the latch of its leaf.
@@ -238,12 +269,12 @@ impl Transactions {
 
     /// What is seen outside of transactions: all commits so far.
     pub fn now(&self) -> Sight {
-        Sight { time: self.time.load(Ordering::Acquire), own: 0 }
+        Sight { time: self.time.load(Ordering::Acquire), own: NOBODY }
     }
 
     /// All open snapshots see the commits up to this one.
     pub fn oldest(&self) -> u64 {
-        self.lock().oldest()
+        self.lock().oldest().of_all
     }
 
     /// Where readers that are no transaction begin to look: see the module.
@@ -263,7 +294,9 @@ impl Transactions {
             // One whose snapshot has been ended is open beside those that are there.
             && state.snapshots.front().is_some_and(|begun| begun.id == writes.id())
             && state.writers.len() == 1
-            && state.leftovers.is_empty();
+            && state.leftovers.is_empty()
+            // Of a covered one, too, but that has been pruned.
+            && writes.id() > state.covered.id;
         if is_alone {
             state.private = Some(writes.clone());
             // Relaxed: who meets a leaf that it has changed has latched it, or seen its version, after this.
@@ -332,7 +365,7 @@ impl Transactions {
         state.end_writing(writer.id);
         state.end_private(&self.has_private, writer.id);
         // Together with that: the log is needed for one of the two at any moment.
-        state.left_bytes += left.bytes;
+        state.changed_bytes += left.bytes;
         state.leftovers.push_back((time, first, left));
         state.join_at(time - 1);
         self.time.store(time, Ordering::Release);
@@ -388,10 +421,10 @@ impl Transactions {
             state.snapshots.remove(index);
         }
         self.open.fetch_sub(1, Ordering::SeqCst);
-        let mut free = SmallVec::new();
+        let (mut free, mut pruned) = (SmallVec::new(), SmallVec::new());
         loop {
             let oldest = state.oldest();
-            state.free_up_to(oldest, &mut free);
+            state.free_up_to(oldest.of_all, &mut free);
             match state.beyond(&self.limit) {
                 Some(time) => {
                     // Release, and before versions are forgotten: see `is_ended`.
@@ -402,17 +435,58 @@ impl Transactions {
                 }
                 None => {
                     state.join_at(snapshot.time);
-                    self.versions.settle(oldest);
-                    return Ended { oldest, free };
+                    state.prune_up_to(oldest.of_others, &mut pruned);
+                    self.versions.settle(oldest.of_others);
+                    return Ended { oldest, free, pruned };
                 }
             }
         }
     }
 
-    /// The times of the open snapshots, in ascending order, and the number of the last commit.
+    /// Makes room in memory if versions take more of it than they may; `end` gives the end of the log. Nothing is latched.
+    ///
+    /// # Errors
+    /// If the file fails. Nothing is lost.
+    pub fn make_room(&self, end: impl FnOnce() -> Lsn) -> Result<(), PoolError> {
+        /// Covering snapshots is worth it if so many transactions were committed since the oldest.
+        const COMMITS: u64 = if cfg!(test) { 3 } else { 8 };
+        let is_old = || {
+            let (times, now) = self.snapshots_now();
+            times.first().is_some_and(|oldest| now - oldest >= COMMITS)
+        };
+        let Some(turn) = self.versions.turn_to_move(is_old) else { return Ok(()) };
+        if !is_old() {
+            return if turn.is_full { turn.spill(|| self.snapshots_now()) } else { Ok(()) };
+        }
+        let generations = self.versions.generations();
+        let generation = generations.begin_cover(&self.versions.spill().file)?;
+        let state = self.lock_published();
+        let covered = Covered { id: state.next_id - 1, time: state.time };
+        let times: Vec<_> = state.others().map(|begun| begun.time).collect();
+        drop(state);
+        turn.freeze(&generation, || generations.arm(&generation, end));
+        generations.count(&generation);
+        let mut pruned = SmallVec::new();
+        let mut others = 0;
+        if generations.complete(&generation, covered) {
+            let mut state = self.lock();
+            state.covered = covered;
+            others = state.oldest().of_others;
+            state.prune_up_to(others, &mut pruned);
+            self.versions.settle(others);
+        } else {
+            generations.give_up(&generation);
+        }
+        generation.rest();
+        let written = turn.write_frozen(&generation, (&times, covered.time));
+        pruned.iter().for_each(|left| self.versions.prune_all(left, others));
+        written
+    }
+
+    /// The times of the open snapshots that are not covered, in ascending order, and the number of the last commit.
     pub fn snapshots_now(&self) -> (Vec<u64>, u64) {
         let state = self.lock();
-        let mut times: Vec<u64> = state.snapshots.iter().map(|begun| begun.time).collect();
+        let mut times: Vec<u64> = state.others().map(|begun| begun.time).collect();
         times.dedup();
         (times, state.time)
     }
@@ -422,7 +496,7 @@ impl Transactions {
         self.lock().freeing.remove(&time);
     }
 
-    /// The times of the open snapshots, in ascending order.
+    /// The times of the open snapshots that are not covered, in ascending order.
     pub fn snapshots(&self) -> Vec<u64> {
         self.snapshots_now().0
     }
@@ -460,9 +534,10 @@ impl Transactions {
             age: begun.when.elapsed(),
             begun_at: begun.place,
             commits: state.time - begun.time,
-            bytes: state.left_bytes,
+            bytes: state.changed_bytes - begun.changed_bytes,
         });
         History {
+            kept_leaves: self.versions.generations().images(),
             open: state.snapshots.len(),
             oldest,
             records: self.versions.records(),
@@ -496,12 +571,40 @@ impl State {
             && *time <= oldest
             && let Some((time, first, left)) = self.leftovers.pop_front()
         {
-            self.left_bytes -= left.bytes;
             if !left.large.is_empty() {
                 self.freeing.insert(time, first);
             }
             free.push((time, left));
         }
+    }
+
+    /// Takes what commits up to this one, which all snapshots see that are not covered, have left behind for versions to `pruned`. What covered
+    /// ones need of it stays.
+    fn prune_up_to(&mut self, others: u64, pruned: &mut SmallVec<[Arc<Leftovers>; 2]>) {
+        if others <= self.pruned {
+            return;
+        }
+        let from = self.leftovers.partition_point(|(time, ..)| *time <= self.pruned);
+        let to = self.leftovers.partition_point(|(time, ..)| *time <= others);
+        self.pruned = others;
+        if from == to {
+            return;
+        }
+        // Its keys are what it may be refused for.
+        let stays = self.covered().any(|begun| begun.is_serializable);
+        let rest = self.leftovers.split_off(to);
+        let taken = self.leftovers.split_off(from);
+        for (time, first, left) in taken {
+            let large = left.only_large();
+            pruned.push(left.clone());
+            match large {
+                _ if stays => self.leftovers.push_back((time, first, left)),
+                Some(large) => self.leftovers.push_back((time, first, Arc::new(large))),
+                None => {}
+            }
+            self.join_at(time - 1);
+        }
+        self.leftovers.extend(rest);
     }
 
     /// Joins what the last commit up to this one has left behind with that of the next, if no snapshot sees only one of them. So
@@ -547,8 +650,9 @@ impl State {
         let time = self.snapshots.front()?.time;
         let youngest = self.snapshots.iter().take_while(|begun| begun.time == time).last()?;
         let is_old = limit.age.is_some_and(|age| youngest.when.elapsed() > age);
-        let is_large = limit.bytes.is_some_and(|bytes| self.left_bytes > bytes);
-        (!self.leftovers.is_empty() && (is_old || is_large)).then_some(time)
+        let changed = self.changed_bytes - youngest.changed_bytes;
+        let is_large = limit.bytes.is_some_and(|bytes| changed > bytes);
+        (self.time > time && (is_old || is_large)).then_some(time)
     }
 
     /// The write set of a transaction is not private any more.
@@ -572,8 +676,27 @@ impl State {
         self.leftovers.range(first..)
     }
 
-    /// All open snapshots see the commits up to this one.
-    fn oldest(&self) -> u64 {
-        self.snapshots.front().map_or(self.time, |begun| begun.time)
+    /// What all open snapshots see.
+    fn oldest(&self) -> Oldest {
+        let first = self.snapshots.front();
+        Oldest {
+            of_all: first.map_or(self.time, |begun| begun.time),
+            of_others: self.others().next().map_or(self.time, |begun| begun.time),
+            transaction: first.map(|begun| begun.id),
+        }
+    }
+
+    /// The open snapshots that are covered, in the order in which they were taken.
+    fn covered(&self) -> impl Iterator<Item = &Begun> {
+        self.snapshots.range(..self.covered_count())
+    }
+
+    /// The open snapshots that are not.
+    fn others(&self) -> impl Iterator<Item = &Begun> {
+        self.snapshots.range(self.covered_count()..)
+    }
+
+    fn covered_count(&self) -> usize {
+        self.snapshots.partition_point(|begun| begun.id <= self.covered.id)
     }
 }

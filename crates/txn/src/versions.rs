@@ -10,15 +10,19 @@
 //! find them on their way: see [`shard`](crate::shard). A chain is also cut while it grows, so that it has no more entries than there are
 //! snapshots (Böttcher, Leis, Neumann, Kemper: *Scalable Garbage Collection for In-Memory MVCC Systems*, VLDB 2020).
 //!
-//! What memory has no room for goes to a file: see [`generations`](crate::generations).
+//! What memory has no room for goes to a file: see [`generations`](crate::generations). Snapshots that are old are served from there alone: they are
+//! *covered*, and count no more where it is asked which versions are needed.
 //!
 //! # Removed records
 //! A removed record is not in its leaf any more. The keys of those that have versions are kept in order, for scans.
 
+mod moving;
+
 use crate::{
     before::{Before, hash_of},
     chain::{Chain, Version, drop_dead},
-    generations::{self, Generation, Generations},
+    generations::{Generations, Oldest},
+    leftovers::Leftovers,
     plant::{Bug, planted},
     shard::{Chains, Shard},
     spill::SpillFile,
@@ -28,9 +32,9 @@ use hashbrown::hash_table::Entry;
 use smallvec::SmallVec;
 use std::{collections::BTreeSet, ops::Bound, sync::Arc};
 use vellum_access::{Seen, ValueImage};
-use vellum_base::PageId;
 use vellum_base::primitive::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
-use vellum_pool::PoolError;
+use vellum_base::{Lsn, PageId};
+use vellum_pool::{KeptPages, PoolError};
 use vellum_vm::Directory;
 
 /// How many parts the table has, each with a lock of its own.
@@ -56,10 +60,10 @@ pub(crate) struct Versions {
     removed_count: AtomicUsize,
     /// Where they go that memory has no room for.
     spill: Spill,
-    generations: Generations,
+    generations: Arc<Generations>,
     /// Locked by the thread that moves them there.
     turn: Mutex<()>,
-    /// Every snapshot sees the commits up to this one, and every later snapshot will.
+    /// Every snapshot that is not covered sees the commits up to this one, and every later snapshot will.
     seen_by_all: Apart,
 }
 
@@ -88,19 +92,20 @@ impl Spill {
 }
 
 impl Versions {
-    pub fn new(spill: Spill) -> Self {
+    pub fn new(spill: Spill, kept: Arc<KeptPages>) -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Shard::default()).collect(),
             removed: Mutex::default(),
             removed_count: AtomicUsize::new(0),
             spill,
-            generations: Generations::default(),
+            generations: Generations::new(kept),
             turn: Mutex::default(),
             seen_by_all: Apart(AtomicU64::new(0)),
         }
     }
 
-    /// From now on every snapshot sees the commits up to this one, and every later snapshot will. Called while none can be taken.
+    /// From now on every snapshot that is not covered sees the commits up to this one, and every later one will. Called while none can be
+    /// taken.
     pub fn settle(&self, oldest: u64) {
         // Release: snapshots that were ended are known to be before one of their versions is taken for dead.
         self.seen_by_all.0.store(oldest, Ordering::Release);
@@ -115,6 +120,11 @@ impl Versions {
 
     pub fn spill(&self) -> &Spill {
         &self.spill
+    }
+
+    /// Where those are for which memory has no room, and what covered snapshots see.
+    pub fn generations(&self) -> &Generations {
+        &self.generations
     }
 
     /// How many records have versions, dead ones included: see [`sweep_all`](Self::sweep_all).
@@ -142,11 +152,20 @@ impl Versions {
     pub fn seen(&self, tree: PageId, key: &[u8], sight: Sight) -> Result<Seen, PoolError> {
         let hash = hash_of(tree, key);
         let shard = self.lock(hash);
+        if self.generations.covers(sight.own) {
+            let is_own = shard.find((tree, key), hash).is_some_and(|chain| chain.has(sight.own));
+            drop(shard);
+            return if is_own {
+                Ok(Seen::Leaf)
+            } else {
+                self.generations.seen_by_covered((tree, key, hash), sight)
+            };
+        }
         let mut oldest = None;
         if let Some(Chain(versions)) = shard.find((tree, key), hash) {
             for version in versions.iter().rev() {
                 match version.writer.state() {
-                    State::RolledBack => {}
+                    State::RolledBack(_) => {}
                     state if sight.sees(version.writer.id, state) => {
                         return Ok(oldest.map_or(Seen::Leaf, Before::seen));
                     }
@@ -162,15 +181,15 @@ impl Versions {
         self.generations.seen((tree, key, hash), sight, oldest)
     }
 
-    /// Notes that a writer is about to change a record, whose leaf is latched. `value` is what the leaf holds. Returns what is
-    /// kept of that, and whether this is the writer's first change of the record. `snapshots` are the times of those that are
-    /// open, in ascending order.
+    /// Notes that a writer is about to change a record, whose leaf is latched and has the LSN `leaf`. `value` is what that holds. Returns what
+    /// is kept of that, and whether this is the writer's first change of the record. `snapshots` are the times of those that are
+    /// open and not covered, in ascending order.
     ///
     /// # Errors
     /// Why the record cannot be changed; and as for [`seen`](Self::seen).
     pub fn claim(
         &self,
-        (tree, key): (PageId, &[u8]),
+        (tree, key, leaf): (PageId, &[u8], Lsn),
         (writer, time): (&Arc<Writer>, u64),
         value: Option<ValueImage<'_>>,
         is_removal: bool,
@@ -184,19 +203,25 @@ impl Versions {
         let mut last = None;
         if !self.generations.is_empty() {
             let in_memory = chains.find((tree, key), hash).and_then(Chain::last);
+            let mut is_own = in_memory.is_some_and(|(id, _)| id == writer.id);
             if in_memory.is_none() {
                 drop(chains);
                 // Meanwhile nobody else claims the record: its leaf is latched.
-                last = self.generations.last(tree, key, hash)?;
+                last = self.generations.last((tree, key, hash), time)?;
                 // If that is the writer's own, another version tells in memory that the record is removed now.
-                last = last.filter(|(id, _)| *id != writer.id);
+                is_own = last.is_some_and(|(id, _)| id == writer.id);
+                last = last.filter(|_| !is_own);
                 chains = shard.lock();
+            }
+            if !is_own && self.is_lost(writer.id, hash, leaf) {
+                return Ok(Err(Refusal::Later));
             }
         }
         let seen_by_all = self.seen_by_all();
         if chains.is_to_be_swept() {
             self.sweep(shard, &mut chains, seen_by_all);
         }
+        let mut commits_go = false;
         let is_first = match chains.entry(hash, |chain| chain.is_of((tree, key), hash)) {
             Entry::Vacant(place) => {
                 if let Err(refusal) = admit(last, time) {
@@ -216,7 +241,7 @@ impl Versions {
                         return Ok(Err(refusal));
                     }
                     let former = chain.weight();
-                    chain.drop_dead(seen_by_all);
+                    commits_go = chain.drop_dead(seen_by_all);
                     chain.0.push(version());
                     if chain.0.len() > 2 {
                         chain.cut(&snapshots());
@@ -229,6 +254,9 @@ impl Versions {
         };
         // Under the shard's lock, so that the key is found as long as there is the version.
         self.note_removed(tree, key, is_removal);
+        if commits_go {
+            chains.note_changed(hash);
+        }
         drop(chains);
         Ok(Ok((before, is_first)))
     }
@@ -244,6 +272,7 @@ impl Versions {
         if chains.is_to_be_swept() {
             self.sweep(shard, &mut chains, seen_by_all);
         }
+        let mut commits_go = false;
         let is_first = match chains.entry(hash, |chain| chain.is_same(before)) {
             Entry::Vacant(place) => {
                 let chain = Chain(SmallVec::from_buf([version]));
@@ -256,7 +285,7 @@ impl Versions {
                 let is_first = chain.last().is_none_or(|(id, _)| id != writer.id);
                 if is_first {
                     shard.shrink(chain.weight());
-                    chain.drop_dead(seen_by_all);
+                    commits_go = chain.drop_dead(seen_by_all);
                     chain.0.push(version);
                     shard.grow(chain.weight());
                 }
@@ -264,27 +293,42 @@ impl Versions {
             }
         };
         self.note_removed(before.tree, before.key(), is_removal);
+        if commits_go {
+            chains.note_changed(hash);
+        }
         is_first
     }
 
-    /// Whether another writer than one's own keeps a record from being changed.
+    /// Whether another writer than one's own keeps a record from being changed, whose leaf has the LSN `leaf`.
     ///
     /// # Errors
     /// As for [`claim`](Self::claim).
-    pub fn check(&self, tree: PageId, key: &[u8], sight: Sight) -> Result<Result<(), Refusal>, PoolError> {
+    pub fn check(
+        &self,
+        (tree, key, leaf): (PageId, &[u8], Lsn),
+        sight: Sight,
+    ) -> Result<Result<(), Refusal>, PoolError> {
         let hash = hash_of(tree, key);
         let shard = self.lock(hash);
         let mut last = shard.find((tree, key), hash).and_then(Chain::last);
+        let may_be_lost = self.is_lost(sight.own, hash, leaf);
         drop(shard);
         if last.is_none() && !self.generations.is_empty() {
-            last = self.generations.last(tree, key, hash)?;
+            last = self.generations.last((tree, key, hash), sight.time)?;
         }
         Ok(match last {
             Some((writer, state)) if !sight.sees(writer, state) => {
                 Err(if state == State::Open { Refusal::Open } else { Refusal::Later })
             }
+            Some((writer, _)) if writer == sight.own => Ok(()),
+            _ if may_be_lost => Err(Refusal::Later),
             _ => Ok(()),
         })
+    }
+
+    /// Whether a record may have been changed since the snapshot of this transaction was covered. Asked under the lock of its shard.
+    fn is_lost(&self, transaction: u64, hash: u64, leaf: Lsn) -> bool {
+        self.generations.covers(transaction) && self.generations.may_be_changed(transaction, hash, leaf)
     }
 
     /// Forgets the change of a writer that has been undone in the leaf.
@@ -293,17 +337,32 @@ impl Versions {
             if versions.last().is_some_and(|last| last.writer.id == writer) {
                 versions.pop();
             }
+            false
         });
     }
 
-    /// Drops what went to the file together, if every snapshot sees it: all commits up to `oldest`.
-    pub fn prune_spilled(&self, oldest: u64) {
-        self.generations.prune(oldest);
+    /// Drops what went to the file together, if no snapshot needs it.
+    pub fn prune_spilled(&self, oldest: &Oldest) {
+        if self.generations.prune(oldest) {
+            self.note_no_more();
+        }
     }
 
-    /// Forgets the changes of a record that every snapshot sees: those that were committed up to `oldest`.
+    /// Forgets what a commit has left behind, or several, as far as every snapshot sees it that is not covered: up to `oldest`.
+    pub fn prune_all(&self, left: &Leftovers, oldest: u64) {
+        if left.is_published {
+            // If they cannot be read, what memory has of their versions stays, and every snapshot sees it.
+            let _ = left.for_each_to_prune(|record| self.prune(record, oldest));
+        }
+    }
+
+    /// Forgets the changes of a record that every snapshot sees that is not covered: those that were committed up to `oldest`.
     pub fn prune(&self, record: &Before, oldest: u64) {
-        self.change(record, |versions| drop_dead(versions, oldest));
+        self.change(record, |versions| {
+            let former = versions.len();
+            drop_dead(versions, oldest);
+            versions.len() < former
+        });
     }
 
     /// Takes out all dead versions.
@@ -318,11 +377,15 @@ impl Versions {
     fn sweep(&self, shard: &Shard, chains: &mut Chains, seen_by_all: u64) {
         // Under the shard's lock: see `change`.
         let mut removed = self.any_removed().then(|| self.lock_removed());
+        let changed = chains.changed.clone();
         chains.sweep(|chain| {
-            let former = chain.weight();
+            let (former, hash) = (chain.weight(), chain.hash());
             let record = chain.first().filter(|_| removed.is_some()).cloned();
             if !chain.drop_dead(seen_by_all) {
                 return true;
+            }
+            if let Some(changed) = &changed {
+                changed.note(hash);
             }
             shard.shrink(former);
             if !chain.0.is_empty() {
@@ -336,80 +399,12 @@ impl Versions {
         });
     }
 
-    /// Moves all versions to the file, if they take more memory than they may. `snapshots` gives the times of the snapshots that are
-    /// open, in ascending order, and the number of the last commit.
-    ///
-    /// # Errors
-    /// If the file fails. Nothing is lost.
-    pub fn spill_if_large(&self, snapshots: impl Fn() -> (Vec<u64>, u64)) -> Result<(), PoolError> {
-        let is_large = || self.shards.iter().map(Shard::bytes).sum::<usize>() > self.spill.bytes;
-        if !is_large() {
-            return Ok(());
-        }
-        self.sweep_all();
-        if !is_large() {
-            return Ok(());
-        }
-        let Ok(_turn) = self.turn.try_lock() else { return Ok(()) };
-        let (times, now) = snapshots();
-        let oldest = times.first().copied().unwrap_or(now);
-        let generation = self.generations.current(&self.spill.file, oldest)?;
-        let moved = self.shards.iter().try_for_each(|shard| self.spill_shard(shard, &generation, &snapshots));
-        generation.rest();
-        moved
-    }
-
-    fn spill_shard(
-        &self,
-        shard: &Shard,
-        generation: &Generation,
-        snapshots: &impl Fn() -> (Vec<u64>, u64),
-    ) -> Result<(), PoolError> {
-        let mut moving: Vec<generations::Chain> = Vec::new();
-        let chains = shard.lock();
-        let removed = self.lock_removed();
-        for chain in chains.iter() {
-            let Some(first) = chain.first() else { continue };
-            let key: Box<[u8]> = first.key().into();
-            let copy =
-                |version: &Version| (version.writer.clone(), version.writer.state(), version.before.clone());
-            moving.push(generations::Chain {
-                is_removed: removed.contains(&(first.tree, key.clone())),
-                tree: first.tree,
-                key,
-                hash: first.hash(),
-                versions: chain.0.iter().map(copy).collect(),
-            });
-        }
-        drop((removed, chains));
-        // In their order, as the tree likes it.
-        moving.sort_unstable_by(|one, other| (one.tree, &one.key).cmp(&(other.tree, &other.key)));
-        let (times, now) = snapshots();
-        generation.take(&moving, (&times, now))?;
-        for chain in &moving {
-            let Some((.., record)) = chain.versions.first() else { continue };
-            self.change(record, |versions| {
-                // It was removed after it was looked at: only memory knows.
-                if !chain.is_removed && self.is_removed(chain.tree, &chain.key) {
-                    return;
-                }
-                // What has come meanwhile stays.
-                let is_moved = |version: &Version| {
-                    chain.versions.iter().any(|(writer, ..)| writer.id == version.writer.id)
-                };
-                let stays = versions.iter().position(|version| !is_moved(version));
-                versions.drain(..stays.unwrap_or(versions.len()));
-            });
-        }
-        Ok(())
-    }
-
     fn is_removed(&self, tree: PageId, key: &[u8]) -> bool {
         self.any_removed() && self.lock_removed().contains(&(tree, key.into()))
     }
 
-    /// Changes a chain, and forgets it if nothing is left of it.
-    fn change(&self, record: &Before, change: impl FnOnce(&mut SmallVec<[Version; 1]>)) {
+    /// Changes a chain, and forgets it if nothing is left of it. `change` says whether commits go that a covered snapshot may not see.
+    fn change(&self, record: &Before, change: impl FnOnce(&mut SmallVec<[Version; 1]>) -> bool) {
         let (tree, key, hash) = (record.tree, record.key(), record.hash());
         let shard = self.shard(hash);
         let mut chains = shard.lock();
@@ -417,16 +412,20 @@ impl Versions {
             return;
         };
         let former = chain.get().weight();
-        change(&mut chain.get_mut().0);
+        let commits_go = change(&mut chain.get_mut().0);
         shard.shrink(former);
-        if !chain.get().0.is_empty() {
+        let is_empty = chain.get().0.is_empty();
+        if is_empty {
+            chain.remove();
+            chains.give_up_room();
+        } else {
             shard.grow(chain.get().weight());
-            return;
         }
-        chain.remove();
-        chains.give_up_room();
+        if commits_go {
+            chains.note_changed(hash);
+        }
         // Under the shard's lock, so that a later removal of the key is not forgotten.
-        if self.any_removed() {
+        if is_empty && self.any_removed() {
             self.forget_removed(&mut self.lock_removed(), record);
         }
     }
@@ -460,9 +459,9 @@ impl Versions {
         self.removed_count.fetch_sub(before - removed.len(), Ordering::Release);
     }
 
-    /// Whether scans need to look for removed records.
-    pub fn has_removed(&self) -> bool {
-        self.any_removed() || self.generations.has_removed()
+    /// Whether scans by a snapshot need to look for records that are in no leaf any more.
+    pub fn has_removed(&self, sight: Sight) -> bool {
+        self.any_removed() || self.generations.has_removed(sight) || self.generations.covers(sight.own)
     }
 
     fn any_removed(&self) -> bool {
@@ -470,20 +469,25 @@ impl Versions {
         self.removed_count.load(Ordering::Acquire) > 0
     }
 
-    /// The keys of a tree within bounds whose records were removed and have versions, in ascending order.
+    /// Keys of a tree within bounds, in ascending order: all whose records a snapshot may see and which are in no leaf any more, and
+    /// others.
     ///
     /// # Errors
     /// As for [`seen`](Self::seen).
     pub fn removed(
         &self,
+        sight: Sight,
         tree: PageId,
-        lower: Bound<&[u8]>,
-        upper: Bound<&[u8]>,
+        (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
     ) -> Result<Vec<Box<[u8]>>, PoolError> {
         // Memory first: what it forgets is in the file before.
         let mut keys = self.removed_in_memory(tree, lower, upper);
-        if self.generations.has_removed() {
-            self.generations.add_removed(tree, (lower, upper), &mut keys)?;
+        let is_covered = self.generations.covers(sight.own);
+        if is_covered {
+            self.generations.add_covered(sight.own, tree, (lower, upper), &mut keys)?;
+        }
+        if is_covered || self.generations.has_removed(sight) {
+            self.generations.add_removed(sight, tree, (lower, upper), &mut keys)?;
             keys.sort_unstable();
             keys.dedup();
         }

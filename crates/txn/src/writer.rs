@@ -6,9 +6,12 @@ use vellum_base::primitive::{AtomicU64, Ordering};
 #[derive(Debug)]
 pub(crate) struct Writer {
     pub id: u64,
-    /// When it was committed; zero as long as it was not, and the highest number if it has been rolled back.
+    /// When it was committed; zero as long as it was not; if it has been rolled back, `ROLLED_BACK` and when.
     committed: AtomicU64,
 }
+
+/// The bit that says that a writer has been rolled back.
+const ROLLED_BACK: u64 = 1 << 63;
 
 /// How a writer stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,8 +19,8 @@ pub(crate) enum State {
     Open,
     /// When.
     Committed(u64),
-    /// All it has changed has been undone.
-    RolledBack,
+    /// All it has changed has been undone, and had been before covers of greater numbers began.
+    RolledBack(u64),
 }
 
 impl Writer {
@@ -28,20 +31,21 @@ impl Writer {
     /// When it was committed, if it was.
     pub fn committed(&self) -> Option<u64> {
         // Acquire: pairs with `commit`, so a reader that sees the commit sees the changes.
-        Some(self.committed.load(Ordering::Acquire)).filter(|time| *time > 0 && *time < u64::MAX)
+        Some(self.committed.load(Ordering::Acquire)).filter(|time| *time > 0 && *time < ROLLED_BACK)
     }
 
     pub fn state(&self) -> State {
         match self.committed.load(Ordering::Acquire) {
             0 => State::Open,
-            u64::MAX => State::RolledBack,
+            time if time & ROLLED_BACK > 0 => State::RolledBack(time - ROLLED_BACK),
             time => State::Committed(time),
         }
     }
 
-    /// What it has changed has been undone: none of its versions counts.
-    pub fn roll_back(&self) {
-        self.committed.store(u64::MAX, Ordering::Release);
+    /// What it has changed has been undone: none of its versions counts, but for snapshots that were covered before. `covers` is how many
+    /// covers had begun after the last change was undone.
+    pub fn roll_back(&self, covers: u64) {
+        self.committed.store(ROLLED_BACK | covers, Ordering::Release);
     }
 
     pub fn commit(&self, time: u64) {

@@ -73,10 +73,12 @@ pub enum Error {
         committed: bool,
     },
     /// The transaction was open for too long, or has held back too much: see
-    /// [`Options::snapshot_limit`](crate::Options::snapshot_limit).
+    /// [`Options::snapshot_limit`](crate::Options::snapshot_limit). Or what is kept for it could not be written, because the disk of
+    /// the log's directory is full or fails.
     #[error(
-        "the transaction went beyond the limit of the database for old snapshots, and was ended; roll it back, and run it \
-         again in less time, or raise `Options::snapshot_limit`"
+        "the transaction was ended, because it went beyond the limit of the database for old snapshots, or what is kept for it \
+         could not be written; roll it back, and run it again in less time, with a higher `Options::snapshot_limit`, or with more \
+         room on the disk of the log"
     )]
     SnapshotTooOld,
     /// The transaction can only be rolled back.

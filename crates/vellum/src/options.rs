@@ -202,7 +202,7 @@ impl Options {
     /// How much memory earlier versions of records may take, in bytes, that transactions must not see changed yet; and an eighth of
     /// that what each open transaction has to put back if it is rolled back. Beyond that they go to a file in the log's directory,
     /// which is there only while it is needed; a quarter of the limit, at least 1 MiB, is its cache then, beside the pool. It may
-    /// grow to 1 TiB. Default 64 MiB.
+    /// grow to 1 TiB. Old snapshots are shown leaves as they were, which are kept in that file. Default 64 MiB.
     #[must_use]
     pub fn version_memory_bytes(mut self, bytes: u64) -> Self {
         self.log_settings.version_memory_bytes = bytes;

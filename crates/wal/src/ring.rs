@@ -63,14 +63,14 @@ impl Ring {
     /// Reserves a place for a frame; says where.
     #[inline]
     pub fn reserve(&self, frame_bytes: u64) -> u64 {
-        // Relaxed: the order of all additions is one in any case, and one that happens after another comes after it.
-        self.reserved.fetch_add(frame_bytes, Ordering::Relaxed)
+        // SeqCst, here and in `reserved`: whoever says something and then asks where the log ends knows that what is reserved behind
+        // that place finds what was said.
+        self.reserved.fetch_add(frame_bytes, Ordering::SeqCst)
     }
 
     /// Up to where places have been reserved.
     pub fn reserved(&self) -> u64 {
-        // Relaxed: as above.
-        self.reserved.load(Ordering::Relaxed)
+        self.reserved.load(Ordering::SeqCst)
     }
 
     /// Whether what ends at `end` can be written now.

@@ -64,6 +64,8 @@ enum Bug {
     NewLifeWithoutLsn,
     /// A node that has been merged or moved may be used again before that is durable.
     FreedBeforeItIsDurable,
+    /// A page is changed that a snapshot needs as it was.
+    PageNotKept,
 }
 
 /// A page that the commit frees.
@@ -78,6 +80,9 @@ pub(crate) trait PageSet<'p, P: Pager + 'p> {
     fn kind(&self) -> RecordKind {
         RecordKind::Single
     }
+    /// Shows the pages that are there, and have an LSN below `from`, before they are changed; after they have been, if `is_changed`: then
+    /// new ones too, and none that the commit frees.
+    fn show(&mut self, _from: Lsn, _is_changed: bool, _show: &mut dyn FnMut(&[u8])) {}
     /// Records what the commit itself does.
     fn describe(&self, _record: &mut Record) {}
     /// Records the pages that stay and have one of these LSNs, as they are now.
@@ -90,6 +95,13 @@ pub(crate) trait PageSet<'p, P: Pager + 'p> {
 
 impl<'p, P: Pager> PageSet<'p, P> for Latched<'p, P> {
     type Seen = P::Optimistic<'p>;
+
+    fn show(&mut self, from: Lsn, _: bool, show: &mut dyn FnMut(&[u8])) {
+        let page = self.0.page();
+        if PageHeader::read(page).lsn < from {
+            show(page);
+        }
+    }
 
     fn describe_images(&self, lsns: &Range<Lsn>, record: &mut Record) {
         let page = self.0.page();
@@ -111,6 +123,12 @@ impl<'p, P: Pager> PageSet<'p, P> for Latched<'p, P> {
 impl<'p, P: Pager> PageSet<'p, P> for Fresh<'p, P> {
     type Seen = P::Optimistic<'p>;
 
+    fn show(&mut self, _: Lsn, is_changed: bool, show: &mut dyn FnMut(&[u8])) {
+        if is_changed {
+            show(self.0.page_mut());
+        }
+    }
+
     fn stamp(&mut self, lsn: Lsn) {
         if is_planted("access", Bug::NewLifeWithoutLsn) {
             return;
@@ -125,6 +143,12 @@ impl<'p, P: Pager> PageSet<'p, P> for Fresh<'p, P> {
 
 impl<'p, P: Pager> PageSet<'p, P> for Doomed<'p, P> {
     type Seen = ();
+
+    fn show(&mut self, from: Lsn, is_changed: bool, show: &mut dyn FnMut(&[u8])) {
+        if !is_changed {
+            self.0.show(from, is_changed, show);
+        }
+    }
 
     fn describe(&self, record: &mut Record) {
         record.push(self.0.id(), &PageChange::Free { pages: 1 });
@@ -150,6 +174,11 @@ impl<'p, P: Pager + 'p, A: PageSet<'p, P>, B: PageSet<'p, P>> PageSet<'p, P> for
             RecordKind::Single => self.1.kind(),
             kind => kind,
         }
+    }
+
+    fn show(&mut self, from: Lsn, is_changed: bool, show: &mut dyn FnMut(&[u8])) {
+        self.0.show(from, is_changed, show);
+        self.1.show(from, is_changed, show);
     }
 
     fn describe(&self, record: &mut Record) {
@@ -367,13 +396,21 @@ pub(crate) struct AtomicChange<'p, P: Pager, H> {
     pub pages: H,
     /// The changes made to them.
     pub recording: Recording<'p, P>,
+    /// From where on pages are kept, as the change found it; none if its tree keeps no pages.
+    kept: Option<Lsn>,
 }
 
 impl<'p, P: Pager, H: PageSet<'p, P>> AtomicChange<'p, P, H> {
-    /// Begins to change pages of the tree with this root.
+    /// Begins to change pages of the tree with this root. If it `keeps` pages, snapshots may need what they hold now.
     #[inline(always)]
-    pub fn new(pager: &'p P, tree: PageId, pages: H) -> Self {
-        Self { pages, recording: Recording::new(pager, tree) }
+    pub fn new(pager: &'p P, tree: PageId, mut pages: H, keeps: bool) -> Self {
+        let kept = keeps.then(|| pager.kept_from());
+        if let Some(from @ Lsn(1..)) = kept
+            && !is_planted("access", Bug::PageNotKept)
+        {
+            show(pager, (tree, from), &mut pages, false);
+        }
+        Self { pages, recording: Recording::new(pager, tree), kept }
     }
 
     /// Ends the change: all threads see it from now on.
@@ -386,17 +423,18 @@ impl<'p, P: Pager, H: PageSet<'p, P>> AtomicChange<'p, P, H> {
     // Inlined, because every change ends here: guards stay in registers.
     #[inline(always)]
     pub fn commit_by(self, recorder: Option<&dyn Recorder>, extent: Option<Extent>) -> H::Seen {
-        let Self { pages, mut recording } = self;
+        let Self { pages, mut recording, kept } = self;
         recording.changed = false;
         let (pager, record) = (recording.pager, recording.record.take());
+        let kept = kept.map(|from| (recording.tree, from));
         // There is no record to be freed.
         std::mem::forget(recording);
         if let Some(record) = record {
-            return commit_recorded(pager, pages, record, (recorder, extent));
+            return commit_recorded(pager, pages, record, (recorder, extent), kept);
         }
         let lsn = pager.stamp();
         if lsn > Lsn(0) {
-            return commit_stamped(pager, pages, lsn, (recorder, extent));
+            return commit_stamped(pager, pages, lsn, (recorder, extent), kept);
         }
         let seen = pages.release(pager, Lsn(0));
         discard(pager, extent, Lsn(0));
@@ -411,7 +449,9 @@ fn commit_stamped<'p, P: Pager, H: PageSet<'p, P>>(
     mut pages: H,
     lsn: Lsn,
     (recorder, freed): (Option<&dyn Recorder>, Option<Extent>),
+    kept: Option<(PageId, Lsn)>,
 ) -> H::Seen {
+    keep_again(pager, kept, &mut pages);
     if let Some(recorder) = recorder {
         recorder.recorded(lsn);
     }
@@ -428,6 +468,7 @@ pub(super) fn commit_recorded<'p, P: Pager, H: PageSet<'p, P>>(
     mut pages: H,
     mut record: Box<Record>,
     (recorder, freed): (Option<&dyn Recorder>, Option<Extent>),
+    kept: Option<(PageId, Lsn)>,
 ) -> H::Seen {
     pages.describe(&mut record);
     if let Some(extent) = freed {
@@ -439,6 +480,7 @@ pub(super) fn commit_recorded<'p, P: Pager, H: PageSet<'p, P>>(
     });
     let lsn = if record.is_empty() { Lsn(0) } else { reserve(pager, &pages, &mut record) };
     if lsn > Lsn(0) {
+        keep_again(pager, kept, &mut pages);
         if let Some(recorder) = recorder {
             recorder.recorded(lsn);
         }
@@ -479,6 +521,30 @@ fn reserve<'p, P: Pager, H: PageSet<'p, P>>(pager: &'p P, pages: &H, record: &mu
         }
         pager.cancel_record(lsn, bytes);
     }
+}
+
+/// Keeps the pages of a change that has its LSN, if pages are kept from another place on than the change found when it began.
+#[inline(always)]
+fn keep_again<'p, P: Pager + 'p, H: PageSet<'p, P>>(pager: &P, kept: Option<(PageId, Lsn)>, pages: &mut H) {
+    if let Some((tree, before)) = kept
+        && let from = pager.kept_from()
+        && from != before
+        && from > Lsn(0)
+    {
+        show(pager, (tree, from), pages, true);
+    }
+}
+
+/// Keeps pages of the tree with this root.
+#[cold]
+#[inline(never)]
+fn show<'p, P: Pager + 'p, H: PageSet<'p, P>>(
+    pager: &P,
+    (tree, from): (PageId, Lsn),
+    pages: &mut H,
+    is_changed: bool,
+) {
+    pages.show(from, is_changed, &mut |page| pager.keep_page(tree, page));
 }
 
 /// Frees an extent to which nothing refers any more, as the record at `lsn` says.

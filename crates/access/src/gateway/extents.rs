@@ -96,7 +96,7 @@ pub fn free_large<P: Pager>(pager: &P, tree: PageId, reference: BlobReference) -
     if !pager.records() {
         return Ok(pager.discard(extent, Lsn(0))?);
     }
-    commit_recorded(pager, (), Record::new(tree), (None, Some(extent)));
+    commit_recorded(pager, (), Record::new(tree), (None, Some(extent)), None);
     Ok(())
 }
 

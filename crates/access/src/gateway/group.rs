@@ -105,7 +105,7 @@ impl<'p, P: Pager> RecordGroup<'p, P> {
     pub(crate) fn end(mut self) {
         let pager = self.pager;
         let Some(record) = self.record.take() else { return self.release(pager, Lsn(0)) };
-        commit_recorded(pager, &mut self, record, (None, None));
+        commit_recorded(pager, &mut self, record, (None, None), None);
     }
 }
 

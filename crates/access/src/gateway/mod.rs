@@ -32,6 +32,8 @@
 //! - **Transactions.** The record of a change that belongs to a transaction says so, and has what is needed to undo the change.
 //!   It does not free a large value that it replaces or removes: earlier snapshots see that, and undoing refers to it again. The
 //!   record of undoing a change is redone like any other, and never undone.
+//! - **Kept pages.** Snapshots that are old are shown pages as they were: see [`vellum_pool::KeptPages`]. So a page of a tree that has a
+//!   view is kept before its first change after such a snapshot, and that is asked again when the change has its LSN.
 //! - **Groups** ([`RecordGroup`]). What is too long for one record, such as freeing a large tree, is divided into several. They
 //!   count only if the last is in the log. Only the last one changes pages that existed before.
 

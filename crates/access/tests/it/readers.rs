@@ -56,14 +56,15 @@ impl Isolation for Meanwhile<'_> {
         &self,
         tree: PageId,
         key: &[u8],
+        leaf: Lsn,
         before: Option<ValueImage<'_>>,
         removes: bool,
     ) -> Result<(), Claim> {
-        self.isolation.claim(tree, key, before, removes)
+        self.isolation.claim(tree, key, leaf, before, removes)
     }
 
-    fn check(&self, tree: PageId, key: &[u8]) -> Result<(), Claim> {
-        self.isolation.check(tree, key)
+    fn check(&self, tree: PageId, key: &[u8], leaf: Lsn) -> Result<(), Claim> {
+        self.isolation.check(tree, key, leaf)
     }
 
     fn has_removed(&self) -> bool {
@@ -203,11 +204,11 @@ impl Isolation for Wrong {
         Ok(vellum_access::Seen::Value(value))
     }
 
-    fn claim(&self, _: PageId, _: &[u8], _: Option<ValueImage<'_>>, _: bool) -> Result<(), Claim> {
+    fn claim(&self, _: PageId, _: &[u8], _: Lsn, _: Option<ValueImage<'_>>, _: bool) -> Result<(), Claim> {
         Err(Claim::NeedsTransaction)
     }
 
-    fn check(&self, _: PageId, _: &[u8]) -> Result<(), Claim> {
+    fn check(&self, _: PageId, _: &[u8], _: Lsn) -> Result<(), Claim> {
         Err(Claim::NeedsTransaction)
     }
 

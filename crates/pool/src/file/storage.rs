@@ -18,6 +18,7 @@ use crate::{
     file::logged::Logged,
     file::outage::{Failure, Outage, copy_of},
     file::superblock::{SUPERBLOCKS, State, Superblock},
+    kept_pages::KeptPages,
     lsn_clock::LsnClock,
     plant::Plant,
     primitive::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, lock},
@@ -41,6 +42,7 @@ pub(crate) struct Storage {
     logged: Option<Logged>,
     /// Gives LSNs if there is no log.
     clock: Option<Arc<LsnClock>>,
+    kept: Arc<KeptPages>,
     /// The first page of the space map on storage; 0 if there is none.
     space_map_head: AtomicU64,
     /// The superblock on storage says "in use": set before the first page is written.
@@ -90,6 +92,7 @@ impl Storage {
             superblock: Mutex::new(superblock),
             logged,
             clock,
+            kept: Arc::default(),
             marked_in_use: AtomicBool::new(in_use),
             changes_admitted: AtomicBool::new(in_use),
             outage: Outage::default(),
@@ -114,6 +117,12 @@ impl Storage {
     #[inline]
     pub(crate) fn clock(&self) -> Option<&Arc<LsnClock>> {
         self.clock.as_ref()
+    }
+
+    /// Which pages are kept before they change.
+    #[inline]
+    pub(crate) fn kept_pages(&self) -> &Arc<KeptPages> {
+        &self.kept
     }
 
     /// The LSN of what is written past the log: before the redo point of the last checkpoint, so that the first change of it

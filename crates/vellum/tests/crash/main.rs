@@ -41,6 +41,8 @@ mod planted;
 #[cfg(shuttle)]
 mod schedule;
 #[cfg(not(shuttle))]
+mod snapshots;
+#[cfg(not(shuttle))]
 mod system_calls;
 #[cfg(not(shuttle))]
 mod tracer;

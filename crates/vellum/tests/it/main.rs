@@ -7,6 +7,7 @@ mod asynchronous;
 mod changes;
 mod clearing;
 mod compaction;
+mod covered_snapshots;
 mod creation;
 mod database;
 mod encoding;

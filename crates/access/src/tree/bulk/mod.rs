@@ -289,7 +289,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         let root = Latched::latch(root)?;
         let Some(pages) = pages.take() else { return Ok(false) };
         let mut change = self.change((root, (group, pages)))?;
-        let AtomicChange { pages: (root, _), recording } = &mut change;
+        let AtomicChange { pages: (root, _), recording, .. } = &mut change;
         debug_assert!(is_empty(root.view()), "latching fails if the root has changed");
         let contents = PageChange::ReplaceRoot { image: NodeImage::of(top) };
         recording.apply(root, None, &contents).map_err(|error| damaged(root.id(), error))?;

@@ -5,8 +5,8 @@ use crate::gateway::{Latched, Recorder, ValueImage};
 use crate::isolation::{Claim, View};
 use crate::node::NodeView;
 use crate::tree::Tree;
-use vellum_base::{Extent, PageId};
-use vellum_pool::{Interrupt, Pager, PoolError};
+use vellum_base::{Bytes as _, Extent, LSN_AT, Lsn, PageHeader, PageId};
+use vellum_pool::{Interrupt, OptimisticPage as _, Pager, PoolError};
 
 impl<'p, P: Pager> Tree<'p, P> {
     /// Claims the record of `key` in a latched leaf, in slot `index` if it is there, which is about to be changed or removed.
@@ -29,7 +29,10 @@ impl<'p, P: Pager> Tree<'p, P> {
     #[inline(always)]
     pub(in crate::tree) fn check(&self, leaf: &P::Optimistic<'p>, key: &[u8]) -> Result<(), Claim> {
         match &self.view {
-            Some(view) if !self.is_settled(leaf) => view.isolation.check(self.root, key),
+            Some(view) => {
+                let lsn = Lsn(leaf.bytes().u64_at(LSN_AT));
+                if view.is_settled(lsn) { Ok(()) } else { view.isolation.check(self.root, key, lsn) }
+            }
             _ => Ok(()),
         }
     }
@@ -78,5 +81,5 @@ fn claim_by(
         Ok::<_, Interrupt>(ValueImage { kind: at.kind, bytes })
     };
     let before = index.map(value).transpose()?;
-    Ok(view.isolation.claim(tree, key, before, removes))
+    Ok(view.isolation.claim(tree, key, PageHeader::read(page).lsn, before, removes))
 }

@@ -57,7 +57,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         let root = Latched::latch(self.pager.root(self.root)?)?;
         // The root is given up first, so nobody comes to what is freed then.
         let mut change = self.change((root, group))?;
-        let AtomicChange { pages: (root, _), recording } = &mut change;
+        let AtomicChange { pages: (root, _), recording, .. } = &mut change;
         let contents = PageChange::ReplaceRoot { image: NodeImage::of(image) };
         recording.apply(root, None, &contents).map_err(|error| damaged(root.id(), error))?;
         change.commit();

@@ -86,7 +86,7 @@ impl<'p, P: Pager> Tree<'p, P> {
             return Ok(Some(false));
         }
         let mut change = self.change((Latched::latch(find.leaf)?, group))?;
-        let AtomicChange { pages: (leaf, _), recording } = &mut change;
+        let AtomicChange { pages: (leaf, _), recording, .. } = &mut change;
         match recording.apply(leaf, Some(find.index), &PageChange::Insert { key, value }) {
             Ok(()) => {
                 change.commit();

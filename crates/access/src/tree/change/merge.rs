@@ -108,7 +108,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         let (left, right) = (Latched::latch(left)?, Latched::latch(right)?);
         let separator = view.key(index);
         let mut change = self.change(((parent, left), Doomed(right)))?;
-        let AtomicChange { pages: ((parent, left), Doomed(right)), recording } = &mut change;
+        let AtomicChange { pages: ((parent, left), Doomed(right)), recording, .. } = &mut change;
         let right = NodeImage::of(right.page());
         let absorb = PageChange::Absorb { separator: &separator, right };
         // Fails mostly because they do not fit into one page.
@@ -137,7 +137,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         let child = root.child(self.pager, place)?;
         self.level_of(&child, Some(level))?;
         let mut change = self.change((root, Doomed(Latched::latch(child)?)))?;
-        let AtomicChange { pages: (root, Doomed(child)), recording } = &mut change;
+        let AtomicChange { pages: (root, Doomed(child)), recording, .. } = &mut change;
         let image = NodeImage::of(child.page());
         recording
             .apply(root, None, &PageChange::ReplaceRoot { image })

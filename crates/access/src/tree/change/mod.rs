@@ -19,7 +19,8 @@ use vellum_base::primitive::Ordering;
 use vellum_pool::{Interrupt, Pager, PoolError};
 
 impl<'p, P: Pager> Tree<'p, P> {
-    /// Begins to change pages of the tree that are latched.
+    /// Begins to change pages of the tree that are latched. Records that will be changed have been claimed: whoever finds the claims
+    /// later finds that pages are kept, or these are kept.
     ///
     /// # Errors
     /// If there is another tree in its place.
@@ -33,6 +34,6 @@ impl<'p, P: Pager> Tree<'p, P> {
         if self.current.is_some_and(|current| current.load(Ordering::Relaxed) != self.root.0) {
             return Err(PoolError::Cancelled.into());
         }
-        Ok(AtomicChange::new(self.pager, self.root, pages))
+        Ok(AtomicChange::new(self.pager, self.root, pages, self.view.is_some()))
     }
 }

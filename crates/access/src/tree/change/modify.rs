@@ -127,7 +127,7 @@ impl<'p, P: Pager> Tree<'p, P> {
             return Ok(Modified::Denied(claim));
         }
         let mut atomic = self.change(leaf)?;
-        let AtomicChange { pages: leaf, recording } = &mut atomic;
+        let AtomicChange { pages: leaf, recording, .. } = &mut atomic;
         let result = recording.patch(leaf, index, key, change).map_err(|error| damaged(leaf.id(), error))?;
         Ok(Modified::Changed(result, atomic.commit_by(self.recorder(), None)))
     }

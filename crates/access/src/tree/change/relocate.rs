@@ -135,7 +135,7 @@ impl<'p, P: Pager> Tree<'p, P> {
             };
             let (parent, node) = (Latched::latch(parent)?, Latched::latch(node)?);
             let mut change = self.change((parent, (new, Doomed(node))))?;
-            let AtomicChange { pages: (parent, (new, Doomed(node))), recording } = &mut change;
+            let AtomicChange { pages: (parent, (new, Doomed(node))), recording, .. } = &mut change;
             let copy = |page: &mut [u8]| {
                 NodeMut::new(page).take_over(node.page());
                 Ok(())

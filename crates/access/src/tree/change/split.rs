@@ -69,7 +69,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         let (parent, node) = (Latched::latch(parent)?, Latched::latch(node)?);
         let (parent_id, node_id, right_id) = (parent.id(), node.id(), right.id());
         let mut change = self.change(((parent, node), right))?;
-        let AtomicChange { pages: ((parent, node), right), recording } = &mut change;
+        let AtomicChange { pages: ((parent, node), right), recording, .. } = &mut change;
         let cut = Cut::plan(node.view(), key).map_err(|fault| damaged(node_id, fault))?;
         let separator = cut.separator();
         if !has_room_at(parent, place, separator)? {
@@ -108,7 +108,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         let root = Latched::latch(root)?;
         let (root_id, left_id, right_id) = (root.id(), left.id(), right.id());
         let mut change = self.change((root, (left, right)))?;
-        let AtomicChange { pages: (root, (left, right)), recording } = &mut change;
+        let AtomicChange { pages: (root, (left, right)), recording, .. } = &mut change;
         let split = root.view().choose_separator(Some(key)).map_err(|fault| damaged(root_id, fault))?;
         let separator = &split.separator[..];
         let raise = PageChange::RaiseRoot { left: left_id, separator, right: right_id };

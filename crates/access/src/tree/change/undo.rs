@@ -32,7 +32,7 @@ impl<'p, P: Pager> Tree<'p, P> {
     fn try_patch_back(&self, key: &[u8], offset: usize, before: &[u8]) -> Result<(), Interrupt> {
         let at = RecordLocation::of(self.leaf(key)?, key);
         let mut atomic = self.change(Latched::latch(at.leaf)?)?;
-        let AtomicChange { pages: leaf, recording } = &mut atomic;
+        let AtomicChange { pages: leaf, recording, .. } = &mut atomic;
         let value = leaf.view().value_location(at.index);
         let fits = value.kind == ValueKind::Inline && offset + before.len() <= value.length;
         if !at.found || !fits {

@@ -229,8 +229,7 @@ impl<'p, P: Pager> Tree<'p, P> {
                 refused => return Ok(refused.map(|_| Some(Written::Refused))),
             }
         }
-        let mut change = self.change(Latched::latch(leaf)?)?;
-        let AtomicChange { pages: leaf, recording } = &mut change;
+        let leaf = Latched::latch(leaf)?;
         let old = if find.found { self.old_blob(leaf.id(), leaf.view(), find.index)? } else { None };
         if matches!(mode, Mode::Exchange(expected) if !expected.is_held(leaf.view(), find.index)) {
             return Ok(Ok(Some(Written::Refused)));
@@ -239,9 +238,11 @@ impl<'p, P: Pager> Tree<'p, P> {
             // It has been restored already.
             return Ok(Ok(Some(Written::Replaced)));
         }
-        if let Err(claim) = self.claim(leaf, (key, find.found.then_some(find.index)), false)? {
+        if let Err(claim) = self.claim(&leaf, (key, find.found.then_some(find.index)), false)? {
             return Ok(Err(claim));
         }
+        let mut change = self.change(leaf)?;
+        let AtomicChange { pages: leaf, recording, .. } = &mut change;
         if mode == Mode::Restore {
             recording.restore();
         }
@@ -305,15 +306,16 @@ impl<'p, P: Pager> Tree<'p, P> {
             find.leaf.validate()?;
             return Ok(checked.map(|()| None));
         }
-        let mut change = self.change((Latched::latch(find.leaf)?, others))?;
-        let AtomicChange { pages: (leaf, _), recording } = &mut change;
+        let leaf = Latched::latch(find.leaf)?;
         if expected.is_some_and(|expected| !expected.is_held(leaf.view(), find.index)) {
             return Ok(Ok(None));
         }
         let old = self.old_blob(leaf.id(), leaf.view(), find.index)?;
-        if let Err(claim) = self.claim(leaf, (key, Some(find.index)), true)? {
+        if let Err(claim) = self.claim(&leaf, (key, Some(find.index)), true)? {
             return Ok(Err(claim));
         }
+        let mut change = self.change((leaf, others))?;
+        let AtomicChange { pages: (leaf, _), recording, .. } = &mut change;
         recording.remove(leaf, find.index, key).map_err(|error| damaged(leaf.id(), error))?;
         let sparse = is_sparse(leaf.view());
         change.commit_by(self.recorder(), self.freed(old.map(|blob| blob.extent())));

@@ -238,11 +238,11 @@ impl Isolation for Reference {
         Ok(self.seen(key, 0, None))
     }
 
-    fn claim(&self, _: PageId, _: &[u8], _: Option<ValueImage<'_>>, _: bool) -> Result<(), Claim> {
+    fn claim(&self, _: PageId, _: &[u8], _: Lsn, _: Option<ValueImage<'_>>, _: bool) -> Result<(), Claim> {
         if self.lock().snapshots.is_empty() { Ok(()) } else { Err(Claim::NeedsTransaction) }
     }
 
-    fn check(&self, _: PageId, key: &[u8]) -> Result<(), Claim> {
+    fn check(&self, _: PageId, key: &[u8], _: Lsn) -> Result<(), Claim> {
         let time = self.time();
         self.check_by(key, 0, time).map_err(|_| Claim::NeedsTransaction)
     }
@@ -413,6 +413,7 @@ impl Isolation for Transaction<'_> {
         &self,
         tree: PageId,
         key: &[u8],
+        _: Lsn,
         before: Option<ValueImage<'_>>,
         removes: bool,
     ) -> Result<(), Claim> {
@@ -430,7 +431,7 @@ impl Isolation for Transaction<'_> {
         Ok(())
     }
 
-    fn check(&self, _: PageId, key: &[u8]) -> Result<(), Claim> {
+    fn check(&self, _: PageId, key: &[u8], _: Lsn) -> Result<(), Claim> {
         self.reference.check_by(key, self.id, self.time)
     }
 

@@ -1,0 +1,151 @@
+//! Leaves as they were at one moment: those that have changed since.
+//!
+//! The leaves of a tree share out its keys, and so do their images, whose order is that of their lower fences. So the image of the leaf that had a key is
+//! the last one whose lower fence is below the key, if it reaches to the key; else that leaf has not changed.
+
+use crate::spill::{SpillTree, damaged};
+use std::{
+    cell::RefCell,
+    collections::HashMap,
+    ops::{Bound, RangeBounds as _},
+    rc::Rc,
+    sync::{Arc, OnceLock, PoisonError, atomic},
+};
+use vellum_access::{LeafImage, Seen};
+use vellum_base::PageId;
+use vellum_base::primitive::{AtomicUsize, Ordering, RwLock};
+use vellum_pool::PoolError;
+
+/// How many trees there were of which leaves were kept.
+static NUMBERS: atomic::AtomicU64 = atomic::AtomicU64::new(0);
+
+/// Images of leaves, in the file of what memory has no room for.
+#[derive(Default)]
+pub(super) struct Images {
+    trees: RwLock<HashMap<PageId, Arc<TreeImages>>>,
+    count: AtomicUsize,
+}
+
+/// Those of one tree.
+struct TreeImages {
+    /// No other in this process has it.
+    number: u64,
+    /// That of the leaf that has no lower fence.
+    first: OnceLock<Box<[u8]>>,
+    /// The others, by their lower fences.
+    others: SpillTree,
+}
+
+impl Images {
+    /// Keeps a page of a tree, if it is a leaf and there is none in its place. `beside` is a tree in the same file.
+    pub fn keep(&self, tree: PageId, page: &[u8], beside: &SpillTree) -> Result<(), PoolError> {
+        let Some(image) = LeafImage::of(page) else { return Ok(()) };
+        let images = match self.of(tree) {
+            Some(images) => images,
+            None => self.make(tree, beside)?,
+        };
+        let is_new = match LeafImage::lower_fence(page) {
+            None => images.first.set(image.into()).is_ok(),
+            Some(fence) => images.others.insert(&fence, image)?,
+        };
+        // Relaxed: it is shown, and decides nothing.
+        self.count.fetch_add(usize::from(is_new), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The leaf that had a key, if it has changed.
+    pub fn find(&self, tree: PageId, key: &[u8]) -> Result<Option<Rc<LeafImage>>, PoolError> {
+        thread_local! {
+            /// The image that this thread has found last, and among those of which tree. Scans find the same for many keys.
+            static LAST: RefCell<Option<(u64, Rc<LeafImage>)>> = const { RefCell::new(None) };
+        }
+        let Some(images) = self.of(tree) else { return Ok(None) };
+        let last = LAST.with_borrow(|last| {
+            last.as_ref()
+                .filter(|(of, image)| *of == images.number && image.covers(key))
+                .map(|(_, image)| image.clone())
+        });
+        if last.is_some() {
+            return Ok(last);
+        }
+        let image = images.find(key)?.map(Rc::new);
+        if let Some(image) = &image {
+            LAST.set(Some((images.number, image.clone())));
+        }
+        Ok(image)
+    }
+
+    /// Adds the keys within bounds of all that there is of a tree.
+    pub fn add_keys(
+        &self,
+        tree: PageId,
+        (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
+        keys: &mut Vec<Box<[u8]>>,
+    ) -> Result<(), PoolError> {
+        let Some(images) = self.of(tree) else { return Ok(()) };
+        let mut add = |stored: &[u8]| {
+            let within = |key: &Vec<u8>| (lower, upper).contains(&key[..]);
+            keys.extend(read(stored)?.keys().filter(within).map(Vec::into_boxed_slice));
+            Ok::<_, PoolError>(())
+        };
+        if let Some(first) = images.first.get() {
+            add(first)?;
+        }
+        let mut from = Bound::Unbounded;
+        if let Bound::Included(lower) | Bound::Excluded(lower) = lower {
+            // The leaf that begins below may go beyond.
+            if let Some((_, stored)) = images.others.last_before(lower)? {
+                add(&stored)?;
+            }
+            from = Bound::Included(lower);
+        }
+        let mut added = Ok(());
+        images.others.scan(from, upper, |_, stored| {
+            added = add(stored);
+            added.is_ok().then_some(())
+        })?;
+        added
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    fn of(&self, tree: PageId) -> Option<Arc<TreeImages>> {
+        self.trees.read().unwrap_or_else(PoisonError::into_inner).get(&tree).cloned()
+    }
+
+    fn make(&self, tree: PageId, beside: &SpillTree) -> Result<Arc<TreeImages>, PoolError> {
+        let made = Arc::new(TreeImages {
+            number: NUMBERS.fetch_add(1, atomic::Ordering::Relaxed),
+            first: OnceLock::new(),
+            others: beside.another()?,
+        });
+        // Another thread may have been faster.
+        let mut trees = self.trees.write().unwrap_or_else(PoisonError::into_inner);
+        Ok(trees.entry(tree).or_insert(made).clone())
+    }
+}
+
+impl TreeImages {
+    fn find(&self, key: &[u8]) -> Result<Option<LeafImage>, PoolError> {
+        if let Some((_, stored)) = self.others.last_before(key)? {
+            let image = read(&stored)?;
+            if image.covers(key) {
+                return Ok(Some(image));
+            }
+        }
+        let first = self.first.get().map(|stored| read(stored)).transpose()?;
+        Ok(first.filter(|image| image.covers(key)))
+    }
+}
+
+fn read(stored: &[u8]) -> Result<LeafImage, PoolError> {
+    LeafImage::read(stored).ok_or_else(damaged)
+}
+
+/// What the image of a leaf shows of a record.
+pub(super) fn seen_in(image: &LeafImage, key: &[u8]) -> Result<Seen, PoolError> {
+    image.seen(key).ok_or_else(damaged)
+}

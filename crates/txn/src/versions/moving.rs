@@ -1,0 +1,158 @@
+//! Versions go elsewhere if memory has no room for them: for old snapshots, which are covered then, or to a file.
+
+use super::{Shard, Version, Versions};
+use crate::generations::{self, Frozen, Generation, Moving};
+use std::sync::{Arc, PoisonError};
+use vellum_base::primitive::{MutexGuard, Ordering};
+use vellum_pool::PoolError;
+
+/// The turn to move versions.
+pub(crate) struct Turn<'v> {
+    versions: &'v Versions,
+    /// Whether there is no room left, or little.
+    pub is_full: bool,
+    _turn: MutexGuard<'v, ()>,
+}
+
+impl Versions {
+    /// The turn to move versions, if they take more memory than they should, and no other thread moves them. If there is some room left, that is worth
+    /// it only if `is_worth_it`.
+    pub fn turn_to_move(&self, is_worth_it: impl FnOnce() -> bool) -> Option<Turn<'_>> {
+        let (little, full) = self.room();
+        let is_due = full || little && is_worth_it();
+        if !is_due {
+            return None;
+        }
+        self.sweep_all();
+        let (little, full) = self.room();
+        if !little {
+            return None;
+        }
+        let turn = if full {
+            // Those who bring more wait.
+            self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+        } else {
+            self.turn.try_lock().ok()?
+        };
+        let (little, is_full) = self.room();
+        little.then_some(Turn { versions: self, is_full, _turn: turn })
+    }
+
+    /// Whether there is little room in memory, and whether there is none.
+    fn room(&self) -> (bool, bool) {
+        let (bytes, most) = (self.bytes(), self.spill.bytes);
+        // Half of it is for versions that are frozen.
+        (bytes > most / 8 * 3, bytes + self.generations.frozen_bytes() > most)
+    }
+
+    /// Changes need not be noted any more, unless there is another cover.
+    #[cold]
+    pub(super) fn note_no_more(&self) {
+        for shard in &self.shards {
+            shard.lock().changed.take_if(|changed| !self.generations.notes_in(changed));
+        }
+    }
+
+    /// About how much memory they take that are not frozen.
+    fn bytes(&self) -> usize {
+        self.shards.iter().map(Shard::bytes).sum()
+    }
+}
+
+impl Turn<'_> {
+    /// Moves all versions to the file. `snapshots` gives the times of the snapshots that are open and not covered, in ascending order, and the
+    /// number of the last commit.
+    ///
+    /// # Errors
+    /// If the file fails. Nothing is lost.
+    pub fn spill(&self, snapshots: impl Fn() -> (Vec<u64>, u64)) -> Result<(), PoolError> {
+        /// How many shards are moved at a time: what is moved is in memory twice.
+        const SHARDS: usize = 16;
+        let (times, now) = snapshots();
+        let oldest = times.first().copied().unwrap_or(now);
+        let generation = self.versions.generations.current(&self.versions.spill.file, oldest)?;
+        let moved = self.versions.shards.chunks(SHARDS).try_for_each(|shards| {
+            let moving = self.copy(shards);
+            // After they have been copied: what was committed until then is known.
+            let (times, now) = snapshots();
+            self.put(moving, &generation, (&times, now))
+        });
+        generation.rest();
+        moved
+    }
+
+    /// Takes all versions out of memory for a generation that covers snapshots; `arm` is called at that moment. What is changed after it is
+    /// noted.
+    pub fn freeze(&self, generation: &Generation, arm: impl FnOnce()) {
+        let versions = self.versions;
+        generation.freeze(&versions.generations, || {
+            // In their order; other threads lock one at a time.
+            let mut shards: Vec<_> = versions.shards.iter().map(Shard::lock).collect();
+            arm();
+            let mut bytes = 0;
+            let parts = shards.iter_mut().zip(&versions.shards).map(|(chains, shard)| {
+                bytes += shard.take_bytes();
+                chains.take(generation.changed().cloned())
+            });
+            let parts = parts.collect();
+            let removed = std::mem::take(&mut *versions.lock_removed());
+            versions.removed_count.fetch_sub(removed.len(), Ordering::Release);
+            Frozen::new(parts, removed, bytes)
+        });
+    }
+
+    /// Puts versions that were frozen into the file, if they take too much memory. `snapshots` are the times of those that were open then, in
+    /// ascending order, and the number of the last commit then.
+    ///
+    /// # Errors
+    /// If the file fails. Nothing is lost.
+    pub fn write_frozen(&self, generation: &Generation, snapshots: (&[u64], u64)) -> Result<(), PoolError> {
+        if self.versions.generations.frozen_bytes() <= self.versions.spill.bytes / 2 {
+            return Ok(());
+        }
+        self.versions.generations.write_frozen(generation, snapshots)
+    }
+
+    fn copy(&self, shards: &[Shard]) -> Vec<Moving> {
+        let mut moving = Vec::new();
+        for shard in shards {
+            let chains = shard.lock();
+            let removed = self.versions.lock_removed();
+            moving.extend(chains.iter().map(|chain| {
+                let is_removed = !removed.is_empty()
+                    && chain.first().is_some_and(|first| removed.contains(&(first.tree, first.key().into())));
+                Moving::of(chain, is_removed)
+            }));
+        }
+        moving
+    }
+
+    fn put(
+        &self,
+        mut moving: Vec<Moving>,
+        generation: &Arc<Generation>,
+        snapshots: (&[u64], u64),
+    ) -> Result<(), PoolError> {
+        // In their order, as the tree likes it.
+        moving.sort_unstable_by(|one, other| generations::order(one.record(), other.record()));
+        generation.take(&moving, snapshots)?;
+        for chain in &moving {
+            let Some(record) = chain.record() else { continue };
+            self.versions.change(record, |versions| {
+                // It was removed after it was looked at: only memory knows.
+                if !chain.is_removed && self.versions.is_removed(record.tree, record.key()) {
+                    return false;
+                }
+                // What has come meanwhile stays.
+                let is_moved = |version: &Version| {
+                    chain.versions.iter().any(|(writer, ..)| writer.id == version.writer.id)
+                };
+                let stays = versions.iter().position(|version| !is_moved(version));
+                versions.drain(..stays.unwrap_or(versions.len()));
+                // The generation has them, as long as there is a covered snapshot.
+                false
+            });
+        }
+        Ok(())
+    }
+}

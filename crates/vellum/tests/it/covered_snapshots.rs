@@ -1,0 +1,125 @@
+//! Snapshots that are old, and are shown leaves as they were.
+
+use crate::support::{assert_clean, options};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+};
+use vellum::{Database, Durability, ErrorKind, Options, Table, Transaction};
+use vellum_vm::SimulatedDisk;
+
+fn small(room: u64) -> Options {
+    options().version_memory_bytes(room).durability(Durability::Deferred)
+}
+
+fn create(disk: &SimulatedDisk, options: &Options) -> (Database, Table) {
+    let database = Database::create_in(Arc::new(disk.clone()), "data", options).unwrap();
+    let table = database.create_table("table").unwrap();
+    (database, table)
+}
+
+#[test]
+fn they_see_their_moment_while_threads_change_everything() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = small(50_000).pool_bytes(2 << 20).background_eviction(true);
+    let database = Database::create(directory.path().join("data"), &options).unwrap();
+    let table = database.create_table("accounts").unwrap();
+    for number in 0..1000u32 {
+        table.put(number.to_be_bytes(), 100u64.to_le_bytes()).unwrap();
+    }
+    let is_over = AtomicBool::new(false);
+    let total = |transaction: &Transaction| {
+        let sum = |entry: vellum::Result<(Vec<u8>, Vec<u8>)>| {
+            u64::from_le_bytes(entry.unwrap().1.as_slice().try_into().unwrap())
+        };
+        transaction.range(&table, ..).unwrap().map(sum).sum::<u64>()
+    };
+    let mut kept = 0;
+    thread::scope(|scope| {
+        for seed in 0..2 {
+            let (database, table, is_over) = (&database, &table, &is_over);
+            scope.spawn(move || {
+                let mut random = StdRng::seed_from_u64(seed);
+                while !is_over.load(Ordering::Relaxed) {
+                    // An account is closed from time to time, and another one opened with what it had.
+                    let (from, to) = (random.random_range(0..2000u32), random.random_range(0..2000u32));
+                    let moved = database.run(|transaction| {
+                        let Some(balance) = transaction.get(table, from.to_be_bytes())? else {
+                            return Ok(());
+                        };
+                        let balance = u64::from_le_bytes(balance.try_into().unwrap());
+                        let had = if from == to { None } else { transaction.get(table, to.to_be_bytes())? };
+                        let had = had.map_or(0, |had| u64::from_le_bytes(had.try_into().unwrap()));
+                        transaction.remove(table, from.to_be_bytes())?;
+                        transaction.put(table, to.to_be_bytes(), (balance + had).to_le_bytes())?;
+                        Ok(())
+                    });
+                    moved.unwrap();
+                }
+            });
+        }
+        for _ in 0..4 {
+            let old = database.begin().unwrap();
+            let first: Vec<_> = old.range(&table, ..).unwrap().map(Result::unwrap).collect();
+            for _ in 0..6 {
+                thread::sleep(std::time::Duration::from_millis(60));
+                let again: Vec<_> = old.range(&table, ..).unwrap().map(Result::unwrap).collect();
+                assert!(first == again);
+                let young = database.begin().unwrap();
+                assert_eq!((total(&old), total(&young)), (100_000, 100_000));
+                kept = kept.max(database.history().kept_leaves);
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    assert!(kept > 0);
+    assert_clean(&database);
+}
+
+#[test]
+fn one_for_which_leaves_cannot_be_kept_ends_and_nothing_else() {
+    let mut ended = 0;
+    for kibibytes in [0, 100, 400, 1500, 4000, 100_000] {
+        let disk = SimulatedDisk::new(kibibytes);
+        // Without a log nothing else is written.
+        let (database, table) = create(&disk, &small(100_000).log(false).pool_bytes(16 << 20));
+        for number in 0..30_000u32 {
+            table.put(number.to_be_bytes(), [1; 100]).unwrap();
+        }
+        let old = database.begin().unwrap();
+        let change = |number: u32| {
+            database.run(|transaction| transaction.put(&table, number.to_be_bytes(), [2; 90]).map(drop))
+        };
+        let mut rounds = 0;
+        while database.history().kept_leaves == 0 {
+            (0..200).for_each(|number| change(rounds * 200 + number).unwrap());
+            rounds += 1;
+        }
+        disk.leave_free(kibibytes << 10);
+        for number in (0..30_000).step_by(20) {
+            // Versions for which there is no room in memory may have none there either.
+            let _ = change(number);
+        }
+        match old.range(&table, ..).and_then(Iterator::collect::<vellum::Result<Vec<_>>>) {
+            Ok(seen) => assert!(seen.iter().all(|(_, value)| *value == [1; 100]), "{kibibytes} KiB"),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::SnapshotTooOld, "{kibibytes} KiB: {error}");
+                ended += 1;
+            }
+        }
+        disk.heal();
+        drop(old);
+        // The file is tried again after a pause; until then it may be missing to other transactions, too.
+        for number in 0..100 {
+            while change(number).is_err() {
+                thread::sleep(std::time::Duration::from_millis(10));
+            }
+        }
+        assert_eq!(database.begin().unwrap().get(&table, 3u32.to_be_bytes()).unwrap().unwrap(), [2; 90]);
+    }
+    assert!((1..6).contains(&ended), "{ended} were ended");
+}
