@@ -86,7 +86,7 @@ pub enum Claim {
     NeedsTransaction,
     /// The snapshot has been [ended](Isolation::is_ended).
     Ended,
-    /// Who has changed it cannot be read.
+    /// Which transaction has changed it cannot be read.
     Failed(Box<PoolError>),
 }
 
@@ -97,7 +97,7 @@ impl From<PoolError> for Claim {
     }
 }
 
-/// Keeps earlier versions of records, and says who sees and who may change what. One for each writer or reader.
+/// Keeps earlier versions of records, and says what a transaction sees and may change. One for each writer or reader.
 pub trait Isolation: Send + Sync {
     /// What is seen of a record. Its leaf has been read, and is validated afterwards.
     ///
@@ -151,7 +151,7 @@ pub trait Isolation: Send + Sync {
     fn recorded(&self, lsn: Lsn);
 }
 
-/// Records of which nobody else knows, or that nobody else can change: the leaf holds what is seen, and everything may be
+/// Records of which no other thread knows, or that no other can change: the leaf holds what is seen, and everything may be
 /// changed.
 #[derive(Clone, Copy, Debug)]
 pub struct Unshared;
@@ -183,7 +183,7 @@ impl Isolation for Unshared {
 /// On whose behalf records are changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Writer {
-    /// Of nobody: each change counts by itself.
+    /// Of no transaction: each change counts by itself.
     None,
     /// Of a transaction, which has this number in the log.
     Transaction(u64),
@@ -220,8 +220,8 @@ impl View<'_> {
     /// Whether a leaf with this LSN, which has been read and is validated afterwards, holds just what is seen.
     #[inline(always)]
     pub(crate) fn is_settled(&self, leaf: Lsn) -> bool {
-        // Acquire: the place is published before a leaf is latched that is changed after it, so it is found by who reads that
-        // leaf. It goes when what was changed is committed, or the leaf has been changed back, which shows when the leaf is
+        // Acquire: the place is published before a leaf is latched that is changed after it, so a thread that reads the
+        // leaf finds it. It goes when what was changed is committed, or the leaf has been changed back, which shows when the leaf is
         // validated after this.
         leaf.0 < self.settled.load(Ordering::Acquire)
     }

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing))]
 
+mod apart;
 mod bytes;
 mod header;
 mod ids;
@@ -13,6 +14,7 @@ pub mod plant;
 pub mod primitive;
 mod shown;
 
+pub use apart::Apart;
 pub use bytes::Bytes;
 pub use header::{
     ChecksumStream, HEADER_BYTES, HeaderFault, LSN_AT, PAGE_FORMAT_VERSION, PageHeader, PageKind, checksum,

@@ -3,8 +3,8 @@
 use crate::{
     arguments::General,
     commands::{
-        backup, compact, delete, get, import, load, pmem, put, recover, restore, scan, stat, tables, tour,
-        verify,
+        backup, compact, delete, dump, get, import, load, pmem, put, recover, restore, scan, stat, tables,
+        tour, verify,
     },
     failure::{Failure, Result},
 };
@@ -35,6 +35,7 @@ Examples:
   vellum get data.vellum letters/1.txt            print a value
   vellum scan data.vellum --prefix letters/       list keys and values
   vellum verify data.vellum                       check every page
+  vellum dump data.vellum > data.dump             write all of it as text, for `vellum load --dump`
   vellum backup data.vellum monday.backup         copy the database while nobody changes it
   vellum restore monday.backup restored.vellum    and make a database of the copy
   vellum help import                              all about a command";
@@ -59,8 +60,10 @@ pub enum Command {
     Tour(tour::Arguments),
     /// Store the regular files under a directory: relative path to contents
     Import(import::Arguments),
-    /// Store sorted lines of keys and values in an empty table, at once
+    /// Store sorted lines of keys and values in an empty table, at once; or the tables of a dump
     Load(load::Arguments),
+    /// Print a whole database as text, for `load --dump`
+    Dump(dump::Arguments),
     /// Print the value of a key
     Get(get::Arguments),
     /// Store a value under a key
@@ -95,7 +98,7 @@ pub fn parse() -> std::result::Result<Arguments, ExitCode> {
         if json && error.use_stderr() {
             return Failure::usage(message(&error)).report(true);
         }
-        // With the output closed there is nobody to tell.
+        // With the output closed there is no reader.
         let _ = error.print();
         ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
     })
@@ -120,6 +123,7 @@ pub fn run(arguments: &Arguments) -> Result {
         Command::Tour(command) => tour::run(command, general),
         Command::Import(command) => import::run(command, general),
         Command::Load(command) => load::run(command, general),
+        Command::Dump(command) => dump::run(command, general),
         Command::Get(command) => get::run(command, general),
         Command::Put(command) => put::run(command, general),
         Command::Delete(command) => delete::run(command, general),

@@ -14,6 +14,7 @@
 mod arguments;
 mod command_line;
 mod commands;
+mod dump;
 mod failure;
 mod files;
 mod importer;

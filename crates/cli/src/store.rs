@@ -76,7 +76,7 @@ pub fn create(path: &Path, options: &Options) -> Result<Database> {
     Database::create(path, options).map_err(|error| explain(path, error))
 }
 
-/// Removes a database that was created for nothing, while nobody else can have it.
+/// Removes a database that was created for nothing, while no other process can have it.
 pub fn discard(database: Database) {
     // If that is refused, an empty database stays.
     let _ = std::fs::remove_file(database.path());

@@ -36,7 +36,8 @@ pub enum PoolError {
     /// A thread panicked in the middle of a change.
     #[error(
         "a thread panicked while it was changing a page, which may be half changed; the file will not be marked as \
-         cleanly closed: restore it from a backup or import its data again"
+         cleanly closed. If it has a log, open it again, which recovers it; otherwise restore it from a backup, or import its data \
+         again"
     )]
     Panicked,
     /// The file cannot grow.

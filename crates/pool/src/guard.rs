@@ -196,22 +196,21 @@ pub struct ExclusiveGuard<'p> {
     // The extent, and all in words without padding: moving a guard is then three copies between registers.
     head: PageId,
     pages: u32,
-    contents: Contents,
+    /// [`CHANGED`] and [`UNWINDING`].
+    flags: u32,
 }
 
-/// Whether the bytes of a latched page have been lent out to be changed.
-#[derive(Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-enum Contents {
-    AsRead,
-    Changed,
-}
+/// The bytes of a latched page have been lent out to be changed.
+const CHANGED: u32 = 1;
+/// The page was latched by a thread that was unwinding already: what it does then no panic interrupts.
+const UNWINDING: u32 = 2;
 
 impl<'p> ExclusiveGuard<'p> {
     /// The caller has latched the extent exclusively.
     #[inline]
     pub(crate) fn adopt(allocator: &'p Allocator, extent: Extent) -> Self {
-        Self { allocator, head: extent.head, pages: extent.pages, contents: Contents::AsRead }
+        let flags = if std::thread::panicking() { UNWINDING } else { 0 };
+        Self { allocator, head: extent.head, pages: extent.pages, flags }
     }
 
     /// The latched extent.
@@ -221,7 +220,7 @@ impl<'p> ExclusiveGuard<'p> {
     }
 
     fn is_changed(&self) -> bool {
-        self.contents == Contents::Changed
+        self.flags & CHANGED != 0
     }
 
     /// The extent's first page, which names it.
@@ -241,7 +240,7 @@ impl<'p> ExclusiveGuard<'p> {
     /// the page will be found damaged when it is read again.
     #[inline]
     pub fn page_mut(&mut self) -> &mut [u8] {
-        self.contents = Contents::Changed;
+        self.flags |= CHANGED;
         // SAFETY: the latch is held exclusively as long as the guard lives, and `self` is borrowed uniquely.
         unsafe { self.allocator.table().bytes_mut(self.extent()) }
     }
@@ -309,7 +308,7 @@ impl<'p> ExclusiveGuard<'p> {
 impl Drop for ExclusiveGuard<'_> {
     #[inline]
     fn drop(&mut self) {
-        if self.is_changed() && std::thread::panicking() {
+        if self.flags == CHANGED && std::thread::panicking() {
             self.allocator.storage().note_panic();
         }
         self.allocator.table().unlatch(self.head, self.is_changed());
@@ -328,7 +327,7 @@ pub struct AllocatedGuard<'p> {
 impl<'p> AllocatedGuard<'p> {
     pub(crate) fn adopt(allocator: &'p Allocator, extent: Extent) -> Self {
         let mut guard = ExclusiveGuard::adopt(allocator, extent);
-        guard.contents = Contents::Changed;
+        guard.flags |= CHANGED;
         Self { guard: ManuallyDrop::new(guard) }
     }
 

@@ -22,7 +22,7 @@ pub trait PageKeeper: Send + Sync {
     fn keep(&self, tree: PageId, page: &[u8]);
 }
 
-/// From where on pages are kept, and by whom.
+/// From where on pages are kept, and what keeps them.
 pub struct KeptPages {
     from: AtomicU64,
     keeper: OnceLock<Weak<dyn PageKeeper>>,

@@ -1,8 +1,8 @@
 //! LSNs in a file without a log.
 //!
 //! With a log the LSN of a page tells when it was changed last, and so whether a snapshot need ask what it held before. Without
-//! one there are no records whose places could be that. As long as somebody *holds* the clock, each change gets the next number
-//! instead. Otherwise changes leave LSNs as they are and count nothing: whoever holds the clock later sees all of them.
+//! one there are no records whose places could be that. As long as a thread *holds* the clock, each change gets the next number
+//! instead. Otherwise changes leave LSNs as they are and count nothing: a thread that holds the clock later sees all of them.
 //!
 //! The numbers go on where a log would: a clean close keeps the next one as the redo point, so no LSN is used twice, whether or not
 //! the file is opened with a log afterwards.
@@ -13,7 +13,7 @@ use vellum_base::Lsn;
 /// The least LSN: zero says that there is none.
 const FIRST: Lsn = Lsn(1);
 
-/// Gives the LSNs of a file without a log while somebody holds it: see [`Pool::lsn_clock`](crate::Pool::lsn_clock).
+/// Gives the LSNs of a file without a log while it is held: see [`Pool::lsn_clock`](crate::Pool::lsn_clock).
 // All of it is used together.
 #[repr(align(64))]
 pub struct LsnClock {
@@ -36,7 +36,7 @@ impl LsnClock {
     /// From now on, until as many calls of [`release`](Self::release), the pages of each change get an LSN. A change whose
     /// latches are not released yet may lack it; it comes before whatever the caller reads.
     pub fn hold(&self) {
-        // SeqCst: a change looks at this under the latches of its pages. If it sees nobody, the caller reads the pages after it.
+        // SeqCst: a change looks at this under the latches of its pages. If it sees no holder, the caller reads the pages after it.
         self.holders.fetch_add(1, Ordering::SeqCst);
     }
 

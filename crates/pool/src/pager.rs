@@ -499,7 +499,7 @@ pub trait ChangeRecords {
     }
 
     /// The LSN of a change that is not recorded, whose pages are latched: greater than those of all changes of them before. Zero if
-    /// they need none, because nobody asks when they were changed.
+    /// they need none, because no thread asks when they were changed.
     #[inline(always)]
     fn stamp(&self) -> Lsn {
         Lsn(0)

@@ -24,6 +24,8 @@ pub(crate) enum Plant {
     SwallowedWriteError,
     /// The place of a map is free though a superblock may name it.
     NamedMapFreed,
+    /// A record refers to the nodes of a bulk load before they are durable. The tests of whole databases find it.
+    LoadNotDurable,
 }
 
 #[cfg(test)]

@@ -152,6 +152,11 @@ impl Pool {
         &self.path
     }
 
+    /// Whether it is open for reading only.
+    pub fn is_read_only(&self) -> bool {
+        self.allocator.storage().is_read_only()
+    }
+
     /// One of the [`ROOTS`] numbers that are kept for the application in the superblock; 0 at first. An
     /// application keeps there the pages at which its structures begin.
     ///
@@ -178,12 +183,12 @@ impl Pool {
         Ok(())
     }
 
-    /// What gives changes their LSNs if there is no log, while somebody holds it; none with a log.
+    /// What gives changes their LSNs if there is no log, while a handle on it is held; none with a log.
     pub fn lsn_clock(&self) -> Option<&Arc<LsnClock>> {
         self.allocator.storage().clock()
     }
 
-    /// Which pages are kept before they change, and by whom.
+    /// Which pages are kept before they change, and what keeps them.
     pub fn kept_pages(&self) -> &Arc<KeptPages> {
         self.allocator.storage().kept_pages()
     }

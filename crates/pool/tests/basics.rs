@@ -118,6 +118,33 @@ fn a_panic_in_the_middle_of_a_change_is_not_declared_sound() {
 }
 
 #[test]
+fn a_change_of_what_unwinds_already_is_sound() {
+    struct Changes<'p>(&'p Pool, vellum_base::Extent);
+
+    impl Drop for Changes<'_> {
+        fn drop(&mut self) {
+            self.0.exclusive(self.1).unwrap().payload_mut()[0] = 2;
+            drop(self.0.allocate(1, PageKind::USER).unwrap().keep());
+        }
+    }
+
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pool");
+    let options = PoolOptions::default().capacity_bytes(1 << 30);
+    let mut pool = Pool::create(&path, &options).unwrap();
+    let extent = pool.allocate(1, PageKind::USER).unwrap().keep().extent();
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let _changes = Changes(&pool, extent);
+        panic!("before the change");
+    }));
+    assert!(result.is_err());
+    pool.checkpoint().unwrap();
+    drop(pool);
+    let pool = Pool::open(&path, &options).unwrap();
+    assert_eq!(pool.shared(extent).unwrap().payload()[0], 2);
+}
+
+#[test]
 fn a_pool_that_is_all_latched_says_so() {
     let directory = tempfile::tempdir().unwrap();
     let options = PoolOptions::default().pool_bytes(16 * 4096).capacity_bytes(1 << 30);

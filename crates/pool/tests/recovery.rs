@@ -54,7 +54,7 @@ fn a_database_keeps_its_id_and_its_place_in_the_log() {
     pool.close().unwrap();
     assert_ne!(open(&file).database(), id);
     assert_eq!(open(&file).redo(), log.end());
-    // While somebody asks for them changes have LSNs without a log, too, and the place goes on behind these.
+    // While they are asked for changes have LSNs without a log, too, and the place goes on after these.
     let pool = open(&file).start(None).unwrap();
     let clock = pool.lsn_clock().unwrap().clone();
     assert_eq!((clock.next(), ChangeRecords::stamp(&pool)), (log.end(), Lsn(0)));

@@ -64,7 +64,7 @@ impl Analysis {
         mut redone: impl FnMut(&PageRedo<'_>),
     ) -> Result<(), TxnError> {
         self.records += 1;
-        self.bytes += record.payload.len() as u64;
+        self.bytes += record.end().0 - record.lsn.0;
         let lsn = record.lsn;
         let faulty = |fault| TxnError::Record { lsn, fault };
         match LogRecord::decode(record.payload) {
@@ -90,7 +90,7 @@ impl Analysis {
                     unended.replaced.remove(index);
                 }
             }
-            RecordKind::Last(group) => {
+            RecordKind::Last(group) | RecordKind::Loaded { group, .. } => {
                 for (lsn, extent, event) in self.pending.remove(&group).unwrap_or_default() {
                     self.apply(lsn, extent, event, file)?;
                 }

@@ -14,17 +14,26 @@ pub(crate) struct Version {
     pub before: Before,
 }
 
-/// The changes of one record, the latest last; at least one.
-pub(crate) struct Chain(pub SmallVec<[Version; 1]>);
+/// The changes of one record.
+pub(crate) struct Chain {
+    /// The latest last; at least one.
+    pub versions: SmallVec<[Version; 1]>,
+    /// Whether its key is kept among those of removed records.
+    pub is_removed: bool,
+}
 
 impl Chain {
+    pub fn new(version: Version) -> Self {
+        Self { versions: SmallVec::from_buf([version]), is_removed: false }
+    }
+
     pub fn first(&self) -> Option<&Before> {
-        self.0.first().map(|version| &version.before)
+        self.versions.first().map(|version| &version.before)
     }
 
     /// Whether one of the changes is by this writer.
     pub fn has(&self, writer: u64) -> bool {
-        self.0.iter().any(|version| version.writer.id == writer)
+        self.versions.iter().any(|version| version.writer.id == writer)
     }
 
     pub fn is_of(&self, record: (PageId, &[u8]), hash: u64) -> bool {
@@ -42,27 +51,27 @@ impl Chain {
     /// About how many bytes of memory it takes.
     pub fn weight(&self) -> usize {
         let bytes = |version: &Version| size_of::<Version>() + 16 + version.before.bytes() as usize;
-        self.0.iter().map(bytes).sum::<usize>() + size_of::<Self>()
+        self.versions.iter().map(bytes).sum::<usize>() + size_of::<Self>()
     }
 
     /// The writer of the last version that counts, and how it stands.
     #[inline]
     pub fn last(&self) -> Option<(u64, State)> {
-        let states = self.0.iter().rev().map(|version| (version.writer.id, version.writer.state()));
+        let states = self.versions.iter().rev().map(|version| (version.writer.id, version.writer.state()));
         states.into_iter().find(|(_, state)| !matches!(state, State::RolledBack(_)))
     }
 
     /// Takes out the versions that every snapshot sees. Returns whether there were some.
     pub fn drop_dead(&mut self, seen_by_all: u64) -> bool {
-        let former = self.0.len();
-        drop_dead(&mut self.0, seen_by_all);
-        self.0.len() < former
+        let former = self.versions.len();
+        drop_dead(&mut self.versions, seen_by_all);
+        self.versions.len() < former
     }
 
     /// Joins changes between which no snapshot was taken: what was between them nobody sees.
     pub fn cut(&mut self, snapshots: &[u64]) {
         let mut index = 1;
-        while let Some([older, newer]) = self.0.get(index - 1..=index) {
+        while let Some([older, newer]) = self.versions.get(index - 1..=index) {
             let (Some(from), Some(to)) = (older.writer.committed(), newer.writer.committed()) else {
                 index += 1;
                 continue;
@@ -72,8 +81,8 @@ impl Chain {
                 index += 1;
                 continue;
             }
-            let older = self.0.remove(index - 1);
-            if let Some(newer) = self.0.get_mut(index - 1) {
+            let older = self.versions.remove(index - 1);
+            if let Some(newer) = self.versions.get_mut(index - 1) {
                 newer.before = older.before;
             }
         }

@@ -23,6 +23,7 @@ use vellum_pool::{Pool, PoolFile};
 use vellum_vm::{Directory, File};
 use vellum_wal::{
     Archive, ArchiveError, ArchiveState, Arrival, FollowedLog, Log, LogArchiver, LogError, LogOptions,
+    SyncCounts,
 };
 
 /// A pool, its transactions, and the log of its changes, if it has one.
@@ -52,7 +53,7 @@ struct Logged {
 pub struct Recovery {
     /// How many records of the log were read.
     pub records: u64,
-    /// How many bytes they had.
+    /// How many bytes of it they take, their headers included.
     pub log_bytes: u64,
     /// How many transactions were not committed, and how many changes of records were undone for that.
     pub undone_transactions: u64,
@@ -71,8 +72,9 @@ pub struct LogState {
     pub volatile_bytes: u64,
     /// How many bytes of log there have been since the database was created.
     pub appended_bytes: u64,
-    /// How many syncs have made records of the log durable since the database was opened.
-    pub syncs: u64,
+    /// How many syncs have made records of the log durable since the database was opened, and for how many who waited: group
+    /// commit makes few syncs for many.
+    pub syncs: SyncCounts,
     /// Why no checkpoint can be taken in the background, if the last one failed: the log grows then. It is tried again every
     /// second.
     pub checkpoint_error: Option<String>,
@@ -336,7 +338,7 @@ impl DurablePool {
             log_bytes: end.saturating_sub(checkpoints.redo().0),
             volatile_bytes: end.saturating_sub(changes.log.horizon(vellum_wal::Durability::Synced).0),
             appended_bytes: end,
-            syncs: changes.log.syncs(),
+            syncs: changes.log.sync_counts(),
             checkpoint_error: checkpoints.error(),
             archive: archiver.as_ref().map(LogArchiver::state),
         })

@@ -9,34 +9,31 @@ mod cover;
 mod covers;
 mod frozen;
 mod images;
+mod stored;
 
-pub(crate) use cover::{Changed, Covered};
+pub(crate) use cover::Covered;
 pub(crate) use frozen::Frozen;
+pub(crate) use stored::order;
 
 use crate::{
     before::Before,
     chain::{self, Chain},
-    generations::cover::Cover,
     plant::{Bug, planted},
-    spill::{Entry, SpillFile, SpillTree, damaged, put_value, take_value},
+    spill::{Entry, SpillFile, SpillTree, damaged},
     writer::{Sight, State, Writer},
 };
+use cover::Cover;
 use smallvec::SmallVec;
 use std::{
-    cmp::Ordering as Order,
     collections::BTreeMap,
     ops::{Bound, RangeBounds as _},
     sync::{Arc, PoisonError},
 };
-use vellum_access::{BlobReference, Seen, SharedBytes, ValueImage, node::ValueKind};
+use stored::{KEY_BYTES_MAX, PREFIX_BYTES, Version, place_of, place_of_prefix, versions, whole_key};
+use vellum_access::Seen;
 use vellum_base::primitive::{AtomicBool, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, RwLock};
 use vellum_base::{Lsn, PageId};
 use vellum_pool::{KeptPages, PoolError};
-
-/// The longest key of a tree.
-const KEY_BYTES_MAX: usize = vellum_access::node::MAX_KEY_BYTES;
-/// Of a longer key of a record only so much is in the key of its chain, and its hash.
-const PREFIX_BYTES: usize = KEY_BYTES_MAX - 16;
 
 /// Versions that went to the file together, or while the same snapshot held back most.
 pub(crate) struct Generation {
@@ -77,11 +74,11 @@ pub(crate) struct Moving {
 
 impl Moving {
     /// The versions of a chain as they are now.
-    pub fn of(chain: &Chain, is_removed: bool) -> Self {
+    pub fn of(chain: &Chain) -> Self {
         let copy = |version: &chain::Version| {
             (version.writer.clone(), version.writer.state(), version.before.clone())
         };
-        Self { is_removed, versions: chain.0.iter().map(copy).collect() }
+        Self { is_removed: chain.is_removed, versions: chain.versions.iter().map(copy).collect() }
     }
 
     /// The record of which they are.
@@ -90,42 +87,16 @@ impl Moving {
     }
 }
 
-/// The order of records in the trees of generations.
-pub(crate) fn order(one: Option<&Before>, other: Option<&Before>) -> Order {
-    let place = |record: &Before| {
-        let (key, is_long) = (record.key(), record.key().len() >= PREFIX_BYTES);
-        (
-            record.tree,
-            key.get(..PREFIX_BYTES).unwrap_or(key).to_owned(),
-            if is_long { record.hash() } else { 0 },
-        )
-    };
-    match (one, other) {
-        (Some(one), Some(other)) if one.key().len() < PREFIX_BYTES && other.key().len() < PREFIX_BYTES => {
-            (one.tree, one.key()).cmp(&(other.tree, other.key()))
-        }
-        (Some(one), Some(other)) => place(one).cmp(&place(other)),
-        _ => Order::Equal,
-    }
-}
-
 /// A version of a record: who has made the change, how that stands, and what is seen without it.
 type Found = (u64, State, Seen);
-
-/// A version as it is in the file.
-struct Version<'v> {
-    writer: u64,
-    /// Zero if that is to be asked.
-    committed: u64,
-    kind: Option<ValueKind>,
-    value: &'v [u8],
-}
 
 /// All generations.
 pub(crate) struct Generations {
     /// The latest last.
     all: RwLock<SmallVec<[Arc<Generation>; 2]>>,
     is_any: AtomicBool,
+    /// No snapshot of this time or later needs any of them; zero if none is known to be so.
+    quiet: AtomicU64,
     /// Which pages are kept before they change.
     kept: Arc<KeptPages>,
     /// About how much memory versions take that are not in the file yet.
@@ -144,6 +115,7 @@ impl Generations {
         let generations = Arc::new(Self {
             all: RwLock::default(),
             is_any: AtomicBool::new(false),
+            quiet: AtomicU64::new(0),
             kept: kept.clone(),
             frozen_bytes: AtomicUsize::new(0),
             begun: AtomicU64::new(0),
@@ -167,17 +139,51 @@ impl Generations {
         !self.is_any.load(Ordering::Acquire)
     }
 
+    /// Whether there may be versions that a snapshot of this time does not see. Asked after they have been looked for in memory.
+    #[inline]
+    pub fn may_have(&self, time: u64) -> bool {
+        // Acquire: it goes back to zero before versions are taken out of memory, where whoever asks this has looked.
+        let is_quiet = |quiet: u64| quiet > 0 && time >= quiet;
+        !self.is_empty() && !is_quiet(self.quiet.load(Ordering::Acquire))
+    }
+
     /// The generation that takes more, while `oldest` is the oldest snapshot. It stays until it [has](Generation::rest).
     pub fn current(&self, file: &SpillFile, oldest: u64) -> Result<Arc<Generation>, PoolError> {
         let mut all = self.all.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(last) = all.last().filter(|last| last.oldest == oldest && last.cover.is_none()) {
-            lock(&last.contents).is_taking = true;
+            last.take_more();
+            self.disturb();
             return Ok(last.clone());
         }
         let generation = Arc::new(Generation::create(file, oldest, false)?);
-        all.push(generation.clone());
-        self.is_any.store(true, Ordering::Release);
+        self.enter(&mut all, generation.clone());
         Ok(generation)
+    }
+
+    /// Enters a generation that takes versions.
+    fn enter(&self, all: &mut SmallVec<[Arc<Generation>; 2]>, generation: Arc<Generation>) {
+        all.push(generation);
+        self.disturb();
+        self.is_any.store(true, Ordering::Release);
+    }
+
+    /// More versions are about to go there, which any snapshot may need. They are locked.
+    fn disturb(&self) {
+        if !planted(Bug::SpilledOverlooked) {
+            self.quiet.store(0, Ordering::Release);
+        }
+    }
+
+    /// Those that have versions that a snapshot of this time may not see, the latest first.
+    fn needed_at(&self, time: u64) -> SmallVec<[Arc<Generation>; 2]> {
+        let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
+        let needed: SmallVec<_> =
+            all.iter().rev().filter(|generation| generation.is_needed_at(time)).cloned().collect();
+        if needed.is_empty() {
+            // While they are locked, so that none takes versions. A time that another thread finds meanwhile is as good.
+            self.quiet.store(time, Ordering::Release);
+        }
+        needed
     }
 
     fn all(&self) -> SmallVec<[Arc<Generation>; 2]> {
@@ -224,7 +230,7 @@ impl Generations {
         newer: Seen,
     ) -> Result<Seen, PoolError> {
         let mut oldest = newer;
-        for generation in self.all().iter().rev().filter(|generation| generation.is_needed_at(sight.time)) {
+        for generation in self.needed_at(sight.time) {
             for (writer, state, seen) in generation.find(tree, key, hash)?.into_iter().rev() {
                 match state {
                     State::RolledBack(_) => {}
@@ -242,7 +248,7 @@ impl Generations {
         (tree, key, hash): (PageId, &[u8], u64),
         time: u64,
     ) -> Result<Option<(u64, State)>, PoolError> {
-        for generation in self.all().iter().rev().filter(|generation| generation.is_needed_at(time)) {
+        for generation in self.needed_at(time) {
             for (writer, state, _) in generation.find(tree, key, hash)?.into_iter().rev() {
                 match state {
                     State::RolledBack(_) => {}
@@ -255,7 +261,8 @@ impl Generations {
 
     /// Whether there are removed records that a snapshot may see.
     pub fn has_removed(&self, sight: Sight) -> bool {
-        !self.is_empty() && self.all().iter().any(|generation| self.has_removed_in(generation, sight))
+        (self.may_have(sight.time) || self.covers(sight.own) && !self.is_empty())
+            && self.all().iter().any(|generation| self.has_removed_in(generation, sight))
     }
 
     fn has_removed_in(&self, generation: &Generation, sight: Sight) -> bool {
@@ -310,7 +317,7 @@ impl Generation {
     /// Whether there may be versions that a snapshot of this time does not see.
     fn is_needed_at(&self, time: u64) -> bool {
         // Acquire: pairs with the release below. It goes back to zero before versions come that are taken out of memory, where whoever asks
-        // this has looked before.
+        // this has looked before; and before `Generations::quiet` does.
         let settled = self.settled.load(Ordering::Acquire);
         if settled > 0 {
             return time + 1 < settled;
@@ -345,6 +352,14 @@ impl Generation {
             })
     }
 
+    /// It takes more, until it [rests](Self::rest).
+    fn take_more(&self) {
+        let mut contents = lock(&self.contents);
+        contents.is_taking = true;
+        // Release: pairs with `is_needed_at`. As long as it takes it is not settled.
+        self.settled.store(0, Ordering::Release);
+    }
+
     /// It takes no more for now.
     pub fn rest(&self) {
         lock(&self.contents).is_taking = false;
@@ -354,7 +369,6 @@ impl Generation {
     /// commit that the youngest of them may see.
     pub fn take(&self, chains: &[Moving], (snapshots, now): (&[u64], u64)) -> Result<(), PoolError> {
         let mut contents = lock(&self.contents);
-        self.settled.store(0, Ordering::Release);
         for (writer, state, _) in chains.iter().flat_map(|chain| &chain.versions) {
             match state {
                 State::Committed(time) => contents.latest = contents.latest.max(*time),
@@ -448,7 +462,7 @@ impl Generation {
     fn find(&self, tree: PageId, key: &[u8], hash: u64) -> Result<SmallVec<[Found; 2]>, PoolError> {
         let frozen = self.frozen();
         if let Some(frozen) = frozen {
-            let versions = frozen.find(tree, key, hash).into_iter().flat_map(|chain| &chain.0);
+            let versions = frozen.find(tree, key, hash).into_iter().flat_map(|chain| &chain.versions);
             let found =
                 |version: &chain::Version| (version.writer.id, version.writer.state(), version.before.seen());
             return Ok(versions.map(found).collect());
@@ -523,62 +537,6 @@ impl Generation {
                 }
             }
             Some(())
-        })
-    }
-}
-
-/// The key of a chain in a generation's tree: the tree's root, then the record's key, or the beginning of a long one and its hash.
-fn place_of(tree: PageId, key: &[u8], hash: u64) -> Vec<u8> {
-    let mut place = place_of_prefix(tree, key);
-    if key.len() >= PREFIX_BYTES {
-        place.extend_from_slice(&hash.to_be_bytes());
-    }
-    place
-}
-
-fn place_of_prefix(tree: PageId, key: &[u8]) -> Vec<u8> {
-    let mut place = Vec::with_capacity(16 + key.len());
-    place.extend_from_slice(&tree.0.to_be_bytes());
-    place.extend_from_slice(key.get(..PREFIX_BYTES).unwrap_or(key));
-    place
-}
-
-/// The whole key of a chain's record; empty if that is in the key of the chain.
-fn whole_key(chain: &[u8]) -> Option<&[u8]> {
-    let (length, rest) = chain.get(1..)?.split_first_chunk()?;
-    rest.get(..u16::from_le_bytes(*length).into())
-}
-
-/// The versions of a chain.
-fn versions(chain: &[u8]) -> Result<SmallVec<[Version<'_>; 4]>, PoolError> {
-    let decode = || {
-        let mut rest = chain.get(3 + whole_key(chain)?.len()..)?;
-        let mut versions = SmallVec::new();
-        while !rest.is_empty() {
-            let (writer, after) = rest.split_first_chunk()?;
-            let (committed, after) = after.split_first_chunk()?;
-            let (kind, value, after) = take_value(after)?;
-            let (writer, committed) = (u64::from_le_bytes(*writer), u64::from_le_bytes(*committed));
-            versions.push(Version { writer, committed, kind, value });
-            rest = after;
-        }
-        Some(versions)
-    };
-    decode().ok_or_else(damaged)
-}
-
-impl Version<'_> {
-    fn encode(&self, entry: &mut Vec<u8>) {
-        entry.extend_from_slice(&self.writer.to_le_bytes());
-        entry.extend_from_slice(&self.committed.to_le_bytes());
-        put_value(entry, self.kind.map(|kind| ValueImage { kind, bytes: self.value }));
-    }
-
-    fn seen(&self) -> Result<Seen, PoolError> {
-        Ok(match self.kind {
-            None => Seen::Absent,
-            Some(ValueKind::Inline) => Seen::Value(SharedBytes::new(self.value.into(), 0..self.value.len())),
-            Some(ValueKind::Blob) => Seen::Large(BlobReference::decode(self.value).ok_or_else(damaged)?),
         })
     }
 }

@@ -29,6 +29,8 @@ pub(crate) enum Bug {
     SpilledRemovalForgotten,
     /// Who changes a record does not note it for snapshots that are covered, so their transactions change it as well.
     CoveredChangeForgotten,
+    /// No snapshot looks into the file that began after one had nothing to look for there, though more has gone there since.
+    SpilledOverlooked,
     /// A feed tells of changes before their transaction is committed.
     ToldUncommitted,
     /// A feed tells of commits that are not durable.

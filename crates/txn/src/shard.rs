@@ -5,12 +5,25 @@
 //! shard that has twice as many chains as it had after it was last *swept* is swept by the claim that adds the next one. So a
 //! shard has at most that many, few claims pay for more than themselves, and what they touch stays in the processor's cache.
 
+mod changed;
+
+pub(crate) use changed::Changed;
+
 use crate::chain::Chain;
-use crate::generations::Changed;
 use hashbrown::{HashTable, hash_table::Entry};
 use std::sync::Arc;
 use vellum_base::PageId;
 use vellum_base::primitive::{AtomicUsize, Mutex, MutexGuard, Ordering};
+
+/// How many parts the table has.
+pub(crate) const SHARDS: usize = 64;
+
+/// Which of them has the records of this hash.
+#[inline]
+pub(crate) fn shard_of(hash: u64) -> usize {
+    // The table within a shard uses the lowest and the highest bits.
+    (hash >> 32) as usize % SHARDS
+}
 
 /// A shard with fewer chains is not swept.
 const FEW_CHAINS: usize = if cfg!(test) { 3 } else { 14 };

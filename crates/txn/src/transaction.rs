@@ -79,6 +79,13 @@ impl Transaction {
         self.transactions.is_ended(&self.snapshot)
     }
 
+    /// Whether its snapshot is old, and covered: it is shown the leaves of trees as they were when that began, and trees that were made later
+    /// as they are.
+    #[inline]
+    pub fn is_covered(&self) -> bool {
+        self.transactions.versions.generations().covers(self.snapshot.id)
+    }
+
     /// Whether what it reads is to be noted: it is serializable.
     pub fn is_serializable(&self) -> bool {
         self.reads.is_some()

@@ -36,7 +36,7 @@ use crate::reads::ReadSet;
 use crate::settings::SnapshotLimit;
 use crate::versions::{Spill, Versions};
 use crate::write_set::WriteSet;
-use crate::writer::{Apart, Sight, Writer};
+use crate::writer::{Sight, Writer};
 use smallvec::SmallVec;
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -44,8 +44,8 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use vellum_base::Lsn;
 use vellum_base::primitive::{AtomicBool, AtomicU64, AtomicUsize, Instant, Mutex, MutexGuard, Ordering};
+use vellum_base::{Apart, Lsn};
 use vellum_pool::{KeptPages, PoolError};
 
 /// Why a transaction cannot be committed.
@@ -81,7 +81,7 @@ pub(crate) struct Transactions {
     time: AtomicU64,
     limit: SnapshotLimit,
     /// Snapshots of lesser times have been ended.
-    ended_before: Apart,
+    ended_before: Apart<AtomicU64>,
     /// Whether there is a private write set.
     has_private: AtomicBool,
 }
@@ -104,6 +104,8 @@ struct State {
     changed_bytes: u64,
     /// The covered snapshots.
     covered: Covered,
+    /// Those of transactions up to this number are covered, or about to be.
+    covering: u64,
     /// What commits up to this one have left behind is not among the versions any more.
     pruned: u64,
     /// The commits whose large values are being freed, each with a place before its records.
@@ -199,6 +201,7 @@ impl Transactions {
             leftovers: VecDeque::new(),
             changed_bytes: 0,
             covered: Covered { id: 0, time: 0 },
+            covering: 0,
             pruned: 0,
             freeing: BTreeMap::new(),
             private: None,
@@ -295,8 +298,8 @@ impl Transactions {
             && state.snapshots.front().is_some_and(|begun| begun.id == writes.id())
             && state.writers.len() == 1
             && state.leftovers.is_empty()
-            // Of a covered one, too, but that has been pruned.
-            && writes.id() > state.covered.id;
+            // Of a covered one, too, but that has been pruned. And it is shown what leaves were, if its changes are not among the versions.
+            && writes.id() > state.covering;
         if is_alone {
             state.private = Some(writes.clone());
             // Relaxed: who meets a leaf that it has changed has latched it, or seen its version, after this.
@@ -460,8 +463,9 @@ impl Transactions {
         }
         let generations = self.versions.generations();
         let generation = generations.begin_cover(&self.versions.spill().file)?;
-        let state = self.lock_published();
+        let mut state = self.lock_published();
         let covered = Covered { id: state.next_id - 1, time: state.time };
+        state.covering = covered.id;
         let times: Vec<_> = state.others().map(|begun| begun.time).collect();
         drop(state);
         turn.freeze(&generation, || generations.arm(&generation, end));

@@ -163,11 +163,16 @@ impl Place {
         }
         transaction.changed.insert(key, value);
         set(&mut transaction.world, key, value);
+        drop(state);
+        if end.is_multiple_of(70) {
+            // Another thread may do that at this moment.
+            self.transactions.make_room(|| Lsn(end)).unwrap();
+        }
         self.keep();
         set(&mut self.leaf, key, value);
         let lsn = self.record();
         self.lsn = lsn.0;
-        state.note_change(lsn);
+        writes.lock().note_change(lsn);
     }
 
     /// First updater wins.
@@ -320,6 +325,52 @@ fn live(seed: u64, version_memory_bytes: u64) {
                 && !place.transactions.versions.has_removed(place.transactions.now())
         );
     }
+}
+
+#[test]
+fn one_that_is_covered_between_its_claim_and_its_change_sees_the_change() {
+    let mut place = Place::new(0);
+    // Nothing is moved before that.
+    place.end = 101;
+    place.begin();
+    // So many commits make it old, and it is not alone.
+    for round in 0..3 {
+        place.begin();
+        place.change(1, 3, Some(round));
+        place.end(1, true);
+    }
+    place.end = place.end.next_multiple_of(70);
+    place.change(0, 5, Some(7));
+    assert!(place.transactions.versions.generations().covers(place.open[0].snapshot.id));
+    let open = &place.open[0];
+    place.look(&open.world, open.snapshot.sight(), open.snapshot.settled);
+}
+
+#[test]
+fn one_that_is_about_to_be_covered_does_not_become_private() {
+    let mut place = Place::new(0);
+    // Nothing is moved before that.
+    place.end = 101;
+    place.begin();
+    for round in 0..3 {
+        place.begin();
+        place.change(1, 3, Some(round));
+        place.end(1, true);
+    }
+    place.begin();
+    let (old, young) = (place.open[0].snapshot, place.open[1].writes.clone());
+    let mut is_private = true;
+    // The old one ends when versions are about to be taken, and then the other one begins to write.
+    place
+        .transactions
+        .make_room(|| {
+            place.transactions.end(&old);
+            is_private = place.transactions.begin_writing(&young, || Lsn(500)).1;
+            Lsn(500)
+        })
+        .unwrap();
+    assert!(place.transactions.versions.generations().covers(young.id()));
+    assert!(!is_private, "what it changes is told to nobody, and it is shown what leaves were");
 }
 
 #[test]

@@ -20,25 +20,21 @@ mod moving;
 
 use crate::{
     before::{Before, hash_of},
-    chain::{Chain, Version, drop_dead},
+    chain::{Chain, Version},
     generations::{Generations, Oldest},
     leftovers::Leftovers,
     plant::{Bug, planted},
-    shard::{Chains, Shard},
+    shard::{Chains, SHARDS, Shard, shard_of},
     spill::SpillFile,
-    writer::{Apart, Sight, State, Writer},
+    writer::{Sight, State, Writer},
 };
 use hashbrown::hash_table::Entry;
-use smallvec::SmallVec;
 use std::{collections::BTreeSet, ops::Bound, sync::Arc};
 use vellum_access::{Seen, ValueImage};
 use vellum_base::primitive::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
-use vellum_base::{Lsn, PageId};
+use vellum_base::{Apart, Lsn, PageId};
 use vellum_pool::{KeptPages, PoolError};
 use vellum_vm::Directory;
-
-/// How many parts the table has, each with a lock of its own.
-const SHARDS: usize = 64;
 
 /// The keys of removed records, each with its tree.
 type Removed = BTreeSet<(PageId, Box<[u8]>)>;
@@ -64,7 +60,7 @@ pub(crate) struct Versions {
     /// Locked by the thread that moves them there.
     turn: Mutex<()>,
     /// Every snapshot that is not covered sees the commits up to this one, and every later snapshot will.
-    seen_by_all: Apart,
+    seen_by_all: Apart<AtomicU64>,
 }
 
 /// Where versions and undo go that memory has no room for.
@@ -137,7 +133,7 @@ impl Versions {
     pub fn measure(&self) -> (usize, u64) {
         let (mut count, mut bytes) = (0, 0);
         for shard in &self.shards {
-            for version in shard.lock().iter().flat_map(|chain| &chain.0) {
+            for version in shard.lock().iter().flat_map(|chain| &chain.versions) {
                 count += 1;
                 bytes += version.before.bytes();
             }
@@ -162,7 +158,7 @@ impl Versions {
             };
         }
         let mut oldest = None;
-        if let Some(Chain(versions)) = shard.find((tree, key), hash) {
+        if let Some(Chain { versions, .. }) = shard.find((tree, key), hash) {
             for version in versions.iter().rev() {
                 match version.writer.state() {
                     State::RolledBack(_) => {}
@@ -175,7 +171,7 @@ impl Versions {
         }
         let oldest = oldest.map_or(Seen::Leaf, Before::seen);
         drop(shard);
-        if self.generations.is_empty() {
+        if !self.generations.may_have(sight.time) {
             return Ok(oldest);
         }
         self.generations.seen((tree, key, hash), sight, oldest)
@@ -201,7 +197,7 @@ impl Versions {
         let shard = self.shard(hash);
         let mut chains = shard.lock();
         let mut last = None;
-        if !self.generations.is_empty() {
+        if self.generations.may_have(time) || self.generations.covers(writer.id) {
             let in_memory = chains.find((tree, key), hash).and_then(Chain::last);
             let mut is_own = in_memory.is_some_and(|(id, _)| id == writer.id);
             if in_memory.is_none() {
@@ -227,7 +223,8 @@ impl Versions {
                 if let Err(refusal) = admit(last, time) {
                     return Ok(Err(refusal));
                 }
-                let chain = Chain(SmallVec::from_buf([version()]));
+                let mut chain = Chain::new(version());
+                self.note_removed(&mut chain, is_removal);
                 shard.grow(chain.weight());
                 place.insert(chain);
                 true
@@ -242,18 +239,17 @@ impl Versions {
                     }
                     let former = chain.weight();
                     commits_go = chain.drop_dead(seen_by_all);
-                    chain.0.push(version());
-                    if chain.0.len() > 2 {
+                    chain.versions.push(version());
+                    if chain.versions.len() > 2 {
                         chain.cut(&snapshots());
                     }
                     shard.shrink(former);
                     shard.grow(chain.weight());
                 }
+                self.note_removed(chain, is_removal);
                 is_first
             }
         };
-        // Under the shard's lock, so that the key is found as long as there is the version.
-        self.note_removed(tree, key, is_removal);
         if commits_go {
             chains.note_changed(hash);
         }
@@ -275,7 +271,8 @@ impl Versions {
         let mut commits_go = false;
         let is_first = match chains.entry(hash, |chain| chain.is_same(before)) {
             Entry::Vacant(place) => {
-                let chain = Chain(SmallVec::from_buf([version]));
+                let mut chain = Chain::new(version);
+                self.note_removed(&mut chain, is_removal);
                 shard.grow(chain.weight());
                 place.insert(chain);
                 true
@@ -286,13 +283,13 @@ impl Versions {
                 if is_first {
                     shard.shrink(chain.weight());
                     commits_go = chain.drop_dead(seen_by_all);
-                    chain.0.push(version);
+                    chain.versions.push(version);
                     shard.grow(chain.weight());
                 }
+                self.note_removed(chain, is_removal);
                 is_first
             }
         };
-        self.note_removed(before.tree, before.key(), is_removal);
         if commits_go {
             chains.note_changed(hash);
         }
@@ -313,7 +310,7 @@ impl Versions {
         let mut last = shard.find((tree, key), hash).and_then(Chain::last);
         let may_be_lost = self.is_lost(sight.own, hash, leaf);
         drop(shard);
-        if last.is_none() && !self.generations.is_empty() {
+        if last.is_none() && self.generations.may_have(sight.time) {
             last = self.generations.last((tree, key, hash), sight.time)?;
         }
         Ok(match last {
@@ -333,9 +330,9 @@ impl Versions {
 
     /// Forgets the change of a writer that has been undone in the leaf.
     pub fn retract(&self, record: &Before, writer: u64) {
-        self.change(record, |versions| {
-            if versions.last().is_some_and(|last| last.writer.id == writer) {
-                versions.pop();
+        self.change(record, |chain| {
+            if chain.versions.last().is_some_and(|last| last.writer.id == writer) {
+                chain.versions.pop();
             }
             false
         });
@@ -358,11 +355,7 @@ impl Versions {
 
     /// Forgets the changes of a record that every snapshot sees that is not covered: those that were committed up to `oldest`.
     pub fn prune(&self, record: &Before, oldest: u64) {
-        self.change(record, |versions| {
-            let former = versions.len();
-            drop_dead(versions, oldest);
-            versions.len() < former
-        });
+        self.change(record, |chain| chain.drop_dead(oldest));
     }
 
     /// Takes out all dead versions.
@@ -375,12 +368,10 @@ impl Versions {
     /// Takes out the dead versions of a shard.
     #[cold]
     fn sweep(&self, shard: &Shard, chains: &mut Chains, seen_by_all: u64) {
-        // Under the shard's lock: see `change`.
-        let mut removed = self.any_removed().then(|| self.lock_removed());
         let changed = chains.changed.clone();
         chains.sweep(|chain| {
             let (former, hash) = (chain.weight(), chain.hash());
-            let record = chain.first().filter(|_| removed.is_some()).cloned();
+            let record = chain.first().filter(|_| chain.is_removed).cloned();
             if !chain.drop_dead(seen_by_all) {
                 return true;
             }
@@ -388,23 +379,20 @@ impl Versions {
                 changed.note(hash);
             }
             shard.shrink(former);
-            if !chain.0.is_empty() {
+            if !chain.versions.is_empty() {
                 shard.grow(chain.weight());
                 return true;
             }
-            if let (Some(removed), Some(record)) = (&mut removed, record) {
-                self.forget_removed(removed, &record);
+            if let Some(record) = record {
+                // Under the shard's lock: see `change`.
+                self.forget_removed(&record);
             }
             false
         });
     }
 
-    fn is_removed(&self, tree: PageId, key: &[u8]) -> bool {
-        self.any_removed() && self.lock_removed().contains(&(tree, key.into()))
-    }
-
     /// Changes a chain, and forgets it if nothing is left of it. `change` says whether commits go that a covered snapshot may not see.
-    fn change(&self, record: &Before, change: impl FnOnce(&mut SmallVec<[Version; 1]>) -> bool) {
+    fn change(&self, record: &Before, change: impl FnOnce(&mut Chain) -> bool) {
         let (tree, key, hash) = (record.tree, record.key(), record.hash());
         let shard = self.shard(hash);
         let mut chains = shard.lock();
@@ -412,10 +400,10 @@ impl Versions {
             return;
         };
         let former = chain.get().weight();
-        let commits_go = change(&mut chain.get_mut().0);
+        let commits_go = change(chain.get_mut());
         shard.shrink(former);
-        let is_empty = chain.get().0.is_empty();
-        if is_empty {
+        let is_forgotten = chain.get().versions.is_empty() && chain.get().is_removed;
+        if chain.get().versions.is_empty() {
             chain.remove();
             chains.give_up_room();
         } else {
@@ -425,19 +413,24 @@ impl Versions {
             chains.note_changed(hash);
         }
         // Under the shard's lock, so that a later removal of the key is not forgotten.
-        if is_empty && self.any_removed() {
-            self.forget_removed(&mut self.lock_removed(), record);
+        if is_forgotten {
+            self.forget_removed(record);
         }
     }
 
-    fn forget_removed(&self, removed: &mut Removed, record: &Before) {
-        if removed.remove(&(record.tree, record.key().into())) {
+    fn forget_removed(&self, record: &Before) {
+        if self.lock_removed().remove(&(record.tree, record.key().into())) {
             self.removed_count.fetch_sub(1, Ordering::Release);
         }
     }
 
-    fn note_removed(&self, tree: PageId, key: &[u8], is_removal: bool) {
-        if is_removal && self.lock_removed().insert((tree, key.into())) {
+    /// Keeps the key of a chain whose record is about to be removed. Its shard is locked, so the key is found as long as there is the chain.
+    fn note_removed(&self, chain: &mut Chain, is_removal: bool) {
+        if is_removal
+            && !std::mem::replace(&mut chain.is_removed, true)
+            && let Some(record) = chain.first()
+            && self.lock_removed().insert((record.tree, record.key().into()))
+        {
             self.removed_count.fetch_add(1, Ordering::Release);
         }
     }
@@ -513,7 +506,7 @@ impl Versions {
     #[cfg(test)]
     pub fn length(&self, tree: PageId, key: &[u8]) -> usize {
         let hash = hash_of(tree, key);
-        self.lock(hash).find((tree, key), hash).map_or(0, |chain| chain.0.len())
+        self.lock(hash).find((tree, key), hash).map_or(0, |chain| chain.versions.len())
     }
 
     fn lock(&self, hash: u64) -> MutexGuard<'_, Chains> {
@@ -521,10 +514,8 @@ impl Versions {
     }
 
     fn shard(&self, hash: u64) -> &Shard {
-        // The table within a shard uses the lowest and the highest bits.
-        let index = (hash >> 32) as usize % SHARDS;
         #[expect(clippy::indexing_slicing, reason = "there are as many")]
-        let shard = &self.shards[index];
+        let shard = &self.shards[shard_of(hash)];
         shard
     }
 

@@ -53,10 +53,6 @@ impl Writer {
     }
 }
 
-/// A number that is read often, apart from others that change.
-#[repr(align(64))]
-pub(crate) struct Apart(pub AtomicU64);
-
 /// What a reader or a writer may see: commits up to a time, and its own changes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sight {

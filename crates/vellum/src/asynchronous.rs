@@ -48,18 +48,10 @@ impl<T> TableFuture<T> {
         let (Some(table), Some((key, task))) = (&self.table, self.request.take()) else {
             return Poll::Pending;
         };
-        let borrowed = match &task {
-            Task::Get => Task::Get,
-            Task::GetPart { offset, length } => Task::GetPart { offset: *offset, length: *length },
-            Task::Insert(value) => Task::Insert(&value[..]),
-            Task::Update(value) => Task::Update(&value[..]),
-            Task::Upsert(value) => Task::Upsert(&value[..]),
-            Task::Remove => Task::Remove,
-        };
         if !matches!(task, Task::Get | Task::GetPart { .. }) && table.check().is_err() {
             return Poll::Ready(table.perform(&key, &task));
         }
-        match table.tree().try_now(&key, borrowed, |answer| Owned::from(answer)) {
+        match table.tree().try_now(&key, task.by_ref(), |answer| Owned::from(answer)) {
             Ok(Some(answer)) => {
                 let inner = &table.inner;
                 let Some(arrival) = inner.durable.commit_later(inner.durability) else {
@@ -69,7 +61,7 @@ impl<T> TableFuture<T> {
                 return Poll::Pending;
             }
             Ok(None) => {}
-            // It conflicts with nobody, or says so: waiting is left to the log. Or the table has been cleared.
+            // It conflicts with no transaction, or says so: waiting is left to the log. Or the table has been cleared.
             Err(AccessError::NeedsTransaction { .. } | AccessError::Pool(PoolError::Cancelled)) => {
                 return Poll::Ready(table.perform(&key, &task));
             }
@@ -79,18 +71,23 @@ impl<T> TableFuture<T> {
                 error => return Poll::Ready(Err(error)),
             },
         }
-        let slot = Arc::new(Slot::default());
-        lock(&slot.state).waker = Some(waker.clone());
-        let (inner, open) = (table.inner.clone(), table.open.clone());
-        let order = Order { inner, open, key, task, slot: Owed::new(slot.clone()) };
-        match table.inner.driver.get_or_init(|| Driver::start(run_orders)) {
-            Some(driver) => driver.put(order),
-            // The system has no room for a thread: then the operation is done here, and waits.
-            None => run_orders(vec![order], &Vec::new),
-        }
-        self.slot = Some(slot);
+        self.slot = Some(hand_over(table, key, task, waker));
         Poll::Pending
     }
+}
+
+/// Hands an operation to the driver, which wakes the task when it is done.
+pub(crate) fn hand_over(table: &Handle, key: Vec<u8>, task: Task<Vec<u8>>, waker: &Waker) -> Arc<Slot> {
+    let slot = Arc::new(Slot::default());
+    lock(&slot.state).waker = Some(waker.clone());
+    let (inner, open) = (table.inner.clone(), table.open.clone());
+    let order = Order { inner, open, key, task, slot: Owed::new(slot.clone()) };
+    match table.inner.driver.get_or_init(|| Driver::start(run_orders)) {
+        Some(driver) => driver.put(order),
+        // The system has no room for a thread: then the operation is done here, and waits.
+        None => run_orders(vec![order], &Vec::new),
+    }
+    slot
 }
 
 impl<T> Future for TableFuture<T> {
@@ -251,7 +248,9 @@ fn run_orders(mut orders: Vec<Order>, more: &dyn Fn() -> Vec<Order>) {
                     let table = Handle::new(inner.clone(), open);
                     match table.refused(error) {
                         // The pool has no room for the value: it is read past it.
-                        error if is_get && error.is_about_room() => table.read_whole(&key).map(Owned::Value),
+                        error if is_get && error.is_about_room() => {
+                            table.read_whole(table.tree(), &key).map(Owned::Value)
+                        }
                         error => Err(error),
                     }
                 });

@@ -274,7 +274,7 @@ impl Backup {
         made.map_err(|source| Error::LogDirectory { path: log.clone(), source })?;
         let open = || Database::open(&unfinished, options);
         let restored = restore_to(backups, &target, &DiskDirectory::new(&log), (options, &open), how);
-        // Empty if it succeeded, and after a failure too. If it is not, it is in nobody's way.
+        // Empty if it succeeded, and after a failure too. If it is not, it does no harm.
         let _ = std::fs::remove_dir(&log);
         restored
     }

@@ -1,9 +1,6 @@
 //! Many keys in one call, by one thread: cache misses and reads overlap.
 
-use crate::{
-    AsKey, AsValue, Error, KeyType, Put, Result, Table, ValueType, asynchronous::written, handle::Handle,
-    nested,
-};
+use crate::{AsKey, AsValue, KeyType, Put, Result, Table, ValueType, asynchronous::written, nested};
 use std::ops::Range;
 use vellum_access::{AccessError, Answer, Batch, Task, Written};
 use vellum_pool::Pool;
@@ -30,7 +27,7 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
     pub fn multi_get<Q: AsKey<K>>(&self, keys: &[Q]) -> Vec<Result<Option<V::Owned>>> {
         let keys: Vec<_> = keys.iter().map(AsKey::encoded).collect();
         let mut values = Vec::with_capacity(keys.len());
-        self.handle.multi_get(&keys, |_, value| {
+        self.handle.multi_get_by(self.handle.tree(), &keys, |_, value| {
             values.push(value.and_then(|value| self.handle.value_if_any::<V>(value)));
         });
         values
@@ -95,7 +92,7 @@ impl Table {
         keys: &[K],
         visit: impl FnMut(usize, Result<Option<&[u8]>>),
     ) {
-        self.handle.multi_get(keys, visit);
+        self.handle.multi_get_by(self.handle.tree(), keys, visit);
     }
 
     /// As [`multi_get_with`](Self::multi_get_with), but of each value only the bytes of `part` that it has. Of a value
@@ -212,20 +209,6 @@ impl Table {
             visit(number, answer.map_err(|error| self.handle.refused(error)))
         });
         self.handle.inner.commit()
-    }
-}
-
-impl Handle {
-    fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K], mut visit: impl FnMut(usize, Result<Option<&[u8]>>)) {
-        self.tree().multi_get(keys, self.read_depth(), |index, value| {
-            match (value.map_err(Error::from), keys.get(index)) {
-                (Err(error), Some(key)) if error.is_about_room() => {
-                    let whole = self.read_whole(key.as_ref());
-                    visit(index, whole.as_ref().map(Option::as_deref).map_err(|_| error));
-                }
-                (value, _) => visit(index, value),
-            }
-        });
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::{AsKey, AsValue, KeyType, Result, ValueType, encoding::Types, handle::Handle, nested};
 use std::{io::Read, marker::PhantomData};
 use vellum_access::BulkLoad;
+use vellum_base::PageId;
 use vellum_pool::Pool;
 
 /// How to load a table: see [`Table::bulk_loader_with`](crate::Table::bulk_loader_with).
@@ -28,7 +29,14 @@ impl BulkOptions {
     }
 }
 
-/// Loads a table from entries in the order of their keys: made by [`Table::bulk_loader`](crate::Table::bulk_loader).
+/// A load as part of a transaction.
+pub(crate) trait Part: Send {
+    /// See [`BulkLoader::finish`].
+    fn finish(self: Box<Self>, table: &Handle, load: BulkLoad<'_, Pool>) -> Result<u64>;
+}
+
+/// Loads a table from entries in the order of their keys: made by [`Table::bulk_loader`](crate::Table::bulk_loader), and as part of a
+/// transaction by [`Transaction::bulk_loader`](crate::Transaction::bulk_loader).
 ///
 /// The tree of the table is built from its leaves up, beside the table: pages are filled one after the other, lie
 /// one after the other on storage, and are written in large requests where memory is short, without pushing out
@@ -40,12 +48,20 @@ impl BulkOptions {
 pub struct BulkLoader<'t, K: ?Sized = [u8], V: ?Sized = [u8]> {
     load: BulkLoad<'t, Pool>,
     table: &'t Handle,
+    /// The tree of the table when the load began.
+    root: PageId,
+    /// As part of what transaction.
+    part: Option<Box<dyn Part + 't>>,
     types: Types<K, V>,
 }
 
 impl<'t, K: KeyType + ?Sized, V: ValueType + ?Sized> BulkLoader<'t, K, V> {
-    pub(crate) fn new(load: BulkLoad<'t, Pool>, table: &'t Handle) -> Self {
-        Self { load, table, types: PhantomData }
+    pub(crate) fn new(
+        load: BulkLoad<'t, Pool>,
+        (table, root): (&'t Handle, PageId),
+        part: Option<Box<dyn Part + 't>>,
+    ) -> Self {
+        Self { load, table, root, part, types: PhantomData }
     }
 
     /// Appends an entry, whose key is greater than all keys before it.
@@ -65,16 +81,23 @@ impl<'t, K: KeyType + ?Sized, V: ValueType + ?Sized> BulkLoader<'t, K, V> {
         self.load.count()
     }
 
-    /// Puts all entries into the table, at once for everybody, and returns how many they are. Like everything else,
-    /// they are durable when the database has been closed or [`checkpoint`](crate::Database::checkpoint)ed.
+    /// Puts all entries into the table, at once for all threads, and returns how many they are. They are durable then like what any other
+    /// operation has done; those that are part of a transaction are seen and durable when that is committed.
     ///
     /// # Errors
     /// [`AlreadyExists`](crate::ErrorKind::AlreadyExists) if something has been stored in the table meanwhile,
-    /// [`Conflict`](crate::ErrorKind::Conflict) if it was cleared; and if a page cannot be written. The table is then as it was.
+    /// [`Conflict`](crate::ErrorKind::Conflict) if it was cleared, or a transaction that is open loads, clears or drops it; and if a page
+    /// cannot be written. The table is then as it was.
     pub fn finish(self) -> Result<u64> {
-        nested::check(self.table.inner.durable.pool());
-        let count = self.load.finish().map_err(|error| self.table.refused(error))?;
-        self.table.inner.commit()?;
+        let Self { load, table, root, part, .. } = self;
+        nested::check(table.inner.durable.pool());
+        if let Some(part) = part {
+            return part.finish(table, load);
+        }
+        let finishing = table.begin_finishing(root)?;
+        let count = load.finish().map_err(|error| table.refused(error))?;
+        drop(finishing);
+        table.inner.commit()?;
         Ok(count)
     }
 }

@@ -1,6 +1,6 @@
 //! What a table has only if its values are bytes: parts of them, readers, and changes where they lie.
 
-use crate::{AsKey, Error, KeyType, Put, Result, Table, Value, ValueReader, nested};
+use crate::{AsKey, KeyType, Put, Result, Table, Transaction, Value, ValueReader, nested};
 use std::{io::Read, ops::Range};
 
 /// What only values that are bytes have.
@@ -12,16 +12,7 @@ impl<K: KeyType + ?Sized> Table<K> {
     /// As for [`get`](Self::get).
     #[inline]
     pub fn get_into(&self, key: impl AsKey<K>, target: &mut Vec<u8>) -> Result<bool> {
-        let key = key.encoded();
-        match self.handle.tree().get_into(key.as_ref(), target).map_err(Error::from) {
-            Err(error) if error.is_about_room() => {
-                let whole = self.handle.read_whole(key.as_ref())?;
-                let found = whole.is_some();
-                *target = whole.unwrap_or_default();
-                Ok(found)
-            }
-            found => found,
-        }
+        self.handle.get_into_by(self.handle.tree(), key.encoded().as_ref(), target)
     }
 
     /// Some bytes of the value of `key`: those of `part` that it has, which may be none. `None` if there is no value.
@@ -79,7 +70,7 @@ impl<K: KeyType + ?Sized> Table<K> {
     /// # Errors
     /// As for [`get`](Self::get).
     pub fn reader(&self, key: impl AsKey<K>) -> Result<Option<ValueReader<'_>>> {
-        self.handle.reader(key.encoded().as_ref())
+        self.handle.reader(self.handle.tree(), key.encoded().as_ref())
     }
 
     /// Stores the next `length` bytes of `source` under `key`, without holding them in memory at once.
@@ -108,7 +99,8 @@ impl<K: KeyType + ?Sized> Table<K> {
     /// A value of up to 1 KiB is changed where it lies, without a copy, while no other thread can use its page: be
     /// short, and do not use the database inside, which would wait for itself for ever. For a larger value `change`
     /// works on a copy, and may be called again if another thread replaces the value meanwhile; what it returned last
-    /// counts. If it panics, the database cannot be closed cleanly any more.
+    /// counts. If it panics, the value is as it was; without a log it may be half changed, and the database cannot be closed cleanly
+    /// any more.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -133,5 +125,65 @@ impl<K: KeyType + ?Sized> Table<K> {
     pub fn modify<T>(&self, key: impl AsKey<K>, mut change: impl FnMut(&mut [u8]) -> T) -> Result<Option<T>> {
         let (key, pool) = (key.encoded(), self.handle.pool());
         self.handle.change(|tree| tree.modify(key.as_ref(), |value| nested::changing(pool, || change(value))))
+    }
+}
+
+/// Large values in transactions.
+impl Transaction {
+    /// Some bytes of the value of a key. See [`Table::get_part`].
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub fn get_part<K: KeyType + ?Sized>(
+        &self,
+        table: &Table<K>,
+        key: impl AsKey<K>,
+        part: Range<usize>,
+    ) -> Result<Option<Vec<u8>>> {
+        let (key, mut target) = (key.encoded(), Vec::new());
+        let tree = self.read_keys(&table.handle, [&key])?;
+        Ok(tree.get_part_into(key.as_ref(), part, &mut target)?.then_some(target))
+    }
+
+    /// A reader of the value of a key in parts, as this transaction sees it. See [`Table::reader`].
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub fn reader<'t, K: KeyType + ?Sized>(
+        &'t self,
+        table: &'t Table<K>,
+        key: impl AsKey<K>,
+    ) -> Result<Option<ValueReader<'t>>> {
+        let key = key.encoded();
+        table.handle.reader(self.read_keys(&table.handle, [&key])?, key.as_ref())
+    }
+
+    /// Stores the next `length` bytes of `source` under a key, without holding them in memory at once. See [`Table::put_from`].
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let database = vellum::Database::create(directory.path().join("d"), &vellum::Options::default())?;
+    /// let pictures = database.create_table("pictures")?;
+    /// let transaction = database.begin()?;
+    /// transaction.put_from(&pictures, "white", 1 << 20, &mut std::io::repeat(255))?;
+    /// let mut reader = transaction.reader(&pictures, "white")?.unwrap();
+    /// assert_eq!(std::io::copy(&mut reader, &mut std::io::sink())?, 1 << 20);
+    /// # drop(reader);
+    /// transaction.commit()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`put`](Self::put). If `source` fails or ends too early nothing has happened.
+    pub fn put_from<K: KeyType + ?Sized>(
+        &self,
+        table: &Table<K>,
+        key: impl AsKey<K>,
+        length: u64,
+        source: &mut dyn Read,
+    ) -> Result<Put> {
+        let key = key.encoded();
+        let written = self.write(&table.handle, |tree| tree.upsert_from(key.as_ref(), length, source))?;
+        Ok(written.into())
     }
 }

@@ -169,7 +169,7 @@ pub(crate) fn create_doomed(pool: &Pool) -> Result<PageId> {
     }
 }
 
-/// Frees a tree that is to be freed, together with the record that says so. Nobody uses it any more.
+/// Frees a tree that is to be freed, together with the record that says so. It is not used any more.
 pub(crate) fn free(pool: &Pool, root: PageId) -> Result<()> {
     let key = doomed_key(root);
     if tree(pool).get(&key)?.is_none() {

@@ -1,7 +1,10 @@
 //! Compaction: what lies at the end of the file is moved to free places nearer to its beginning, and the file is cut.
 
 use crate::{Database, Error, ErrorKind, Result, catalog, handle::Handle, shared::Inner};
-use std::sync::{Arc, PoisonError, atomic::Ordering};
+use std::{
+    cell::RefCell,
+    sync::{Arc, PoisonError, atomic::Ordering},
+};
 use vellum_access::Relocation;
 use vellum_base::{PAGE_SIZE, PageId};
 
@@ -58,11 +61,13 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// If a page cannot be read or written. What has been done stays, and it may be tried again.
+    /// If a page cannot be read or written. What has been done stays, and it may be tried again. [`Error::NestedCompaction`] inside `go_on`
+    /// of the same database.
     pub fn compact(&self, mut go_on: impl FnMut(&Compaction) -> bool) -> Result<Compaction> {
         /// What part of what is in use the file may be longer than that: at first, and if that cannot be had.
         const SLACK: [u64; 3] = [64, 8, 2];
         let inner = self.inner();
+        let _mark = Mark::set(Arc::as_ptr(inner).addr()).ok_or(Error::NestedCompaction)?;
         let _turn = inner.compaction.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes = |inner: &Inner| inner.pool().file_pages().0 * PAGE_SIZE as u64;
         // Nothing may be cut that is open for reading only.
@@ -90,6 +95,31 @@ impl Database {
     }
 }
 
+vellum_base::primitive::thread_local! {
+    /// The databases that this thread compacts, by their addresses: it would wait for itself for ever.
+    static COMPACTING: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+/// This thread compacts a database.
+struct Mark;
+
+impl Mark {
+    /// None if it does already.
+    fn set(database: usize) -> Option<Self> {
+        COMPACTING.with_borrow_mut(|compacting| {
+            let is_new = !compacting.contains(&database);
+            is_new.then(|| compacting.push(database)).map(|()| Self)
+        })
+    }
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        // They end in the opposite order.
+        COMPACTING.with_borrow_mut(Vec::pop);
+    }
+}
+
 impl Inner {
     /// Moves what lies at `limit` or behind it.
     fn move_before(
@@ -109,7 +139,8 @@ impl Inner {
                 return Ok(Outcome::Ended);
             }
         }
-        let whole = catalog.relocate(limit, |relocation| {
+        // With a view, so that its leaves are kept for snapshots before they are moved.
+        let whole = catalog.with_view(self.durable.view()).relocate(limit, |relocation| {
             done.count(&relocation, false);
             Ok::<_, Error>(go_on(done))
         })?;

@@ -163,7 +163,7 @@ impl Database {
         if let Err(error) = created {
             durable.abandon();
             place.remove();
-            // It is still locked, so nobody else has opened it.
+            // It is still locked, so no other process has opened it.
             let _ = remove_file();
             return Err(error);
         }
@@ -304,23 +304,57 @@ impl Database {
     /// It is done in the background as well, see [`Options::checkpoint_log_bytes`].
     ///
     /// # Errors
-    /// [`Error::WithoutLog`] if the database has no log. If something cannot be written the checkpoint before this one
-    /// counts, and it may be tried again; after a failed sync every further attempt fails.
+    /// [`Error::WithoutLog`] if the database has no log, or [`ErrorKind::ReadOnly`](crate::ErrorKind::ReadOnly). If something cannot be
+    /// written the checkpoint before this one counts, and it may be tried again; after a failed sync every further attempt fails.
     pub fn checkpoint(&self) -> Result<()> {
-        if self.inner.durable.log_state().is_none() {
-            return Err(Error::WithoutLog);
-        }
+        self.inner.require_log()?;
         Ok(self.inner.durable.checkpoint()?)
     }
 
     /// Returns once all that was done until now, by any thread, is durable, whatever [`Options::durability`] says.
     ///
     /// # Errors
-    /// [`Error::WithoutLog`] if the database has no log. If the log cannot be written, whether the last changes are durable
-    /// is unknown, and nothing more is accepted: opening the database anew finds out.
+    /// [`Error::WithoutLog`] if the database has no log, or [`ErrorKind::ReadOnly`](crate::ErrorKind::ReadOnly). If the log cannot be
+    /// written, whether the last changes are durable is unknown, and nothing more is accepted: opening the database anew finds out.
     pub fn sync(&self) -> Result<()> {
-        if self.inner.durable.log_state().is_none() {
-            return Err(Error::WithoutLog);
+        self.inner.require_log()?;
+        Ok(self.inner.durable.sync()?)
+    }
+
+    /// The *durable horizon*: a place of the log. What was committed by a record before it survives whatever happens; what comes after
+    /// it can be seen already, and a crash may take it back. A program that must not act on such a thing waits until the horizon
+    /// has passed the end that the log had when it has read: [`wait_until_durable`](Self::wait_until_durable). None if the database has
+    /// no log.
+    ///
+    /// ```
+    /// use vellum::{Durability, Lsn};
+    ///
+    /// # let directory = tempfile::tempdir()?;
+    /// # let options = vellum::Options::default().durability(Durability::Deferred);
+    /// # let database = vellum::Database::create(directory.path().join("d"), &options)?;
+    /// let table = database.create_table("orders")?;
+    /// table.put("1", "three pears")?;
+    /// // Another thread reads it, and sends the pears once the order can not be lost any more.
+    /// let order = table.get("1")?;
+    /// let end = Lsn(database.log_state().unwrap().appended_bytes);
+    /// database.wait_until_durable(end)?;
+    /// assert!(database.durable_horizon().unwrap() >= end);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn durable_horizon(&self) -> Option<Lsn> {
+        let state = self.inner.durable.log_state()?;
+        Some(Lsn(state.appended_bytes - state.volatile_bytes))
+    }
+
+    /// Returns once the record at a place of the log, and all before it, are durable: the [durable horizon](Self::durable_horizon) has
+    /// passed it. The place of a commit is [`Arrival::lsn`](crate::Arrival::lsn). One that the log has not come to yet counts as its end.
+    ///
+    /// # Errors
+    /// As for [`sync`](Self::sync).
+    pub fn wait_until_durable(&self, place: Lsn) -> Result<()> {
+        self.inner.require_log()?;
+        if self.durable_horizon().is_some_and(|horizon| horizon > place) {
+            return Ok(());
         }
         Ok(self.inner.durable.sync()?)
     }
@@ -367,6 +401,11 @@ impl Database {
     /// What the history of records takes that transactions may still read.
     pub fn history(&self) -> History {
         self.inner.durable.history()
+    }
+
+    /// Another handle.
+    pub(crate) fn of(inner: &Arc<Inner>) -> Self {
+        Self { inner: inner.clone() }
     }
 
     pub(crate) fn inner(&self) -> &Arc<Inner> {

@@ -74,6 +74,9 @@ pub(crate) trait Reads: Sync {
         table: &'t Handle,
         bounds: &(Bound<KeyBuffer>, Bound<KeyBuffer>),
     ) -> Result<Cursor<'t>>;
+
+    /// A copy of a value whose key a cursor has come to.
+    fn value_of_noted(&self, table: &Handle, key: &[u8]) -> Result<Option<Vec<u8>>>;
 }
 
 /// An end of an iterator.
@@ -175,7 +178,12 @@ impl<'t> Source<'t> {
             return Ok(Some(Cow::Borrowed(value)));
         }
         let value = match (entry.value(), self) {
-            (Err(error), Self::Table) if error.is_about_room() => table.read_whole(entry.key())?,
+            (Err(error), source) if error.is_about_room() => match source {
+                Self::Table => table.read_whole(table.tree(), entry.key())?,
+                Self::Transaction(reads) | Self::Untracked(reads) => {
+                    reads.value_of_noted(table, entry.key())?
+                }
+            },
             (value, _) => value?.map(Value::into_vec),
         };
         Ok(value.map(Cow::Owned))

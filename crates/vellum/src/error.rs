@@ -72,6 +72,18 @@ pub enum Error {
         /// The other one has been committed already.
         committed: bool,
     },
+    /// Something conflicts with the transaction inside which it is done: see [`Database::run`](crate::Database::run).
+    #[error(
+        "the record with the key \"{}\" of table {table:?} is being changed by a transaction that this thread is running, which cannot \
+         end before this does; change it by that transaction, not by the table itself or another transaction",
+        shown_key(key)
+    )]
+    OwnConflict {
+        /// The table.
+        table: String,
+        /// The key.
+        key: Vec<u8>,
+    },
     /// The transaction was open for too long, or has held back too much: see
     /// [`Options::snapshot_limit`](crate::Options::snapshot_limit). Or what is kept for it could not be written, because the disk of
     /// the log's directory is full or fails.
@@ -84,6 +96,12 @@ pub enum Error {
     /// The transaction can only be rolled back.
     #[error("an operation of this transaction failed before: it can only be rolled back, and run again")]
     Ended,
+    /// A transaction is to be rolled back to a savepoint that it does not have.
+    #[error(
+        "the transaction has no such savepoint: it is of another one, or was taken back when this one was rolled back to an earlier \
+         savepoint"
+    )]
+    NoSuchSavepoint,
     /// A table is used in a transaction of another database.
     #[error("the table {table:?} belongs to another database than the transaction")]
     OtherDatabase {
@@ -197,12 +215,16 @@ pub enum Error {
         /// The longest name, in bytes.
         limit: usize,
     },
+    /// A database is compacted by the function that decides whether its compaction goes on.
+    #[error("this thread is compacting the database already: let that end first")]
+    NestedCompaction,
     /// A database that is to be closed is still being used.
     #[error(
-        "the database is still used by {handles} other handles (tables, clones, feeds of changes); drop them first"
+        "the database is still in use: {handles} references of tables, clones, transactions and feeds of changes are left; drop \
+         these first"
     )]
     StillInUse {
-        /// How many.
+        /// How many references to it there are. A transaction has two.
         handles: usize,
     },
 }
@@ -261,6 +283,13 @@ impl From<TxnError> for Error {
     }
 }
 
+/// What [`Arrival`](crate::Arrival) says.
+impl From<LogError> for Error {
+    fn from(error: LogError) -> Self {
+        Self::Log(error.into())
+    }
+}
+
 impl Error {
     /// The same error of the log once more, for another operation that it is about.
     pub(crate) fn repeated(&self) -> Self {
@@ -285,9 +314,12 @@ impl Error {
             Self::RestoreExists { .. } => ErrorKind::AlreadyExists,
             Self::WithoutLog
             | Self::WithoutArchive
+            | Self::NoSuchSavepoint
+            | Self::OwnConflict { .. }
             | Self::OtherDatabase { .. }
             | Self::PlainTable { .. }
             | Self::TableTypes { .. }
+            | Self::NestedCompaction
             | Self::TypeName { .. }
             | Self::NotEncoded { .. }
             | Self::NoSuchPosition { .. } => ErrorKind::InvalidInput,

@@ -6,6 +6,7 @@ use crate::{
     life::{Generation, OpenTable, Writing, conflict},
     open_transaction::OpenTransaction,
     range::as_slice,
+    running,
     shared::{Inner, OpenTables, Owned},
 };
 use std::{
@@ -57,6 +58,10 @@ impl Handle {
     }
 
     /// The tree that a transaction sees, whose database must be this table's. The table must have versions.
+    ///
+    /// # Errors
+    /// If not; [`Error::NoSuchTable`] if the transaction began before the table was created and then loaded or cleared, or was covered
+    /// before it was created.
     #[inline]
     pub(crate) fn tree_of(&self, transaction: &OpenTransaction) -> Result<Tree<'_, Pool>> {
         let table = || self.name.as_ref().to_owned();
@@ -66,8 +71,17 @@ impl Handle {
         if self.is_plain {
             return Err(Error::PlainTable { table: table() });
         }
-        let seen = if self.open.is_divided() { self.seen_by(transaction)? } else { None };
-        Ok(self.tree_with(seen.unwrap_or_else(|| self.open.current())))
+        let seen = if self.open.is_divided() {
+            // What a later transaction has loaded no versions hide.
+            self.seen_by(transaction)?.ok_or_else(|| Error::NoSuchTable { name: table() })?
+        } else {
+            let current = self.open.current();
+            if transaction.transaction.is_covered() && !self.is_known_to(transaction, current.root)? {
+                return Err(Error::NoSuchTable { name: table() });
+            }
+            current
+        };
+        Ok(self.tree_with(seen))
     }
 
     #[inline]
@@ -76,18 +90,36 @@ impl Handle {
         Tree::open(self.inner.pool(), generation.root).with_append_hints(&generation.ends)
     }
 
-    /// The generation of the table that a transaction sees, if it sees the table: the one that is not doomed for it.
+    /// The generation of the table that a transaction sees, if it sees the table: the one that is not doomed for it, and that a record
+    /// names which it sees. Of a tree that was made after its snapshot was covered it sees neither record.
     #[cold]
     pub(crate) fn seen_by(&self, transaction: &OpenTransaction) -> Result<Option<&Generation>> {
         let catalog = catalog::tree(self.inner.pool()).with_view(transaction.transaction.reading());
         for generation in self.open.generations() {
             let key = catalog::doomed_key(generation.root);
             transaction.transaction.note_keys(catalog.root(), [&key]);
-            if catalog.get(&key)?.is_none() {
+            if catalog.get(&key)?.is_none() && self.is_named(catalog, generation.root)? {
                 return Ok(Some(generation));
             }
         }
         Ok(None)
+    }
+
+    /// Whether a tree was there when the snapshot of a transaction was covered, or is its own: either record tells. What a later one holds
+    /// was never kept for it, and no version hides it.
+    #[cold]
+    fn is_known_to(&self, transaction: &OpenTransaction, root: PageId) -> Result<bool> {
+        let catalog = catalog::tree(self.inner.pool()).with_view(transaction.transaction.reading());
+        Ok(catalog.get(&catalog::doomed_key(root))?.is_some() || self.is_named(catalog, root)?)
+    }
+
+    /// Whether the catalog has a table with the tree with this root, most likely under the name of this one.
+    fn is_named(&self, catalog: Tree<'_, Pool>, root: PageId) -> Result<bool> {
+        if catalog::find(catalog, &self.name)?.is_some_and(|record| record.root == root) {
+            return Ok(true);
+        }
+        // It may have been renamed.
+        Ok(catalog::list(catalog)?.iter().any(|(_, record)| record.root == root))
     }
 
     #[track_caller]
@@ -185,7 +217,10 @@ impl Handle {
             };
             match change(tree.with_view(own.transaction.writing()?)) {
                 Ok(done) => match own.commit() {
-                    Ok(inner) => return inner.commit().map(|()| done),
+                    Ok(inner) => {
+                        running::note_commit(&inner);
+                        return inner.commit().map(|()| done);
+                    }
                     Err(CommitError::Failed(error)) => return Err(error.into()),
                     Err(_) => ends += 1,
                 },
@@ -203,6 +238,11 @@ impl Handle {
         }
     }
 
+    /// Whether the table keeps no versions.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.is_plain
+    }
+
     /// Whether changes must be transactions, because some are open.
     pub(crate) fn needs_transactions(&self) -> bool {
         !self.is_plain && self.inner.durable.has_transactions()
@@ -215,24 +255,11 @@ impl Handle {
 
     /// One operation by itself.
     pub(crate) fn perform(&self, key: &[u8], task: &Task<impl AsRef<[u8]>>) -> Result<Owned> {
-        let written = |put: bool, done: Written| if put { done } else { Written::Refused };
-        Ok(match task {
-            Task::Get => Owned::Value(self.get(key)?),
-            Task::GetPart { offset, length } => {
-                let (mut part, range) = (Vec::new(), *offset..offset.saturating_add(*length));
-                Owned::Value(self.tree().get_part_into(key, range, &mut part)?.then_some(part))
-            }
-            Task::Insert(value) => {
-                let inserted = self.change(|tree| tree.insert(key, value.as_ref()))?;
-                Owned::Written(written(inserted, Written::Inserted))
-            }
-            Task::Update(value) => {
-                let updated = self.change(|tree| tree.update(key, value.as_ref()))?;
-                Owned::Written(written(updated, Written::Replaced))
-            }
-            Task::Upsert(value) => Owned::Written(self.change(|tree| tree.upsert(key, value.as_ref()))?),
-            Task::Remove => Owned::Removed(self.change(|tree| tree.remove(key))?),
-        })
+        match task {
+            Task::Get => Ok(Owned::Value(self.get(key)?)),
+            Task::GetPart { .. } => Ok(perform_on(self.tree(), key, task)?),
+            _ => self.change(|tree| perform_on(tree, key, task)),
+        }
     }
 
     /// An error, with the table's name.
@@ -265,10 +292,48 @@ impl Handle {
     /// A copy of the value of a key.
     #[inline]
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        match self.tree().get(key).map_err(Error::from) {
-            Err(error) if error.is_about_room() => self.read_whole(key),
+        self.get_by(self.tree(), key)
+    }
+
+    /// A copy of the value of a key, as this tree of the table shows it.
+    #[inline]
+    pub(crate) fn get_by(&self, tree: Tree<'_, Pool>, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        match tree.get(key).map_err(Error::from) {
+            Err(error) if error.is_about_room() => self.read_whole(tree, key),
             value => value,
         }
+    }
+
+    /// The same into a buffer; whether there is a value.
+    #[inline]
+    pub(crate) fn get_into_by(&self, tree: Tree<'_, Pool>, key: &[u8], target: &mut Vec<u8>) -> Result<bool> {
+        match tree.get_into(key, target).map_err(Error::from) {
+            Err(error) if error.is_about_room() => {
+                let whole = self.read_whole(tree, key)?;
+                let found = whole.is_some();
+                *target = whole.unwrap_or_default();
+                Ok(found)
+            }
+            found => found,
+        }
+    }
+
+    /// The values of many keys, as this tree of the table shows them.
+    pub(crate) fn multi_get_by<K: AsRef<[u8]>>(
+        &self,
+        tree: Tree<'_, Pool>,
+        keys: &[K],
+        mut visit: impl FnMut(usize, Result<Option<&[u8]>>),
+    ) {
+        tree.multi_get(keys, self.read_depth(), |index, value| {
+            match (value.map_err(Error::from), keys.get(index)) {
+                (Err(error), Some(key)) if error.is_about_room() => {
+                    let whole = self.read_whole(tree, key.as_ref());
+                    visit(index, whole.as_ref().map(Option::as_deref).map_err(|_| error));
+                }
+                (value, _) => visit(index, value),
+            }
+        });
     }
 
     /// The key whose encoding these bytes are.
@@ -311,9 +376,8 @@ impl Handle {
         self.change(|tree| exchange(tree, key, &mut change))?
     }
 
-    /// A reader of the value of a key.
-    pub(crate) fn reader(&self, key: &[u8]) -> Result<Option<ValueReader<'_>>> {
-        let tree = self.tree();
+    /// A reader of the value of a key, as this tree of the table shows it.
+    pub(crate) fn reader<'h>(&'h self, tree: Tree<'h, Pool>, key: &[u8]) -> Result<Option<ValueReader<'h>>> {
         loop {
             if let Some(reader) = tree.reader(key)? {
                 return Ok(Some(ValueReader::large(reader, self.pool())));
@@ -329,9 +393,9 @@ impl Handle {
 
     /// A copy of a value that the pool has no room for: read in parts, past the pool.
     #[cold]
-    pub(crate) fn read_whole(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+    pub(crate) fn read_whole(&self, tree: Tree<'_, Pool>, key: &[u8]) -> Result<Option<Vec<u8>>> {
         loop {
-            let Some(mut reader) = self.reader(key)? else { return Ok(None) };
+            let Some(mut reader) = self.reader(tree, key)? else { return Ok(None) };
             let mut value = vec![0; reader.len() as usize];
             match reader.read_at(0, &mut value) {
                 // It was replaced meanwhile.
@@ -354,6 +418,26 @@ impl Handle {
             _ => error,
         }
     }
+}
+
+/// An operation on a tree.
+pub(crate) fn perform_on(
+    tree: Tree<'_, Pool>,
+    key: &[u8],
+    task: &Task<impl AsRef<[u8]>>,
+) -> std::result::Result<Owned, AccessError> {
+    let written = |put: bool, done: Written| Owned::Written(if put { done } else { Written::Refused });
+    Ok(match task {
+        Task::Get => Owned::Value(tree.get(key)?),
+        Task::GetPart { offset, length } => {
+            let (mut part, range) = (Vec::new(), *offset..offset.saturating_add(*length));
+            Owned::Value(tree.get_part_into(key, range, &mut part)?.then_some(part))
+        }
+        Task::Insert(value) => written(tree.insert(key, value.as_ref())?, Written::Inserted),
+        Task::Update(value) => written(tree.update(key, value.as_ref())?, Written::Replaced),
+        Task::Upsert(value) => Owned::Written(tree.upsert(key, value.as_ref())?),
+        Task::Remove => Owned::Removed(tree.remove(key)?),
+    })
 }
 
 /// What becomes of a value.

@@ -15,7 +15,7 @@ pub enum IsolationLevel {
     /// [`Error::Conflict`](crate::Error::Conflict) if any of that was changed, inserted or removed. Other records never matter, be they on the same page.
     ///
     /// One that has changed nothing is never refused: it happens when it began. For that, and for the guarantee as a
-    /// whole, *all* transactions that change something need this level, because what the others have read nobody tests; see
+    /// whole, *all* transactions that change something need this level, because what the others have read is not tested; see
     /// [`Options::isolation`](crate::Options::isolation). Operations outside of transactions need nothing, for each is by itself.
     Serializable,
 }

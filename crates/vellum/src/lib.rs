@@ -41,7 +41,8 @@
 //! - [`Transaction`], [`Savepoint`], [`Durability`]: several operations as one;
 //! - [`Table::multi_get`] and its like: many keys in one call, whose cache misses and reads overlap;
 //! - [`Table::bulk_load`] and [`BulkLoader`]: a table from sorted input, at several times the speed of inserts;
-//! - [`Table::get_async`] and its like: futures for any runtime; [`Submissions`]: for an event loop of one's own;
+//!   [`Transaction::bulk_load`] as part of a transaction;
+//! - [`Table::get_async`], [`Transaction::get_async`] and their like: futures for any runtime; [`Submissions`]: for an event loop of one's own;
 //! - [`Database::backup`], [`Backup`]: copies of a database that is used, increments, and what is made of them;
 //! - [`Options::log_archive`], [`RestoreOptions`], [`LogArchive`]: the log kept, and databases restored to a point in time;
 //! - [`Database::changes`]: what is committed, for other programs to follow;
@@ -72,9 +73,11 @@ mod histories;
 mod in_memory;
 mod isolation_level;
 mod life;
+mod loading;
 mod log_archive;
 mod log_place;
 mod nested;
+mod new_tree;
 mod open_transaction;
 mod operations;
 mod options;
@@ -82,7 +85,10 @@ mod owned;
 mod plant;
 pub mod pool;
 mod range;
+mod removal;
+mod running;
 mod salvage;
+mod savepoints;
 mod scan;
 mod schema;
 mod shared;
@@ -90,6 +96,7 @@ mod submissions;
 mod table;
 mod table_options;
 mod transaction;
+mod transaction_future;
 mod value;
 mod verify;
 
@@ -113,10 +120,12 @@ pub use log_archive::LogArchive;
 pub use options::Options;
 pub use range::{KeyRange, Prefix};
 pub use salvage::{LeftBy, Piece, Salvage, Scanned};
+pub use savepoints::Savepoint;
 pub use submissions::Submissions;
 pub use table::{Put, Table};
 pub use table_options::TableOptions;
-pub use transaction::{Savepoint, Transaction, TransactionOptions};
+pub use transaction::{Transaction, TransactionOptions};
+pub use transaction_future::TransactionFuture;
 pub use value::{Value, ValueReader};
 pub use vellum_access::{
     AccessError, Answer, MAX_VALUE_BYTES, Task, TreeShape, Written, node::MAX_KEY_BYTES,
@@ -124,8 +133,8 @@ pub use vellum_access::{
 pub use vellum_base::Lsn;
 pub use vellum_txn::{
     ArchiveError, ArchiveState, ArchivedPart, Arrival, BackupError, BackupProgress, BackupSummary,
-    Durability, History, LogState, OldestSnapshot, Recovery, RestoredPoint, SnapshotLimit, TxnError, Until,
-    shown_time,
+    Durability, History, LogState, OldestSnapshot, Recovery, RestoredPoint, SnapshotLimit, SyncCounts,
+    TxnError, Until, shown_time,
 };
 pub use vellum_vm::{
     Directory, DiskDirectory, FileDescription, IoEngine, ReleaseMethod, resident_bytes, resident_bytes_peak,

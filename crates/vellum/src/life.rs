@@ -1,14 +1,14 @@
-//! Whether a table that has handles is there, and who changes it.
+//! Whether a table that has handles is there, and what changes it.
 //!
 //! The catalog's record says whether a table exists; the first transaction to change the record wins. But changes of a table's
 //! *records* leave the catalog alone. So each transaction that changes some is entered here as a writer of the table, a transaction
-//! that drops the table enters itself as its owner, and each refuses the other. Nobody else than its owner can change a table
+//! that drops the table enters itself as its owner, and each refuses the other. Only its owner can change a table
 //! that was created and is not committed yet, either.
 //!
-//! A dropped table's pages are freed when no snapshot sees the table and nobody has a handle on it: see `Inner::sweep`.
+//! A dropped table's pages are freed when no snapshot sees the table and there are no handles on it: see `Inner::sweep`.
 //!
 //! # Generations
-//! Clearing a table gives it another tree: each that it has had is a *generation*, and the *current* one is that of the last commit. So a
+//! Clearing or loading a table in a transaction gives it another tree: each that it has had is a *generation*, and the *current* one is that of the last commit. So a
 //! handle stays right: a single operation goes to the current one, a transaction to the one that it sees, for which it asks the
 //! catalog as long as there may be snapshots that see another one (the table is *divided* then). The tree of an earlier generation is truncated when no
 //! snapshot sees it. Its root stays, because a single operation may have come to it before, until the table has no handles, or is
@@ -35,7 +35,7 @@ pub(crate) struct OpenTable {
     first: Generation,
     /// Transactions may see another generation than the current one.
     is_divided: AtomicBool,
-    /// Whether its life says that not everybody may change it: operations look at that only.
+    /// Whether its life says that not every thread may change it: operations look at that only.
     is_special: AtomicBool,
     life: Mutex<Life>,
 }
@@ -50,16 +50,19 @@ pub(crate) struct Generation {
 
 #[derive(Default)]
 struct Life {
-    /// The transaction that has created, cleared or dropped it and is not committed.
+    /// The transaction that has created, cleared or dropped it, or loads it, and is not committed.
     owner: Option<u64>,
     /// It was dropped, or its creation was undone.
     is_gone: bool,
-    /// How many transactions that are open have changed its records.
-    writers: usize,
+    /// The transactions that are open and have changed its records, and a zero for each operation that is about to.
+    writers: Vec<u64>,
 }
 
 /// A transaction that has changed records of a table, or an operation that is about to, which keeps others from clearing and dropping it.
-pub(crate) struct Writing(Arc<OpenTable>);
+pub(crate) struct Writing {
+    table: Arc<OpenTable>,
+    number: u64,
+}
 
 /// A tree that is to be freed, or a table with all its trees.
 pub(crate) struct Doomed {
@@ -114,7 +117,7 @@ impl OpenTable {
     /// Whether transactions may see another generation than the current one.
     #[inline]
     pub(crate) fn is_divided(&self) -> bool {
-        // Acquire: pairs with `begin_owning`. Who misses that has begun before the transaction that clears the table ends, and sees the
+        // Acquire: pairs with `begin_owning`. An operation that misses that has begun before the transaction that clears the table ends, and sees the
         // current generation.
         self.is_divided.load(Ordering::Acquire)
     }
@@ -150,7 +153,7 @@ impl OpenTable {
     /// Makes sure that a single operation may change the table.
     ///
     /// # Errors
-    /// [`Error::NoSuchTable`] if it was dropped, [`Error::Conflict`] if an open transaction has created, cleared or dropped it.
+    /// [`Error::NoSuchTable`] if it was dropped, [`Error::Conflict`] if an open transaction has created, loaded, cleared or dropped it.
     #[inline]
     pub(crate) fn check(&self) -> Result<()> {
         // Acquire: pairs with `update`. An operation that comes a moment earlier comes before the drop.
@@ -170,12 +173,13 @@ impl OpenTable {
         let mut life = lock(&self.life);
         life.check(&self.name, number)?;
         self.check_seen(&life, seen)?;
-        life.writers += 1;
-        Ok(Writing(self.clone()))
+        let number = number.unwrap_or_default();
+        life.writers.push(number);
+        Ok(Writing { table: self.clone(), number })
     }
 
-    /// Enters the owner of the table, which is about to create, clear or drop it, sees this generation, and is itself this often among
-    /// its writers.
+    /// Enters the owner of the table, which is about to create, load, clear or drop it, sees this generation, and is itself this often among
+    /// its writers. Whether it gives the table another generation is told as well.
     ///
     /// # Errors
     /// As for [`begin_writing`](Self::begin_writing), and if another transaction has changed records of it.
@@ -183,20 +187,26 @@ impl OpenTable {
         &self,
         owner: u64,
         own_writers: usize,
-        (seen, clears): (PageId, bool),
+        (seen, replaces): (PageId, bool),
     ) -> Result<()> {
         self.update(|life| {
             life.check(&self.name, Some(owner))?;
             self.check_seen(life, seen)?;
-            if life.writers > own_writers {
+            if life.writers.len() > own_writers {
                 return Err(conflict(&self.name, false));
             }
             life.owner = Some(owner);
-            if clears {
+            if replaces {
                 self.is_divided.store(true, Ordering::Release);
             }
             Ok(())
         })
+    }
+
+    /// Whether a transaction has created, loaded, cleared, dropped or changed it, and is open.
+    pub(crate) fn is_used_by(&self, transaction: u64) -> bool {
+        let life = lock(&self.life);
+        life.owner == Some(transaction) || life.writers.contains(&transaction)
     }
 
     /// Makes sure that the table was not cleared since a snapshot was taken. What its owner sees is its own.
@@ -206,10 +216,10 @@ impl OpenTable {
         if is_current || life.owner.is_some() { Ok(()) } else { Err(conflict(&self.name, true)) }
     }
 
-    /// Its owner has ended, and has left it this generation if it has cleared it.
-    pub(crate) fn end_owning(&self, is_gone: bool, cleared: Option<PageId>) {
+    /// Its owner has ended, and has left it this generation if it has given it another one.
+    pub(crate) fn end_owning(&self, is_gone: bool, replaced: Option<PageId>) {
         self.update(|life| {
-            if let Some(root) = cleared {
+            if let Some(root) = replaced {
                 // Release: pairs with `current`.
                 self.current.store(root.0, Ordering::Release);
             }
@@ -243,17 +253,23 @@ impl Life {
 
 impl Drop for Writing {
     fn drop(&mut self) {
-        lock(&self.0.life).writers -= 1;
+        let writers = &mut lock(&self.table.life).writers;
+        if let Some(place) = writers.iter().rposition(|number| *number == self.number) {
+            writers.swap_remove(place);
+        }
     }
 }
 
 impl Writing {
     pub(crate) fn is_of(&self, open: &Arc<OpenTable>) -> bool {
-        Arc::ptr_eq(&self.0, open)
+        Arc::ptr_eq(&self.table, open)
     }
 }
 
+/// What a conflict about the catalog's record of a table names as its table.
+pub(crate) const CATALOG: &str = "(catalog)";
+
 /// The conflict about the catalog's record of a table.
 pub(crate) fn conflict(name: &str, committed: bool) -> Error {
-    Error::Conflict { table: "(catalog)".to_owned(), key: name.as_bytes().to_vec(), committed }
+    Error::Conflict { table: CATALOG.to_owned(), key: name.as_bytes().to_vec(), committed }
 }

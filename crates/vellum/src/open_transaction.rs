@@ -19,7 +19,7 @@ impl OpenTransaction {
     #[track_caller]
     pub(crate) fn begin(inner: &Arc<Inner>, is_serializable: bool) -> Self {
         let place = Location::caller();
-        // Who meets what is left hears why.
+        // An operation that meets what is left hears why.
         let _ = inner.undo_rest();
         let transaction = Arc::new(inner.durable.begin(is_serializable, place));
         Self { inner: inner.clone(), transaction, owned: Mutex::default(), is_ended: false }

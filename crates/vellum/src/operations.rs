@@ -1,28 +1,27 @@
 //! The operations of a transaction on records.
 
 use crate::{
-    AsKey, AsPrefix, AsValue, Cursor, Entries, Entry, Error, KeyBuffer, KeyRange, KeyType, Prefix, Put,
-    Result, Table, Transaction, ValueType,
+    AsKey, AsPrefix, AsValue, Cursor, Entries, Entry, KeyBuffer, KeyRange, KeyType, Prefix, Put, Result,
+    Table, Transaction, ValueType,
     entries::{Reads, Source},
     handle::{Exchange, Handle, exchange},
     nested,
-    range::as_slice,
 };
 use std::ops::{Bound, Range};
-use vellum_txn::Edge;
 
 impl Transaction {
     /// The value of a key. See [`Table::get`].
     ///
     /// # Errors
-    /// As for `Table::get`; [`Error::Ended`] after a conflict.
+    /// As for `Table::get`; [`Error::Ended`](crate::Error::Ended) after a conflict.
     pub fn get<K, V>(&self, table: &Table<K, V>, key: impl AsKey<K>) -> Result<Option<V::Owned>>
     where
         K: KeyType + ?Sized,
         V: ValueType + ?Sized,
     {
         let key = key.encoded();
-        table.handle.value_if_any::<V>(self.read_keys(&table.handle, [&key])?.get(key.as_ref())?)
+        let value = table.handle.get_by(self.read_keys(&table.handle, [&key])?, key.as_ref())?;
+        table.handle.value_if_any::<V>(value)
     }
 
     /// [`get`](Self::get) into a buffer. See [`Table::get_into`].
@@ -34,7 +33,7 @@ impl Transaction {
         K: KeyType + ?Sized,
     {
         let key = key.encoded();
-        Ok(self.read_keys(&table.handle, [&key])?.get_into(key.as_ref(), target)?)
+        table.handle.get_into_by(self.read_keys(&table.handle, [&key])?, key.as_ref(), target)
     }
 
     /// [`get`](Self::get) of what need not stay as it is until this transaction is committed, for a serializable one: that others
@@ -47,22 +46,27 @@ impl Transaction {
         K: KeyType + ?Sized,
         V: ValueType + ?Sized,
     {
-        table.handle.value_if_any::<V>(self.read_untracked(&table.handle)?.get(key.encoded().as_ref())?)
+        let value = self.get_bytes_untracked(&table.handle, key.encoded().as_ref())?;
+        table.handle.value_if_any::<V>(value)
+    }
+
+    fn get_bytes_untracked(&self, table: &Handle, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        table.get_by(self.read_untracked(table)?, key)
     }
 
     /// The value of a key that this transaction is about to change, or whose change by others it must exclude: no other
-    /// transaction can change it before this one has ended.
+    /// transaction can change it before this one has ended, nor store one if there is none.
     ///
     /// # Errors
-    /// As for [`get`](Self::get); [`Error::Conflict`] if another transaction has changed it.
+    /// As for [`get`](Self::get); [`Error::Conflict`](crate::Error::Conflict) if another transaction has changed it.
     pub fn get_for_update<K, V>(&self, table: &Table<K, V>, key: impl AsKey<K>) -> Result<Option<V::Owned>>
     where
         K: KeyType + ?Sized,
         V: ValueType + ?Sized,
     {
-        let mut value = None;
-        self.modify_bytes(&table.handle, key.encoded().as_ref(), |found| value = Some(found.to_vec()))?;
-        table.handle.value_if_any::<V>(value)
+        let (key, handle) = (key.encoded(), &table.handle);
+        self.write(handle, |tree| tree.reserve(key.as_ref()))?;
+        handle.value_if_any::<V>(self.get_bytes_untracked(handle, key.as_ref())?)
     }
 
     /// Whether a key has a value.
@@ -93,8 +97,8 @@ impl Transaction {
     {
         let keys: Vec<_> = keys.iter().map(AsKey::encoded).collect();
         let mut values = Vec::with_capacity(keys.len());
-        self.read_keys(&table.handle, &keys)?.multi_get(&keys, table.handle.read_depth(), |_, value| {
-            values.push(value.map_err(Error::from).and_then(|value| table.handle.value_if_any::<V>(value)));
+        table.handle.multi_get_by(self.read_keys(&table.handle, &keys)?, &keys, |_, value| {
+            values.push(value.and_then(|value| table.handle.value_if_any::<V>(value)));
         });
         Ok(values)
     }
@@ -270,7 +274,8 @@ impl Transaction {
         V: ValueType + ?Sized,
     {
         let Some(entry) = entry else { return Ok(None) };
-        let Some(value) = self.read_untracked(&table.handle)?.get(entry.key())? else { return Ok(None) };
+        let value = self.get_bytes_untracked(&table.handle, entry.key())?;
+        let Some(value) = value else { return Ok(None) };
         let popped = table.entry_of(entry.key(), &value)?;
         self.remove_bytes(&table.handle, entry.key())?;
         Ok(Some(popped))
@@ -365,7 +370,7 @@ impl Transaction {
     /// Stores a value under a key. See [`Table::put`].
     ///
     /// # Errors
-    /// As for `Table::put`; [`Error::Conflict`] if another transaction has changed the record, [`Error::Ended`] after that.
+    /// As for `Table::put`; [`Error::Conflict`](crate::Error::Conflict) if another transaction has changed the record, [`Error::Ended`](crate::Error::Ended) after that.
     pub fn put<K, V>(&self, table: &Table<K, V>, key: impl AsKey<K>, value: impl AsValue<V>) -> Result<Put>
     where
         K: KeyType + ?Sized,
@@ -431,17 +436,9 @@ impl Transaction {
     ) -> Result<Option<T>> {
         let pool = table.handle.pool();
         let key = key.encoded();
-        self.modify_bytes(&table.handle, key.as_ref(), |value| nested::changing(pool, || change(value)))
-    }
-
-    fn modify_bytes<T>(
-        &self,
-        table: &Handle,
-        key: &[u8],
-        change: impl FnMut(&mut [u8]) -> T,
-    ) -> Result<Option<T>> {
-        let done = self.write(table, |tree| tree.modify(key, change))?;
-        self.note_unchanged(table, key, done.is_none())?;
+        let change = |value: &mut [u8]| nested::changing(pool, || change(value));
+        let done = self.write(&table.handle, |tree| tree.modify(key.as_ref(), change))?;
+        self.note_unchanged(&table.handle, &key, done.is_none())?;
         Ok(done)
     }
 
@@ -488,45 +485,10 @@ impl Transaction {
         self.remove_bytes(&table.handle, key.encoded().as_ref())
     }
 
-    fn remove_bytes(&self, table: &Handle, key: &[u8]) -> Result<bool> {
+    pub(crate) fn remove_bytes(&self, table: &Handle, key: &[u8]) -> Result<bool> {
         let done = self.write(table, |tree| tree.remove(key))?;
         self.note_unchanged(table, key, !done)?;
         Ok(done)
-    }
-
-    /// Removes all keys of a range; returns how many there were.
-    ///
-    /// # Errors
-    /// As for [`put`](Self::put).
-    pub fn remove_range<K, V>(&self, table: &Table<K, V>, range: impl KeyRange<K>) -> Result<u64>
-    where
-        K: KeyType + ?Sized,
-        V: ValueType + ?Sized,
-    {
-        /// How many keys are gathered before they are removed.
-        const KEYS: usize = 256;
-        let (table, (mut lower, upper)) = (&table.handle, range.bounds());
-        let root = self.read_keys(table, None::<&[u8]>)?.root();
-        let edges = (Edge::lower(as_slice(&lower)), Edge::upper(as_slice(&upper)));
-        self.open.transaction.note_range(root, edges.0, edges.1);
-        let mut count = 0;
-        loop {
-            let mut keys = Vec::with_capacity(KEYS);
-            let mut cursor = self.read_untracked(table)?.range(as_slice(&lower), as_slice(&upper))?;
-            while keys.len() < KEYS
-                && let Some(entry) = cursor.next()?
-            {
-                keys.push(KeyBuffer::of::<[u8]>(entry.key()));
-            }
-            drop(cursor);
-            for key in &keys {
-                count += u64::from(self.remove_bytes(table, key)?);
-            }
-            match keys.pop() {
-                Some(last) if keys.len() + 1 == KEYS => lower = Bound::Excluded(last),
-                _ => return Ok(count),
-            }
-        }
     }
 }
 
@@ -545,5 +507,9 @@ impl Reads for Transaction {
         bounds: &(Bound<KeyBuffer>, Bound<KeyBuffer>),
     ) -> Result<Cursor<'t>> {
         self.read_range_untracked(table, bounds)
+    }
+
+    fn value_of_noted(&self, table: &Handle, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.get_bytes_untracked(table, key)
     }
 }

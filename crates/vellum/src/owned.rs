@@ -1,4 +1,4 @@
-//! The tables that a transaction has created, cleared and dropped, and what becomes of them when it ends.
+//! The tables that a transaction has created, loaded, cleared and dropped, and what becomes of them when it ends.
 
 use crate::{life::OpenTable, shared::Inner};
 use std::sync::Arc;
@@ -20,8 +20,10 @@ struct Change {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     Created,
+    /// It is this transaction's, and as it was.
+    Reserved,
     /// It got another generation: their roots.
-    Cleared {
+    Replaced {
         old: PageId,
         new: PageId,
     },
@@ -43,17 +45,17 @@ impl Owned {
             // All that was done to a table shows at once.
             if !changes.iter().take(index).any(|other| is_same(&other)) {
                 let is_gone = changes.iter().filter(is_same).any(|change| change.fate == Fate::Dropped);
-                let cleared = changes.iter().rev().filter(is_same).find_map(|change| match change.fate {
-                    Fate::Cleared { new, .. } => Some(new),
-                    Fate::Created | Fate::Dropped => None,
+                let replaced = changes.iter().rev().filter(is_same).find_map(|change| match change.fate {
+                    Fate::Replaced { new, .. } => Some(new),
+                    Fate::Created | Fate::Reserved | Fate::Dropped => None,
                 });
-                table.end_owning(is_gone, cleared);
+                table.end_owning(is_gone, replaced);
             }
         }
         for Change { table, fate, .. } in changes {
             match fate {
-                Fate::Created => {}
-                Fate::Cleared { old, .. } => inner.doom(table, time, Some(old)),
+                Fate::Created | Fate::Reserved => {}
+                Fate::Replaced { old, .. } => inner.doom(table, time, Some(old)),
                 Fate::Dropped => inner.doom(table, time, None),
             }
         }
@@ -69,8 +71,8 @@ impl Owned {
             // No other snapshot has ever seen it.
             match change.fate {
                 Fate::Created => inner.doom(change.table, 0, None),
-                Fate::Cleared { new, .. } => inner.doom(change.table, 0, Some(new)),
-                Fate::Dropped => {}
+                Fate::Replaced { new, .. } => inner.doom(change.table, 0, Some(new)),
+                Fate::Reserved | Fate::Dropped => {}
             }
         }
     }

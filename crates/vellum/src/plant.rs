@@ -18,6 +18,8 @@ pub(crate) enum Plant {
     UnchangedForgotten,
     /// A transaction can be committed after a conflict. The tests of crashes find it.
     CommitAfterConflict,
+    /// A load in a transaction does not look whether another transaction has stored something in the table.
+    LoadedOverOthers,
 }
 
 #[cfg(test)]

@@ -8,10 +8,11 @@
 //! - Creating a table makes the tree and a doomed record in one group, outside of the transaction, which then removes that record. So
 //!   the record is gone if the transaction is committed, and back if it is undone, in memory or after a crash.
 //! - Dropping a table adds a doomed record in the transaction.
-//! - Clearing a table is both: its record gets another tree. See [`life`](crate::life) on what its handles see.
+//! - Clearing a table is both: its record gets another tree. See [`life`](crate::life) on what its handles see. So is
+//!   [loading](crate::loading) one.
 //!
 //! So when a transaction has ended, however it did, the doomed trees are those with such a record: those that the database knows are
-//! freed as soon as nobody can use them (`Inner::sweep`), and all that are left when it is opened.
+//! freed as soon as nothing can use them (`Inner::sweep`), and all that are left when it is opened.
 //!
 //! A tree is freed together with its doomed record, in one group.
 
@@ -20,12 +21,14 @@ use crate::{
     catalog::{self, TableRecord},
     driver::lock,
     handle::Handle,
-    life::{OpenTable, conflict},
+    life::{OpenTable, Writing, conflict},
+    new_tree::NewTree,
     owned::Fate,
 };
 use std::sync::Arc;
 use vellum_access::{AccessError, Tree};
 use vellum_base::PageId;
+use vellum_base::primitive::MutexGuard;
 use vellum_pool::Pool;
 use vellum_txn::Edge;
 
@@ -88,6 +91,16 @@ impl Database {
         transaction.commit()
     }
 
+    /// Gives a table another name: see [`Transaction::rename_table`](Transaction::rename_table).
+    ///
+    /// # Errors
+    /// As for that.
+    pub fn rename_table(&self, name: &str, new_name: &str) -> Result<()> {
+        let transaction = self.begin()?;
+        transaction.rename_table(name, new_name)?;
+        transaction.commit()
+    }
+
     /// Removes all entries of a table at once: see [`Transaction::clear_table`](Transaction::clear_table).
     ///
     /// # Errors
@@ -127,21 +140,26 @@ impl Transaction {
     /// The same with options. A [plain](TableOptions::versions) table can be used once this transaction is committed.
     ///
     /// # Errors
-    /// As for [`create_table`](Self::create_table).
+    /// As for [`create_table`](Self::create_table); [`Error::TableTypes`] if the options have types, and the name has others.
     pub fn create_table_with<N: NamesTable>(
         &self,
         table: N,
         options: TableOptions,
     ) -> Result<Table<N::Key, N::Value>> {
-        let (name, types) = (table.name(), catalog::types_of::<N>());
+        let (name, handled_as) = (table.name(), catalog::types_of::<N>());
+        let types = options.types.unwrap_or_else(|| handled_as.clone());
+        if types != handled_as && handled_as != catalog::types_of::<&str>() {
+            return Err(Error::TableTypes { name: name.to_owned(), stored: types, wanted: handled_as });
+        }
         catalog::check(name, &types)?;
         self.look_up(name)?.map_or(Ok(()), |_| Err(Error::TableExists { name: name.to_owned() }))?;
         let root = catalog::create_doomed(self.open.inner.pool())?;
         let record = TableRecord { root, types, is_plain: !options.versions };
         let open = Arc::new(OpenTable::new(name, &record));
-        self.own(&open, root, Fate::Created)?;
+        let changing = self.changing();
+        self.own(&changing, &open, root, Fate::Created)?;
         self.open.inner.lock().insert(root, Arc::downgrade(&open));
-        let is_new = self.change_catalog(name, |catalog| {
+        let is_new = self.change_catalog(&changing, name, |catalog| {
             catalog.remove(&catalog::doomed_key(record.root))?;
             catalog.insert(name.as_bytes(), &record.encode())
         })?;
@@ -178,8 +196,9 @@ impl Transaction {
     /// another one has renamed or dropped it.
     pub fn drop_table(&self, name: &str) -> Result<()> {
         let (record, open) = self.existing(name)?;
-        self.own(&open, record.root, Fate::Dropped)?;
-        let was_there = self.change_catalog(name, |catalog| {
+        let changing = self.changing();
+        self.own(&changing, &open, record.root, Fate::Dropped)?;
+        let was_there = self.change_catalog(&changing, name, |catalog| {
             let was_there = catalog.remove(name.as_bytes())?;
             catalog.insert(&catalog::doomed_key(record.root), &record.encode())?;
             Ok(was_there)
@@ -214,15 +233,31 @@ impl Transaction {
     pub fn clear_table(&self, name: &str) -> Result<()> {
         let (old, open) = self.existing(name)?;
         let inner = &self.open.inner;
-        let new = inner.take_empty(&open).map_or_else(|| catalog::create_doomed(inner.pool()), Ok)?;
+        let new = match inner.take_empty(&open) {
+            Some(root) => NewTree::of(inner, &open, root),
+            None => NewTree::create(inner, &open)?,
+        };
+        self.replace_tree(&self.changing(), (name, &old), new)
+    }
+
+    /// Gives a table another tree instead of the one of its record.
+    ///
+    /// # Errors
+    /// As for [`clear_table`](Self::clear_table).
+    pub(crate) fn replace_tree(
+        &self,
+        changing: &MutexGuard<'_, Vec<Writing>>,
+        (name, old): (&str, &TableRecord),
+        tree: NewTree,
+    ) -> Result<()> {
+        let (open, new) = (&tree.open, tree.root);
         open.add_generation(new);
-        inner.lock().insert(new, Arc::downgrade(&open));
+        self.open.inner.lock().insert(new, Arc::downgrade(open));
         let record = TableRecord { root: new, ..old.clone() };
-        if let Err(error) = self.own(&open, old.root, Fate::Cleared { old: old.root, new }) {
-            inner.doom(open, 0, Some(new));
-            return Err(error);
-        }
-        let was_there = self.change_catalog(name, |catalog| {
+        self.own(changing, open, old.root, Fate::Replaced { old: old.root, new })?;
+        // What becomes of the tree depends on this transaction from now on.
+        tree.keep();
+        let was_there = self.change_catalog(changing, name, |catalog| {
             catalog.remove(&catalog::doomed_key(new))?;
             catalog.insert(&catalog::doomed_key(old.root), &old.encode())?;
             catalog.update(name.as_bytes(), &record.encode())
@@ -241,9 +276,11 @@ impl Transaction {
         if self.look_up(new_name)?.is_some() {
             return Err(Error::TableExists { name: new_name.to_owned() });
         }
-        self.change_catalog(name, |catalog| catalog.remove(name.as_bytes()))?;
-        let is_new =
-            self.change_catalog(new_name, |catalog| catalog.insert(new_name.as_bytes(), &record.encode()))?;
+        let changing = self.changing();
+        self.change_catalog(&changing, name, |catalog| catalog.remove(name.as_bytes()))?;
+        let is_new = self.change_catalog(&changing, new_name, |catalog| {
+            catalog.insert(new_name.as_bytes(), &record.encode())
+        })?;
         if is_new { Ok(()) } else { Err(self.die(conflict(new_name, true))) }
     }
 
@@ -252,13 +289,18 @@ impl Transaction {
     /// # Errors
     /// If the catalog cannot be read.
     pub fn tables(&self) -> Result<Vec<TableInformation>> {
+        Ok(self.records()?.into_iter().map(TableInformation::from).collect())
+    }
+
+    /// The records of all tables that this transaction sees, with their names.
+    pub(crate) fn records(&self) -> Result<Vec<(String, TableRecord)>> {
         let catalog = self.catalog()?;
         self.open.transaction.note_range(
             catalog.root(),
             Edge::lower(std::ops::Bound::Unbounded),
             Edge::upper(std::ops::Bound::Excluded(&catalog::DOOMED[..])),
         );
-        Ok(catalog::list(catalog)?.into_iter().map(TableInformation::from).collect())
+        catalog::list(catalog)
     }
 
     /// A table that is to be cleared, dropped or renamed.
@@ -271,28 +313,35 @@ impl Transaction {
         Ok((record, handle.open.clone()))
     }
 
-    /// Takes a table for this transaction, which is about to create, clear or drop it, and sees this tree of it.
-    fn own(&self, table: &Arc<OpenTable>, seen: PageId, fate: Fate) -> Result<()> {
-        let own_writers = self.changing().iter().filter(|writing| writing.is_of(table)).count();
-        let clears = matches!(fate, Fate::Cleared { .. });
-        let begin = || table.begin_owning(self.id(), own_writers, (seen, clears));
+    /// Takes a table for this transaction, which is about to create, load, clear or drop it, and sees this tree of it.
+    pub(crate) fn own(
+        &self,
+        changing: &MutexGuard<'_, Vec<Writing>>,
+        table: &Arc<OpenTable>,
+        seen: PageId,
+        fate: Fate,
+    ) -> Result<()> {
+        let own_writers = changing.iter().filter(|writing| writing.is_of(table)).count();
+        let replaces = matches!(fate, Fate::Replaced { .. });
+        let begin = || table.begin_owning(self.id(), own_writers, (seen, replaces));
         let begun = begin().or_else(|_| self.open.inner.try_again(begin));
         begun.map_err(|error| match error {
             // This one saw it.
             Error::NoSuchTable { name } => self.die(conflict(&name, true)),
             error => self.die(error),
         })?;
-        lock(&self.open.owned).add(self.savepoint(), table.clone(), fate);
+        lock(&self.open.owned).add(self.open.transaction.savepoint(), table.clone(), fate);
         Ok(())
     }
 
+    /// Changes records of the catalog. The lock of the tables is held because a transaction makes one change at a time.
     fn change_catalog<T>(
         &self,
+        _changing: &MutexGuard<'_, Vec<Writing>>,
         name: &str,
         change: impl FnOnce(Tree<'_, Pool>) -> Result<T, AccessError>,
     ) -> Result<T> {
         self.check()?;
-        let _changing = self.changing();
         let catalog = catalog::tree(self.open.inner.pool());
         change(catalog.with_view(self.writing()?)).map_err(|error| {
             self.die(match error {

@@ -1,7 +1,7 @@
 //! What the handles of a database share: the pool, its tables that are open, and orders for its driver.
 
 use crate::{
-    Answer, IsolationLevel, Result, Task, Written, catalog,
+    Answer, Error, IsolationLevel, Result, Task, Written, catalog,
     driver::{Driver, lock},
     life::{Contents, Doomed, OpenTable},
     log_place::LogPlace,
@@ -77,7 +77,7 @@ impl Inner {
         self.durable.pool()
     }
 
-    /// A tree of a table, as single operations see it. Who changes it keeps it from being cleared.
+    /// A tree of a table, as single operations see it. An operation that changes it keeps it from being cleared.
     pub(crate) fn tree_of(&self, open: &OpenTable, root: PageId) -> Tree<'_, Pool> {
         let tree = Tree::open(self.durable.pool(), root);
         if open.is_plain { tree } else { tree.with_view(self.durable.view()) }
@@ -87,6 +87,16 @@ impl Inner {
     #[inline]
     pub(crate) fn commit(&self) -> Result<()> {
         Ok(self.durable.commit(self.durability)?)
+    }
+
+    /// # Errors
+    /// If the database has no log.
+    pub(crate) fn require_log(&self) -> Result<()> {
+        match self.durable.log_state() {
+            None if self.pool().is_read_only() => Err(PoolError::ReadOnly.into()),
+            None => Err(Error::WithoutLog),
+            Some(_) => Ok(()),
+        }
     }
 
     /// Writes everything, and marks the file as closed.
@@ -99,7 +109,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Frees the pages of tables that are gone, those that nobody can use any more, and what earlier generations of tables held. What cannot
+    /// Frees the pages of tables that are gone, those that cannot be used any more, and what earlier generations of tables held. What cannot
     /// be freed, or is not when the database crashes, is in the catalog, and freed when the database is opened.
     pub(crate) fn sweep(&self) {
         let mut open = self.lock();
@@ -299,7 +309,7 @@ impl Slot {
     }
 }
 
-/// A result that somebody waits for: if it is dropped, the future fails.
+/// A result that a future waits for: if it is dropped, the future fails.
 pub(crate) struct Owed(Option<Arc<Slot>>);
 
 impl Owed {

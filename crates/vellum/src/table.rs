@@ -146,7 +146,8 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
     /// Begins to load entries in the order of their keys into this table, which must be empty. Much faster than
     /// storing them one by one: see [`BulkLoader`].
     ///
-    /// A load is no transaction: its entries appear at once when it is finished, to transactions that are open as well.
+    /// This load is no transaction: its entries appear at once when it is finished, to transactions that are open as well.
+    /// [`Transaction::bulk_loader`](crate::Transaction::bulk_loader) makes a load part of one.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -174,7 +175,8 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
     /// As for [`bulk_loader`](Self::bulk_loader).
     pub fn bulk_loader_with(&self, options: &BulkOptions) -> Result<BulkLoader<'_, K, V>> {
         self.handle.check()?;
-        Ok(BulkLoader::new(self.handle.tree().bulk_load(options.fill_percent)?, &self.handle))
+        let tree = self.handle.tree();
+        Ok(BulkLoader::new(tree.bulk_load(options.fill_percent)?, (&self.handle, tree.root()), None))
     }
 
     /// Loads entries in the order of their keys into this table, which must be empty, and returns how many there

@@ -1,14 +1,16 @@
 //! How a table is created.
 
 /// How a table is created: see [`Database::create_table_with`](crate::Database::create_table_with).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TableOptions {
     pub(crate) versions: bool,
+    /// The types of its keys and values, if those of its name are not meant.
+    pub(crate) types: Option<(String, String)>,
 }
 
 impl Default for TableOptions {
     fn default() -> Self {
-        Self { versions: true }
+        Self { versions: true, types: None }
     }
 }
 
@@ -34,6 +36,36 @@ impl TableOptions {
     #[must_use]
     pub fn versions(mut self, versions: bool) -> Self {
         self.versions = versions;
+        self
+    }
+
+    /// The names of the types of keys and values ([`KeyType::type_name`](crate::KeyType::type_name)), for a program that does not know
+    /// the types themselves: one that copies tables, or follows changes. It names the table by a string alone, gets a handle of bytes, and
+    /// stores the encodings that it has; programs that know the types open the table with these.
+    ///
+    /// ```
+    /// use vellum::{TableName, TableOptions};
+    ///
+    /// # let directory = tempfile::tempdir()?;
+    /// # let database = vellum::Database::create(directory.path().join("d"), &vellum::Options::default())?;
+    /// let squares = TableName::<u32, u64>::new("squares");
+    /// database.create_table(squares)?.put(3, 9)?;
+    /// // Another database gets a copy of all tables, whatever they are.
+    /// let other = vellum::Database::create(directory.path().join("other"), &vellum::Options::default())?;
+    /// for table in database.tables()? {
+    ///     let options = TableOptions::default().versions(!table.is_plain).types(&table.key_type, &table.value_type);
+    ///     let copy = other.create_table_with(&table.name[..], options)?;
+    ///     for entry in database.table_as_bytes(&table.name)?.range(..)? {
+    ///         let (key, value) = entry?;
+    ///         copy.put(key, value)?;
+    ///     }
+    /// }
+    /// assert_eq!(other.table(squares)?.get(3)?, Some(9));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn types(mut self, key_type: impl Into<String>, value_type: impl Into<String>) -> Self {
+        self.types = Some((key_type.into(), value_type.into()));
         self
     }
 }

@@ -4,11 +4,14 @@ use crate::{
     Cursor, Database, Error, ErrorKind, IsolationLevel, KeyBuffer, Result,
     catalog::{self, TableRecord},
     coverage::Coverage,
+    driver::lock,
     handle::Handle,
     life::{OpenTable, Writing, conflict},
     open_transaction::OpenTransaction,
     plant::Plant,
     range::as_slice,
+    running::{self, Running},
+    savepoints::{Savepoint, Savepoints},
     shared::Inner,
 };
 use std::{ops::Bound, sync::Arc, time::Duration};
@@ -23,6 +26,7 @@ use vellum_txn::{Arrival, CommitError, Durability};
 pub struct TransactionOptions {
     durability: Option<Durability>,
     isolation: Option<IsolationLevel>,
+    retry_for: Option<Duration>,
 }
 
 impl TransactionOptions {
@@ -39,10 +43,17 @@ impl TransactionOptions {
         self.isolation = Some(isolation);
         self
     }
+
+    /// For how long [`Database::run_with`] runs it again after conflicts; the last conflict is its error then. By default without end.
+    #[must_use]
+    pub fn retry_for(mut self, time: Duration) -> Self {
+        self.retry_for = Some(time);
+        self
+    }
 }
 
 /// A transaction, which sees the database as it was when it began, and its own changes. Others see these when it has been
-/// [committed](Self::commit), all at once; if it is [rolled back](Self::rollback) or dropped, nobody ever does. So it is in a
+/// [committed](Self::commit), all at once; if it is [rolled back](Self::rollback) or dropped, they never do. So it is in a
 /// crash as well.
 ///
 /// Transactions are isolated from each other by *snapshots*. Readers keep no thread from anything. Of two transactions that
@@ -82,13 +93,14 @@ pub struct Transaction {
     tables: Mutex<Vec<Writing>>,
     /// The tables that it has read, if it is serializable, which cannot be dropped meanwhile either.
     tables_read: Mutex<Vec<Arc<OpenTable>>>,
+    savepoints: Mutex<Savepoints>,
     /// An operation failed after which it can only be rolled back.
     is_dead: AtomicBool,
     // Dropped last.
     _sweeper: Sweeper,
 }
 
-/// Frees what nobody uses any more when a transaction has let go of everything.
+/// Frees what is not used any more when a transaction has let go of everything.
 struct Sweeper(Arc<Inner>);
 
 impl Drop for Sweeper {
@@ -96,9 +108,6 @@ impl Drop for Sweeper {
         self.0.sweep();
     }
 }
-
-/// A place in a transaction: see [`Transaction::savepoint`].
-pub type Savepoint = vellum_txn::Savepoint;
 
 impl Database {
     /// Begins a transaction. In a database that is open for reading only it can only read.
@@ -124,9 +133,12 @@ impl Database {
     /// their first change, up to twice as long as its last attempt took, and ten seconds at most. So a long transaction ends among
     /// any number of short ones. `work` may be run several times.
     ///
+    /// All that `work` does to the database it does by its transaction. An operation of a table itself, or another transaction, knows
+    /// nothing of this one, and is no part of it.
+    ///
     /// # Errors
-    /// What `work` returns, except a conflict: the transaction is rolled back then. And what [`commit`](Transaction::commit)
-    /// returns.
+    /// What `work` returns, except a conflict: the transaction is rolled back then. [`Error::OwnConflict`] if `work` meets a conflict
+    /// with the transaction itself, by what it does past that. And what [`commit`](Transaction::commit) returns.
     #[track_caller]
     pub fn run<T>(&self, work: impl FnMut(&Transaction) -> Result<T>) -> Result<T> {
         self.run_with(TransactionOptions::default(), work)
@@ -147,16 +159,30 @@ impl Database {
         /// How long that lasts at least and at most.
         const PRECEDENCE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(10));
         let inner = self.inner();
-        let mut conflicts = 0;
+        /// So many conflicts with precedence, after this thread has committed something inside it, are conflicts with that.
+        const OWN_CONFLICTS: u32 = 8;
+        let (start, mut conflicts, mut own_conflicts) = (Instant::now(), 0, 0);
         let mut took = Duration::ZERO;
         loop {
             let longest = (2 * took).clamp(PRECEDENCE.0, PRECEDENCE.1);
             let preceding = (conflicts >= PATIENCE).then(|| inner.durable.precede(longest));
             let begun = Instant::now();
             let transaction = self.begin_with(options)?;
-            let done = work(&transaction).and_then(|value| transaction.commit().map(|()| value));
-            match done {
-                Err(Error::Conflict { .. }) => {}
+            let running = Running::begin(inner, &transaction.open.transaction);
+            let is_dead = || transaction.is_dead.load(Ordering::Relaxed);
+            let worked = work(&transaction).map_err(|error| running::explained(inner, is_dead(), error));
+            // While it has precedence no other thread changes anything.
+            let may_be_own = running.is_passed_by() && preceding.is_some();
+            drop(running);
+            match worked.and_then(|value| transaction.commit().map(|()| value)) {
+                Err(Error::Conflict { table, key, .. }) if may_be_own && own_conflicts >= OWN_CONFLICTS => {
+                    return Err(Error::OwnConflict { table, key });
+                }
+                Err(Error::Conflict { .. })
+                    if options.retry_for.is_none_or(|time| start.elapsed() < time) =>
+                {
+                    own_conflicts += u32::from(may_be_own);
+                }
                 done => return done,
             }
             drop(preceding);
@@ -178,6 +204,7 @@ impl Transaction {
             durability: options.durability.unwrap_or(inner.durability),
             tables: Mutex::default(),
             tables_read: Mutex::default(),
+            savepoints: Mutex::default(),
             is_dead: AtomicBool::new(false),
             _sweeper: Sweeper(inner.clone()),
         }
@@ -190,19 +217,37 @@ impl Transaction {
 
     /// A place to which this transaction can be [rolled back](Self::rollback_to).
     pub fn savepoint(&self) -> Savepoint {
-        self.open.transaction.savepoint()
+        let mut savepoints = lock(&self.savepoints);
+        let (number, at) = (savepoints.add(), self.open.transaction.savepoint());
+        Savepoint { transaction: self.name(), number, at }
     }
 
-    /// Undoes what was done since the savepoint. What it has changed stays reserved for this transaction.
+    /// Undoes what was done since the savepoint, which stays; those that came after it are gone. What was changed stays reserved for
+    /// this transaction.
     ///
     /// # Errors
-    /// If a page cannot be read or changed; the transaction can only be rolled back then.
+    /// [`Error::NoSuchSavepoint`] if it is gone, or one of another transaction: nothing has happened then. If a page cannot be read or
+    /// changed the transaction can only be rolled back.
     pub fn rollback_to(&self, savepoint: Savepoint) -> Result<()> {
-        let pool = self.open.inner.pool();
         let _changing = self.changing();
-        let undone = self.open.transaction.rollback_to(pool, savepoint);
+        let mut savepoints = lock(&self.savepoints);
+        if savepoint.transaction != self.name() || !savepoints.has(savepoint.number) {
+            return Err(Error::NoSuchSavepoint);
+        }
+        savepoints.go_back(savepoint.number);
+        self.undo_after(savepoint.at)
+    }
+
+    /// What tells this transaction from all others of this process.
+    fn name(&self) -> (u64, usize) {
+        (self.id(), Arc::as_ptr(&self.open.inner).addr())
+    }
+
+    /// Undoes what was done after a place in the transaction. The lock of the tables is held.
+    fn undo_after(&self, place: vellum_txn::Savepoint) -> Result<()> {
+        let undone = self.open.transaction.rollback_to(self.open.inner.pool(), place);
         if undone.is_ok() {
-            self.open.undo_owned(Some(savepoint));
+            self.open.undo_owned(Some(place));
         }
         if undone.is_err() {
             self.is_dead.store(true, Ordering::Relaxed);
@@ -243,7 +288,8 @@ impl Transaction {
     fn end(self) -> Result<Arc<Inner>> {
         self.check()?;
         let Self { open, tables_read, .. } = self;
-        open.commit().map_err(|error| {
+        let committed = open.commit();
+        committed.inspect(running::note_commit).map_err(|error| {
             let (tree, key) = match error {
                 CommitError::Invalidated { tree, key } => (tree, key),
                 CommitError::Ended => return Error::SnapshotTooOld,

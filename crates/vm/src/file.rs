@@ -109,8 +109,8 @@ pub trait File: Send + Sync + fmt::Debug {
     /// Words of the file from `offset` on: what is stored in them is with the operating system at once, and outlives a process that
     /// is killed. What of it a crash of the machine leaves is any part, old and new, because no sync is made of it. The file has
     /// room for all of them already. Stored words and [`read`](Self::read) agree if the file was opened for cached access
-    /// ([`FileOptions::direct`] is false). A device that cannot read back what the system has taken out of memory ends the process
-    /// (`SIGBUS`).
+    /// ([`FileOptions::direct`] is false). A device that cannot read back what the system has taken out of memory, and a
+    /// file system that takes no writes any more after an error, end the process (`SIGBUS`).
     ///
     /// # Errors
     /// [`io::ErrorKind::Unsupported`] where there is no such thing: by default; on file systems that may need room to store what has

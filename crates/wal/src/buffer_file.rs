@@ -38,7 +38,8 @@ impl BufferFile {
         let file =
             directory.open(BUFFER, &file_options(CreateMode::OpenOrCreate)).map_err(io::Error::other)?;
         let bytes = PAGE + options.buffer_bytes;
-        file.truncate(bytes)?;
+        // From nothing: a copy of a file may have holes, or share its room with others, and need some when words are stored.
+        file.truncate(0)?;
         file.grow(bytes)?;
         let mut page = AlignedBuffer::new(PAGE_SIZE);
         page.copy_from_slice(&encode(options, timeline));

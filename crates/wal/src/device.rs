@@ -3,7 +3,7 @@
 use crate::{
     ArchivedPart, Durability, LogError, LogReader,
     archive::PartSource,
-    files::{LogFiles, Prepared, Segment, SegmentMaker},
+    files::{FEW_BYTES, LogFiles, Prepared, Segment, SegmentMaker},
     plant::Bug,
     previous_end::{PreviousEnd, make_durable},
     ring::Ring,
@@ -16,7 +16,7 @@ use vellum_vm::{AlignedBuffer, File};
 const PAGE: u64 = PAGE_SIZE as u64;
 /// How much is written at once, at most.
 const PART_BYTES: u64 = 256 << 10;
-/// How much of a file that was never written is written at least.
+/// How much of a file that was never written is written at least, if that pays.
 const BLANK_BYTES_MIN: u64 = 64 << 10;
 
 /// How a write failed.
@@ -51,7 +51,6 @@ pub(crate) struct Device {
     /// The end of the last record that has been written whole when all was written that was there, and of the last one that is durable.
     whole: u64,
     synced: u64,
-    syncs: u64,
     scratch: AlignedBuffer,
     /// Whether something has been written since the last sync, and part of it into the system's page cache.
     is_unsynced: bool,
@@ -77,7 +76,7 @@ impl Device {
         if let Some(end) = previous.filter(|_| !files.options.planted(Bug::EndNotSynced)) {
             make_durable(&files, end).map_err(failed)?;
         }
-        let Prepared { file, written: used } = maker.make(number, true, || files.idle.pop_first())?;
+        let Prepared { file, written: used } = maker.make(number, false, || files.idle.pop_first())?;
         let written = files.geometry.start(number);
         let mut device = Self {
             files,
@@ -91,7 +90,6 @@ impl Device {
             released: written,
             whole: written,
             synced: written,
-            syncs: 0,
             scratch: AlignedBuffer::new(PART_BYTES as usize),
             is_unsynced: false,
             is_cached: false,
@@ -109,11 +107,6 @@ impl Device {
         self.synced
     }
 
-    /// How many syncs there have been.
-    pub fn syncs(&self) -> u64 {
-        self.syncs
-    }
-
     /// Where the log goes on.
     pub fn written(&self) -> u64 {
         self.written
@@ -129,6 +122,7 @@ impl Device {
     pub fn write(&mut self, ring: &Ring, durability: Durability) -> Result<u64, WriteError> {
         self.filled = ring.filled(self.filled);
         let to = self.filled;
+        let goes_ahead = durability == Durability::Synced && to - self.written <= FEW_BYTES;
         while self.written < to {
             let end = self.files.geometry.start(self.number + 1);
             if self.written == end {
@@ -138,7 +132,7 @@ impl Device {
             // What is in a buffer that outlives the process is with the operating system already.
             self.is_cached |= durability == Durability::Buffered && !ring.is_shared();
             let part_end = to.min(end).min(self.written - self.written % PAGE + PART_BYTES);
-            let outcome = self.write_part(ring, part_end);
+            let outcome = self.write_part(ring, part_end, goes_ahead);
             if !self.files.options.planted(Bug::SwallowedWriteError) {
                 outcome?;
             }
@@ -166,7 +160,6 @@ impl Device {
                 outcome?;
             }
             (self.is_unsynced, self.is_cached, self.synced) = (false, false, self.whole);
-            self.syncs += 1;
         }
         Ok(())
     }
@@ -307,14 +300,15 @@ impl Device {
     }
 
     /// Writes a part that lies in the segment and fits the scratch buffer. Its first page is written from its beginning, its last
-    /// one with zeroes after the end: what is being copied there is not shown to the device. Where the file was never written, more zeroes
-    /// follow, about as many bytes as the segment holds: the syncs of what comes there next are faster, and a log that remains short costs little.
-    fn write_part(&mut self, ring: &Ring, to: u64) -> io::Result<()> {
+    /// one with zeroes after the end: what is being copied there is not shown to the device. If it `goes_ahead` where the file was never
+    /// written, more zeroes follow, about as many bytes as the segment holds: the syncs of what comes there next are faster, and a log that
+    /// remains short costs little.
+    fn write_part(&mut self, ring: &Ring, to: u64, goes_ahead: bool) -> io::Result<()> {
         let from = self.written - self.written % PAGE;
         let (bytes, offset) = ((to - from) as usize, self.files.geometry.offset(from));
         let mut length = (bytes as u64).next_multiple_of(PAGE);
         if offset + length > self.used {
-            let blank = offset.clamp(BLANK_BYTES_MIN, PART_BYTES);
+            let blank = if goes_ahead { offset.clamp(BLANK_BYTES_MIN, PART_BYTES) } else { 0 };
             length = length.max(blank.min(self.files.geometry.segment_bytes - offset));
             self.used = offset + length;
         }

@@ -9,6 +9,10 @@ use std::{collections::BTreeMap, io, sync::Arc};
 use vellum_base::PAGE_SIZE;
 use vellum_vm::{AlignedBuffer, CreateMode, Directory, File, FileOptions};
 
+/// A sync of what was never written takes about 50 us more than one of what was; in that time a device writes about so many bytes. So writing
+/// them twice pays for syncs of so many bytes or fewer, and not for more, nor for a log that is not synced.
+pub(crate) const FEW_BYTES: u64 = 16 << 10;
+
 /// A segment that has been begun.
 #[derive(Clone)]
 pub(crate) struct Segment {
@@ -36,6 +40,30 @@ pub(crate) struct LogFiles {
     pub idle: BTreeMap<u64, Arc<dyn File>>,
     /// The latest timeline of the segments that were found; 0 if there were none.
     pub timeline_max: u64,
+    /// How many segments are begun between two times that some are given up, as far as is known.
+    pace: Pace,
+}
+
+/// How fast segments are used.
+#[derive(Default)]
+struct Pace {
+    /// The last segment when some were given up last.
+    last: Option<u64>,
+    /// About how many are begun from one time to the next.
+    segments: usize,
+}
+
+impl Pace {
+    /// Some are given up while `last` is the last one. A faster pace counts at once, a slower one by and by: a log that was long is not
+    /// kept long for ever, and one that is busy makes no segments anew.
+    fn note(&mut self, last: u64) {
+        /// The part by which the estimate nears a slower pace.
+        const STEP: usize = 4;
+        if let Some(before) = self.last.replace(last) {
+            let begun = usize::try_from(last.saturating_sub(before)).unwrap_or(usize::MAX);
+            self.segments = begun.max(self.segments - self.segments.saturating_sub(begun).div_ceil(STEP));
+        }
+    }
 }
 
 impl LogFiles {
@@ -49,6 +77,7 @@ impl LogFiles {
             prepared: BTreeMap::new(),
             idle: BTreeMap::new(),
             timeline_max: 0,
+            pace: Pace::default(),
         };
         for (number, name) in names_of(directory)? {
             files.take(directory.open(&name, &file_options(CreateMode::OpenExisting))?, number, name)?;
@@ -88,10 +117,14 @@ impl LogFiles {
         last(self.segments.keys().next_back()).max(last(self.idle.keys().next_back()))
     }
 
-    /// Gives up the segments before `first`, and keeps some of their files for new ones. The numbers of the others, which are to
-    /// be removed.
+    /// Gives up the segments before `first`, and keeps the files of as many for new ones as will be begun until some are given up again, but
+    /// [a few](LogOptions::spare_segments_min) at least. The numbers of the others, which are to be removed.
     pub fn discard(&mut self, first: u64) -> Vec<u64> {
+        let last = self.segments.last_key_value().map(|(number, _)| *number);
         let kept = self.segments.split_off(&first);
+        if let Some(last) = last.filter(|_| !self.segments.is_empty()) {
+            self.pace.note(last);
+        }
         let mut removed = Vec::new();
         for (number, Segment { file, .. }) in std::mem::replace(&mut self.segments, kept) {
             // A reader goes on in a file that has no name any more, but not in one that is written again.
@@ -101,7 +134,7 @@ impl LogFiles {
                 removed.push(number);
             }
         }
-        while self.idle.len() > self.options.spare_segments_max {
+        while self.idle.len() > self.pace.segments.max(self.options.spare_segments_min) {
             removed.extend(self.idle.pop_first().map(|(number, _)| number));
         }
         removed
@@ -118,6 +151,8 @@ pub(crate) struct SegmentMaker {
     /// What could not be renamed, and what has its name, but not durably: both are tried again.
     spare: Option<(u64, Arc<dyn File>)>,
     unsynced: Option<(u64, Prepared)>,
+    /// How many bytes had been appended, and in how many syncs, when a segment was made last.
+    made_at: (u64, u64),
 }
 
 impl SegmentMaker {
@@ -129,24 +164,32 @@ impl SegmentMaker {
             is_unfinished: true,
             spare: None,
             unsynced: None,
+            made_at: (0, 0),
         }
     }
 
+    /// Whether the next segment is worth being written before it is used, when so many bytes have been appended in so many `syncs`: if those
+    /// since the last one was made brought [few bytes](FEW_BYTES) each.
+    pub fn is_to_be_written(&mut self, bytes: u64, syncs: u64) -> bool {
+        let (from, before) = std::mem::replace(&mut self.made_at, (bytes, syncs));
+        bytes.saturating_sub(from) <= syncs.saturating_sub(before).saturating_mul(FEW_BYTES)
+    }
+
     /// Makes the file for segment `number`, by which none is named; of one that is idle, if there is one. A new one has room for
-    /// all of it, and is written if nobody waits for it.
+    /// all of it, and is written if that is asked for.
     pub fn make(
         &mut self,
         number: u64,
-        is_waited_for: bool,
+        is_written: bool,
         idle: impl FnOnce() -> Option<(u64, Arc<dyn File>)>,
     ) -> Result<Prepared, LogError> {
-        self.try_make(number, is_waited_for, idle).map_err(|source| LogError::NoRoom { source })
+        self.try_make(number, is_written, idle).map_err(|source| LogError::NoRoom { source })
     }
 
     fn try_make(
         &mut self,
         number: u64,
-        is_waited_for: bool,
+        is_written: bool,
         idle: impl FnOnce() -> Option<(u64, Arc<dyn File>)>,
     ) -> io::Result<Prepared> {
         let made = match self.unsynced.take().filter(|(made, _)| *made == number) {
@@ -155,7 +198,7 @@ impl SegmentMaker {
                 Some((idle, file)) => {
                     Prepared { file: self.rename(idle, file, number)?, written: self.segment_bytes }
                 }
-                None => self.create(number, is_waited_for)?,
+                None => self.create(number, is_written)?,
             },
         };
         if !self.options.planted(Bug::NameNotSynced) {
@@ -174,8 +217,8 @@ impl SegmentMaker {
         renamed.map(|()| file)
     }
 
-    /// Makes a file for a segment, all of it written unless somebody waits for it.
-    fn create(&mut self, number: u64, is_waited_for: bool) -> io::Result<Prepared> {
+    /// Makes a file for a segment, all of it written if that is asked for.
+    fn create(&mut self, number: u64, is_written: bool) -> io::Result<Prepared> {
         if std::mem::replace(&mut self.is_unfinished, true) {
             self.directory.remove(UNFINISHED).or_else(|error| match error.kind() {
                 io::ErrorKind::NotFound => Ok(()),
@@ -185,7 +228,7 @@ impl SegmentMaker {
         let options = file_options(CreateMode::CreateNew);
         let file = self.directory.open(UNFINISHED, &options).map_err(io::Error::other)?;
         file.grow(self.segment_bytes)?;
-        let bytes = if is_waited_for { 0 } else { self.segment_bytes };
+        let bytes = if is_written { self.segment_bytes } else { 0 };
         let zeroes = AlignedBuffer::new(bytes.min(1 << 20) as usize);
         let mut at = 0;
         while at < bytes {
@@ -241,4 +284,24 @@ fn read_header(file: &dyn File) -> Result<HeaderPage, LogError> {
     }
     file.read_to(0, &mut buffer).map_err(failed)?;
     Ok(buffer.first_chunk().map_or(HeaderPage::None, SegmentHeader::decode))
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_faster_pace_counts_at_once_and_a_slower_one_by_and_by() {
+        let mut pace = Pace::default();
+        let mut told = Vec::new();
+        let mut last = 7;
+        for begun in [0, 3, 32, 32, 5, 5, 5, 0, 0, 40] {
+            last += begun;
+            pace.note(last);
+            told.push(pace.segments);
+        }
+        assert_eq!(told, [0, 3, 32, 32, 25, 20, 16, 12, 9, 40]);
+        (0..20).for_each(|_| pace.note(last));
+        assert_eq!(pace.segments, 0, "nothing is kept for ever");
+    }
 }

@@ -49,6 +49,7 @@ mod ring;
 mod segment;
 #[cfg(all(test, not(loom)))]
 mod simulation;
+mod syncs;
 mod tail;
 mod turn;
 mod waiting;
@@ -70,3 +71,4 @@ pub use reader::{LogReader, Record};
 pub use rebuild::LogRebuilder;
 pub use reservation::Reservation;
 pub use segment::{is_segment, name as segment_name};
+pub use syncs::SyncCounts;

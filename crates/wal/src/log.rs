@@ -20,6 +20,7 @@ use crate::{
     previous_end::PreviousEnd,
     primitive::{AtomicU64, Ordering, shared_words},
     ring::Ring,
+    syncs::{SyncCounts, Syncs},
     tail::Tail,
     turn::{Failure, Turn},
     waiting::{Request, Waiting},
@@ -70,8 +71,7 @@ pub struct Log {
     /// outlives the process, records are with the operating system as soon as they are filled.
     buffered: AtomicU64,
     durable: AtomicU64,
-    /// How often the device was asked to make something durable.
-    syncs: AtomicU64,
+    syncs: Syncs,
     /// Up to where there are segments.
     prepared: AtomicU64,
     /// Where it began when it was opened.
@@ -167,7 +167,7 @@ impl Log {
             options,
             buffered: AtomicU64::new(lsn),
             durable: AtomicU64::new(lsn),
-            syncs: AtomicU64::new(0),
+            syncs: Syncs::default(),
             prepared: AtomicU64::new(lsn),
             begin: lsn,
             turn: Mutex::default(),
@@ -283,6 +283,10 @@ impl Log {
             self.tell_tasks();
             return Ok(());
         }
+        if self.horizon(durability) > lsn {
+            return Ok(());
+        }
+        let _counted = (durability == Durability::Synced).then(|| self.syncs.wait(lsn));
         self.flush(durability, || self.horizon(durability) > lsn)
     }
 
@@ -359,10 +363,9 @@ impl Log {
         })
     }
 
-    /// How many syncs of segments have made records durable since the log was opened.
-    pub fn syncs(&self) -> u64 {
-        // Relaxed: a count.
-        self.syncs.load(Ordering::Relaxed)
+    /// How many syncs of segments have made records durable since the log was opened, and for how many who waited.
+    pub fn sync_counts(&self) -> SyncCounts {
+        self.syncs.counts()
     }
 
     /// How it is kept.
@@ -439,7 +442,8 @@ impl Log {
                 }
                 device.number_unprepared()
             };
-            let made = maker.make(number, is_waited_for, || lock(&self.device).take_idle())?;
+            let pays = maker.is_to_be_written(self.end().0 - self.begin, self.sync_counts().syncs);
+            let made = maker.make(number, pays && !is_waited_for, || lock(&self.device).take_idle())?;
             lock(&self.device).add_prepared(made);
         }
     }
@@ -508,9 +512,14 @@ impl Log {
         // Release: pairs with `horizon`.
         self.buffered.store(end, Ordering::Release);
         if durability == Durability::Synced && durable.0 < end {
+            let mut awaited = self.waiting.awaited();
+            awaited.extend(self.syncs.awaited());
+            // A thread may wait for a record for which it has a task as well.
+            awaited.sort_unstable();
+            awaited.dedup();
             device.sync()?;
-            // Relaxed: a count.
-            self.syncs.store(device.syncs(), Ordering::Relaxed);
+            // Those before the horizon wait no more, they have not heard of it yet.
+            self.syncs.add(Lsn(end), awaited.into_iter().filter(|lsn| *lsn >= durable));
             self.durable.store(end, Ordering::Release);
             return Ok(true);
         }

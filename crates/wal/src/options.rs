@@ -20,8 +20,9 @@ pub struct LogOptions {
     pub segment_bytes: u64,
     /// The size of the buffer in memory, in bytes: a power of two, at least two pages. A record takes at most a quarter of it.
     pub buffer_bytes: u64,
-    /// How many segments that are not needed any more are kept for new ones.
-    pub spare_segments_max: usize,
+    /// How many segments that are not needed any more are kept for new ones at least. If more were begun from one time that
+    /// segments were [discarded](crate::Log::discard) to the next, as many are kept.
+    pub spare_segments_min: usize,
     /// The log goes on at this LSN or after it, also if there are no files that tell of it: after [`Log::remove`](crate::Log::remove)
     /// it is where the log ended.
     pub least: Lsn,
@@ -36,7 +37,7 @@ impl LogOptions {
             database,
             segment_bytes: 64 << 20,
             buffer_bytes: 16 << 20,
-            spare_segments_max: 4,
+            spare_segments_min: 4,
             least: Lsn(0),
             #[cfg(test)]
             bug: None,

@@ -17,7 +17,7 @@ use crate::{
     frame::{ALIGNMENT, FrameHeader, HEADER_BYTES},
     primitive::{AtomicU64, Ordering, RingBug, Words, planted, words},
 };
-use vellum_base::PAGE_SIZE;
+use vellum_base::{Apart, PAGE_SIZE};
 use vellum_vm::VmError;
 
 const WORD_BYTES: u64 = size_of::<u64>() as u64;
@@ -27,11 +27,11 @@ pub(crate) struct Ring {
     /// For each place at which a frame may begin, where it ends.
     ends: Words,
     bytes: u64,
-    reserved: AtomicU64,
+    reserved: Apart<AtomicU64>,
     /// What lies before this may be overwritten.
-    released: AtomicU64,
+    released: Apart<AtomicU64>,
     /// All frames before this have been published.
-    frontier: AtomicU64,
+    frontier: Apart<AtomicU64>,
     is_shared: bool,
 }
 
@@ -52,9 +52,9 @@ impl Ring {
             words: shared.map_or_else(|| words(count), Ok)?,
             ends: words((bytes / ALIGNMENT) as usize)?,
             bytes,
-            reserved: AtomicU64::new(lsn),
-            released: AtomicU64::new(0),
-            frontier: AtomicU64::new(lsn),
+            reserved: Apart(AtomicU64::new(lsn)),
+            released: Apart(AtomicU64::new(0)),
+            frontier: Apart(AtomicU64::new(lsn)),
         };
         ring.release(lsn);
         Ok(ring)
@@ -65,19 +65,19 @@ impl Ring {
     pub fn reserve(&self, frame_bytes: u64) -> u64 {
         // SeqCst, here and in `reserved`: whoever says something and then asks where the log ends knows that what is reserved behind
         // that place finds what was said.
-        self.reserved.fetch_add(frame_bytes, Ordering::SeqCst)
+        self.reserved.0.fetch_add(frame_bytes, Ordering::SeqCst)
     }
 
     /// Up to where places have been reserved.
     pub fn reserved(&self) -> u64 {
-        self.reserved.load(Ordering::SeqCst)
+        self.reserved.0.load(Ordering::SeqCst)
     }
 
     /// Whether what ends at `end` can be written now.
     #[inline]
     pub fn has_room(&self, end: u64) -> bool {
         // Acquire: what was there has been read before it is overwritten.
-        end <= self.released.load(Ordering::Acquire) + self.bytes || planted(RingBug::NoLookAtRoom)
+        end <= self.released.0.load(Ordering::Acquire) + self.bytes || planted(RingBug::NoLookAtRoom)
     }
 
     /// Writes a frame into its place, for which there is room, and publishes it.
@@ -139,7 +139,7 @@ impl Ring {
         let filled = self.filled(known);
         if filled > known {
             // Release: pairs with `frontier`.
-            self.frontier.fetch_max(filled, Ordering::Release);
+            self.frontier.0.fetch_max(filled, Ordering::Release);
         }
         filled
     }
@@ -147,7 +147,7 @@ impl Ring {
     /// What [`advance`](Self::advance) came to last.
     pub fn frontier(&self) -> u64 {
         // Acquire: what is before it has been published by threads that this one hears of by way of it only.
-        self.frontier.load(Ordering::Acquire)
+        self.frontier.0.load(Ordering::Acquire)
     }
 
     /// Copies what lies at `from`, which has been published and not released. Both are a multiple of a word long.
@@ -166,7 +166,7 @@ impl Ring {
     pub fn release(&self, lsn: u64) {
         let page = if cfg!(loom) { ALIGNMENT } else { PAGE_SIZE as u64 };
         // Release: what was read of it has been read.
-        self.released.store(lsn - lsn % page, Ordering::Release);
+        self.released.0.store(lsn - lsn % page, Ordering::Release);
     }
 
     #[cfg_attr(

@@ -35,7 +35,7 @@ fn options(bug: Option<Bug>) -> LogOptions {
     LogOptions {
         segment_bytes: 4 * PAGE_SIZE as u64,
         buffer_bytes: 8192,
-        spare_segments_max: 2,
+        spare_segments_min: 2,
         bug,
         ..LogOptions::new(*b"the id of it all")
     }

@@ -107,6 +107,12 @@ impl Waiting {
         }
     }
 
+    /// The records that tasks wait for until they are durable.
+    pub fn awaited(&self) -> Vec<Lsn> {
+        let list = self.lock();
+        list.tasks.iter().filter(|task| task.durability == Durability::Synced).map(|task| task.lsn).collect()
+    }
+
     /// Waits until something is asked for; none when it is to end.
     pub fn wait_for_request(&self) -> Option<Request> {
         let mut list = self.lock();

@@ -1,8 +1,12 @@
 //! The buffer of the log in a file: what is in it survives the process.
 
-use std::sync::Arc;
+use std::{
+    fs,
+    os::unix::fs::{FileExt as _, MetadataExt as _},
+    sync::Arc,
+};
 use vellum_base::Lsn;
-use vellum_vm::{CrashModel, FileOperation, SimulatedDisk};
+use vellum_vm::{CrashModel, DiskDirectory, FileOperation, SimulatedDisk};
 use vellum_wal::{Durability, Log, LogError, LogOptions, LogReader};
 
 fn options() -> LogOptions {
@@ -107,4 +111,43 @@ fn a_buffer_of_another_database_or_version_is_told_apart() {
     assert_eq!(found, []);
     let (_, found) = open(&left, &options());
     assert_eq!(found, [lsn]);
+}
+
+/// Words that are stored where the file system has no room end the process.
+#[test]
+fn there_is_room_for_all_of_the_buffer_also_in_a_copy_with_holes() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("buffer");
+    let options = LogOptions { segment_bytes: 1 << 20, buffer_bytes: 1 << 20, ..LogOptions::new([7; 16]) };
+    let open = || {
+        let mut found = Vec::new();
+        let log = Log::open(Arc::new(DiskDirectory::new(directory.path())), &options, Lsn(0), |record| {
+            found.push(record.lsn);
+            Ok::<_, LogError>(())
+        });
+        (log.unwrap(), found)
+    };
+    let (log, _) = open();
+    if !log.has_mapped_buffer() {
+        return;
+    }
+    let lsn = log.append(b"a record").unwrap();
+    log.wait(lsn, Durability::Buffered).unwrap();
+    let contents = fs::read(&path).unwrap();
+    drop(log);
+    // As `cp` makes it.
+    fs::remove_file(&path).unwrap();
+    let copy = fs::File::create(&path).unwrap();
+    copy.set_len(contents.len() as u64).unwrap();
+    for (page, at) in contents.chunks(4096).zip((0..).step_by(4096)) {
+        if page.iter().any(|byte| *byte != 0) {
+            copy.write_all_at(page, at).unwrap();
+        }
+    }
+    drop(copy);
+    let allocated = || fs::metadata(&path).unwrap().blocks() * 512;
+    assert!(allocated() < contents.len() as u64);
+    let (log, found) = open();
+    assert_eq!(found, [lsn]);
+    assert!(log.has_mapped_buffer() && allocated() >= contents.len() as u64, "{} bytes", allocated());
 }

@@ -195,7 +195,7 @@ fn wrong_options_and_records_that_are_too_long_are_refused() {
 #[test]
 fn a_log_is_read_from_where_it_was_discarded_or_the_error_says_what_is_missing() {
     let disk = SimulatedDisk::new(1);
-    let options = || LogOptions { spare_segments_max: 0, ..options() };
+    let options = || LogOptions { spare_segments_min: 0, ..options() };
     let (log, _) = open(&disk, &options()).unwrap();
     let appended: Vec<_> = (0..60).map(|_| log.append(&[1; 900]).unwrap()).collect();
     log.wait(appended[59], Durability::Synced).unwrap();
@@ -270,7 +270,7 @@ fn whatever_operation_fails_while_a_log_is_removed_the_next_begins_after_it() {
         assert!(begun >= end, "operation {n}: {begun} is used again");
         let names = disk.names().unwrap();
         let segments = names.iter().filter(|name| name.starts_with("segment-")).count();
-        assert!(segments <= 1 + options().spare_segments_max && names.len() <= segments + 1, "operation {n}");
+        assert!(segments <= 1 + options().spare_segments_min && names.len() <= segments + 1, "operation {n}");
         let appended: Vec<_> = (0..60).map(|_| log.append(&[7; 900]).unwrap()).collect();
         log.wait(appended[59], Durability::Synced).unwrap();
         drop(log);

@@ -10,7 +10,7 @@ use std::{
 };
 use vellum_base::Lsn;
 use vellum_vm::{Directory, FileOperation, SimulatedDisk};
-use vellum_wal::{Arrival, Durability, Log, LogError, LogFlusher, LogOptions};
+use vellum_wal::{Arrival, Durability, Log, LogError, LogFlusher, LogOptions, SyncCounts};
 
 fn open(disk: &SimulatedDisk) -> Arc<Log> {
     let options = LogOptions { segment_bytes: 64 << 10, buffer_bytes: 32 << 10, ..LogOptions::new([7; 16]) };
@@ -58,7 +58,55 @@ fn many_futures_arrive_with_few_syncs() {
     let syncs = disk.counts().of(FileOperation::Sync) - before;
     assert!(syncs <= 60, "{syncs} syncs for 10 times 100 records");
     // Those of the disk are also of segments that are made, and of the folder.
-    assert!((10..=syncs).contains(&log.syncs()), "{} of {syncs}", log.syncs());
+    assert!((10..=syncs).contains(&log.sync_counts().syncs), "{} of {syncs}", log.sync_counts().syncs);
+}
+
+#[test]
+fn those_who_wait_when_a_sync_begins_are_counted() {
+    let disk = SimulatedDisk::new(7);
+    let log = open(&disk);
+    log.wait(log.append(b"a thread's").unwrap(), Durability::Synced).unwrap();
+    let counts = |syncs, waiting, acknowledged| SyncCounts { syncs, waiting, acknowledged };
+    assert_eq!(log.sync_counts(), counts(1, 1, 1));
+    let flusher = LogFlusher::start(log.clone()).unwrap();
+    let filled = log.append(b"filled").unwrap();
+    let hole = log.reserve(4).unwrap();
+    // It asks for a sync, which makes the other record durable.
+    let mut arrival = flusher.arrival(hole.lsn(), Durability::Synced);
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut poll = || Pin::new(&mut arrival).poll(&mut Context::from_waker(&waker));
+    assert!(poll().is_pending());
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while log.horizon(Durability::Synced) <= filled {
+        assert!(Instant::now() < deadline, "the flusher did not hear");
+        thread::sleep(Duration::from_millis(1));
+    }
+    hole.fill(b"late").unwrap();
+    while poll().is_pending() {
+        thread::park();
+    }
+    drop(flusher);
+    assert_eq!(log.sync_counts(), counts(3, 3, 2));
+}
+
+#[test]
+fn a_record_that_a_task_and_a_thread_wait_for_is_counted_once() {
+    let disk = SimulatedDisk::new(8);
+    let log = open(&disk);
+    let flusher = LogFlusher::start(log.clone()).unwrap();
+    let hole = log.reserve(4).unwrap();
+    let mut arrival = flusher.arrival(hole.lsn(), Durability::Synced);
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    assert!(Pin::new(&mut arrival).poll(&mut Context::from_waker(&waker)).is_pending());
+    thread::scope(|scope| {
+        // The client has no more to do, and waits itself.
+        let waits = scope.spawn(|| arrival.wait());
+        thread::sleep(Duration::from_millis(50));
+        hole.fill(b"late").unwrap();
+        waits.join().unwrap().unwrap();
+    });
+    drop(flusher);
+    assert_eq!(log.sync_counts(), SyncCounts { syncs: 1, waiting: 1, acknowledged: 1 });
 }
 
 #[test]
@@ -95,7 +143,7 @@ fn what_is_to_come_soon_comes_together_and_keeps_nobody_waiting() {
         thread::sleep(Duration::from_micros(50));
     }
     let most = begun.elapsed().as_millis() as u64 + 2;
-    assert!((2..=most).contains(&log.syncs()), "{} syncs in {most} ms", log.syncs());
+    assert!((2..=most).contains(&log.sync_counts().syncs), "{} syncs in {most} ms", log.sync_counts().syncs);
     // The last ones come too, though nothing else is asked for.
     while log.horizon(Durability::Synced) <= last {
         assert!(begun.elapsed() < Duration::from_secs(20), "the flusher forgot them");

@@ -145,7 +145,7 @@ fn a_reader_of_the_horizon_never_sees_what_a_crash_takes_back() {
 #[test]
 fn several_threads_read_again_what_is_discarded_meanwhile() {
     let disk = SimulatedDisk::new(10);
-    let options = LogOptions { spare_segments_max: 1, ..options(64 << 10, 32 << 10) };
+    let options = LogOptions { spare_segments_min: 1, ..options(64 << 10, 32 << 10) };
     let (log, _) = open(Arc::new(disk.clone()), &options, Lsn(0));
     let appended = append_from_all(&log, 2, 1500, 50);
     log.wait(appended.last().unwrap().0, Durability::Synced).unwrap();

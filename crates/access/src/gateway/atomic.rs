@@ -201,7 +201,7 @@ impl<'p, P: Pager + 'p, A: PageSet<'p, P>, B: PageSet<'p, P>> PageSet<'p, P> for
     }
 }
 
-/// Who changes records.
+/// What changes records.
 pub(crate) trait Recorder {
     /// When the record counts.
     fn kind(&self) -> RecordKind;

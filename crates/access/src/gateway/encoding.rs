@@ -1,7 +1,8 @@
 //! The encoding of the record of an atomic change: see *Records of changes* in FILE_FORMAT.md.
 //!
 //! Little-endian. The first byte is the [kind](RecordKind) of the record; if it is one of a group or of a transaction, the
-//! number of that follows in 8 bytes, and then, if it undoes a change, the LSN of that in 8. Then comes the root of the tree in 8 bytes, and for each change the id of its page in 8 bytes, the
+//! number of that follows in 8 bytes, and then, if it undoes a change, the LSN of that in 8, or, if it ends a group of a transaction, the
+//! number of the group. Then comes the root of the tree in 8 bytes, and for each change the id of its page in 8 bytes, the
 //! kind of change in 1, and the fields of the change in the order in which [`PageChange`] has them. Runs of bytes are
 //! preceded by their length in 2 bytes, values first by a byte that is 1 for a reference to a large value. Page ids and
 //! digests have 8 bytes, counts of pages 4, offsets 2, kinds of page 1.
@@ -32,6 +33,14 @@ pub enum RecordKind {
     Last(u64),
     /// It belongs to the transaction of this number, and is undone unless that is committed.
     Transaction(u64),
+    /// It is the last record of a group that fills a tree for a transaction. It is not undone: no other transaction sees the tree unless the
+    /// transaction is committed.
+    Loaded {
+        /// The number of the transaction.
+        transaction: u64,
+        /// The number of the group.
+        group: u64,
+    },
     /// It undoes the change of a transaction that was recorded at `of`.
     Undo {
         /// The number of the transaction.
@@ -50,13 +59,14 @@ impl RecordKind {
             Self::Member(group) => (8, 2, group),
             Self::Last(group) => (8, 3, group),
             Self::Transaction(transaction) => (8, 4, transaction),
-            Self::Undo { transaction, of } => {
-                if let Some(place) = head.get_mut(1..).and_then(<[u8]>::first_chunk_mut) {
-                    *place = transaction.to_le_bytes();
-                }
-                (0, 5, of.0)
-            }
+            Self::Undo { of, .. } => (0, 5, of.0),
+            Self::Loaded { group, .. } => (0, 6, group),
         };
+        if let Self::Undo { transaction, .. } | Self::Loaded { transaction, .. } = self
+            && let Some(place) = head.get_mut(1..).and_then(<[u8]>::first_chunk_mut)
+        {
+            *place = transaction.to_le_bytes();
+        }
         if let Some(place) = head.last_chunk_mut() {
             *place = u64::to_le_bytes(last);
         }
@@ -75,6 +85,7 @@ impl RecordKind {
             3 => u64::decode(rest).map(Self::Last),
             4 => u64::decode(rest).map(Self::Transaction),
             5 => Some(Self::Undo { transaction: u64::decode(rest)?, of: Lsn(u64::decode(rest)?) }),
+            6 => Some(Self::Loaded { transaction: u64::decode(rest)?, group: u64::decode(rest)? }),
             _ => None,
         }
     }
@@ -245,12 +256,13 @@ mod tests {
         })
     }
 
-    const KINDS: [RecordKind; 5] = [
+    const KINDS: [RecordKind; 6] = [
         RecordKind::Single,
         RecordKind::Member(7),
         RecordKind::Last(u64::MAX - 1),
         RecordKind::Transaction(1 << 40),
         RecordKind::Undo { transaction: 0, of: Lsn(77) },
+        RecordKind::Loaded { transaction: 1 << 50, group: 3 },
     ];
 
     /// The beginning of a record.
@@ -272,7 +284,7 @@ mod tests {
                 (PageId(number.rotate_left(7)), change(tag % 17 + 1, bytes, *number).unwrap())
             });
             let changes: Vec<_> = parts.collect();
-            let kind = KINDS[changes.len() % 5];
+            let kind = KINDS[changes.len() % 6];
             let mut record = record(kind);
             changes.iter().for_each(|(page, change)| change.encode(*page, &mut record));
             let whole = ChangeRecord::decode(&record).unwrap();

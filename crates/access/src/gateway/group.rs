@@ -38,6 +38,8 @@ pub struct RecordGroup<'p, P: Pager> {
     pager: &'p P,
     /// The number of the group, once a record of it is in the log.
     number: Option<u64>,
+    /// The number of the transaction for which it fills a tree.
+    transaction: Option<u64>,
     /// What no record tells yet.
     record: Option<Box<Record>>,
     /// The pages that were made.
@@ -51,7 +53,25 @@ pub struct RecordGroup<'p, P: Pager> {
 impl<'p, P: Pager> RecordGroup<'p, P> {
     /// Begins a group in which nothing happens yet.
     pub fn begin(pager: &'p P) -> Self {
-        Self { pager, number: None, record: None, made: Vec::new(), freed: Vec::new(), thread: PhantomData }
+        Self {
+            pager,
+            number: None,
+            transaction: None,
+            record: None,
+            made: Vec::new(),
+            freed: Vec::new(),
+            thread: PhantomData,
+        }
+    }
+
+    /// What happens is told as part of this transaction.
+    pub(crate) fn of_transaction(&mut self, number: u64) {
+        self.transaction = Some(number);
+        self.number();
+    }
+
+    fn number(&mut self) -> u64 {
+        *self.number.get_or_insert_with(|| self.pager.begin_group())
     }
 
     pub(crate) fn pager(&self) -> &'p P {
@@ -92,7 +112,7 @@ impl<'p, P: Pager> RecordGroup<'p, P> {
         // Only now, so that there is always something left for the last record, without which nothing counts.
         let most = self.pager.record_bytes_max();
         if let Some(mut record) = self.record.take_if(|record| record.bytes().len() > most) {
-            let number = *self.number.get_or_insert_with(|| self.pager.begin_group());
+            let number = self.number();
             record.set_kind(RecordKind::Member(number));
             let lsn = self.pager.reserve_record(record.bytes().len());
             self.pager.fill_record(lsn, record.bytes());
@@ -114,7 +134,11 @@ impl<'p, P: Pager> PageSet<'p, P> for &mut RecordGroup<'p, P> {
     type Seen = ();
 
     fn kind(&self) -> RecordKind {
-        self.number.map_or(RecordKind::Single, RecordKind::Last)
+        match (self.number, self.transaction) {
+            (Some(group), Some(transaction)) => RecordKind::Loaded { transaction, group },
+            (Some(group), None) => RecordKind::Last(group),
+            (None, _) => RecordKind::Single,
+        }
     }
 
     fn describe(&self, record: &mut Record) {
@@ -126,7 +150,7 @@ impl<'p, P: Pager> PageSet<'p, P> for &mut RecordGroup<'p, P> {
             pager.note_allocated(Extent::page(page), lsn);
         }
         for (extent, level) in self.freed.drain(..) {
-            // It was found to be allocated when it was added. Somebody may have an inner node still, and is to find that it has changed
+            // It was found to be allocated when it was added. A thread may have an inner node still, and is to find that it has changed
             // before what it refers to can be something else.
             let _ = if level > 0 { pager.discard_now(extent, lsn) } else { pager.discard(extent, lsn) };
         }

@@ -16,7 +16,7 @@
 //! # Records
 //! Whether changes are recorded is up to the pager
 //! ([`ChangeRecords::records`](vellum_pool::ChangeRecords::records)). If not, nothing is gathered, and pages get an LSN only while
-//! somebody asks for it ([`ChangeRecords::stamp`](vellum_pool::ChangeRecords::stamp)). If so, the record
+//! it is asked for ([`ChangeRecords::stamp`](vellum_pool::ChangeRecords::stamp)). If so, the record
 //! reserves its place in the log while all pages are latched, all pages get the place as their LSN, and the record is
 //! handed over after the latches have been released. A page whose LSN is not less than a record's has that change already:
 //! see [`redo`].
@@ -31,7 +31,8 @@
 //!   that record also says that their extents are allocated, and that the extent of a replaced value is freed.
 //! - **Transactions.** The record of a change that belongs to a transaction says so, and has what is needed to undo the change.
 //!   It does not free a large value that it replaces or removes: earlier snapshots see that, and undoing refers to it again. The
-//!   record of undoing a change is redone like any other, and never undone.
+//!   record of undoing a change is redone like any other, and never undone. A transaction also fills trees that are its own by a bulk
+//!   load: that record says so, and is not undone, because such a tree is freed as a whole.
 //! - **Kept pages.** Snapshots that are old are shown pages as they were: see [`vellum_pool::KeptPages`]. So a page of a tree that has a
 //!   view is kept before its first change after such a snapshot, and that is asked again when the change has its LSN.
 //! - **Groups** ([`RecordGroup`]). What is too long for one record, such as freeing a large tree, is divided into several. They

@@ -104,7 +104,7 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
     let (tally, imported) = match import(arguments, general, &database, &key_prefix) {
         Ok(outcome) => outcome,
         Err(failure) if created => {
-            // Nothing was stored, and nobody asked for an empty database.
+            // Nothing was stored, and an empty database was not asked for.
             store::discard(database);
             return Err(failure);
         }

@@ -3,6 +3,7 @@
 pub mod backup;
 pub mod compact;
 pub mod delete;
+pub mod dump;
 pub mod get;
 pub mod import;
 pub mod load;

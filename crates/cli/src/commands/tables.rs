@@ -13,8 +13,8 @@ use vellum::TreeShape;
 const HELP: &str = "\
 Examples:
   vellum tables data.vellum              their names
-  vellum tables data.vellum --sizes      how many entries and bytes each has (reads all their keys)
-  vellum tables data.vellum --json       for programs: one object a table";
+  vellum tables data.vellum --sizes      how many entries and bytes each has, and of what types (reads all their keys)
+  vellum tables data.vellum --json       for programs: one object a table, with its types";
 
 /// The arguments.
 #[derive(clap::Args)]
@@ -35,6 +35,11 @@ pub struct Row {
     /// Whether it keeps no versions, if that was looked up.
     #[serde(skip_serializing_if = "Option::is_none")]
     plain: Option<bool>,
+    /// The types of its keys and values, if they were looked up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key_type: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value_type: Option<String>,
     #[serde(flatten)]
     shape: Option<Shape>,
 }
@@ -57,7 +62,20 @@ impl Row {
             large_values: shape.large_values,
             height: shape.height,
         });
-        Self { kind: "table", table: name.to_owned(), plain: None, shape }
+        Self { kind: "table", table: name.to_owned(), plain: None, key_type: None, value_type: None, shape }
+    }
+
+    /// What is worth saying of the table, for people.
+    fn note(&self) -> String {
+        let types = match (&self.key_type, &self.value_type) {
+            (Some(key), Some(value)) if (&key[..], &value[..]) != ("bytes", "bytes") => {
+                Some(format!("{key} to {value}"))
+            }
+            _ => None,
+        };
+        let plain = (self.plain == Some(true)).then(|| "plain".to_owned());
+        let notes: Vec<String> = types.into_iter().chain(plain).collect();
+        if notes.is_empty() { String::new() } else { format!(" ({})", notes.join(", ")) }
     }
 }
 
@@ -70,7 +88,9 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
             true => Some(store::table(&database, &table.name)?.shape()?),
             false => None,
         };
-        rows.push(Row { plain: Some(table.is_plain), ..Row::new(&table.name, shape.as_ref()) });
+        let row = Row::new(&table.name, shape.as_ref());
+        let types = (Some(table.key_type), Some(table.value_type));
+        rows.push(Row { plain: Some(table.is_plain), key_type: types.0, value_type: types.1, ..row });
     }
     write_rows(&rows, general.json)
 }
@@ -93,9 +113,8 @@ pub fn text(rows: &[Row]) -> String {
     let mut table = columns(&["table", "entries", "data", "large values", "height"], 1);
     for row in rows {
         let Some(shape) = &row.shape else { continue };
-        let note = if row.plain == Some(true) { " (plain)" } else { "" };
         table.add_row([
-            escaped(row.table.as_bytes()) + note,
+            escaped(row.table.as_bytes()) + &row.note(),
             size::count(shape.entries),
             size::bytes(shape.data_bytes),
             size::count(shape.large_values),

@@ -110,7 +110,9 @@ pub fn statistics(database: &Database) -> serde_json::Value {
         "log_bytes": log.as_ref().map(|state| state.log_bytes),
         "log_appended_bytes": log.as_ref().map(|state| state.appended_bytes),
         "log_archived_to": log.as_ref().and_then(|state| Some(state.archive.as_ref()?.end?.0)),
-        "log_syncs": log.map(|state| state.syncs),
+        "log_syncs": log.as_ref().map(|state| state.syncs.syncs),
+        "log_sync_waiting": log.as_ref().map(|state| state.syncs.waiting),
+        "log_sync_acknowledged": log.as_ref().map(|state| state.syncs.acknowledged),
         "release_method": statistics.release_method.to_string(),
     })
 }

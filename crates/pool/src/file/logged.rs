@@ -10,7 +10,7 @@
 //!   before the page is read. So either the thread sees the announcement, or the copier sees the latch, or what came of it.
 //!
 //! # Lock order
-//! The recorded map's lock; that of one who writes copies; the journal's; then the locks of `storage`.
+//! The recorded map's lock; that of the writer of copies; the journal's; then the locks of `storage`.
 
 use crate::{
     change_log::ChangeLog,

@@ -323,6 +323,11 @@ impl Storage {
         Ok(())
     }
 
+    /// Whether it is open for reading only.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
     /// A thread panicked while it changed a page, which may be half changed.
     #[cold]
     pub(crate) fn note_panic(&self) {
@@ -341,7 +346,7 @@ impl Storage {
 
     /// The copies of the superblock that are damaged on storage, or cannot be read.
     pub(crate) fn damaged_superblocks(&self) -> Vec<PageId> {
-        // With the lock nobody is writing them.
+        // With the lock no thread is writing them.
         let _superblock = self.lock_superblock();
         damaged_superblocks(&*self.file)
     }
@@ -368,7 +373,7 @@ impl Storage {
     pub(crate) fn claim_map(&self, mut grown: impl FnMut(u64)) -> Result<(Extent, u64, bool), PoolError> {
         let end = self.space.end();
         let pages = space_map_pages(end);
-        // Near the beginning, where it keeps nobody from cutting the file.
+        // Near the beginning, where it does not keep the file from being cut.
         let extent = match self.claim_before(end, pages) {
             Some(extent) => extent,
             None => {

@@ -26,7 +26,7 @@ pub struct OptimisticBytes<'p> {
     pool: PhantomData<&'p [AtomicU8]>,
 }
 
-// SAFETY: it reads memory that stays readable for its lifetime, on whatever thread, by loads that race with nobody's accesses (see
+// SAFETY: it reads memory that stays readable for its lifetime, on whatever thread, by loads that race with no access (see
 // the module); it writes nothing.
 unsafe impl Send for OptimisticBytes<'_> {}
 // SAFETY: as above.

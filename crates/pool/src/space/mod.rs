@@ -302,7 +302,7 @@ impl SpaceMap {
         }
     }
 
-    /// Whether a page belongs to nothing, and nobody is about to make it part of something.
+    /// Whether a page belongs to nothing, and no thread is about to make it part of something.
     pub(crate) fn is_free(&self, page: PageId) -> bool {
         self.uses.get(page.0) == Use::Free
     }

@@ -14,7 +14,7 @@
 
 use crate::{
     allocator::Allocator, change_log::ChangeLog, error::PoolError, guard::AllocatedGuard, io::copies,
-    page::optimistic_bytes::prefetch_to_write, pager::PageWriter, replacement::budget::Budget,
+    page::optimistic_bytes::prefetch_to_write, pager::PageWriter, plant::Plant, replacement::budget::Budget,
 };
 use std::{cell::Cell, ops::Range};
 use vellum_base::{Extent, Lsn, PAGE_SIZE, PageHeader, PageId, PageKind, stamp_checksum};
@@ -202,7 +202,10 @@ impl PageWriter for PageStream<'_> {
             self.allocator.admit_on_storage(extent);
             self.allocated.add(extent);
         }
-        if self.allocator.evictor().log().is_some() { self.persist() } else { Ok(()) }
+        match self.allocator.storage().logged() {
+            Some(logged) if !logged.is_planted(Plant::LoadNotDurable) => self.persist(),
+            _ => Ok(()),
+        }
     }
 
     fn keep(mut self, lsn: Lsn) {

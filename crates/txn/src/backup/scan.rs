@@ -45,7 +45,7 @@ impl LogScan {
         }
         let faulty = |fault| TxnError::Record { lsn: record.lsn, fault };
         let change = ChangeRecord::decode(record.payload).map_err(faulty)?;
-        if let RecordKind::Last(group) = change.kind {
+        if let RecordKind::Last(group) | RecordKind::Loaded { group, .. } = change.kind {
             self.pending.remove(&group).unwrap_or_default().into_iter().for_each(|event| self.apply(event));
         }
         for change_of_page in change.changes() {

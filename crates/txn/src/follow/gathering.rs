@@ -110,7 +110,13 @@ impl Gathering {
         let is_wanted = match LogRecord::decode(record.payload) {
             LogRecord::Contents(..) => true,
             LogRecord::Change => match ChangeRecord::decode(record.payload).map(|change| change.kind) {
-                Ok(RecordKind::Transaction(of) | RecordKind::Undo { transaction: of, .. }) => of == number,
+                Ok(
+                    RecordKind::Transaction(of)
+                    | RecordKind::Loaded { transaction: of, .. }
+                    | RecordKind::Undo { transaction: of, .. },
+                ) => of == number,
+                // Whose it is its last record tells.
+                Ok(RecordKind::Member(_)) => true,
                 _ => false,
             },
             _ => false,
@@ -166,9 +172,9 @@ impl Gathering {
         let faulty = |fault| TxnError::Record { lsn, fault };
         let change = ChangeRecord::decode(record.payload).map_err(faulty)?;
         let mut group = match change.kind {
-            RecordKind::Member(number) | RecordKind::Last(number) => {
-                self.groups.remove(&number).unwrap_or_default()
-            }
+            RecordKind::Member(number)
+            | RecordKind::Last(number)
+            | RecordKind::Loaded { group: number, .. } => self.groups.remove(&number).unwrap_or_default(),
             _ => Group::default(),
         };
         let mut changes = Vec::new();
@@ -178,11 +184,12 @@ impl Gathering {
         }
         match change.kind {
             RecordKind::Transaction(_) if planted(Bug::ToldUncommitted) => Ok(Some(changes)),
-            RecordKind::Transaction(number) => {
+            RecordKind::Transaction(number) | RecordKind::Loaded { transaction: number, .. } => {
+                group.changes.append(&mut changes);
                 let new = || Open { first: lsn, changes: Vec::new(), bytes: 0, is_partial: false };
                 self.open.entry(number).or_insert_with(new).add(
                     lsn,
-                    changes,
+                    group.changes,
                     record.payload.len(),
                     bytes_max,
                 );

@@ -6,7 +6,7 @@
 //! covered snapshot costs is bounded by what there was when it was covered, and versions are pruned as if it were not open.
 //!
 //! # What a covered snapshot sees
-//! Of a record that its own transaction has changed since: what the leaf holds. Else what the leaf held at the moment of the cover, which the first
+//! Of a record that its own transaction has changed: what the leaf holds, for nobody else can change it. Else what the leaf held at the moment of the cover, which the first
 //! image of a leaf with that key since then shows, or the leaf itself if there is none; and before that what the versions show that were there then. Of
 //! those a change that was rolled back since counts like one that is open.
 //!
@@ -22,10 +22,11 @@
 
 use super::{
     Frozen, Generation, Generations, Moving,
-    cover::{Changed, Cover, Covered},
+    cover::{Cover, Covered},
     images::seen_in,
     lock, order,
 };
+use crate::shard::Changed;
 use crate::spill::SpillFile;
 use crate::writer::{Sight, State};
 use std::ops::Bound;
@@ -40,8 +41,7 @@ impl Generations {
     pub fn begin_cover(&self, file: &SpillFile) -> Result<Arc<Generation>, PoolError> {
         let generation = Arc::new(Generation::create(file, 0, true)?);
         let mut all = self.all.write().unwrap_or_else(PoisonError::into_inner);
-        all.push(generation.clone());
-        self.is_any.store(true, Ordering::Release);
+        self.enter(&mut all, generation.clone());
         Ok(generation)
     }
 
@@ -63,7 +63,7 @@ impl Generations {
         let Some(frozen) = generation.frozen() else { return };
         let mut contents = lock(&generation.contents);
         contents.chains = frozen.len();
-        for version in frozen.chains().flat_map(|chain| &chain.0) {
+        for version in frozen.chains().flat_map(|chain| &chain.versions) {
             match version.writer.state() {
                 State::Committed(time) => contents.latest = contents.latest.max(time),
                 _ => _ = contents.writers.entry(version.writer.id).or_insert_with(|| version.writer.clone()),
@@ -83,8 +83,7 @@ impl Generations {
         chains.sort_unstable_by(|one, other| order(one.first(), other.first()));
         let mut load = generation.tree.load()?;
         for chain in chains {
-            let removed = chain.first().is_some_and(|first| frozen.is_removed(first.tree, first.key()));
-            if let Some((place, entry)) = generation.entry(&Moving::of(chain, removed), None, snapshots)? {
+            if let Some((place, entry)) = generation.entry(&Moving::of(chain), None, snapshots)? {
                 load.push(&place, &entry)?;
             }
         }
@@ -155,10 +154,11 @@ impl Generations {
         let Some(first) = all.iter().position(|generation| generation.covers(sight.own)) else {
             return Ok(Seen::Leaf);
         };
-        let (before, since) = all.split_at(first + 1);
+        let (before, _) = all.split_at(first + 1);
         let cover = before.last().and_then(|generation| generation.cover.as_ref());
         let number = cover.map_or(0, |cover| cover.number.load(Ordering::Acquire));
-        for generation in since.iter().filter(|generation| generation.has_writer(sight.own)) {
+        // Those that came before it, too: what was claimed at the moment may have been changed after it.
+        for generation in all.iter().filter(|generation| generation.has_writer(sight.own)) {
             if generation.find(tree, key, hash)?.iter().any(|(writer, ..)| *writer == sight.own) {
                 return Ok(Seen::Leaf);
             }

@@ -49,8 +49,4 @@ impl Frozen {
     pub fn len(&self) -> usize {
         self.parts.iter().map(HashTable::len).sum()
     }
-
-    pub fn is_removed(&self, tree: PageId, key: &[u8]) -> bool {
-        !self.removed.is_empty() && self.removed.contains(&(tree, key.into()))
-    }
 }

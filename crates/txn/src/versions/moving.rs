@@ -116,13 +116,7 @@ impl Turn<'_> {
     fn copy(&self, shards: &[Shard]) -> Vec<Moving> {
         let mut moving = Vec::new();
         for shard in shards {
-            let chains = shard.lock();
-            let removed = self.versions.lock_removed();
-            moving.extend(chains.iter().map(|chain| {
-                let is_removed = !removed.is_empty()
-                    && chain.first().is_some_and(|first| removed.contains(&(first.tree, first.key().into())));
-                Moving::of(chain, is_removed)
-            }));
+            moving.extend(shard.lock().iter().map(Moving::of));
         }
         moving
     }
@@ -138,17 +132,17 @@ impl Turn<'_> {
         generation.take(&moving, snapshots)?;
         for chain in &moving {
             let Some(record) = chain.record() else { continue };
-            self.versions.change(record, |versions| {
+            self.versions.change(record, |now| {
                 // It was removed after it was looked at: only memory knows.
-                if !chain.is_removed && self.versions.is_removed(record.tree, record.key()) {
+                if !chain.is_removed && now.is_removed {
                     return false;
                 }
                 // What has come meanwhile stays.
                 let is_moved = |version: &Version| {
                     chain.versions.iter().any(|(writer, ..)| writer.id == version.writer.id)
                 };
-                let stays = versions.iter().position(|version| !is_moved(version));
-                versions.drain(..stays.unwrap_or(versions.len()));
+                let stays = now.versions.iter().position(|version| !is_moved(version));
+                now.versions.drain(..stays.unwrap_or(now.versions.len()));
                 // The generation has them, as long as there is a covered snapshot.
                 false
             });

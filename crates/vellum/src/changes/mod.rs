@@ -91,7 +91,7 @@ impl Database {
     /// Beginning reads the log from the position to its end, to find out which tables and transactions there were.
     ///
     /// # Errors
-    /// [`Error::WithoutLog`] if the database has no log; [`Error::ChangesDiscarded`] if neither the log nor its archive has the
+    /// [`Error::WithoutLog`] if the database has no log, or is open for reading only; [`Error::ChangesDiscarded`] if neither the log nor its archive has the
     /// place any more; [`Error::NoSuchPosition`] if it is none of this database.
     ///
     /// # Examples
@@ -125,6 +125,7 @@ impl Database {
     /// As for `changes`.
     pub fn changes_with(&self, from: impl Into<ChangesFrom>, options: ChangesOptions) -> Result<Changes> {
         let inner = self.inner().clone();
+        inner.require_log()?;
         let root = catalog::tree(inner.pool()).root();
         let end = Lsn(inner.durable.log_state().ok_or(Error::WithoutLog)?.appended_bytes);
         let from = match from.into() {

@@ -284,7 +284,7 @@ impl<'p> Client<'p> {
             self.steps.pop();
         }
         value.push(element);
-        // What is refused counts: nobody may ever see it.
+        // What is refused counts: no client may ever see it.
         self.steps.push(Step::Append { key, element });
         self.transaction().put(&self.place.table, [key], encode(&value)).map(drop)
     }

@@ -54,7 +54,7 @@ fn anomalies_that_are_known_are_found() {
                 assert!(found.iter().any(|kind| kind == known.anomaly), "{}: {found:?}", known.name);
             }
         }
-        // What aborted is nothing for a search, but nobody wrote what was read.
+        // What aborted is nothing for a search, but no transaction wrote what was read.
         assert_eq!(search::is_snapshot_isolation(&known.history), known.is_snapshot, "{}", known.name);
         assert_eq!(search::is_serializable(&known.history, true), known.is_serial, "{}", known.name);
     }

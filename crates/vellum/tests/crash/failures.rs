@@ -54,3 +54,9 @@ fn syncs() {
 fn names() {
     failures(FileOperation::Name);
 }
+
+/// The log's buffer lies in memory where its file cannot be mapped.
+#[test]
+fn maps() {
+    failures(FileOperation::Map);
+}

@@ -9,7 +9,7 @@ use crate::{
 };
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
     time::Duration,
 };
@@ -33,6 +33,9 @@ struct Replica {
     last: Lsn,
     /// The log has all contents: no value may be gone.
     is_whole: bool,
+    /// The tables that were read in the commit that is applied, because the log did not have what was loaded: they are as the commit
+    /// has left them.
+    read: BTreeSet<String>,
 }
 
 impl Replica {
@@ -41,6 +44,7 @@ impl Replica {
             return Err(format!("{} comes after {}", commit.lsn, self.last));
         }
         self.last = commit.position;
+        self.read.clear();
         for Change { table, event, .. } in &commit.changes {
             self.change(table, event, model)
                 .map_err(|why| format!("{why}: {event:.200?} of {table} in {}", commit.lsn))?;
@@ -68,10 +72,21 @@ impl Replica {
         let mut entries = self.contents.remove(table).ok_or("no such table")?;
         let mut name = table;
         let was_there = match event {
-            Event::Dropped => return Ok(()),
+            Event::Dropped => {
+                self.read.remove(table);
+                return Ok(());
+            }
             Event::Renamed { to } => {
                 name = to;
                 !self.contents.contains_key(name)
+            }
+            Event::Inserted { .. }
+            | Event::Replaced { .. }
+            | Event::Removed { .. }
+            | Event::Patched { .. }
+                if self.read.contains(table) =>
+            {
+                true
             }
             Event::Inserted { key, value } => entries.insert(key.clone(), self.read(value)?).is_none(),
             Event::Replaced { key, value } => entries.insert(key.clone(), self.read(value)?).is_some(),
@@ -93,7 +108,9 @@ impl Replica {
                     .map_err(told)?;
                 if !is_whole {
                     // A program reads the table.
-                    entries.clone_from(&model[table]);
+                    let now = model.get(table).ok_or("it was read, and is not there")?;
+                    entries.clone_from(now);
+                    self.read.insert(table.to_owned());
                 }
                 is_whole || !self.is_whole
             }
@@ -146,7 +163,12 @@ impl Run {
             options,
             model: Contents::new(),
             ahead: VecDeque::new(),
-            replica: Replica { contents: Contents::new(), last: Lsn(0), is_whole: archive || logs_values },
+            replica: Replica {
+                contents: Contents::new(),
+                last: Lsn(0),
+                is_whole: archive || logs_values,
+                read: BTreeSet::new(),
+            },
             held: None,
             names: 0,
         }
@@ -243,7 +265,7 @@ impl Run {
                 at = Some((transaction.savepoint(), then.clone()));
             }
             let operation = Operation::draw(&then, &mut self.random);
-            if operation.record_of_transactions().is_some() {
+            if operation.record_of_transactions().is_some() || operation.loaded_by_transactions().is_some() {
                 operation.perform_in(transaction, database).map_err(told)?;
                 operation.apply(&mut then);
             }

@@ -290,15 +290,18 @@ impl Run {
         let (may_conflict, must) =
             record.as_ref().map_or((false, false), |record| self.transactions.refuse(record));
         let changes = operation.changes(&self.journal.now);
+        // The table gets another tree, which those that see the one before cannot change.
+        let replaced = match &operation {
+            Operation::Clear { table } | Operation::Drop { table } => Some(all_of(table)),
+            load => load.loaded_by_transactions().map(all_of),
+        };
         match operation.perform(database) {
             Ok(()) if must && changes => Err(format!("{operation:.60?} of what a transaction has changed")),
             Ok(()) => {
                 if let Operation::Drop { table } | Operation::Clear { table } = &operation {
                     self.transactions.forget_table(table);
                 }
-                if let Operation::Clear { table } = &operation {
-                    self.transactions.note_attempt(all_of(table));
-                }
+                replaced.into_iter().for_each(|table| self.transactions.note_attempt(table));
                 record.into_iter().filter(|_| changes).for_each(|record| self.transactions.note(record));
                 self.journal.acknowledge(operation, self.durability);
                 Ok(None)
@@ -306,9 +309,7 @@ impl Run {
             Err(error) if is_conflict(&error) && may_conflict => Ok(None),
             Err(error) if is_conflict(&error) => Err(format!("{operation:.60?}: {error}")),
             Err(error) => {
-                let cleared =
-                    if let Operation::Clear { table } = &operation { Some(all_of(table)) } else { None };
-                record.into_iter().chain(cleared).for_each(|record| self.transactions.note_attempt(record));
+                record.into_iter().chain(replaced).for_each(|record| self.transactions.note_attempt(record));
                 Ok(Some((error, Some(operation))))
             }
         }
@@ -474,7 +475,7 @@ fn all_lives(run: &mut Run) -> Result<(), String> {
             Step::Commit(commit) => run.commit(*commit),
             Step::Failed(error) => Some((error, None)),
         };
-        failure.map_or(Ok(()), |(error, _)| Err(end(error)))?;
+        failure.map_or(Ok(()), |(error, operation)| Err(format!("in the end: {operation:.60?}: {error}")))?;
     }
     run.wait().map_or(Ok(()), |error| Err(end(error)))?;
     run.transactions.end().map_err(end)?;

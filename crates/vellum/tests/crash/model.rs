@@ -63,8 +63,8 @@ impl Operation {
         let (name, entries) = contents.iter().nth(random.random_range(0..count)).unwrap();
         let table = name.clone();
         if entries.is_empty() && random.random_ratio(1, 3) {
-            let entries = (0..random.random_range(0..400)).map(|_| (key(random), value(random)));
-            return Self::Load { table, entries: entries.collect() };
+            let one = Contents::from([(table, BTreeMap::new())]);
+            return Self::draw_load(&one, random);
         }
         // Mostly keys that are there.
         let mut known = || match entries.len() {
@@ -85,6 +85,14 @@ impl Operation {
         }
     }
 
+    /// A load of any table.
+    pub fn draw_load(contents: &Contents, random: &mut StdRng) -> Self {
+        let number = random.random_range(0..contents.len().max(1));
+        let table = contents.keys().nth(number).cloned().unwrap_or_else(|| "table 2".to_owned());
+        let entries = (0..random.random_range(0..400)).map(|_| (key(random), value(random)));
+        Self::Load { table, entries: entries.collect() }
+    }
+
     /// The record that it is about, if it is about one.
     pub fn record(&self) -> Option<Record> {
         match self {
@@ -98,6 +106,14 @@ impl Operation {
     /// The same if transactions can use its table.
     pub fn record_of_transactions(&self) -> Option<Record> {
         self.record().filter(|(table, _)| !is_plain(table))
+    }
+
+    /// The table that it loads, if transactions can use that.
+    pub fn loaded_by_transactions(&self) -> Option<&str> {
+        match self {
+            Self::Load { table, entries } if !is_plain(table) && !entries.is_empty() => Some(table),
+            _ => None,
+        }
     }
 
     /// The table that it needs for itself.
@@ -166,7 +182,7 @@ impl Operation {
         }
     }
 
-    /// Does it to a record as part of a transaction. Says whether there was anything to be changed.
+    /// Does it to a record, or loads a table, as part of a transaction. Says whether there was anything to be changed.
     pub fn perform_in(&self, transaction: &Transaction, database: &Database) -> Result<bool> {
         match self {
             Self::Put { table, key, value } => {
@@ -178,7 +194,8 @@ impl Operation {
                     |value: &mut [u8]| value.iter_mut().for_each(|byte| *byte = byte.wrapping_add(*by));
                 Ok(transaction.modify(&database.table(table)?, key, change)?.is_some())
             }
-            _ => unreachable!("it is about no record"),
+            Self::Load { table, entries } => Ok(transaction.bulk_load(&database.table(table)?, entries)? > 0),
+            _ => unreachable!("transactions do it in other ways"),
         }
     }
 
@@ -198,6 +215,11 @@ impl Operation {
             }
             Self::Drop { table } => database.drop_table(table),
             Self::Clear { table } => database.clear_table(table),
+            Self::Load { table, entries } if !is_plain(table) && entries.len() % 2 == 1 => {
+                let transaction = database.begin()?;
+                self.perform_in(&transaction, database)?;
+                transaction.commit()
+            }
             Self::Load { table, entries } => {
                 let table = database.table(table)?;
                 let mut loader = table.bulk_loader()?;

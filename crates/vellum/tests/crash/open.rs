@@ -3,7 +3,7 @@
 use crate::model::{Changed, Contents, Operation, Record, is_plain};
 use rand::{RngExt, rngs::StdRng};
 use std::collections::{BTreeMap, BTreeSet};
-use vellum::{Database, Durability, Error, Savepoint, Transaction, TransactionOptions};
+use vellum::{Database, Durability, Error, ErrorKind, Savepoint, Transaction, TransactionOptions};
 
 /// The most that are open at a time.
 const OPEN_MAX: usize = 4;
@@ -21,6 +21,17 @@ struct Open {
     /// The tables of which it has handles.
     tables: BTreeSet<String>,
     savepoints: Vec<(Savepoint, Changed)>,
+    /// The tables that it has loaded and perhaps taken back: what others may change of them is uncertain.
+    uncertain: BTreeSet<String>,
+}
+
+impl Open {
+    /// Whether a record is its own, and whether that is certain.
+    fn has(&self, record: &Record) -> (bool, bool) {
+        let is_reserved = self.reserved.contains(record) || self.reserved.contains(&all_of(&record.0));
+        let is_uncertain = self.uncertain.contains(&record.0);
+        (is_reserved || is_uncertain, is_reserved && !is_uncertain)
+    }
 }
 
 /// All that are open.
@@ -58,7 +69,7 @@ pub fn is_conflict(error: &Error) -> bool {
     matches!(error, Error::Conflict { .. })
 }
 
-/// All records of a table, as one: it was cleared.
+/// All records of a table, as one: it was cleared or loaded.
 pub fn all_of(table: &str) -> Record {
     (table.to_owned(), Vec::new())
 }
@@ -76,8 +87,14 @@ impl Transactions {
 
     /// Whether an operation that is no transaction is refused, and whether that is certain.
     pub fn refuse(&self, record: &Record) -> (bool, bool) {
-        let certain = self.open.iter().any(|open| open.reserved.contains(record));
-        (certain || self.stuck.contains(record), certain)
+        let has: Vec<_> = self.open.iter().map(|open| open.has(record)).collect();
+        let perhaps = has.iter().any(|(perhaps, _)| *perhaps);
+        (perhaps || self.is_stuck(record), has.iter().any(|(_, certain)| *certain))
+    }
+
+    /// Whether a record may be of a transaction that could not be rolled back.
+    fn is_stuck(&self, record: &Record) -> bool {
+        self.stuck.contains(record) || self.stuck.contains(&all_of(&record.0))
     }
 
     /// A record was changed, and that counts from now on.
@@ -120,6 +137,7 @@ impl Transactions {
             reserved: BTreeSet::new(),
             tables: BTreeSet::new(),
             savepoints: Vec::new(),
+            uncertain: BTreeSet::new(),
         });
         Ok(())
     }
@@ -145,11 +163,21 @@ impl Transactions {
             }
             4 => return Ok(self.roll_back(number, random)),
             5..7 => return self.look(number, database),
+            7 if random.random_ratio(1, 4) => {
+                // Mostly it is not empty, but this transaction may not see that.
+                let operation = Operation::draw_load(now, random);
+                if let Some(table) = operation.loaded_by_transactions() {
+                    return self.load(number, (&operation, table), database, now);
+                }
+            }
             _ => {
                 // Some transactions change much at a time.
                 let count = if random.random_ratio(1, 15) { 40 } else { 1 };
                 for _ in 0..count {
                     let operation = Operation::draw(now, random);
+                    if let Some(table) = operation.loaded_by_transactions() {
+                        return self.load(number, (&operation, table), database, now);
+                    }
                     let Some(record) = operation.record() else { break };
                     if is_plain(&record.0) {
                         match operation.perform_in(&self.open[number].transaction, database) {
@@ -181,6 +209,9 @@ impl Transactions {
         match open.transaction.rollback_to(savepoint) {
             Ok(()) => {
                 open.changed = changed;
+                // A load that is taken back leaves the table to others, but for what was changed before.
+                let loaded = open.reserved.iter().filter(|record| **record == all_of(&record.0));
+                open.uncertain.extend(loaded.map(|(table, _)| table.clone()));
                 Step::Done
             }
             Err(error) => self.give_up(number, error),
@@ -214,23 +245,32 @@ impl Transactions {
         now: &Contents,
         random: &mut StdRng,
     ) -> Result<Option<Step>, String> {
-        let taken = |other: &Open| other.reserved.contains(&record);
-        let mine = taken(&self.open[number]);
+        let (perhaps_mine, mine) = self.open[number].has(&record);
+        let others = || {
+            (0..).zip(&self.open).filter(|(index, _)| *index != number).map(|(_, other)| other.has(&record))
+        };
         let begun = self.open[number].begun;
         let after = |changes: &BTreeMap<Record, u64>, record: &Record| {
             changes.get(record).is_some_and(|change| *change > begun)
         };
-        let certain = !mine && (self.open.iter().any(taken) || after(&self.last, &record));
+        let certain = !perhaps_mine && (others().any(|(_, certain)| certain) || after(&self.last, &record));
         // Clearing conflicts with those that see the table: some have begun before it was created.
         let all = all_of(&record.0);
-        let perhaps = self.stuck.contains(&record)
+        let perhaps = self.is_stuck(&record)
+            || others().any(|(perhaps, _)| perhaps)
+            || after(&self.last, &record)
             || [&record, &all].iter().any(|record| after(&self.last_perhaps, record));
         let conflicts = certain || (!mine && perhaps);
+        let is_replaced = after(&self.last_perhaps, &all);
         self.open[number].tables.insert(record.0.clone());
         let done = operation.perform_in(&self.open[number].transaction, database);
         let open = &mut self.open[number];
         match done {
             Ok(false) => {}
+            // It was created since this one began, and has got another tree, or will.
+            Err(Error::NoSuchTable { .. })
+                if is_replaced
+                    || matches!(open.transaction.table(&record.0), Err(Error::NoSuchTable { .. })) => {}
             Ok(true) if certain => {
                 return Err(format!("{operation:.60?} of two transactions at a time"));
             }
@@ -258,6 +298,61 @@ impl Transactions {
             Err(error) => return Ok(Some(self.give_up(number, error))),
         }
         Ok(Some(Step::Done))
+    }
+
+    /// One loads a table, if that is empty.
+    fn load(
+        &mut self,
+        number: usize,
+        (operation, table): (&Operation, &str),
+        database: &Database,
+        now: &Contents,
+    ) -> Result<Step, String> {
+        let in_table = |(name, _): &Record| name == table;
+        let mut entries = now[table].clone();
+        for ((_, key), value) in self.open[number].changed.iter().filter(|(record, _)| in_table(record)) {
+            match value {
+                Some(value) => entries.insert(key.clone(), value.clone()),
+                None => entries.remove(key),
+            };
+        }
+        // One that has found nothing to be changed there counts as well.
+        let is_taken = self.stuck.iter().any(in_table)
+            || (0..).zip(&self.open).any(|(index, other)| index != number && other.tables.contains(table));
+        let begun = self.open[number].begun;
+        let is_changed = [&self.last, &self.last_perhaps]
+            .iter()
+            .any(|changes| changes.iter().any(|(record, change)| in_table(record) && *change > begun));
+        self.open[number].tables.insert(table.to_owned());
+        let done = operation.perform_in(&self.open[number].transaction, database);
+        let open = &mut self.open[number];
+        match done {
+            Ok(_) if !entries.is_empty() => Err(format!("{table} is loaded over {} entries", entries.len())),
+            Ok(_) => {
+                let Operation::Load { entries, .. } = operation else { unreachable!("it loads") };
+                let entries =
+                    entries.iter().map(|(key, value)| ((table.to_owned(), key.clone()), Some(value.clone())));
+                open.changed.extend(entries);
+                open.reserved.insert(all_of(table));
+                Ok(Step::Done)
+            }
+            // It sees something that has been removed since.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && (is_changed || !entries.is_empty()) => {
+                Ok(Step::Done)
+            }
+            // The table was created since.
+            Err(Error::NoSuchTable { .. }) => Ok(Step::Done),
+            Err(error) if is_conflict(&error) && (is_taken || is_changed) => {
+                let open = self.open.swap_remove(number);
+                drop(open.transaction);
+                if database.history().open > self.open.len() {
+                    self.stuck.extend(open.reserved);
+                }
+                Ok(Step::Done)
+            }
+            Err(error) if is_conflict(&error) => Err(format!("{operation:.60?}: {error}")),
+            Err(error) => Ok(self.give_up(number, error)),
+        }
     }
 
     /// One is given up after an error. Whether it can be rolled back nobody knows.

@@ -54,6 +54,7 @@ const BUGS: &[(&str, &str, u64)] = &[
     // A leaf that an old snapshot needs is changed and not kept; its transaction changes what another has changed.
     ("access::PageNotKept", "snapshots", 0),
     ("txn::CoveredChangeForgotten", "snapshots", 0),
+    ("txn::SpilledOverlooked", "snapshots", 0),
     // A version goes while a snapshot needs it.
     ("txn::DeadTooEarly", "histories", 1),
     // A torn page is not mended.
@@ -64,6 +65,9 @@ const BUGS: &[(&str, &str, u64)] = &[
     // A page from which a node has moved is used again before the move is durable.
     ("access::FreedBeforeItIsDurable", "compactions", 33),
     ("vellum::CommitAfterConflict", "histories", 0),
+    // A load is committed before what was loaded is durable; one in a transaction takes away what others have stored.
+    ("pool::LoadNotDurable", "histories", 0),
+    ("vellum::LoadedOverOthers", "histories", 108),
     // A segment is recycled before it was archived; restoring goes past its target.
     ("wal::RecycledUnarchived", "archives", 9),
     ("txn::BeyondTarget", "archives", 0),

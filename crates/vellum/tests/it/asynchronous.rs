@@ -115,6 +115,72 @@ fn what_is_in_memory_is_there_at_the_first_poll() {
     assert_eq!(block_on(future).unwrap(), Some(value(4000, 1)));
 }
 
+#[test]
+fn futures_of_a_transaction_answer_as_its_calls_do() {
+    for round in 0..5 {
+        let file = SimulatedFile::new(40 + round);
+        let (database, table) = cold(&file);
+        file.set_faults(Faults { delay_max: Duration::from_micros(20), ..Faults::default() });
+        let transaction = database.begin().unwrap();
+        table.update(5u64.to_be_bytes(), value(5, 7)).unwrap();
+        let keys: Vec<u64> = (0..KEYS + 10).step_by(97 + round as usize).chain([5]).collect();
+        let futures = keys.iter().map(|key| transaction.get_async(&table, key.to_be_bytes())).collect();
+        for (key, found) in keys.iter().zip(join_all(futures)) {
+            assert_eq!(found.unwrap(), (*key < KEYS).then(|| value(*key, 1)), "as it was when it began");
+        }
+        let changed: Vec<u64> = (0..KEYS).step_by(61).filter(|key| *key != 5).collect();
+        let update = |key: &u64| transaction.update_async(&table, key.to_be_bytes(), value(*key, 2));
+        assert!(join_all(changed.iter().map(update).collect()).into_iter().all(|updated| updated.unwrap()));
+        assert_eq!(block_on(transaction.put_async(&table, [9; 9], "new")).unwrap(), Put::Inserted);
+        assert!(!block_on(transaction.insert_async(&table, [9; 9], "again")).unwrap());
+        assert!(block_on(transaction.insert_async(&table, "large", vec![1; 50_000])).unwrap());
+        assert!(block_on(transaction.remove_async(&table, 1u64.to_be_bytes())).unwrap());
+        assert!(!block_on(transaction.remove_async(&table, 1u64.to_be_bytes())).unwrap());
+        assert!(!block_on(transaction.update_async(&table, 1u64.to_be_bytes(), "")).unwrap());
+        assert_eq!(block_on(transaction.get_async(&table, "large")).unwrap().unwrap(), vec![1; 50_000]);
+        let reserved = block_on(transaction.get_for_update_async(&table, 4001u64.to_be_bytes()));
+        assert_eq!(reserved.unwrap(), Some(value(4001, 1)));
+        assert!(matches!(table.remove(4001u64.to_be_bytes()), Err(Error::Conflict { .. })));
+        assert_eq!(table.get(61u64.to_be_bytes()).unwrap(), Some(value(61, 1)));
+        // What is dropped while it waits has done nothing.
+        let mut context = Context::from_waker(Waker::noop());
+        let mut waiting = 0;
+        for key in (2..KEYS).step_by(61) {
+            let mut future = pin!(transaction.put_async(&table, key.to_be_bytes(), "dropped"));
+            match future.as_mut().poll(&mut context) {
+                Poll::Pending => {
+                    waiting += 1;
+                    let seen = transaction.get(&table, key.to_be_bytes()).unwrap();
+                    assert!(seen.is_none_or(|seen| seen != b"dropped"));
+                }
+                Poll::Ready(put) => _ = put.unwrap(),
+            }
+        }
+        assert!(waiting > 10, "nothing had to wait");
+        let long = block_on(transaction.put_async(&table, vec![0; 2000], "")).unwrap_err();
+        assert_eq!(long.kind(), ErrorKind::InvalidInput);
+        let conflict = block_on(transaction.put_async(&table, 5u64.to_be_bytes(), "")).unwrap_err();
+        assert!(matches!(conflict, Error::Conflict { committed: true, .. }));
+        assert!(matches!(block_on(transaction.get_async(&table, "large")), Err(Error::Ended)));
+        drop(transaction);
+        let transaction = database.begin().unwrap();
+        assert!(
+            join_all(
+                changed
+                    .iter()
+                    .map(|key| transaction.update_async(&table, key.to_be_bytes(), value(*key, 3)))
+                    .collect()
+            )
+            .into_iter()
+            .all(|updated| updated.unwrap())
+        );
+        assert!(transaction.commit_async().unwrap().is_none(), "there is no log");
+        assert_eq!(table.get(61u64.to_be_bytes()).unwrap(), Some(value(61, 3)));
+        drop(table);
+        database.close().unwrap();
+    }
+}
+
 /// A waker of a runtime that is being shut down, say.
 struct Panics(mpsc::Sender<()>);
 

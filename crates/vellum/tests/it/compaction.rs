@@ -11,7 +11,8 @@ use std::{
     thread,
 };
 use vellum::{
-    Backup, BackupOptions, Compaction, Database, ErrorKind, Options, RestoreOptions, Table, TableOptions,
+    Backup, BackupOptions, Compaction, Database, Error, ErrorKind, Options, RestoreOptions, Table,
+    TableOptions,
 };
 use vellum_vm::{Directory, FileOperation, SimulatedDisk};
 
@@ -167,6 +168,25 @@ fn others_go_on_meanwhile() {
     let done = database.compact(|_| true).unwrap();
     assert!(done.file_bytes * 3 < before, "{done:?}, {before} before");
     assert_eq!((all(&first), all(&second)), (expected, other));
+    check(&database);
+}
+
+#[test]
+fn one_inside_another_is_refused() {
+    let database = create(&SimulatedDisk::new(11), &options());
+    let tables = ["a", "b"].map(|name| database.create_table(name).unwrap());
+    fill(&database, [&tables[0], &tables[1]], &mut StdRng::seed_from_u64(11));
+    tables[0].clone().range(..).unwrap().for_each(|entry| drop(tables[0].remove(entry.unwrap().0)));
+    let mut refused = 0;
+    let again = database.clone();
+    database
+        .compact(|_| {
+            refused += usize::from(matches!(again.compact(|_| true), Err(Error::NestedCompaction)));
+            true
+        })
+        .unwrap();
+    assert!(refused > 0);
+    database.compact(|_| true).unwrap();
     check(&database);
 }
 

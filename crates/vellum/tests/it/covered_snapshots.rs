@@ -81,6 +81,92 @@ fn they_see_their_moment_while_threads_change_everything() {
 }
 
 #[test]
+fn they_see_the_tables_of_their_moment_after_a_compaction() {
+    let disk = SimulatedDisk::new(7);
+    let (database, table) = create(&disk, &small(20_000));
+    // Large enough that the leaves of the catalog come to lie behind it.
+    let mut names = vec!["table".to_owned()];
+    for number in 0..20_000u32 {
+        table.put(number.to_be_bytes(), [1; 200]).unwrap();
+        if number.is_multiple_of(50) {
+            names.push(format!("table {number:05} {}", "x".repeat(100)));
+            let name = names.last().unwrap();
+            drop(database.create_table(name.as_str()).unwrap());
+        }
+    }
+    names.sort_unstable();
+    database.run(|transaction| transaction.remove_range(&table, 100u32.to_be_bytes()..)).unwrap();
+    let old = database.begin().unwrap();
+    let tables = |transaction: &Transaction| -> Vec<String> {
+        transaction.tables().unwrap().into_iter().map(|table| table.name).collect()
+    };
+    assert!(tables(&old) == names, "it sees others");
+    let mut round = 0;
+    while database.history().kept_leaves == 0 {
+        for number in 0..100u32 {
+            database
+                .run(|transaction| transaction.put(&table, number.to_be_bytes(), [round; 200]).map(drop))
+                .unwrap();
+        }
+        round += 1;
+    }
+    let done = database.compact(|_| true).unwrap();
+    assert!(done.nodes_moved > 0, "{done:?}");
+    for name in names.iter().filter(|name| *name != "table").step_by(3) {
+        database.drop_table(name).unwrap();
+    }
+    for number in 0..30 {
+        drop(database.create_table(format!("table {number:05}").as_str()).unwrap());
+    }
+    assert!(tables(&old) == names, "it sees others");
+    drop(old);
+    assert_clean(&database);
+}
+
+#[test]
+fn they_see_nothing_of_trees_that_were_made_later() {
+    let disk = SimulatedDisk::new(8);
+    let (database, table) = create(&disk, &small(20_000));
+    let old = database.begin().unwrap();
+    let early = database.create_table("early").unwrap();
+    assert_eq!(old.get(&early, b"key").unwrap(), None);
+    let mut round = 0;
+    let mut change = || {
+        for number in 0..100u32 {
+            let put = |transaction: &Transaction| transaction.put(&table, number.to_be_bytes(), [round; 200]);
+            database.run(|transaction| put(transaction).map(drop)).unwrap();
+        }
+        round += 1;
+    };
+    change();
+    while database.history().kept_leaves == 0 {
+        change();
+    }
+    // One that was there, and gets another tree; and one that is new.
+    database.run(|transaction| transaction.bulk_load(&early, [(b"key", b"loaded")]).map(drop)).unwrap();
+    let late = database.create_table("late").unwrap();
+    late.put(b"key", b"committed").unwrap();
+    let open = database.begin().unwrap();
+    open.put(&late, b"other", b"not committed").unwrap();
+    for (table, key) in [(&early, b"key".as_slice()), (&late, b"key"), (&late, b"other")] {
+        let kind = |error: vellum::Error| error.kind();
+        assert_eq!(old.get(table, key).map_err(kind), Err(ErrorKind::NotFound), "{key:?}");
+        assert_eq!(old.put(table, key, b"lost").map_err(kind), Err(ErrorKind::NotFound), "{key:?}");
+        assert_eq!(old.range(table, ..).map(drop).map_err(kind), Err(ErrorKind::NotFound), "{key:?}");
+    }
+    // Its own ones it sees.
+    let own = old.create_table("own").unwrap();
+    old.put(&own, b"key", b"put").unwrap();
+    let loaded = old.create_table("loaded").unwrap();
+    assert_eq!(old.bulk_load(&loaded, [(b"key", b"loaded")]).unwrap(), 1);
+    assert_eq!(old.get(&own, b"key").unwrap().as_deref(), Some(&b"put"[..]));
+    assert_eq!(old.get(&loaded, b"key").unwrap().as_deref(), Some(&b"loaded"[..]));
+    old.commit().unwrap();
+    drop(open);
+    assert_clean(&database);
+}
+
+#[test]
 fn one_for_which_leaves_cannot_be_kept_ends_and_nothing_else() {
     let mut ended = 0;
     for kibibytes in [0, 100, 400, 1500, 4000, 100_000] {

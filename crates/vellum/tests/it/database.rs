@@ -1,7 +1,7 @@
 //! The published interface, as a user meets it.
 
 use std::io::Read;
-use vellum::{Database, Error, ErrorKind, Options, Put};
+use vellum::{Database, Durability, Error, ErrorKind, Options, Put, Table, TableOptions};
 
 fn options() -> Options {
     Options::default().pool_bytes(1 << 20).capacity_bytes(1 << 32)
@@ -155,4 +155,68 @@ fn a_database_is_created_where_a_creation_was_interrupted() {
         assert!(!database.was_created());
         assert_eq!(database.table("t").unwrap().get("k").unwrap().as_deref(), Some(&b"v"[..]));
     }
+}
+
+#[test]
+fn what_is_waited_for_is_durable() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = options().durability(Durability::Buffered);
+    let database = Database::create(directory.path().join("d"), &options).unwrap();
+    let table = database.create_table("t").unwrap();
+    for number in 0..20_u8 {
+        database.sync().unwrap();
+        // The next record lies just there.
+        let place = database.durable_horizon().unwrap();
+        table.put([number], "value").unwrap();
+        database.wait_until_durable(place).unwrap();
+        assert!(database.durable_horizon().unwrap() > place);
+        let transaction = database.begin().unwrap();
+        transaction.put(&table, [number], "another").unwrap();
+        let arrival = transaction.commit_async().unwrap().unwrap();
+        let commit = arrival.lsn();
+        arrival.wait().unwrap();
+        database.wait_until_durable(commit).unwrap();
+        assert!(database.durable_horizon().unwrap() > commit);
+    }
+    drop(table);
+    database.close().unwrap();
+    let database = Database::open(directory.path().join("d"), &options.clone().read_only(true)).unwrap();
+    assert!(database.durable_horizon().is_none());
+    let refused = [
+        database.sync(),
+        database.checkpoint(),
+        database.wait_until_durable(vellum::Lsn(0)),
+        database.changes(vellum::ChangesFrom::Now).map(drop),
+        database.rename_table("t", "u"),
+    ];
+    for refused in refused {
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::ReadOnly);
+    }
+    drop(database);
+    let database = Database::open(directory.path().join("d"), &options.log(false)).unwrap();
+    assert!(matches!(database.wait_until_durable(vellum::Lsn(0)), Err(Error::WithoutLog)));
+}
+
+#[test]
+fn ranges_are_removed_at_one_moment_and_of_plain_tables_one_by_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let database = Database::create(directory.path().join("d"), &options()).unwrap();
+    let versions = database.create_table("versions").unwrap();
+    let plain = database.create_table_with("plain", TableOptions::default().versions(false)).unwrap();
+    let keys =
+        |table: &Table| -> Vec<u8> { table.range(..).unwrap().map(|entry| entry.unwrap().0[0]).collect() };
+    for table in [&versions, &plain] {
+        (0..100_u8).for_each(|key| _ = table.put([key], "value").unwrap());
+        assert_eq!(table.remove_range([10]..[90]).unwrap(), 80);
+        assert_eq!(table.remove_range([10]..[90]).unwrap(), 0);
+        assert_eq!(table.remove_range(..=[0]).unwrap(), 1);
+        assert_eq!(table.remove_range([95]..).unwrap(), 5);
+        assert_eq!(keys(table), (1..10).chain(90..95).collect::<Vec<_>>());
+    }
+    // An open transaction sees all or nothing of it, and keeps it from what it has changed.
+    let snapshot = database.begin().unwrap();
+    assert_eq!(versions.remove_range([5]..).unwrap(), 10);
+    assert_eq!(snapshot.count(&versions, ..).unwrap(), 14);
+    database.rename_table("versions", "renamed").unwrap();
+    assert_eq!(keys(&database.table("renamed").unwrap()), [1, 2, 3, 4]);
 }

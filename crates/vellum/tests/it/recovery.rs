@@ -49,6 +49,25 @@ fn what_was_done_is_there_after_a_crash() {
 }
 
 #[test]
+fn a_recovery_tells_how_much_log_there_was() {
+    let disk = SimulatedDisk::new(9);
+    let database = Database::create_in(Arc::new(disk.clone()), "data", &options()).unwrap();
+    let table = database.create_table("table").unwrap();
+    database.checkpoint().unwrap();
+    let before = database.log_state().unwrap().log_bytes;
+    for number in 0..500 {
+        table.put(key(number), value(number)).unwrap();
+    }
+    let written = database.log_state().unwrap().log_bytes - before;
+    let killed = Arc::new(disk.kill());
+    drop((table, database));
+    let database = Database::open_in(killed, "data", &options()).unwrap();
+    let told = database.recovery().unwrap().log_bytes;
+    // There may be a record of what the checkpoint did.
+    assert!((written..written + 1024).contains(&told), "{told} of {written}");
+}
+
+#[test]
 fn without_a_log_a_database_that_was_not_closed_is_refused() {
     let disk = SimulatedDisk::new(1);
     let options = options().log(false);

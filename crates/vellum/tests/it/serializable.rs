@@ -79,7 +79,7 @@ fn write_skew_is_refused_and_leaves_nothing_behind() {
 fn all_that_tells_what_is_there_counts_as_read() {
     /// How something is read, and what happens meanwhile.
     type Use = fn(&Transaction, &Table);
-    let reads: [(&str, Use); 13] = [
+    let reads: [(&str, Use); 12] = [
         ("get", |transaction, table| drop(transaction.get(table, key(5)).unwrap())),
         ("get_into", |transaction, table| {
             transaction.get_into(table, key(5), &mut Vec::new()).unwrap();
@@ -103,9 +103,6 @@ fn all_that_tells_what_is_there_counts_as_read() {
             std::mem::forget(transaction.cursor(table, &key(4)[..]..=&key(6)[..]).unwrap());
         }),
         // What follows tells of a key that is not there. Of one that is there, it changes the record.
-        ("get_for_update", |transaction, table| {
-            assert_eq!(transaction.get_for_update(table, key(5)).unwrap(), None);
-        }),
         ("update", |transaction, table| assert!(!transaction.update(table, key(5), "new").unwrap())),
         ("modify", |transaction, table| {
             assert!(transaction.modify(table, key(5), |_| ()).unwrap().is_none());

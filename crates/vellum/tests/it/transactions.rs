@@ -186,6 +186,42 @@ fn a_panic_of_the_caller_changes_nothing_and_keeps_nothing_open() {
 }
 
 #[test]
+fn a_transaction_that_a_panic_rolls_back_leaves_the_database_sound() {
+    let (disk, database, table) = database(9);
+    table.put("key", "1").unwrap();
+    let panicking = |work: &dyn Fn(&Transaction)| {
+        let run = || {
+            database.run(|transaction| -> vellum::Result<()> {
+                work(transaction);
+                panic!("of the caller");
+            })
+        };
+        assert!(catch_unwind(AssertUnwindSafe(run)).is_err());
+        assert_eq!(database.history().open, 0);
+        assert_eq!(table.get("key").unwrap().unwrap(), b"1");
+        database.checkpoint().unwrap();
+    };
+    panicking(&|transaction| _ = transaction.put(&table, "key", "2").unwrap());
+    panicking(&|transaction| _ = transaction.put(&table, "large", vec![1; 100_000]).unwrap());
+    panicking(&|transaction| drop(transaction.create_table("new").unwrap()));
+    panicking(&|transaction| transaction.clear_table("table").unwrap());
+    let load = || {
+        let empty = database.create_table("loaded").unwrap();
+        let mut loader = empty.bulk_loader().unwrap();
+        (0..10_000_u32).for_each(|key| loader.push(key.to_be_bytes(), [0; 100]).unwrap());
+        panic!("of the caller");
+    };
+    assert!(catch_unwind(AssertUnwindSafe(load)).is_err());
+    database.checkpoint().unwrap();
+    let report = database.verify(|_| {});
+    assert!(report.is_clean(), "{:?}", report.problems);
+    drop(table);
+    database.close().unwrap();
+    let database = Database::open_in(Arc::new(disk), "data", &options()).unwrap();
+    assert!(database.recovery().is_none());
+}
+
+#[test]
 fn the_first_to_change_a_record_wins() {
     let (_, database, table) = database(2);
     table.put("record", "0").unwrap();

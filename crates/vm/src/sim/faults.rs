@@ -121,6 +121,8 @@ impl fmt::Display for FileOperation {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct OperationCounts {
     counts: [u64; FileOperation::ALL.len()],
+    /// How many bytes were to be written to files, lost writes included, failed ones not.
+    pub bytes_written: u64,
     /// How many faults happened, of every kind, those that no caller sees included.
     pub faults: u64,
     /// How many operations failed because [`fail_nth`](crate::SimulatedFile::fail_nth) or one like it said so.

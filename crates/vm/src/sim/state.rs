@@ -217,6 +217,8 @@ impl Disk {
         let faults = self.files[index].faults.clone();
         let end = offset.saturating_add(bytes.len() as u64);
         self.check_capacity(index, end)?;
+        self.schedule.counts.bytes_written += bytes.len() as u64;
+        self.files[index].schedule.counts.bytes_written += bytes.len() as u64;
         let operation = FileOperation::Write;
         if self.random.chance(faults.lost_write) {
             self.note(index, operation, offset, bytes.len(), "silently lost");

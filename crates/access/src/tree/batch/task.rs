@@ -31,7 +31,7 @@ pub enum Task<V> {
 impl<V> Task<V> {
     /// The same with a reference to the value that is to be stored.
     #[inline(always)]
-    pub(in crate::tree) fn by_ref(&self) -> Task<&V> {
+    pub fn by_ref(&self) -> Task<&V> {
         match self {
             Self::Get => Task::Get,
             Self::GetPart { offset, length } => Task::GetPart { offset: *offset, length: *length },

@@ -119,7 +119,20 @@ impl<P: Pager> BulkLoad<'_, P> {
     /// [`AccessError::NotEmpty`] if the tree has got records meanwhile;
     /// [`AccessError::LoadFailed`] after an earlier failure; and if a page cannot be written. The tree is then as it
     /// was, and what was written is freed.
-    pub fn finish(mut self) -> Result<u64, AccessError> {
+    pub fn finish(self) -> Result<u64, AccessError> {
+        self.finish_for(None)
+    }
+
+    /// [`finish`](Self::finish) as part of the transaction that has this number in the log, and has changed something before. No
+    /// other may see the tree unless it is committed. If it is not, undoing it leaves the tree as it is, which is freed as a whole.
+    ///
+    /// # Errors
+    /// As for `finish`.
+    pub fn finish_in(self, transaction: u64) -> Result<u64, AccessError> {
+        self.finish_for(Some(transaction))
+    }
+
+    fn finish_for(mut self, transaction: Option<u64>) -> Result<u64, AccessError> {
         if self.failed {
             return Err(AccessError::LoadFailed);
         }
@@ -129,6 +142,7 @@ impl<P: Pager> BulkLoad<'_, P> {
         let top = self.complete()?;
         let _undivided = Undivided::begin(self.tree.pager);
         let mut group = self.pages.settle()?;
+        transaction.into_iter().for_each(|number| group.of_transaction(number));
         let Self { tree, pages, count, .. } = self;
         let mut pages = Some(pages);
         if !tree.pager.run(|| tree.try_install(&top, &mut group, &mut pages))? {

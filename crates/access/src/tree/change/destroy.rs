@@ -35,8 +35,8 @@ impl<'p, P: Pager> Tree<'p, P> {
         result
     }
 
-    /// Removes all records at once, and leaves the root as an empty leaf. Nobody may change the tree any more: see
-    /// [`while_current`](Self::while_current). Whoever reads it finds what was there, or nothing.
+    /// Removes all records at once, and leaves the root as an empty leaf. No thread may change the tree any more: see
+    /// [`while_current`](Self::while_current). A thread that reads it finds what was there, or nothing.
     ///
     /// # Errors
     /// If a page cannot be read: the tree is as it was then.
@@ -55,7 +55,7 @@ impl<'p, P: Pager> Tree<'p, P> {
 
     fn try_replace_root(&self, image: &[u8], group: &mut RecordGroup<'p, P>) -> Result<(), Interrupt> {
         let root = Latched::latch(self.pager.root(self.root)?)?;
-        // The root is given up first, so nobody comes to what is freed then.
+        // The root is given up first, so no thread comes to what is freed then.
         let mut change = self.change((root, group))?;
         let AtomicChange { pages: (root, _), recording, .. } = &mut change;
         let contents = PageChange::ReplaceRoot { image: NodeImage::of(image) };

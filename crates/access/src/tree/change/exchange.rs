@@ -2,10 +2,12 @@
 
 use crate::blob::BlobReference;
 use crate::error::AccessError;
+use crate::isolation::Claim;
 use crate::tree::change::{expected::Expected, write::Mode};
+use crate::tree::read::blob_reader::BlobReader;
 use crate::tree::read::record::{Part, Record, Wanted, read, read_value};
 use crate::tree::{Tree, Written, check_key};
-use vellum_pool::{OptimisticPage, Pager};
+use vellum_pool::{Interrupt, OptimisticPage, Pager, PoolError};
 
 /// What a tree holds under a key: see [`Tree::held`].
 #[derive(Debug)]
@@ -32,7 +34,8 @@ impl Held {
 }
 
 impl<'p, P: Pager> Tree<'p, P> {
-    /// What the tree holds under `key`, for [`exchange`](Self::exchange). A large value is copied.
+    /// What the tree holds under `key`, for [`exchange`](Self::exchange). A large value is copied; one that the pool has no room for is
+    /// read past it.
     ///
     /// # Errors
     /// As for [`get`](Self::get); [`AccessError::Conflict`] if that is not what the tree's view sees.
@@ -40,24 +43,52 @@ impl<'p, P: Pager> Tree<'p, P> {
         check_key(key)?;
         // What the leaf holds is changed, if that is what the writer sees.
         let newest = Self { view: None, ..*self };
-        let held = self.pager.run(|| {
-            let (leaf, mut value) = (self.leaf(key)?, Vec::new());
-            if let Err(claim) = self.check(&leaf, key) {
-                leaf.validate()?;
-                return Ok(Err(claim));
+        let held = match self.pager.run(|| self.try_held(&newest, key, true)) {
+            Err(PoolError::LargerThanPool { .. } | PoolError::PoolExhausted { .. }) => {
+                self.held_in_parts(&newest, key)?
             }
-            let wanted = Wanted::find(&leaf, key, Part::ALL);
-            Ok(Ok(Held(match read(&newest, &leaf, wanted, &mut value)? {
-                Record::Absent => None,
-                Record::Inline => Some((value, None)),
-                Record::Large(large) => {
-                    value.clear();
-                    read_value(&newest, &leaf, wanted, &mut value)?;
-                    Some((value, Some(large.reference)))
-                }
-            })))
-        })?;
+            held => held?,
+        };
         held.map_err(|claim| self.denied(claim, key))
+    }
+
+    /// What is held under a key; `is_copied` says whether a large value is copied.
+    fn try_held(&self, newest: &Self, key: &[u8], is_copied: bool) -> Result<Result<Held, Claim>, Interrupt> {
+        let (leaf, mut value) = (self.leaf(key)?, Vec::new());
+        if let Err(claim) = self.check(&leaf, key) {
+            leaf.validate()?;
+            return Ok(Err(claim));
+        }
+        let wanted = Wanted::find(&leaf, key, Part::ALL);
+        Ok(Ok(Held(match read(newest, &leaf, wanted, &mut value)? {
+            Record::Absent => None,
+            Record::Inline => Some((value, None)),
+            Record::Large(large) => {
+                value.clear();
+                if is_copied {
+                    read_value(newest, &leaf, wanted, &mut value)?;
+                }
+                Some((value, Some(large.reference)))
+            }
+        })))
+    }
+
+    /// The same, without holding a large value in the pool.
+    #[cold]
+    fn held_in_parts(&self, newest: &Self, key: &[u8]) -> Result<Result<Held, Claim>, AccessError> {
+        loop {
+            let mut held = match self.pager.run(|| self.try_held(newest, key, false))? {
+                Ok(held) => held,
+                Err(claim) => return Ok(Err(claim)),
+            };
+            let Held(Some((value, Some(reference)))) = &mut held else { return Ok(Ok(held)) };
+            value.resize(reference.length as usize, 0);
+            match BlobReader::new(*newest, key, *reference).read_at(0, value) {
+                // It was replaced meanwhile.
+                Err(AccessError::ValueChanged) => {}
+                done => return done.map(|_| Ok(held)),
+            }
+        }
     }
 
     /// Stores `new` under `key`, or removes the key if that is `None`, if the tree still holds what it held; returns whether

@@ -4,11 +4,13 @@ use crate::error::{AccessError, damaged};
 use crate::gateway::{
     AtomicChange, Latched, PageChange, RecordGroup, Undivided, ValueImage, abandon, persist,
 };
+use crate::isolation::{Unshared, View, Writer};
 use crate::node::{NodeError, ValueKind};
 use crate::tree::change::blob::write_blob;
 use crate::tree::change::write::{ATTEMPTS_MAX, is_inline};
 use crate::tree::read::record::RecordLocation;
 use crate::tree::{Tree, check_key};
+use vellum_base::primitive::AtomicU64;
 use vellum_pool::{Interrupt, OptimisticPage, Pager, PoolError};
 
 impl<'p, P: Pager> Tree<'p, P> {
@@ -46,14 +48,13 @@ impl<'p, P: Pager> Tree<'p, P> {
     /// As for [`remove`](Self::remove). Nothing of the group happens then.
     pub fn remove_last(&self, mut group: RecordGroup<'p, P>, key: &[u8]) -> Result<bool, AccessError> {
         check_key(key)?;
-        // What belongs to a group is not part of a transaction.
-        let newest = Self { view: None, ..*self };
+        let newest = self.newest();
         let removed = self.pager.run(|| newest.try_remove(key, None, &mut group))?;
         drop(group);
         let removed = removed.map_err(|claim| self.denied(claim, key))?;
         if removed == Some(true) {
             // See `remove`.
-            let _ = self.merge(key, 0);
+            let _ = newest.merge(key, 0);
         }
         Ok(removed.is_some())
     }
@@ -64,13 +65,22 @@ impl<'p, P: Pager> Tree<'p, P> {
         key: &[u8],
         value: ValueImage<'_>,
     ) -> Result<bool, AccessError> {
+        let newest = self.newest();
         for _ in 0..ATTEMPTS_MAX {
-            match self.pager.run(|| self.try_place_last(&mut group, key, value))? {
+            match self.pager.run(|| newest.try_place_last(&mut group, key, value))? {
                 Some(placed) => return Ok(placed),
-                None => self.split(key, 0, key, value.bytes.len())?,
+                None => newest.split(key, 0, key, value.bytes.len())?,
             }
         }
         Err(PoolError::contents(self.root, "splitting its leaves makes no room in them").into())
+    }
+
+    /// The tree as only the thread changes it that ends the group: that is not part of a transaction, and claims nothing. Pages that old
+    /// snapshots need are kept all the same, which a tree without a view would not do.
+    fn newest(&self) -> Self {
+        static SETTLED: AtomicU64 = AtomicU64::new(u64::MAX);
+        let view = View { settled: &SETTLED, isolation: &Unshared, writer: Writer::None, open: None };
+        Self { view: Some(view), ..*self }
     }
 
     /// `None` if the leaf is full.

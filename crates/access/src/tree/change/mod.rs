@@ -19,7 +19,7 @@ use vellum_base::primitive::Ordering;
 use vellum_pool::{Interrupt, Pager, PoolError};
 
 impl<'p, P: Pager> Tree<'p, P> {
-    /// Begins to change pages of the tree that are latched. Records that will be changed have been claimed: whoever finds the claims
+    /// Begins to change pages of the tree that are latched. Records that will be changed have been claimed: a thread that finds the claims
     /// later finds that pages are kept, or these are kept.
     ///
     /// # Errors
@@ -29,8 +29,8 @@ impl<'p, P: Pager> Tree<'p, P> {
         &self,
         pages: S,
     ) -> Result<AtomicChange<'p, P, S>, Interrupt> {
-        // Relaxed: who truncates the tree has stored another root before he latched any page of it, so what is latched after him is
-        // refused, and what was latched before he sees.
+        // Relaxed: a thread that truncates the tree has stored another root before it latched any page of it, so what is latched after that is
+        // refused, and it sees what was latched before.
         if self.current.is_some_and(|current| current.load(Ordering::Relaxed) != self.root.0) {
             return Err(PoolError::Cancelled.into());
         }

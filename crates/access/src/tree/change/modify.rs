@@ -78,6 +78,21 @@ impl<'p, P: Pager> Tree<'p, P> {
         }
     }
 
+    /// Reserves the record of `key`, be it there or not, for the transaction of the tree's view: until that has ended no other can
+    /// change it. Nothing is changed, and nothing logged.
+    ///
+    /// # Errors
+    /// As for a change of the record.
+    pub fn reserve(&self, key: &[u8]) -> Result<(), AccessError> {
+        check_key(key)?;
+        let claimed = self.pager.run(|| {
+            let at = RecordLocation::of(self.leaf(key)?, key);
+            let leaf = Latched::latch(at.leaf)?;
+            self.claim(&leaf, (key, at.found.then_some(at.index)), false)
+        })?;
+        claimed.map_err(|claim| self.denied(claim, key))
+    }
+
     /// Changes a small value in its leaf, if the leaf has not changed since the value was found there, except by the
     /// `last` changes, which move nothing. Returns whether it did.
     pub(in crate::tree) fn modify_at(

@@ -54,7 +54,7 @@ impl History {
     fn counted(&self) -> impl Iterator<Item = (Lsn, ChangeRecord<'_>)> {
         let decode = |(lsn, bytes): &'_ (Lsn, Vec<u8>)| (*lsn, ChangeRecord::decode(bytes).unwrap().kind);
         let complete = self.records.iter().map(decode).filter_map(|(_, kind)| match kind {
-            RecordKind::Last(group) => Some(group),
+            RecordKind::Last(group) | RecordKind::Loaded { group, .. } => Some(group),
             _ => None,
         });
         let complete: HashSet<_> = complete.collect();
@@ -81,7 +81,9 @@ impl History {
 
     /// How many groups have several records and a last one.
     pub fn complete_groups(&self) -> usize {
-        self.all().filter(|(_, record)| matches!(record.kind, RecordKind::Last(_))).count()
+        self.all()
+            .filter(|(_, record)| matches!(record.kind, RecordKind::Last(_) | RecordKind::Loaded { .. }))
+            .count()
     }
 
     /// Every change, with its number, the root of its tree, and its page.

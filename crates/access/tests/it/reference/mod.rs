@@ -34,7 +34,7 @@ pub enum Bug {
     NoPlace,
     /// What is undone does not free the large values that were brought.
     UndoFreesNothing,
-    /// Nobody says that LSNs are asked for.
+    /// It is not said that LSNs are asked for.
     NotHeld,
 }
 

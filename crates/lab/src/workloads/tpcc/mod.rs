@@ -186,6 +186,8 @@ impl RecordWorkload for Tpcc {
             let log = totals.log.get_or_insert_default();
             log.bytes += after.bytes - before.bytes;
             log.syncs += after.syncs - before.syncs;
+            log.waiting += after.waiting - before.waiting;
+            log.acknowledged += after.acknowledged - before.acknowledged;
         }
         Ok(pass)
     }
@@ -199,10 +201,18 @@ impl RecordWorkload for Tpcc {
         let totals = self.totals()?;
         let counts = totals.counts.as_ref().ok_or("no transaction was run")?;
         let mut remarks = vec![counts.remark()];
-        if let Some(LogCounts { bytes, syncs }) = totals.log {
+        if let Some(LogCounts { bytes, syncs, waiting, acknowledged }) = totals.log {
             let mut remark = format!("{} bytes of log a transaction", bytes / counts.operations().max(1));
             if syncs > 0 {
-                remark += &format!(", {:.2} commits a sync", counts.commits() as f64 / syncs as f64);
+                let each = |count: u64| count as f64 / syncs as f64;
+                remark += &format!(", {:.2} commits a sync", each(counts.commits()));
+                if waiting > 0 {
+                    let share = acknowledged as f64 / waiting as f64;
+                    remark += &format!(
+                        ", which acknowledged {share:.3} of the {:.2} that waited when it began",
+                        each(waiting)
+                    );
+                }
             }
             if let Some(waiting) = counts.clients_waiting() {
                 remark += &format!(", {waiting:.1} clients of a thread waiting at a commit, on average");
@@ -218,6 +228,9 @@ impl RecordWorkload for Tpcc {
 struct LogCounts {
     bytes: u64,
     syncs: u64,
+    /// The clients that waited when a sync began, and those of them that it acknowledged.
+    waiting: u64,
+    acknowledged: u64,
 }
 
 impl LogCounts {
@@ -225,6 +238,14 @@ impl LogCounts {
     fn of(store: &impl Store) -> Result<Option<Self>> {
         let statistics = store.statistics()?;
         let count = |name: &str| statistics[name].as_u64();
-        Ok(count("log_appended_bytes").zip(count("log_syncs")).map(|(bytes, syncs)| Self { bytes, syncs }))
+        let counts = || {
+            Some(Self {
+                bytes: count("log_appended_bytes")?,
+                syncs: count("log_syncs")?,
+                waiting: count("log_sync_waiting").unwrap_or(0),
+                acknowledged: count("log_sync_acknowledged").unwrap_or(0),
+            })
+        };
+        Ok(counts())
     }
 }

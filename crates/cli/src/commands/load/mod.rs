@@ -1,7 +1,10 @@
 //! `vellum load`: stores sorted lines of keys and values in an empty table.
 
+mod dump;
+
 use crate::{
     arguments::{ArchiveArguments, FormArguments, General, StoreArguments, TableArguments},
+    dump::FIRST,
     failure::{Failure, Result},
     output::Output,
     progress::{Progress, remark},
@@ -30,11 +33,15 @@ is stored. The database and the table are created if they are not there, unless 
 Escapes do not sort as the bytes that they stand for; what has to be sorted, and has keys that are not text, is better \
 written with --hex.
 
+With --dump the lines are what `vellum dump` has printed: its tables are created, with their types, and filled. None of them may be there
+yet. If anything goes wrong, none of them is afterwards.
+
 Examples:
   vellum load data.vellum words.tsv --table words
   LC_ALL=C sort -t \"$(printf '\\t')\" -k1,1 words.tsv | vellum load data.vellum -    lines that are not sorted yet
   vellum scan old.vellum --full | vellum load new.vellum -    a copy of a table, without its holes
-  vellum load data.vellum words.tsv --fill 80              leave room for what will be stored in between";
+  vellum load data.vellum words.tsv --fill 80              leave room for what will be stored in between
+  vellum dump old.vellum | vellum load new.vellum - --dump    a copy of all tables, without their holes";
 
 /// The longest line, in bytes: the longest value, each byte of it escaped, and as much again for the key.
 const LINE_BYTES_MAX: u64 = 8 * MAX_VALUE_BYTES;
@@ -61,6 +68,15 @@ pub struct Arguments {
     /// Create the table, if it is not there, as a plain one: without versions, and of no use to transactions
     #[arg(long)]
     plain: bool,
+    /// The lines are a dump of a whole database: create the tables that are in it
+    #[arg(long, conflicts_with_all = ["table", "hex", "raw", "plain"])]
+    dump: bool,
+}
+
+impl Arguments {
+    fn options(&self) -> BulkOptions {
+        BulkOptions::default().fill_percent(self.fill)
+    }
 }
 
 /// What was done, for programs.
@@ -84,7 +100,11 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
     };
     let (database, created) = store::open_or_create(&arguments.store, &arguments.archive)?;
     let start = Instant::now();
-    let loaded = load_table(arguments, general, &database, &mut lines);
+    let loaded = if arguments.dump {
+        dump::load((&database, &arguments.options()), &mut lines, general.quiet)
+    } else {
+        load_table(arguments, general, &database, &mut lines)
+    };
     if created && let Err(failure) = loaded {
         // Nothing was stored, and an empty database was not asked for.
         store::discard(database);
@@ -145,8 +165,7 @@ fn load(
     lines: &mut dyn BufRead,
 ) -> Result<(u64, u64)> {
     let form = arguments.form.form();
-    let options = BulkOptions::default().fill_percent(arguments.fill);
-    let mut loader = table.bulk_loader_with(&options).map_err(|error| match error {
+    let mut loader = table.bulk_loader_with(&arguments.options()).map_err(|error| match error {
         Error::Access(AccessError::NotEmpty) => Failure::from(error).and("--table names another table"),
         error => error.into(),
     })?;
@@ -154,6 +173,9 @@ fn load(
     let (mut line, mut number, mut bytes, mut shown) = (Vec::new(), 0, 0, 0);
     while read_line(lines, &mut line, number + 1)? {
         number += 1;
+        if number == 1 && line == FIRST.as_bytes() {
+            return Err(Failure::usage("this is a dump of a database; load it with --dump"));
+        }
         let (key, value) = split(&line);
         let key = decode(form, key, "the key", number)?;
         let value = decode(form, value, "the value", number)?;

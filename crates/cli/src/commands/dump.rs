@@ -1,0 +1,188 @@
+//! `vellum dump`: a whole database as text.
+
+use super::recover;
+use crate::{
+    arguments::{General, StoreArguments},
+    dump::{self, EndLine, FIRST, TableLine},
+    failure::{Code, Failure, Result},
+    output::Output,
+    progress::remark,
+    size, store,
+    text::{Encoder, Form, Target, escaped},
+};
+use std::io::Write as _;
+use vellum::{Database, Piece, Salvage, TableInformation};
+
+const HELP: &str = "\
+All tables, with their types and all their entries, as they are at one moment, as lines of text: to be looked at, compared, kept, and \
+loaded into a new database by `vellum load --dump`, also by another version of Vellum. The first line is `!vellum dump 1`. Each table \
+begins with a line of `!table`, its name, the types of its keys and values, and `plain` or `versions`; its entries follow, each a key, a \
+tab and a value, with escapes. The last line is `!end` with the numbers of tables and entries: without it a dump is incomplete. A \
+backup (`vellum backup`) is smaller and faster, and can be made while a program uses the database.
+
+Examples:
+  vellum dump data.vellum > data.dump
+  vellum load new.vellum data.dump --dump
+  vellum dump data.vellum --table words --table names | gzip > some.dump.gz
+  zcat some.dump.gz | vellum load new.vellum - --dump
+  vellum dump damaged.vellum --salvage > saved.dump       what can still be read; exits with 3 if anything is lost";
+
+/// The arguments.
+#[derive(clap::Args)]
+#[command(after_help = HELP)]
+pub struct Arguments {
+    #[command(flatten)]
+    store: StoreArguments,
+    /// Only this table; may be given several times
+    #[arg(long = "table", value_name = "NAME")]
+    tables: Vec<String>,
+    /// Of a damaged database, dump what can still be read, and say on standard error what is lost; changes nothing
+    #[arg(long)]
+    salvage: bool,
+}
+
+/// Writes a dump.
+pub fn run(arguments: &Arguments, general: &General) -> Result {
+    if general.json {
+        return Err(Failure::usage(
+            "a dump has a form of its own, which is not JSON; `vellum scan --json` prints a table",
+        ));
+    }
+    let mut dump = Dump { out: Output::new(), end: EndLine { tables: 0, entries: 0 } };
+    dump.out.line(FIRST)?;
+    if arguments.salvage {
+        return dump.salvaged(arguments, general);
+    }
+    let database = store::open_to_read(&arguments.store)?;
+    for name in &arguments.tables {
+        store::table(&database, name)?;
+    }
+    for table in database.tables()? {
+        if arguments.wants(&table.name) {
+            dump.table(&database, &table)?;
+        }
+    }
+    dump.finish(general)
+}
+
+impl Arguments {
+    fn wants(&self, table: &str) -> bool {
+        self.tables.is_empty() || self.tables.iter().any(|name| name == table)
+    }
+}
+
+/// A dump that is being written.
+struct Dump {
+    out: Output,
+    end: EndLine,
+}
+
+impl Dump {
+    fn begin_table(&mut self, table: &TableLine) -> Result {
+        self.end.tables += 1;
+        self.out.line(table)
+    }
+
+    fn table(&mut self, database: &Database, information: &TableInformation) -> Result {
+        let TableInformation { name, key_type, value_type, is_plain, .. } = information;
+        let types = (key_type.clone(), value_type.clone());
+        self.begin_table(&TableLine { name: name.clone(), types, is_plain: *is_plain })?;
+        let table = store::table(database, name)?;
+        let mut cursor = table.cursor(..)?;
+        let failed = |error| Failure::output(&error);
+        while let Some(entry) = cursor.next()? {
+            // No process changes it meanwhile.
+            let Some(mut reader) = table.reader(entry.key())? else { continue };
+            self.begin_entry(entry.key())?;
+            let mut encoder = Encoder::new(&mut self.out, Form::Escaped, Target::Plain);
+            store::read_parts(&mut reader, u64::MAX, |part| encoder.write(part).map_err(failed))?;
+            encoder.finish().map_err(failed)?;
+            self.out.line("")?;
+        }
+        Ok(())
+    }
+
+    fn begin_entry(&mut self, key: &[u8]) -> Result {
+        self.end.entries += 1;
+        let written = self.out.write_all(&dump::key(key)).and_then(|()| self.out.write_all(b"\t"));
+        written.map_err(|error| Failure::output(&error))
+    }
+
+    fn entry(&mut self, key: &[u8], value: &[u8]) -> Result {
+        self.begin_entry(key)?;
+        self.out.write_all(&Form::Escaped.encode(value)).map_err(|error| Failure::output(&error))?;
+        self.out.line("")
+    }
+
+    fn finish(mut self, general: &General) -> Result {
+        self.out.line(self.end)?;
+        self.out.finish()?;
+        let EndLine { tables, entries } = self.end;
+        let entries = size::counted(entries, "entry", "entries");
+        remark(
+            general.quiet,
+            format_args!("dumped {entries} of {}", size::counted(tables, "table", "tables")),
+        );
+        Ok(())
+    }
+
+    /// What is left of a damaged database.
+    fn salvaged(mut self, arguments: &Arguments, general: &General) -> Result {
+        let salvage = recover::open(&arguments.store)?;
+        let mut lost = 0;
+        let mut tell = |message: String| {
+            lost += 1;
+            remark(false, format_args!("lost: {message}"));
+        };
+        if let Some(scanned) = salvage.scanned() {
+            tell(recover::found(scanned));
+        }
+        salvage.damage().iter().for_each(|error| tell(error.to_string()));
+        let (tables, errors) = salvage.tables();
+        errors.iter().for_each(|error| tell(format!("tables: {error}")));
+        for name in tables.iter().filter(|name| arguments.wants(name)) {
+            self.begin_table(&salvaged_table(&salvage, name))?;
+            self.salvaged_entries(&salvage, name, &mut tell)?;
+        }
+        self.finish(general)?;
+        if lost == 0 {
+            return Ok(());
+        }
+        Err(Failure::new(Code::Damaged, "the database is damaged; all that was found of it was dumped"))
+    }
+
+    fn salvaged_entries(&mut self, salvage: &Salvage, name: &str, tell: &mut dyn FnMut(String)) -> Result {
+        let mut failure = None;
+        let walked = salvage.table(name, |piece| {
+            let (after, upto, error) = match piece {
+                Piece::Entry { key, value } => {
+                    // Where it cannot be written there is no need to go on.
+                    return self.entry(key, value).map_err(|error| {
+                        failure = Some(error);
+                        vellum::Error::Ended
+                    });
+                }
+                Piece::LostValue { key, error } => (Some(key), Some(key), error),
+                Piece::LostRange { after, upto, error } => (after, upto, error),
+                _ => return Ok(()),
+            };
+            let place = recover::place(Some(name), after.map(escaped), upto.map(escaped));
+            tell(format!("{place}: {error}"));
+            Ok(())
+        });
+        if let Some(failure) = failure {
+            return Err(failure);
+        }
+        // The other tables may be whole.
+        walked.unwrap_or_else(|error| tell(format!("{}: {error}", recover::place(Some(name), None, None))));
+        Ok(())
+    }
+}
+
+/// What a table is, if that can be read; one of bytes otherwise.
+fn salvaged_table(salvage: &Salvage, name: &str) -> TableLine {
+    let known = salvage.database().tables().unwrap_or_default().into_iter().find(|table| table.name == name);
+    let bytes = || ("bytes".to_owned(), "bytes".to_owned());
+    let types = known.as_ref().map_or_else(bytes, |table| (table.key_type.clone(), table.value_type.clone()));
+    TableLine { name: name.to_owned(), types, is_plain: known.is_some_and(|table| table.is_plain) }
+}

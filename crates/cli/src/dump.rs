@@ -1,0 +1,134 @@
+//! The form of a dump: a whole database as lines of text, which `vellum dump` writes and `vellum load --dump` reads.
+//!
+//! The first line is [`FIRST`]. Each table begins with a line of five fields between tabs: `!table`, its name, the types of its keys and
+//! values, and `plain` or `versions`. Its entries follow in the order of their keys, each a line with the key, a tab and the value. The last
+//! line, `!end` with the numbers of tables and entries, tells that nothing is missing. Names, keys and values have escapes, and what begins
+//! with an exclamation mark is written so that the line does not.
+
+use crate::text::{Form, escaped};
+use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _};
+use vellum::TableOptions;
+
+/// The first line.
+pub const FIRST: &str = "!vellum dump 1";
+
+/// What a table is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TableLine {
+    pub name: String,
+    /// The types of keys and values.
+    pub types: (String, String),
+    pub is_plain: bool,
+}
+
+impl TableLine {
+    /// How it is created.
+    pub fn options(&self) -> TableOptions {
+        TableOptions::default().versions(!self.is_plain).types(&self.types.0, &self.types.1)
+    }
+
+    fn decode(fields: &[&[u8]]) -> Option<Self> {
+        let [name, key_type, value_type, kind] = fields else { return None };
+        let text = |field: &[u8]| {
+            let bytes = Form::Escaped.decode(OsStr::from_bytes(field), "").ok()?;
+            String::from_utf8(bytes).ok()
+        };
+        let is_plain = match *kind {
+            b"plain" => true,
+            b"versions" => false,
+            _ => return None,
+        };
+        Some(Self { name: text(name)?, types: (text(key_type)?, text(value_type)?), is_plain })
+    }
+}
+
+impl std::fmt::Display for TableLine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let [name, key_type, value_type] =
+            [&self.name, &self.types.0, &self.types.1].map(|text| escaped(text.as_bytes()));
+        let kind = if self.is_plain { "plain" } else { "versions" };
+        write!(f, "!table\t{name}\t{key_type}\t{value_type}\t{kind}")
+    }
+}
+
+/// The last line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EndLine {
+    pub tables: u64,
+    pub entries: u64,
+}
+
+impl std::fmt::Display for EndLine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "!end\t{}\t{}", self.tables, self.entries)
+    }
+}
+
+/// A line after the first.
+#[derive(PartialEq, Eq, Debug)]
+pub enum Line<'l> {
+    Table(TableLine),
+    /// The key and the value of an entry, with escapes.
+    Entry(&'l [u8], &'l [u8]),
+    End(EndLine),
+}
+
+impl<'l> Line<'l> {
+    /// What a line says; nothing if it is none of a dump.
+    pub fn of(line: &'l [u8]) -> Option<Self> {
+        let fields: Vec<&[u8]> = line.split(|byte| *byte == b'\t').collect();
+        let number = |field: &[u8]| str::from_utf8(field).ok()?.parse().ok();
+        match &fields[..] {
+            [b"!table", table @ ..] => TableLine::decode(table).map(Self::Table),
+            [b"!end", tables, entries] => {
+                Some(Self::End(EndLine { tables: number(tables)?, entries: number(entries)? }))
+            }
+            [key, value] if !key.starts_with(b"!") => Some(Self::Entry(key, value)),
+            _ => None,
+        }
+    }
+}
+
+/// A key as a line may begin with it.
+pub fn key(key: &[u8]) -> Vec<u8> {
+    let text = Form::Escaped.encode(key);
+    match text.strip_prefix(b"!") {
+        Some(rest) => [b"\\x21", rest].concat(),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_read_as_they_were_written() {
+        for (name, is_plain) in [("main", false), ("a\tb\n", true), ("!table", false)] {
+            let table =
+                TableLine { name: name.into(), types: ("(str, u64)".into(), "[u8]".into()), is_plain };
+            assert_eq!(Line::of(table.to_string().as_bytes()), Some(Line::Table(table)));
+        }
+        let end = EndLine { tables: 3, entries: 1 << 40 };
+        assert_eq!(Line::of(end.to_string().as_bytes()), Some(Line::End(end)));
+        for bytes in [&b""[..], b"a", b"!", b"!end", b"!!", b"\t\n", &[0xff, 0]] {
+            let line = [&key(bytes)[..], b"\tvalue"].concat();
+            let Some(Line::Entry(text, value)) = Line::of(&line) else { panic!("{line:?}") };
+            assert_eq!(
+                (Form::Escaped.decode(OsStr::from_bytes(text), "").unwrap(), value),
+                (bytes.to_vec(), &b"value"[..])
+            );
+        }
+        for wrong in [
+            &b"!table\ta\tb"[..],
+            b"!table\ta\tb\tc\twhat",
+            b"!end\t1",
+            b"!end\t1\tx",
+            b"!what\tvalue",
+            b"key",
+            b"a\tb\tc",
+        ] {
+            assert_eq!(Line::of(wrong), None, "{}", wrong.escape_ascii());
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Dumps, and loading them.
+
+mod common;
+
+use common::Place;
+use vellum::{Database, Options, TableName, TableOptions};
+
+fn fill(place: &Place) {
+    let database = Database::create(place.path("d"), &Options::default()).unwrap();
+    let words = database.create_table(TableName::<(String, i64), str>::new("words")).unwrap();
+    for number in -500..500 {
+        words.put(("a\tword", number), &*format!("number {number}\n")).unwrap();
+    }
+    let bytes = database.create_table("with\ttab").unwrap();
+    for key in [&b""[..], b"!end", b"!table\ta", b"a", &[0xff, 0, b'\\']] {
+        bytes.put(key, key).unwrap();
+    }
+    bytes.put("large", vec![0xfe; 3_000_000]).unwrap();
+    let plain = database.create_table_with("plain", TableOptions::default().versions(false)).unwrap();
+    plain.put("key", "value").unwrap();
+    database.create_table("without entries").unwrap();
+    drop((words, bytes, plain));
+    database.close().unwrap();
+}
+
+#[test]
+fn what_is_dumped_and_loaded_is_the_same_database() {
+    let place = Place::new();
+    fill(&place);
+    let run = place.run(&["dump", "d"]);
+    assert!(run.err.contains("007 entries of 4 tables"), "{}", run.err);
+    let dump = run.ok();
+    let loaded = place.run_with_input(&["load", "e", "-", "--dump", "--json"], dump.as_bytes()).json();
+    assert_eq!((&loaded[0]["entries"], &loaded[0]["database_created"]), (&1007.into(), &true.into()));
+    assert_eq!(place.run(&["dump", "e"]).ok(), dump);
+    place.run(&["verify", "e"]).ok();
+    let tables = place.run(&["tables", "e", "--json"]).json();
+    assert_eq!((&tables[0]["table"], &tables[0]["plain"]), (&"plain".into(), &true.into()));
+    assert_eq!((&tables[3]["key_type"], &tables[3]["value_type"]), (&"(str, i64)".into(), &"str".into()));
+    let database = Database::open(place.path("e"), &Options::default()).unwrap();
+    let words = database.table(TableName::<(String, i64), str>::new("words")).unwrap();
+    assert_eq!(words.get(("a\tword", -7)).unwrap().unwrap(), "number -7\n");
+    assert_eq!(words.first().unwrap().unwrap().0.1, -500);
+    drop((words, database));
+    // Only some of it, beside what is there.
+    let some = place.run(&["dump", "d", "--table", "plain", "--table", "without entries"]).ok();
+    place
+        .run_with_input(&["load", "e", "-", "--dump"], some.as_bytes())
+        .fails(2, &["line 2", "there already is a table \"plain\"", "Nothing was stored"]);
+    let renamed = some.replace("plain\tbytes", "other\tbytes").replace("without entries", "empty");
+    place.run_with_input(&["load", "e", "-", "--dump"], renamed.as_bytes()).ok();
+    assert_eq!(place.run(&["scan", "e", "--table", "other"]).ok(), "key\tvalue\n");
+    place.run(&["dump", "d", "--table", "none"]).fails(1, &["there is no table \"none\""]);
+    place.run(&["dump", "d", "--json"]).fails(2, &["scan --json"]);
+    place.write("dump", &dump);
+    place.run(&["load", "f", "dump"]).fails(2, &["is a dump", "--dump"]);
+    place.run(&["load", "f", "dump", "--dump", "--table", "t"]).fails(2, &["cannot be used with"]);
+}
+
+#[test]
+fn a_dump_that_is_not_whole_leaves_nothing() {
+    let place = Place::new();
+    fill(&place);
+    place.run(&["put", "there", "key", "value"]).ok();
+    let dump = place.run(&["dump", "d"]).ok();
+    let lines: Vec<&str> = dump.split_inclusive('\n').collect();
+    let without = |at: usize| {
+        lines.iter().enumerate().filter(|(line, _)| *line != at).map(|(_, line)| *line).collect::<String>()
+    };
+    let cases: [(String, i32, &str); 7] = [
+        (lines[..lines.len() - 1].concat(), 3, "without its last line"),
+        (lines[..2].concat(), 3, "without its last line"),
+        (lines[..1].concat(), 3, "without its last line"),
+        (without(500), 3, "part of it is missing"),
+        (without(0), 2, "this is no dump"),
+        (dump.replacen("!table", "!tabel", 1), 3, "line 2 is none of a dump"),
+        (dump.replacen("number -7\\n", "number -7\\q", 1), 2, "is not an escape"),
+    ];
+    for (dump, code, why) in cases {
+        for database in ["new", "there"] {
+            place.write("dump", &dump);
+            let run = place.run(&["load", database, "dump", "--dump"]);
+            run.fails(code, &[why, "Nothing was stored"]);
+        }
+        assert!(!place.path("new").exists());
+        assert_eq!(place.run(&["tables", "there"]).ok(), "main\n");
+    }
+    place.run(&["verify", "there"]).ok();
+}
+
+#[test]
+fn what_is_left_of_a_damaged_database_is_dumped() {
+    let place = Place::new();
+    fill(&place);
+    let whole = place.run(&["dump", "d"]).ok();
+    assert_eq!(place.run(&["dump", "d", "--salvage"]).ok(), whole);
+    // The large value is lost.
+    let mut bytes = std::fs::read(place.path("d")).unwrap();
+    let at = bytes.windows(64).position(|window| window == [0xfe; 64]).unwrap();
+    bytes[at + 1000] ^= 1;
+    std::fs::write(place.path("d"), bytes).unwrap();
+    place.run(&["dump", "d"]).fails(3, &[]);
+    let run = place.run(&["dump", "d", "--salvage"]);
+    assert_eq!(run.code, Some(3));
+    assert!(run.err.contains("lost: table \"with\\ttab\", key \"large\""), "{}", run.err);
+    let loaded = place.run_with_input(&["load", "saved", "-", "--dump", "--json"], &run.out).json();
+    assert_eq!(loaded[0]["entries"], 1006);
+    let tables = place.run(&["tables", "saved", "--json"]).json();
+    assert_eq!(tables[3]["key_type"], "(str, i64)");
+}

@@ -1,0 +1,198 @@
+//! Bulk loads as part of a transaction.
+//!
+//! The entries become a tree of their own, of which only the catalog's *doomed* record tells: see [`schema`](crate::schema). When the load is
+//! finished the table gets that tree, as it gets an empty one when it is cleared, so it is a new generation of the table: see
+//! [`life`](crate::life). The rest follows from there. Others see the new tree when the transaction is committed. If the transaction is
+//! undone, also after a crash, the tree is doomed again, and is freed as a whole. The nodes and large values are durable before the record
+//! that says that the tree has them, and so before the commit.
+//!
+//! The table must be empty, and stay so. The transaction therefore takes the table for itself when the load begins, and looks then whether there is
+//! anything in its tree, of whatever transaction. No other transaction can change the table from then on, and that takes no look at its records.
+
+use crate::{
+    AsKey, AsValue, BulkLoader, BulkOptions, Error, KeyType, Result, Table, Transaction, ValueType,
+    bulk::Part, catalog::TableRecord, handle::Handle, life::Writing, new_tree::NewTree, owned::Fate,
+    plant::Plant,
+};
+use std::ops::Bound;
+use vellum_access::{AccessError, BulkLoad, Tree, Writer};
+use vellum_base::{PageId, plant::is_planted};
+use vellum_pool::Pool;
+
+impl Transaction {
+    /// Begins to load entries in the order of their keys into a table, which must be empty. [`BulkLoader::finish`] makes them part of this
+    /// transaction: others see them when it is committed. See [`Table::bulk_loader`].
+    ///
+    /// From here on the table is this transaction's: others cannot change it before this one has ended. Until the load is finished
+    /// this one sees the table empty, and must not store anything in it either.
+    ///
+    /// The entries themselves are not in the log. They are durable before the commit is, and their space is free if the transaction
+    /// is rolled back.
+    ///
+    /// ```
+    /// use vellum::TableName;
+    ///
+    /// # let directory = tempfile::tempdir()?;
+    /// # let database = vellum::Database::create(directory.path().join("d"), &vellum::Options::default())?;
+    /// database.run(|transaction| {
+    ///     let squares = transaction.create_table(TableName::<u32, u64>::new("squares"))?;
+    ///     let mut loader = transaction.bulk_loader(&squares)?;
+    ///     for number in 0..10_000_u32 {
+    ///         loader.push(number, u64::from(number).pow(2))?;
+    ///     }
+    ///     loader.finish().map(drop)
+    /// })?;
+    /// assert_eq!(database.table(TableName::<u32, u64>::new("squares"))?.get(12)?, Some(144));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::AlreadyExists`](crate::ErrorKind::AlreadyExists) if the table holds entries; [`Error::Conflict`] if another
+    /// transaction that is open has changed it, or has stored something in it since this one began, or has cleared, renamed or dropped
+    /// it. [`Error::PlainTable`] if it keeps no versions, and [`Error::NoSuchTable`] if this transaction does not see it. And if it
+    /// cannot be read, or the database is open for reading only.
+    pub fn bulk_loader<'t, K, V>(&'t self, table: &'t Table<K, V>) -> Result<BulkLoader<'t, K, V>>
+    where
+        K: KeyType + ?Sized,
+        V: ValueType + ?Sized,
+    {
+        self.bulk_loader_with(table, &BulkOptions::default())
+    }
+
+    /// The same with options.
+    ///
+    /// # Errors
+    /// As for [`bulk_loader`](Self::bulk_loader).
+    pub fn bulk_loader_with<'t, K, V>(
+        &'t self,
+        table: &'t Table<K, V>,
+        options: &BulkOptions,
+    ) -> Result<BulkLoader<'t, K, V>>
+    where
+        K: KeyType + ?Sized,
+        V: ValueType + ?Sized,
+    {
+        let handle = &table.handle;
+        let part = self.begin_load(handle)?;
+        let load = Tree::open(handle.pool(), part.tree.root).bulk_load(options.fill_percent)?;
+        let root = part.tree.root;
+        Ok(BulkLoader::new(load, (handle, root), Some(Box::new(part))))
+    }
+
+    /// Loads entries in the order of their keys into a table, which must be empty, and returns how many there were. They are part of
+    /// this transaction: see [`bulk_loader`](Self::bulk_loader). After an error the table is as it was.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let database = vellum::Database::create(directory.path().join("d"), &vellum::Options::default())?;
+    /// let fruit = database.create_table("fruit")?;
+    /// let transaction = database.begin()?;
+    /// assert_eq!(transaction.bulk_load(&fruit, [("apple", "red"), ("pear", "green")])?, 2);
+    /// assert!(fruit.first()?.is_none());
+    /// transaction.commit()?;
+    /// assert_eq!(fruit.get("pear")?.as_deref(), Some(&b"green"[..]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`bulk_loader`](Self::bulk_loader), [`BulkLoader::push`] and [`BulkLoader::finish`].
+    pub fn bulk_load<K, V, Q: AsKey<K>, W: AsValue<V>>(
+        &self,
+        table: &Table<K, V>,
+        entries: impl IntoIterator<Item = (Q, W)>,
+    ) -> Result<u64>
+    where
+        K: KeyType + ?Sized,
+        V: ValueType + ?Sized,
+    {
+        let mut loader = self.bulk_loader(table)?;
+        for (key, value) in entries {
+            loader.push(key, value)?;
+        }
+        loader.finish()
+    }
+
+    /// Takes a table that is empty for this transaction, and makes a tree for what will be loaded.
+    fn begin_load(&self, table: &Handle) -> Result<TransactionPart<'_>> {
+        let seen = table.tree_of(&self.open)?.root();
+        // Noted as read, if the transaction is serializable: whether the table is empty decides what becomes of it.
+        let is_empty = self.read_range(table, &(Bound::Unbounded, Bound::Unbounded))?.next()?.is_none();
+        if !is_empty {
+            return Err(AccessError::NotEmpty.into());
+        }
+        self.record_of(table, seen)?;
+        self.own(&self.changing(), &table.open, seen, Fate::Reserved)?;
+        self.check_empty(table, seen)?;
+        // Not a root that an earlier generation has left: a single operation may be on its way to that, and versions do not hide what
+        // is loaded.
+        Ok(TransactionPart { transaction: self, tree: NewTree::create(&self.open.inner, &table.open)? })
+    }
+
+    /// Makes what was loaded the contents of the table.
+    fn finish_load(&self, table: &Handle, tree: NewTree, load: BulkLoad<'_, Pool>) -> Result<u64> {
+        // Held to the end: nothing of this transaction is taken back meanwhile, and so the tree stays.
+        let changing = self.changing();
+        self.check()?;
+        // It may have been cleared or dropped in this transaction.
+        let seen = table.tree_of(&self.open)?.root();
+        let (name, record) = self.record_of(table, seen)?;
+        // It is this transaction's already, unless that was taken back.
+        self.own(&changing, &table.open, seen, Fate::Reserved)?;
+        self.check_empty(table, seen)?;
+        self.replace_tree(&changing, (&name, &record), tree)?;
+        let Writer::Transaction(number) = self.writing()?.writer else { return Err(Error::Ended) };
+        load.finish_in(number).map_err(|error| table.named(error))
+    }
+
+    /// Makes sure that there is nothing in a tree of a table that is this transaction's.
+    fn check_empty(&self, table: &Handle, root: PageId) -> Result<()> {
+        if is_planted("vellum", Plant::LoadedOverOthers)
+            || self.open.inner.is_planted(Plant::LoadedOverOthers)
+        {
+            return Ok(());
+        }
+        // What is there, be it committed or not. A single operation that was on its way when the table was taken has looked under the
+        // latch of its leaf whether a transaction is open. If it found none, it is done before this one reads the leaf.
+        let tree = Tree::open(self.open.inner.pool(), root);
+        let mut cursor = tree.range(Bound::Unbounded, Bound::Unbounded)?;
+        let Some(entry) = cursor.next()? else { return Ok(()) };
+        let key = entry.key().to_vec();
+        if self.read_untracked(table)?.value_length(&key)?.is_some() {
+            return Err(AccessError::NotEmpty.into());
+        }
+        Err(self.die(Error::Conflict { table: table.name.as_ref().to_owned(), key, committed: true }))
+    }
+
+    /// The name and the record of a table of which this transaction sees the tree with this root.
+    fn record_of(&self, table: &Handle, root: PageId) -> Result<(String, TableRecord)> {
+        if let Some(record) = self.look_up(&table.name)?.filter(|record| record.root == root) {
+            return Ok((table.name.as_ref().to_owned(), record));
+        }
+        // It has been renamed since.
+        let found = self.records()?.into_iter().find(|(_, record)| record.root == root);
+        found.ok_or_else(|| Error::NoSuchTable { name: table.name.as_ref().to_owned() })
+    }
+}
+
+/// A load as part of a transaction.
+struct TransactionPart<'t> {
+    transaction: &'t Transaction,
+    tree: NewTree,
+}
+
+impl Part for TransactionPart<'_> {
+    fn finish(self: Box<Self>, table: &Handle, load: BulkLoad<'_, Pool>) -> Result<u64> {
+        self.transaction.finish_load(table, self.tree, load)
+    }
+}
+
+impl Handle {
+    /// Enters a load that is no transaction, and is about to be finished in the tree with this root.
+    ///
+    /// # Errors
+    /// As for [`OpenTable::begin_writing`].
+    pub(crate) fn begin_finishing(&self, root: PageId) -> Result<Writing> {
+        let begin = || self.open.begin_writing(None, root);
+        begin().or_else(|_| self.inner.try_again(begin))
+    }
+}

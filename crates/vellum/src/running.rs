@@ -1,0 +1,130 @@
+//! The transactions that a thread runs, one inside the other: [`Database::run`](crate::Database::run) in the work of another one.
+//!
+//! What is done inside a transaction, and not by it, may conflict with it: an operation of a table, or another transaction. It
+//! would conflict again however often it is tried, because the one around it ends only after it. Or the one around it conflicts with
+//! what was done inside, each time it is run. Both are found out here.
+
+use crate::{
+    Error, catalog,
+    life::{CATALOG, OpenTable},
+    open_transaction::OpenTransaction,
+    shared::{Inner, OpenTables},
+};
+use std::{
+    cell::RefCell,
+    sync::{Arc, Weak},
+};
+use vellum_access::{AccessError, Tree};
+use vellum_base::PageId;
+use vellum_pool::Pool;
+
+vellum_base::primitive::thread_local! {
+    /// The transactions that this thread runs, the outermost first.
+    static RUNNING: RefCell<Vec<Frame>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A transaction that is run.
+#[derive(Clone)]
+struct Frame {
+    /// The address of its database.
+    database: usize,
+    transaction: Arc<vellum_txn::Transaction>,
+    /// Something else has been changed and committed inside it.
+    is_passed_by: bool,
+}
+
+/// A transaction is run by this thread.
+pub(crate) struct Running(());
+
+impl Running {
+    pub fn begin(inner: &Arc<Inner>, transaction: &Arc<vellum_txn::Transaction>) -> Self {
+        let (database, transaction) = (address(inner), transaction.clone());
+        RUNNING.with_borrow_mut(|running| running.push(Frame { database, transaction, is_passed_by: false }));
+        Self(())
+    }
+
+    /// Whether this thread has changed and committed something of the database inside the transaction, and not by it.
+    pub fn is_passed_by(&self) -> bool {
+        RUNNING.with_borrow(|running| running.last().is_some_and(|frame| frame.is_passed_by))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // They end in the opposite order.
+        RUNNING.with_borrow_mut(Vec::pop);
+    }
+}
+
+/// This thread has changed and committed something, as a transaction.
+pub(crate) fn note_commit(inner: &Arc<Inner>) {
+    RUNNING.with_borrow_mut(|running| {
+        running
+            .iter_mut()
+            .filter(|frame| frame.database == address(inner))
+            .for_each(|frame| frame.is_passed_by = true);
+    });
+}
+
+fn address(inner: &Arc<Inner>) -> usize {
+    Arc::as_ptr(inner).addr()
+}
+
+/// The error of the work of a transaction, which says so if it is a conflict with that, or with one around it. If the transaction is dead
+/// it was refused itself, and is not what others conflict with.
+#[cold]
+pub(crate) fn explained(inner: &Arc<Inner>, is_dead: bool, error: Error) -> Error {
+    let Error::Conflict { table, key, committed: false } = error else { return error };
+    let mut own = RUNNING.with_borrow(Clone::clone);
+    if is_dead {
+        own.pop();
+    }
+    own.retain(|frame| frame.database == address(inner));
+    if own.iter().any(|frame| holds(inner, &frame.transaction, &table, &key)) {
+        Error::OwnConflict { table, key }
+    } else {
+        Error::Conflict { table, key, committed: false }
+    }
+}
+
+/// Whether a transaction keeps others from changing a record, or a table.
+fn holds(inner: &Arc<Inner>, transaction: &vellum_txn::Transaction, table: &str, key: &[u8]) -> bool {
+    let name = if table == CATALOG { str::from_utf8(key).unwrap_or_default() } else { table };
+    let owns = |open: &OpenTables, root: PageId| {
+        let table = open.get(&root).and_then(Weak::upgrade);
+        table.is_some_and(|table: Arc<OpenTable>| table.is_used_by(transaction.id()))
+    };
+    let pool = inner.durable.pool();
+    let seen = catalog::tree(pool).with_view(transaction.reading());
+    let now = catalog::tree(pool).with_view(inner.durable.view());
+    let roots = [&seen, &now].map(|catalog| Some(catalog::find(*catalog, name).ok()??.root));
+    if table == CATALOG && roots.iter().flatten().any(|root| owns(&inner.lock(), *root)) {
+        return true;
+    }
+    let changed = |root: PageId| {
+        let tree = Tree::open(pool, root);
+        // Another transaction has changed it.
+        if tree.with_view(transaction.reading()).held(key).is_err() {
+            return false;
+        }
+        let now = tree.with_view(inner.durable.view()).held(key);
+        matches!(now, Err(AccessError::NeedsTransaction { .. }))
+            || has_reserved(inner, transaction, (tree, key))
+    };
+    if table == CATALOG { changed(seen.root()) } else { roots.into_iter().flatten().any(changed) }
+}
+
+/// Whether a transaction has reserved a record without changing it.
+fn has_reserved(
+    inner: &Arc<Inner>,
+    transaction: &vellum_txn::Transaction,
+    (tree, key): (Tree<'_, Pool>, &[u8]),
+) -> bool {
+    let reserves = |transaction: &vellum_txn::Transaction| {
+        transaction.writing().is_ok_and(|view| tree.with_view(view).reserve(key).is_ok())
+    };
+    let other = OpenTransaction::begin(inner, false);
+    let is_free = reserves(&other.transaction);
+    drop(other);
+    !is_free && reserves(transaction)
+}

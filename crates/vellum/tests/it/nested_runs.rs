@@ -1,0 +1,131 @@
+//! What a thread does to a database inside one of its transactions, and not by it: it ends, and says what is wrong.
+
+use crate::support::options;
+use std::cell::Cell;
+use vellum::{Database, Error, ErrorKind, Result, Table, Transaction, TransactionOptions};
+
+type Work = fn(&Database, &Table, &Transaction) -> Result<()>;
+
+fn database() -> (tempfile::TempDir, Database) {
+    let directory = tempfile::tempdir().unwrap();
+    let database = Database::create(directory.path().join("database"), &options()).unwrap();
+    (directory, database)
+}
+
+/// Runs a transaction that would conflict with itself for ever.
+fn run(what: &str, work: Work) -> Result<()> {
+    let (_directory, database) = database();
+    let table = database.create_table("table").unwrap();
+    for key in ["hot", "other"] {
+        table.put(key, "0").unwrap();
+    }
+    let attempts = Cell::new(0);
+    database.run(|transaction| {
+        attempts.set(attempts.get() + 1);
+        assert!(attempts.get() < 100, "{what}: it is tried again and again");
+        work(&database, &table, transaction)
+    })
+}
+
+#[test]
+fn what_conflicts_with_the_transaction_around_it_says_so() {
+    let all: &[(&str, Work)] = &[
+        ("an operation of the table", |_, table, transaction| {
+            transaction.put(table, "hot", "1")?;
+            table.put("hot", "2").map(drop)
+        }),
+        ("an operation of the table, on a key that is reserved", |_, table, transaction| {
+            transaction.get_for_update(table, "none")?;
+            table.put("none", "2").map(drop)
+        }),
+        ("a transaction that is run", |database, table, transaction| {
+            transaction.put(table, "hot", "1")?;
+            database.run(|inner| inner.put(table, "hot", "2").map(drop))
+        }),
+        ("a transaction in a transaction in it", |database, table, transaction| {
+            transaction.put(table, "hot", "1")?;
+            database.run(|inner| {
+                inner.put(table, "other", "2")?;
+                database.run(|innermost| innermost.remove(table, "hot").map(drop))
+            })
+        }),
+        ("a transaction that is begun", |database, table, transaction| {
+            transaction.put(table, "hot", "1")?;
+            database.begin()?.put(table, "hot", "2").map(drop)
+        }),
+        ("an operation of a table that it has created", |_, _, transaction| {
+            transaction.create_table("new")?.put("key", "value").map(drop)
+        }),
+        ("clearing a table that it has changed", |database, table, transaction| {
+            transaction.put(table, "hot", "1")?;
+            database.clear_table("table")
+        }),
+        ("dropping a table that it has renamed", |database, _, transaction| {
+            transaction.rename_table("table", "elsewhere")?;
+            database.rename_table("table", "here")
+        }),
+        ("changing what an operation has changed inside it", |_, table, transaction| {
+            table.put("hot", "1")?;
+            transaction.put(table, "hot", "2").map(drop)
+        }),
+        ("changing what a transaction has changed inside it", |database, table, transaction| {
+            database.run(|inner| inner.put(table, "hot", "1").map(drop))?;
+            transaction.put(table, "hot", "2").map(drop)
+        }),
+    ];
+    for (what, work) in all {
+        match run(what, *work) {
+            Err(error @ Error::OwnConflict { .. }) => {
+                assert_eq!(error.kind(), ErrorKind::InvalidInput);
+                assert!(error.to_string().contains("a transaction that this thread is running"), "{error}");
+            }
+            other => panic!("{what}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn what_does_not_conflict_goes_on() {
+    let done = run("nothing", |database, table, transaction| {
+        transaction.put(table, "hot", "1")?;
+        table.put("other", "1")?;
+        database.run(|inner| inner.put(table, "third", "1").map(drop))?;
+        database.create_table("new").map(drop)
+    });
+    done.unwrap();
+    // A conflict with another transaction is one.
+    let (_directory, database) = database();
+    let table = database.create_table("table").unwrap();
+    let other = database.begin().unwrap();
+    other.put(&table, "hot", "1").unwrap();
+    let other = Cell::new(Some(other));
+    let mut attempts = 0;
+    let ran = database.run(|transaction| {
+        attempts += 1;
+        if attempts == 3 {
+            other.take().unwrap().commit()?;
+        }
+        transaction.put(&table, "own", "1")?;
+        table.put("hot", "2").map(drop)
+    });
+    ran.unwrap();
+    assert_eq!((attempts, table.get("hot").unwrap().unwrap()), (3, b"2".to_vec()));
+}
+
+#[test]
+fn a_run_that_is_given_a_time_ends() {
+    let (_directory, database) = database();
+    let table = database.create_table("table").unwrap();
+    let other = database.begin().unwrap();
+    other.put(&table, "hot", "1").unwrap();
+    let options = TransactionOptions::default().retry_for(std::time::Duration::from_millis(20));
+    let mut attempts = 0;
+    let ran = database.run_with(options, |transaction| {
+        attempts += 1;
+        transaction.put(&table, "hot", "2")
+    });
+    assert!(matches!(ran, Err(Error::Conflict { committed: false, .. })), "{ran:?}");
+    assert!(attempts > 1);
+    drop(other);
+    database.run_with(options, |transaction| transaction.put(&table, "hot", "2")).unwrap();
+}
