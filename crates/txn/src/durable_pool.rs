@@ -141,13 +141,15 @@ impl DurablePool {
             return Err(LogError::from(error).into());
         }
         let mut told = (Analysis::new(redo), Kept::new(redo, file.pool_pages()));
+        let mut is_given_up = false;
         let log = if file.needs_recovery() {
             Log::open(directory.clone(), &options, file.undo(), |record| {
                 let (analysis, kept) = &mut told;
                 analysis.add(record, &mut file, |change| kept.add(record, change))
             })?
         } else {
-            if Log::is_there(&*directory)? {
+            is_given_up = Log::is_there(&*directory)?;
+            if is_given_up {
                 file.confirm()?;
             }
             Log::begin(directory.clone(), &options)?
@@ -158,7 +160,13 @@ impl DurablePool {
         let archiver = archive.map(|archive| LogArchiver::start(log.clone(), archive)).transpose();
         let archiver = archiver.map_err(|source| TxnError::Thread { source })?;
         let spill = Spill::new(Some(directory), settings.version_memory_bytes);
-        let opened = Self::start(file, (&log, archiver, spill), told, settings, begun);
+        let opened = Self::start(file, (&log, archiver, spill), told, settings, begun).and_then(|opened| {
+            // Places of the log that was given up were perhaps told to somebody, and are not used again: the close notes where this one ends.
+            if is_given_up {
+                opened.pool.mark_in_use()?;
+            }
+            Ok(opened)
+        });
         if is_fresh && opened.is_err() {
             // There is nothing in it, and it would be in the way of the next creation.
             let _ = log.remove();

@@ -37,6 +37,8 @@ struct Run {
     /// Up to where each backup goes, and the one that it follows on.
     taken: Vec<(Lsn, Option<usize>)>,
     held: u64,
+    /// The last place of the log that was marked.
+    last: Lsn,
 }
 
 type Check<T = ()> = Result<T, String>;
@@ -71,6 +73,7 @@ impl Run {
             marks: Vec::new(),
             taken: Vec::new(),
             held: 0,
+            last: Lsn(0),
         }
     }
 
@@ -85,6 +88,10 @@ impl Run {
     /// Opens it after faults, when it holds what it did, or the operation that failed as well.
     fn open_again(&mut self, failed: Option<Operation>) -> Check<Database> {
         let database = self.open().map_err(told)?;
+        // What was there is perhaps lost, but no place means something else later.
+        if end(&database) < self.last {
+            return Err(format!("the log goes on at {}, and had come to {}", end(&database), self.last));
+        }
         let found = contents(&database).map_err(told)?;
         if let Some(failed) = failed
             && found != self.now
@@ -96,6 +103,7 @@ impl Run {
 
     fn mark(&mut self, database: &Database) {
         let end = end(database);
+        self.last = self.last.max(end);
         let until = if self.random.random_ratio(1, 8) {
             sleep(Duration::from_millis(3));
             let now = SystemTime::now();

@@ -68,6 +68,30 @@ fn a_recovery_tells_how_much_log_there_was() {
 }
 
 #[test]
+fn places_of_a_log_that_nothing_is_needed_of_are_not_used_again() {
+    let end = |database: &Database| database.log_state().unwrap().appended_bytes;
+    for failing in 1..30 {
+        let disk = SimulatedDisk::new(failing);
+        let database = Database::create_in(Arc::new(disk.clone()), "data", &options()).unwrap();
+        database.create_table("table").unwrap();
+        database.close().unwrap();
+        let database = Database::open_in(Arc::new(disk.clone()), "data", &options()).unwrap();
+        disk.fail_from(failing);
+        let transaction = database.begin().unwrap();
+        let _ = database.table("table").and_then(|table| transaction.put(&table, "key", "value"));
+        drop(transaction);
+        let told = end(&database);
+        let left = disk.crash();
+        drop(database);
+        for _ in 0..3 {
+            let database = Database::open_in(Arc::new(left.clone()), "data", &options()).unwrap();
+            assert!(end(&database) >= told, "{} after {told}, operation {failing}", end(&database));
+            database.close().unwrap();
+        }
+    }
+}
+
+#[test]
 fn without_a_log_a_database_that_was_not_closed_is_refused() {
     let disk = SimulatedDisk::new(1);
     let options = options().log(false);
