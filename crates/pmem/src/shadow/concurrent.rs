@@ -3,7 +3,7 @@
 use super::{
     Shadow,
     model::{Expected, Setting, Testable, audit, contents},
-    scenarios::{key, value},
+    records::{key, value},
 };
 use crate::{Fixed, Store, Variable, layout::mix};
 use std::sync::{

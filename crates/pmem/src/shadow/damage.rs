@@ -2,36 +2,11 @@
 
 use super::{
     Shadow,
-    model::{Entries, Runner, Setting, Testable, contents},
-    scenarios::{key, value},
+    model::{Entries, Setting, Testable, contents},
+    records::{key, sample},
 };
 use crate::{Fixed, Options, PmemError, Store, Variable, layout::mix};
 use std::path::Path;
-
-/// A store with a few records, some deleted, as it lies in memory, and what it holds.
-pub fn sample<L: Testable>(setting: &Setting, sizes: &[usize]) -> (Vec<u64>, Entries) {
-    let quiet = Setting { states: 1, ..setting.clone() };
-    let runner = Runner::<L>::new(&quiet);
-    let mut client = runner.store.client().unwrap();
-    for number in 0..24u64 {
-        let bytes = sizes[number as usize % sizes.len()];
-        client.put(L::key(&key(number)), L::value(&value(number, bytes))).unwrap();
-    }
-    for number in (0..24).step_by(5) {
-        assert!(client.delete(L::key(&key(number))).unwrap());
-    }
-    drop(client);
-    let held = contents(&runner.store);
-    let mut image = Vec::new();
-    runner.store.core().medium.crash_states().for_each(1, 1, |state| {
-        // The first is the one in which nothing is lost.
-        if !image.is_empty() {
-            return;
-        }
-        image = (0..state.capacity_words()).map(|word| state.word(word)).collect();
-    });
-    (image, held)
-}
 
 fn open<L: Testable>(
     image: &[u64],

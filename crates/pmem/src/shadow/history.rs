@@ -1,50 +1,10 @@
 //! Small histories of which every crash state is tried, and seeded random ones.
 
 use super::{
-    Step, Switch,
     model::{Op, Runner, Setting, Testable, lock},
-    scenarios::{key, value},
+    records::{key, value},
 };
-use crate::{Fixed, Variable, layout::mix, medium::Site};
-
-/// All sites.
-pub const SITES: &[Site] = &[
-    Site::OldSuperblock,
-    Site::OldBlocks,
-    Site::Superblock,
-    Site::BlocksEnd,
-    Site::Unformat,
-    Site::PageHeads,
-    Site::BlockHead,
-    Site::LargeHead,
-    Site::LargeGone,
-    Site::SpanHead,
-    Site::InnerBlocks,
-    Site::Record,
-    Site::Publish,
-    Site::Retract,
-    Site::Delete,
-    Site::UpdateSums,
-    Site::UpdateValue,
-    Site::BatchRecord,
-    Site::BatchPublish,
-    Site::BatchDelete,
-    Site::CopyRecord,
-    Site::CopyPublish,
-    Site::CopyRetract,
-    Site::RecoveryMeta,
-    Site::RecoveryScan,
-    Site::RecoveryRetract,
-];
-
-/// All steps.
-pub fn switches() -> Vec<Switch> {
-    let both = |site: &Site| [(*site, Step::Flush), (*site, Step::Fence)];
-    // See there.
-    let has_no_fence = |site| matches!(site, Site::BlockHead | Site::OldBlocks);
-    let exists = |(site, step): &Switch| *step == Step::Flush || !has_no_fence(*site);
-    SITES.iter().flat_map(both).filter(exists).collect()
-}
+use crate::{Fixed, Variable, layout::mix};
 
 /// Every crash state of a history: at every fence all combinations of what may have reached the memory, and the same for
 /// the recovery from each of them.

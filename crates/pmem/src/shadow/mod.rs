@@ -13,6 +13,7 @@ mod damage;
 mod history;
 mod model;
 mod omissions;
+mod records;
 mod scenarios;
 
 use crate::{

@@ -17,6 +17,9 @@ use std::{
 
 pub type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
 
+/// What came of a history: what was wrong, the ledger, the steps that were taken.
+pub type Outcome = (Option<String>, Ledger, BTreeSet<Switch>);
+
 /// Layouts whose keys and values tests make of any bytes.
 pub trait Testable: Layout {
     fn key(bytes: &[u8]) -> &Self::Key;
@@ -253,7 +256,7 @@ impl<L: Testable> Runner<L> {
     }
 
     /// Runs a history to its end or the first violation; what was wrong, if anything.
-    pub fn run_all(mut self, history: &[Op]) -> (Option<String>, Ledger, BTreeSet<Switch>) {
+    pub fn run_all(mut self, history: &[Op]) -> Outcome {
         for (number, op) in history.iter().enumerate() {
             self.run(op);
             let violation = lock(&self.ledger).violation.clone();
@@ -272,7 +275,7 @@ impl<L: Testable> Runner<L> {
         self.end(None)
     }
 
-    fn end(&self, problem: Option<String>) -> (Option<String>, Ledger, BTreeSet<Switch>) {
+    fn end(&self, problem: Option<String>) -> Outcome {
         let ledger = std::mem::take(&mut *lock(&self.ledger));
         let problem = problem.or(ledger.violation.clone());
         (problem, ledger, self.store.core().medium.seen())

@@ -1,23 +1,11 @@
 //! Histories that go through every step of the store, made so that each step matters at some moment.
 
 use super::{
-    damage::sample,
-    model::{Entries, Op, Setting, Testable},
+    model::{Entries, Op, Outcome, Runner, Setting, Testable},
+    records::{key, sample, value},
 };
 use crate::{Fixed, Variable};
 use std::sync::Arc;
-
-/// A key of eight bytes.
-pub fn key(number: u64) -> Vec<u8> {
-    (number + 1).to_le_bytes().to_vec()
-}
-
-/// A value without zero bytes, different for each number.
-pub fn value(number: u64, bytes: usize) -> Vec<u8> {
-    (0..bytes as u64)
-        .map(|at| (crate::layout::mix(number * 4096 + at / 8) >> (at % 8 * 8)) as u8 | 1)
-        .collect()
-}
 
 /// The value with one word changed.
 fn word_changed(mut value: Vec<u8>, word: usize) -> Vec<u8> {
@@ -146,9 +134,9 @@ pub enum Kind {
 }
 
 /// Runs a history on a new store; what was wrong, what was seen.
-pub fn run(kind: Kind, setting: &Setting, history: &[Op]) -> super::omissions::Outcome {
-    fn on<L: Testable>(setting: &Setting, history: &[Op]) -> super::omissions::Outcome {
-        super::model::Runner::<L>::new(setting).run_all(history)
+pub fn run(kind: Kind, setting: &Setting, history: &[Op]) -> Outcome {
+    fn on<L: Testable>(setting: &Setting, history: &[Op]) -> Outcome {
+        Runner::<L>::new(setting).run_all(history)
     }
     match kind {
         Kind::Fixed => on::<Fixed<8, 1000>>(setting, history),
