@@ -27,6 +27,7 @@ use crate::{
     lock,
     medium::{Lane, Medium, Site},
     options::ReclaimOptions,
+    scratch::Scratch,
     space::{Partial, Purpose, Space},
     stripes::Stripes,
     superblock::{Shape, Superblock},
@@ -85,6 +86,7 @@ pub struct Writer<L: Format> {
     clock: u64,
     id: u16,
     purpose: Purpose,
+    pub scratch: Scratch,
 }
 
 /// The sites of the two steps by which records come into being.
@@ -148,7 +150,7 @@ impl<L: Format, M: Medium> Core<L, M> {
         // Relaxed: the lock orders it after the end of the client that had the number before.
         let clock = self.clock.load(Ordering::Relaxed);
         let lane = Lane { number: u64::from(id), ..Lane::default() };
-        Ok(Writer { lane, cursor: None, clock, id, purpose })
+        Ok(Writer { lane, cursor: None, clock, id, purpose, scratch: Scratch::default() })
     }
 
     /// Takes back a writer, with its block.
@@ -253,10 +255,21 @@ impl<L: Format, M: Medium> Core<L, M> {
         found.transpose()
     }
 
+    /// Asks for all that operations on these hashes read, level by level, so that their cache misses overlap.
+    #[inline]
+    pub fn prefetch_all(&self, hashes: impl Iterator<Item = u64> + Clone) {
+        hashes.clone().for_each(|hash| self.index.prefetch_for_change(hash));
+        for place in hashes.filter_map(|hash| self.index.guess(hash)) {
+            L::prefetch(&self.medium, self.geometry, Place(place));
+        }
+    }
+
     /// The record of a key whose stripe the caller holds.
     pub fn find_locked(&self, hash: u64, key: &[u8]) -> Option<(Place, Record)> {
         self.index.find(hash, |entry| {
             let place = Place(entry.at);
+            // What comes next reads all of it, and changes the head: the misses overlap.
+            L::prefetch(&self.medium, self.geometry, place);
             match L::locate(&self.medium, self.geometry, place) {
                 Some(record) if record.has_key(&self.medium, key) => Look::Found((place, record)),
                 _ => Look::Pass,
@@ -395,6 +408,7 @@ impl<L: Format, M: Medium> Core<L, M> {
         self.check_writable()?;
         self.check_lengths(key, value)?;
         let hash = self.hash(key);
+        self.index.prefetch_for_change(hash);
         let (place, record, sequence) = self.append_new(writer, ONE.record, hash, key, value)?;
         self.fence(writer, ONE.record)?;
         self.publish(writer, ONE.publish, place, &record);
@@ -437,13 +451,16 @@ impl<L: Format, M: Medium> Core<L, M> {
     ) -> Result<()> {
         const GROUP: usize = 64;
         self.check_writable()?;
-        let mut entries = entries.peekable();
+        let mut entries = entries.map(|(key, value)| (self.hash(key), key, value)).peekable();
+        let mut given = Vec::with_capacity(GROUP);
         let mut group = Vec::with_capacity(GROUP);
         while entries.peek().is_some() {
             group.clear();
+            given.clear();
+            given.extend(entries.by_ref().take(GROUP));
+            self.prefetch_all(given.iter().map(|(hash, ..)| *hash));
             let mut failure = Ok(());
-            for (key, value) in entries.by_ref().take(GROUP) {
-                let hash = self.hash(key);
+            for (hash, key, value) in given.iter().copied() {
                 let appended = self
                     .check_lengths(key, value)
                     .and_then(|()| self.append_new(writer, Site::BatchRecord, hash, key, value));
@@ -495,6 +512,7 @@ impl<L: Format, M: Medium> Core<L, M> {
         let mut removed = 0;
         while keys.peek().is_some() {
             let group: Vec<(u64, &[u8])> = keys.by_ref().take(GROUP).collect();
+            self.prefetch_all(group.iter().map(|(hash, _)| *hash));
             let held = self.stripes.lock_all(group.iter().map(|(hash, _)| *hash));
             let mut seen = BTreeSet::new();
             let found: Vec<(u64, Place, Record)> = group

@@ -4,6 +4,8 @@
 //! line after the other. Non-temporal stores go past the caches. `sfence` waits for all of them. On processors
 //! other than x86-64 there is none of this, and stores can only be made durable through the system.
 
+use std::sync::atomic::AtomicU64;
+
 /// Cache lines have this size, in bytes.
 pub const LINE: u64 = 64;
 
@@ -103,64 +105,48 @@ pub fn fence() {
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
 }
 
-/// Stores words past the caches.
-///
-/// # Safety
-/// `words` is an array of `count` words that may be written atomically, aligned to eight bytes; what is there is only
-/// ever accessed atomically.
+/// Asks for a cache line, whether there is one at the address or not.
 #[inline]
-pub unsafe fn stream(words: *mut u64, bytes: &[u8]) {
-    let mut to = words;
-    let mut chunks = bytes.chunks_exact(8);
-    let mut put = |word: u64| {
-        // SAFETY: the caller vouches for the target; the store is one aligned word.
-        unsafe { stream_word(to, word) };
-        to = to.wrapping_add(1);
-    };
-    for chunk in chunks.by_ref() {
-        put(chunk.first_chunk().map_or(0, |chunk| u64::from_le_bytes(*chunk)));
-    }
-    if !chunks.remainder().is_empty() {
-        let mut last = [0; 8];
-        for (to, from) in last.iter_mut().zip(chunks.remainder()) {
-            *to = *from;
-        }
-        put(u64::from_le_bytes(last));
-    }
-}
-
-/// # Safety
-/// As [`stream`], for one word.
-#[inline]
-unsafe fn stream_word(to: *mut u64, word: u64) {
+pub fn prefetch(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: every x86-64 processor has this store, and the caller vouches for the target.
+    // SAFETY: prefetching is a hint that changes nothing and never faults; every x86-64 processor has it.
     unsafe {
-        std::arch::asm!("movnti [{}], {}", in(reg) to, in(reg) word, options(nostack, preserves_flags));
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address.cast());
     }
     #[cfg(not(target_arch = "x86_64"))]
-    // SAFETY: the caller vouches for the target.
+    let _ = address;
+}
+
+/// Stores a word past the caches.
+#[inline]
+pub fn stream(to: &AtomicU64, word: u64) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 processor has this store, of one aligned word that may be written through a shared reference,
+    // as it is atomic.
     unsafe {
-        (*to.cast::<std::sync::atomic::AtomicU64>()).store(word, std::sync::atomic::Ordering::Relaxed);
+        std::arch::asm!("movnti [{}], {}", in(reg) to.as_ptr(), in(reg) word, options(nostack, preserves_flags));
     }
+    #[cfg(not(target_arch = "x86_64"))]
+    to.store(word, std::sync::atomic::Ordering::Relaxed);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::Ordering;
 
     #[test]
     fn flushing_and_streaming_leave_the_contents_right() {
-        let mut area = vec![0u64; 1024];
+        let area: Vec<AtomicU64> = (0..1024).map(|_| AtomicU64::new(0)).collect();
         let bytes: Vec<u8> = (0..4099u32).map(|index| (index * 31) as u8).collect();
-        // SAFETY: the area is larger than the bytes, aligned, and used by no other code.
-        unsafe { stream(area.as_mut_ptr(), &bytes) };
+        crate::memory::each_word(&bytes, |number, word| stream(&area[number], word));
         fence();
         if let Some(flush) = Flush::detect() {
             flush.lines(area.as_ptr().cast(), 4099);
             fence();
         }
-        let back: Vec<u8> = area.iter().flat_map(|word| word.to_le_bytes()).collect();
+        prefetch(area.as_ptr().cast());
+        let back: Vec<u8> = area.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).collect();
         assert_eq!(&back[..4099], &bytes[..]);
         assert!(back[4099..].iter().all(|byte| *byte == 0));
     }

@@ -55,8 +55,9 @@ pub enum PmemError {
 
     /// The file was written by a later version.
     #[error(
-        "{} has format version {found}, this program knows {known}: use a later version of it",
-        shown(path)
+        "{} has format version {found}, this program knows {known}: use {} version of it",
+        shown(path),
+        if found > known { "a later" } else { "an earlier" }
     )]
     Version {
         /// The file.

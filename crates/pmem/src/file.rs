@@ -11,8 +11,8 @@
 use crate::{
     cpu::{self, Flush},
     error::{PmemError, Result},
-    medium::{Lane, Medium, Site},
-    memory::Memory,
+    medium::{Lane, Medium, Site, written_bytes},
+    memory::{Memory, WORD, each_word},
     options::{Options, Persistence},
 };
 use std::{
@@ -30,10 +30,6 @@ use std::{
 };
 use vellum_base::PAGE_SIZE;
 use vellum_vm::Mapping;
-
-/// Runs of bytes of at least this length go past the caches: shorter ones are read again soon, by the thread that publishes
-/// the record.
-const STREAM_BYTES: usize = 1024;
 
 /// Persistent memory is mapped by pages of this size where it can be; a device of it is mapped in no other way.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
@@ -286,6 +282,22 @@ impl FileMedium {
         Ok(())
     }
 
+    /// Maps all pages of new memory at once: one by one, at their first use, they would cost a writer several times that. A hint:
+    /// what is not mapped now is mapped then.
+    fn populate(&self, from: u64, to: u64) {
+        /// Of Linux 5.14; the C library's interface has no name for it yet in every version.
+        const MADV_POPULATE_WRITE: libc::c_int = 23;
+        if self.persistence == Persistence::Msync {
+            // Pages that are written to are written back.
+            return;
+        }
+        let from = from.next_multiple_of(PAGE_SIZE as u64);
+        let address = self.memory.address(from).cast_mut();
+        let bytes = to.saturating_sub(from) as usize;
+        // SAFETY: the range is mapped, no thread uses it yet, and its contents stay the same.
+        unsafe { libc::madvise(address.cast(), bytes, MADV_POPULATE_WRITE) };
+    }
+
     /// Makes the file longer; if that fails, it is as long as it was.
     fn extend(&self, from: u64, to: u64) -> io::Result<()> {
         let extended = self.allocate(from, to);
@@ -339,14 +351,25 @@ impl Medium for FileMedium {
     }
 
     #[inline]
-    fn stream(&self, _: &mut Lane, _: Site, at: u64, bytes: &[u8]) -> bool {
-        if self.persistence != Persistence::Dax || bytes.len() < STREAM_BYTES {
-            return false;
+    fn write(&self, lane: &mut Lane, site: Site, at: u64, parts: &[&[u8]], behind: usize) {
+        let bytes = written_bytes(parts, behind);
+        let mut words = self.memory.words(at, bytes / WORD).iter();
+        let mut each = |store: fn(&AtomicU64, u64)| {
+            for part in parts {
+                each_word(part, |_, word| {
+                    if let Some(to) = words.next() {
+                        store(to, word);
+                    }
+                });
+            }
+            words.by_ref().for_each(|to| store(to, 0));
+        };
+        if self.persistence == Persistence::Dax {
+            each(cpu::stream);
+        } else {
+            each(|to, word| to.store(word, Ordering::Relaxed));
+            self.flush(lane, site, at, bytes);
         }
-        let words = self.memory.words(at, bytes.len().div_ceil(8));
-        // SAFETY: these words are atomic and lie in the memory; the stores are of whole words.
-        unsafe { cpu::stream(words.as_ptr().cast_mut().cast(), bytes) };
-        true
     }
 
     #[inline]
@@ -382,6 +405,7 @@ impl Medium for FileMedium {
         // The new size must be durable before anything after the old one is.
         self.file.sync_all().map_err(self.failed("sync"))?;
         self.map_up_to(reached, &mut mapped)?;
+        self.populate(from, reached);
         // Release: see `capacity`.
         self.capacity.store(reached, Ordering::Release);
         Ok(())

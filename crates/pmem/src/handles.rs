@@ -72,7 +72,7 @@ impl<L: Layout, M: Medium> Reader<L, M> {
         let mut values = Vec::with_capacity(keys.size_hint().0);
         while keys.peek().is_some() {
             let group: Vec<(u64, &[u8])> = keys.by_ref().take(PREFETCH).collect();
-            group.iter().for_each(|(hash, _)| self.core.index.prefetch(*hash));
+            self.core.prefetch_all(group.iter().map(|(hash, _)| *hash));
             for (hash, key) in group {
                 let mut value = Vec::new();
                 let take = |record: &Record| record.load_value(&self.core.medium, &mut value);

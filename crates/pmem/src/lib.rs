@@ -41,6 +41,7 @@ mod models;
 mod options;
 mod reclaim;
 mod recover;
+mod scratch;
 #[cfg(all(test, not(loom)))]
 mod shadow;
 mod space;

@@ -5,7 +5,11 @@
 //! runs on a file ([`FileMedium`](crate::file::FileMedium)) and on the shadow of the tests, which keeps the books
 //! about what a crash would leave, and which can leave out any single one of them.
 
-use crate::{error::Result, memory::Memory};
+use crate::{
+    error::Result,
+    memory::{Memory, WORD, padded, store_bytes, words_of},
+};
+use std::sync::atomic::Ordering;
 
 /// The places in the code that flush or fence. Each has a flush and a fence, and a test that notices when either
 /// is left out.
@@ -77,6 +81,12 @@ pub struct Lane {
     pub number: u64,
 }
 
+/// How many bytes [`Medium::write`] writes.
+#[inline]
+pub fn written_bytes(parts: &[&[u8]], behind: usize) -> usize {
+    parts.iter().map(|part| padded(part.len())).sum::<usize>() + behind
+}
+
 /// What a store lies on.
 pub trait Medium: Send + Sync + Sized + 'static {
     /// The memory. What is behind [`capacity`](Self::capacity) is not accessed.
@@ -89,11 +99,21 @@ pub trait Medium: Send + Sync + Sized + 'static {
     /// Begins to write these bytes back.
     fn flush(&self, lane: &mut Lane, site: Site, at: u64, bytes: usize);
 
-    /// Stores many bytes past the caches, so that only a fence is needed; `false` if the medium does not do that,
-    /// and then nothing happened. `at` is a multiple of eight; zeroes follow the bytes up to the next such multiple.
+    /// Stores parts one after the other, each filled up with zeroes to whole words, and `behind` bytes of zeroes after them;
+    /// and begins to write them back, past the caches where the medium can. `at` and `behind` are multiples of eight. The stores
+    /// are relaxed ones, and those past the caches are seen by others after the next fence.
     #[inline]
-    fn stream(&self, _lane: &mut Lane, _site: Site, _at: u64, _bytes: &[u8]) -> bool {
-        false
+    fn write(&self, lane: &mut Lane, site: Site, at: u64, parts: &[&[u8]], behind: usize) {
+        let bytes = written_bytes(parts, behind);
+        let mut rest = self.memory().words(at, bytes / WORD);
+        for part in parts {
+            let (words, after) = rest.split_at(words_of(part.len()));
+            store_bytes(words, part);
+            rest = after;
+        }
+        rest.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        self.touched(at, bytes);
+        self.flush(lane, site, at, bytes);
     }
 
     /// Waits until everything that the lane flushed is durable.

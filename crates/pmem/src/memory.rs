@@ -7,6 +7,7 @@
 //! This is the only place that makes references of addresses. Offsets are computed from places that the
 //! store itself handed out or has checked; one outside the memory is a bug of the store, and a panic.
 
+use crate::cpu::{self, LINE};
 use std::{
     ptr::NonNull,
     sync::atomic::{AtomicU64, Ordering},
@@ -49,6 +50,18 @@ impl Memory {
     pub fn address(&self, at: u64) -> *const u8 {
         debug_assert!(at <= self.bytes);
         self.base.as_ptr().wrapping_add(at as usize)
+    }
+
+    /// Asks for the cache lines of `bytes` bytes from byte `at` on, so that they are near when they are read. A hint: whatever
+    /// lies outside of the memory is passed over.
+    #[inline]
+    pub fn prefetch(&self, at: u64, bytes: u64) {
+        let end = at.saturating_add(bytes).min(self.bytes);
+        let mut line = at / LINE * LINE;
+        while line < end {
+            cpu::prefetch(self.address(line));
+            line += LINE;
+        }
     }
 
     /// The `count` words from byte `at` on.
@@ -105,19 +118,31 @@ fn word_from(bytes: &[u8]) -> u64 {
     }
 }
 
+/// Shows bytes as words, numbered from 0, the last filled up with zeroes.
+#[inline]
+pub fn each_word(bytes: &[u8], mut show: impl FnMut(usize, u64)) {
+    let mut chunks = bytes.chunks_exact(WORD);
+    let mut number = 0;
+    for chunk in chunks.by_ref() {
+        show(number, word_from(chunk));
+        number += 1;
+    }
+    if !chunks.remainder().is_empty() {
+        show(number, word_from(chunks.remainder()));
+    }
+}
+
 /// Stores bytes in words, zeroes up to the end of the last.
 ///
 /// Relaxed: publishing the record orders it, and readers validate.
 #[inline]
 pub fn store_bytes(words: &[AtomicU64], bytes: &[u8]) {
-    let mut chunks = bytes.chunks_exact(WORD);
     let mut target = words.iter();
-    for (chunk, word) in chunks.by_ref().zip(target.by_ref()) {
-        word.store(word_from(chunk), Ordering::Relaxed);
-    }
-    if let (false, Some(word)) = (chunks.remainder().is_empty(), target.next()) {
-        word.store(word_from(chunks.remainder()), Ordering::Relaxed);
-    }
+    each_word(bytes, |_, word| {
+        if let Some(to) = target.next() {
+            to.store(word, Ordering::Relaxed);
+        }
+    });
 }
 
 /// Copies words to bytes; as many as there is room for.

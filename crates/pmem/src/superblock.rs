@@ -12,8 +12,8 @@ use vellum_base::{PAGE_SIZE, checksum};
 
 /// What a superblock begins with.
 pub const MAGIC: [u8; 8] = *b"VELLUMPM";
-/// The version of the format.
-pub const FORMAT_VERSION: u32 = 1;
+/// The version of the format. In version 1 slots were not aligned.
+pub const FORMAT_VERSION: u32 = 2;
 /// Bytes of a superblock; zeroes fill its page.
 pub const SUPERBLOCK_BYTES: usize = 72;
 /// Flag of a superblock: records carry checksums.
@@ -105,6 +105,9 @@ impl Superblock {
         }
         if checksum(&bytes[..SUPERBLOCK_BYTES - 8]) != long(SUPERBLOCK_BYTES - 8) {
             return Err(Invalid::Damaged);
+        }
+        if number(8) < FORMAT_VERSION {
+            return Err(Invalid::Version(number(8)));
         }
         let shape = match number(24) {
             STORE_FIXED => Shape::Fixed { key_bytes: number(28), value_bytes: number(32) },
@@ -223,7 +226,15 @@ mod tests {
             assert!(Superblock::decode(&bytes).is_err(), "{bit}");
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
-        bytes[8] = 2;
-        assert!(matches!(Superblock::decode(&bytes), Err(Invalid::Version(2))));
+        bytes[8] = 3;
+        assert!(matches!(Superblock::decode(&bytes), Err(Invalid::Version(3))));
+        bytes[8] = 1;
+        assert!(
+            matches!(Superblock::decode(&bytes), Err(Invalid::Damaged)),
+            "its checksum is that of another version"
+        );
+        let sum = checksum(&bytes[..SUPERBLOCK_BYTES - 8]);
+        bytes[SUPERBLOCK_BYTES - 8..].copy_from_slice(&sum.to_le_bytes());
+        assert!(matches!(Superblock::decode(&bytes), Err(Invalid::Version(1))));
     }
 }

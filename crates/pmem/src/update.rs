@@ -7,9 +7,9 @@ use crate::{
     layout::{Place, record_sum},
     lock,
     medium::{Medium, Site},
-    memory::{WORD, store_bytes},
+    memory::WORD,
+    scratch::Scratch,
 };
-use std::sync::atomic::Ordering;
 
 impl<L: Format, M: Medium> Core<L, M> {
     /// Changes the value of a key by a function of it; whether the key was there.
@@ -19,28 +19,44 @@ impl<L: Format, M: Medium> Core<L, M> {
         key: &[u8],
         change: impl FnOnce(&mut Vec<u8>),
     ) -> Result<bool> {
+        let mut scratch = std::mem::take(&mut writer.scratch);
+        let outcome = self.update_with(writer, key, change, &mut scratch);
+        scratch.shrink();
+        writer.scratch = scratch;
+        outcome
+    }
+
+    fn update_with(
+        &self,
+        writer: &mut Writer<L>,
+        key: &[u8],
+        change: impl FnOnce(&mut Vec<u8>),
+        scratch: &mut Scratch,
+    ) -> Result<bool> {
         self.check_writable()?;
         let hash = self.hash(key);
         let held = self.stripes.lock(hash);
         let Some((place, record)) = self.find_locked(hash, key) else { return Ok(false) };
-        let mut old = Vec::new();
-        record.load_value(&self.medium, &mut old);
+        let Scratch { old, new } = &mut *scratch;
+        record.load_value(&self.medium, old);
         // A damaged value must not be given checksums that are right.
-        if self.superblock.checksums && !record.is_sound(&self.medium, key, &old) {
-            return Err(PmemError::Damaged(Damage::Record { at: record.at }));
+        let mut old_sum = 0;
+        if self.superblock.checksums {
+            let sound = record.sound_sum(&self.medium, key, old);
+            old_sum = sound.ok_or(PmemError::Damaged(Damage::Record { at: record.at }))?;
         }
-        let mut new = old.clone();
-        change(&mut new);
-        self.check_lengths(key, &new)?;
-        match difference(&old, &new) {
+        new.clone_from(old);
+        change(new);
+        self.check_lengths(key, new)?;
+        match difference(old, new) {
             Difference::None => Ok(true),
             Difference::Word(word) => {
-                self.update_word(writer, (place, &record), key, (&old, &new), word).map(|()| true)
+                self.update_word(writer, (place, &record), key, (old_sum, new), word).map(|()| true)
             }
             Difference::Many => {
                 let sequence = Self::draw(writer, record.sequence(&self.medium));
-                let sums = self.sums(sequence, key, &new);
-                let (moved, copy) = self.append(writer, ONE.record, (sequence, sums), key, &new)?;
+                let sums = self.sums(sequence, key, new);
+                let (moved, copy) = self.append(writer, ONE.record, (sequence, sums), key, new)?;
                 self.fence(writer, ONE.record)?;
                 self.publish(writer, ONE.publish, moved, &copy);
                 self.fence(writer, ONE.publish)?;
@@ -61,7 +77,7 @@ impl<L: Format, M: Medium> Core<L, M> {
         writer: &mut Writer<L>,
         (place, record): (Place, &Record),
         key: &[u8],
-        (old, new): (&[u8], &[u8]),
+        (old_sum, new): (u32, &[u8]),
         word: usize,
     ) -> Result<()> {
         let memory = self.medium.memory();
@@ -71,18 +87,19 @@ impl<L: Format, M: Medium> Core<L, M> {
         self.medium.touched(head_at, 8);
         if self.superblock.checksums {
             let sequence = record.sequence(&self.medium);
-            let sums =
-                u64::from(record_sum(sequence, key, old)) | u64::from(record_sum(sequence, key, new)) << 32;
-            memory.word(record.sums_at()).store(sums, Ordering::Relaxed);
-            self.medium.touched(record.sums_at(), 8);
-            self.medium.flush(&mut writer.lane, Site::UpdateSums, record.sums_at(), 8);
+            let sums = u64::from(old_sum) | u64::from(record_sum(sequence, key, new)) << 32;
+            self.medium.write(
+                &mut writer.lane,
+                Site::UpdateSums,
+                record.sums_at(),
+                &[&sums.to_le_bytes()],
+                0,
+            );
             self.fence(writer, Site::UpdateSums)?;
         }
         let at = record.value_at() + (word * WORD) as u64;
         let bytes = new.chunks(WORD).nth(word).unwrap_or_default();
-        store_bytes(memory.words(at, 1), bytes);
-        self.medium.touched(at, 8);
-        self.medium.flush(&mut writer.lane, Site::UpdateValue, at, 8);
+        self.medium.write(&mut writer.lane, Site::UpdateValue, at, &[bytes], 0);
         self.fence(writer, Site::UpdateValue)?;
         drop(held);
         self.medium.touched(head_at, 8);

@@ -5,6 +5,7 @@
 
 use super::{Extent, ExtentKind, Format, Layout, Next, Record, Walked};
 use crate::{
+    cpu::LINE,
     error::{Damage, Result},
     layout::{
         Geometry, KIND_FIXED, OCCUPANCY_AT, OCCUPANCY_BITS, PageWord, Place, RECORD_HEAD_BYTES,
@@ -12,7 +13,7 @@ use crate::{
     },
     lock,
     medium::{Lane, Medium, Site},
-    memory::padded,
+    memory::{WORD, padded},
     superblock::Shape,
 };
 use std::sync::atomic::Ordering;
@@ -22,28 +23,47 @@ use vellum_base::PAGE_SIZE;
 #[derive(Debug)]
 pub struct Fixed<const K: usize, const V: usize>;
 
-/// How many slots of so many bytes a page has.
-const fn slots(slot_bytes: usize) -> usize {
-    let room = PAGE_SIZE - OCCUPANCY_AT as usize;
-    let mut slots = room / slot_bytes;
-    while slots > 0 && slots * slot_bytes + slots.div_ceil(OCCUPANCY_BITS as usize) * 8 > room {
+/// Where the slots of a page begin that has so many of them.
+const fn slots_at(slots: usize, alignment: usize) -> usize {
+    (OCCUPANCY_AT as usize + slots.div_ceil(OCCUPANCY_BITS as usize) * 8).next_multiple_of(alignment)
+}
+
+/// How many slots a page has for records of so many bytes, if the slots are aligned like this.
+const fn slots(record_bytes: usize, alignment: usize) -> usize {
+    let slot_bytes = record_bytes.next_multiple_of(alignment);
+    let mut slots = PAGE_SIZE / slot_bytes;
+    while slots > 0 && slots_at(slots, alignment) + slots * slot_bytes > PAGE_SIZE {
         slots -= 1;
     }
     slots
 }
 
+/// How slots for records of so many bytes are aligned: as far as a cache line, if that costs at most one slot in eight, so that
+/// a record touches no more lines than it must.
+const fn alignment(record_bytes: usize) -> usize {
+    let most = slots(record_bytes, WORD);
+    let mut alignment = LINE as usize;
+    while alignment > WORD && slots(record_bytes, alignment) * 8 < most * 7 {
+        alignment /= 2;
+    }
+    alignment
+}
+
 impl<const K: usize, const V: usize> Fixed<K, V> {
+    /// Bytes of a record.
+    const RECORD_BYTES: usize = RECORD_HEAD_BYTES + padded(K) + padded(V);
+    const ALIGNMENT: usize = alignment(Self::RECORD_BYTES);
     /// Bytes of a slot.
-    pub const SLOT_BYTES: usize = RECORD_HEAD_BYTES + padded(K) + padded(V);
+    pub const SLOT_BYTES: usize = Self::RECORD_BYTES.next_multiple_of(Self::ALIGNMENT);
     /// Slots of a page. Keys and values so large that there would be none do not compile.
     pub const SLOTS: usize = {
-        let slots = slots(Self::SLOT_BYTES);
+        let slots = slots(Self::RECORD_BYTES, Self::ALIGNMENT);
         assert!(K > 0 && slots > 0, "a record must have a key and fit into a page");
         slots
     };
     /// Words of occupancy bits of a page.
     const WORDS: usize = Self::SLOTS.div_ceil(OCCUPANCY_BITS as usize);
-    const SLOTS_AT: u64 = OCCUPANCY_AT + Self::WORDS as u64 * 8;
+    const SLOTS_AT: u64 = slots_at(Self::SLOTS, Self::ALIGNMENT) as u64;
 
     fn record_at(page_at: u64, slot: usize) -> Record {
         Record {
@@ -163,7 +183,7 @@ impl<const K: usize, const V: usize> Format for Fixed<K, V> {
                 *word &= *word - 1;
                 let place = geometry.place(cursor.block, cursor.page, slot as u32);
                 let record = Self::record_at(geometry.page_at(cursor.block, cursor.page), slot);
-                return Ok(Next::At(place, record, 0));
+                return Ok(Next::At(place, record, Self::SLOT_BYTES - Self::RECORD_BYTES));
             }
             if cursor.begun >= geometry.pages {
                 return Ok(Next::BlockFull);
@@ -171,6 +191,16 @@ impl<const K: usize, const V: usize> Format for Fixed<K, V> {
             cursor.begun += 1;
             cursor.page = (cursor.page + 1) % geometry.pages;
         }
+    }
+
+    #[inline]
+    fn prefetch<M: Medium>(medium: &M, geometry: Geometry, place: Place) {
+        /// The processor itself goes on from here.
+        const BYTES_MAX: u64 = 512;
+        let page_at = geometry.page_at_of(place);
+        let record = Self::record_at(page_at, geometry.record_of(place) as usize);
+        medium.memory().prefetch(page_at, 8);
+        medium.memory().prefetch(record.at, BYTES_MAX.min(Self::RECORD_BYTES as u64));
     }
 
     #[inline]
@@ -275,7 +305,16 @@ mod tests {
         fn check<const K: usize, const V: usize>() {
             let slots = Fixed::<K, V>::SLOTS;
             let end = Fixed::<K, V>::record_at(0, slots - 1).at as usize + Fixed::<K, V>::SLOT_BYTES;
-            assert!(end <= PAGE_SIZE && end + Fixed::<K, V>::SLOT_BYTES + 8 > PAGE_SIZE, "{K} {V}: {end}");
+            assert!(slots * 8 >= super::slots(Fixed::<K, V>::RECORD_BYTES, 8) * 7, "{K} {V}: {slots}");
+            assert!(end <= PAGE_SIZE, "{K} {V}: {end}");
+            let lines = |at: usize| (at + Fixed::<K, V>::RECORD_BYTES - 1) / 64 - at / 64;
+            for slot in 0..slots {
+                let at = Fixed::<K, V>::record_at(0, slot).at as usize;
+                assert!(
+                    Fixed::<K, V>::ALIGNMENT < 64 || lines(at) == lines(0),
+                    "{K} {V}: more lines than it must"
+                );
+            }
             let bits: u32 =
                 (0..Fixed::<K, V>::WORDS).map(|word| Fixed::<K, V>::all_bits(word).count_ones()).sum();
             assert_eq!(bits as usize, slots);
@@ -284,6 +323,6 @@ mod tests {
         check::<16, 200>();
         check::<1, 0>();
         check::<1, 4040>();
-        assert_eq!((Fixed::<8, 8>::SLOTS, Fixed::<16, 200>::SLOTS), (127, 17));
+        assert_eq!((Fixed::<8, 8>::SLOTS, Fixed::<16, 200>::SLOTS), (127, 15));
     }
 }

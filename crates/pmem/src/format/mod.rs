@@ -13,7 +13,7 @@ use crate::{
     error::{Damage, Result},
     layout::{Geometry, Place, RECORD_HEAD_BYTES, record_sum},
     medium::{Lane, Medium, Site},
-    memory::{equal_bytes, load_bytes, padded, store_bytes, words_of},
+    memory::{equal_bytes, load_bytes, padded, words_of},
     superblock::Shape,
 };
 use std::sync::atomic::Ordering;
@@ -78,14 +78,20 @@ impl Record {
 
     /// Whether one of its checksums is right for what was read of it.
     pub fn is_sound<M: Medium>(&self, medium: &M, key: &[u8], value: &[u8]) -> bool {
+        self.sound_sum(medium, key, value).is_some()
+    }
+
+    /// The checksum of what was read of it, if one of those that it has is that.
+    pub fn sound_sum<M: Medium>(&self, medium: &M, key: &[u8], value: &[u8]) -> Option<u32> {
         let memory = medium.memory();
         let sum = record_sum(memory.word(self.at).load(Ordering::Relaxed), key, value);
         let sums = memory.word(self.sums_at()).load(Ordering::Relaxed);
-        sums as u32 == sum || (sums >> 32) as u32 == sum
+        (sums as u32 == sum || (sums >> 32) as u32 == sum).then_some(sum)
     }
 
-    /// Writes it to a place that nothing leads to, and flushes it. `behind` bytes of zeroes are to follow, 0 or 8.
+    /// Writes it to a place that nothing leads to, not fenced. `behind` bytes of zeroes are to follow.
     #[expect(clippy::too_many_arguments, reason = "these are the parts of a record")]
+    #[inline]
     pub fn write<M: Medium>(
         &self,
         medium: &M,
@@ -97,31 +103,9 @@ impl Record {
         value: &[u8],
         behind: usize,
     ) {
-        let memory = medium.memory();
-        // Relaxed throughout: the record is published after a fence, by a release.
-        let head = memory.words(self.at, 2 + words_of(key.len()));
-        if let [first, second, rest @ ..] = head {
-            first.store(sequence, Ordering::Relaxed);
-            second.store(sums, Ordering::Relaxed);
-            store_bytes(rest, key);
-        }
-        let value_at = self.value_at();
-        let value_words = words_of(value.len());
-        let end = value_at + (value_words * 8) as u64;
-        if behind > 0 {
-            memory.word(end).store(0, Ordering::Relaxed);
-        }
-        if medium.stream(lane, site, value_at, value) {
-            medium.flush(lane, site, self.at, (value_at - self.at) as usize);
-            if behind > 0 {
-                medium.flush(lane, site, end, behind);
-            }
-            return;
-        }
-        store_bytes(memory.words(value_at, value_words), value);
-        let bytes = (end - self.at) as usize + behind;
-        medium.touched(self.at, bytes);
-        medium.flush(lane, site, self.at, bytes);
+        // It is published after a fence, by a release.
+        let (sequence, sums) = (sequence.to_le_bytes(), sums.to_le_bytes());
+        medium.write(lane, site, self.at, &[&sequence, &sums, key, value], behind);
     }
 }
 
@@ -198,6 +182,9 @@ pub trait Format: Sized + Send + Sync + 'static {
         key_bytes: usize,
         value_bytes: usize,
     ) -> Result<Next>;
+
+    /// Asks for what a thread that looks at the record of a place reads first.
+    fn prefetch<M: Medium>(medium: &M, geometry: Geometry, place: Place);
 
     /// Where the record of a place is, whether it is still valid or not; nothing if no record can be there, because the
     /// place was used otherwise since. The record lies within the store, whatever the memory holds.

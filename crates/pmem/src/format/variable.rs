@@ -225,6 +225,14 @@ impl Format for Variable {
     }
 
     #[inline]
+    fn prefetch<M: Medium>(medium: &M, geometry: Geometry, place: Place) {
+        /// How long the record is, its size word tells, which is not there yet.
+        const GUESSED_BYTES: u64 = 256;
+        medium.memory().prefetch(geometry.page_at_of(place), 8);
+        medium.memory().prefetch(size_at(geometry, place), GUESSED_BYTES);
+    }
+
+    #[inline]
     fn locate<M: Medium>(medium: &M, geometry: Geometry, place: Place) -> Option<Record> {
         let at = size_at(geometry, place);
         // Acquire: the record was written before it became valid.
@@ -250,10 +258,8 @@ impl Format for Variable {
         let at = size_at(geometry, place);
         let flags = if valid { SIZE_VALID } else { SIZE_VALID | SIZE_RETRACTED };
         let word = size_word(at, record.key_bytes, record.value_bytes, flags);
-        // Release: the record was written before it is valid.
-        medium.memory().word(at).store(word, Ordering::Release);
-        medium.touched(at, 8);
-        medium.flush(lane, site, at, 8);
+        // The record was written before it is valid, as the caller passed a fence; and the index leads to it after another.
+        medium.write(lane, site, at, &[&word.to_le_bytes()], 0);
     }
 
     fn is_valid<M: Medium>(medium: &M, geometry: Geometry, place: Place) -> bool {

@@ -21,7 +21,12 @@
 mod segment;
 mod visit;
 
-use crate::{error::Result, mapping::Mapping};
+use crate::{
+    cpu::{self, LINE},
+    error::Result,
+    mapping::Mapping,
+    memory::WORD,
+};
 use segment::{BUCKETS, ENTRY_WORDS, META_WORDS, PROBES, SEGMENT_WORDS, TOMBSTONE, home, places};
 use std::sync::{
     Mutex, MutexGuard, PoisonError,
@@ -130,21 +135,39 @@ impl Index {
         segments * (SEGMENT_WORDS + META_WORDS) as u64 * 8 + (8 << self.depth.load(Ordering::Relaxed))
     }
 
-    /// Brings the bucket of a hash into the cache.
+    /// Asks for the bucket of a hash.
     #[inline]
     pub fn prefetch(&self, hash: u64) {
-        let bucket = self.bucket(self.directory_entry(hash), home(hash));
-        #[cfg(target_arch = "x86_64")]
-        for line in [0, 8] {
-            let Some(word) = bucket.get(line) else { continue };
-            // SAFETY: prefetching is a hint that changes nothing; every x86-64 processor has it.
-            unsafe {
-                use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-                _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(word).cast());
-            }
+        self.prefetch_bucket(self.directory_entry(hash), hash);
+    }
+
+    /// Asks for what a change of the entry of a hash needs.
+    #[inline]
+    pub fn prefetch_for_change(&self, hash: u64) {
+        let segment = self.directory_entry(hash);
+        cpu::prefetch(self.count(segment).as_ptr().cast());
+        self.prefetch_bucket(segment, hash);
+    }
+
+    #[inline]
+    fn prefetch_bucket(&self, segment: u32, hash: u64) {
+        let bucket = self.bucket(segment, home(hash));
+        for line in bucket.chunks(LINE as usize / WORD) {
+            cpu::prefetch(line.as_ptr().cast());
         }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = bucket;
+    }
+
+    /// A place that the home bucket of a hash leads to, if any: a guess of what [`find`](Self::find) will find.
+    #[inline]
+    pub fn guess(&self, hash: u64) -> Option<u64> {
+        // Relaxed: nothing is read at the place on the strength of this.
+        let bucket = self.bucket(self.directory_entry(hash), home(hash));
+        bucket.chunks_exact(ENTRY_WORDS).find_map(|entry| match entry {
+            [entry_hash, place] if entry_hash.load(Ordering::Relaxed) == hash => {
+                Some(place.load(Ordering::Relaxed)).filter(|at| *at != 0 && *at != TOMBSTONE)
+            }
+            _ => None,
+        })
     }
 
     /// Shows the entries with this hash to `look` until it takes one.

@@ -9,6 +9,7 @@
 //! A flush or a fence can be left out by its [`Site`]: the tests must notice every one of them.
 
 mod concurrent;
+mod costs;
 mod damage;
 mod history;
 mod model;
@@ -63,6 +64,18 @@ struct Books {
     pending: BTreeMap<u64, Vec<(usize, u64)>>,
     omitted: Option<Switch>,
     seen: BTreeSet<Switch>,
+    costs: Costs,
+}
+
+/// What was asked of the medium.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Costs {
+    /// Cache lines written back.
+    pub lines: u64,
+    /// Fences.
+    pub fences: u64,
+    /// Bytes stored.
+    pub bytes: u64,
 }
 
 /// The values of a word; the first is certain to be durable, unless a later one is.
@@ -128,6 +141,11 @@ impl Shadow {
     /// The steps that were taken, or would have been.
     pub fn seen(&self) -> BTreeSet<Switch> {
         self.books().seen.clone()
+    }
+
+    /// What was asked of it so far.
+    pub fn costs(&self) -> Costs {
+        self.books().costs
     }
 
     /// What a crash now may leave.
@@ -216,6 +234,7 @@ impl Medium for Shadow {
     fn touched(&self, at: u64, bytes: usize) {
         let mut books = self.books();
         let books = &mut *books;
+        books.costs.bytes += bytes as u64;
         for word in (at / 8) as usize..((at + bytes as u64).div_ceil(8)) as usize {
             let value = self.memory.word(word as u64 * 8).load(Ordering::Relaxed);
             let durable = books.durable[word];
@@ -235,6 +254,7 @@ impl Medium for Shadow {
         if books.omitted == Some((site, Step::Flush)) {
             return;
         }
+        books.costs.lines += (at + bytes as u64).div_ceil(64) - at / 64;
         let lines = (at / 64 * 8) as usize..((at + bytes as u64).div_ceil(64) * 8) as usize;
         let flushed: Vec<(usize, u64)> = books
             .uncertain
@@ -248,6 +268,7 @@ impl Medium for Shadow {
         let omitted = {
             let mut books = self.books();
             books.seen.insert((site, Step::Fence));
+            books.costs.fences += 1;
             books.omitted == Some((site, Step::Fence))
         };
         if let Some(observer) = self.observer.lock().unwrap().as_mut() {

@@ -1,0 +1,59 @@
+//! What each operation asks of the memory: cache lines written back, fences, bytes stored. A change that makes one of them
+//! dearer has to say so here.
+
+use super::{
+    Shadow,
+    model::{Setting, Testable},
+    scenarios::value,
+};
+use crate::{Client, Fixed, Store, Variable};
+
+fn key(number: u64) -> Vec<u8> {
+    [number.to_le_bytes(), [1; 8]].concat()
+}
+
+/// Lines, fences and bytes of operations on records of 16 and 200 bytes, of a client whose block is open: a put of a new key,
+/// one of a known key, an update of one word, one of three, a delete, a batch of eight puts of new keys.
+fn costs<L: Testable>() -> [[u64; 3]; 6] {
+    let setting = Setting { pages_per_block: 6, ..Setting::default() };
+    let store = Store::<L, Shadow>::create_on(Shadow::new(setting.bytes), &setting.options(), 4, 2).unwrap();
+    let client = &mut store.client().unwrap();
+    let put = |client: &mut Client<L, Shadow>, k: u64, v: u64| {
+        client.put(L::key(&key(k)), L::value(&value(v, 200))).unwrap();
+    };
+    let update = |client: &mut Client<L, Shadow>, bytes: std::ops::Range<usize>| {
+        let change = |value: &mut Vec<u8>| value[bytes.clone()].iter_mut().for_each(|byte| *byte ^= 1);
+        assert!(client.update(L::key(&key(1)), change).unwrap());
+    };
+    put(client, 0, 0);
+    let cost = |client: &mut Client<L, Shadow>, operation: &dyn Fn(&mut Client<L, Shadow>)| {
+        let before = store.core().medium.costs();
+        operation(client);
+        let after = store.core().medium.costs();
+        [after.lines - before.lines, after.fences - before.fences, after.bytes - before.bytes]
+    };
+    let batch: Vec<_> = (10..18).map(|number| (key(number), value(number, 200))).collect();
+    [
+        cost(client, &|client| put(client, 1, 1)),
+        cost(client, &|client| put(client, 1, 2)),
+        cost(client, &|client| update(client, 192..200)),
+        cost(client, &|client| update(client, 20..40)),
+        cost(client, &|client| assert!(client.delete(L::key(&key(1))).unwrap())),
+        cost(client, &|client| {
+            client
+                .put_batch(
+                    batch.iter().map(|(key, value)| (L::key(key), L::value(value))).collect::<Vec<_>>(),
+                )
+                .unwrap();
+        }),
+    ]
+}
+
+#[test]
+fn what_operations_ask_of_the_memory() {
+    // Five lines: the four of a record, and the one of the occupancy bits.
+    let one_size = [[5, 2, 264], [6, 3, 272], [2, 2, 32], [6, 3, 272], [1, 1, 8], [40, 2, 2112]];
+    assert_eq!(costs::<Fixed<16, 200>>(), one_size);
+    let any_size = [[5, 2, 248], [7, 3, 256], [2, 2, 32], [7, 3, 256], [1, 1, 8], [46, 2, 1984]];
+    assert_eq!(costs::<Variable>(), any_size);
+}
