@@ -4,7 +4,7 @@
 use super::{
     Shadow,
     model::{Setting, Testable},
-    scenarios::value,
+    records::value,
 };
 use crate::{Client, Fixed, Store, Variable};
 
