@@ -40,6 +40,8 @@ pub(crate) enum Bug {
     /// The changes of a transaction that is alone are entered among the versions a moment before another snapshot is there, in which
     /// the next may begin.
     PublishedTooEarly,
+    /// A transaction whose snapshot was covered keeps its changes to itself like one that is alone.
+    PrivateThoughCovered,
     /// A version counts as dead as soon as it is committed, though a snapshot needs it.
     DeadTooEarly,
 }

@@ -204,11 +204,6 @@ impl Transaction {
                 state.undo.push(change);
                 return undone;
             }
-            let versions = &self.transactions.versions;
-            if !versions.generations().is_empty() {
-                // If its own snapshot is covered, it is to see what the leaf holds now, and not what that held with the change.
-                versions.enter(self.writes.writer(), before, false);
-            }
             if !is_touched {
                 state.touch(before);
             }

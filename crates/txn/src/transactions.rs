@@ -299,7 +299,7 @@ impl Transactions {
             && state.writers.len() == 1
             && state.leftovers.is_empty()
             // Of a covered one, too, but that has been pruned. And it is shown what leaves were, if its changes are not among the versions.
-            && writes.id() > state.covering;
+            && (writes.id() > state.covering || planted(Bug::PrivateThoughCovered));
         if is_alone {
             state.private = Some(writes.clone());
             // Relaxed: who meets a leaf that it has changed has latched it, or seen its version, after this.

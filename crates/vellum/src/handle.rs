@@ -5,6 +5,7 @@ use crate::{
     catalog::{self, TableRecord},
     life::{Generation, OpenTable, Writing, conflict},
     open_transaction::OpenTransaction,
+    plant::Plant,
     range::as_slice,
     running,
     shared::{Inner, OpenTables, Owned},
@@ -17,7 +18,7 @@ use std::{
 };
 use vellum_access::{AccessError, Tree, Written};
 use vellum_base::primitive::{Instant, thread};
-use vellum_base::{PAGE_SIZE, PageId};
+use vellum_base::{PAGE_SIZE, PageId, plant::is_planted};
 use vellum_pool::{Pool, PoolError};
 use vellum_txn::CommitError;
 
@@ -60,8 +61,8 @@ impl Handle {
     /// The tree that a transaction sees, whose database must be this table's. The table must have versions.
     ///
     /// # Errors
-    /// If not; [`Error::NoSuchTable`] if the transaction began before the table was created and then loaded or cleared, or was covered
-    /// before it was created.
+    /// If not; [`Error::NoSuchTable`] if the transaction began before the table was created, and that was then loaded or cleared or its
+    /// snapshot was covered.
     #[inline]
     pub(crate) fn tree_of(&self, transaction: &OpenTransaction) -> Result<Tree<'_, Pool>> {
         let table = || self.name.as_ref().to_owned();
@@ -76,7 +77,10 @@ impl Handle {
             self.seen_by(transaction)?.ok_or_else(|| Error::NoSuchTable { name: table() })?
         } else {
             let current = self.open.current();
-            if transaction.transaction.is_covered() && !self.is_known_to(transaction, current.root)? {
+            if transaction.transaction.is_covered()
+                && !is_planted("vellum", Plant::LaterTreeUsed)
+                && !self.is_seen_by_covered(transaction, current.root)?
+            {
                 return Err(Error::NoSuchTable { name: table() });
             }
             current
@@ -105,12 +109,13 @@ impl Handle {
         Ok(None)
     }
 
-    /// Whether a tree was there when the snapshot of a transaction was covered, or is its own: either record tells. What a later one holds
-    /// was never kept for it, and no version hides it.
+    /// Whether a transaction whose snapshot was covered sees that a table has a tree. What a tree holds that was made after the snapshot was
+    /// covered was never kept for it, and no version hides it. That the tree is doomed tells nothing: the record may be of an earlier
+    /// tree, which was freed since, and whose root is used again.
     #[cold]
-    fn is_known_to(&self, transaction: &OpenTransaction, root: PageId) -> Result<bool> {
+    fn is_seen_by_covered(&self, transaction: &OpenTransaction, root: PageId) -> Result<bool> {
         let catalog = catalog::tree(self.inner.pool()).with_view(transaction.transaction.reading());
-        Ok(catalog.get(&catalog::doomed_key(root))?.is_some() || self.is_named(catalog, root)?)
+        self.is_named(catalog, root)
     }
 
     /// Whether the catalog has a table with the tree with this root, most likely under the name of this one.

@@ -58,6 +58,20 @@ struct Held {
     changed: BTreeMap<u32, Vec<u8>>,
     /// A place to which it may be rolled back, and what it saw and had changed there.
     saved: Option<(Savepoint, World, BTreeMap<u32, Vec<u8>>)>,
+    /// The other tables that it sees.
+    others: Others,
+}
+
+/// Tables that come and go, by their numbers, and what is in them.
+type Others = BTreeMap<u32, World>;
+
+/// Its name, which is so long that few of them fill a leaf of the catalog.
+fn name(number: u32) -> String {
+    format!("{number:0>250}")
+}
+
+fn other(database: &Database, number: u32) -> Table {
+    database.table(&name(number)).unwrap()
 }
 
 /// A database, what is in it, and the last commit that has changed each record, or has been undone there.
@@ -69,6 +83,8 @@ struct Place {
     changed: BTreeMap<u32, u64>,
     touched: BTreeMap<u32, u64>,
     held: Vec<Held>,
+    others: Others,
+    others_made: u32,
     random: StdRng,
     has_log: bool,
     kept_leaves: usize,
@@ -113,12 +129,8 @@ impl Place {
         numbers.iter().for_each(|number| _ = self.touched.insert(*number, self.commits + 1));
     }
 
-    /// A held transaction changes a record, or is refused because another has.
-    fn change_by_held(&mut self) {
-        if self.held.is_empty() {
-            return;
-        }
-        let index = self.random.random_range(0..self.held.len());
+    /// A held transaction changes a record, or is refused because another has. Returns whether it is there still.
+    fn change_by_held(&mut self, index: usize) -> bool {
         // Those at the end nobody else changes.
         let number = self.random.random_range(0..KEYS + 300);
         let busy = self.held.iter().enumerate();
@@ -145,22 +157,21 @@ impl Place {
                 let held = self.held.swap_remove(index);
                 held.changed.keys().for_each(|number| _ = self.touched.insert(*number, self.commits + 1));
                 drop(held);
+                return false;
             }
             Err(error) => panic!("{error}"),
         }
+        true
     }
 
-    /// A held transaction takes a savepoint, or is rolled back to it: what it has changed since stays its own.
-    fn save(&mut self) {
-        if self.held.is_empty() {
-            return;
-        }
-        let index = self.random.random_range(0..self.held.len());
+    /// A held transaction takes a savepoint and changes a few records, or is rolled back to it: what it has changed since stays its own.
+    fn save(&mut self, index: usize) {
         let held = &mut self.held[index];
         match held.saved.take() {
             None => {
                 let saved = (held.transaction.savepoint(), held.world.clone(), held.changed.clone());
                 held.saved = Some(saved);
+                let _ = (0..4).all(|_| self.change_by_held(index));
             }
             Some((savepoint, world, changed)) => {
                 held.transaction.rollback_to(savepoint).unwrap();
@@ -203,6 +214,55 @@ impl Place {
             let seen = held.transaction.get(&self.table, key(number)).unwrap();
             assert_eq!(seen.as_ref(), held.world.get(&key(number)), "{number}");
         }
+        for (number, world) in &self.others {
+            let table = other(&self.database, *number);
+            match held.others.get(number) {
+                Some(world) => assert!(seen_by(&held.transaction, &table) == *world, "other {number}"),
+                None => {
+                    for key in world.keys() {
+                        match held.transaction.get(&table, key) {
+                            Ok(None) | Err(Error::NoSuchTable { .. }) => {}
+                            seen => panic!(
+                                "{number} is there later: {:?}",
+                                seen.map(|value| value.unwrap().len())
+                            ),
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Another table comes, is filled, or goes.
+    fn change_others(&mut self) {
+        let number = self.others.keys().nth(self.random.random_range(0..40)).copied();
+        let Some(number) = number else {
+            self.others_made += 1;
+            drop(self.database.create_table(&name(self.others_made)).unwrap());
+            self.others.insert(self.others_made, World::new());
+            return self.fill(self.others_made);
+        };
+        if self.random.random_ratio(1, 2) {
+            self.others.remove(&number);
+            return self.database.drop_table(&name(number)).unwrap();
+        }
+        self.fill(number);
+    }
+
+    /// Fills another table, by a load if that is empty, or record by record.
+    fn fill(&mut self, number: u32) {
+        let (table, world) = (other(&self.database, number), self.others.get_mut(&number).unwrap());
+        let first = self.random.random_range(0..KEYS);
+        let numbers = first..first + self.random.random_range(1..60);
+        let entries: World = numbers.map(|number| (key(number), value(&mut self.random))).collect();
+        let transaction = self.database.begin().unwrap();
+        if world.is_empty() && self.random.random_ratio(1, 2) {
+            transaction.bulk_load(&table, &entries).unwrap();
+        } else {
+            entries.iter().for_each(|(key, value)| _ = transaction.put(&table, key, value).unwrap());
+        }
+        transaction.commit().unwrap();
+        world.extend(entries);
     }
 
     fn step(&mut self) {
@@ -213,16 +273,20 @@ impl Place {
                 commits: self.commits,
                 changed: BTreeMap::new(),
                 saved: None,
+                others: self.others.clone(),
             }),
             4..6 => self.end(),
-            6..13 => self.change_by_held(),
-            13 => self.save(),
-            14..17 if !self.held.is_empty() => {
+            kind @ 6..20 if !self.held.is_empty() => {
                 let index = self.random.random_range(0..self.held.len());
-                self.look(&self.held[index]);
+                match kind {
+                    6..13 => _ = self.change_by_held(index),
+                    13..17 => self.save(index),
+                    _ => self.look(&self.held[index]),
+                }
             }
-            17 if self.has_log => self.database.checkpoint().unwrap(),
-            18 if self.has_log => drop(self.database.compact(|_| true).unwrap()),
+            20 if self.has_log => self.database.checkpoint().unwrap(),
+            21 if self.has_log => drop(self.database.compact(|_| true).unwrap()),
+            22..25 => self.change_others(),
             _ => self.change(),
         }
         self.kept_leaves = self.kept_leaves.max(self.database.history().kept_leaves);
@@ -248,11 +312,15 @@ fn live(seed: u64) -> Result<(), String> {
         changed: BTreeMap::new(),
         touched: BTreeMap::new(),
         held: Vec::new(),
+        others: Others::new(),
+        others_made: 0,
         random,
         has_log: has_log(seed),
         kept_leaves: 0,
         mistaken: 0,
     };
+    // Leaves of the catalog lie anywhere.
+    (0..20).for_each(|_| place.change_others());
     (0..600).for_each(|_| place.step());
     while !place.held.is_empty() {
         place.end();
