@@ -61,8 +61,8 @@ impl Handle {
     /// The tree that a transaction sees, whose database must be this table's. The table must have versions.
     ///
     /// # Errors
-    /// If not; [`Error::NoSuchTable`] if the transaction began before the table was created, and that was then loaded or cleared or its
-    /// snapshot was covered.
+    /// If not; [`Error::NoSuchTable`] if the transaction began before the table was created, and that was then loaded or cleared, or its
+    /// snapshot was covered before it changed the table.
     #[inline]
     pub(crate) fn tree_of(&self, transaction: &OpenTransaction) -> Result<Tree<'_, Pool>> {
         let table = || self.name.as_ref().to_owned();
@@ -109,13 +109,16 @@ impl Handle {
         Ok(None)
     }
 
-    /// Whether a transaction whose snapshot was covered sees that a table has a tree. What a tree holds that was made after the snapshot was
-    /// covered was never kept for it, and no version hides it. That the tree is doomed tells nothing: the record may be of an earlier
-    /// tree, which was freed since, and whose root is used again.
+    /// Whether a transaction whose snapshot was covered uses a table already, or sees a name of the tree with this root. Of a tree that was made
+    /// later nothing was kept for it, and no version hides what that holds. That the tree is doomed tells nothing: the record may be of
+    /// an earlier tree, which was freed since, and whose root is used again.
     #[cold]
     fn is_seen_by_covered(&self, transaction: &OpenTransaction, root: PageId) -> Result<bool> {
-        let catalog = catalog::tree(self.inner.pool()).with_view(transaction.transaction.reading());
-        self.is_named(catalog, root)
+        let transaction = &transaction.transaction;
+        if self.open.is_used_by(transaction.id()) {
+            return Ok(true);
+        }
+        self.is_named(catalog::tree(self.inner.pool()).with_view(transaction.reading()), root)
     }
 
     /// Whether the catalog has a table with the tree with this root, most likely under the name of this one.
