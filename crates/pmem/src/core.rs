@@ -3,11 +3,12 @@
 //! # The order of things
 //!
 //! A put writes the record where nothing leads to it and makes it durable; makes it valid by one word, durably; lets the
-//! index lead to it; makes the record that it replaces invalid, durably; and only then is it acknowledged. The last
-//! two steps happen under the lock of the key. So there are at most two valid records of a key after a crash, of which
-//! the one with the higher sequence number is the later: sequence numbers are drawn above that of the record that is
-//! replaced. A delete makes the record invalid, durably, before the index forgets it, so that no caller is told that
-//! a key is gone which might come back.
+//! index lead to it; makes the record that it replaces invalid; and only then is it acknowledged. The last two steps happen
+//! under the lock of the key. So of the valid records of a key after a crash the one with the highest sequence number is
+//! the latest: sequence numbers are drawn above that of the record that is replaced. That the replaced record is invalid need not be
+//! durable yet: the client leaves the fence to its next operation, and the stripe of the key remembers the record until
+//! then (`stripes.rs`). Its space is not used before. A delete first makes durable what its stripe remembers, and then
+//! makes the record invalid, durably, before the index forgets it: so no caller is told that a key is gone which might come back.
 //!
 //! # Reading
 //!
@@ -37,7 +38,7 @@ use std::{
     hash::{BuildHasher as _, RandomState},
     marker::PhantomData,
     sync::{
-        Mutex, PoisonError,
+        Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
@@ -87,6 +88,16 @@ pub struct Writer<L: Format> {
     id: u16,
     purpose: Purpose,
     pub scratch: Scratch,
+    /// Records that it retracted, flushed and not fenced: its next fence settles them.
+    owed: Vec<Owed>,
+}
+
+/// A record that was retracted by a client and is remembered by its stripe.
+#[derive(Debug)]
+struct Owed {
+    hash: u64,
+    place: Place,
+    record: Record,
 }
 
 /// The sites of the two steps by which records come into being.
@@ -150,11 +161,13 @@ impl<L: Format, M: Medium> Core<L, M> {
         // Relaxed: the lock orders it after the end of the client that had the number before.
         let clock = self.clock.load(Ordering::Relaxed);
         let lane = Lane { number: u64::from(id), ..Lane::default() };
-        Ok(Writer { lane, cursor: None, clock, id, purpose, scratch: Scratch::default() })
+        Ok(Writer { lane, cursor: None, clock, id, purpose, scratch: Scratch::default(), owed: Vec::new() })
     }
 
     /// Takes back a writer, with its block.
     pub fn end_writer(&self, writer: &mut Writer<L>) {
+        // If that fails, the store accepts no more changes, and the next opening finds out which records are the later ones.
+        let _ = self.settle_owed(writer);
         self.give_back(writer);
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         self.clock.fetch_max(writer.clock, Ordering::Relaxed);
@@ -177,8 +190,69 @@ impl<L: Format, M: Medium> Core<L, M> {
     }
 
     /// Waits until what the writer flushed is durable. If that fails, nothing is accepted any more.
+    #[inline]
     pub fn fence(&self, writer: &mut Writer<L>, site: Site) -> Result<()> {
+        self.fence_under_page_lock(writer, site)?;
+        self.free_owed(writer)
+    }
+
+    /// The same for a thread that holds the lock of a page, and so may free nothing: [`free_owed`](Self::free_owed) is to follow.
+    #[inline]
+    pub fn fence_under_page_lock(&self, writer: &mut Writer<L>, site: Site) -> Result<()> {
         self.watch(self.medium.fence(&mut writer.lane, site))
+    }
+
+    /// Frees the records whose retraction a fence just made durable.
+    #[inline]
+    pub fn free_owed(&self, writer: &mut Writer<L>) -> Result<()> {
+        if writer.owed.is_empty() { Ok(()) } else { self.free_some(writer) }
+    }
+
+    fn free_some(&self, writer: &mut Writer<L>) -> Result<()> {
+        let mut owed = std::mem::take(&mut writer.owed);
+        let mut outcome = Ok(());
+        for Owed { hash, place, record } in owed.drain(..) {
+            self.stripes.settled(hash);
+            outcome = outcome.and(self.freed(writer, place, &record));
+        }
+        writer.owed = owed;
+        outcome
+    }
+
+    /// Makes the retractions of the writer durable that are not yet.
+    pub fn settle_owed(&self, writer: &mut Writer<L>) -> Result<()> {
+        if writer.owed.is_empty() { Ok(()) } else { self.fence(writer, Site::Retract) }
+    }
+
+    /// Sees to it that of the keys with these hashes, whose stripes the caller holds, no older record can return: makes the
+    /// retractions durable that other threads, or the writer itself, left to their next fence.
+    fn settle_stripes(&self, writer: &mut Writer<L>, hashes: impl Iterator<Item = u64>) -> Result<()> {
+        let mut is_any = false;
+        for place in hashes.filter_map(|hash| self.stripes.unsettled(hash)) {
+            is_any = true;
+            L::flush_valid(&self.medium, self.geometry, &mut writer.lane, Site::Retract, place);
+        }
+        if is_any { self.fence(writer, Site::Retract) } else { Ok(()) }
+    }
+
+    /// Retracts a record that another one has taken the place of, durably or nearly so: the fence is left to the writer's next
+    /// operation if the stripe can remember the record, because until then the later record of its key counts. It lies there
+    /// durably, and a delete would look here first.
+    pub fn retract_replaced(
+        &self,
+        writer: &mut Writer<L>,
+        hash: u64,
+        (place, record): (Place, Record),
+        held: MutexGuard<'_, ()>,
+    ) -> Result<()> {
+        self.retract(writer, Site::Retract, place, &record);
+        if self.stripes.remember(hash, place) {
+            writer.owed.push(Owed { hash, place, record });
+            return Ok(());
+        }
+        self.fence(writer, Site::Retract)?;
+        drop(held);
+        self.freed(writer, place, &record)
     }
 
     /// Notices failures after which it is not known what is durable.
@@ -436,10 +510,7 @@ impl<L: Format, M: Medium> Core<L, M> {
             self.index.replace(hash, old.0, place.0);
             (old, old_record)
         };
-        self.retract(writer, Site::Retract, gone, &gone_record);
-        self.fence(writer, Site::Retract)?;
-        drop(held);
-        self.freed(writer, gone, &gone_record)?;
+        self.retract_replaced(writer, hash, (gone, gone_record), held)?;
         Ok(Put::Replaced)
     }
 
@@ -481,6 +552,7 @@ impl<L: Format, M: Medium> Core<L, M> {
             for (hash, key, record) in &group {
                 self.settle(writer, *hash, key, *record)?;
             }
+            self.settle_owed(writer)?;
             failure?;
         }
         Ok(())
@@ -492,6 +564,7 @@ impl<L: Format, M: Medium> Core<L, M> {
         let hash = self.hash(key);
         let held = self.stripes.lock(hash);
         let Some((place, record)) = self.find_locked(hash, key) else { return Ok(false) };
+        self.settle_stripes(writer, std::iter::once(hash))?;
         self.retract(writer, Site::Delete, place, &record);
         self.fence(writer, Site::Delete)?;
         self.index.remove(hash, place.0);
@@ -522,6 +595,7 @@ impl<L: Format, M: Medium> Core<L, M> {
                     seen.insert(place).then_some((*hash, place, record))
                 })
                 .collect();
+            self.settle_stripes(writer, found.iter().map(|(hash, ..)| *hash))?;
             for (_, place, record) in &found {
                 self.retract(writer, Site::BatchDelete, *place, record);
             }

@@ -165,6 +165,7 @@ impl<L: Layout, M: Medium> Client<L, M> {
     ) -> Result<T> {
         match operation(&self.reader.core, &mut self.writer) {
             Err(PmemError::Full { reason }) => {
+                self.reader.core.settle_owed(&mut self.writer)?;
                 let reclaimed = reclaim::now(&self.reader.core)?;
                 if reclaimed.blocks_compacted == 0 {
                     return Err(PmemError::Full { reason });

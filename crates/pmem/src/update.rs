@@ -61,10 +61,7 @@ impl<L: Format, M: Medium> Core<L, M> {
                 self.publish(writer, ONE.publish, moved, &copy);
                 self.fence(writer, ONE.publish)?;
                 self.index.replace(hash, place.0, moved.0);
-                self.retract(writer, Site::Retract, place, &record);
-                self.fence(writer, Site::Retract)?;
-                drop(held);
-                self.freed(writer, place, &record)?;
+                self.retract_replaced(writer, hash, (place, record), held)?;
                 Ok(true)
             }
         }
@@ -95,15 +92,15 @@ impl<L: Format, M: Medium> Core<L, M> {
                 &[&sums.to_le_bytes()],
                 0,
             );
-            self.fence(writer, Site::UpdateSums)?;
+            self.fence_under_page_lock(writer, Site::UpdateSums)?;
         }
         let at = record.value_at() + (word * WORD) as u64;
         let bytes = new.chunks(WORD).nth(word).unwrap_or_default();
         self.medium.write(&mut writer.lane, Site::UpdateValue, at, &[bytes], 0);
-        self.fence(writer, Site::UpdateValue)?;
+        self.fence_under_page_lock(writer, Site::UpdateValue)?;
         drop(held);
         self.medium.touched(head_at, 8);
-        Ok(())
+        self.free_owed(writer)
     }
 }
 

@@ -237,6 +237,11 @@ impl<const K: usize, const V: usize> Format for Fixed<K, V> {
         medium.flush(lane, site, at, 8);
     }
 
+    fn flush_valid<M: Medium>(medium: &M, geometry: Geometry, lane: &mut Lane, site: Site, place: Place) {
+        let word = geometry.record_of(place) / OCCUPANCY_BITS;
+        medium.flush(lane, site, Self::occupancy_at(geometry.page_at_of(place), word as usize), WORD);
+    }
+
     fn is_valid<M: Medium>(medium: &M, geometry: Geometry, place: Place) -> bool {
         let slot = geometry.record_of(place);
         let at = Self::occupancy_at(geometry.page_at_of(place), (slot / OCCUPANCY_BITS) as usize);

@@ -200,6 +200,9 @@ pub trait Format: Sized + Send + Sync + 'static {
         valid: bool,
     );
 
+    /// Flushes the word that says whether the record of a place is valid.
+    fn flush_valid<M: Medium>(medium: &M, geometry: Geometry, lane: &mut Lane, site: Site, place: Place);
+
     /// Whether the record of a place is valid.
     fn is_valid<M: Medium>(medium: &M, geometry: Geometry, place: Place) -> bool;
 

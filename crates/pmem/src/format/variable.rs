@@ -13,7 +13,7 @@ use crate::{
     },
     lock,
     medium::{Lane, Medium, Site},
-    memory::padded,
+    memory::{WORD, padded},
     superblock::Shape,
 };
 use std::sync::atomic::{Ordering, fence};
@@ -258,8 +258,18 @@ impl Format for Variable {
         let at = size_at(geometry, place);
         let flags = if valid { SIZE_VALID } else { SIZE_VALID | SIZE_RETRACTED };
         let word = size_word(at, record.key_bytes, record.value_bytes, flags);
-        // The record was written before it is valid, as the caller passed a fence; and the index leads to it after another.
-        medium.write(lane, site, at, &[&word.to_le_bytes()], 0);
+        if valid {
+            // The record was written before, as the caller passed a fence; and the index leads to it after another.
+            return medium.write(lane, site, at, &[&word.to_le_bytes()], 0);
+        }
+        // Through the caches, for another thread may flush it: see `stripes.rs`.
+        medium.memory().word(at).store(word, Ordering::Relaxed);
+        medium.touched(at, WORD);
+        medium.flush(lane, site, at, WORD);
+    }
+
+    fn flush_valid<M: Medium>(medium: &M, geometry: Geometry, lane: &mut Lane, site: Site, place: Place) {
+        medium.flush(lane, site, size_at(geometry, place), WORD);
     }
 
     fn is_valid<M: Medium>(medium: &M, geometry: Geometry, place: Place) -> bool {

@@ -478,7 +478,7 @@ pub fn audit<L: Testable, M: Medium>(store: &Store<L, M>) -> Result<(), String> 
     if counts.free != free {
         return Err(format!("{free} blocks are free, but {counts:?}"));
     }
-    if live > store.len() {
+    if live > store.len() + core.stripes.unsettled_count() {
         return Err(format!("{live} records are live, but there are {}", store.len()));
     }
     Ok(())

@@ -37,6 +37,15 @@ pub fn everyday(bytes: usize) -> Vec<Op> {
     history.push(Op::DeleteBatch(1, [3, 30, 30, 77].map(key).to_vec()));
     history.push(Op::Delete(0, key(4)));
     history.push(put(1, 40, 40, bytes));
+    // Another client deletes a record whose forerunner is retracted, and not durably so; then the same client; then in a batch.
+    history.push(put(0, 40, 41, bytes));
+    history.push(Op::Delete(1, key(40)));
+    history.push(put(1, 40, 42, bytes));
+    history.push(Op::Update(1, key(40), value(43, bytes)));
+    history.push(Op::Delete(1, key(40)));
+    history.push(put(0, 41, 44, bytes));
+    history.push(put(1, 41, 45, bytes));
+    history.push(Op::DeleteBatch(0, [41, 5].map(key).to_vec()));
     history
 }
 
