@@ -120,8 +120,10 @@ impl Device {
     /// Writes what the ring holds; says up to where that is. What is not to be synced at once goes into the page cache, which is
     /// ten times as fast; past it, write and sync are faster together. What is in the page cache is not written past it.
     pub fn write(&mut self, ring: &Ring, durability: Durability) -> Result<u64, WriteError> {
-        self.filled = ring.filled(self.filled);
-        let to = self.filled;
+        let filled = ring.filled(self.filled);
+        self.check(ring, filled)?;
+        self.filled = filled;
+        let to = filled;
         let goes_ahead = durability == Durability::Synced && to - self.written <= FEW_BYTES;
         while self.written < to {
             let end = self.files.geometry.start(self.number + 1);
@@ -147,6 +149,21 @@ impl Device {
         }
         self.whole = to;
         Ok(to)
+    }
+
+    /// Makes sure that the ring holds what was put there since the last time. If it is a file that is mapped, and the system could not write a
+    /// page of that, it may have dropped the page and read the old one again: that must not get into the segments and be acknowledged.
+    fn check(&self, ring: &Ring, filled: u64) -> io::Result<()> {
+        if !ring.is_shared() {
+            return Ok(());
+        }
+        let salt = self.salt();
+        match ring.find_damaged(self.filled, filled, |lsn| self.files.options.seed(salt, lsn)) {
+            None => Ok(()),
+            Some(at) => Err(io::Error::other(format!(
+                "its buffer does not hold the record any more that was put there at {at}; the device is likely to have failed"
+            ))),
+        }
     }
 
     /// Makes what has been written durable.

@@ -162,6 +162,29 @@ impl Ring {
         }
     }
 
+    /// The first frame from `from` up to `to` that is not what was put there, if there is one; both are ends of frames, all of which have been
+    /// published and not released. `seed` gives the [seed](crate::frame::seed) of a place.
+    pub fn find_damaged(&self, from: u64, to: u64, seed: impl Fn(u64) -> u64) -> Option<u64> {
+        let mut bytes = Vec::new();
+        let mut at = from;
+        while at < to {
+            // Acquire: as in `filled_before`.
+            let end = self.end_at(at).load(Ordering::Acquire);
+            bytes.resize((end - at) as usize, 0);
+            self.copy_to(at, &mut bytes);
+            let (header, rest) = bytes.split_first_chunk()?;
+            let is_whole = FrameHeader::from_bytes(header).is_some_and(|header| {
+                let payload = rest.get(..header.payload_bytes);
+                header.bytes() == end - at && payload.is_some_and(|payload| header.verify(seed(at), payload))
+            });
+            if !is_whole {
+                return Some(at);
+            }
+            at = end;
+        }
+        None
+    }
+
     /// What lies before the page of `lsn` may be overwritten: the rest of that page is written to the file once more.
     pub fn release(&self, lsn: u64) {
         let page = if cfg!(loom) { ALIGNMENT } else { PAGE_SIZE as u64 };

@@ -113,6 +113,44 @@ fn a_buffer_of_another_database_or_version_is_told_apart() {
     assert_eq!(found, [lsn]);
 }
 
+/// A system that could not write a page of the buffer's file may drop it, and read the former one.
+#[test]
+fn what_the_buffer_has_lost_is_not_acknowledged() {
+    for lost in [0, 1, 2] {
+        let directory = tempfile::tempdir().unwrap();
+        let options =
+            LogOptions { segment_bytes: 1 << 20, buffer_bytes: 1 << 20, ..LogOptions::new([7; 16]) };
+        let open = |found: &mut Vec<Lsn>| {
+            Log::open(Arc::new(DiskDirectory::new(directory.path())), &options, Lsn(0), |record| {
+                found.push(record.lsn);
+                Ok::<_, LogError>(())
+            })
+        };
+        let log = open(&mut Vec::new()).unwrap();
+        if !log.has_mapped_buffer() {
+            return;
+        }
+        let first = log.append(&[1; 5000]).unwrap();
+        log.wait(first, Durability::Synced).unwrap();
+        let appended = [(); 3].map(|()| log.append(&[7; 5000]).unwrap());
+        // A page within one of them, after the page of the file's header.
+        let page = 1 + (appended[lost].0 + 4096) % (1 << 20) / 4096;
+        let file = fs::File::options().write(true).open(directory.path().join("buffer")).unwrap();
+        file.write_all_at(&[0; 4096], page * 4096).unwrap();
+        for _ in 0..2 {
+            let refused = log.wait(appended[2], Durability::Synced).unwrap_err();
+            assert!(matches!(refused, LogError::OutcomeUnknown { .. }), "{refused}");
+        }
+        assert!(log.append(b"another one").and_then(|lsn| log.wait(lsn, Durability::Synced)).is_err());
+        assert!(log.horizon(Durability::Synced) <= appended[0]);
+        drop(log);
+        let mut found = Vec::new();
+        drop(open(&mut found).unwrap());
+        assert_eq!(found.first(), Some(&first));
+        assert!(!found.contains(&appended[lost]), "{found:?}");
+    }
+}
+
 /// Words that are stored where the file system has no room end the process.
 #[test]
 fn there_is_room_for_all_of_the_buffer_also_in_a_copy_with_holes() {
