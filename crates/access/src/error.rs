@@ -1,11 +1,8 @@
 //! What can go wrong in a tree or a blob.
 
-use crate::node::MAX_KEY_BYTES;
+use crate::{blob::MAX_VALUE_BYTES, node::MAX_KEY_BYTES};
 use vellum_base::PageId;
 use vellum_pool::{Interrupt, PoolError};
-
-/// The longest value, in bytes: 1 GiB.
-pub const MAX_VALUE_BYTES: u64 = 1 << 30;
 
 /// An error of a tree or a blob.
 #[derive(Debug, thiserror::Error)]

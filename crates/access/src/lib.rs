@@ -23,8 +23,8 @@ pub mod node;
 mod tree;
 mod value;
 
-pub use blob::BlobReference;
-pub use error::{AccessError, MAX_VALUE_BYTES};
+pub use blob::{BlobReference, MAX_VALUE_BYTES};
+pub use error::AccessError;
 pub use gateway::{
     ChangeRecord, NodeImage, PageChange, PageRedo, RecordFault, RecordGroup, RecordKind, RedoBytes,
     SpaceEvent, UndoChange, ValueImage, free_large, redo,

@@ -6,7 +6,7 @@
 //! The layers, from the bottom; each owns the one below it, and knows nothing of those above:
 //! `page_table` (where pages live, and their states), `file` and `space` (what is on storage), `replacement` (what is in
 //! memory, and what goes), `io` (what comes), `allocator`, `guard`, `stream`, `maintenance` (the background thread),
-//! `pool`. Begin reading with `page_table` and `page::state`.
+//! `pool`, `navigation` and `copying`. Begin reading with `page_table` and `page::state`.
 #![warn(missing_docs)]
 // With loom, the models do not use all of it.
 #![cfg_attr(loom, allow(dead_code))]
@@ -19,7 +19,7 @@ extern crate self as vellum_pool;
 mod allocator;
 mod append_hint;
 mod change_log;
-mod copy_basis;
+mod copying;
 #[cfg(all(test, not(loom)))]
 mod crashes;
 mod error;
@@ -27,6 +27,7 @@ mod file;
 mod guard;
 mod io;
 mod kept_pages;
+mod limits;
 mod lsn_clock;
 mod maintenance;
 #[cfg(all(test, loom))]
@@ -49,12 +50,14 @@ mod stream;
 pub use {
     append_hint::{AppendHint, AppendHints},
     change_log::ChangeLog,
-    copy_basis::{CopyBasis, HeldSpace, renew_database},
+    copying::HeldSpace,
     error::{Fault, Interrupt, Miss, PoolError},
+    file::copy_basis::CopyBasis,
     file::superblock::{APPLICATION_BYTES, ROOTS},
     guard::{AllocatedGuard, ExclusiveGuard, OptimisticGuard, SharedGuard},
     io::miss_queue::MissQueue,
     kept_pages::{KeptPages, PageKeeper},
+    limits::{EXTENT_PAGES_MAX, PAGE_ID_MAX},
     lsn_clock::LsnClock,
     options::{CAPACITY_BYTES_MIN, POOL_BYTES_MIN, PoolOptions},
     page::optimistic_bytes::OptimisticBytes,
@@ -65,10 +68,9 @@ pub use {
         FinishedRead, Followed, Misses, Navigation, OptimisticPage, PageWriter, Pager, SharedPage, Streams,
     },
     pool::{Checkpointer, Pool},
-    pool_file::PoolFile,
+    pool_file::{PoolFile, renew_database},
     remains::Remains,
     replacement::budget::SetAside,
-    replacement::resident_set::{EXTENT_PAGES_MAX, PAGE_ID_MAX},
     statistics::PoolStatistics,
     stream::extent_stream::ExtentStream,
     stream::page_stream::PageStream,

@@ -26,8 +26,10 @@
 //! A type that has all four is a [`Pager`]. Every other method has a default that is right for a pager that knows
 //! nothing better.
 
-use crate::error::{Interrupt, Miss, PoolError};
-use crate::replacement::resident_set::EXTENT_PAGES_MAX;
+use crate::{
+    error::{Interrupt, Miss, PoolError},
+    limits::EXTENT_PAGES_MAX,
+};
 use std::collections::VecDeque;
 use vellum_base::{Bytes, Extent, Lsn, PAGE_SIZE, PageId, PageKind};
 use vellum_vm::AlignedBuffer;

@@ -10,6 +10,7 @@ use crate::{
     guard::{AllocatedGuard, ExclusiveGuard, OptimisticGuard, SharedGuard},
     io::{fault::Faults, page_io::PageIo},
     kept_pages::KeptPages,
+    limits::EXTENT_PAGES_MAX,
     lsn_clock::LsnClock,
     maintenance::{background::BackgroundThread, checkpoint, prefault},
     options::PoolOptions,
@@ -20,7 +21,6 @@ use crate::{
     replacement::budget::SetAside,
     replacement::evictor::Evictor,
     replacement::resident_pages::ResidentPages,
-    replacement::resident_set::EXTENT_PAGES_MAX,
     statistics::PoolStatistics,
 };
 use std::{

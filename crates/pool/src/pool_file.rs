@@ -4,8 +4,8 @@ use crate::{
     error::PoolError,
     file::lifecycle,
     file::superblock::{APPLICATION_BYTES, SUPERBLOCKS, State, Superblock},
+    limits::PAGE_ID_MAX,
     options::{CAPACITY_BYTES_MIN, POOL_BYTES_MIN, PoolOptions},
-    replacement::resident_set::PAGE_ID_MAX,
     space::SpaceMap,
 };
 use std::{
@@ -237,6 +237,20 @@ impl PoolFile {
         let meets = |own: Extent| own.head < extent.end() && extent.head < own.end();
         extent.head.0 < SUPERBLOCKS || self.superblock.space_map.is_some_and(meets)
     }
+}
+
+/// Gives the database in a closed file another id: it has been restored, and what it was goes on elsewhere, or did.
+///
+/// # Errors
+/// If the file was not closed, or cannot be written.
+pub fn renew_database(file: &dyn File, options: &PoolOptions) -> Result<(), PoolError> {
+    let path = file.description().path.unwrap_or_default();
+    let mut superblock = lifecycle::inspect(file, path.clone(), &options.application)?;
+    if superblock.state != State::Closed {
+        return Err(PoolError::NotClosedCleanly { path, has_log: true });
+    }
+    superblock.renew_database();
+    lifecycle::write_superblocks(file, &mut superblock)
 }
 
 /// Removes a file whose creation failed: it holds nothing, and would be in the way. No other process can open it while it is

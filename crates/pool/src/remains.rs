@@ -3,9 +3,9 @@
 //! Nothing here changes the damaged file: new ones are written over it in memory (`OverlayFile`).
 
 use crate::{
-    copy_basis::CopyBasis,
     error::PoolError,
     file::{
+        copy_basis::CopyBasis,
         lifecycle::left_superblock,
         superblock::{ROOTS, State, Superblock},
     },

@@ -20,6 +20,9 @@ use vellum_base::{
 
 pub(crate) use check::BlobCheck;
 
+/// The longest value, in bytes: 1 GiB.
+pub const MAX_VALUE_BYTES: u64 = 1 << 30;
+
 /// The unit in which a blob is checked, in bytes.
 pub const CHUNK_BYTES: u64 = 64 << 10;
 
@@ -44,7 +47,7 @@ impl BlobReference {
             return None;
         }
         let (head, length) = (bytes.u64_at(0), bytes.u64_at(8));
-        (head < HEAD_LIMIT && length <= crate::MAX_VALUE_BYTES).then(|| Self {
+        (head < HEAD_LIMIT && length <= MAX_VALUE_BYTES).then(|| Self {
             head: PageId(head),
             length,
             digest: bytes.u64_at(16),

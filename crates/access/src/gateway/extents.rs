@@ -5,7 +5,7 @@
 use super::atomic::{PageSet, commit_recorded};
 use super::record::{Record, written};
 use super::{group::RecordGroup, page_change::PageChange};
-use crate::{AccessError, blob::BlobReference, node::NodeError};
+use crate::{blob::BlobReference, error::AccessError, node::NodeError};
 use vellum_base::{Lsn, PageId, PageKind};
 use vellum_pool::{AllocatedPage, ExtentWriter, PageWriter, Pager, PoolError};
 

@@ -4,7 +4,7 @@ use crate::blob::{BlobCheck, BlobReference};
 use crate::tree::Tree;
 use crate::tree::descend::{Approach, Descent, NOT_ITS_FENCES, Towards};
 use crate::tree::read::record::{StoredValue, value_in};
-use crate::{AccessError, node::NodeView};
+use crate::{error::AccessError, node::NodeView};
 use vellum_base::{Extent, PAGE_SIZE, PageHeader, PageId, PageKind};
 use vellum_pool::{OptimisticPage, Pager, PoolError, SharedPage};
 use vellum_vm::AlignedBuffer;

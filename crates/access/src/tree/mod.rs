@@ -40,7 +40,7 @@ pub use salvage::Salvaged;
 
 use crate::gateway::RecordGroup;
 use crate::node::{MAX_KEY_BYTES, NodeMut};
-use crate::{AccessError, isolation::View};
+use crate::{error::AccessError, isolation::View};
 use vellum_base::{PageId, primitive::AtomicU64};
 use vellum_pool::{AppendHints, Pager};
 

@@ -1,7 +1,7 @@
 //! Taking out of a tree what can still be read.
 
 use crate::{
-    AccessError,
+    error::AccessError,
     node::NodeView,
     tree::{
         Tree,

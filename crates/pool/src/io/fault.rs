@@ -8,10 +8,11 @@
 
 use crate::{
     error::{Fault, Miss, PoolError},
+    limits::EXTENT_PAGES_MAX,
     page::state::Word,
     page_table::PageTable,
     pager::Begun,
-    replacement::{evictor::Evictor, resident_set::EXTENT_PAGES_MAX},
+    replacement::evictor::Evictor,
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 use vellum_base::{Extent, verify_header};

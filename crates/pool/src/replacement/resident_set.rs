@@ -7,21 +7,19 @@
 //! There is only one kind of empty slot. No thread looks for an extent that is not there, so a search ends
 //! by finding, and a slot that was emptied needs no tombstone.
 
-use crate::primitive::{AtomicU64, Bug, Ordering, planted};
+use crate::{
+    limits::{EXTENT_PAGES_MAX, PAGE_BITS, PAGE_ID_MAX},
+    primitive::{AtomicU64, Bug, Ordering, planted},
+};
 use vellum_base::{Extent, PageId};
 use vellum_vm::VmError;
 
 const EMPTY: u64 = 0;
-const PAGE_BITS: u32 = 40;
-const PAGE_MASK: u64 = (1 << PAGE_BITS) - 1;
+/// An entry has the extent's length above the bits of its head's page id.
+const PAGE_MASK: u64 = PAGE_ID_MAX;
 
 /// So many pages that follow each other have slots side by side: they mostly come, and go, together.
 const RUN_SLOTS: u64 = 8;
-
-/// The largest page id that the set can hold: 4 PiB of storage.
-pub const PAGE_ID_MAX: u64 = PAGE_MASK;
-/// The longest extent that the set can hold, in pages: just under 64 GiB.
-pub const EXTENT_PAGES_MAX: u32 = (1 << (64 - PAGE_BITS)) - 1;
 
 /// In a pool of 6 GiB they take 32 MiB, of which nothing is touched before it is used.
 #[cfg(not(loom))]

@@ -2,7 +2,7 @@
 
 use super::Batch;
 use super::task::{Answer, Blocking, Performed, Task};
-use crate::AccessError;
+use crate::error::AccessError;
 use crate::tree::{Tree, descend::group::GROUP_SIZE, read::record};
 use std::ops::Range;
 use vellum_pool::Pager;
@@ -88,7 +88,7 @@ impl<'p, P: Pager> Tree<'p, P> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Written, node::NodeView};
+    use crate::{node::NodeView, tree::Written};
     use std::sync::Arc;
     use vellum_base::PageId;
     use vellum_pool::{Interrupt, Navigation, Pool, PoolOptions};

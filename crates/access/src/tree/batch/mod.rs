@@ -20,7 +20,7 @@ mod multi_modify;
 mod operation;
 pub(super) mod task;
 
-use crate::AccessError;
+use crate::error::AccessError;
 use crate::tree::{Tree, check_key, descend::group::GROUP_SIZE};
 use operation::{Operation, State, StepResults};
 use std::collections::VecDeque;

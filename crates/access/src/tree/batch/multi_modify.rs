@@ -1,7 +1,7 @@
 //! Changing values of many keys where they lie.
 
 use super::{Batch, task::Task};
-use crate::AccessError;
+use crate::error::AccessError;
 use crate::tree::descend::group::GROUP_SIZE;
 use crate::tree::{Tree, change::modify::ChangedLeaf, read::record::RecordLocation};
 use vellum_pool::{Navigation, OptimisticPage, Pager};

@@ -5,7 +5,7 @@
 
 use super::task::{Answer, Blocking, Outcome, Performed, Task};
 use crate::tree::{Tree, check_key, descend::Fetch, descend::amac::DescentState, read::record};
-use crate::{AccessError, node::ValueAt};
+use crate::{error::AccessError, node::ValueAt};
 use vellum_base::Extent;
 use vellum_pool::{Interrupt, Pager};
 

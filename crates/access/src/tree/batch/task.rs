@@ -2,7 +2,7 @@
 
 use crate::tree::read::record::{self, Part, Wanted};
 use crate::tree::{Tree, Written, change::write::Mode};
-use crate::{AccessError, node::ValueAt};
+use crate::{error::AccessError, node::ValueAt};
 use vellum_pool::{Interrupt, Pager};
 
 /// What to do with a key.

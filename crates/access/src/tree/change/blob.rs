@@ -1,8 +1,8 @@
 //! Writing a value to an extent of its own.
 
-use crate::blob::{BlobReference, CHUNK_BYTES, chunks, pages, trailer_at};
+use crate::blob::{BlobReference, CHUNK_BYTES, MAX_VALUE_BYTES, chunks, pages, trailer_at};
+use crate::error::AccessError;
 use crate::gateway::{Append, new_blob, stream_blob};
-use crate::{AccessError, MAX_VALUE_BYTES};
 use std::io::Read;
 use vellum_base::{HEADER_BYTES, checksum};
 use vellum_pool::Pager;

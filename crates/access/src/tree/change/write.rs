@@ -1,7 +1,7 @@
 //! Changing a tree: the leaf is found without latches, and latched at the end.
 
-use crate::blob::BlobReference;
-use crate::error::{AccessError, MAX_VALUE_BYTES, damaged};
+use crate::blob::{BlobReference, MAX_VALUE_BYTES};
+use crate::error::{AccessError, damaged};
 use crate::gateway::{AtomicChange, Latched, PageChange, PageSet, Undivided, ValueImage, abandon, persist};
 use crate::isolation::Claim;
 use crate::node::{MAX_INLINE_RECORD_BYTES, MAX_INLINE_VALUE_BYTES, NodeError, NodeView, ValueKind};

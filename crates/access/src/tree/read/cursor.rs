@@ -14,7 +14,7 @@
 //! removed key lies within the fences of one leaf at any moment, whatever becomes of leaves. By a snapshot the list belongs to
 //! one moment. Outside of a snapshot each record does, and a commit may come between two of them.
 
-use crate::AccessError;
+use crate::error::AccessError;
 use crate::node::{LeafCopy, NodeView};
 use crate::tree::descend::{Approach, Direction, NOT_ITS_FENCES, Place, Towards, leads_on};
 use crate::tree::read::record::{StoredValue, copy_records, value_in};

@@ -2,7 +2,7 @@
 
 use super::blob_reader::BlobReader;
 use super::record::{Large, Part, Record, Wanted, read, read_length, read_value, share_large};
-use crate::AccessError;
+use crate::error::AccessError;
 use crate::tree::{Tree, check_key};
 use crate::value::{Held, Value};
 use std::ops::Range;

@@ -1,18 +1,13 @@
-//! Copying a file while it is used, for a backup: what the copy begins with, and what it needs of the pool meanwhile.
-//!
-//! A copy is fuzzy: pages are copied from storage, each as it is at some moment after a checkpoint. What the log has since
-//! the redo point of that checkpoint makes them those of one moment, as after a crash. So a page that is torn in the copy, or
-//! was never copied, does no harm if the log tells of it from its beginning.
+//! What a copy of a file begins with: its superblock and its space map. A copy into which the pages were copied becomes a file
+//! that can be opened.
 
 use crate::{
     error::PoolError,
     file::{
-        lifecycle::{inspect, read_space_map, space_map_pages, write_buffer, write_superblocks},
+        lifecycle::{read_space_map, space_map_pages, write_buffer, write_superblocks},
         storage::Storage,
         superblock::{Decoded, SUPERBLOCKS, State, Superblock},
     },
-    options::PoolOptions,
-    pool::Pool,
     space::SpaceMap,
 };
 use vellum_base::{Extent, HEADER_BYTES, Lsn, PAGE_SIZE, PageHeader, PageId, PageKind, stamp_checksum};
@@ -26,7 +21,7 @@ pub struct CopyBasis {
 
 impl CopyBasis {
     /// Of the last checkpoint or close of a file. No checkpoint is taken meanwhile.
-    fn read(storage: &Storage) -> Result<Self, PoolError> {
+    pub(crate) fn read(storage: &Storage) -> Result<Self, PoolError> {
         let superblock = storage.lock_superblock().clone();
         let space = read_space_map(&*storage.file, &superblock, superblock.end.max(SUPERBLOCKS))?;
         Ok(Self { superblock, space })
@@ -138,85 +133,4 @@ impl CopyBasis {
         let mut superblock = Superblock { state, space_map: Some(map), end, ..self.superblock.clone() };
         write_superblocks(file, &mut superblock)
     }
-}
-
-impl Pool {
-    /// What a copy of the file begins with: its last checkpoint or close. The caller sees to it that no checkpoint is taken
-    /// meanwhile.
-    ///
-    /// # Errors
-    /// If the map cannot be read.
-    pub fn copy_basis(&self) -> Result<CopyBasis, PoolError> {
-        CopyBasis::read(self.allocator().storage())
-    }
-
-    /// Whether the superblocks say that the file is in use: something was changed, or perhaps not.
-    pub fn is_in_use(&self) -> bool {
-        self.allocator().storage().is_in_use()
-    }
-
-    /// Makes the file say that it is in use, so that a checkpoint is taken even if nothing was changed since it was closed.
-    ///
-    /// # Errors
-    /// If its superblocks cannot be written.
-    pub fn mark_in_use(&self) -> Result<(), PoolError> {
-        self.allocator().evictor().admit_changes()
-    }
-
-    /// Reads pages from storage past the pool, whatever is there. The buffer begins and ends at a multiple of a page.
-    ///
-    /// # Errors
-    /// What the device reports.
-    pub fn read_stored(&self, first: PageId, buffer: &mut [u8]) -> Result<(), PoolError> {
-        let extent = Extent { head: first, pages: (buffer.len() / PAGE_SIZE) as u32 };
-        let read = self.allocator().storage().file.read_to(first.offset(), buffer);
-        read.map_err(|source| PoolError::Read { extent, source })
-    }
-
-    /// What is freed from now on is not used again until the answer is dropped, or the file is full. One at a time.
-    pub fn hold_space(&self) -> HeldSpace<'_> {
-        let held = HeldSpace(self.allocator().storage());
-        held.again();
-        held
-    }
-}
-
-/// Space that is freed and not used again, because a copy of it is being made.
-#[must_use = "the space is used again at once"]
-pub struct HeldSpace<'p>(&'p Storage);
-
-impl HeldSpace<'_> {
-    /// Whether nothing of it has been used again, because the file was full.
-    pub fn is_intact(&self) -> bool {
-        self.0.logged().is_none_or(|logged| logged.is_held())
-    }
-
-    /// Begins again.
-    pub fn again(&self) {
-        if let Some(logged) = self.0.logged() {
-            logged.hold();
-        }
-    }
-}
-
-impl Drop for HeldSpace<'_> {
-    fn drop(&mut self) {
-        if let Some(logged) = self.0.logged() {
-            logged.release_held();
-        }
-    }
-}
-
-/// Gives the database in a closed file another id: it has been restored, and what it was goes on elsewhere, or did.
-///
-/// # Errors
-/// If the file was not closed, or cannot be written.
-pub fn renew_database(file: &dyn File, options: &PoolOptions) -> Result<(), PoolError> {
-    let path = file.description().path.unwrap_or_default();
-    let mut superblock = inspect(file, path.clone(), &options.application)?;
-    if superblock.state != State::Closed {
-        return Err(PoolError::NotClosedCleanly { path, has_log: true });
-    }
-    superblock.renew_database();
-    write_superblocks(file, &mut superblock)
 }
