@@ -40,6 +40,19 @@ fn main() -> Result<()> {
         while let Some(looked_up) = lookups.join_next().await {
             looked_up.expect("no task panics")?;
         }
+        // Ranges too, and transactions that are run again after conflicts.
+        let basket = &fruit;
+        let long_names = database.run_async(|transaction| async move {
+            let mut count = 0u64;
+            let mut entries = transaction.range_async(basket, ..)?;
+            while let Some(entry) = entries.next().await {
+                let (_, name) = entry?;
+                count += u64::from(name.len() > 140);
+            }
+            transaction.put_async(basket, "long names", count.to_be_bytes()).await?;
+            Ok(count)
+        });
+        assert!(long_names.await? > 0);
         Ok::<_, vellum::Error>(())
     })?;
     let statistics = database.statistics();

@@ -14,6 +14,7 @@ use crate::{
     driver::{Driver, lock},
     handle::Handle,
     life::{OpenTable, Writing},
+    running,
     shared::{Order, Owed, Owned, Slot},
 };
 use std::{
@@ -119,6 +120,14 @@ impl<T> Future for TableFuture<T> {
         }
         ready.map(|result| {
             let table = this.table.take();
+            if let (
+                Some(table),
+                Ok(Owned::Written(Written::Inserted | Written::Replaced) | Owned::Removed(true)),
+            ) = (&table, &result)
+            {
+                // It may have been polled inside a transaction, while the driver did it.
+                running::note_commit(&table.inner);
+            }
             let name = table.as_ref().map_or("", |table| &*table.name);
             result.and_then(|answer| (this.convert)(name, answer))
         })

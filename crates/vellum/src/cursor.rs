@@ -57,6 +57,16 @@ impl<'t> Cursor<'t> {
         Ok(self.cursor.previous()?.map(|entry| Entry { entry, pool: self.pool }))
     }
 
+    /// Gets ready to step without waiting; else a key whose lookup reads what the step waits for.
+    pub(crate) fn prepare(&mut self, step: Step) -> Result<Option<Vec<u8>>> {
+        nested::check(self.pool);
+        let cursor = &mut self.cursor;
+        Ok(match step {
+            Step::Forward => (!cursor.prepare_next()?).then(|| cursor.key_ahead()),
+            Step::Backward => (!cursor.prepare_previous()?).then(|| cursor.key_behind()),
+        })
+    }
+
     pub(crate) fn position(&self) -> CursorPosition<'_> {
         self.cursor.position()
     }

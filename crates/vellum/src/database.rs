@@ -7,6 +7,7 @@ use crate::{
     in_memory::{self, Recovered},
     log_place::{self, LogPlace},
     shared::Inner,
+    turns::Turns,
     verify::{self, Progress},
 };
 use std::{
@@ -209,6 +210,7 @@ impl Database {
         Self {
             inner: Arc::new(Inner {
                 driver: OnceLock::new(),
+                turns: Turns::default(),
                 durable,
                 durability: options.durability,
                 isolation: options.isolation,

@@ -4,10 +4,12 @@
 //! one. Where the two are tells when they have met.
 
 use crate::{
-    Cursor, KeyBuffer, KeyType, Result, Value, ValueType, cursor::Entry, encoding::Types, handle::Handle,
+    Answer, Cursor, Error, KeyBuffer, KeyType, Result, Task, Value, ValueType, coverage::Step, cursor::Entry,
+    encoding::Types, handle::Handle,
 };
 use std::{borrow::Cow, fmt, marker::PhantomData, ops::Bound};
-use vellum_access::CursorPosition;
+use vellum_access::{CursorPosition, Tree};
+use vellum_pool::Pool;
 
 /// The entries of a range, in the order of their keys: of [`Table::range`](crate::Table::range),
 /// [`Transaction::range`](crate::Transaction::range) and their like. [`rev`](Iterator::rev) goes backwards, and both ends may
@@ -75,18 +77,21 @@ pub(crate) trait Reads: Sync {
         bounds: &(Bound<KeyBuffer>, Bound<KeyBuffer>),
     ) -> Result<Cursor<'t>>;
 
+    /// The tree, to read what a cursor has come to.
+    fn tree_of_noted<'t>(&'t self, table: &'t Handle) -> Result<Tree<'t, Pool>>;
+
     /// A copy of a value whose key a cursor has come to.
     fn value_of_noted(&self, table: &Handle, key: &[u8]) -> Result<Option<Vec<u8>>>;
 }
 
 /// An end of an iterator.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
+pub(crate) enum End {
     Front,
     Back,
 }
 
-type KeyAndValue<K, V> = (<K as KeyType>::Owned, <V as ValueType>::Owned);
+pub(crate) type KeyAndValue<K, V> = (<K as KeyType>::Owned, <V as ValueType>::Owned);
 
 impl<'t, K: KeyType + ?Sized, V: ValueType + ?Sized> Entries<'t, K, V> {
     pub(crate) fn begin(
@@ -107,8 +112,9 @@ impl<'t, K: KeyType + ?Sized, V: ValueType + ?Sized> Entries<'t, K, V> {
         })
     }
 
-    /// The entry at an end.
-    fn step(&mut self, end: End) -> Result<Option<KeyAndValue<K, V>>> {
+    /// The cursor of an end, and that of the other one.
+    #[inline]
+    fn cursors(&mut self, end: End) -> Result<(&mut Cursor<'t>, Option<&Cursor<'t>>)> {
         let (own, other) = match end {
             End::Front => (&mut self.front, &self.back),
             End::Back => (&mut self.back, &self.front),
@@ -125,23 +131,43 @@ impl<'t, K: KeyType + ?Sized, V: ValueType + ?Sized> Entries<'t, K, V> {
                 cursor
             }
         };
+        Ok((cursor, other.as_ref()))
+    }
+
+    /// Gets the cursor of an end ready to [`advance`](Self::advance) without waiting; else a key whose lookup reads what it waits for.
+    pub(crate) fn prepare(&mut self, end: End) -> Result<Option<Vec<u8>>> {
+        let (cursor, _) = self.cursors(end)?;
+        cursor.prepare(end.step())
+    }
+
+    /// Steps over the entry at an end.
+    #[inline]
+    pub(crate) fn advance(&mut self, end: End) -> Result<Option<Entry<'_, 't>>> {
+        let (cursor, other) = self.cursors(end)?;
+        let entry = match end {
+            End::Front => cursor.next()?,
+            End::Back => cursor.previous()?,
+        };
+        let Some(entry) = entry else { return Ok(None) };
+        // The other end may stand between two leaves.
+        let have_met = match (end, other.map(Cursor::position)) {
+            (End::Front, Some(CursorPosition::Before(taken))) => entry.key() >= taken,
+            (End::Front, Some(CursorPosition::After(limit))) => entry.key() > limit,
+            (End::Back, Some(CursorPosition::After(taken))) => entry.key() <= taken,
+            (End::Back, Some(CursorPosition::Before(limit))) => entry.key() < limit,
+            _ => false,
+        };
+        Ok((!have_met).then_some(entry))
+    }
+
+    /// The entry at an end.
+    fn step(&mut self, end: End) -> Result<Option<KeyAndValue<K, V>>> {
+        let (source, table) = (self.source, self.table);
         loop {
-            let entry = match end {
-                End::Front => cursor.next()?,
-                End::Back => cursor.previous()?,
-            };
-            let Some(entry) = entry else { return Ok(None) };
-            let have_met = match (end, other.as_ref().map(Cursor::position)) {
-                (End::Front, Some(CursorPosition::Before(taken))) => entry.key() >= taken,
-                (End::Back, Some(CursorPosition::After(taken))) => entry.key() <= taken,
-                _ => false,
-            };
-            if have_met {
-                return Ok(None);
-            }
+            let Some(entry) = self.advance(end)? else { return Ok(None) };
             // It may have been removed meanwhile.
-            if let Some(value) = self.source.value(self.table, &entry)? {
-                return Ok(Some((self.table.key_of::<K>(entry.key())?, self.table.value_of::<V>(value)?)));
+            if let Some(value) = source.value(table, &entry)? {
+                return Ok(Some((table.key_of::<K>(entry.key())?, table.value_of::<V>(value)?)));
             }
         }
     }
@@ -150,12 +176,34 @@ impl<'t, K: KeyType + ?Sized, V: ValueType + ?Sized> Entries<'t, K, V> {
         if self.has_ended {
             return None;
         }
-        let entry = self.step(end).transpose();
-        if !matches!(entry, Some(Ok(_))) {
+        let entry = self.step(end);
+        self.shown(entry)
+    }
+
+    /// What is shown of a step: after an error, or the end, nothing more comes.
+    pub(crate) fn shown<T>(&mut self, entry: Result<Option<T>>) -> Option<Result<T>> {
+        if !matches!(entry, Ok(Some(_))) {
             self.has_ended = true;
             (self.unused, self.front, self.back) = (None, None, None);
         }
-        entry
+        entry.transpose()
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
+    pub(crate) fn source(&self) -> (&'t Handle, Source<'t>) {
+        (self.table, self.source)
+    }
+}
+
+impl End {
+    fn step(self) -> Step {
+        match self {
+            Self::Front => Step::Forward,
+            Self::Back => Step::Backward,
+        }
     }
 }
 
@@ -177,16 +225,38 @@ impl<'t> Source<'t> {
         if let Some(value) = entry.inline_value() {
             return Ok(Some(Cow::Borrowed(value)));
         }
-        let value = match (entry.value(), self) {
-            (Err(error), source) if error.is_about_room() => match source {
-                Self::Table => table.read_whole(table.tree(), entry.key())?,
-                Self::Transaction(reads) | Self::Untracked(reads) => {
-                    reads.value_of_noted(table, entry.key())?
-                }
-            },
-            (value, _) => value?.map(Value::into_vec),
+        let value = match entry.value() {
+            Err(error) if error.is_about_room() => self.value_of(table, entry.key())?,
+            value => value?.map(Value::into_vec),
         };
         Ok(value.map(Cow::Owned))
+    }
+
+    /// The value of a key that a cursor has come to; none if it was removed meanwhile.
+    pub(crate) fn value_of(self, table: &Handle, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        match self {
+            Self::Table => table.get(key),
+            Self::Transaction(reads) | Self::Untracked(reads) => reads.value_of_noted(table, key),
+        }
+    }
+
+    /// The same without waiting; the outer `None` if that would be needed.
+    pub(crate) fn value_now(self, table: &Handle, key: &[u8]) -> Result<Option<Option<Vec<u8>>>> {
+        let own = |answer: Answer<'_>| match answer {
+            Answer::Value(value) => value.map(<[u8]>::to_vec),
+            Answer::Written(_) | Answer::Removed(_) => None,
+        };
+        let found = match self {
+            Self::Table => table.tree().try_now(key, Task::<&[u8]>::Get, own),
+            Self::Transaction(reads) | Self::Untracked(reads) => {
+                reads.tree_of_noted(table)?.try_now(key, Task::<&[u8]>::Get, own)
+            }
+        };
+        match found.map_err(Error::from) {
+            // It is read past the pool.
+            Err(error) if error.is_about_room() => Ok(None),
+            found => found,
+        }
     }
 }
 

@@ -201,6 +201,10 @@ pub enum Error {
         /// What its serialisation says.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// The work of [`Database::run_async`](crate::Database::run_async) has kept a handle on its transaction, which is rolled back when
+    /// that is dropped.
+    #[error("the work of a transaction has kept a handle on it; drop all of them before the work returns")]
+    TransactionKept,
     /// A table that is to be dropped is open.
     #[error("the table {name:?} is open; drop all its handles first")]
     TableInUse {
@@ -315,6 +319,7 @@ impl Error {
             Self::WithoutLog
             | Self::WithoutArchive
             | Self::NoSuchSavepoint
+            | Self::TransactionKept
             | Self::OwnConflict { .. }
             | Self::OtherDatabase { .. }
             | Self::PlainTable { .. }

@@ -52,7 +52,10 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing))]
 
+mod async_entries;
+mod async_run;
 mod asynchronous;
+mod attempts;
 mod backup;
 mod batch;
 mod bulk;
@@ -82,6 +85,7 @@ mod open_transaction;
 mod operations;
 mod options;
 mod owned;
+mod pauses;
 mod plant;
 pub mod pool;
 mod range;
@@ -96,10 +100,13 @@ mod submissions;
 mod table;
 mod table_options;
 mod transaction;
+mod transaction_batches;
 mod transaction_future;
+mod turns;
 mod value;
 mod verify;
 
+pub use async_entries::AsyncEntries;
 pub use asynchronous::TableFuture;
 pub use backup::{Backup, BackupOptions, RestoreOptions, Restored};
 pub use bulk::{BulkLoader, BulkOptions};

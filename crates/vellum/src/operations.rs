@@ -7,7 +7,9 @@ use crate::{
     handle::{Exchange, Handle, exchange},
     nested,
 };
-use std::ops::{Bound, Range};
+use std::ops::Bound;
+use vellum_access::Tree;
+use vellum_pool::Pool;
 
 impl Transaction {
     /// The value of a key. See [`Table::get`].
@@ -80,45 +82,6 @@ impl Transaction {
     {
         let key = key.encoded();
         Ok(self.read_keys(&table.handle, [&key])?.value_length(key.as_ref())?.is_some())
-    }
-
-    /// The values of many keys, in their order. See [`Table::multi_get`].
-    ///
-    /// # Errors
-    /// Each has its own: as for [`get`](Self::get).
-    pub fn multi_get<K, V, Q: AsKey<K>>(
-        &self,
-        table: &Table<K, V>,
-        keys: &[Q],
-    ) -> Result<Vec<Result<Option<V::Owned>>>>
-    where
-        K: KeyType + ?Sized,
-        V: ValueType + ?Sized,
-    {
-        let keys: Vec<_> = keys.iter().map(AsKey::encoded).collect();
-        let mut values = Vec::with_capacity(keys.len());
-        table.handle.multi_get_by(self.read_keys(&table.handle, &keys)?, &keys, |_, value| {
-            values.push(value.and_then(|value| table.handle.value_if_any::<V>(value)));
-        });
-        Ok(values)
-    }
-
-    /// Some bytes of the values of many keys. See [`Table::multi_get_part_with`].
-    ///
-    /// # Errors
-    /// Each lookup has its own: as for [`get`](Self::get).
-    pub fn multi_get_part_with<K: AsRef<[u8]>>(
-        &self,
-        table: &Table,
-        keys: &[K],
-        part: Range<usize>,
-        mut visit: impl FnMut(usize, Result<Option<&[u8]>>),
-    ) -> Result<()> {
-        let tree = self.read_keys(&table.handle, keys)?;
-        tree.multi_get_part(keys, table.handle.read_depth(), part, |index, value| {
-            visit(index, value.map_err(Into::into))
-        });
-        Ok(())
     }
 
     /// The entries of a range of keys, in their order. See [`Table::range`].
@@ -442,37 +405,6 @@ impl Transaction {
         Ok(done)
     }
 
-    /// Lets `change` change the values of many keys where they lie, each with its key's place among them; returns of each
-    /// whether there was one. See [`Table::multi_modify`].
-    ///
-    /// # Errors
-    /// The first that occurs, as for [`put`](Self::put).
-    ///
-    /// # Panics
-    /// In debug builds, if `change` uses the database.
-    pub fn multi_modify<K: AsRef<[u8]>>(
-        &self,
-        table: &Table,
-        keys: &[K],
-        mut change: impl FnMut(usize, &mut [u8]),
-    ) -> Result<Vec<bool>> {
-        let table = &table.handle;
-        let pool = table.pool();
-        let changed = self.write(table, |tree| {
-            let (mut changed, mut failed) = (Vec::with_capacity(keys.len()), None);
-            let change = |place, value: &mut [u8]| nested::changing(pool, || change(place, value));
-            tree.multi_modify(keys, table.read_depth(), change, |_, result| match result {
-                Ok(found) => changed.push(found),
-                Err(error) => failed = failed.take().or(Some(error)),
-            });
-            failed.map_or(Ok(changed), Err)
-        })?;
-        for (key, changed) in keys.iter().zip(&changed) {
-            self.note_unchanged(table, key, !changed)?;
-        }
-        Ok(changed)
-    }
-
     /// Removes a key and its value; returns whether it was there. See [`Table::remove`].
     ///
     /// # Errors
@@ -507,6 +439,10 @@ impl Reads for Transaction {
         bounds: &(Bound<KeyBuffer>, Bound<KeyBuffer>),
     ) -> Result<Cursor<'t>> {
         self.read_range_untracked(table, bounds)
+    }
+
+    fn tree_of_noted<'t>(&'t self, table: &'t Handle) -> Result<Tree<'t, Pool>> {
+        self.read_untracked(table)
     }
 
     fn value_of_noted(&self, table: &Handle, key: &[u8]) -> Result<Option<Vec<u8>>> {

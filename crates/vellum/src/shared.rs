@@ -7,6 +7,7 @@ use crate::{
     log_place::LogPlace,
     nested,
     plant::Plant,
+    turns::Turns,
 };
 use std::{
     collections::{BTreeSet, HashMap},
@@ -30,6 +31,8 @@ pub(crate) type Undo = Box<dyn FnMut(&Inner) -> Result<()> + Send>;
 pub(crate) struct Inner {
     /// The thread of asynchronous calls, once there was one that had to wait. Ends before the pool goes.
     pub(crate) driver: OnceLock<Option<Driver<Order>>>,
+    /// Which of the tasks that run transactions goes first.
+    pub(crate) turns: Turns,
     pub(crate) durable: DurablePool,
     /// When a change counts as done.
     pub(crate) durability: Durability,

@@ -2,6 +2,7 @@
 
 use crate::{
     Cursor, Database, Error, ErrorKind, IsolationLevel, KeyBuffer, Result,
+    attempts::Attempts,
     catalog::{self, TableRecord},
     coverage::Coverage,
     driver::lock,
@@ -14,9 +15,13 @@ use crate::{
     savepoints::{Savepoint, Savepoints},
     shared::Inner,
 };
-use std::{ops::Bound, sync::Arc, time::Duration};
+use std::{
+    ops::{Bound, ControlFlow},
+    sync::Arc,
+    time::Duration,
+};
 use vellum_access::{AccessError, Tree, View};
-use vellum_base::primitive::{AtomicBool, Instant, Mutex, MutexGuard, Ordering, random, thread};
+use vellum_base::primitive::{AtomicBool, Mutex, MutexGuard, Ordering, thread};
 use vellum_base::{PageId, plant::is_planted};
 use vellum_pool::Pool;
 use vellum_txn::{Arrival, CommitError, Durability};
@@ -26,7 +31,7 @@ use vellum_txn::{Arrival, CommitError, Durability};
 pub struct TransactionOptions {
     durability: Option<Durability>,
     isolation: Option<IsolationLevel>,
-    retry_for: Option<Duration>,
+    pub(crate) retry_for: Option<Duration>,
 }
 
 impl TransactionOptions {
@@ -154,42 +159,24 @@ impl Database {
         options: TransactionOptions,
         mut work: impl FnMut(&Transaction) -> Result<T>,
     ) -> Result<T> {
-        /// After so many conflicts it gets precedence.
-        const PATIENCE: u32 = 8;
-        /// How long that lasts at least and at most.
-        const PRECEDENCE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(10));
         let inner = self.inner();
-        /// So many conflicts with precedence, after this thread has committed something inside it, are conflicts with that.
-        const OWN_CONFLICTS: u32 = 8;
-        let (start, mut conflicts, mut own_conflicts) = (Instant::now(), 0, 0);
-        let mut took = Duration::ZERO;
+        let mut attempts = Attempts::new(options.retry_for);
         loop {
-            let longest = (2 * took).clamp(PRECEDENCE.0, PRECEDENCE.1);
-            let preceding = (conflicts >= PATIENCE).then(|| inner.durable.precede(longest));
-            let begun = Instant::now();
+            let preceding = attempts.precedence().map(|longest| inner.durable.precede(longest));
+            attempts.begin();
             let transaction = self.begin_with(options)?;
             let running = Running::begin(inner, &transaction.open.transaction);
-            let is_dead = || transaction.is_dead.load(Ordering::Relaxed);
-            let worked = work(&transaction).map_err(|error| running::explained(inner, is_dead(), error));
+            let worked =
+                work(&transaction).map_err(|error| running::explained(inner, transaction.is_dead(), error));
             // While it has precedence no other thread changes anything.
             let may_be_own = running.is_passed_by() && preceding.is_some();
             drop(running);
-            match worked.and_then(|value| transaction.commit().map(|()| value)) {
-                Err(Error::Conflict { table, key, .. }) if may_be_own && own_conflicts >= OWN_CONFLICTS => {
-                    return Err(Error::OwnConflict { table, key });
-                }
-                Err(Error::Conflict { .. })
-                    if options.retry_for.is_none_or(|time| start.elapsed() < time) =>
-                {
-                    own_conflicts += u32::from(may_be_own);
-                }
-                done => return done,
+            let done = worked.and_then(|value| transaction.commit().map(|()| value));
+            if let ControlFlow::Break(done) = attempts.end(done, may_be_own) {
+                return done;
             }
             drop(preceding);
-            took = begun.elapsed();
-            conflicts += 1;
-            let longest = 1u64 << conflicts.min(10);
-            thread::sleep(Duration::from_micros(longest + random() % longest));
+            thread::sleep(attempts.pause());
         }
     }
 }
@@ -428,6 +415,11 @@ impl Transaction {
         let catalog = self.catalog()?;
         self.open.transaction.note_keys(catalog.root(), [name.as_bytes()]);
         catalog::find(catalog, name)
+    }
+
+    /// Whether it can only be rolled back.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.is_dead.load(Ordering::Relaxed)
     }
 
     /// What an operation failed with, after which the transaction may only be rolled back.

@@ -24,7 +24,7 @@ use std::{
 use vellum_pool::Pool;
 
 /// How often the driver reads what an operation needs.
-const FETCHES_MAX: u32 = 3;
+pub(crate) const FETCHES_MAX: u32 = 3;
 
 /// An operation of a transaction that is under way, or will be when it is polled.
 #[must_use = "nothing happens unless it is awaited"]

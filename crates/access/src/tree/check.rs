@@ -142,7 +142,7 @@ impl<P: Pager> Tree<'_, P> {
         let (mut copy, mut fence, mut towards_first) = (Vec::new(), Vec::new(), true);
         loop {
             let towards = if towards_first { Towards::First } else { Towards::After(&fence) };
-            if !self.copy_node(towards, level, approach, &mut copy)? {
+            if self.copy_node(towards, level, (approach, true), &mut copy)? != Some(true) {
                 return Ok(());
             }
             let node = NodeView::new(&copy[..]);

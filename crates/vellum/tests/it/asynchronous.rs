@@ -12,9 +12,9 @@ use std::{
 use vellum::{Answer, Database, Error, ErrorKind, Options, Put, Table, Task, Written};
 use vellum_vm::{Faults, SimulatedFile};
 
-const KEYS: u64 = 5000;
+pub(crate) const KEYS: u64 = 5000;
 
-fn value(key: u64, version: u64) -> Vec<u8> {
+pub(crate) fn value(key: u64, version: u64) -> Vec<u8> {
     let length = if key.is_multiple_of(101) { 5000 } else { 100 };
     let mut value = vec![key as u8; length];
     value[..8].copy_from_slice(&(key * 1000 + version).to_be_bytes());
@@ -22,7 +22,7 @@ fn value(key: u64, version: u64) -> Vec<u8> {
 }
 
 /// A database of eight times its pool, closed and opened again, so that nothing is in memory.
-fn cold(file: &SimulatedFile) -> (Database, Table) {
+pub(crate) fn cold(file: &SimulatedFile) -> (Database, Table) {
     let options = Options::default().pool_bytes(64 * 4096).capacity_bytes(1 << 30);
     let database = Database::create_on(Arc::new(file.clone()), &options).unwrap();
     let table = database.create_table("t").unwrap();
@@ -44,7 +44,7 @@ impl Wake for Unpark {
     }
 }
 
-fn block_on<F: Future>(future: F) -> F::Output {
+pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     loop {

@@ -3,6 +3,8 @@
 //! What changes the whole process is a program of its own: planted bugs (`crash`), and how much memory there is
 //! (`resident_size`).
 
+mod async_ranges;
+mod async_runs;
 mod asynchronous;
 mod changes;
 mod clearing;
@@ -27,6 +29,7 @@ mod schema;
 mod serializable;
 mod spill;
 mod support;
+mod transaction_batches;
 mod transactions;
 mod typed;
 mod without_log;

@@ -9,9 +9,6 @@ use crate::{error::AccessError, node::ValueAt};
 use vellum_base::Extent;
 use vellum_pool::{Interrupt, Pager};
 
-/// How often an operation that must not wait begins anew.
-const CONFLICTS_MAX: u32 = 8;
-
 /// How far an operation has come.
 pub(super) enum State<'p, P: Pager + 'p> {
     Descending(DescentState<'p, P>),
@@ -65,20 +62,14 @@ impl<P: Pager> Tree<'_, P> {
     ) -> Result<Option<T>, AccessError> {
         check_key(key.as_ref())?;
         let (key, mut values) = (key.as_ref(), Vec::new());
-        let mut attempt = || {
+        let performed = self.attempt(false, || {
             let leaf = self.leaf(key)?;
             let found = task.part().and_then(|part| record::find(&leaf, key, part));
             self.perform(leaf, (key, task.by_ref()), found, Blocking::Never, &mut values)
-        };
-        let mut performed = attempt();
-        for _ in 0..CONFLICTS_MAX {
-            let Err(Interrupt::Conflict(_)) = performed else { break };
-            performed = attempt();
-        }
+        })?;
         match performed {
-            Ok(Performed::Done(result)) => result.map(|outcome| Some(visit(outcome.with(&values)))),
-            Ok(Performed::WouldWait) | Err(Interrupt::Miss(_) | Interrupt::Conflict(_)) => Ok(None),
-            Err(Interrupt::Fatal(error)) => Err((*error).into()),
+            Some(Performed::Done(result)) => result.map(|outcome| Some(visit(outcome.with(&values)))),
+            Some(Performed::WouldWait) | None => Ok(None),
         }
     }
 }

@@ -44,7 +44,7 @@ impl<'p, P: Pager> Tree<'p, P> {
             let mut fence = None::<Vec<u8>>;
             loop {
                 let towards = fence.as_deref().map_or(Towards::First, Towards::After);
-                if !self.copy_node(towards, level, approach, &mut copy)? {
+                if self.copy_node(towards, level, (approach, true), &mut copy)? != Some(true) {
                     return Ok(true);
                 }
                 let (node, page) = (NodeView::new(&copy[..]), PageHeader::read(&copy).extent.head);

@@ -66,15 +66,16 @@ impl<'p, P: Pager> Tree<'p, P> {
         Ok(Place { parent: Some((parent, place)), node: descent.node })
     }
 
-    /// Copies the node at `level` in the given direction, at one moment. False if the tree is not that high.
+    /// Copies the node at `level` in the given direction, at one moment. False if the tree is not that high; `None` if that would
+    /// have to wait, and must not.
     pub(in crate::tree) fn copy_node(
         &self,
         towards: Towards<'_>,
         level: u8,
-        approach: Approach,
+        (approach, may_wait): (Approach, bool),
         copy: &mut Vec<u8>,
-    ) -> Result<bool, AccessError> {
-        let page = self.pager.run(|| {
+    ) -> Result<Option<bool>, AccessError> {
+        let page = self.attempt(may_wait, || {
             copy.clear();
             let Some(Place { node, .. }) = self.node_at(towards, level, approach)? else {
                 return Ok(None);
@@ -83,11 +84,33 @@ impl<'p, P: Pager> Tree<'p, P> {
             node.validate().map(|()| Some(node.id()))
         })?;
         match page {
-            Some(page) if !leads_on(NodeView::new(&copy[..]), towards) => {
+            Some(Some(page)) if !leads_on(NodeView::new(&copy[..]), towards) => {
                 Err(PoolError::contents(page, NOT_ITS_FENCES).into())
             }
-            found => Ok(found.is_some()),
+            found => Ok(found.map(|found| found.is_some())),
         }
+    }
+
+    /// Runs an operation until it ends. Where it must not wait: `None` if a page is not in memory or stays latched.
+    pub(in crate::tree) fn attempt<T>(
+        &self,
+        may_wait: bool,
+        mut operation: impl FnMut() -> Result<T, Interrupt>,
+    ) -> Result<Option<T>, PoolError> {
+        /// How often an operation that must not wait begins anew.
+        const CONFLICTS_MAX: u32 = 8;
+        if may_wait {
+            return self.pager.run(operation).map(Some);
+        }
+        for _ in 0..=CONFLICTS_MAX {
+            match operation() {
+                Ok(done) => return Ok(Some(done)),
+                Err(Interrupt::Conflict(_)) => {}
+                Err(Interrupt::Miss(_)) => return Ok(None),
+                Err(Interrupt::Fatal(error)) => return Err(*error),
+            }
+        }
+        Ok(None)
     }
 
     /// The level of a node, after a check that it is one below its parent's.

@@ -14,6 +14,8 @@
 //! removed key lies within the fences of one leaf at any moment, whatever becomes of leaves. By a snapshot the list belongs to
 //! one moment. Outside of a snapshot each record does, and a commit may come between two of them.
 
+mod prepare;
+
 use crate::error::AccessError;
 use crate::node::{LeafCopy, NodeView};
 use crate::tree::descend::{Approach, Direction, NOT_ITS_FENCES, Place, Towards, leads_on};
@@ -85,6 +87,17 @@ enum Stand {
     Before,
     /// Right after the cursor's key.
     After,
+}
+
+/// What a cursor got of the leaves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fetched {
+    /// It is nearer to the next record, or has it.
+    More,
+    /// There is no more in the range.
+    End,
+    /// It would have to wait, and must not.
+    WouldWait,
 }
 
 /// Where a cursor stands.
@@ -227,7 +240,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
             if self.seen.as_ref().is_some_and(|seen| self.index < seen.count()) {
                 return self.next_seen();
             }
-            if !self.fetch(Direction::Forward)? {
+            if self.fetch(Direction::Forward, true)? != Fetched::More {
                 return Ok(None);
             }
         }
@@ -270,7 +283,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
             match self.index.checked_sub(1) {
                 Some(index) if self.leaf.holds(index) => break index,
                 Some(index) if self.seen.is_some() => return self.previous_seen(index),
-                _ if !self.fetch(Direction::Backward)? => return Ok(None),
+                _ if self.fetch(Direction::Backward, true)? != Fetched::More => return Ok(None),
                 _ => {}
             }
         };
@@ -301,10 +314,10 @@ impl<'p, P: Pager> Cursor<'p, P> {
         Ok(Some(Entry { tree: &self.tree, key: &self.key, value }))
     }
 
-    /// Takes the next step to get the next record in this direction copied; false if there is none.
+    /// Takes the next step to get the next record in this direction copied.
     #[inline(never)]
-    fn fetch(&mut self, direction: Direction) -> Result<bool, AccessError> {
-        let Some(place) = &self.place else { return self.arrive(direction).map(|()| true) };
+    fn fetch(&mut self, direction: Direction, may_wait: bool) -> Result<Fetched, AccessError> {
+        let Some(place) = &self.place else { return self.arrive(direction, may_wait) };
         let at_end = match direction {
             Direction::Forward => {
                 self.index >= self.seen.as_ref().map_or(self.leaf.count(), |seen| seen.count())
@@ -312,7 +325,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
             Direction::Backward => self.index == 0,
         };
         if at_end {
-            return self.go_on(direction);
+            return self.go_on(direction, may_wait);
         }
         let bytes = GROUPS_BYTES.get(self.groups).copied();
         let copied = copy_records(&place.node, (self.index, direction), bytes, &mut self.leaf);
@@ -325,11 +338,11 @@ impl<'p, P: Pager> Cursor<'p, P> {
             // The leaf has changed: neither the copy nor the place in it holds any more. Or it must be resolved.
             self.leave();
         }
-        Ok(true)
+        Ok(Fetched::More)
     }
 
     /// Finds the leaf in which the cursor stands.
-    fn arrive(&mut self, direction: Direction) -> Result<(), AccessError> {
+    fn arrive(&mut self, direction: Direction, may_wait: bool) -> Result<Fetched, AccessError> {
         let (key, stand) = match (self.stand, &self.lower, &self.upper) {
             (Stand::Start, Bound::Included(key), _) | (Stand::End, _, Bound::Excluded(key)) => {
                 (key, Stand::Before)
@@ -337,15 +350,15 @@ impl<'p, P: Pager> Cursor<'p, P> {
             (Stand::Start, Bound::Excluded(key), _) | (Stand::End, _, Bound::Included(key)) => {
                 (key, Stand::After)
             }
-            _ => return self.land(direction, None),
+            _ => return self.land(direction, None, may_wait),
         };
         self.key.clone_from(key);
         self.stand = stand;
-        self.land(direction, None)
+        self.land(direction, None, may_wait)
     }
 
-    /// Goes from the end of a leaf to the next leaf in this direction; false if that has nothing of the range.
-    fn go_on(&mut self, direction: Direction) -> Result<bool, AccessError> {
+    /// Goes from the end of a leaf to the next leaf in this direction, if that has anything of the range.
+    fn go_on(&mut self, direction: Direction, may_wait: bool) -> Result<Fetched, AccessError> {
         self.key.clear();
         let view = self.leaf.view();
         let bound = key_of(if direction == Direction::Forward { &self.upper } else { &self.lower });
@@ -360,11 +373,11 @@ impl<'p, P: Pager> Cursor<'p, P> {
                 Direction::Forward => Stand::End,
                 Direction::Backward => Stand::Start,
             };
-            return Ok(false);
+            return Ok(Fetched::End);
         }
         self.stand = Stand::After;
         let sibling = self.place.as_ref().and_then(|place| place.sibling(direction, 1));
-        self.ahead.advance(&self.tree, direction, (&self.key, sibling), bound);
+        self.ahead.advance(&self.tree, (direction, may_wait), (&self.key, sibling), bound);
         // A cursor that has come so far will read the leaves that come next. The headers are fetched first: the
         // translation of a page's address takes longest, and the leaf is copied meanwhile.
         let far = self.groups >= GROUPS_BYTES.len();
@@ -374,11 +387,11 @@ impl<'p, P: Pager> Cursor<'p, P> {
                 self.fetch_header(direction, 2);
             }
         }
-        self.land(direction, sibling)?;
-        if far {
+        let landed = self.land(direction, sibling, may_wait)?;
+        if far && landed == Fetched::More {
             self.fetch_contents(direction);
         }
-        Ok(true)
+        Ok(landed)
     }
 
     /// Goes to the leaf where the cursor stands: the one to which `sibling` refers, if that parent has not changed, else
@@ -387,7 +400,8 @@ impl<'p, P: Pager> Cursor<'p, P> {
         &mut self,
         direction: Direction,
         mut sibling: Option<(P::Optimistic<'p>, usize)>,
-    ) -> Result<(), AccessError> {
+        may_wait: bool,
+    ) -> Result<Fetched, AccessError> {
         self.leave();
         let Self { tree, key, leaf, seen, groups, .. } = self;
         let stand = self.stand;
@@ -399,7 +413,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
             _ => Towards::Key(key),
         };
         loop {
-            let landed = tree.pager.run(|| {
+            let landed = tree.attempt(may_wait, || {
                 sibling = sibling.filter(|(parent, _)| parent.validate().is_ok());
                 *seen = None;
                 let place = match sibling {
@@ -443,15 +457,16 @@ impl<'p, P: Pager> Cursor<'p, P> {
                 copy_records(&place.node, (index, direction), GROUPS_BYTES.get(*groups).copied(), leaf)?;
                 Ok::<_, Interrupt>((place, index))
             });
-            let (place, index) = landed.inspect_err(|_| {
+            if !matches!(landed, Ok(Some(_))) {
                 // What has been copied was not resolved.
                 leaf.clear();
                 *seen = None;
-            })?;
+            }
+            let Some((place, index)) = landed? else { return Ok(Fetched::WouldWait) };
             if leads_on(leaf.view(), towards) {
                 *groups += 1;
                 (self.place, self.index) = (Some(place), index);
-                return Ok(());
+                return Ok(Fetched::More);
             }
             leaf.clear();
             *seen = None;

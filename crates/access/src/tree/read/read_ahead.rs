@@ -91,11 +91,12 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
     }
 
     /// Reads ahead for a cursor that is about to go to the leaf beyond `fence`, to which the node above refers at
-    /// `sibling` if that is known. The cursor's range ends at `bound`.
+    /// `sibling` if that is known. The cursor's range ends at `bound`. For a cursor that must not wait, it reads ahead what it can
+    /// without waiting.
     pub fn advance(
         &mut self,
         tree: &Tree<'p, P>,
-        direction: Direction,
+        (direction, may_wait): (Direction, bool),
         (fence, sibling): (&[u8], Option<(P::Optimistic<'p>, usize)>),
         bound: Option<&[u8]>,
     ) {
@@ -109,24 +110,37 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
         if self.parent.is_empty() && !self.exhausted {
             match sibling {
                 Some((parent, place)) if self.copy_parent(&parent, place) => {}
-                _ => self.find_parent(tree, fence),
+                _ => self.find_parent(tree, fence, may_wait),
             }
         }
         if !self.exhausted && self.ahead.len() <= self.window / 2 {
-            self.fill(tree, bound);
+            self.fill(tree, bound, may_wait);
         }
         self.passed.extend(self.current.take());
         if let Some((page, mine)) = self.ahead.pop_front() {
             self.current = mine.then_some(page);
-            self.arrive(tree, page);
+            self.arrive(tree, page, may_wait);
         }
     }
 
-    /// Waits for the leaf that the cursor goes to now.
-    fn arrive(&mut self, tree: &Tree<'p, P>, page: PageId) {
+    /// Waits for the leaf that the cursor goes to now, or takes up what has been read.
+    fn arrive(&mut self, tree: &Tree<'p, P>, page: PageId, may_wait: bool) {
         let Some(reads) = &mut self.reads else { return };
         while reads.under_way() > 0 && tree.pager.is_latched(page) {
-            reads.reap(true, &mut self.finished);
+            reads.reap(may_wait, &mut self.finished);
+            self.finished.clear();
+            if !may_wait {
+                return;
+            }
+        }
+    }
+
+    /// Takes up what has been read meanwhile.
+    pub fn take_up(&mut self) {
+        if let Some(reads) = &mut self.reads
+            && reads.under_way() > 0
+        {
+            reads.reap(false, &mut self.finished);
             self.finished.clear();
         }
     }
@@ -143,14 +157,19 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
     }
 
     /// Copies the node above the leaf beyond `fence`.
-    fn find_parent(&mut self, tree: &Tree<'p, P>, fence: &[u8]) {
+    fn find_parent(&mut self, tree: &Tree<'p, P>, fence: &[u8], may_wait: bool) {
         let towards = match self.direction {
             Direction::Forward => Towards::After(fence),
             Direction::Backward => Towards::Key(fence),
         };
-        if !matches!(tree.copy_node(towards, 1, Approach::Direct, &mut self.parent), Ok(true)) {
-            self.exhausted = true;
-            return;
+        match tree.copy_node(towards, 1, (Approach::Direct, may_wait), &mut self.parent) {
+            Ok(Some(true)) => {}
+            // It is tried again at the next leaf.
+            Ok(None) => return self.parent.clear(),
+            Ok(Some(false)) | Err(_) => {
+                self.exhausted = true;
+                return;
+            }
         }
         let find = NodeView::new(&self.parent[..]).find(fence);
         let after = self.direction == Direction::Forward && find.found;
@@ -158,14 +177,14 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
     }
 
     /// Begins to read leaves until the window is full.
-    fn fill(&mut self, tree: &Tree<'p, P>, bound: Option<&[u8]>) {
+    fn fill(&mut self, tree: &Tree<'p, P>, bound: Option<&[u8]>, may_wait: bool) {
         let most = WINDOW_MAX.min(tree.pager.comfortable_pages() as usize).max(2);
         // While all leaves are in memory, there is no reason to look further ahead.
         let wider = if self.missed { self.window * 2 } else { self.window };
         self.window = wider.max(WINDOW_FIRST).min(most);
         let (mut missing, mut wanted) = (Vec::new(), self.window.saturating_sub(self.ahead.len()));
         while wanted > 0 && !self.exhausted {
-            let Some(page) = self.next_leaf(tree, bound) else { break };
+            let Some(page) = self.next_leaf(tree, bound, may_wait) else { break };
             let is_missing = tree.pager.is_evicted(page);
             if is_missing {
                 missing.push(page);
@@ -192,8 +211,11 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
     }
 
     /// The next leaf in the direction of the cursor, within its range.
-    fn next_leaf(&mut self, tree: &Tree<'p, P>, bound: Option<&[u8]>) -> Option<PageId> {
+    fn next_leaf(&mut self, tree: &Tree<'p, P>, bound: Option<&[u8]>, may_wait: bool) -> Option<PageId> {
         loop {
+            if self.parent.is_empty() {
+                return None;
+            }
             let view = NodeView::new(&self.parent[..]);
             let count = view.count();
             // Backwards, `next` wraps below zero.
@@ -219,7 +241,7 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
                 Direction::Backward => view.lower_fence(&mut fence),
             };
             if more {
-                self.find_parent(tree, &fence);
+                self.find_parent(tree, &fence, may_wait);
             }
             self.exhausted |= !more;
             if self.exhausted {

@@ -1,0 +1,233 @@
+//! Ranges of entries whose steps return futures, for any runtime.
+//!
+//! A step goes as far as it can on the thread that polls it. If the next leaf is not in memory, the [driver](crate::asynchronous) of
+//! the database reads it, by looking up a key that belongs there, and the step goes on when it has. A value of more than 1 KiB comes
+//! from the driver too. Meanwhile the cursor's own reads ahead are under way, as for a range that waits.
+//!
+//! What the driver has read may be evicted before the task gets its turn. After a few attempts, and for what no lookup in the present
+//! table brings into memory (an earlier version in a file, a table that was cleared since the transaction began), the step waits where
+//! it is.
+
+use crate::{
+    Entries, KeyRange, KeyType, Result, Table, Task, Transaction, ValueType,
+    asynchronous::hand_over,
+    driver::lock,
+    entries::{End, KeyAndValue, Source},
+    shared::{Owned, Slot},
+    transaction_future::FETCHES_MAX,
+};
+use std::{
+    fmt,
+    future::poll_fn,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+/// The entries of a range, in the order of their keys, each as a future: of [`Table::range_async`](crate::Table::range_async) and
+/// [`Transaction::range_async`](crate::Transaction::range_async). Entries in memory are there at the first poll; what has to be read
+/// keeps the task waiting, and not the thread.
+///
+/// Both ends may be taken from in turn: each entry comes once. It shows what [`Entries`] shows; after an error it ends. A future of
+/// a step that is dropped loses no entry: the next step returns it.
+///
+/// ```
+/// # let directory = tempfile::tempdir()?;
+/// # let database = vellum::Database::create(directory.path().join("d"), &vellum::Options::default())?;
+/// let squares = database.create_table(vellum::TableName::<u32, u32>::new("squares"))?;
+/// for number in 0..100 {
+///     squares.put(number, number * number)?;
+/// }
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// let mut entries = squares.range_async(7..)?;
+/// assert_eq!(entries.next().await.transpose()?, Some((7, 49)));
+/// assert_eq!(entries.next_back().await.transpose()?, Some((99, 9801)));
+/// let mut sum = 0;
+/// while let Some(entry) = entries.next().await {
+///     sum += entry?.1;
+/// }
+/// assert_eq!(sum, (8..99).map(|number| number * number).sum());
+/// # Ok::<(), vellum::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// A `Stream` of the crate `futures`: `stream::poll_fn(move |context| entries.poll_next(context))`.
+#[must_use = "nothing is read before it is asked for"]
+pub struct AsyncEntries<'t, K: ?Sized = [u8], V: ?Sized = [u8]> {
+    entries: Entries<'t, K, V>,
+    front: Wait,
+    back: Wait,
+}
+
+/// What an end waits for.
+#[derive(Default)]
+struct Wait {
+    /// What the driver is reading.
+    fetch: Option<Arc<Slot>>,
+    fetches: u32,
+    /// The key of an entry that the cursor has stepped over, whose value is to be read yet.
+    key: Option<Vec<u8>>,
+}
+
+impl<'t, K: KeyType + ?Sized, V: ValueType + ?Sized> AsyncEntries<'t, K, V> {
+    pub(crate) fn of(entries: Entries<'t, K, V>) -> Self {
+        Self { entries, front: Wait::default(), back: Wait::default() }
+    }
+
+    /// The next entry from the front; `None` at the end.
+    ///
+    /// # Errors
+    /// As for [`Table::get`](crate::Table::get) and [`Transaction::get`](crate::Transaction::get).
+    pub async fn next(&mut self) -> Option<Result<(K::Owned, V::Owned)>> {
+        poll_fn(|context| self.poll_next(context)).await
+    }
+
+    /// The next entry from the back; `None` at the end.
+    ///
+    /// # Errors
+    /// As for [`next`](Self::next).
+    pub async fn next_back(&mut self) -> Option<Result<(K::Owned, V::Owned)>> {
+        poll_fn(|context| self.poll_next_back(context)).await
+    }
+
+    /// [`next`](Self::next) as a function that is polled, for a `Stream`.
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<KeyAndValue<K, V>>>> {
+        self.poll_of(End::Front, context)
+    }
+
+    /// [`next_back`](Self::next_back) as a function that is polled.
+    pub fn poll_next_back(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<KeyAndValue<K, V>>>> {
+        self.poll_of(End::Back, context)
+    }
+
+    fn poll_of(&mut self, end: End, context: &mut Context<'_>) -> Poll<Option<Result<KeyAndValue<K, V>>>> {
+        if self.entries.has_ended() {
+            return Poll::Ready(None);
+        }
+        self.step(end, context).map(|entry| self.entries.shown(entry))
+    }
+
+    /// The entry at an end.
+    fn step(&mut self, end: End, context: &mut Context<'_>) -> Poll<Result<Option<KeyAndValue<K, V>>>> {
+        let (table, source) = self.entries.source();
+        let wait = match end {
+            End::Front => &mut self.front,
+            End::Back => &mut self.back,
+        };
+        loop {
+            let mut fetched = None;
+            if let Some(slot) = &wait.fetch {
+                let mut state = lock(&slot.state);
+                fetched = state.result.take();
+                if fetched.is_none() {
+                    state.waker = Some(context.waker().clone());
+                    return Poll::Pending;
+                }
+                drop(state);
+                wait.fetch = None;
+            }
+            let may_wait = wait.fetches == FETCHES_MAX;
+            if let Some(key) = &wait.key {
+                let value = match (source, fetched) {
+                    (Source::Table, Some(Ok(Owned::Value(value)))) => Some(value),
+                    (Source::Table, Some(Err(error))) => return Poll::Ready(Err(error)),
+                    _ if may_wait => Some(source.value_of(table, key)?),
+                    _ => source.value_now(table, key)?,
+                };
+                let Some(value) = value else {
+                    wait.fetches += 1;
+                    wait.fetch = Some(hand_over(table, key.clone(), Task::Get, context.waker()));
+                    continue;
+                };
+                wait.fetches = 0;
+                let key = wait.key.take().unwrap_or_default();
+                // It may have been removed meanwhile.
+                let Some(value) = value else { continue };
+                return Poll::Ready(Ok(Some((table.key_of::<K>(&key)?, table.value_of::<V>(value.into())?))));
+            }
+            // If the driver cannot read something, the step says why.
+            if !may_wait && let Some(key) = self.entries.prepare(end)? {
+                wait.fetches += 1;
+                let leaf = Task::GetPart { offset: 0, length: 0 };
+                wait.fetch = Some(hand_over(table, key, leaf, context.waker()));
+                continue;
+            }
+            wait.fetches = 0;
+            let Some(entry) = self.entries.advance(end)? else { return Poll::Ready(Ok(None)) };
+            match entry.inline_value() {
+                Some(value) => {
+                    let value = table.value_of::<V>(value.into())?;
+                    return Poll::Ready(Ok(Some((table.key_of::<K>(entry.key())?, value))));
+                }
+                None => wait.key = Some(entry.key().to_vec()),
+            }
+        }
+    }
+}
+
+impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
+    /// [`range`](Self::range) whose steps are futures, for any runtime: see [`AsyncEntries`]. For a prefix, give a
+    /// [`Prefix`](crate::Prefix).
+    ///
+    /// # Errors
+    /// If a bound is longer than a key can be.
+    pub fn range_async(&self, range: impl KeyRange<K>) -> Result<AsyncEntries<'_, K, V>> {
+        self.range(range).map(AsyncEntries::of)
+    }
+}
+
+impl Transaction {
+    /// [`range`](Self::range) whose steps are futures, for any runtime: see [`AsyncEntries`].
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let database = vellum::Database::create(directory.path().join("d"), &vellum::Options::default())?;
+    /// let stock = database.create_table(vellum::TableName::<str, u32>::new("stock"))?;
+    /// stock.put("apples", 5)?;
+    /// stock.put("pears", 7)?;
+    /// # tokio::runtime::Runtime::new()?.block_on(async {
+    /// let transaction = database.begin()?;
+    /// let mut entries = transaction.range_async(&stock, vellum::Prefix("a"))?;
+    /// assert_eq!(entries.next().await.transpose()?, Some(("apples".to_owned(), 5)));
+    /// assert!(entries.next().await.is_none());
+    /// # Ok::<(), vellum::Error>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub fn range_async<'t, K, V>(
+        &'t self,
+        table: &'t Table<K, V>,
+        range: impl KeyRange<K>,
+    ) -> Result<AsyncEntries<'t, K, V>>
+    where
+        K: KeyType + ?Sized,
+        V: ValueType + ?Sized,
+    {
+        self.range(table, range).map(AsyncEntries::of)
+    }
+
+    /// [`range_async`](Self::range_async) of what need not stay as it is: see [`range_untracked`](Self::range_untracked).
+    ///
+    /// # Errors
+    /// As for `range_async`.
+    pub fn range_untracked_async<'t, K, V>(
+        &'t self,
+        table: &'t Table<K, V>,
+        range: impl KeyRange<K>,
+    ) -> Result<AsyncEntries<'t, K, V>>
+    where
+        K: KeyType + ?Sized,
+        V: ValueType + ?Sized,
+    {
+        self.range_untracked(table, range).map(AsyncEntries::of)
+    }
+}
+
+impl<K: ?Sized, V: ?Sized> fmt::Debug for AsyncEntries<'_, K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("AsyncEntries").field(&self.entries).finish()
+    }
+}

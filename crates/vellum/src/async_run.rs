@@ -1,0 +1,118 @@
+//! Transactions that are run by tasks, and run again after conflicts.
+//!
+//! A task may go on in another thread after each `await`, and its thread does other work meanwhile. So precedence is not that of a
+//! thread: the tasks of a database take [turns](crate::turns).
+
+use crate::{
+    Database, Error, Result, Transaction, TransactionOptions,
+    attempts::Attempts,
+    running::{self, Running},
+    shared::Inner,
+};
+use std::{
+    future::{Future, poll_fn},
+    ops::ControlFlow,
+    pin::pin,
+    sync::Arc,
+};
+use vellum_txn::TxnError;
+
+impl Database {
+    /// [`run`](Self::run) for tasks of any runtime: runs a transaction and commits it, and runs it again after conflicts. Neither
+    /// pauses nor the wait until it is durable keep the thread from its work. `work` returns a future, which uses the transaction by its
+    /// own futures, such as [`get_async`](Transaction::get_async), and keeps no handle on it.
+    ///
+    /// After some conflicts a transaction gets its *turn*, one at a time: others that tasks run wait before their next attempt, up to
+    /// twice as long as its last one took, and ten seconds at most. Those of threads, by `run` or [`begin`](Self::begin), do not wait.
+    ///
+    /// If the future is dropped the transaction is rolled back, unless it has been committed already and waits until that is durable.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let database = vellum::Database::create(directory.path().join("d"), &vellum::Options::default())?;
+    /// let stock = database.create_table(vellum::TableName::<str, u32>::new("stock"))?;
+    /// stock.put("apples", 5)?;
+    /// # tokio::runtime::Runtime::new()?.block_on(async {
+    /// let stock = &stock;
+    /// let left = database.run_async(|transaction| async move {
+    ///     let left = transaction.get_async(stock, "apples").await?.unwrap_or(0).saturating_sub(2);
+    ///     transaction.put_async(stock, "apples", left).await?;
+    ///     Ok(left)
+    /// });
+    /// assert_eq!(left.await?, 3);
+    /// # Ok::<(), vellum::Error>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for `run`; [`Error::TransactionKept`] if `work` has kept a handle on its transaction.
+    pub async fn run_async<T, F>(&self, work: impl FnMut(Arc<Transaction>) -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        self.run_async_with(TransactionOptions::default(), work).await
+    }
+
+    /// [`run_async`](Self::run_async) of a transaction with other options than the database's.
+    ///
+    /// # Errors
+    /// As for `run_async`.
+    pub async fn run_async_with<T, F>(
+        &self,
+        options: TransactionOptions,
+        mut work: impl FnMut(Arc<Transaction>) -> F,
+    ) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        let inner = self.inner();
+        let mut attempts = Attempts::new(options.retry_for);
+        // The number of the first attempt's transaction, which is no other task's.
+        let mut number = None;
+        loop {
+            let turn = inner.turns.take(number, attempts.precedence()).await;
+            attempts.begin();
+            let transaction = Arc::new(self.begin_with(options)?);
+            number = number.or(Some(transaction.id()));
+            let (worked, is_passed_by) = watched(inner, &transaction, work(transaction.clone())).await;
+            let transaction = Arc::into_inner(transaction).ok_or(Error::TransactionKept)?;
+            let done = match worked {
+                Ok(value) => committed(transaction).await.map(|()| value),
+                Err(error) => Err(error),
+            };
+            if let ControlFlow::Break(done) = attempts.end(done, is_passed_by && turn.is_some()) {
+                return done;
+            }
+            drop(turn);
+            inner.turns.pauses.pause(attempts.pause()).await;
+        }
+    }
+}
+
+/// Does the work of a transaction. Also whether something else was committed meanwhile by the thread that did a part of it.
+async fn watched<T>(
+    inner: &Arc<Inner>,
+    transaction: &Transaction,
+    work: impl Future<Output = Result<T>>,
+) -> (Result<T>, bool) {
+    let (mut work, mut is_passed_by) = (pin!(work), false);
+    let worked = poll_fn(|context| {
+        let running = Running::begin(inner, &transaction.open.transaction);
+        let polled = work.as_mut().poll(context);
+        let polled = polled
+            .map(|worked| worked.map_err(|error| running::explained(inner, transaction.is_dead(), error)));
+        is_passed_by |= running.is_passed_by();
+        polled
+    });
+    let worked = worked.await;
+    (worked, is_passed_by)
+}
+
+/// Commits, and waits until that is as durable as the options say.
+async fn committed(transaction: Transaction) -> Result<()> {
+    match transaction.commit_async()? {
+        Some(arrival) => arrival.await.map_err(|error| Error::Log(TxnError::Log(error))),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,64 @@
+//! The attempts of a transaction that is run until it meets no conflict.
+
+use crate::{Error, Result};
+use std::{ops::ControlFlow, time::Duration};
+use vellum_base::primitive::{Instant, random};
+
+/// After so many conflicts a transaction gets precedence.
+const PATIENCE: u32 = 8;
+/// How long that lasts at least and at most.
+const PRECEDENCE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(10));
+/// So many conflicts with precedence, each after something else was committed inside the transaction, are conflicts with that.
+const OWN_CONFLICTS: u32 = 8;
+
+/// How often a transaction has been tried.
+pub(crate) struct Attempts {
+    start: Instant,
+    retry_for: Option<Duration>,
+    begun: Instant,
+    /// How long the last one took.
+    took: Duration,
+    conflicts: u32,
+    own_conflicts: u32,
+}
+
+impl Attempts {
+    /// None yet; after so long a time, if it is limited, a conflict is the end.
+    pub fn new(retry_for: Option<Duration>) -> Self {
+        let now = Instant::now();
+        Self { start: now, retry_for, begun: now, took: Duration::ZERO, conflicts: 0, own_conflicts: 0 }
+    }
+
+    /// For how long the next one has precedence at most, if it has.
+    pub fn precedence(&self) -> Option<Duration> {
+        (self.conflicts >= PATIENCE).then(|| (2 * self.took).clamp(PRECEDENCE.0, PRECEDENCE.1))
+    }
+
+    /// The next one begins.
+    pub fn begin(&mut self) {
+        self.begun = Instant::now();
+    }
+
+    /// What has become of it, unless it is to be tried again. If it `may_be_own`, nothing but what was committed inside the transaction
+    /// is likely to have been in its way.
+    pub fn end<T>(&mut self, done: Result<T>, may_be_own: bool) -> ControlFlow<Result<T>> {
+        match done {
+            Err(Error::Conflict { table, key, .. }) if may_be_own && self.own_conflicts >= OWN_CONFLICTS => {
+                ControlFlow::Break(Err(Error::OwnConflict { table, key }))
+            }
+            Err(Error::Conflict { .. }) if self.retry_for.is_none_or(|time| self.start.elapsed() < time) => {
+                self.own_conflicts += u32::from(may_be_own);
+                self.took = self.begun.elapsed();
+                self.conflicts += 1;
+                ControlFlow::Continue(())
+            }
+            done => ControlFlow::Break(done),
+        }
+    }
+
+    /// How long the pause is after a conflict: longer each time, up to 2 ms.
+    pub fn pause(&self) -> Duration {
+        let longest = 1u64 << self.conflicts.min(10);
+        Duration::from_micros(longest + random() % longest)
+    }
+}

@@ -1,0 +1,158 @@
+//! Many records in one call of a transaction: cache misses and reads overlap.
+
+use crate::{
+    Answer, AsKey, AsValue, KeyType, MAX_KEY_BYTES, MAX_VALUE_BYTES, Put, Result, Table, Task, Transaction,
+    ValueType, nested,
+};
+use std::{collections::HashSet, ops::Range};
+use vellum_access::{AccessError, Batch};
+
+impl Transaction {
+    /// The values of many keys, in their order. See [`Table::multi_get`].
+    ///
+    /// # Errors
+    /// Each has its own: as for [`get`](Self::get).
+    pub fn multi_get<K, V, Q: AsKey<K>>(
+        &self,
+        table: &Table<K, V>,
+        keys: &[Q],
+    ) -> Result<Vec<Result<Option<V::Owned>>>>
+    where
+        K: KeyType + ?Sized,
+        V: ValueType + ?Sized,
+    {
+        let keys: Vec<_> = keys.iter().map(AsKey::encoded).collect();
+        let mut values = Vec::with_capacity(keys.len());
+        table.handle.multi_get_by(self.read_keys(&table.handle, &keys)?, &keys, |_, value| {
+            values.push(value.and_then(|value| table.handle.value_if_any::<V>(value)));
+        });
+        Ok(values)
+    }
+
+    /// [`multi_get`](Self::multi_get) that shows each value to `visit` instead of collecting them. See
+    /// [`Table::multi_get_with`].
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get); each lookup has its own besides.
+    pub fn multi_get_with<K: AsRef<[u8]>>(
+        &self,
+        table: &Table,
+        keys: &[K],
+        visit: impl FnMut(usize, Result<Option<&[u8]>>),
+    ) -> Result<()> {
+        table.handle.multi_get_by(self.read_keys(&table.handle, keys)?, keys, visit);
+        Ok(())
+    }
+
+    /// Some bytes of the values of many keys. See [`Table::multi_get_part_with`].
+    ///
+    /// # Errors
+    /// Each lookup has its own: as for [`get`](Self::get).
+    pub fn multi_get_part_with<K: AsRef<[u8]>>(
+        &self,
+        table: &Table,
+        keys: &[K],
+        part: Range<usize>,
+        mut visit: impl FnMut(usize, Result<Option<&[u8]>>),
+    ) -> Result<()> {
+        let tree = self.read_keys(&table.handle, keys)?;
+        tree.multi_get_part(keys, table.handle.read_depth(), part, |index, value| {
+            visit(index, value.map_err(Into::into))
+        });
+        Ok(())
+    }
+
+    /// Stores many values, each under its key, and says of each what [`put`](Self::put) would. What is there afterwards is what
+    /// puts one after the other would leave: if a key occurs twice, its last value stays. But they overlap: while one waits for
+    /// a cache line or for the device, the others go on. From a key that occurs twice they do not.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let database = vellum::Database::create(directory.path().join("d"), &vellum::Options::default())?;
+    /// use vellum::{Put, TableName};
+    ///
+    /// let stock = database.create_table(TableName::<str, u32>::new("stock"))?;
+    /// stock.put("apples", 5)?;
+    /// let puts = database.run(|transaction| transaction.multi_put(&stock, &[("apples", 6), ("pears", 7)]))?;
+    /// assert_eq!(puts, [Put::Replaced, Put::Inserted]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If a key is longer than [`MAX_KEY_BYTES`] or a value than [`MAX_VALUE_BYTES`], or cannot be encoded: nothing has been stored
+    /// then. Otherwise the first that occurs, as for `put`: [`Error::Conflict`](crate::Error::Conflict) names the table and the key.
+    pub fn multi_put<K, V, Q: AsKey<K>, W: AsValue<V>>(
+        &self,
+        table: &Table<K, V>,
+        entries: &[(Q, W)],
+    ) -> Result<Vec<Put>>
+    where
+        K: KeyType + ?Sized,
+        V: ValueType + ?Sized,
+    {
+        let handle = &table.handle;
+        let mut encoded = Vec::with_capacity(entries.len());
+        for (key, value) in entries {
+            encoded.push((key.encoded(), value.encoded_value()?));
+        }
+        let pairs = || encoded.iter().map(|(key, value)| (key.as_ref(), value.as_ref()));
+        pairs().try_for_each(|(key, value)| check_lengths(key, value))?;
+        let mut seen = HashSet::with_capacity(encoded.len());
+        let is_each_once = pairs().all(|(key, _)| seen.insert(key));
+        self.write(handle, |tree| {
+            if !is_each_once {
+                return pairs().map(|(key, value)| Ok(tree.upsert(key, value)?.into())).collect();
+            }
+            let (mut puts, mut failed) = (Vec::with_capacity(encoded.len()), None);
+            let tasks = pairs().map(|(key, value)| (key, Task::Upsert(value)));
+            Batch::new(handle.pool(), handle.read_depth()).run(tree, tasks, |_, answer| match answer {
+                Ok(Answer::Written(written)) => puts.push(written.into()),
+                // Only writes were asked for.
+                Ok(Answer::Value(_) | Answer::Removed(_)) => {}
+                Err(error) => failed = failed.take().or(Some(error)),
+            });
+            failed.map_or(Ok(puts), Err)
+        })
+    }
+
+    /// Lets `change` change the values of many keys where they lie, each with its key's place among them; returns of each
+    /// whether there was one. See [`Table::multi_modify`].
+    ///
+    /// # Errors
+    /// The first that occurs, as for [`put`](Self::put).
+    ///
+    /// # Panics
+    /// In debug builds, if `change` uses the database.
+    pub fn multi_modify<K: AsRef<[u8]>>(
+        &self,
+        table: &Table,
+        keys: &[K],
+        mut change: impl FnMut(usize, &mut [u8]),
+    ) -> Result<Vec<bool>> {
+        let table = &table.handle;
+        let pool = table.pool();
+        let changed = self.write(table, |tree| {
+            let (mut changed, mut failed) = (Vec::with_capacity(keys.len()), None);
+            let change = |place, value: &mut [u8]| nested::changing(pool, || change(place, value));
+            tree.multi_modify(keys, table.read_depth(), change, |_, result| match result {
+                Ok(found) => changed.push(found),
+                Err(error) => failed = failed.take().or(Some(error)),
+            });
+            failed.map_or(Ok(changed), Err)
+        })?;
+        for (key, changed) in keys.iter().zip(&changed) {
+            self.note_unchanged(table, key, !changed)?;
+        }
+        Ok(changed)
+    }
+}
+
+/// # Errors
+/// If a key or a value is longer than it can be.
+fn check_lengths(key: &[u8], value: &[u8]) -> Result<()> {
+    let bytes = value.len() as u64;
+    if key.len() > MAX_KEY_BYTES {
+        return Err(AccessError::KeyTooLong { bytes: key.len() }.into());
+    }
+    if bytes > MAX_VALUE_BYTES { Err(AccessError::ValueTooLong { bytes }.into()) } else { Ok(()) }
+}

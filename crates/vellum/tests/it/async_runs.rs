@@ -1,0 +1,200 @@
+//! Transactions that tasks run, and run again after conflicts.
+
+use crate::{asynchronous::block_on, support::options};
+use std::{
+    future::poll_fn,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+use vellum::{Database, Durability, Error, IsolationLevel, Options, Table, TableName, TransactionOptions};
+use vellum_vm::SimulatedDisk;
+
+fn database(seed: u64, options: &Options) -> (Database, Table<str, u64>) {
+    let database = Database::create_in(Arc::new(SimulatedDisk::new(seed)), "data", options).unwrap();
+    let table = database.create_table(TableName::<str, u64>::new("t")).unwrap();
+    (database, table)
+}
+
+/// Lets other tasks of the thread go on.
+async fn give_way() {
+    let mut is_first = true;
+    poll_fn(|context| {
+        if std::mem::take(&mut is_first) {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Poll::Ready(())
+    })
+    .await;
+}
+
+async fn add(database: &Database, table: &Table<str, u64>, attempts: &AtomicU64) -> u64 {
+    let added = database.run_async(|transaction| async move {
+        attempts.fetch_add(1, Ordering::Relaxed);
+        let count = transaction.get_async(table, "count").await?.unwrap_or(0);
+        // Another task comes in between.
+        give_way().await;
+        transaction.put_async(table, "count", count + 1).await?;
+        give_way().await;
+        Ok(count + 1)
+    });
+    added.await.unwrap()
+}
+
+#[test]
+fn tasks_that_change_the_same_record_all_get_their_way() {
+    // On one thread, which none of them may keep waiting for another one, and on several.
+    for (seed, threads) in [(1, 1), (2, 3)] {
+        let (database, table) = database(seed, &options().durability(Durability::Buffered));
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).build().unwrap();
+        let (table, attempts) = (Arc::new(table), Arc::new(AtomicU64::new(0)));
+        let (tasks, each) = (8, 20);
+        let tasks: Vec<_> = (0..tasks)
+            .map(|_| {
+                let (database, table, attempts) = (database.clone(), table.clone(), attempts.clone());
+                runtime.spawn(async move {
+                    for _ in 0..each {
+                        add(&database, &table, &attempts).await;
+                    }
+                })
+            })
+            .collect();
+        let all = tasks.len() as u64 * each;
+        for task in tasks {
+            runtime.block_on(task).unwrap();
+        }
+        assert_eq!(table.get("count").unwrap(), Some(all));
+        assert!(attempts.load(Ordering::Relaxed) > all, "there was no conflict");
+    }
+}
+
+#[test]
+fn a_task_that_takes_long_ends_among_any_number_of_short_ones() {
+    let (database, table) = database(3, &options().durability(Durability::Deferred));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+    let table = Arc::new(table);
+    let is_done = Arc::new(AtomicU64::new(0));
+    let short = |number: u64| {
+        let (database, table, is_done) = (database.clone(), table.clone(), is_done.clone());
+        async move {
+            let table = &*table;
+            while is_done.load(Ordering::Relaxed) == 0 {
+                let changed = database.run_async(|transaction| async move {
+                    transaction.put_async(table, format!("{number}"), number).await.map(drop)
+                });
+                changed.await.unwrap();
+                give_way().await;
+            }
+        }
+    };
+    let tasks: Vec<_> = (0..4).map(|number| runtime.spawn(short(number))).collect();
+    let long = {
+        let (database, table) = (database.clone(), table.clone());
+        async move {
+            let table = &*table;
+            let changed = database.run_async(|transaction| async move {
+                for number in 0..4 {
+                    // A task that is slower than the others: all of them have changed something meanwhile.
+                    tokio::task::spawn_blocking(|| std::thread::sleep(Duration::from_millis(3)))
+                        .await
+                        .unwrap();
+                    transaction.put_async(table, format!("{number}"), 100).await?;
+                }
+                Ok(())
+            });
+            changed.await
+        }
+    };
+    runtime.block_on(runtime.spawn(long)).unwrap().unwrap();
+    is_done.store(1, Ordering::Relaxed);
+    for task in tasks {
+        runtime.block_on(task).unwrap();
+    }
+}
+
+#[test]
+fn errors_of_the_work_and_a_limit_of_time_end_it() {
+    let (database, owned) = database(4, &options());
+    let table = &owned;
+    let refused = block_on(database.run_async(|transaction| async move {
+        transaction.put_async(table, "a", 1).await?;
+        Err::<(), _>(Error::NoSuchSavepoint)
+    }));
+    assert!(matches!(refused, Err(Error::NoSuchSavepoint)));
+    assert_eq!(table.get("a").unwrap(), None);
+    let other = database.begin().unwrap();
+    other.put(table, "a", 2).unwrap();
+    let limited = TransactionOptions::default().retry_for(Duration::from_millis(30));
+    let attempts = &AtomicU64::new(0);
+    let conflict = block_on(database.run_async_with(limited, |transaction| async move {
+        attempts.fetch_add(1, Ordering::Relaxed);
+        transaction.put_async(table, "a", 3).await
+    }));
+    assert!(matches!(conflict, Err(Error::Conflict { committed: false, .. })), "{conflict:?}");
+    assert!(attempts.load(Ordering::Relaxed) > 1);
+    other.commit().unwrap();
+    // What the work does past its transaction, and conflicts with it, would conflict again.
+    let own = block_on(database.run_async(|transaction| async move {
+        transaction.put_async(table, "a", 4).await?;
+        give_way().await;
+        table.put("a", 5).map(drop)
+    }));
+    assert!(matches!(own, Err(Error::OwnConflict { .. })), "{own:?}");
+    let own = block_on(database.run_async(|transaction| async move {
+        transaction.get_async(table, "a").await?;
+        table.put_async("a", 5).await?;
+        transaction.put_async(table, "a", 6).await
+    }));
+    assert!(matches!(own, Err(Error::OwnConflict { .. })), "{own:?}");
+    assert_eq!(table.get("a").unwrap(), Some(5));
+    let mut kept = None;
+    let refused = block_on(database.run_async(|transaction| {
+        kept = Some(transaction.clone());
+        async move { transaction.put_async(table, "a", 7).await }
+    }));
+    assert!(matches!(refused, Err(Error::TransactionKept)), "{refused:?}");
+    drop(kept);
+    assert_eq!(table.get("a").unwrap(), Some(5));
+}
+
+#[test]
+fn one_that_is_dropped_has_done_nothing_and_keeps_nobody_waiting() {
+    let (database, owned) = database(5, &options());
+    let table = &owned;
+    let mut context = Context::from_waker(Waker::noop());
+    {
+        let mut run = pin!(database.run_async(|transaction| async move {
+            transaction.put_async(table, "a", 1).await?;
+            give_way().await;
+            Ok(())
+        }));
+        assert!(run.as_mut().poll(&mut context).is_pending());
+        assert!(matches!(table.insert("a", 2), Err(Error::Conflict { committed: false, .. })));
+    }
+    assert!(table.insert("a", 2).unwrap());
+    assert_eq!(database.history().open, 0);
+}
+
+#[test]
+fn a_serializable_one_is_run_again_when_what_it_has_read_has_changed() {
+    let (owned, table) = database(6, &options().isolation(IsolationLevel::Serializable));
+    let (database, table, attempts) = (&owned, &table, &AtomicU64::new(0));
+    table.put("read", 1).unwrap();
+    let seen = block_on(database.run_async(|transaction| async move {
+        let read = transaction.get_async(table, "read").await?;
+        if attempts.fetch_add(1, Ordering::Relaxed) == 0 {
+            std::thread::scope(|scope| {
+                scope.spawn(|| database.run(|other| other.put(table, "read", 7))).join()
+            })
+            .unwrap()?;
+        }
+        transaction.put_async(table, "written", 1).await?;
+        Ok(read)
+    }));
+    assert_eq!((seen.unwrap(), attempts.load(Ordering::Relaxed)), (Some(7), 2));
+}
