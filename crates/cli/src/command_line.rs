@@ -3,8 +3,8 @@
 use crate::{
     arguments::General,
     commands::{
-        backup, compact, delete, dump, get, import, load, pmem, put, recover, restore, scan, stat, tables,
-        tour, verify,
+        backup, compact, delete, dump, get, import, load, pmem, put, recover, restore, scan, stat, table,
+        tables, tour, verify,
     },
     failure::{Failure, Result},
 };
@@ -74,6 +74,12 @@ pub enum Command {
     Scan(scan::Arguments),
     /// List the tables
     Tables(tables::Arguments),
+    /// Remove a table and all its entries
+    DropTable(table::DropArguments),
+    /// Remove all entries of a table
+    ClearTable(table::ClearArguments),
+    /// Give a table another name
+    RenameTable(table::RenameArguments),
     /// Show how large a database is, and how it is read and written here
     Stat(stat::Arguments),
     /// Check every page, every structure and every checksum
@@ -129,6 +135,9 @@ pub fn run(arguments: &Arguments) -> Result {
         Command::Delete(command) => delete::run(command, general),
         Command::Scan(command) => scan::run(command, general),
         Command::Tables(command) => tables::run(command, general),
+        Command::DropTable(command) => table::drop(command, general),
+        Command::ClearTable(command) => table::clear(command, general),
+        Command::RenameTable(command) => table::rename(command, general),
         Command::Stat(command) => stat::run(command, general),
         Command::Verify(command) => verify::run(command, general),
         Command::Backup(command) => backup::run(command, general),

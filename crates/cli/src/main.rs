@@ -1,5 +1,5 @@
 //! The command line of Vellum: `vellum tour`, `import`, `load`, `get`, `put`, `delete`, `scan`, `tables`,
-//! `stat`, `verify`, `backup`, `restore`, `recover`, `compact`, `pmem`.
+//! `drop-table`, `clear-table`, `rename-table`, `stat`, `verify`, `backup`, `restore`, `recover`, `compact`, `pmem`.
 //!
 //! [`command_line`] reads what was asked and runs it. Each command is a module of [`commands`]; what they share is
 //! beside it: [`arguments`], [`text`] (how bytes are written and

@@ -125,12 +125,13 @@ pub fn close(database: Database) -> Result {
 /// Opens a table of whatever types; if there is none of that name, says which there are.
 pub fn table(database: &Database, name: &str) -> Result<Table> {
     database.table_as_bytes(name).map_err(|error| match error {
-        Error::NoSuchTable { .. } => no_such_table(database, name),
+        Error::NoSuchTable { .. } => no_such_table(database, name, "; name it with --table"),
         other => other.into(),
     })
 }
 
-fn no_such_table(database: &Database, name: &str) -> Failure {
+/// Says which tables there are; `advice` follows that.
+pub fn no_such_table(database: &Database, name: &str, advice: &str) -> Failure {
     let tables = match database.tables() {
         Ok(tables) => tables,
         Err(error) => return error.into(),
@@ -138,8 +139,8 @@ fn no_such_table(database: &Database, name: &str) -> Failure {
     let names: Vec<String> = tables.iter().map(|table| format!("{:?}", table.name)).collect();
     let there_are = match names.as_slice() {
         [] => "the database has no tables yet; `vellum put` and `vellum import` create them".to_owned(),
-        [only] => format!("the only one is {only}; name it with --table"),
-        several => format!("there are {}; name one with --table", several.join(", ")),
+        [only] => format!("the only one is {only}{advice}"),
+        several => format!("there are {}{advice}", several.join(", ")),
     };
     Failure::no(format!("there is no table {name:?} in {}: {there_are}", shown(database.path())))
 }

@@ -13,6 +13,7 @@ pub mod recover;
 pub mod restore;
 pub mod scan;
 pub mod stat;
+pub mod table;
 pub mod tables;
 pub mod tour;
 pub mod verify;

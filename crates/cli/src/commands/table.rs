@@ -1,0 +1,148 @@
+//! `vellum drop-table`, `clear-table` and `rename-table`: what is done with a table as a whole.
+
+use crate::{
+    arguments::{ArchiveArguments, General, StoreArguments},
+    failure::{Failure, Result},
+    output::{Output, shell_path},
+    progress::remark,
+    store,
+    text::escaped,
+};
+use serde_json::json;
+use vellum::{Database, Error};
+
+const DROP_HELP: &str = "\
+The table and all that is in it are gone for good. Their room is used again; `vellum compact` makes the file shorter.
+
+Examples:
+  vellum tables data.vellum --sizes          what there is
+  vellum drop-table data.vellum old --yes    remove the table `old` and all its entries
+
+Exits with 1 if there is no such table.";
+
+const CLEAR_HELP: &str = "\
+All entries are gone for good; the table stays, with its types. Their room is used again; `vellum compact` makes the file shorter.
+
+Example:
+  vellum clear-table data.vellum main --yes    remove all entries of the table `main`
+
+Exits with 1 if there is no such table.";
+
+const RENAME_HELP: &str = "\
+Example:
+  vellum rename-table data.vellum main fruit    the table `main` is called `fruit` from now on
+
+Exits with 1 if there is no such table, and with 2 if there already is one of the new name.";
+
+/// The arguments of `vellum drop-table`.
+#[derive(clap::Args)]
+#[command(after_help = DROP_HELP)]
+pub struct DropArguments {
+    #[command(flatten)]
+    removal: Removal,
+}
+
+/// The arguments of `vellum clear-table`.
+#[derive(clap::Args)]
+#[command(after_help = CLEAR_HELP)]
+pub struct ClearArguments {
+    #[command(flatten)]
+    removal: Removal,
+}
+
+/// Which table loses its entries.
+#[derive(clap::Args)]
+struct Removal {
+    #[command(flatten)]
+    store: StoreArguments,
+    #[command(flatten)]
+    archive: ArchiveArguments,
+    /// The table
+    table: String,
+    /// Do it: what is removed cannot be had back
+    #[arg(long, short)]
+    yes: bool,
+}
+
+/// The arguments of `vellum rename-table`.
+#[derive(clap::Args)]
+#[command(after_help = RENAME_HELP)]
+pub struct RenameArguments {
+    #[command(flatten)]
+    store: StoreArguments,
+    #[command(flatten)]
+    archive: ArchiveArguments,
+    /// The table
+    table: String,
+    /// Its new name
+    new_name: String,
+}
+
+/// Drops a table.
+pub fn drop(arguments: &DropArguments, general: &General) -> Result {
+    remove(&arguments.removal, general, ("drop-table", "dropped"), Database::drop_table)
+}
+
+/// Removes all entries of a table.
+pub fn clear(arguments: &ClearArguments, general: &General) -> Result {
+    remove(&arguments.removal, general, ("clear-table", "cleared"), Database::clear_table)
+}
+
+fn remove(
+    arguments: &Removal,
+    general: &General,
+    (command, done): (&str, &str),
+    change: fn(&Database, &str) -> vellum::Result<()>,
+) -> Result {
+    let Removal { store, archive, table, yes } = arguments;
+    if !yes {
+        let path = shell_path(&store.database);
+        return Err(Failure::usage(format!(
+            "{command} removes all entries of the table {table:?} for good; repeat it with --yes if that is meant \
+             (`vellum tables {path} --sizes` tells what is in it)"
+        )));
+    }
+    change_table(store, archive, table, |database| change(database, table))?;
+    if general.json {
+        return answer(&json!({ "table": table, "result": done }));
+    }
+    remark(general.quiet, format_args!("{done} {}", escaped(table.as_bytes())));
+    Ok(())
+}
+
+/// Gives a table another name.
+pub fn rename(arguments: &RenameArguments, general: &General) -> Result {
+    let RenameArguments { store, archive, table, new_name } = arguments;
+    change_table(store, archive, table, |database| database.rename_table(table, new_name))?;
+    if general.json {
+        return answer(&json!({ "table": table, "result": "renamed", "new_name": new_name }));
+    }
+    let (old, new) = (escaped(table.as_bytes()), escaped(new_name.as_bytes()));
+    remark(general.quiet, format_args!("renamed {old} to {new}"));
+    Ok(())
+}
+
+/// Changes a table of a database, and closes that.
+fn change_table(
+    store: &StoreArguments,
+    archive: &ArchiveArguments,
+    table: &str,
+    change: impl FnOnce(&Database) -> vellum::Result<()>,
+) -> Result {
+    let database = store::open_to_write(store, archive)?;
+    let changed = change(&database).map_err(|error| match error {
+        Error::NoSuchTable { .. } => store::no_such_table(&database, table, ""),
+        Error::TableExists { .. } => {
+            Failure::from(error).and("Choose another name, or drop or rename that table first")
+        }
+        error => error.into(),
+    });
+    store::close(database)?;
+    changed
+}
+
+fn answer(answer: &serde_json::Value) -> Result {
+    let mut out = Output::new();
+    out.json(answer)?;
+    out.finish()
+}

@@ -1,0 +1,99 @@
+//! Tables as a whole: dropped, cleared and renamed.
+
+mod common;
+
+use common::{Place, noise};
+
+/// A database with two tables.
+fn place() -> Place {
+    let place = Place::new();
+    place.run(&["put", "d", "apple", "red"]).ok();
+    place.run(&["put", "d", "pear", "green"]).ok();
+    place.run(&["put", "d", "beet", "red", "--table", "roots"]).ok();
+    place
+}
+
+#[test]
+fn a_table_is_dropped_with_its_entries() {
+    let place = place();
+    place.run(&["drop-table", "d", "roots"]).fails(
+        2,
+        &["drop-table removes all entries of the table \"roots\"", "--yes", "vellum tables d --sizes"],
+    );
+    assert_eq!(place.run(&["tables", "d"]).ok(), "main\nroots\n");
+    let dropped = place.run(&["drop-table", "d", "roots", "--yes"]);
+    assert!(dropped.err.contains("dropped roots"), "{}", dropped.err);
+    assert_eq!(dropped.ok(), "");
+    assert_eq!(place.run(&["tables", "d"]).ok(), "main\n");
+    place.run(&["get", "d", "beet", "--table", "roots"]).fails(1, &["no table \"roots\""]);
+    assert_eq!(place.run(&["get", "d", "apple"]).ok(), "red");
+    place
+        .run(&["drop-table", "d", "roots", "--yes"])
+        .fails(1, &["there is no table \"roots\" in d", "the only one is \"main\""]);
+    let main = place.run(&["drop-table", "d", "main", "-y", "--json"]).json();
+    assert_eq!(main, [serde_json::json!({ "table": "main", "result": "dropped" })]);
+    place.run(&["drop-table", "d", "main", "-y"]).fails(1, &["no tables yet"]);
+    place.run(&["verify", "d"]).ok();
+    // The name is free.
+    place.run(&["put", "d", "plum", "blue"]).ok();
+    assert_eq!(place.run(&["scan", "d"]).ok(), "plum\tblue\n");
+}
+
+#[test]
+fn a_table_is_cleared_and_stays_and_its_room_is_free() {
+    let place = place();
+    place.run_with_input(&["put", "d", "large", "-f", "-"], &noise(1, 3 << 20)).ok();
+    place.run(&["clear-table", "d", "main"]).fails(2, &["clear-table removes all entries", "--yes"]);
+    assert_eq!(place.run(&["get", "d", "apple"]).ok(), "red");
+    let cleared = place.run(&["clear-table", "d", "main", "--yes", "--json"]).json();
+    assert_eq!(cleared, [serde_json::json!({ "table": "main", "result": "cleared" })]);
+    assert_eq!(place.run(&["scan", "d"]).ok(), "");
+    assert_eq!(place.run(&["tables", "d"]).ok(), "main\nroots\n");
+    assert_eq!(place.run(&["scan", "d", "--table", "roots"]).ok(), "beet\tred\n");
+    place.run(&["compact", "d"]).ok();
+    assert!(std::fs::metadata(place.path("d")).unwrap().len() < 1 << 20);
+    place.run(&["verify", "d"]).ok();
+    let other = place.run(&["clear-table", "d", "fruit", "--yes"]);
+    other.fails(1, &["no table \"fruit\"", "\"main\", \"roots\""]);
+}
+
+#[test]
+fn a_table_gets_another_name() {
+    let place = place();
+    let renamed = place.run(&["rename-table", "d", "main", "fruit"]);
+    assert!(renamed.err.contains("renamed main to fruit"), "{}", renamed.err);
+    assert_eq!(place.run(&["scan", "d", "--table", "fruit", "--keys"]).ok(), "apple\npear\n");
+    place
+        .run(&["rename-table", "d", "fruit", "roots"])
+        .fails(2, &["already is a table \"roots\"", "Choose another name"]);
+    place.run(&["rename-table", "d", "main", "x"]).fails(1, &["no table \"main\"", "\"fruit\", \"roots\""]);
+    place.run(&["rename-table", "d", "fruit", ""]).fails(2, &["1 to 255 bytes"]);
+    let object = place.run(&["rename-table", "d", "fruit", "main", "--json"]).json();
+    let expected = serde_json::json!({ "table": "fruit", "result": "renamed", "new_name": "main" });
+    assert_eq!(object, [expected]);
+    assert_eq!(place.run(&["get", "d", "pear"]).ok(), "green");
+    let quiet = place.run(&["rename-table", "d", "main", "fruit", "--quiet"]);
+    assert!(quiet.err.is_empty(), "{}", quiet.err);
+}
+
+#[test]
+fn what_is_missing_is_refused_and_created_by_none_of_them() {
+    let place = Place::new();
+    for command in [
+        &["drop-table", "none", "t", "--yes"][..],
+        &["clear-table", "none", "t", "-y"],
+        &["rename-table", "none", "t", "u"],
+    ] {
+        place.run(command).fails(6, &["there is no file none"]);
+    }
+    place.run(&["drop-table", "none"]).fails(2, &["<TABLE>"]);
+    place.run(&["rename-table", "none", "t"]).fails(2, &["<NEW_NAME>"]);
+    assert!(!place.path("none").exists());
+    for command in ["drop-table", "clear-table", "rename-table"] {
+        let help = place.run(&[command, "--help"]).ok();
+        assert!(
+            help.contains(&format!("vellum {command} data.vellum")) && help.contains("Exits with 1"),
+            "{help}"
+        );
+    }
+}
