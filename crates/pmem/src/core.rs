@@ -226,7 +226,7 @@ impl<L: Format, M: Medium> Core<L, M> {
 
     /// Sees to it that of the keys with these hashes, whose stripes the caller holds, no older record can return: makes the
     /// retractions durable that other threads, or the writer itself, left to their next fence.
-    fn settle_stripes(&self, writer: &mut Writer<L>, hashes: impl Iterator<Item = u64>) -> Result<()> {
+    pub fn settle_stripes(&self, writer: &mut Writer<L>, hashes: impl Iterator<Item = u64>) -> Result<()> {
         let mut is_any = false;
         for place in hashes.filter_map(|hash| self.stripes.unsettled(hash)) {
             is_any = true;
@@ -327,15 +327,6 @@ impl<L: Format, M: Medium> Core<L, M> {
             }
         });
         found.transpose()
-    }
-
-    /// Asks for all that operations on these hashes read, level by level, so that their cache misses overlap.
-    #[inline]
-    pub fn prefetch_all(&self, hashes: impl Iterator<Item = u64> + Clone) {
-        hashes.clone().for_each(|hash| self.index.prefetch_for_change(hash));
-        for place in hashes.filter_map(|hash| self.index.guess(hash)) {
-            L::prefetch(&self.medium, self.geometry, Place(place));
-        }
     }
 
     /// The record of a key whose stripe the caller holds.
@@ -462,7 +453,7 @@ impl<L: Format, M: Medium> Core<L, M> {
     }
 
     /// Writes a new record of a key, above whatever it has now.
-    fn append_new(
+    pub fn append_new(
         &self,
         writer: &mut Writer<L>,
         site: Site,
@@ -491,7 +482,7 @@ impl<L: Format, M: Medium> Core<L, M> {
     }
 
     /// Lets the index lead to a new record that is valid and durable, and frees the one it replaces.
-    fn settle(
+    pub fn settle(
         &self,
         writer: &mut Writer<L>,
         hash: u64,
@@ -514,50 +505,6 @@ impl<L: Format, M: Medium> Core<L, M> {
         Ok(Put::Replaced)
     }
 
-    /// Stores several values, each as [`put`](Self::put) would, with fewer fences.
-    pub fn put_batch<'b>(
-        &self,
-        writer: &mut Writer<L>,
-        entries: impl Iterator<Item = (&'b [u8], &'b [u8])>,
-    ) -> Result<()> {
-        const GROUP: usize = 64;
-        self.check_writable()?;
-        let mut entries = entries.map(|(key, value)| (self.hash(key), key, value)).peekable();
-        let mut given = Vec::with_capacity(GROUP);
-        let mut group = Vec::with_capacity(GROUP);
-        while entries.peek().is_some() {
-            group.clear();
-            given.clear();
-            given.extend(entries.by_ref().take(GROUP));
-            self.prefetch_all(given.iter().map(|(hash, ..)| *hash));
-            let mut failure = Ok(());
-            for (hash, key, value) in given.iter().copied() {
-                let appended = self
-                    .check_lengths(key, value)
-                    .and_then(|()| self.append_new(writer, Site::BatchRecord, hash, key, value));
-                match appended {
-                    Ok(record) => group.push((hash, key, record)),
-                    Err(error) => {
-                        failure = Err(error);
-                        break;
-                    }
-                }
-            }
-            // What was written is finished even if the next could not be: a log ends at a record that is not valid.
-            self.fence(writer, Site::BatchRecord)?;
-            for (_, _, (place, record, _)) in &group {
-                self.publish(writer, Site::BatchPublish, *place, record);
-            }
-            self.fence(writer, Site::BatchPublish)?;
-            for (hash, key, record) in &group {
-                self.settle(writer, *hash, key, *record)?;
-            }
-            self.settle_owed(writer)?;
-            failure?;
-        }
-        Ok(())
-    }
-
     /// Removes a key; whether it was there.
     pub fn delete(&self, writer: &mut Writer<L>, key: &[u8]) -> Result<bool> {
         self.check_writable()?;
@@ -571,42 +518,5 @@ impl<L: Format, M: Medium> Core<L, M> {
         drop(held);
         self.freed(writer, place, &record)?;
         Ok(true)
-    }
-
-    /// Removes several keys with fewer fences; how many were there.
-    pub fn delete_batch<'b>(
-        &self,
-        writer: &mut Writer<L>,
-        keys: impl Iterator<Item = &'b [u8]>,
-    ) -> Result<u64> {
-        const GROUP: usize = 64;
-        self.check_writable()?;
-        let mut keys = keys.map(|key| (self.hash(key), key)).peekable();
-        let mut removed = 0;
-        while keys.peek().is_some() {
-            let group: Vec<(u64, &[u8])> = keys.by_ref().take(GROUP).collect();
-            self.prefetch_all(group.iter().map(|(hash, _)| *hash));
-            let held = self.stripes.lock_all(group.iter().map(|(hash, _)| *hash));
-            let mut seen = BTreeSet::new();
-            let found: Vec<(u64, Place, Record)> = group
-                .iter()
-                .filter_map(|(hash, key)| {
-                    let (place, record) = self.find_locked(*hash, key)?;
-                    seen.insert(place).then_some((*hash, place, record))
-                })
-                .collect();
-            self.settle_stripes(writer, found.iter().map(|(hash, ..)| *hash))?;
-            for (_, place, record) in &found {
-                self.retract(writer, Site::BatchDelete, *place, record);
-            }
-            self.fence(writer, Site::BatchDelete)?;
-            found.iter().for_each(|(hash, place, _)| self.index.remove(*hash, place.0));
-            drop(held);
-            for (_, place, record) in &found {
-                self.freed(writer, *place, record)?;
-            }
-            removed += found.len() as u64;
-        }
-        Ok(removed)
     }
 }

@@ -23,6 +23,7 @@
 #[cfg(target_endian = "big")]
 compile_error!("records are little-endian words that are read where they lie");
 
+mod batch;
 mod blocks;
 mod core;
 mod cpu;
