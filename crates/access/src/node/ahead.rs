@@ -1,6 +1,6 @@
 //! The bytes that a search will read, for prefetching.
 
-use super::{NodeView, layout::*};
+use super::{layout::*, view::NodeView};
 use std::ops::Range;
 use vellum_base::Bytes;
 

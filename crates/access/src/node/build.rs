@@ -1,7 +1,13 @@
 //! Building a node from others, as compaction, splits and merges do.
 
-use super::shape::{Shape, check_record, entry_bytes};
-use super::{NodeError, NodeFault, NodeMut, NodeView, frame::Frame, layout::*, view::child_place};
+use super::{
+    fault::{NodeError, NodeFault},
+    frame::Frame,
+    layout::*,
+    shape::{Shape, check_record, entry_bytes},
+    view::{NodeView, child_place},
+    write::NodeMut,
+};
 use std::ops::Range;
 use vellum_base::PageId;
 

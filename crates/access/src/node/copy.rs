@@ -6,7 +6,7 @@
 //! A leaf may be copied while it changes. The copy is then a mixture, which the caller discards. Copying ends, does
 //! not panic, and stays within the page all the same.
 
-use super::{NodeView, layout::*};
+use super::{layout::*, view::NodeView};
 use std::{cell::Cell, mem, ops::Range};
 use vellum_base::Bytes;
 
@@ -196,7 +196,7 @@ impl Drop for LeafCopy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::{NodeError, NodeMut, ValueKind};
+    use crate::node::{fault::NodeError, layout::ValueKind, write::NodeMut};
     use vellum_base::PageId;
 
     type Fence = Option<&'static [u8]>;

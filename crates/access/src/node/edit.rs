@@ -1,7 +1,13 @@
 //! Changing a node in place: records are added, removed and replaced.
 
-use super::shape::{Shape, check_record, entry_bytes};
-use super::{NodeError, NodeFault, NodeMut, frame::Frame, layout::*, view::child_place};
+use super::{
+    fault::{NodeError, NodeFault},
+    frame::Frame,
+    layout::*,
+    shape::{Shape, check_record, entry_bytes},
+    view::child_place,
+    write::NodeMut,
+};
 use vellum_base::PageId;
 
 impl NodeMut<'_> {

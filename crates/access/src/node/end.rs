@@ -4,10 +4,17 @@
 //! bytes that the new fence takes more or less, and where the new fence lets the prefix grow, the heads are shifted
 //! and the tails cut in place.
 
-use super::layout::*;
-use super::shape::{Shape, check_record};
-use super::split::MOVED_MAX;
-use super::{NodeError, NodeFault, NodeMut, NodeView, build::Builder, frame::Frame, shortest_separator};
+use super::{
+    build::Builder,
+    fault::{NodeError, NodeFault},
+    frame::Frame,
+    layout::*,
+    separator::shortest_separator,
+    shape::{Shape, check_record},
+    split::MOVED_MAX,
+    view::NodeView,
+    write::NodeMut,
+};
 use vellum_base::{Bytes, PageId};
 
 /// How a leaf is to end; see [`NodeView::plan_end`].
@@ -261,7 +268,7 @@ impl NodeMut<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::{NodeError, ValueKind};
+    use crate::node::{fault::NodeError, layout::ValueKind};
 
     type Fence = Option<&'static [u8]>;
 

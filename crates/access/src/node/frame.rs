@@ -1,6 +1,6 @@
 //! The frame of a node: its fences and its prefix, and the bytes that they take.
 
-use super::{NodeView, layout::*};
+use super::{layout::*, view::NodeView};
 use std::ops::Range;
 
 /// The fences of a node (absent is infinite) and its prefix.

@@ -1,6 +1,6 @@
 //! Builds an inner node from children in the order of their keys, for bulk loads.
 
-use super::{NodeError, build::Builder, frame::Frame, layout::*};
+use super::{build::Builder, fault::NodeError, frame::Frame, layout::*};
 use vellum_base::PageId;
 
 /// Children that will be an inner node, each with the separator after it.

@@ -4,7 +4,9 @@
 //! beyond it is. So records wait in a builder, which makes sure at any time that they fit into a leaf, and the leaf is
 //! written at once when it is complete.
 
-use super::{NodeError, build::Builder, edit::check_new, frame::Frame, layout::*, shortest_separator};
+use super::{
+    build::Builder, edit::check_new, fault::NodeError, frame::Frame, layout::*, separator::shortest_separator,
+};
 use vellum_base::PageId;
 
 /// Records that will be a leaf.
@@ -330,7 +332,7 @@ fn tail_of(image: &[u8; NODE_BYTES], slot: Slot) -> &[u8] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::NodeView;
+    use crate::node::view::NodeView;
     use vellum_base::PAGE_SIZE;
 
     type Entry = (Vec<u8>, Vec<u8>);

@@ -1,8 +1,14 @@
 //! Merging a node with its right neighbour.
 
-use super::layout::*;
-use super::shape::Shape;
-use super::{NodeError, NodeFault, NodeMut, NodeView, build::Builder, frame::Frame, view::child_place};
+use super::{
+    build::Builder,
+    fault::{NodeError, NodeFault},
+    frame::Frame,
+    layout::*,
+    shape::Shape,
+    view::{NodeView, child_place},
+    write::NodeMut,
+};
 use vellum_base::PageId;
 
 impl NodeMut<'_> {

@@ -5,7 +5,10 @@
 //! three comparisons at a time, which do not depend on each other and do not jump.
 //! Key bytes in the heap are touched only if the head agrees and the key goes beyond it.
 
-use super::{Find, NodeView, ValueAt, layout::*};
+use super::{
+    layout::*,
+    view::{Find, NodeView, ValueAt},
+};
 use std::cmp::Ordering;
 use vellum_base::Bytes;
 

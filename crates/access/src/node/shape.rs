@@ -1,6 +1,10 @@
 //! The header of a node, checked before the node is written to.
 
-use super::{NodeFault, NodeView, layout::*, view::Word};
+use super::{
+    fault::NodeFault,
+    layout::*,
+    view::{NodeView, Word},
+};
 
 /// The header of a node whose sizes have been checked against each other, so that free space is where it
 /// is said to be.

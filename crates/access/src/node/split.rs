@@ -1,9 +1,15 @@
 //! Splitting a full node.
 
-use super::layout::*;
-use super::separator::{separator_after_run, separator_length, shortest_separator};
-use super::view::child_place;
-use super::{Find, NodeError, NodeFault, NodeMut, NodeView, build::Builder, frame::Frame, shape::Shape};
+use super::{
+    build::Builder,
+    fault::{NodeError, NodeFault},
+    frame::Frame,
+    layout::*,
+    separator::{separator_after_run, separator_length, shortest_separator},
+    shape::Shape,
+    view::{Find, NodeView, child_place},
+    write::NodeMut,
+};
 use std::ops::Range;
 use vellum_base::PageId;
 
@@ -317,7 +323,7 @@ impl<'a> Planner<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::ValueKind;
+    use crate::node::layout::ValueKind;
 
     /// Where a leaf of three records, added in the order of `keys`, is split for `incoming`, and whether that goes left.
     fn split_of(keys: [u8; 3], incoming: u8) -> (usize, bool) {

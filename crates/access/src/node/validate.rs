@@ -1,7 +1,11 @@
 //! Checking every invariant of a node.
 
-use super::shape::{Shape, check_record};
-use super::{NodeFault, NodeView, layout::*, view::child_place};
+use super::{
+    fault::NodeFault,
+    layout::*,
+    shape::{Shape, check_record},
+    view::{NodeView, child_place},
+};
 use vellum_base::Bytes;
 
 impl<B: Bytes> NodeView<B> {

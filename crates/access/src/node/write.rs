@@ -1,6 +1,12 @@
 //! Writing to a node: a page, bytes at a place in it, its frame and its hints. Nothing here finds room.
 
-use super::{NodeFault, NodeView, frame::Frame, layout::*, shape::Shape, view::child_place};
+use super::{
+    fault::NodeFault,
+    frame::Frame,
+    layout::*,
+    shape::Shape,
+    view::{NodeView, child_place},
+};
 use vellum_base::{Bytes, HEADER_BYTES, PageId};
 
 /// A node to change, under an exclusive latch.
