@@ -1,11 +1,11 @@
 //! Walks of a whole tree: its size, and whether it is sound.
 
 use crate::blob::{BlobCheck, BlobReference};
-use crate::tree::Tree;
-use crate::tree::descend::{Approach, Descent, NOT_ITS_FENCES, Towards};
+use crate::tree::descend::{Approach, Descent, Towards};
 use crate::tree::read::record::{StoredValue, value_in};
+use crate::tree::{Tree, sound::Expected};
 use crate::{error::AccessError, node::NodeView};
-use vellum_base::{Extent, PAGE_SIZE, PageHeader, PageId, PageKind};
+use vellum_base::{Extent, PAGE_SIZE, PageHeader};
 use vellum_pool::{OptimisticPage, Pager, PoolError, SharedPage};
 use vellum_vm::AlignedBuffer;
 
@@ -71,14 +71,6 @@ pub struct TreeReport {
     pub problems: Vec<AccessError>,
 }
 
-/// A node to be checked, with the level and the fences that follow from its parent.
-struct Expected {
-    page: PageId,
-    level: Option<u8>,
-    lower: Option<Vec<u8>>,
-    upper: Option<Vec<u8>>,
-}
-
 impl<P: Pager> Tree<'_, P> {
     /// Walks the whole tree, reads all its pages and checks every checksum and every invariant of nodes, of their
     /// references to each other, and of large values. `visit` is called with each extent of the tree, so that the
@@ -108,12 +100,12 @@ impl<P: Pager> Tree<'_, P> {
     /// ```
     pub fn verify(&self, mut visit: impl FnMut(Extent) -> bool) -> TreeReport {
         let mut report = TreeReport::default();
-        let mut todo = vec![Expected { page: self.root, level: None, lower: None, upper: None }];
+        let mut todo = vec![Expected::root(self.root)];
         while let Some(expected) = todo.pop() {
             if !visit(Extent::page(expected.page)) {
                 continue;
             }
-            if let Err(error) = self.verify_node(&expected, &mut todo, &mut report, &mut visit) {
+            if let Err(error) = self.verify_node(expected, &mut todo, &mut report, &mut visit) {
                 report.problems.push(error);
             }
         }
@@ -157,46 +149,21 @@ impl<P: Pager> Tree<'_, P> {
 
     fn verify_node(
         &self,
-        expected: &Expected,
+        expected: Expected,
         todo: &mut Vec<Expected>,
         report: &mut TreeReport,
         visit: &mut impl FnMut(Extent) -> bool,
     ) -> Result<(), AccessError> {
-        let bytes = self.sound_node(expected.page, expected.level)?;
+        let bytes = self.expected_node(&expected)?;
         let view = NodeView::new(&bytes[..]);
-        let (mut lower, upper) = view.fences();
-        if lower != expected.lower || upper != expected.upper {
-            return Err(PoolError::contents(expected.page, NOT_ITS_FENCES).into());
-        }
         report.shape.height = report.shape.height.max(view.level() as u32 + 1);
         report.shape.add(view);
         if view.is_leaf() {
             self.verify_blobs(view, report, visit);
         } else {
-            let level = view.level().checked_sub(1);
-            for (index, page) in view.children().enumerate() {
-                let separator = if index < view.count() { Some(view.key(index)) } else { upper.clone() };
-                let lower = std::mem::replace(&mut lower, separator.clone());
-                todo.push(Expected { page, level, lower, upper: separator });
-            }
+            todo.extend(expected.children(view));
         }
         Ok(())
-    }
-
-    /// A copy of a node, which is not latched while its blobs are read, after a check of all its invariants and of the
-    /// level that follows from its parent.
-    pub(in crate::tree) fn sound_node(&self, page: PageId, level: Option<u8>) -> Result<Vec<u8>, PoolError> {
-        let bytes = self.pager.shared_certain(Extent::page(page))?.page().to_vec();
-        if PageHeader::read(&bytes).kind != PageKind::TREE_NODE {
-            return Err(PoolError::contents(page, "a tree's node should be here"));
-        }
-        let view = NodeView::new(&bytes[..]);
-        view.validate().map_err(|fault| PoolError::contents(page, fault.to_string()))?;
-        if level.is_some_and(|level| level != view.level()) {
-            let what = format!("it has level {}, which its parent does not expect", view.level());
-            return Err(PoolError::contents(page, what));
-        }
-        Ok(bytes)
     }
 
     fn verify_blobs(

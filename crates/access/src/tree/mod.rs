@@ -26,6 +26,7 @@ mod check;
 mod descend;
 mod read;
 mod salvage;
+mod sound;
 
 pub use batch::Batch;
 pub use batch::task::{Answer, Task};

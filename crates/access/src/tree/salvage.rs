@@ -5,12 +5,11 @@ use crate::{
     node::NodeView,
     tree::{
         Tree,
-        descend::NOT_ITS_FENCES,
         read::record::{StoredValue, value_in},
+        sound::Expected,
     },
 };
-use vellum_base::PageId;
-use vellum_pool::{Pager, PoolError};
+use vellum_pool::Pager;
 
 /// Something of a tree, as [`Tree::salvage`] finds it.
 #[derive(Debug)]
@@ -34,14 +33,6 @@ pub enum Salvaged<'s> {
     },
 }
 
-/// A node, with what follows from its parent.
-struct Expected {
-    page: PageId,
-    level: Option<u8>,
-    lower: Option<Vec<u8>>,
-    upper: Option<Vec<u8>>,
-}
-
 impl<P: Pager> Tree<'_, P> {
     /// Shows all records that can be read, in the order of their keys, and between them where something is lost. The tree must
     /// not change meanwhile.
@@ -49,15 +40,17 @@ impl<P: Pager> Tree<'_, P> {
     /// # Errors
     /// Those of `visit`, which end it.
     pub fn salvage<E>(&self, mut visit: impl FnMut(Salvaged<'_>) -> Result<(), E>) -> Result<(), E> {
-        let mut todo = vec![Expected { page: self.root, level: None, lower: None, upper: None }];
+        let mut todo = vec![Expected::root(self.root)];
         while let Some(expected) = todo.pop() {
-            match self.salvaged_node(&expected) {
+            match self.expected_node(&expected) {
                 Ok(bytes) => {
                     let node = NodeView::new(&bytes[..]);
                     if node.is_leaf() {
                         salvage_leaf(node, &mut visit)?;
                     } else {
-                        push_children(node, expected, &mut todo);
+                        let children: Vec<_> = expected.children(node).collect();
+                        // The first one is looked at next.
+                        todo.extend(children.into_iter().rev());
                     }
                 }
                 Err(error) => {
@@ -67,16 +60,6 @@ impl<P: Pager> Tree<'_, P> {
             }
         }
         Ok(())
-    }
-
-    fn salvaged_node(&self, expected: &Expected) -> Result<Vec<u8>, PoolError> {
-        let bytes = self.sound_node(expected.page, expected.level)?;
-        let (lower, upper) = NodeView::new(&bytes[..]).fences();
-        // It may be a sound node of another place.
-        if lower != expected.lower || upper != expected.upper {
-            return Err(PoolError::contents(expected.page, NOT_ITS_FENCES));
-        }
-        Ok(bytes)
     }
 }
 
@@ -94,18 +77,4 @@ fn salvage_leaf<E>(
         visit(Salvaged::Entry { key: &key, value })?;
     }
     Ok(())
-}
-
-/// The first child is looked at next.
-fn push_children(node: NodeView<&[u8]>, parent: Expected, todo: &mut Vec<Expected>) {
-    let (level, begin) = (node.level().checked_sub(1), todo.len());
-    let mut lower = parent.lower;
-    for (index, page) in node.children().enumerate() {
-        let separator = if index < node.count() { Some(node.key(index)) } else { parent.upper.clone() };
-        let lower = std::mem::replace(&mut lower, separator.clone());
-        todo.push(Expected { page, level, lower, upper: separator });
-    }
-    if let Some(children) = todo.get_mut(begin..) {
-        children.reverse();
-    }
 }

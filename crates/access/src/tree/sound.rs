@@ -1,0 +1,60 @@
+//! Nodes that are checked when they are read, from the root down: what walks of a whole tree have in common.
+
+use crate::node::NodeView;
+use crate::tree::{Tree, descend::NOT_ITS_FENCES};
+use vellum_base::{Extent, PageHeader, PageId, PageKind};
+use vellum_pool::{Pager, PoolError, SharedPage};
+
+/// A node that is not read yet, with the level and the fences that follow from its parent.
+pub(in crate::tree) struct Expected {
+    pub page: PageId,
+    level: Option<u8>,
+    pub lower: Option<Vec<u8>>,
+    pub upper: Option<Vec<u8>>,
+}
+
+impl Expected {
+    /// The root, which has any level and no fences.
+    pub fn root(page: PageId) -> Self {
+        Self { page, level: None, lower: None, upper: None }
+    }
+
+    /// The children of this node, in the order of their keys. `node` is what was read of it.
+    pub fn children(self, node: NodeView<&[u8]>) -> impl Iterator<Item = Self> {
+        let Self { mut lower, upper, .. } = self;
+        let level = node.level().checked_sub(1);
+        node.children().enumerate().map(move |(index, page)| {
+            let separator = if index < node.count() { Some(node.key(index)) } else { upper.clone() };
+            let lower = std::mem::replace(&mut lower, separator.clone());
+            Self { page, level, lower, upper: separator }
+        })
+    }
+}
+
+impl<P: Pager> Tree<'_, P> {
+    /// [`sound_node`](Self::sound_node), after a check of the fences too: it may be a sound node of another place.
+    pub(in crate::tree) fn expected_node(&self, expected: &Expected) -> Result<Vec<u8>, PoolError> {
+        let bytes = self.sound_node(expected.page, expected.level)?;
+        let (lower, upper) = NodeView::new(&bytes[..]).fences();
+        if lower != expected.lower || upper != expected.upper {
+            return Err(PoolError::contents(expected.page, NOT_ITS_FENCES));
+        }
+        Ok(bytes)
+    }
+
+    /// A copy of a node, which is not latched while its blobs are read, after a check of all its invariants and of the
+    /// level that follows from its parent.
+    pub(in crate::tree) fn sound_node(&self, page: PageId, level: Option<u8>) -> Result<Vec<u8>, PoolError> {
+        let bytes = self.pager.shared_certain(Extent::page(page))?.page().to_vec();
+        if PageHeader::read(&bytes).kind != PageKind::TREE_NODE {
+            return Err(PoolError::contents(page, "a tree's node should be here"));
+        }
+        let view = NodeView::new(&bytes[..]);
+        view.validate().map_err(|fault| PoolError::contents(page, fault.to_string()))?;
+        if level.is_some_and(|level| level != view.level()) {
+            let what = format!("it has level {}, which its parent does not expect", view.level());
+            return Err(PoolError::contents(page, what));
+        }
+        Ok(bytes)
+    }
+}
