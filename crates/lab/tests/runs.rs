@@ -81,6 +81,38 @@ fn the_same_tree_on_a_classic_pool_is_a_contestant() {
 }
 
 #[test]
+fn reads_by_a_snapshot_are_compared_with_reads_outside_of_transactions() {
+    let folder = tempfile::tempdir().unwrap();
+    let engines = ["vellum", "vellum-tx"];
+    // In memory, and beyond it.
+    for pool in ["64MiB", "1MiB"] {
+        for (workload, options) in [
+            ("lookup", "--load random"),
+            ("lookup", "--batch 64 --keys url --values 20..400"),
+            ("lookup", "--durability deferred"),
+            ("scan", "--values 20..2000"),
+            ("scan", "--length 20"),
+        ] {
+            let line = format!(
+                "{workload} --engines vellum,vellum-tx --tuples 20k --pool {pool} --seconds 0.1 --rounds 1 \
+                 --threads 1,2 {options}"
+            );
+            let objects = objects(folder.path(), &line);
+            check_run(&objects, workload, &engines, &[1, 2], 1);
+            let said = notes(&objects).iter().any(|note| note.contains("reads by one transaction"));
+            assert!(said, "{line}");
+        }
+    }
+    for (line, cure) in
+        [("lookup --batch 64 --updates 20", "--updates"), ("insert", "vellum"), ("churn", "vellum")]
+    {
+        let refused = lab(folder.path(), &format!("{line} --engines vellum-tx --tuples 1k --seconds 0.1"));
+        assert_eq!(refused.status.code(), Some(1), "{line}");
+        assert!(String::from_utf8_lossy(&refused.stderr).contains(cure), "{line}");
+    }
+}
+
+#[test]
 fn one_read_for_each_lookup_is_a_contestant() {
     let folder = tempfile::tempdir().unwrap();
     for (workload, options) in [("lookup", "--load random"), ("lookup", ""), ("scan", ""), ("insert", "")] {

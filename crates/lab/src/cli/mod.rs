@@ -41,6 +41,7 @@ pub enum Command {
     #[command(after_help = "Examples:\n  lab lookup --engines vellum,lmdb --tuples 10M --threads 1,2\n  \
                             lab lookup --engines vellum --tuples 10M --pool 200MiB --check\n  \
                             lab lookup --engines vellum,lmdb --tuples 10M --batch 64\n  \
+                            lab lookup --engines vellum-tx,vellum --tuples 2M --batch 64\n  \
                             lab lookup --engines vellum --tuples 10M --pool 176MiB --batch 256 --updates 20\n  \
                             lab lookup --tuples 3M --keys url --values 40..300 --distribution zipf:0.99 --load random")]
     Lookup {

@@ -32,7 +32,11 @@ pub enum EngineName {
 impl Named for EngineName {
     const ALL: &'static [(Self, &'static str, &'static str)] = &[
         (Self::Vellum, "vellum", "This project's engine"),
-        (Self::VellumTx, "vellum-tx", "The same, in transactions: for workloads that have them"),
+        (
+            Self::VellumTx,
+            "vellum-tx",
+            "The same, in transactions; lookups and scans of one table read by one transaction a thread",
+        ),
         (Self::Lmdb, "lmdb", "LMDB through the crate `heed`"),
         (Self::Redb, "redb", "redb, for workloads on records"),
         (Self::Fjall, "fjall", "fjall, for workloads on records"),

@@ -36,6 +36,7 @@ pub mod rocksdb_transactions;
 pub mod sqlite;
 pub mod store;
 pub mod vellum;
+pub mod vellum_snapshots;
 pub mod vellum_store;
 pub mod vellum_transactions;
 

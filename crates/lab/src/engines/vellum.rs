@@ -13,8 +13,8 @@ use vellum::{Answer, BulkLoader, Database, Table, Task, Written};
 
 /// An open database and its table.
 pub struct Vellum {
-    database: Database,
-    table: Table,
+    pub(super) database: Database,
+    pub(super) table: Table,
     pool_bytes: u64,
 }
 

@@ -18,6 +18,7 @@ use crate::engines::records::RecordEngine;
 use crate::engines::redb::Redb;
 use crate::engines::store::Store;
 use crate::engines::vellum::Vellum;
+use crate::engines::vellum_snapshots::VellumSnapshots;
 use crate::engines::vellum_store::VellumStore;
 use crate::engines::vellum_transactions::VellumTransactions;
 use crate::engines::{Engine, EngineOptions};
@@ -66,7 +67,14 @@ pub fn serve(mut input: impl BufRead, mut output: impl Write) -> Result<()> {
     };
     match engine {
         EngineName::Vellum => serve_engine::<Vellum, VellumStore>(specification, input, output),
-        EngineName::VellumTx => serve_engine::<Vellum, VellumTransactions>(specification, input, output),
+        EngineName::VellumTx => match specification.workload {
+            Workload::Insert | Workload::Churn => converse(
+                Refused("it only reads a single table: take the engine vellum".into()),
+                input,
+                output,
+            ),
+            _ => serve_engine::<VellumSnapshots, VellumTransactions>(specification, input, output),
+        },
         EngineName::Lmdb => serve_engine::<Lmdb, LmdbStore>(specification, input, output),
         EngineName::Raw | EngineName::HashTable if specification.workload.has_records() => {
             converse(Refused("it has a single table of tuples, and no records".into()), input, output)
