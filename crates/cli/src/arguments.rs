@@ -35,17 +35,20 @@ pub struct StoreArguments {
     pub pool: u64,
 }
 
-/// Where the log is archived.
+/// Which database is changed, how it is used, and where its log is archived.
 #[derive(clap::Args)]
-pub struct ArchiveArguments {
+pub struct WriteArguments {
+    #[command(flatten)]
+    pub store: StoreArguments,
     /// Archive the log in this directory: `vellum restore --archive` follows it to any point in time
     #[arg(long, value_name = "DIR")]
     pub archive: Option<PathBuf>,
 }
 
-impl ArchiveArguments {
-    /// The same options, with the archive.
-    pub fn added_to(&self, options: Options) -> Options {
+impl WriteArguments {
+    /// The options to open the database with.
+    pub fn options(&self) -> Options {
+        let options = self.store.engine.options(self.store.pool);
         match &self.archive {
             Some(directory) => options.log_archive(directory),
             None => options,

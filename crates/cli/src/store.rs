@@ -1,7 +1,7 @@
 //! Opening and closing databases, with errors that say what to do.
 
 use crate::{
-    arguments::{ArchiveArguments, StoreArguments},
+    arguments::{StoreArguments, WriteArguments},
     failure::{Code, Failure, Result},
     signals,
 };
@@ -45,22 +45,21 @@ pub fn require_file(path: &Path) -> Result {
 }
 
 /// Opens a database to change it; from here on signals have to be looked at.
-pub fn open_to_write(arguments: &StoreArguments, archive: &ArchiveArguments) -> Result<Database> {
-    let path = &arguments.database;
+pub fn open_to_write(arguments: &WriteArguments) -> Result<Database> {
+    let path = &arguments.store.database;
     if existing_file(path)?.is_none() {
         return Err(missing(path));
     }
     signals::watch();
-    open(path, &archive.added_to(arguments.engine.options(arguments.pool)))
+    open(path, &arguments.options())
 }
 
 /// Opens a database to change it, or creates it; returns whether it did. See [`open_to_write`].
-pub fn open_or_create(arguments: &StoreArguments, archive: &ArchiveArguments) -> Result<(Database, bool)> {
-    let path = &arguments.database;
+pub fn open_or_create(arguments: &WriteArguments) -> Result<(Database, bool)> {
+    let path = &arguments.store.database;
     existing_file(path)?;
     signals::watch();
-    let database =
-        Database::open_or_create(path, &archive.added_to(arguments.engine.options(arguments.pool)));
+    let database = Database::open_or_create(path, &arguments.options());
     let database = database.map_err(|error| explain(path, error))?;
     let created = database.was_created();
     Ok((database, created))

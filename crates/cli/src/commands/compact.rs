@@ -1,7 +1,7 @@
 //! `vellum compact`: the file of a database made as short as what it holds.
 
 use crate::{
-    arguments::{ArchiveArguments, General, StoreArguments},
+    arguments::{General, WriteArguments},
     failure::Result,
     output::Output,
     progress::Progress,
@@ -22,9 +22,7 @@ A program that has the database open does the same while it goes on, with `Datab
 #[command(after_help = HELP)]
 pub struct Arguments {
     #[command(flatten)]
-    store: StoreArguments,
-    #[command(flatten)]
-    archive: ArchiveArguments,
+    target: WriteArguments,
 }
 
 /// What was done, for programs.
@@ -42,10 +40,10 @@ struct Summary {
 /// Makes the file shorter.
 pub fn run(arguments: &Arguments, general: &General) -> Result {
     let start = Instant::now();
-    let path = &arguments.store.database;
+    let path = &arguments.target.store.database;
     let length = || std::fs::metadata(path).map_or(0, |file| file.len());
     let bytes_before = length();
-    let database = store::open_to_write(&arguments.store, &arguments.archive)?;
+    let database = store::open_to_write(&arguments.target)?;
     let bar = Progress::steps(general.quiet, "moving", None);
     let done = database.compact(|_| {
         bar.advance(1);

@@ -2,7 +2,7 @@
 
 use super::get::no_such_key;
 use crate::{
-    arguments::{ArchiveArguments, FormArguments, General, StoreArguments, TableArguments},
+    arguments::{FormArguments, General, TableArguments, WriteArguments},
     failure::Result,
     output::Output,
     progress::remark,
@@ -25,9 +25,7 @@ Exits with 1 if there is no such key.";
 #[command(after_help = HELP)]
 pub struct Arguments {
     #[command(flatten)]
-    store: StoreArguments,
-    #[command(flatten)]
-    archive: ArchiveArguments,
+    target: WriteArguments,
     /// The key
     key: OsString,
     #[command(flatten)]
@@ -41,11 +39,11 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
     let form = arguments.form.form();
     let key = form.decode(&arguments.key, "the key")?;
     store::check_key(&key)?;
-    let database = store::open_to_write(&arguments.store, &arguments.archive)?;
+    let database = store::open_to_write(&arguments.target)?;
     let removed = remove(&database, &arguments.table.table, &key);
     store::close(database)?;
     if !removed? {
-        return Err(no_such_key(&key, &arguments.table.table, &arguments.store.database));
+        return Err(no_such_key(&key, &arguments.table.table, &arguments.target.store.database));
     }
     if general.json {
         let key = String::from_utf8_lossy(&form.encode(&key)).into_owned();

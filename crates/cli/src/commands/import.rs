@@ -1,7 +1,7 @@
 //! `vellum import`: stores the files of a directory tree.
 
 use crate::{
-    arguments::{ArchiveArguments, FormArguments, General, StoreArguments, TableArguments},
+    arguments::{FormArguments, General, TableArguments, WriteArguments},
     failure::{Code, Failure, Result},
     files::{Found, Tree},
     importer::{Importer, Omission, Tally},
@@ -41,9 +41,7 @@ Examples:
 #[command(after_help = HELP)]
 pub struct Arguments {
     #[command(flatten)]
-    store: StoreArguments,
-    #[command(flatten)]
-    archive: ArchiveArguments,
+    target: WriteArguments,
     /// The directory
     directory: PathBuf,
     #[command(flatten)]
@@ -90,15 +88,15 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
     let key_prefix = arguments.form.form().decode(&arguments.key_prefix, "--key-prefix")?;
     store::check_key(&key_prefix)?;
     Tree::check_root(&arguments.directory).map_err(|failure| {
-        if arguments.store.database.is_dir() && !arguments.directory.is_dir() {
+        if arguments.target.store.database.is_dir() && !arguments.directory.is_dir() {
             failure.and("The database comes first, then the directory")
         } else {
             failure
         }
     })?;
-    let (database, created) = store::open_or_create(&arguments.store, &arguments.archive)?;
+    let (database, created) = store::open_or_create(&arguments.target)?;
     if created {
-        remark(general.quiet, format_args!("created {}", shown(&arguments.store.database)));
+        remark(general.quiet, format_args!("created {}", shown(&arguments.target.store.database)));
     }
     let start = Instant::now();
     let (tally, imported) = match import(arguments, general, &database, &key_prefix) {
@@ -127,7 +125,7 @@ fn import(
     database: &Database,
     key_prefix: &[u8],
 ) -> Result<(Tally, Result)> {
-    let path = &arguments.store.database;
+    let path = &arguments.target.store.database;
     let file = std::fs::metadata(path).map_err(|error| Failure::file("look at", path, &error))?;
     let log = std::fs::metadata(Database::log_path(path)).ok();
     let except = [file].into_iter().chain(log).collect();

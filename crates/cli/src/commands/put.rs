@@ -1,7 +1,7 @@
 //! `vellum put`: stores a value.
 
 use crate::{
-    arguments::{ArchiveArguments, FormArguments, General, StoreArguments, TableArguments},
+    arguments::{FormArguments, General, TableArguments, WriteArguments},
     failure::{Code, Failure, Result},
     files::{self, Fault, Source},
     output::Output,
@@ -38,9 +38,7 @@ const SPOOL_BYTES: u64 = 1 << 20;
 #[command(after_help = HELP)]
 pub struct Arguments {
     #[command(flatten)]
-    store: StoreArguments,
-    #[command(flatten)]
-    archive: ArchiveArguments,
+    target: WriteArguments,
     /// The key
     key: OsString,
     /// The value; `-` reads it from standard input
@@ -75,13 +73,13 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
     let form = arguments.form.form();
     let key = form.decode(&arguments.key, "the key")?;
     store::check_key(&key)?;
-    let path = &arguments.store.database;
+    let path = &arguments.target.store.database;
     let mut value = match (&arguments.file, &arguments.value) {
         (Some(file), _) if file.as_os_str() != "-" => from_file(file, path)?,
         (None, Some(text)) if text != OsStr::new("-") => Value::bytes(form.decode(text, "the value")?),
         _ => spool(io::stdin().lock(), "standard input")?,
     };
-    let (database, created) = store::open_or_create(&arguments.store, &arguments.archive)?;
+    let (database, created) = store::open_or_create(&arguments.target)?;
     let stored = store_value(&database, &arguments.table.table, &key, &mut value);
     if created && stored.is_err() {
         // It holds nothing but an empty table, which was not asked for.

@@ -1,7 +1,7 @@
 //! `vellum recover`: brings a database up to date that was not closed, or says what would come of that and what is damaged.
 
 use crate::{
-    arguments::{ArchiveArguments, General, StoreArguments},
+    arguments::{General, StoreArguments, WriteArguments},
     failure::{Code, Failure, Result},
     output::Output,
     size, store,
@@ -34,9 +34,7 @@ Exits with 3 if anything is damaged.";
 #[command(after_help = HELP)]
 pub struct Arguments {
     #[command(flatten)]
-    store: StoreArguments,
-    #[command(flatten)]
-    archive: ArchiveArguments,
+    target: WriteArguments,
     /// Change nothing, and tell what is there
     #[arg(long)]
     report: bool,
@@ -70,7 +68,7 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
 }
 
 fn recover(arguments: &Arguments, general: &General) -> Result {
-    let database = store::open_to_write(&arguments.store, &arguments.archive)?;
+    let database = store::open_to_write(&arguments.target)?;
     let recovery = database.recovery();
     store::close(database)?;
     let mut out = Output::new();
@@ -80,7 +78,7 @@ fn recover(arguments: &Arguments, general: &General) -> Result {
 }
 
 fn report(arguments: &Arguments, general: &General) -> Result {
-    let salvage = open(&arguments.store)?;
+    let salvage = open(&arguments.target.store)?;
     let mut out = Output::new();
     let mut lost = 0;
     let left = match salvage.left_by() {
@@ -152,7 +150,7 @@ fn report(arguments: &Arguments, general: &General) -> Result {
         return out.finish();
     }
     out.finish()?;
-    let path = shown(&arguments.store.database);
+    let path = shown(&arguments.target.store.database);
     Err(Failure::new(
         Code::Damaged,
         format!(

@@ -1,7 +1,7 @@
 //! `vellum drop-table`, `clear-table` and `rename-table`: what is done with a table as a whole.
 
 use crate::{
-    arguments::{ArchiveArguments, General, StoreArguments},
+    arguments::{General, WriteArguments},
     failure::{Failure, Result},
     output::{Output, shell_path},
     progress::remark,
@@ -54,9 +54,7 @@ pub struct ClearArguments {
 #[derive(clap::Args)]
 struct Removal {
     #[command(flatten)]
-    store: StoreArguments,
-    #[command(flatten)]
-    archive: ArchiveArguments,
+    target: WriteArguments,
     /// The table
     table: String,
     /// Do it: what is removed cannot be had back
@@ -69,9 +67,7 @@ struct Removal {
 #[command(after_help = RENAME_HELP)]
 pub struct RenameArguments {
     #[command(flatten)]
-    store: StoreArguments,
-    #[command(flatten)]
-    archive: ArchiveArguments,
+    target: WriteArguments,
     /// The table
     table: String,
     /// Its new name
@@ -94,15 +90,15 @@ fn remove(
     (command, done): (&str, &str),
     change: fn(&Database, &str) -> vellum::Result<()>,
 ) -> Result {
-    let Removal { store, archive, table, yes } = arguments;
+    let Removal { target, table, yes } = arguments;
     if !yes {
-        let path = shell_path(&store.database);
+        let path = shell_path(&target.store.database);
         return Err(Failure::usage(format!(
             "{command} removes all entries of the table {table:?} for good; repeat it with --yes if that is meant \
              (`vellum tables {path} --sizes` tells what is in it)"
         )));
     }
-    change_table(store, archive, table, |database| change(database, table))?;
+    change_table(target, table, |database| change(database, table))?;
     if general.json {
         return answer(&json!({ "table": table, "result": done }));
     }
@@ -112,8 +108,8 @@ fn remove(
 
 /// Gives a table another name.
 pub fn rename(arguments: &RenameArguments, general: &General) -> Result {
-    let RenameArguments { store, archive, table, new_name } = arguments;
-    change_table(store, archive, table, |database| database.rename_table(table, new_name))?;
+    let RenameArguments { target, table, new_name } = arguments;
+    change_table(target, table, |database| database.rename_table(table, new_name))?;
     if general.json {
         return answer(&json!({ "table": table, "result": "renamed", "new_name": new_name }));
     }
@@ -124,12 +120,11 @@ pub fn rename(arguments: &RenameArguments, general: &General) -> Result {
 
 /// Changes a table of a database, and closes that.
 fn change_table(
-    store: &StoreArguments,
-    archive: &ArchiveArguments,
+    target: &WriteArguments,
     table: &str,
     change: impl FnOnce(&Database) -> vellum::Result<()>,
 ) -> Result {
-    let database = store::open_to_write(store, archive)?;
+    let database = store::open_to_write(target)?;
     let changed = change(&database).map_err(|error| match error {
         Error::NoSuchTable { .. } => store::no_such_table(&database, table, ""),
         Error::TableExists { .. } => {

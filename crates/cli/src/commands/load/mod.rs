@@ -3,7 +3,7 @@
 mod dump;
 
 use crate::{
-    arguments::{ArchiveArguments, FormArguments, General, StoreArguments, TableArguments},
+    arguments::{FormArguments, General, TableArguments, WriteArguments},
     dump::FIRST,
     failure::{Failure, Result},
     output::Output,
@@ -53,9 +53,7 @@ const LINES_AT_ONCE: u64 = 4096;
 #[command(after_help = HELP)]
 pub struct Arguments {
     #[command(flatten)]
-    store: StoreArguments,
-    #[command(flatten)]
-    archive: ArchiveArguments,
+    target: WriteArguments,
     /// The file with the lines; `-` is standard input
     file: PathBuf,
     #[command(flatten)]
@@ -91,14 +89,14 @@ struct Summary {
 
 /// Loads a file.
 pub fn run(arguments: &Arguments, general: &General) -> Result {
-    let path = &arguments.store.database;
+    let path = &arguments.target.store.database;
     let mut lines: Box<dyn BufRead> = if arguments.file.as_os_str() == "-" {
         Box::new(io::stdin().lock())
     } else {
         let (file, _) = store::open_input(&arguments.file, path, "loaded from itself")?;
         Box::new(BufReader::with_capacity(1 << 20, file))
     };
-    let (database, created) = store::open_or_create(&arguments.store, &arguments.archive)?;
+    let (database, created) = store::open_or_create(&arguments.target)?;
     let start = Instant::now();
     let loaded = if arguments.dump {
         dump::load((&database, &arguments.options()), &mut lines, general.quiet)
