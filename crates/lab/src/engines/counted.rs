@@ -3,8 +3,8 @@
 //! Of an inserted record the key and the value count, of a changed one the value, of a removed one the key; of a transaction
 //! that is not committed nothing.
 
-use super::EngineOptions;
 use super::store::{Access, Session, Store, Transaction};
+use super::{EngineOptions, Instance};
 use crate::Result;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -48,16 +48,18 @@ impl<S: Store> Store for Counted<S> {
         Ok(Self { inner: S::create(options, tables)?, changed_bytes: AtomicU64::new(0) })
     }
 
-    fn notes(&self) -> Vec<String> {
-        self.inner.notes()
-    }
-
     fn session(&self) -> Result<Self::Session<'_>> {
         Ok(CountedSession { inner: self.inner.session()?, changed_bytes: 0, total: &self.changed_bytes })
     }
 
     fn settle(&self) -> Result<()> {
         self.inner.settle()
+    }
+}
+
+impl<S: Store> Instance for Counted<S> {
+    fn notes(&self) -> Vec<String> {
+        self.inner.notes()
     }
 
     fn data_bytes(&self) -> Result<u64> {

@@ -6,8 +6,8 @@
 //! - Of the pool's size three quarters are its cache and one quarter is divided among the write buffers of the tables, within
 //!   what its documentation recommends. Nothing is compressed.
 
-use super::EngineOptions;
 use super::store::{Access, Session, Store, Transaction};
+use super::{EngineOptions, Instance};
 use crate::Result;
 use crate::config::Durability;
 use bytesize::ByteSize;
@@ -64,6 +64,12 @@ impl Store for Fjall {
         Ok(Self { database, tables, persist, pool_bytes: options.pool_bytes, memtable_bytes })
     }
 
+    fn session(&self) -> Result<&Self> {
+        Ok(self)
+    }
+}
+
+impl Instance for Fjall {
     fn notes(&self) -> Vec<String> {
         let waits = match self.persist {
             Some(mode) => format!("commits with persist mode {mode:?}"),
@@ -74,10 +80,6 @@ impl Store for Fjall {
             ByteSize(self.pool_bytes / 4 * 3),
             ByteSize(self.memtable_bytes),
         )]
-    }
-
-    fn session(&self) -> Result<&Self> {
-        Ok(self)
     }
 
     fn data_bytes(&self) -> Result<u64> {

@@ -12,7 +12,7 @@
 //! LMDB has no pool: what it may cache is bounded by the page cache, that is by the machine's memory (or
 //! that of the control group), never by the pool size given to the run.
 
-use super::{Choice, Durability, Engine, EngineOptions, Reader, Writer};
+use super::{Choice, Durability, Engine, EngineOptions, Instance, Reader, Writer};
 use crate::Result;
 use crate::measure::machine;
 use bytesize::ByteSize;
@@ -168,15 +168,6 @@ impl Engine for Lmdb {
         Ok(Self { opened, database })
     }
 
-    fn notes(&self) -> Vec<String> {
-        let mut notes = self.opened.notes("no lock file");
-        notes.push(
-            "lmdb: one writer at a time; a workload that writes uses one thread for it, whatever was asked"
-                .to_owned(),
-        );
-        notes
-    }
-
     fn reader(&self) -> Result<LmdbReader<'_>> {
         Ok(LmdbReader { transaction: self.opened.env.read_txn()?, database: self.database })
     }
@@ -187,6 +178,17 @@ impl Engine for Lmdb {
 
     fn loader(&self) -> Result<LmdbAppender<'_>> {
         Ok(LmdbAppender(self.writer()?))
+    }
+}
+
+impl Instance for Lmdb {
+    fn notes(&self) -> Vec<String> {
+        let mut notes = self.opened.notes("no lock file");
+        notes.push(
+            "lmdb: one writer at a time; a workload that writes uses one thread for it, whatever was asked"
+                .to_owned(),
+        );
+        notes
     }
 
     fn data_bytes(&self) -> Result<u64> {

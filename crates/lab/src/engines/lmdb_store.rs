@@ -4,9 +4,9 @@
 //! needs its own locks, for one writer at a time, and so that the pages of a reader are not used again; with a
 //! single one it goes without.
 
-use super::EngineOptions;
 use super::lmdb::{Opened, Tuples};
 use super::store::{Access, Session, Store, Transaction};
+use super::{EngineOptions, Instance};
 use crate::Result;
 use crate::measure::machine;
 use heed::{EnvFlags, PutFlags, RoTxn, RwTxn, WithoutTls};
@@ -53,15 +53,17 @@ impl Store for LmdbStore {
         Ok(Self { opened, tables, names, locks })
     }
 
+    fn session(&self) -> Result<LmdbSession<'_>> {
+        Ok(LmdbSession { store: self, value: Vec::new() })
+    }
+}
+
+impl Instance for LmdbStore {
     fn notes(&self) -> Vec<String> {
         let mut notes =
             self.opened.notes(if self.locks { "its own locks, for several threads" } else { "no lock file" });
         notes.push("lmdb: one writer at a time, whatever the number of threads".to_owned());
         notes
-    }
-
-    fn session(&self) -> Result<LmdbSession<'_>> {
-        Ok(LmdbSession { store: self, value: Vec::new() })
     }
 
     fn data_bytes(&self) -> Result<u64> {

@@ -1,6 +1,6 @@
 //! A store in a `BTreeMap`, which tests the workloads without an engine, and which can be told to err.
 
-use super::{Engine, EngineOptions, Reader, Writer};
+use super::{Engine, EngineOptions, Instance, Reader, Writer};
 use crate::Result;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -31,10 +31,6 @@ impl Engine for Memory {
         Ok(Self::default())
     }
 
-    fn notes(&self) -> Vec<String> {
-        Vec::new()
-    }
-
     fn reader(&self) -> Result<MemoryReader<'_>> {
         Ok(MemoryReader(self.map.read().unwrap()))
     }
@@ -45,6 +41,12 @@ impl Engine for Memory {
 
     fn loader(&self) -> Result<MemoryWriter<'_>> {
         Engine::writer(self)
+    }
+}
+
+impl Instance for Memory {
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
     }
 
     fn data_bytes(&self) -> Result<u64> {
@@ -93,9 +95,5 @@ impl Writer for MemoryWriter<'_> {
 
     fn remove(&mut self, key: &[u8]) -> Result<bool> {
         Ok(self.0.write().unwrap().remove(key).is_some())
-    }
-
-    fn finish(self) -> Result<()> {
-        Ok(())
     }
 }

@@ -1,8 +1,8 @@
 //! A store of records in `BTreeMap`s, which tests the workloads without an engine. As in the engines without
 //! transactions, each operation is atomic by itself.
 
-use super::EngineOptions;
 use super::store::{Access, Session, Store, Transaction};
+use super::{EngineOptions, Instance};
 use crate::Result;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -34,12 +34,14 @@ impl Store for MemoryStore {
         Ok(Self::with(tables.len()))
     }
 
-    fn notes(&self) -> Vec<String> {
-        Vec::new()
-    }
-
     fn session(&self) -> Result<&Self> {
         Ok(self)
+    }
+}
+
+impl Instance for MemoryStore {
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
     }
 
     fn data_bytes(&self) -> Result<u64> {

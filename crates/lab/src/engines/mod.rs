@@ -118,8 +118,26 @@ impl EngineOptions {
     }
 }
 
+/// An engine that runs, whatever it stores.
+pub trait Instance: Sized + Sync {
+    /// What a reader of the figures should know about how this engine is run.
+    fn notes(&self) -> Vec<String>;
+
+    /// The size of what is stored, in bytes, as it lies on storage.
+    fn data_bytes(&self) -> Result<u64>;
+
+    /// The most data that it can hold in memory, in bytes, as far as is known.
+    fn cache_bytes_max(&self) -> u64;
+
+    /// Whatever the engine counts about itself.
+    fn statistics(&self) -> Result<serde_json::Value>;
+
+    /// Closes it. Its files may be removed afterwards.
+    fn close(self) -> Result<()>;
+}
+
 /// A store of tuples, shared by threads.
-pub trait Engine: Sized + Sync {
+pub trait Engine: Instance {
     /// Reads on behalf of one thread.
     type Reader<'a>: Reader
     where
@@ -140,9 +158,6 @@ pub trait Engine: Sized + Sync {
     /// Creates an empty store.
     fn create(options: &EngineOptions) -> Result<Self>;
 
-    /// What a reader of the figures should know about how this engine is run.
-    fn notes(&self) -> Vec<String>;
-
     /// A reader for the calling thread. It sees all tuples of finished writers.
     fn reader(&self) -> Result<Self::Reader<'_>>;
 
@@ -151,18 +166,6 @@ pub trait Engine: Sized + Sync {
 
     /// Begins to load the empty store in the order of keys, in the way that the engine recommends for that.
     fn loader(&self) -> Result<Self::Loader<'_>>;
-
-    /// The size of what is stored, in bytes, as it lies in pages on storage.
-    fn data_bytes(&self) -> Result<u64>;
-
-    /// The most data that it can hold in memory, in bytes, as far as is known.
-    fn cache_bytes_max(&self) -> u64;
-
-    /// Whatever the engine counts about itself.
-    fn statistics(&self) -> Result<serde_json::Value>;
-
-    /// Closes the store. Its files may be removed afterwards.
-    fn close(self) -> Result<()>;
 }
 
 /// One of a batch: a key, and its new value if it is to be updated.
@@ -205,6 +208,11 @@ pub trait Writer {
     /// Removes a tuple; `false` if there is none with this key.
     fn remove(&mut self, key: &[u8]) -> Result<bool>;
 
-    /// Makes all that was done visible to readers; it need not be durable.
-    fn finish(self) -> Result<()>;
+    /// Makes all that was done visible to readers; it need not be durable. Does nothing by default.
+    fn finish(self) -> Result<()>
+    where
+        Self: Sized,
+    {
+        Ok(())
+    }
 }

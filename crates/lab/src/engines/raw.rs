@@ -4,7 +4,7 @@
 //! run and with the same keys as the engines. It caches nothing, keeps no order beyond that of its keys,
 //! which must be `0, 1, 2, ..` with values of one size, and cannot remove anything.
 
-use super::{Engine, EngineOptions, Reader, Writer};
+use super::{Engine, EngineOptions, Instance, Reader, Writer};
 use crate::Result;
 use crate::keys::KEY_BYTES;
 use serde_json::json;
@@ -92,14 +92,6 @@ impl Engine for Raw {
         Ok(Self { path, written, layout: Layout { value_bytes: options.value_bytes, per_page } })
     }
 
-    fn notes(&self) -> Vec<String> {
-        let access = match open(&self.path) {
-            Ok((_, true)) => "past the page cache",
-            _ => "from the page cache, because the file system has no direct I/O",
-        };
-        vec![format!("raw: no engine; each lookup is one blocking read of 4 KiB, {access}; no cache")]
-    }
-
     fn reader(&self) -> Result<RawReader> {
         Ok(RawReader { file: open(&self.path)?.0, layout: self.layout, page: AlignedBuffer::new(PAGE_SIZE) })
     }
@@ -110,6 +102,16 @@ impl Engine for Raw {
 
     fn loader(&self) -> Result<RawWriter<'_>> {
         Engine::writer(self)
+    }
+}
+
+impl Instance for Raw {
+    fn notes(&self) -> Vec<String> {
+        let access = match open(&self.path) {
+            Ok((_, true)) => "past the page cache",
+            _ => "from the page cache, because the file system has no direct I/O",
+        };
+        vec![format!("raw: no engine; each lookup is one blocking read of 4 KiB, {access}; no cache")]
     }
 
     fn data_bytes(&self) -> Result<u64> {

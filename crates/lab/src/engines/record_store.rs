@@ -3,9 +3,9 @@
 //! There are no transactions: each operation is atomic by itself, and durable when it returns where the engine promises
 //! that. The settings are those of `lab put`. An engine without order has no scans.
 
-use super::EngineOptions;
 use super::records::{RecordEngine, RecordHandle, RecordOptions};
 use super::store::{Access, Session, Store, Transaction};
+use super::{EngineOptions, Instance};
 use crate::Result;
 use std::ops::ControlFlow;
 
@@ -34,16 +34,18 @@ impl<E: RecordEngine> Store for RecordStore<E> {
         Ok(Self(E::create(&options.directory, &RecordOptions { records, key_bytes, value_bytes })?))
     }
 
-    fn notes(&self) -> Vec<String> {
-        vec![self.0.note()]
-    }
-
     fn session(&self) -> Result<Self::Session<'_>> {
         Ok(RecordStoreSession { handle: self.0.handle()?, value: Vec::new() })
     }
 
     fn settle(&self) -> Result<()> {
         self.0.settle()
+    }
+}
+
+impl<E: RecordEngine> Instance for RecordStore<E> {
+    fn notes(&self) -> Vec<String> {
+        vec![self.0.note()]
     }
 
     fn data_bytes(&self) -> Result<u64> {

@@ -4,8 +4,8 @@
 //!   waited for. It has nothing between the two, so a run that asks for `buffered` gets the former.
 //! - Its cache has the size of the pool. Tables are opened once a transaction, when they are first used.
 
-use super::EngineOptions;
 use super::store::{Access, Session, Store, Transaction};
+use super::{EngineOptions, Instance};
 use crate::Result;
 use crate::config;
 use bytesize::ByteSize;
@@ -81,16 +81,18 @@ impl Store for Redb {
         Ok(Self { database, path, names, durability, pool_bytes: options.pool_bytes })
     }
 
+    fn session(&self) -> Result<RedbSession<'_>> {
+        Ok(RedbSession { store: self, value: Vec::new() })
+    }
+}
+
+impl Instance for Redb {
     fn notes(&self) -> Vec<String> {
         vec![format!(
             "redb: {} of cache, one writer at a time, durability {:?}",
             ByteSize(self.pool_bytes),
             self.durability
         )]
-    }
-
-    fn session(&self) -> Result<RedbSession<'_>> {
-        Ok(RedbSession { store: self, value: Vec::new() })
     }
 
     fn data_bytes(&self) -> Result<u64> {

@@ -9,7 +9,7 @@
 
 use super::key_locks::KeyLocks;
 use super::store::{Access, Session, Store, Transaction};
-use super::{Engine, EngineOptions, Reader, Writer};
+use super::{Engine, EngineOptions, Instance, Reader, Writer};
 use crate::Result;
 use bytesize::ByteSize;
 use rocksdb::{
@@ -90,6 +90,14 @@ impl Store for RocksDb {
         })
     }
 
+    fn session(&self) -> Result<RocksDbSession<'_>> {
+        let table = |name: &String| self.database.cf_handle(name).ok_or("a table is missing");
+        let tables = self.names.iter().map(table).collect::<std::result::Result<_, _>>()?;
+        Ok(RocksDbSession { store: self, tables, value: Vec::new() })
+    }
+}
+
+impl Instance for RocksDb {
     fn notes(&self) -> Vec<String> {
         vec![format!(
             "rocksdb: no write-ahead log, no compression, filters of 10 bits a key, {} of block cache, {} of write \
@@ -97,12 +105,6 @@ impl Store for RocksDb {
             ByteSize(self.pool_bytes / 4 * 3),
             ByteSize(self.pool_bytes / 4),
         )]
-    }
-
-    fn session(&self) -> Result<RocksDbSession<'_>> {
-        let table = |name: &String| self.database.cf_handle(name).ok_or("a table is missing");
-        let tables = self.names.iter().map(table).collect::<std::result::Result<_, _>>()?;
-        Ok(RocksDbSession { store: self, tables, value: Vec::new() })
     }
 
     fn data_bytes(&self) -> Result<u64> {
@@ -244,10 +246,6 @@ impl Engine for RocksDb {
         <Self as Store>::create(options, &["tuples"])
     }
 
-    fn notes(&self) -> Vec<String> {
-        Store::notes(self)
-    }
-
     fn reader(&self) -> Result<RocksDbReader<'_>> {
         Ok(RocksDbReader(self.session()?))
     }
@@ -258,22 +256,6 @@ impl Engine for RocksDb {
 
     fn loader(&self) -> Result<RocksDbWriter<'_>> {
         Engine::writer(self)
-    }
-
-    fn data_bytes(&self) -> Result<u64> {
-        Store::data_bytes(self)
-    }
-
-    fn cache_bytes_max(&self) -> u64 {
-        Store::cache_bytes_max(self)
-    }
-
-    fn statistics(&self) -> Result<serde_json::Value> {
-        Store::statistics(self)
-    }
-
-    fn close(self) -> Result<()> {
-        Store::close(self)
     }
 }
 
@@ -303,9 +285,5 @@ impl Writer for RocksDbWriter<'_> {
 
     fn remove(&mut self, key: &[u8]) -> Result<bool> {
         self.0.delete(0, key)
-    }
-
-    fn finish(self) -> Result<()> {
-        Ok(())
     }
 }

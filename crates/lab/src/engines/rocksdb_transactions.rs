@@ -6,9 +6,9 @@
 //! - The log is synced by each commit if the run asks for it; threads that commit at the same time share a sync. Its files are
 //!   used again, which its documentation advises where they are synced: a sync need not write how long a file is then.
 
-use super::EngineOptions;
 use super::rocksdb::RocksDb;
 use super::store::{Access, Session, Store, Transaction};
+use super::{EngineOptions, Instance};
 use crate::Result;
 use crate::config::Durability;
 use bytesize::ByteSize;
@@ -75,6 +75,17 @@ impl Store for RocksDbTransactions {
         })
     }
 
+    fn session(&self) -> Result<RocksDbTransactionSession<'_>> {
+        let table = |name: &String| self.database.cf_handle(name).ok_or("a table is missing");
+        let tables = self.names.iter().map(table).collect::<std::result::Result<_, _>>()?;
+        let (mut write, mut settings) = (WriteOptions::default(), TransactionOptions::default());
+        write.set_sync(self.is_synced);
+        settings.set_deadlock_detect(true);
+        Ok(RocksDbTransactionSession { database: &self.database, tables, value: Vec::new(), write, settings })
+    }
+}
+
+impl Instance for RocksDbTransactions {
     fn notes(&self) -> Vec<String> {
         vec![format!(
             "rocksdb: transactions with locks, its log {}, no compression, filters of 10 bits a key, {} of block cache, {} of \
@@ -83,15 +94,6 @@ impl Store for RocksDbTransactions {
             ByteSize(self.pool_bytes / 4 * 3),
             ByteSize(self.pool_bytes / 4),
         )]
-    }
-
-    fn session(&self) -> Result<RocksDbTransactionSession<'_>> {
-        let table = |name: &String| self.database.cf_handle(name).ok_or("a table is missing");
-        let tables = self.names.iter().map(table).collect::<std::result::Result<_, _>>()?;
-        let (mut write, mut settings) = (WriteOptions::default(), TransactionOptions::default());
-        write.set_sync(self.is_synced);
-        settings.set_deadlock_detect(true);
-        Ok(RocksDbTransactionSession { database: &self.database, tables, value: Vec::new(), write, settings })
     }
 
     fn data_bytes(&self) -> Result<u64> {

@@ -12,7 +12,7 @@
 //!   Connections live as long as the store.
 
 use super::store::{Access, Session, Store, Transaction};
-use super::{Engine, EngineOptions, Reader, Writer};
+use super::{Engine, EngineOptions, Instance, Reader, Writer};
 use crate::Result;
 use crate::config::Durability;
 use bytesize::ByteSize;
@@ -142,6 +142,12 @@ impl Store for Sqlite {
         Ok(store)
     }
 
+    fn session(&self) -> Result<SqliteSession<'_>> {
+        self.take()
+    }
+}
+
+impl Instance for Sqlite {
     fn notes(&self) -> Vec<String> {
         vec![format!(
             "sqlite: {}, a write-ahead log with synchronous={}, {} of cache for {} connection(s), locks {}, tables {} rowids",
@@ -152,10 +158,6 @@ impl Store for Sqlite {
             if self.connections == 1 { "held throughout" } else { "taken by each transaction" },
             if self.clustered { "without" } else { "with" },
         )]
-    }
-
-    fn session(&self) -> Result<SqliteSession<'_>> {
-        self.take()
     }
 
     fn data_bytes(&self) -> Result<u64> {
@@ -340,10 +342,6 @@ impl Engine for Sqlite {
         <Self as Store>::create(options, &["tuples"])
     }
 
-    fn notes(&self) -> Vec<String> {
-        Store::notes(self)
-    }
-
     fn reader(&self) -> Result<SqliteReader<'_>> {
         let session = self.take()?;
         session.run("BEGIN")?;
@@ -359,22 +357,6 @@ impl Engine for Sqlite {
 
     fn loader(&self) -> Result<SqliteWriter<'_>> {
         Engine::writer(self)
-    }
-
-    fn data_bytes(&self) -> Result<u64> {
-        Store::data_bytes(self)
-    }
-
-    fn cache_bytes_max(&self) -> u64 {
-        Store::cache_bytes_max(self)
-    }
-
-    fn statistics(&self) -> Result<serde_json::Value> {
-        Store::statistics(self)
-    }
-
-    fn close(self) -> Result<()> {
-        Store::close(self)
     }
 }
 

@@ -6,7 +6,7 @@
 //! Vellum by themselves, and RocksDB without a log, have none, and each operation is atomic by itself. So a workload must be correct if only [`Transaction::modify`] and the other single operations are
 //! atomic, and must find out whether it wants to go through with a transaction before its first change.
 
-use super::EngineOptions;
+use super::{EngineOptions, Instance};
 use crate::Result;
 use ::vellum::Arrival;
 use std::ops::ControlFlow;
@@ -31,7 +31,7 @@ pub enum Access {
 }
 
 /// Several tables, shared by threads. Tables are known by their number.
-pub trait Store: Sized + Send + Sync + 'static {
+pub trait Store: Instance + Send + 'static {
     /// What one thread uses.
     type Session<'a>: Session
     where
@@ -46,9 +46,6 @@ pub trait Store: Sized + Send + Sync + 'static {
     /// Creates empty tables of these names.
     fn create(options: &EngineOptions, tables: &[&str]) -> Result<Self>;
 
-    /// What a reader of the figures should know about how this engine is run.
-    fn notes(&self) -> Vec<String>;
-
     /// A session for the calling thread.
     fn session(&self) -> Result<Self::Session<'_>>;
 
@@ -56,18 +53,6 @@ pub trait Store: Sized + Send + Sync + 'static {
     fn settle(&self) -> Result<()> {
         Ok(())
     }
-
-    /// The size of what is stored, in bytes, as it lies on storage.
-    fn data_bytes(&self) -> Result<u64>;
-
-    /// The most data that it can hold in memory, in bytes, as far as is known.
-    fn cache_bytes_max(&self) -> u64;
-
-    /// Whatever the engine counts about itself.
-    fn statistics(&self) -> Result<serde_json::Value>;
-
-    /// Closes the store. Its files may be removed afterwards.
-    fn close(self) -> Result<()>;
 }
 
 /// What one thread uses.

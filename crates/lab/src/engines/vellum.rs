@@ -4,7 +4,7 @@
 //! Each operation is atomic by itself; there is no transaction around a load. What was written is in the
 //! pool or, when it does not fit, in the file; nothing is synced before the database is closed.
 
-use super::{Engine, EngineOptions, Operation, Reader, Writer};
+use super::{Engine, EngineOptions, Instance, Operation, Reader, Writer};
 use crate::Result;
 use bytesize::ByteSize;
 use serde_json::json;
@@ -41,10 +41,6 @@ impl Engine for Vellum {
         Ok(Self { database, table, pool_bytes: options.pool_bytes })
     }
 
-    fn notes(&self) -> Vec<String> {
-        vec![note(&self.database, self.pool_bytes)]
-    }
-
     fn reader(&self) -> Result<VellumReader<'_>> {
         Ok(VellumReader(&self.table))
     }
@@ -56,9 +52,15 @@ impl Engine for Vellum {
     fn loader(&self) -> Result<VellumLoader<'_>> {
         Ok(VellumLoader(self.table.bulk_loader()?))
     }
+}
+
+impl Instance for Vellum {
+    fn notes(&self) -> Vec<String> {
+        vec![note(&self.database, self.pool_bytes)]
+    }
 
     fn data_bytes(&self) -> Result<u64> {
-        Ok(self.database.statistics().pages_in_file * vellum_base::PAGE_SIZE as u64)
+        Ok(data_bytes(&self.database))
     }
 
     fn cache_bytes_max(&self) -> u64 {
@@ -73,6 +75,30 @@ impl Engine for Vellum {
         drop(self.table);
         Ok(self.database.close()?)
     }
+}
+
+/// The name of the file of a database of several tables.
+const FILE: &str = "tables.vellum";
+
+/// Creates a database, and tables of these names in it.
+pub fn create_tables(options: &EngineOptions, names: &[&str]) -> Result<(Database, Vec<Table>)> {
+    let database = Database::create(options.directory.join(FILE), &options.vellum())?;
+    let tables = names.iter().map(|name| database.create_table(name));
+    let tables = tables.collect::<std::result::Result<_, _>>()?;
+    Ok((database, tables))
+}
+
+/// Opens what [`create_tables`] has created.
+pub fn open_tables(options: &EngineOptions, names: &[&str]) -> Result<(Database, Vec<Table>)> {
+    let database = Database::open(options.directory.join(FILE), &options.vellum())?;
+    let tables = names.iter().map(|name| database.table(name));
+    let tables = tables.collect::<std::result::Result<_, _>>()?;
+    Ok((database, tables))
+}
+
+/// The size of the file of a database, in bytes.
+pub fn data_bytes(database: &Database) -> u64 {
+    database.statistics().pages_in_file * vellum_base::PAGE_SIZE as u64
 }
 
 /// How a database is run.
@@ -179,10 +205,6 @@ impl Writer for VellumWriter<'_> {
     #[inline]
     fn remove(&mut self, key: &[u8]) -> Result<bool> {
         Ok(self.0.remove(key)?)
-    }
-
-    fn finish(self) -> Result<()> {
-        Ok(())
     }
 }
 

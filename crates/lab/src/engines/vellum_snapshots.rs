@@ -4,7 +4,7 @@
 //! The table is loaded as by [`Vellum`]; nothing else is written.
 
 use super::vellum::{Vellum, VellumLoader, VellumWriter};
-use super::{Engine, EngineOptions, Operation, Reader};
+use super::{Engine, EngineOptions, Instance, Operation, Reader};
 use crate::Result;
 use std::ops::{Bound, ControlFlow};
 use vellum::{Table, Transaction};
@@ -29,12 +29,6 @@ impl Engine for VellumSnapshots {
         Vellum::create(options).map(Self)
     }
 
-    fn notes(&self) -> Vec<String> {
-        let mut notes = self.0.notes();
-        notes.push("vellum-tx: each thread reads by one transaction, begun before the round".to_owned());
-        notes
-    }
-
     fn reader(&self) -> Result<SnapshotReader<'_>> {
         Ok(SnapshotReader { transaction: self.0.database.begin()?, table: &self.0.table })
     }
@@ -45,6 +39,14 @@ impl Engine for VellumSnapshots {
 
     fn loader(&self) -> Result<VellumLoader<'_>> {
         self.0.loader()
+    }
+}
+
+impl Instance for VellumSnapshots {
+    fn notes(&self) -> Vec<String> {
+        let mut notes = self.0.notes();
+        notes.push("vellum-tx: each thread reads by one transaction, begun before the round".to_owned());
+        notes
     }
 
     fn data_bytes(&self) -> Result<u64> {

@@ -3,9 +3,9 @@
 //! There are no transactions yet: each operation is atomic by itself, and changes are made in the leaf where
 //! the value lies. Nothing is synced before the database is closed.
 
-use super::EngineOptions;
 use super::store::{Access, Session, Store, Transaction};
-use super::vellum::{note, statistics};
+use super::vellum::{create_tables, data_bytes, note, statistics};
+use super::{EngineOptions, Instance};
 use crate::Result;
 use std::ops::ControlFlow;
 use vellum::{Cursor, Database, Table};
@@ -30,13 +30,18 @@ impl Store for VellumStore {
     const HAS_TRANSACTIONS: bool = false;
 
     fn create(options: &EngineOptions, tables: &[&str]) -> Result<Self> {
-        let settings = options.vellum();
-        let database = Database::create(options.directory.join("tables.vellum"), &settings)?;
-        let tables =
-            tables.iter().map(|name| database.create_table(name)).collect::<std::result::Result<_, _>>()?;
+        let (database, tables) = create_tables(options, tables)?;
         Ok(Self { database, tables, pool_bytes: options.pool_bytes })
     }
 
+    fn session(&self) -> Result<VellumSession<'_>> {
+        let cursors =
+            self.tables.iter().map(|table| table.cursor(..)).collect::<std::result::Result<_, _>>()?;
+        Ok(VellumSession { tables: &self.tables, cursors, value: Vec::new() })
+    }
+}
+
+impl Instance for VellumStore {
     fn notes(&self) -> Vec<String> {
         vec![
             note(&self.database, self.pool_bytes),
@@ -46,14 +51,8 @@ impl Store for VellumStore {
         ]
     }
 
-    fn session(&self) -> Result<VellumSession<'_>> {
-        let cursors =
-            self.tables.iter().map(|table| table.cursor(..)).collect::<std::result::Result<_, _>>()?;
-        Ok(VellumSession { tables: &self.tables, cursors, value: Vec::new() })
-    }
-
     fn data_bytes(&self) -> Result<u64> {
-        Ok(self.database.statistics().pages_in_file * vellum_base::PAGE_SIZE as u64)
+        Ok(data_bytes(&self.database))
     }
 
     fn cache_bytes_max(&self) -> u64 {

@@ -1,8 +1,8 @@
 //! Vellum as a store of records, in transactions: snapshots, first updater wins, serializable if asked for.
 
-use super::EngineOptions;
 use super::store::{Access, Session, Store, Transaction};
-use super::vellum::{note, statistics};
+use super::vellum::{create_tables, data_bytes, note, open_tables, statistics};
+use super::{EngineOptions, Instance};
 use crate::{
     Result,
     config::{Durability, Isolation, TransactionSettings},
@@ -37,10 +37,8 @@ impl VellumTransactions {
     /// # Errors
     /// What the engine says.
     pub fn reopen(options: &EngineOptions, tables: &[&str]) -> Result<(Self, Option<::vellum::Recovery>)> {
-        let database = Database::open(options.directory.join(FILE), &options.vellum())?;
+        let (database, tables) = open_tables(options, tables)?;
         let recovery = database.recovery();
-        let tables = tables.iter().map(|name| database.table(name));
-        let tables = tables.collect::<std::result::Result<_, _>>()?;
         Ok((Self::of(database, tables, options), recovery))
     }
 
@@ -50,9 +48,6 @@ impl VellumTransactions {
     }
 }
 
-/// The name of the file.
-const FILE: &str = "tables.vellum";
-
 impl Store for VellumTransactions {
     type Session<'a> = TransactionSession<'a>;
 
@@ -60,24 +55,8 @@ impl Store for VellumTransactions {
     const COMMITS_LATER: bool = true;
 
     fn create(options: &EngineOptions, tables: &[&str]) -> Result<Self> {
-        let database = Database::create(options.directory.join(FILE), &options.vellum())?;
-        let tables =
-            tables.iter().map(|name| database.create_table(name)).collect::<std::result::Result<_, _>>()?;
+        let (database, tables) = create_tables(options, tables)?;
         Ok(Self::of(database, tables, options))
-    }
-
-    fn notes(&self) -> Vec<String> {
-        let waits = match self.transactions.durability {
-            Durability::NoLog => "there is no log",
-            Durability::Deferred => "a commit waits for nothing",
-            Durability::Buffered => "a commit waits until the system has the log",
-            Durability::Synced => "a commit waits until the device has the log",
-        };
-        let isolation = match self.transactions.isolation {
-            Isolation::Snapshot => "snapshot isolation",
-            Isolation::Serializable => "serializable",
-        };
-        vec![note(&self.database, self.pool_bytes), format!("vellum-tx: {isolation}, {waits}")]
     }
 
     fn session(&self) -> Result<TransactionSession<'_>> {
@@ -92,9 +71,25 @@ impl Store for VellumTransactions {
             Ok(())
         }
     }
+}
+
+impl Instance for VellumTransactions {
+    fn notes(&self) -> Vec<String> {
+        let waits = match self.transactions.durability {
+            Durability::NoLog => "there is no log",
+            Durability::Deferred => "a commit waits for nothing",
+            Durability::Buffered => "a commit waits until the system has the log",
+            Durability::Synced => "a commit waits until the device has the log",
+        };
+        let isolation = match self.transactions.isolation {
+            Isolation::Snapshot => "snapshot isolation",
+            Isolation::Serializable => "serializable",
+        };
+        vec![note(&self.database, self.pool_bytes), format!("vellum-tx: {isolation}, {waits}")]
+    }
 
     fn data_bytes(&self) -> Result<u64> {
-        Ok(self.database.statistics().pages_in_file * vellum_base::PAGE_SIZE as u64)
+        Ok(data_bytes(&self.database))
     }
 
     fn cache_bytes_max(&self) -> u64 {

@@ -3,14 +3,13 @@
 use crate::Result;
 use crate::config::{EvictSettings, IoSettings, Load, LogSettings, Method, Named, ReleaseName, RunSettings};
 use crate::measure::machine::{self, Manifest, StorageBytes};
-use crate::measure::statistics::Latencies;
 use crate::report::contest::{Contest, Measured, Setup};
 use crate::report::reporter::Reporter;
+use crate::run::session::Meter;
 use crate::workloads::io::{PageFile, Setting};
 use crate::workloads::log::LogFiles;
 use crate::workloads::{Pace, Pass, evict, io, log};
 use serde_json::json;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 use vellum_base::PAGE_SIZE;
@@ -165,7 +164,7 @@ fn pace(run: &RunSettings, threads: usize, round: usize) -> Pace {
 #[derive(Default)]
 pub struct Gauge {
     /// By contestant and threads.
-    latencies: BTreeMap<(usize, usize), Latencies>,
+    latencies: Meter<(usize, usize)>,
 }
 
 impl Gauge {
@@ -183,20 +182,7 @@ impl Gauge {
         let before = StorageBytes::now();
         let pass = pass()?;
         let storage = StorageBytes::now().since(before);
-        let resident_bytes_max = machine::resident_bytes_max();
-        let latencies = match self.latencies.entry((contestant, threads)) {
-            std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
-            std::collections::btree_map::Entry::Vacant(entry) => entry.insert(Latencies::new()?),
-        };
-        latencies.add(&pass.latencies)?;
-        Ok(Measured {
-            operations: pass.operations,
-            seconds: pass.elapsed.as_secs_f64(),
-            percentiles: latencies.percentiles(),
-            latency_samples: latencies.samples(),
-            storage,
-            resident_bytes_max,
-        })
+        self.latencies.measured((contestant, threads), &pass, storage)
     }
 }
 

@@ -2,9 +2,8 @@
 
 use crate::Result;
 use crate::config::{Durability, EngineName, EngineSettings, Load, RunSettings};
-use crate::engines::EngineOptions;
-use crate::engines::store::Store;
 use crate::engines::vellum_transactions::VellumTransactions;
+use crate::engines::{EngineOptions, Instance as _};
 use crate::keys::Generator;
 use crate::measure::machine::Manifest;
 use crate::report::reporter::Reporter;

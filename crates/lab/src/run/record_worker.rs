@@ -5,9 +5,9 @@
 
 use crate::Result;
 use crate::config::{Load, Specification};
-use crate::engines::EngineOptions;
 use crate::engines::counted::Counted;
 use crate::engines::store::Store;
+use crate::engines::{EngineOptions, Instance as _};
 use crate::measure::machine::{self, StorageBytes};
 use crate::report::contest::Measured;
 use crate::run::held_snapshot::HeldSnapshot;

@@ -7,9 +7,9 @@ use crate::config::{
     Choice, Durability, EngineName, EngineSettings, Load, RecoverySettings, RunSettings, Specification,
     TransactionSettings, Workload,
 };
-use crate::engines::EngineOptions;
 use crate::engines::store::{Access, Session, Store, Transaction};
 use crate::engines::vellum_transactions::VellumTransactions;
+use crate::engines::{EngineOptions, Instance as _};
 use crate::measure::machine::{self, Manifest, StorageBytes};
 use crate::measure::statistics::Spread;
 use crate::report::recovery::Recovered;

@@ -41,16 +41,21 @@ pub fn converse(mut session: impl Obey, input: impl BufRead, mut output: impl Wr
     Ok(())
 }
 
-/// The latencies of all rounds, by the load.
-#[derive(Default)]
-pub struct Meter(BTreeMap<Load, Latencies>);
+/// The latencies of all rounds, by the load, or what else tells apart what is added up.
+pub struct Meter<K = Load>(BTreeMap<K, Latencies>);
 
-impl Meter {
+impl<K> Default for Meter<K> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<K: Ord> Meter<K> {
     /// What is reported of a round that was just run.
     ///
     /// # Errors
     /// If latencies cannot be added up, which their equal bounds exclude.
-    pub fn measured(&mut self, load: Load, pass: &Pass, storage: StorageBytes) -> Result<Measured> {
+    pub fn measured(&mut self, load: K, pass: &Pass, storage: StorageBytes) -> Result<Measured> {
         let latencies = match self.0.entry(load) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => entry.insert(Latencies::new()?),

@@ -22,7 +22,7 @@ mod space;
 mod tests;
 mod writers;
 
-use super::{Engine, EngineOptions, Operation, Reader, Writer};
+use super::{Engine, EngineOptions, Instance, Operation, Reader, Writer};
 use crate::Result;
 use bytesize::ByteSize;
 use pool::HashPool;
@@ -70,15 +70,6 @@ impl Engine for HashTable {
         Ok(Self { pool, root, hints: AppendHints::default(), pool_bytes, read_depth })
     }
 
-    fn notes(&self) -> Vec<String> {
-        vec![format!(
-            "hash-table: Vellum's tree on {} frames, found by a hash table; {} with it; {}",
-            self.pool.frames.count(),
-            ByteSize(self.pool_bytes),
-            self.pool.file.description()
-        )]
-    }
-
     fn reader(&self) -> Result<HashTableReader<'_>> {
         Ok(HashTableReader(self))
     }
@@ -89,6 +80,17 @@ impl Engine for HashTable {
 
     fn loader(&self) -> Result<HashTableLoader<'_>> {
         Ok(HashTableLoader(self.tree().bulk_load(100)?))
+    }
+}
+
+impl Instance for HashTable {
+    fn notes(&self) -> Vec<String> {
+        vec![format!(
+            "hash-table: Vellum's tree on {} frames, found by a hash table; {} with it; {}",
+            self.pool.frames.count(),
+            ByteSize(self.pool_bytes),
+            self.pool.file.description()
+        )]
     }
 
     fn data_bytes(&self) -> Result<u64> {
@@ -170,10 +172,6 @@ impl Writer for HashTableWriter<'_> {
     #[inline]
     fn remove(&mut self, key: &[u8]) -> Result<bool> {
         Ok(self.0.remove(key)?)
-    }
-
-    fn finish(self) -> Result<()> {
-        Ok(())
     }
 }
 
