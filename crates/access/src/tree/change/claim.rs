@@ -9,6 +9,12 @@ use vellum_base::{Bytes as _, Extent, LSN_AT, Lsn, PageHeader, PageId};
 use vellum_pool::{Interrupt, OptimisticPage as _, Pager, PoolError};
 
 impl<'p, P: Pager> Tree<'p, P> {
+    /// Whether records are [claimed](Self::claim) before they are changed.
+    #[inline(always)]
+    pub(in crate::tree) fn claims(&self) -> bool {
+        self.view.as_ref().is_some_and(|view| !view.is_alone())
+    }
+
     /// Claims the record of `key` in a latched leaf, in slot `index` if it is there, which is about to be changed or removed.
     #[inline(always)]
     pub(in crate::tree) fn claim(

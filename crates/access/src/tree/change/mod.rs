@@ -29,11 +29,28 @@ impl<'p, P: Pager> Tree<'p, P> {
         &self,
         pages: S,
     ) -> Result<AtomicChange<'p, P, S>, Interrupt> {
+        self.check_root()?;
+        Ok(self.begin_change(pages))
+    }
+
+    /// Makes sure that there is no other tree in its place: asked when pages are latched, before [`begin_change`](Self::begin_change).
+    ///
+    /// # Errors
+    /// If there is.
+    #[inline(always)]
+    pub(in crate::tree) fn check_root(&self) -> Result<(), Interrupt> {
         // Relaxed: a thread that truncates the tree has stored another root before it latched any page of it, so what is latched after that is
         // refused, and it sees what was latched before.
         if self.current.is_some_and(|current| current.load(Ordering::Relaxed) != self.root.0) {
             return Err(PoolError::Cancelled.into());
         }
-        Ok(AtomicChange::new(self.pager, self.root, pages, self.view.is_some()))
+        Ok(())
+    }
+
+    /// [`change`](Self::change) after [`check_root`](Self::check_root): a change that is wrapped in a `Result` and taken out again is copied with
+    /// its padding, in pieces that the processor cannot forward to each other.
+    #[inline(always)]
+    pub(in crate::tree) fn begin_change<S: PageSet<'p, P>>(&self, pages: S) -> AtomicChange<'p, P, S> {
+        AtomicChange::new(self.pager, self.root, pages, self.view.is_some())
     }
 }

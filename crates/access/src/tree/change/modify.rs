@@ -138,10 +138,13 @@ impl<'p, P: Pager> Tree<'p, P> {
         if leaf.view().value_location(index).kind == ValueKind::Blob {
             return Ok(Modified::Large);
         }
-        if let Err(claim) = self.claim(&leaf, (key, Some(index)), false)? {
+        if self.claims()
+            && let Err(claim) = self.claim(&leaf, (key, Some(index)), false)?
+        {
             return Ok(Modified::Denied(claim));
         }
-        let mut atomic = self.change(leaf)?;
+        self.check_root()?;
+        let mut atomic = self.begin_change(leaf);
         let AtomicChange { pages: leaf, recording, .. } = &mut atomic;
         let result = recording.patch(leaf, index, key, change).map_err(|error| damaged(leaf.id(), error))?;
         Ok(Modified::Changed(result, atomic.commit_by(self.recorder(), None)))

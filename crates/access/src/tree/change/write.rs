@@ -238,10 +238,13 @@ impl<'p, P: Pager> Tree<'p, P> {
             // It has been restored already.
             return Ok(Ok(Some(Written::Replaced)));
         }
-        if let Err(claim) = self.claim(&leaf, (key, find.found.then_some(find.index)), false)? {
+        if self.claims()
+            && let Err(claim) = self.claim(&leaf, (key, find.found.then_some(find.index)), false)?
+        {
             return Ok(Err(claim));
         }
-        let mut change = self.change(leaf)?;
+        self.check_root()?;
+        let mut change = self.begin_change(leaf);
         let AtomicChange { pages: leaf, recording, .. } = &mut change;
         if mode == Mode::Restore {
             recording.restore();
@@ -311,7 +314,9 @@ impl<'p, P: Pager> Tree<'p, P> {
             return Ok(Ok(None));
         }
         let old = self.old_blob(leaf.id(), leaf.view(), find.index)?;
-        if let Err(claim) = self.claim(&leaf, (key, Some(find.index)), true)? {
+        if self.claims()
+            && let Err(claim) = self.claim(&leaf, (key, Some(find.index)), true)?
+        {
             return Ok(Err(claim));
         }
         let mut change = self.change((leaf, others))?;
