@@ -1,12 +1,12 @@
 //! Compaction: what lies at the end of the file is moved to free places nearer to its beginning, and the file is cut.
 
-use crate::{Database, Error, ErrorKind, Result, catalog, handle::Handle, plant::Plant, shared::Inner};
+use crate::{Database, Error, ErrorKind, Result, catalog, handle::Handle, shared::Inner};
 use std::{
     cell::RefCell,
     sync::{Arc, PoisonError, atomic::Ordering},
 };
 use vellum_access::Relocation;
-use vellum_base::{PAGE_SIZE, PageId, plant::is_planted};
+use vellum_base::{PAGE_SIZE, PageId};
 
 /// What [`Database::compact`] has done so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -140,11 +140,7 @@ impl Inner {
             }
         }
         // With a view, so that its leaves are kept for snapshots before they are moved.
-        let kept = match is_planted("vellum", Plant::CatalogNotKept) {
-            true => catalog,
-            false => catalog.with_view(self.durable.view()),
-        };
-        let whole = kept.relocate(limit, |relocation| {
+        let whole = catalog.with_view(self.durable.view()).relocate(limit, |relocation| {
             done.count(&relocation, false);
             Ok::<_, Error>(go_on(done))
         })?;

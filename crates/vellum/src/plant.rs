@@ -20,8 +20,6 @@ pub(crate) enum Plant {
     CommitAfterConflict,
     /// A transaction whose snapshot was covered uses the tables that were made later. The tests of crashes find it.
     LaterTreeUsed,
-    /// A compaction moves leaves of the catalog and does not keep them for snapshots. The tests of crashes find it.
-    CatalogNotKept,
     /// A load in a transaction does not look whether another transaction has stored something in the table.
     LoadedOverOthers,
 }

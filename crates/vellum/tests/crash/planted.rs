@@ -55,11 +55,9 @@ const BUGS: &[(&str, &str, u64)] = &[
     ("access::PageNotKept", "snapshots", 0),
     ("txn::CoveredChangeForgotten", "snapshots", 0),
     ("txn::SpilledOverlooked", "snapshots", 0),
-    // A transaction whose snapshot was covered keeps its changes to itself; it uses tables that were made later; leaves of the catalog are
-    // moved and not kept for it.
+    // A transaction whose snapshot was covered keeps its changes to itself; it uses tables that were made later.
     ("txn::PrivateThoughCovered", "histories", 315),
     ("vellum::LaterTreeUsed", "snapshots", 4),
-    ("vellum::CatalogNotKept", "snapshots", 33),
     // A version goes while a snapshot needs it.
     ("txn::DeadTooEarly", "histories", 1),
     // A torn page is not mended.
