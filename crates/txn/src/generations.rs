@@ -142,7 +142,7 @@ impl Generations {
     /// Whether there may be versions that a snapshot of this time does not see. Asked after they have been looked for in memory.
     #[inline]
     pub fn may_have(&self, time: u64) -> bool {
-        // Acquire: it goes back to zero before versions are taken out of memory, where whoever asks this has looked.
+        // Acquire: it goes back to zero before versions are taken out of memory, where the thread that asks this has looked.
         let is_quiet = |quiet: u64| quiet > 0 && time >= quiet;
         !self.is_empty() && !is_quiet(self.quiet.load(Ordering::Acquire))
     }
@@ -316,7 +316,7 @@ impl Generation {
 
     /// Whether there may be versions that a snapshot of this time does not see.
     fn is_needed_at(&self, time: u64) -> bool {
-        // Acquire: pairs with the release below. It goes back to zero before versions come that are taken out of memory, where whoever asks
+        // Acquire: pairs with the release below. It goes back to zero before versions come that are taken out of memory, where the thread that asks
         // this has looked before; and before `Generations::quiet` does.
         let settled = self.settled.load(Ordering::Acquire);
         if settled > 0 {

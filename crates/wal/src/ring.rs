@@ -172,10 +172,10 @@ impl Ring {
             let end = self.end_at(at).load(Ordering::Acquire);
             bytes.resize((end - at) as usize, 0);
             self.copy_to(at, &mut bytes);
-            let (header, rest) = bytes.split_first_chunk()?;
-            let is_whole = FrameHeader::from_bytes(header).is_some_and(|header| {
-                let payload = rest.get(..header.payload_bytes);
-                header.bytes() == end - at && payload.is_some_and(|payload| header.verify(seed(at), payload))
+            let header = bytes.first_chunk().and_then(FrameHeader::from_bytes);
+            let is_whole = header.filter(|header| header.bytes() == end - at).is_some_and(|header| {
+                let payload = bytes.get(HEADER_BYTES..HEADER_BYTES + header.payload_bytes);
+                payload.is_some_and(|payload| header.verify(seed(at), payload))
             });
             if !is_whole {
                 return Some(at);
