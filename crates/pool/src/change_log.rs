@@ -24,6 +24,15 @@ pub trait ChangeLog: Send + Sync {
         Ok(())
     }
 
+    /// Makes room after a change was [refused](Self::admit) with this error; then it is tried again. Called by a thread that has no
+    /// latch and no new page; it may wait until the database has been brought up to date.
+    ///
+    /// # Errors
+    /// If there is no room all the same.
+    fn make_room(&self, refused: io::Error) -> io::Result<()> {
+        Err(refused)
+    }
+
     /// Reserves the place of a record of so many bytes; gives its LSN, which is greater than those of all records before.
     /// Waits for nothing, and cannot fail, because pages have been changed: a log that has failed says so to the threads that
     /// wait for it.

@@ -31,7 +31,7 @@ impl Pool {
     /// # Errors
     /// If its superblocks cannot be written.
     pub fn mark_in_use(&self) -> Result<(), PoolError> {
-        self.allocator().evictor().admit_changes()
+        self.allocator().storage().mark_in_use()
     }
 
     /// Reads pages from storage past the pool, whatever is there. The buffer begins and ends at a multiple of a page.

@@ -22,6 +22,18 @@ use vellum_vm::AlignedBuffer;
 const PREFETCH_LINES: usize = 6;
 
 impl Pool {
+    /// Makes room in the log if that is what a change was refused for; it is tried again then. The thread holds no latch.
+    ///
+    /// # Errors
+    /// The same error, or why there is no room.
+    #[cold]
+    fn make_room(&self, refused: PoolError) -> Result<(), PoolError> {
+        match (refused, self.allocator().evictor().log()) {
+            (PoolError::LogRefuses(error), Some(log)) => log.make_room(error).map_err(PoolError::LogRefuses),
+            (error, _) => Err(error),
+        }
+    }
+
     /// The interrupt of a read that cannot begin.
     fn look_failed(&self, page: PageId, now: Word, miss: Miss) -> Interrupt {
         if now.is_evicted() { Interrupt::Miss(miss) } else { Interrupt::Conflict(page) }
@@ -198,7 +210,7 @@ impl Navigation for Pool {
                 self.table().counters.restarts.add(1);
                 self.allocator().io.faults.fault(&miss)
             }
-            Interrupt::Fatal(error) => Err(*error),
+            Interrupt::Fatal(error) => self.make_room(*error),
         }
     }
 }
@@ -252,7 +264,12 @@ impl ChangeRecords for Pool {
     }
 
     fn admit_changes(&self) -> Result<(), PoolError> {
-        self.allocator().evictor().admit_changes()
+        loop {
+            match self.allocator().evictor().admit_changes() {
+                Ok(()) => return Ok(()),
+                Err(error) => self.make_room(error)?,
+            }
+        }
     }
 
     #[inline(always)]
@@ -329,10 +346,12 @@ impl Streams for Pool {
     type Pages<'p> = PageStream<'p>;
 
     fn stream(&self, pages: u32, kind: PageKind) -> Result<ExtentStream<'_>, PoolError> {
+        self.admit_changes()?;
         ExtentStream::begin(self.allocator(), pages, kind)
     }
 
     fn pages(&self, kind: PageKind) -> Result<PageStream<'_>, PoolError> {
+        self.admit_changes()?;
         PageStream::begin(self.allocator(), kind)
     }
 

@@ -517,7 +517,8 @@ pub trait ChangeRecords {
     /// [`KeptPages`](crate::KeptPages).
     fn keep_page(&self, _tree: PageId, _page: &[u8]) {}
 
-    /// Admits changes: a record that is reserved before may lie before the place from which a crash makes the log be read.
+    /// Admits changes: a record that is reserved before may lie before the place from which a crash makes the log be read. The thread
+    /// has no latch and no new page: this may wait until the log has room.
     ///
     /// # Errors
     /// If the file cannot be marked as in use, or the log has no room.

@@ -16,7 +16,11 @@ use crate::{
     plant::{Bug, planted},
     records::{TIME_BYTES, contents_record, now, time_record},
 };
-use std::{cell::Cell, io, sync::Arc};
+use std::{
+    cell::Cell,
+    io,
+    sync::{Arc, OnceLock},
+};
 use vellum_base::primitive::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
 use vellum_base::{Lsn, PageId};
 use vellum_pool::ChangeLog;
@@ -64,7 +68,12 @@ pub(crate) struct Changes {
     has_values: bool,
     /// The last time that it has, in nanoseconds since 1970.
     last_time: AtomicU64,
+    /// Makes room in the log: see [`make_room_by`](Changes::make_room_by).
+    room_maker: OnceLock<RoomMaker>,
 }
+
+/// Makes room in the log.
+type RoomMaker = Box<dyn Fn() -> Result<(), LogError> + Send + Sync>;
 
 #[derive(Default)]
 struct Groups {
@@ -95,8 +104,23 @@ impl Changes {
             is_archived,
             has_values: settings.whole_values,
             last_time: AtomicU64::new(0),
+            room_maker: OnceLock::new(),
             log,
         })
+    }
+
+    /// From now on a change that finds no room in the log has this make some, which ends with what [`admit_now`](Self::admit_now) says.
+    pub fn make_room_by(&self, maker: RoomMaker) {
+        // There is one only.
+        let _ = self.room_maker.set(maker);
+    }
+
+    /// Whether the log has room for what this thread does next, if it makes none.
+    ///
+    /// # Errors
+    /// [`LogError::NoRoom`] if it has not.
+    pub fn admit_now(&self) -> Result<(), LogError> {
+        if UNDOES.get() { self.log.admit_undo() } else { self.log.admit() }
     }
 
     /// Chooses the redo point of a checkpoint: see the module. It is what `choose` makes of what gives the end of the log.
@@ -192,8 +216,19 @@ impl ChangeLog for Changes {
     }
 
     fn admit(&self) -> io::Result<()> {
-        let admit = || if UNDOES.get() { self.log.admit_undo() } else { self.log.admit() };
-        self.log.check().and_then(|()| admit()).map_err(as_io_error)
+        self.log.check().and_then(|()| self.admit_now()).map_err(as_io_error)
+    }
+
+    fn make_room(&self, refused: io::Error) -> io::Result<()> {
+        let is_full = refused.get_ref().and_then(|error| error.downcast_ref::<LogError>());
+        let is_full = is_full.is_some_and(|error| matches!(error, LogError::NoRoom { .. }));
+        let (log, groups) = GROUPS.get();
+        match self.room_maker.get() {
+            // A checkpoint would wait for the end of the group.
+            _ if !is_full || (log == self.number && groups > 0) => Err(refused),
+            Some(maker) => maker().map_err(as_io_error),
+            None => Err(refused),
+        }
     }
 
     fn reserve(&self, bytes: usize) -> Lsn {
@@ -231,6 +266,10 @@ impl ChangeLog for Changes {
     fn begin_group(&self) -> u64 {
         let (log, own) = GROUPS.get();
         let own = if log == self.number { own } else { 0 };
+        if own == 0 && self.log.is_short() {
+            // Nobody makes room for it once it has begun. If there is none it is refused when it changes something.
+            let _ = self.admit().or_else(|refused| self.make_room(refused));
+        }
         GROUPS.set((self.number, own + 1));
         let mut groups = self.lock();
         // A thread that waits for the end of groups waits for those of this thread, too.
@@ -285,7 +324,7 @@ impl ChangeLog for Changes {
 fn as_io_error(error: LogError) -> io::Error {
     let kind = match &error {
         LogError::OutcomeUnknown { source } => source.kind(),
-        LogError::NoRoom { source } => source.kind(),
+        LogError::NoRoom { source, .. } => source.kind(),
         _ => io::ErrorKind::Other,
     };
     io::Error::new(kind, error)

@@ -6,7 +6,11 @@ use crate::{
     plant::{Bug, planted},
     transactions::Transactions,
 };
-use std::{io, sync::Arc, time::Duration};
+use std::{
+    io,
+    sync::{Arc, TryLockError},
+    time::Duration,
+};
 use vellum_base::Lsn;
 use vellum_base::primitive::{
     AtomicU64, Instant, Mutex, MutexGuard, Ordering,
@@ -58,6 +62,20 @@ impl Checkpoints {
     /// Takes one, also if nothing has been logged since the last: what the superblock holds beside may have changed.
     pub fn take(&self) -> Result<(), TxnError> {
         let _turn = self.turn();
+        self.take_and_discard()
+    }
+
+    /// Takes one if `is_wanted`, which is asked when no other can be taken; none if another thread takes one, or keeps this one from it.
+    pub fn try_take(&self, is_wanted: impl FnOnce() -> bool) -> Option<Result<(), TxnError>> {
+        let _turn = match self.turn.try_lock() {
+            Ok(turn) => turn,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        Some(if is_wanted() { self.take_and_discard() } else { Ok(()) })
+    }
+
+    fn take_and_discard(&self) -> Result<(), TxnError> {
         let taken = self.take_in_turn().and_then(|undo| Ok(self.changes.log.discard(undo)?));
         *self.lock_error() = taken.as_ref().err().map(ToString::to_string);
         taken

@@ -10,12 +10,17 @@ use crate::{
     places::Places,
     precedence::Preceding,
     redo::{Damage, redo_all, undo_all},
+    room::make_room,
     shares::Kept,
     transaction::{Single, Transaction},
     transactions::{History, Transactions},
     versions::Spill,
 };
-use std::{panic::Location, sync::Arc, time::Duration};
+use std::{
+    panic::Location,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 use vellum_access::{View, Writer};
 use vellum_base::primitive::{Instant, Mutex, MutexGuard};
 use vellum_base::{Lsn, PageId};
@@ -45,7 +50,7 @@ struct Logged {
     checkpoints: Arc<Checkpoints>,
     /// Locked by a thread that makes a backup.
     backing_up: Mutex<()>,
-    archiver: Option<LogArchiver>,
+    archiver: Option<Arc<LogArchiver>>,
 }
 
 /// What was redone when a database was opened that had not been closed.
@@ -205,6 +210,18 @@ impl DurablePool {
             let duration = begun.elapsed();
             recovery = Some(Recovery { records, log_bytes, undone_transactions, undone_changes, duration });
         }
+        let archiver = archiver.map(Arc::new);
+        // Not before: the transactions do not know what a recovery is yet to undo.
+        let (weak_changes, weak_checkpoints) = (Arc::downgrade(&changes), Arc::downgrade(&checkpoints));
+        let (weak_archiver, known) = (archiver.as_ref().map(Arc::downgrade), transactions.clone());
+        changes.make_room_by(Box::new(move || {
+            let (Some(changes), Some(checkpoints)) = (weak_changes.upgrade(), weak_checkpoints.upgrade())
+            else {
+                return Err(LogError::Closed);
+            };
+            let archiver = weak_archiver.as_ref().and_then(Weak::upgrade);
+            make_room(&changes, &known, &checkpoints, archiver.as_deref())
+        }));
         let start = || CheckpointThread::start(checkpoints.clone(), settings.checkpoint_interval);
         let thread = settings.background_checkpoints.then(start).transpose();
         let thread = thread.map_err(|source| TxnError::Thread { source })?;
@@ -348,7 +365,7 @@ impl DurablePool {
             appended_bytes: end,
             syncs: changes.log.sync_counts(),
             checkpoint_error: checkpoints.error(),
-            archive: archiver.as_ref().map(LogArchiver::state),
+            archive: archiver.as_ref().map(|archiver| archiver.state()),
         })
     }
 

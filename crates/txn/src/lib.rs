@@ -30,6 +30,7 @@ mod precedence;
 mod reads;
 mod records;
 mod redo;
+mod room;
 mod settings;
 mod shard;
 mod shares;

@@ -535,6 +535,13 @@ impl Transactions {
         let state = self.lock();
         let oldest = state.snapshots.front().map(|begun| OldestSnapshot {
             transaction: begun.id,
+    /// Where the transaction was begun, if it is open still, by which the log is needed from the earliest place on.
+    pub fn keeps_log(&self) -> Option<&'static Location<'static>> {
+        let state = self.lock();
+        let (_, id) = *state.writers.front()?;
+        state.snapshots.iter().find(|begun| begun.id == id).map(|begun| begun.place)
+    }
+
             age: begun.when.elapsed(),
             begun_at: begun.place,
             commits: state.time - begun.time,

@@ -380,7 +380,7 @@ fn log_kind(error: &TxnError) -> ErrorKind {
 
 fn wal_kind(error: &LogError) -> ErrorKind {
     match error {
-        LogError::NoRoom { source } if is_full(source) => ErrorKind::OutOfSpace,
+        LogError::NoRoom { source, .. } if is_full(source) => ErrorKind::OutOfSpace,
         LogError::OutcomeUnknown { .. } => ErrorKind::OutcomeUnknown,
         LogError::Closed => ErrorKind::ReadOnly,
         LogError::Hole { .. } | LogError::Missing { .. } => ErrorKind::Corruption,

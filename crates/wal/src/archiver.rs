@@ -5,7 +5,7 @@
 //!
 //! Lock order: the turn; the log's locks. What is known of the archive is locked for moments.
 
-use crate::{Archive, ArchiveError, ArchivedPart, Durability, Log, LogError, plant::Bug};
+use crate::{Archive, ArchiveError, ArchivedPart, Durability, Log, LogError, LogKeeper, plant::Bug};
 use std::{io, sync::Arc, time::Duration};
 use vellum_base::Lsn;
 use vellum_base::primitive::{
@@ -51,7 +51,7 @@ impl LogArchiver {
     /// If the system has no room for a thread.
     pub fn start(log: Arc<Log>, archive: Archive) -> io::Result<Self> {
         let from = if log.options().planted(Bug::RecycledUnarchived) { u64::MAX } else { 0 };
-        let kept = log.kept().add(from, u64::MAX);
+        let kept = log.kept().add(from, u64::MAX, LogKeeper::Archive);
         let shared = Arc::new(Shared { log, archive, kept, turn: Mutex::default(), state: Mutex::default() });
         let copied = shared.clone();
         let work = move || {

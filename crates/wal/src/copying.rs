@@ -1,6 +1,6 @@
 //! Copying the log while it is written, for a backup: what is copied is kept until it has been.
 
-use crate::{Log, LogError, Record, segment::Geometry};
+use crate::{Log, LogError, LogKeeper, Record, segment::Geometry};
 use vellum_base::{Lsn, PAGE_SIZE};
 use vellum_vm::AlignedBuffer;
 
@@ -49,7 +49,7 @@ impl Log {
             return Err(LogError::Missing { from, oldest: Lsn(0) });
         }
         drop(device);
-        let kept = kept.add(from.0, u64::MAX);
+        let kept = kept.add(from.0, u64::MAX, LogKeeper::Backup);
         let segment = geometry.start(geometry.number(from.0));
         let buffer = AlignedBuffer::new(PART_BYTES.min(geometry.segment_bytes) as usize);
         Ok(LogCopy { log: self, kept, geometry, shown: from.0, copied: segment, buffer })

@@ -285,6 +285,17 @@ impl Device {
         self.files.discard(first)
     }
 
+    /// Whether a segment would be given up if nothing before `lsn` were needed.
+    pub fn gives_up(&self, lsn: u64) -> bool {
+        let first = self.files.geometry.number(lsn).min(self.number);
+        self.files.segments.first_key_value().is_some_and(|(number, _)| *number < first)
+    }
+
+    /// How long the segments are that have been begun.
+    pub fn begun_bytes(&self) -> u64 {
+        self.files.segments.len() as u64 * self.files.geometry.segment_bytes
+    }
+
     fn next_segment(&mut self) -> Result<(), WriteError> {
         let number = self.number + 1;
         let Some(made) = self.files.prepared.get(&number).cloned() else { return Err(WriteError::NoSegment) };

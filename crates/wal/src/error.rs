@@ -1,6 +1,6 @@
 //! What can go wrong with a log.
 
-use crate::ArchiveError;
+use crate::{ArchiveError, HeldLog};
 use std::{io, sync::Arc};
 use vellum_base::Lsn;
 use vellum_vm::VmError;
@@ -32,11 +32,14 @@ pub enum LogError {
 
     /// A segment could not be made. Nothing is lost: what waits is written when one can be made.
     #[error(
-        "cannot make the next segment of the log: {source}. Make room on the disk, or mend what this says, and try again"
+        "cannot make the next segment of the log: {source}{}. Make room on the disk, or mend what this says, and try again",
+        held.as_ref().map_or_else(String::new, |held| format!("; {held}"))
     )]
     NoRoom {
         /// What the system reports.
         source: io::Error,
+        /// What log there is that a checkpoint does not give up, if that was tried.
+        held: Option<HeldLog>,
     },
 
     /// A write or a sync failed. Whether what was in flight is durable is unknown, and nothing more is accepted.

@@ -183,7 +183,7 @@ impl SegmentMaker {
         is_written: bool,
         idle: impl FnOnce() -> Option<(u64, Arc<dyn File>)>,
     ) -> Result<Prepared, LogError> {
-        self.try_make(number, is_written, idle).map_err(|source| LogError::NoRoom { source })
+        self.try_make(number, is_written, idle).map_err(|source| LogError::NoRoom { source, held: None })
     }
 
     fn try_make(

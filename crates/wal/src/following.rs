@@ -4,7 +4,8 @@
 //! only. The log may have gone on elsewhere than where the archive ends, in a later segment, if it was opened anew between.
 
 use crate::{
-    Archive, ArchiveError, ArchiveReader, Durability, Log, LogError, LogReader, Record, archive::Rest,
+    Archive, ArchiveError, ArchiveReader, Durability, Log, LogError, LogKeeper, LogReader, Record,
+    archive::Rest,
 };
 use std::sync::Arc;
 use vellum_base::Lsn;
@@ -37,7 +38,7 @@ impl FollowedLog {
     pub fn keep(&self, from: Lsn, bytes_max: u64) -> Option<LogKeep> {
         self.archive.is_none().then(|| {
             // That without a limit is told apart from what follows.
-            let name = self.log.kept().add(from.0, bytes_max.min(u64::MAX - 1));
+            let name = self.log.kept().add(from.0, bytes_max.min(u64::MAX - 1), LogKeeper::Follower);
             LogKeep { log: self.log.clone(), name }
         })
     }

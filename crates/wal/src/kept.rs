@@ -1,5 +1,6 @@
 //! What of a log may not be given up yet.
 
+use crate::LogKeeper;
 use std::collections::BTreeMap;
 use vellum_base::Lsn;
 
@@ -16,13 +17,20 @@ pub(crate) struct Kept {
 struct Need {
     from: u64,
     bytes_max: u64,
+    keeper: LogKeeper,
+}
+
+impl Need {
+    fn first(&self, end: u64) -> u64 {
+        self.from.max(end.saturating_sub(self.bytes_max))
+    }
 }
 
 impl Kept {
-    /// Something more is needed from a place on. Gives it a name.
-    pub fn add(&mut self, from: u64, bytes_max: u64) -> u64 {
+    /// Something more is needed by `keeper` from a place on. Gives it a name.
+    pub fn add(&mut self, from: u64, bytes_max: u64, keeper: LogKeeper) -> u64 {
         let name = self.needs.last_key_value().map_or(0, |(last, _)| last + 1);
-        self.needs.insert(name, Need { from, bytes_max });
+        self.needs.insert(name, Need { from, bytes_max, keeper });
         name
     }
 
@@ -40,7 +48,13 @@ impl Kept {
     /// From where on the log, which ends at `end`, is needed. A planted bug forgets those that follow.
     pub fn first_needed(&self, end: u64, forgets_followers: bool) -> u64 {
         let needs = self.needs.values().filter(|need| !forgets_followers || need.bytes_max == u64::MAX);
-        let first = needs.map(|need| need.from.max(end.saturating_sub(need.bytes_max))).min();
+        let first = needs.map(|need| need.first(end)).min();
         first.unwrap_or(u64::MAX)
+    }
+
+    /// What needs the most of the log, which ends at `end`, before `lsn`.
+    pub fn keeper_before(&self, lsn: u64, end: u64) -> Option<LogKeeper> {
+        let first = self.needs.values().min_by_key(|need| need.first(end));
+        first.filter(|need| need.first(end) < lsn).map(|need| need.keeper.clone())
     }
 }

@@ -33,6 +33,8 @@ mod files;
 mod flusher;
 mod following;
 mod frame;
+mod held;
+mod keepers;
 mod kept;
 mod log;
 #[cfg(all(test, loom))]
@@ -65,6 +67,7 @@ pub use error::LogError;
 pub use flusher::{Arrival, LogFlusher};
 pub use following::{FollowedLog, FollowingReader, LogKeep};
 pub use frame::PAYLOAD_BYTES_MAX;
+pub use held::{HeldLog, LogKeeper};
 pub use log::Log;
 pub use options::LogOptions;
 pub use reader::{LogReader, Record};

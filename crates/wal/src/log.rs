@@ -536,7 +536,7 @@ impl Log {
         {
             // The records after this one would wait for it for ever. `admit` lets that happen only to a caller that has
             // reserved more than a buffer without asking.
-            return Err(if let LogError::NoRoom { source } = error { self.fail(source) } else { error });
+            return Err(if let LogError::NoRoom { source, .. } = error { self.fail(source) } else { error });
         }
         // Relaxed: any earlier value is true as well.
         let durable = self.durable.load(Ordering::Relaxed);

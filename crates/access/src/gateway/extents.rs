@@ -16,6 +16,7 @@ pub(crate) fn new_blob<P: Pager>(
     pages: u32,
     fill: impl FnOnce(&mut [u8]) -> Result<u64, AccessError>,
 ) -> Result<(PageId, u64), AccessError> {
+    pager.admit_changes()?;
     let mut guard = pager.allocate(pages, PageKind::BLOB)?;
     let digest = fill(guard.page_mut())?;
     let head = guard.id();
@@ -29,6 +30,7 @@ pub(crate) fn moved_blob<P: Pager>(
     (pages, limit): (u32, PageId),
     fill: impl FnOnce(&mut [u8]) -> Result<bool, AccessError>,
 ) -> Result<Option<PageId>, AccessError> {
+    pager.admit_changes()?;
     let Some(mut guard) = pager.allocate_before(limit, pages, PageKind::BLOB)? else { return Ok(None) };
     if !fill(guard.page_mut())? {
         return Ok(None);

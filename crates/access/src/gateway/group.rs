@@ -83,6 +83,7 @@ impl<'p, P: Pager> RecordGroup<'p, P> {
         &mut self,
         fill: impl FnOnce(&mut [u8]) -> Result<(), NodeError>,
     ) -> Result<PageId, PoolError> {
+        self.pager.admit_changes()?;
         let mut page = Fresh::allocate(self.pager)?;
         let id = page.id();
         fill(page.0.page_mut()).map_err(|error| PoolError::contents(id, error.to_string()))?;

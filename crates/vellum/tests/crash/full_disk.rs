@@ -351,6 +351,37 @@ fn run_all(thens: &[Then], frees: &[u64], mut place: impl FnMut(u64) -> Box<dyn 
     assert!(wrong.is_empty(), "{} failed:\n{}", wrong.len(), wrong.join("\n"));
 }
 
+/// Changes records again and again while the disk has no room for another segment of the log: checkpoints give some up.
+fn run_updates(place: &dyn Place) -> Result<(), String> {
+    let say = |error: Error| error.to_string();
+    let mut run = Run::new(Workload::Inserts, 1);
+    let database = Database::create_in(place.directory(), NAME, &options()).map_err(say)?;
+    run.perform(Operation::Create { table: TABLE.to_owned() }, &database);
+    let mut puts: Vec<_> = (0..500).map(|_| run.put(1000)).collect();
+    for round in 0..60_u8 {
+        for put in &mut puts {
+            if let Operation::Put { value, .. } = put {
+                value.fill(round);
+            }
+            if let Some((error, _)) = run.perform(put.clone(), &database) {
+                return Err(format!("in round {round}: {error}"));
+            }
+        }
+        if round == 0 {
+            place.leave_free(200_000);
+        }
+    }
+    run.journal.check_contents(&database, End::Closed)?;
+    database.close().map_err(say)?;
+    let database = Database::open_in(place.directory(), NAME, &options()).map_err(say)?;
+    run.journal.check(&database, End::Closed)
+}
+
+#[test]
+fn updates_go_on_in_what_checkpoints_give_up() {
+    run_updates(&Simulated(SimulatedDisk::new(1))).unwrap();
+}
+
 #[test]
 fn simulated() {
     let count = number("VELLUM_CAPACITIES").unwrap_or(6);
@@ -380,6 +411,7 @@ fn file_system() {
             fs::create_dir(&path).unwrap();
             Box::new(Real(path.clone()))
         };
+        run_updates(&*place(0)).unwrap();
         return run_all(&[Then::Room, Then::Close], &[0, 300_000, 3_000_000], place);
     }
     let folder = tempfile::tempdir().unwrap();

@@ -16,6 +16,7 @@ mod encoding;
 mod entries;
 mod exchange;
 mod format;
+mod full_log;
 mod loading;
 mod nested;
 mod nested_runs;

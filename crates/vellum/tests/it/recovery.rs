@@ -170,6 +170,9 @@ fn a_full_disk_refuses_changes_with_its_own_kind_and_ends() {
     let options = options().durability(Durability::Deferred);
     let database = Database::create_in(disk.clone(), "data", &options).unwrap();
     let table = database.create_table("table").unwrap();
+    // What it would undo the log keeps.
+    let transaction = database.begin().unwrap();
+    transaction.put(&table, "held", "value").unwrap();
     // The file need not grow, but the log needs another segment.
     disk.set_faults(Faults { capacity_bytes: Some(600 << 10), ..Faults::default() });
     let refused = (0..200_000).find_map(|number| table.put(key(number % 100), value(number)).err()).unwrap();
@@ -179,6 +182,7 @@ fn a_full_disk_refuses_changes_with_its_own_kind_and_ends() {
     assert_eq!(state.checkpoint_error.is_some(), failed.is_err(), "{state:?}");
     disk.heal();
     table.put("after", "value").unwrap();
+    transaction.commit().unwrap();
     database.checkpoint().unwrap();
     assert_eq!(database.log_state().unwrap().checkpoint_error, None);
     drop(table);

@@ -363,7 +363,15 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
                 }
                 self.waiting.pages.push((index, page));
             }
-            Interrupt::Fatal(error) => self.finish(index, Err((*error).into())),
+            Interrupt::Fatal(_) => match self.pager.resolve(interrupt) {
+                Ok(()) => {
+                    if let Some(operation) = self.operations.get_mut(index) {
+                        operation.state = State::START;
+                    }
+                    self.ready.push_back(index);
+                }
+                Err(error) => self.finish(index, Err(error.into())),
+            },
         }
     }
 

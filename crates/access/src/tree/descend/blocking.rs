@@ -107,7 +107,7 @@ impl<'p, P: Pager> Tree<'p, P> {
                 Ok(done) => return Ok(Some(done)),
                 Err(Interrupt::Conflict(_)) => {}
                 Err(Interrupt::Miss(_)) => return Ok(None),
-                Err(Interrupt::Fatal(error)) => return Err(*error),
+                Err(fatal @ Interrupt::Fatal(_)) => self.pager.resolve(fatal)?,
             }
         }
         Ok(None)

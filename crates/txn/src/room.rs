@@ -1,0 +1,66 @@
+//! Room in the log, for a change that finds none: on a full disk what a checkpoint gives up is there to be used again.
+
+use crate::{change_log::Changes, checkpoint::Checkpoints, transactions::Transactions};
+use std::time::Duration;
+use vellum_base::primitive::{Instant, thread};
+use vellum_wal::{HeldLog, LogArchiver, LogError, LogKeeper};
+
+/// How long a change tries to make room, at most. A checkpoint that has been begun is waited for in any case.
+const LONGEST: Duration = Duration::from_secs(30);
+/// How often a thread looks whether another one has made room.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Makes room in the log for a thread that holds no latch: takes a checkpoint if that gives up a segment, and archives what only the
+/// archive lacks.
+///
+/// # Errors
+/// [`LogError::NoRoom`] if there is none then; it says what keeps the log.
+pub(crate) fn make_room(
+    changes: &Changes,
+    transactions: &Transactions,
+    checkpoints: &Checkpoints,
+    archiver: Option<&LogArchiver>,
+) -> Result<(), LogError> {
+    let (log, begun) = (&changes.log, Instant::now());
+    let mut is_archived = false;
+    loop {
+        let source = match changes.admit_now() {
+            Err(LogError::NoRoom { source, .. }) => source,
+            admitted => return admitted,
+        };
+        let (end, needed) = transactions.needed_at(|| log.end());
+        let keeper = if log.gives_up(needed) {
+            match take_checkpoint(changes, checkpoints, begun) {
+                Ok(()) if begun.elapsed() < LONGEST => continue,
+                Ok(()) => None,
+                Err(error) => Some(LogKeeper::Checkpoint { error }),
+            }
+        } else if log.gives_up(end) {
+            Some(LogKeeper::Transaction { begun_at: transactions.keeps_log() })
+        } else {
+            match (log.keeper_before(end), archiver) {
+                (Some(LogKeeper::Archive), Some(archiver)) if !is_archived => {
+                    is_archived = true;
+                    // Why it cannot be, the state of the log says.
+                    let _ = archiver.archive_all(false);
+                    continue;
+                }
+                (keeper, _) => keeper,
+            }
+        };
+        return Err(LogError::NoRoom { source, held: Some(HeldLog { bytes: log.held_bytes(), keeper }) });
+    }
+}
+
+/// Takes a checkpoint, unless there is room before it is this thread's turn.
+fn take_checkpoint(changes: &Changes, checkpoints: &Checkpoints, begun: Instant) -> Result<(), String> {
+    loop {
+        let taken = checkpoints.try_take(|| changes.admit_now().is_err());
+        match taken {
+            Some(taken) => return taken.map_err(|error| error.to_string()),
+            None if changes.admit_now().is_ok() => return Ok(()),
+            None if begun.elapsed() > LONGEST => return Err("another thread does not let it".to_owned()),
+            None => thread::sleep(PAUSE),
+        }
+    }
+}
