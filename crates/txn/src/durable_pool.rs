@@ -270,6 +270,12 @@ impl DurablePool {
         transactions.precedence.take(longest, || transactions.has_no_writers())
     }
 
+    /// Where this thread has begun the open transaction that keeps others from changing a record; none if another thread has, or
+    /// nothing keeps them from it. Another thread may have that transaction now.
+    pub fn begun_here(&self, tree: PageId, key: &[u8]) -> Option<&'static Location<'static>> {
+        self.single.transactions.begun_here(tree, key)
+    }
+
     /// Whether transactions are open.
     pub fn has_transactions(&self) -> bool {
         !self.single.transactions.none_open()

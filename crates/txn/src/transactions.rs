@@ -44,8 +44,11 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use vellum_base::primitive::{AtomicBool, AtomicU64, AtomicUsize, Instant, Mutex, MutexGuard, Ordering};
-use vellum_base::{Apart, Lsn};
+use vellum_base::primitive::{
+    AtomicBool, AtomicU64, AtomicUsize, Instant, Mutex, MutexGuard, Ordering,
+    thread::{self, ThreadId},
+};
+use vellum_base::{Apart, Lsn, PageId};
 use vellum_pool::{KeptPages, PoolError};
 
 /// Why a transaction cannot be committed.
@@ -121,6 +124,8 @@ struct Begun {
     id: u64,
     when: Instant,
     place: &'static Location<'static>,
+    /// By which thread; another one may have the transaction now.
+    thread: ThreadId,
     is_serializable: bool,
     /// How many bytes were changed before.
     changed_bytes: u64,
@@ -229,7 +234,7 @@ impl Transactions {
         // SeqCst: a change that is no transaction looks at this under the latch of its leaf. If it sees none open, this
         // snapshot reads the leaf after it.
         self.open.fetch_add(1, Ordering::SeqCst);
-        let when = Instant::now();
+        let (when, thread) = (Instant::now(), thread::current().id());
         // The snapshot is there under the lock under which no write set is private.
         let mut state = if planted(Bug::PublishedTooEarly) {
             self.publish_private();
@@ -241,9 +246,18 @@ impl Transactions {
         state.next_id += 1;
         let time = state.time;
         let changed_bytes = state.changed_bytes;
-        state.snapshots.push_back(Begun { time, id, when, place, is_serializable, changed_bytes });
+        state.snapshots.push_back(Begun { time, id, when, place, thread, is_serializable, changed_bytes });
         let settled = state.settled().min(end());
         Snapshot { id, time, settled }
+    }
+
+    /// Where this thread has begun the open transaction that keeps others from changing a record; none if another one has.
+    pub fn begun_here(&self, tree: PageId, key: &[u8]) -> Option<&'static Location<'static>> {
+        self.publish_private();
+        let keeper = self.versions.keeper(tree, key)?;
+        let state = self.lock();
+        let begun = state.snapshots.iter().find(|begun| begun.id == keeper)?;
+        (begun.thread == thread::current().id()).then_some(begun.place)
     }
 
     /// Whether a snapshot has been ended, so that nothing counts that versions told before this was asked.
@@ -521,6 +535,13 @@ impl Transactions {
         (end, needed.unwrap_or(end))
     }
 
+    /// Where the transaction was begun, if it is open still, by which the log is needed from the earliest place on.
+    pub fn keeps_log(&self) -> Option<&'static Location<'static>> {
+        let state = self.lock();
+        let (_, id) = *state.writers.front()?;
+        state.snapshots.iter().find(|begun| begun.id == id).map(|begun| begun.place)
+    }
+
     /// Whether a transaction has changed something that is neither committed nor undone.
     pub fn has_writers(&self) -> bool {
         !self.lock().writers.is_empty()
@@ -535,13 +556,6 @@ impl Transactions {
         let state = self.lock();
         let oldest = state.snapshots.front().map(|begun| OldestSnapshot {
             transaction: begun.id,
-    /// Where the transaction was begun, if it is open still, by which the log is needed from the earliest place on.
-    pub fn keeps_log(&self) -> Option<&'static Location<'static>> {
-        let state = self.lock();
-        let (_, id) = *state.writers.front()?;
-        state.snapshots.iter().find(|begun| begun.id == id).map(|begun| begun.place)
-    }
-
             age: begun.when.elapsed(),
             begun_at: begun.place,
             commits: state.time - begun.time,

@@ -323,6 +323,13 @@ impl Versions {
         })
     }
 
+    /// The open transaction, as far as memory tells, that keeps others from changing a record.
+    pub fn keeper(&self, tree: PageId, key: &[u8]) -> Option<u64> {
+        let hash = hash_of(tree, key);
+        let last = self.lock(hash).find((tree, key), hash).and_then(Chain::last)?;
+        (last.1 == State::Open).then_some(last.0)
+    }
+
     /// Whether a record may have been changed since the snapshot of this transaction was covered. Asked under the lock of its shard.
     fn is_lost(&self, transaction: u64, hash: u64, leaf: Lsn) -> bool {
         self.generations.covers(transaction) && self.generations.may_be_changed(transaction, hash, leaf)

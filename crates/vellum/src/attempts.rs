@@ -11,6 +11,10 @@ const PRECEDENCE: (Duration, Duration) = (Duration::from_millis(10), Duration::f
 /// So many conflicts with precedence, each after something else was committed inside the transaction, are conflicts with that.
 const OWN_CONFLICTS: u32 = 8;
 
+/// For how long a transaction is tried that conflicts with another one of its own thread, unless its caller says how long. That thread may
+/// have given the other one to another thread, which ends it.
+const HELD: Duration = Duration::from_secs(5);
+
 /// How often a transaction has been tried.
 pub(crate) struct Attempts {
     start: Instant,
@@ -54,6 +58,12 @@ impl Attempts {
             }
             done => ControlFlow::Break(done),
         }
+    }
+
+    /// Whether it has been tried for so long that it would conflict for ever with a transaction of its own thread. The caller has not said
+    /// how long it is to be tried.
+    pub fn is_over_if_held(&self) -> bool {
+        self.retry_for.is_none() && self.start.elapsed() >= HELD
     }
 
     /// How long the pause is after a conflict: longer each time, up to 2 ms.

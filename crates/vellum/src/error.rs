@@ -1,7 +1,7 @@
 //! The one error of the published interface.
 
 use crate::Lsn;
-use std::{io, path::PathBuf};
+use std::{io, panic::Location, path::PathBuf};
 use vellum_access::AccessError;
 use vellum_pool::PoolError;
 use vellum_txn::{ArchiveError, BackupError, LogError, TxnError};
@@ -83,6 +83,21 @@ pub enum Error {
         table: String,
         /// The key.
         key: Vec<u8>,
+    },
+    /// What [`Database::run`](crate::Database::run) does conflicts with a transaction that its thread has begun before, and that is open
+    /// still. If the thread is the one to end it, that never happens while it waits.
+    #[error(
+        "the record with the key \"{}\" of table {table:?} is kept by the transaction that this thread began at {begun_at}, which was not \
+         ended in the time that `Database::run` tries; end it first, or change the record by it",
+        shown_key(key)
+    )]
+    HeldByThread {
+        /// The table.
+        table: String,
+        /// The key.
+        key: Vec<u8>,
+        /// Where the transaction was begun.
+        begun_at: &'static Location<'static>,
     },
     /// The transaction was open for too long, or has held back too much: see
     /// [`Options::snapshot_limit`](crate::Options::snapshot_limit). Or what is kept for it could not be written, because the disk of
@@ -330,7 +345,7 @@ impl Error {
             | Self::NoSuchPosition { .. } => ErrorKind::InvalidInput,
             Self::Malformed { .. } => ErrorKind::Corruption,
             Self::SnapshotTooOld => ErrorKind::SnapshotTooOld,
-            Self::Conflict { .. } | Self::Ended => ErrorKind::Conflict,
+            Self::Conflict { .. } | Self::HeldByThread { .. } | Self::Ended => ErrorKind::Conflict,
             Self::LogDirectory { .. } => ErrorKind::Io,
             Self::Access(AccessError::ValueChanged) => ErrorKind::Busy,
             Self::Access(AccessError::Source(_) | AccessError::LoadFailed) => ErrorKind::Io,

@@ -12,6 +12,7 @@ use crate::{
 };
 use std::{
     cell::RefCell,
+    panic::Location,
     sync::{Arc, Weak},
 };
 use vellum_access::{AccessError, Tree};
@@ -85,6 +86,17 @@ pub(crate) fn explained(inner: &Arc<Inner>, is_dead: bool, error: Error) -> Erro
     } else {
         Error::Conflict { table, key, committed: false }
     }
+}
+
+/// Where this thread has begun the transaction that keeps others from changing a record, or a table, if it has.
+#[cold]
+pub(crate) fn begun_here(inner: &Inner, table: &str, key: &[u8]) -> Option<&'static Location<'static>> {
+    let (durable, catalog) = (&inner.durable, catalog::tree(inner.durable.pool()));
+    if table == CATALOG {
+        return durable.begun_here(catalog.root(), key);
+    }
+    let found = catalog::find(catalog.with_view(durable.view()), table).ok()??;
+    durable.begun_here(found.root, key)
 }
 
 /// Whether a transaction keeps others from changing a record, or a table.

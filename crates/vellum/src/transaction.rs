@@ -49,7 +49,8 @@ impl TransactionOptions {
         self
     }
 
-    /// For how long [`Database::run_with`] runs it again after conflicts; the last conflict is its error then. By default without end.
+    /// For how long [`Database::run_with`] runs it again after conflicts; the last conflict is its error then. By default without
+    /// end, but for conflicts with a transaction that the same thread has begun and not ended: five seconds.
     #[must_use]
     pub fn retry_for(mut self, time: Duration) -> Self {
         self.retry_for = Some(time);
@@ -138,12 +139,17 @@ impl Database {
     /// their first change, up to twice as long as its last attempt took, and ten seconds at most. So a long transaction ends among
     /// any number of short ones. `work` may be run several times.
     ///
+    /// A record that is kept by a transaction which this thread has [begun](Self::begin) and not ended is not waited for without end: unless it
+    /// was given to another thread, nobody else ends that one. After five seconds that is an error, unless
+    /// [`retry_for`](TransactionOptions::retry_for) says how long it is tried.
+    ///
     /// All that `work` does to the database it does by its transaction. An operation of a table itself, or another transaction, knows
     /// nothing of this one, and is no part of it.
     ///
     /// # Errors
     /// What `work` returns, except a conflict: the transaction is rolled back then. [`Error::OwnConflict`] if `work` meets a conflict
-    /// with the transaction itself, by what it does past that. And what [`commit`](Transaction::commit) returns.
+    /// with the transaction itself, by what it does past that; [`Error::HeldByThread`] if it conflicts with one that this thread has begun
+    /// before. And what [`commit`](Transaction::commit) returns.
     #[track_caller]
     pub fn run<T>(&self, work: impl FnMut(&Transaction) -> Result<T>) -> Result<T> {
         self.run_with(TransactionOptions::default(), work)
@@ -172,6 +178,12 @@ impl Database {
             let may_be_own = running.is_passed_by() && preceding.is_some();
             drop(running);
             let done = worked.and_then(|value| transaction.commit().map(|()| value));
+            if let Err(Error::Conflict { table, key, committed: false }) = &done
+                && attempts.is_over_if_held()
+                && let Some(begun_at) = running::begun_here(inner, table, key)
+            {
+                return Err(Error::HeldByThread { table: table.clone(), key: key.clone(), begun_at });
+            }
             if let ControlFlow::Break(done) = attempts.end(done, may_be_own) {
                 return done;
             }

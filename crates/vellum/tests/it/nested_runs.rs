@@ -1,7 +1,11 @@
 //! What a thread does to a database inside one of its transactions, and not by it: it ends, and says what is wrong.
 
 use crate::support::options;
-use std::cell::Cell;
+use std::{
+    cell::Cell,
+    thread,
+    time::{Duration, Instant},
+};
 use vellum::{Database, Error, ErrorKind, Result, Table, Transaction, TransactionOptions};
 
 type Work = fn(&Database, &Table, &Transaction) -> Result<()>;
@@ -128,4 +132,42 @@ fn a_run_that_is_given_a_time_ends() {
     assert!(attempts > 1);
     drop(other);
     database.run_with(options, |transaction| transaction.put(&table, "hot", "2")).unwrap();
+}
+
+#[test]
+fn a_conflict_with_a_transaction_that_the_thread_has_begun_ends_and_says_so() {
+    let (_directory, database) = database();
+    let table = database.create_table("table").unwrap();
+    table.put("hot", "0").unwrap();
+    let held = database.begin().unwrap();
+    let line = line!() - 1;
+    held.put(&table, "hot", "1").unwrap();
+    // Reserving a record is enough, and so is what it does to a table.
+    held.get_for_update(&table, "none").unwrap();
+    held.create_table("new").unwrap();
+    let works: [Work; 3] = [
+        |_, table, transaction| transaction.put(table, "hot", "2").map(drop),
+        |_, table, transaction| transaction.put(table, "none", "2").map(drop),
+        |_, _, transaction| transaction.create_table("new").map(drop),
+    ];
+    for work in works {
+        let begun = Instant::now();
+        let error = database.run(|transaction| work(&database, &table, transaction)).unwrap_err();
+        assert!((5..60).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
+        assert!(matches!(error, Error::HeldByThread { .. }), "{error}");
+        assert!(error.to_string().contains(&format!("nested_runs.rs:{line}")), "{error}");
+    }
+    let short = TransactionOptions::default().retry_for(Duration::from_millis(20));
+    // For another thread it is a conflict like any other.
+    thread::scope(|scope| {
+        let other = scope.spawn(|| database.run_with(short, |other| other.put(&table, "hot", "2").map(drop)));
+        assert!(matches!(other.join().unwrap(), Err(Error::Conflict { committed: false, .. })));
+        // A thread that it was given to ends it.
+        scope.spawn(move || {
+            thread::sleep(Duration::from_millis(300));
+            held.commit().unwrap();
+        });
+        database.run(|transaction| transaction.put(&table, "hot", "3").map(drop)).unwrap();
+    });
+    assert_eq!(table.get("hot").unwrap().unwrap(), b"3");
 }
