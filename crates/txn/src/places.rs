@@ -23,6 +23,16 @@ impl Places {
         }
     }
 
+    /// The log keeps so many bytes more, and so many fewer, of its room for what undoes transactions.
+    #[inline]
+    pub fn keep_for_undo(&self, more: u64, fewer: u64) {
+        if let Self::Log(changes) = self
+            && more != fewer
+        {
+            changes.log.keep_for_undo(more, fewer);
+        }
+    }
+
     /// A transaction is open from now on: what is changed gets an LSN.
     pub fn hold(&self) {
         if let Self::Clock(clock) = self {

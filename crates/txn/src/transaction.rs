@@ -144,6 +144,9 @@ impl Transaction {
             }
             state.spill(&spill.file)?;
         }
+        if let Some((more, fewer)) = state.undo_room.adjust() {
+            self.places.keep_for_undo(more, fewer);
+        }
         // One of a few small ones looks as well.
         let looks = state.calls.is_multiple_of(CALLS) && (state.calls > 0 || self.id().is_multiple_of(8));
         state.calls = state.calls.wrapping_add(1);
@@ -204,6 +207,8 @@ impl Transaction {
                 state.undo.push(change);
                 return undone;
             }
+            let changes = state.changes() + 1;
+            state.undo_room.note_undone(changes);
             if !is_touched {
                 state.touch(before);
             }
@@ -218,8 +223,10 @@ impl Transaction {
         self.rollback_to(pool, Savepoint(if planted(Bug::HalfRollback) { 1 } else { 0 }))?;
         let mut state = self.lock();
         let number = state.number.take();
+        let kept = std::mem::take(&mut state.undo_room).kept;
         let left = state.leave();
         drop(state);
+        self.places.keep_for_undo(0, kept);
         self.writes.writer().roll_back(self.transactions.versions.generations().begun());
         // If they cannot be read, what memory has of its versions stays, and does not count.
         let _ = left.for_each_record(|record| {
@@ -246,7 +253,7 @@ impl Transaction {
     pub fn commit(&self, pool: &Pool) -> Result<(), CommitError> {
         let mut state = self.lock();
         state.give_up_claim();
-        let number = state.number;
+        let (number, kept) = (state.number, state.undo_room.kept);
         // What has changed nothing, has happened when its snapshot was taken.
         let reads = self.reads.as_ref().filter(|_| state.changes() > 0);
         let left = state.leave();
@@ -270,6 +277,7 @@ impl Transaction {
                     if let Places::Log(changes) = &self.places {
                         changes.fill(lsn, &record);
                     }
+                    self.places.keep_for_undo(0, kept);
                     self.clean_up(pool, ended);
                     return Ok(());
                 }
@@ -318,6 +326,7 @@ impl Isolation for Transaction {
         removes: bool,
     ) -> Result<(), Claim> {
         let mut state = self.lock();
+        state.undo_room.note_leaf(leaf);
         if state.is_private {
             state.claim_privately((tree, key), before, removes);
             return Ok(());
@@ -363,7 +372,8 @@ impl Isolation for Transaction {
     }
 
     fn recorded(&self, lsn: Lsn) {
-        self.lock().note_change(lsn);
+        let end = self.places.end();
+        self.lock().note_change(lsn, end);
     }
 }
 

@@ -172,7 +172,7 @@ impl Place {
         set(&mut self.leaf, key, value);
         let lsn = self.record();
         self.lsn = lsn.0;
-        writes.lock().note_change(lsn);
+        writes.lock().note_change(lsn, Lsn(lsn.0 + 100));
     }
 
     /// First updater wins.

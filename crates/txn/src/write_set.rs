@@ -89,6 +89,54 @@ pub(crate) struct State {
     pub bytes: usize,
     /// How many changes were asked for.
     pub calls: u32,
+    pub undo_room: UndoRoom,
+}
+
+/// How much log a transaction would need to be undone.
+#[derive(Default)]
+pub(crate) struct UndoRoom {
+    /// About so many bytes.
+    pub needed: u64,
+    /// So many of which the log keeps for it.
+    pub kept: u64,
+    /// The LSN that its last change has left in its leaf, and that of the leaf which is about to be changed.
+    last: Lsn,
+    leaf: Lsn,
+}
+
+impl UndoRoom {
+    /// A leaf with this LSN is about to be changed.
+    #[inline]
+    pub fn note_leaf(&mut self, leaf: Lsn) {
+        self.leaf = leaf;
+    }
+
+    /// It has been, by the record at `lsn` of a log that ends at `end`. To undo that takes about as much, and an image of the leaf, if
+    /// a checkpoint comes between.
+    #[inline]
+    fn note_change(&mut self, lsn: Lsn, end: Lsn) {
+        /// A page and what is around it.
+        const IMAGE_BYTES: u64 = 4096 + 128;
+        self.needed += end.0.saturating_sub(lsn.0) + if self.leaf == self.last { 0 } else { IMAGE_BYTES };
+        self.last = lsn;
+    }
+
+    /// One of so many changes has been undone.
+    pub fn note_undone(&mut self, changes: u64) {
+        self.needed -= self.needed / changes.max(1);
+    }
+
+    /// How many bytes more the log is to keep, and how many fewer, if that differs by much from what it does.
+    #[inline]
+    pub fn adjust(&mut self) -> Option<(u64, u64)> {
+        /// What small transactions need is there anyway.
+        const MORE: u64 = 64 << 10;
+        const FEWER: u64 = 1 << 20;
+        if self.needed <= self.kept + MORE && self.kept <= self.needed + FEWER {
+            return None;
+        }
+        Some((self.needed, std::mem::replace(&mut self.kept, self.needed)))
+    }
 }
 
 impl State {
@@ -129,7 +177,9 @@ impl State {
     }
 
     /// Notes that what was claimed has been changed by the record at `lsn` of the log.
-    pub fn note_change(&mut self, lsn: Lsn) {
+    /// The log ends at `end`.
+    pub fn note_change(&mut self, lsn: Lsn, end: Lsn) {
+        self.undo_room.note_change(lsn, end);
         if let Some(Claimed { before, is_removal, .. }) = self.claimed.take() {
             self.bytes += size_of::<Undo>() + before.bytes() as usize;
             self.undo.push(Undo { before, lsn, is_touched: false, is_removal });

@@ -276,6 +276,17 @@ impl Device {
         self.files.geometry
     }
 
+    /// Gives up what was prepared after `wanted`, but for a segment. The numbers of what is to be removed, before another segment is made.
+    pub fn give_up_prepared(&mut self, wanted: u64) -> Vec<u64> {
+        let mut removed = Vec::new();
+        while self.prepared_end().saturating_sub(2 * self.files.geometry.payload()) > wanted
+            && let Some((number, _)) = self.files.prepared.pop_last()
+        {
+            removed.push(number);
+        }
+        removed
+    }
+
     /// Gives up the segments that lie before `lsn`, for new ones. The numbers of those that are to be removed.
     pub fn discard(&mut self, lsn: u64) -> Vec<u64> {
         let mut first = self.files.geometry.number(lsn).min(self.number);

@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing))]
 
+mod admission;
 mod archive;
 mod archive_bell;
 mod archive_error;

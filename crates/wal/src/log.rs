@@ -73,7 +73,9 @@ pub struct Log {
     durable: AtomicU64,
     syncs: Syncs,
     /// Up to where there are segments.
-    prepared: AtomicU64,
+    pub(crate) prepared: AtomicU64,
+    /// So much of that is kept for what undoes transactions.
+    pub(crate) for_undo: AtomicU64,
     /// Where it began when it was opened.
     begin: u64,
     turn: Mutex<Turn>,
@@ -169,6 +171,7 @@ impl Log {
             durable: AtomicU64::new(lsn),
             syncs: Syncs::default(),
             prepared: AtomicU64::new(lsn),
+            for_undo: AtomicU64::new(0),
             begin: lsn,
             turn: Mutex::default(),
             ended: Condvar::new(),
@@ -201,31 +204,6 @@ impl Log {
         // What is being made or written is done then.
         let (_maker, _device) = (lock(&self.maker), lock(&self.device));
         remove_all(&*self.directory, &self.options)
-    }
-
-    /// Makes sure that there are segments for what comes next: called before anything is latched, or done, that will be logged.
-    ///
-    /// # Errors
-    /// [`LogError::NoRoom`] if there is no room for them. Nothing has happened then, and it may be tried again.
-    #[inline]
-    pub fn admit(&self) -> Result<(), LogError> {
-        if self.is_short() { self.prepare_to(self.end().0 + self.options.buffer_bytes, true) } else { Ok(()) }
-    }
-
-    /// As [`admit`](Self::admit), for what undoes a transaction: is content with a quarter of what others leave, so that a full
-    /// disk keeps no transaction from being rolled back.
-    ///
-    /// # Errors
-    /// As for `admit`.
-    pub fn admit_undo(&self) -> Result<(), LogError> {
-        self.prepare_to(self.end().0 + self.options.buffer_bytes / 4, true)
-    }
-
-    /// Whether [`admit`](Self::admit) would have to make segments.
-    #[inline]
-    pub fn is_short(&self) -> bool {
-        // Relaxed: a hint. What is reserved between this and the caller's reservation is far less than a buffer.
-        self.end().0 + self.options.buffer_bytes > self.prepared.load(Ordering::Relaxed)
     }
 
     /// Whether records survive the process as soon as they are filled: the buffer lies in a file that is mapped. Otherwise they do when they
@@ -398,6 +376,10 @@ impl Log {
         let first = kept.first_needed(self.end().0, self.options.planted(Bug::FollowedGivenUp));
         let removed = lock(&self.device).discard(kept.discarded.min(first));
         drop(kept);
+        remove(&*self.directory, &removed)?;
+        // While another one is being made, it is left for the next time.
+        let Ok(_maker) = self.maker.try_lock() else { return Ok(()) };
+        let removed = lock(&self.device).give_up_prepared(self.wanted(self.end().0));
         remove(&*self.directory, &removed)
     }
 
@@ -425,10 +407,11 @@ impl Log {
     /// that remains short needs no more than what [`admit`](Self::admit) makes.
     fn wanted(&self, end: u64) -> u64 {
         let buffer = self.options.buffer_bytes;
-        end + buffer + buffer.min(end - self.begin)
+        // Relaxed: a hint.
+        end + buffer + buffer.min(end - self.begin) + self.for_undo.load(Ordering::Relaxed)
     }
 
-    fn prepare_to(&self, to: u64, is_waited_for: bool) -> Result<(), LogError> {
+    pub(crate) fn prepare_to(&self, to: u64, is_waited_for: bool) -> Result<(), LogError> {
         let mut maker = lock(&self.maker);
         loop {
             // Under the lock of the maker: a log that has been removed leaves nothing behind.

@@ -228,3 +228,40 @@ fn what_fills_a_disk_can_be_removed_on_it() {
         check(disk, database, table, &options);
     }
 }
+
+#[test]
+fn a_transaction_that_has_filled_the_disk_can_be_undone_on_it() {
+    for (free, is_killed) in
+        [(0_u64, false), (2 << 20, true), (16 << 20, false), (40 << 20, true), (40 << 20, false)]
+    {
+        let options = small();
+        let (disk, database, table) = filled(&options);
+        disk.leave_free(free);
+        let expected: Vec<_> = table.range(..).unwrap().map(Result::unwrap).collect();
+        let transaction = database.begin().unwrap();
+        let change = |number: u32| transaction.put(&table, key(number), number.to_le_bytes().repeat(250));
+        let refused = (0..100_000_u32).find_map(|number| change(number).err());
+        assert_eq!(refused.unwrap().kind(), ErrorKind::OutOfSpace);
+        // From now on the first change of each page is logged with the page.
+        database.checkpoint().unwrap();
+        if is_killed {
+            let killed = disk.kill();
+            killed.leave_free(0);
+            let killed = Arc::new(killed);
+            let opened = Database::open_in(killed.clone(), "data", &options).unwrap();
+            assert!(opened.recovery().unwrap().undone_changes > 0);
+            let table = opened.table("table").unwrap();
+            assert!(table.range(..).unwrap().map(Result::unwrap).eq(expected.iter().cloned()), "{free} left");
+            table.put(key(0), &expected[0].1).unwrap();
+            killed.heal();
+            check(killed, opened, table, &options);
+        }
+        transaction.rollback().unwrap();
+        assert!(table.range(..).unwrap().map(Result::unwrap).eq(expected), "{free} left");
+        for number in 0..3000 {
+            table.put(key(number), [number as u8; 1000]).unwrap();
+        }
+        disk.heal();
+        check(disk, database, table, &options);
+    }
+}

@@ -1,0 +1,51 @@
+//! Whether there is room in the log for what comes next.
+//!
+//! There are segments for a buffer of records beyond the end of the log before anything is changed, and for what undoes the transactions
+//! that are open: they can be rolled back on a full disk, by the process or by the recovery after it.
+
+use crate::{Log, LogError, primitive::Ordering};
+
+impl Log {
+    /// Makes sure that there are segments for what comes next: called before anything is latched, or done, that will be logged.
+    ///
+    /// # Errors
+    /// [`LogError::NoRoom`] if there is no room for them. Nothing has happened then, and it may be tried again.
+    #[inline]
+    pub fn admit(&self) -> Result<(), LogError> {
+        if self.is_short() { self.prepare_to(self.needed(), true) } else { Ok(()) }
+    }
+
+    /// Up to where there are segments for whatever comes next, and for what undoes all transactions that are open.
+    #[inline]
+    fn needed(&self) -> u64 {
+        // Relaxed: it grows before the changes that need it, and there is a buffer beside it.
+        self.end().0 + self.options().buffer_bytes + self.for_undo.load(Ordering::Relaxed)
+    }
+
+    /// As [`admit`](Self::admit), for what undoes a transaction: is content with a quarter of the buffer that others leave, and takes what
+    /// is [kept](Self::keep_for_undo) for it, so that a full disk keeps no transaction from being rolled back.
+    ///
+    /// # Errors
+    /// As for `admit`.
+    pub fn admit_undo(&self) -> Result<(), LogError> {
+        self.prepare_to(self.end().0 + self.options().buffer_bytes / 4, true)
+    }
+
+    /// Whether [`admit`](Self::admit) would have to make segments.
+    #[inline]
+    pub fn is_short(&self) -> bool {
+        // Relaxed: a hint. What is reserved between this and the caller's reservation is far less than a buffer.
+        self.needed() > self.prepared.load(Ordering::Relaxed)
+    }
+
+    /// Keeps so many bytes more, and so many fewer, of the room that is [admitted](Self::admit) for what [undoes](Self::admit_undo)
+    /// transactions.
+    pub fn keep_for_undo(&self, more: u64, fewer: u64) {
+        // Relaxed: it grows before the changes that need it, and there is a buffer beside it.
+        if more >= fewer {
+            self.for_undo.fetch_add(more - fewer, Ordering::Relaxed);
+        } else {
+            self.for_undo.fetch_sub(fewer - more, Ordering::Relaxed);
+        }
+    }
+}
