@@ -275,15 +275,31 @@ impl<'p> ExclusiveGuard<'p> {
     }
 
     /// Gives up the latch and goes on reading the first page optimistically, as it is now.
-    #[inline]
+    #[inline(always)]
     pub fn relax(self) -> OptimisticGuard<'p> {
-        let (allocator, page, seen) = (self.allocator, self.head, self.word_after());
-        drop(self);
-        OptimisticGuard::new(allocator, page, seen)
+        let this = ManuallyDrop::new(self);
+        let (allocator, head, seen) = (this.allocator, this.head, this.word_after());
+        Self::unlatch(allocator, head, this.flags);
+        OptimisticGuard::new(allocator, head, seen)
+    }
+
+    /// Gives up the latch of a guard.
+    #[inline(always)]
+    fn unlatch(allocator: &Allocator, head: PageId, flags: u32) {
+        if flags == CHANGED && std::thread::panicking() {
+            allocator.storage().note_panic();
+        }
+        allocator.table().unlatch(head, flags & CHANGED != 0);
+    }
+
+    /// The same for a guard that is dropped.
+    #[inline(never)]
+    fn unlatch_dropped(allocator: &Allocator, head: PageId, flags: u32) {
+        Self::unlatch(allocator, head, flags);
     }
 
     /// The word as it will be when the latch is given up, unless the page is changed again before.
-    #[inline]
+    #[inline(always)]
     fn word_after(&self) -> Word {
         self.allocator.table().state(self.head).word_after(self.is_changed())
     }
@@ -306,12 +322,10 @@ impl<'p> ExclusiveGuard<'p> {
 }
 
 impl Drop for ExclusiveGuard<'_> {
-    #[inline]
+    // Hands copies on: a guard whose address is nowhere needed stays in registers.
+    #[inline(always)]
     fn drop(&mut self) {
-        if self.flags == CHANGED && std::thread::panicking() {
-            self.allocator.storage().note_panic();
-        }
-        self.allocator.table().unlatch(self.head, self.is_changed());
+        Self::unlatch_dropped(self.allocator, self.head, self.flags);
     }
 }
 
@@ -403,6 +417,7 @@ impl SharedPage for SharedGuard<'_> {
 }
 
 impl ExclusivePage for ExclusiveGuard<'_> {
+    #[inline]
     fn id(&self) -> PageId {
         ExclusiveGuard::id(self)
     }

@@ -146,7 +146,7 @@ impl Navigation for Pool {
         OptimisticGuard::reacquire(self.allocator(), page, token)
     }
 
-    #[inline]
+    #[inline(always)]
     fn relax<'p>(&'p self, guard: ExclusiveGuard<'p>) -> OptimisticGuard<'p> {
         guard.relax()
     }

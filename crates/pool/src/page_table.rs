@@ -110,7 +110,9 @@ impl PageTable {
     /// If the page lies beyond the capacity: references are checked before they are followed.
     #[inline]
     pub(crate) fn state(&self, page: PageId) -> &PageState {
-        assert!(page.0 < self.capacity_pages, "{page} is beyond the capacity");
+        if page.0 >= self.capacity_pages {
+            beyond_capacity(page);
+        }
         // SAFETY: it is not.
         unsafe { self.state_within(page) }
     }
@@ -189,7 +191,7 @@ impl PageTable {
     }
 
     /// Gives up the exclusive latch of a page that is in memory.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn unlatch(&self, page: PageId, changed: bool) {
         self.wake(page, self.state(page).release_exclusive(changed));
     }
@@ -310,4 +312,11 @@ impl PageTable {
     pub(crate) fn split_huge_pages(&self, extents: &[Extent]) {
         self.huge_runs.split(&self.pages, extents);
     }
+}
+
+// Out of line: the message would keep the callers from being inlined.
+#[cold]
+#[inline(never)]
+fn beyond_capacity(page: PageId) -> ! {
+    panic!("{page} is beyond the capacity")
 }
