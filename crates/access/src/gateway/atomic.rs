@@ -18,6 +18,7 @@ impl<'p, P: Pager> Latched<'p, P> {
         Ok(Self(page.upgrade()?))
     }
 
+    #[inline]
     pub fn id(&self) -> PageId {
         self.0.id()
     }
@@ -408,7 +409,7 @@ impl<'p, P: Pager, H: PageSet<'p, P>> AtomicChange<'p, P, H> {
         if let Some(from @ Lsn(1..)) = kept
             && !is_planted("access", Bug::PageNotKept)
         {
-            show(pager, (tree, from), &mut pages, false);
+            pages = show(pager, (tree, from), pages, false);
         }
         Self { pages, recording: Recording::new(pager, tree), kept }
     }
@@ -446,12 +447,12 @@ impl<'p, P: Pager, H: PageSet<'p, P>> AtomicChange<'p, P, H> {
 #[inline(never)]
 fn commit_stamped<'p, P: Pager, H: PageSet<'p, P>>(
     pager: &'p P,
-    mut pages: H,
+    pages: H,
     lsn: Lsn,
     (recorder, freed): (Option<&dyn Recorder>, Option<Extent>),
     kept: Option<(PageId, Lsn)>,
 ) -> H::Seen {
-    keep_again(pager, kept, &mut pages);
+    let mut pages = keep_again(pager, kept, pages);
     if let Some(recorder) = recorder {
         recorder.recorded(lsn);
     }
@@ -480,7 +481,7 @@ pub(super) fn commit_recorded<'p, P: Pager, H: PageSet<'p, P>>(
     });
     let lsn = if record.is_empty() { Lsn(0) } else { reserve(pager, &pages, &mut record) };
     if lsn > Lsn(0) {
-        keep_again(pager, kept, &mut pages);
+        pages = keep_again(pager, kept, pages);
         if let Some(recorder) = recorder {
             recorder.recorded(lsn);
         }
@@ -525,26 +526,29 @@ fn reserve<'p, P: Pager, H: PageSet<'p, P>>(pager: &'p P, pages: &H, record: &mu
 
 /// Keeps the pages of a change that has its LSN, if pages are kept from another place on than the change found when it began.
 #[inline(always)]
-fn keep_again<'p, P: Pager + 'p, H: PageSet<'p, P>>(pager: &P, kept: Option<(PageId, Lsn)>, pages: &mut H) {
+fn keep_again<'p, P: Pager + 'p, H: PageSet<'p, P>>(pager: &P, kept: Option<(PageId, Lsn)>, pages: H) -> H {
     if let Some((tree, before)) = kept
         && let from = pager.kept_from()
         && from != before
         && from > Lsn(0)
     {
-        show(pager, (tree, from), pages, true);
+        return show(pager, (tree, from), pages, true);
     }
+    pages
 }
 
 /// Keeps pages of the tree with this root.
+// The latches are taken by value and given back, so that they need not lie in memory while no page is kept.
 #[cold]
 #[inline(never)]
 fn show<'p, P: Pager + 'p, H: PageSet<'p, P>>(
     pager: &P,
     (tree, from): (PageId, Lsn),
-    pages: &mut H,
+    mut pages: H,
     is_changed: bool,
-) {
+) -> H {
     pages.show(from, is_changed, &mut |page| pager.keep_page(tree, page));
+    pages
 }
 
 /// Frees an extent to which nothing refers any more, as the record at `lsn` says.

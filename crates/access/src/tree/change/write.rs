@@ -39,12 +39,16 @@ pub(in crate::tree) enum Mode<'h> {
     Restore,
 }
 
+/// How an attempt to put a record into its leaf ended; `None` if the leaf is full.
+type Placed = Result<Result<Option<Written>, Claim>, Interrupt>;
+
 impl<'p, P: Pager> Tree<'p, P> {
     /// Stores `value` under `key` if the key is new; returns whether it was.
     ///
     /// # Errors
     /// If the key or value is too long, the disk is full, or a page cannot be read or written. The tree is
     /// then as it was.
+    #[inline]
     pub fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool, AccessError> {
         Ok(self.write(key, value, Mode::Insert)? == Written::Inserted)
     }
@@ -53,6 +57,7 @@ impl<'p, P: Pager> Tree<'p, P> {
     ///
     /// # Errors
     /// As for [`insert`](Self::insert).
+    #[inline]
     pub fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, AccessError> {
         Ok(self.write(key, value, Mode::Update)? == Written::Replaced)
     }
@@ -61,6 +66,7 @@ impl<'p, P: Pager> Tree<'p, P> {
     ///
     /// # Errors
     /// As for [`insert`](Self::insert).
+    #[inline]
     pub fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Written, AccessError> {
         self.write(key, value, Mode::Upsert)
     }
@@ -112,6 +118,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         Ok(removed.is_some())
     }
 
+    #[inline]
     pub(in crate::tree) fn write(
         &self,
         key: &[u8],
@@ -126,6 +133,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         }
     }
 
+    #[inline(never)]
     fn write_blob(
         &self,
         key: &[u8],
@@ -169,20 +177,48 @@ impl<'p, P: Pager> Tree<'p, P> {
         kind: ValueKind,
         mode: Mode,
     ) -> Result<Written, AccessError> {
+        match self.try_place(key, value, kind, mode) {
+            Ok(Ok(Some(written))) => Ok(written),
+            placed => self.place_again(placed, key, value, kind, mode),
+        }
+    }
+
+    /// Goes on after the first attempt. Out of line: most changes take one attempt, and keep nothing for the next one.
+    #[cold]
+    #[inline(never)]
+    fn place_again(
+        &self,
+        mut placed: Placed,
+        key: &[u8],
+        value: &[u8],
+        kind: ValueKind,
+        mode: Mode,
+    ) -> Result<Written, AccessError> {
         for _ in 0..ATTEMPTS_MAX {
-            let placed = self.pager.run(|| {
-                let leaf = match self.hinted_leaf(key) {
-                    Some(leaf) => leaf,
-                    None => self.leaf(key)?,
-                };
-                self.place_in_leaf(leaf, key, value, kind, mode)
-            })?;
-            match placed.map_err(|claim| self.denied(claim, key))? {
+            let placed_now = match placed {
+                Ok(placed) => placed,
+                Err(interrupt) => {
+                    self.pager.resolve(interrupt)?;
+                    self.pager.run(|| self.try_place(key, value, kind, mode))?
+                }
+            };
+            match placed_now.map_err(|claim| self.denied(claim, key))? {
                 Some(written) => return Ok(written),
                 None => self.split(key, 0, key, value.len())?,
             }
+            placed = self.try_place(key, value, kind, mode);
         }
         Err(PoolError::contents(self.root, "splitting its leaves makes no room in them").into())
+    }
+
+    /// Puts a record into the leaf that covers its key.
+    #[inline(always)]
+    fn try_place(&self, key: &[u8], value: &[u8], kind: ValueKind, mode: Mode) -> Placed {
+        let leaf = match self.hinted_leaf(key) {
+            Some(leaf) => leaf,
+            None => self.leaf(key)?,
+        };
+        self.place_in_leaf(leaf, key, value, kind, mode)
     }
 
     /// Puts a small value into the leaf that covers its key. `None` if the leaf is full, the value is not small, or the record
@@ -206,11 +242,13 @@ impl<'p, P: Pager> Tree<'p, P> {
         let end = self.ends?.mine();
         let (page, token) = end.get()?;
         // It has not changed, so it still is a leaf of this tree.
-        let leaf = self.pager.reacquire(page, token).filter(|leaf| NodeView::new(leaf.bytes()).covers(key));
-        if leaf.is_none() {
-            end.clear();
+        match self.pager.reacquire(page, token) {
+            Some(leaf) if NodeView::new(leaf.bytes()).covers(key) => Some(leaf),
+            _ => {
+                end.clear();
+                None
+            }
         }
-        leaf
     }
 
     /// Puts a record into the leaf that covers its key, and frees the blob that it replaces. `None` if the leaf is full.
@@ -221,7 +259,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         value: &[u8],
         kind: ValueKind,
         mode: Mode,
-    ) -> Result<Result<Option<Written>, Claim>, Interrupt> {
+    ) -> Placed {
         let find = RecordLocation::of(leaf, key);
         if mode != Mode::Upsert {
             match self.refuses(&find, key, mode)? {
