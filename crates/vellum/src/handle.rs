@@ -161,17 +161,32 @@ impl Handle {
         &self,
         mut change: impl FnMut(Tree<'_, Pool>) -> std::result::Result<T, AccessError>,
     ) -> Result<T> {
+        self.check()?;
+        match change(self.tree()) {
+            Ok(done) => self.inner.commit().map(|()| done),
+            Err(error) => self.change_again(error, change),
+        }
+    }
+
+    /// Goes on with a [`change`](Self::change) that has failed once.
+    #[cold]
+    #[inline(never)]
+    fn change_again<T>(
+        &self,
+        mut error: AccessError,
+        mut change: impl FnMut(Tree<'_, Pool>) -> std::result::Result<T, AccessError>,
+    ) -> Result<T> {
         loop {
+            match error {
+                AccessError::NeedsTransaction { .. } => return self.change_in_turn(change),
+                // The table has been cleared.
+                AccessError::Pool(PoolError::Cancelled) => {}
+                error => return Err(error.into()),
+            }
             self.check()?;
             match change(self.tree()) {
-                Ok(done) => {
-                    self.inner.commit()?;
-                    return Ok(done);
-                }
-                Err(AccessError::NeedsTransaction { .. }) => return self.change_in_turn(change),
-                // The table has been cleared.
-                Err(AccessError::Pool(PoolError::Cancelled)) => {}
-                Err(error) => return Err(error.into()),
+                Ok(done) => return self.inner.commit().map(|()| done),
+                Err(again) => error = again,
             }
         }
     }

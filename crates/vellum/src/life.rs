@@ -157,11 +157,12 @@ impl OpenTable {
     #[inline]
     pub(crate) fn check(&self) -> Result<()> {
         // Acquire: pairs with `update`. An operation that comes a moment earlier comes before the drop.
-        if self.is_special.load(Ordering::Acquire) {
-            lock(&self.life).check(&self.name, None)
-        } else {
-            Ok(())
-        }
+        if self.is_special.load(Ordering::Acquire) { self.check_life() } else { Ok(()) }
+    }
+
+    #[cold]
+    fn check_life(&self) -> Result<()> {
+        lock(&self.life).check(&self.name, None)
     }
 
     /// Enters a transaction that is about to change records of the generation that it sees. `number` is its own; that of a single

@@ -113,7 +113,7 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
     /// is then as it was.
     pub fn put(&self, key: impl AsKey<K>, value: impl AsValue<V>) -> Result<Put> {
         let (key, value) = (key.encoded(), value.encoded_value()?);
-        Ok(self.handle.change(|tree| tree.upsert(key.as_ref(), value.as_ref()))?.into())
+        self.handle.change(|tree| tree.upsert(key.as_ref(), value.as_ref())).map(Put::from)
     }
 
     /// Stores `value` under `key` if the key is new; returns whether it was.
