@@ -248,13 +248,16 @@ fn run_orders(mut orders: Vec<Order>, more: &dyn Fn() -> Vec<Order>) {
         }
         batch.advance(true);
         while let Some((tag, result)) = batch
-            .take(|tag, key, answer| (tag, answer.map(Owned::from).map_err(|error| (error, key.clone()))))
+            .take(|tag, request, answer| (tag, answer.map(Owned::from).map_err(|error| (error, request))))
         {
             if let Some(order) = under_way.get_mut(tag as usize).and_then(Option::take) {
                 free.push(tag as usize);
-                let UnderWay { slot, open, is_get, .. } = order;
-                let result = result.or_else(|(error, key)| {
+                let UnderWay { slot, open, is_get, _writing } = order;
+                let result = result.or_else(|(error, (key, task))| {
                     let table = Handle::new(inner.clone(), open);
+                    if matches!(error, AccessError::NeedsTransaction { .. }) {
+                        return table.perform(&key, &task);
+                    }
                     match table.refused(error) {
                         // The pool has no room for the value: it is read past it.
                         error if is_get && error.is_about_room() => {

@@ -205,8 +205,8 @@ impl Table {
             return Ok(());
         }
         let mut batch: Batch<'_, Pool, K, V> = Batch::new(self.handle.pool(), self.handle.read_depth());
-        batch.run(self.handle.tree(), tasks, |number, answer| {
-            visit(number, answer.map_err(|error| self.handle.refused(error)))
+        batch.run(self.handle.tree(), tasks, |number, (key, task), answer| {
+            self.handle.settle((key.as_ref(), task), answer, |answer| visit(number, answer));
         });
         self.handle.inner.commit()
     }
@@ -221,16 +221,4 @@ fn all_unless<T>(committed: Result<()>, mut outcomes: Vec<Result<T>>) -> Vec<Res
             .for_each(|outcome| *outcome = Err(error.repeated()));
     }
     outcomes
-}
-
-/// The answer of an operation, if what it has changed is durable.
-pub(crate) fn acknowledged<'a>(
-    table: &Table,
-    answer: Result<Answer<'a>, AccessError>,
-    committed: &Result<()>,
-) -> Result<Answer<'a>> {
-    match (answer.map_err(|error| table.handle.refused(error))?, committed) {
-        (Answer::Written(_) | Answer::Removed(_), Err(error)) => Err(error.repeated()),
-        (answer, _) => Ok(answer),
-    }
 }

@@ -2,6 +2,7 @@
 
 use crate::{AsKey, KeyType, Put, Result, Table, Transaction, Value, ValueReader, nested};
 use std::{io::Read, ops::Range};
+use vellum_pool::PoolError;
 
 /// What only values that are bytes have.
 impl<K: KeyType + ?Sized> Table<K> {
@@ -76,19 +77,26 @@ impl<K: KeyType + ?Sized> Table<K> {
     /// Stores the next `length` bytes of `source` under `key`, without holding them in memory at once.
     ///
     /// # Errors
-    /// As for [`put`](Self::put), and if `source` fails or ends too early.
+    /// As for [`put`](Self::put), and if `source` fails or ends too early. It is read once, and not before other transactions
+    /// that have changed the record have ended: if one does not, that is [`Error::Conflict`](crate::Error::Conflict).
     pub fn put_from(&self, key: impl AsKey<K>, length: u64, source: &mut dyn Read) -> Result<Put> {
         let (key, handle) = (key.encoded(), &self.handle);
-        // The source is read once: whether this must be a transaction is found out before.
-        handle.check()?;
-        let written = if handle.needs_transactions() {
-            handle.change_in_transaction(|tree| tree.upsert_from(key.as_ref(), length, source))?
-        } else {
+        if handle.is_plain() {
+            handle.check()?;
             let written = handle.tree().upsert_from(key.as_ref(), length, source);
             let written = written.map_err(|error| handle.refused(error))?;
-            handle.inner.commit()?;
-            written
-        };
+            return handle.inner.commit().map(|()| written.into());
+        }
+        // The source is read once: conflicts are met before.
+        let mut is_read = false;
+        let written = handle.change_in_turn(|tree| {
+            tree.reserve(key.as_ref())?;
+            if std::mem::replace(&mut is_read, true) {
+                // The snapshot was ended after that.
+                return Err(PoolError::Cancelled.into());
+            }
+            tree.upsert_from(key.as_ref(), length, source)
+        })?;
         Ok(written.into())
     }
 

@@ -16,7 +16,7 @@ use std::{
     sync::{Arc, Weak},
     time::Duration,
 };
-use vellum_access::{AccessError, Tree, Written};
+use vellum_access::{AccessError, Answer, Tree, Written};
 use vellum_base::primitive::{Instant, thread};
 use vellum_base::{PAGE_SIZE, PageId, plant::is_planted};
 use vellum_pool::{Pool, PoolError};
@@ -195,7 +195,7 @@ impl Handle {
     /// which is over in a moment.
     #[cold]
     #[inline(never)]
-    fn change_in_turn<T>(
+    pub(crate) fn change_in_turn<T>(
         &self,
         mut change: impl FnMut(Tree<'_, Pool>) -> std::result::Result<T, AccessError>,
     ) -> Result<T> {
@@ -282,6 +282,24 @@ impl Handle {
             Task::Get => Ok(Owned::Value(self.get(key)?)),
             Task::GetPart { .. } => Ok(perform_on(self.tree(), key, task)?),
             _ => self.change(|tree| perform_on(tree, key, task)),
+        }
+    }
+
+    /// Gives the answer of an operation of a batch to `visit`. One that must be a transaction, because some have begun since the batch
+    /// did, is done as one.
+    #[inline]
+    pub(crate) fn settle<T>(
+        &self,
+        (key, task): (&[u8], &Task<impl AsRef<[u8]>>),
+        answer: std::result::Result<Answer<'_>, AccessError>,
+        visit: impl FnOnce(Result<Answer<'_>>) -> T,
+    ) -> T {
+        match answer {
+            Err(AccessError::NeedsTransaction { .. }) => match self.perform(key, task) {
+                Ok(done) => visit(Ok(done.answer())),
+                Err(error) => visit(Err(error)),
+            },
+            answer => visit(answer.map_err(|error| self.refused(error))),
         }
     }
 

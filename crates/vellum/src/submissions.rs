@@ -1,6 +1,6 @@
 //! Operations for an event loop of one's own: submit, poll, reap.
 
-use crate::{Answer, Result, Table, Task, batch::acknowledged, nested, shared::Owned};
+use crate::{Answer, Result, Table, Task, nested, shared::Owned};
 use vellum_access::Batch;
 use vellum_base::Lsn;
 use vellum_pool::Pool;
@@ -99,11 +99,16 @@ impl Submissions<'_> {
             }
             count += 1;
         }
-        while self
-            .batch
-            .take(|tag, key, answer| visit(tag, key, acknowledged(self.table, answer, &committed)))
-            .is_some()
-        {
+        let handle = &self.table.handle;
+        let mut show = |tag, (key, task): (Vec<u8>, Task<Vec<u8>>), answer: Result<Answer<'_>, _>| {
+            handle.settle((&key, &task), answer, |answer| match (answer, &committed) {
+                (Ok(Answer::Written(_) | Answer::Removed(_)), Err(error)) => {
+                    visit(tag, &key, Err(error.repeated()));
+                }
+                (answer, _) => visit(tag, &key, answer),
+            });
+        };
+        while self.batch.take(&mut show).is_some() {
             count += 1;
         }
         count

@@ -105,7 +105,7 @@ impl Transaction {
             }
             let (mut puts, mut failed) = (Vec::with_capacity(encoded.len()), None);
             let tasks = pairs().map(|(key, value)| (key, Task::Upsert(value)));
-            Batch::new(handle.pool(), handle.read_depth()).run(tree, tasks, |_, answer| match answer {
+            Batch::new(handle.pool(), handle.read_depth()).run(tree, tasks, |_, _, answer| match answer {
                 Ok(Answer::Written(written)) => puts.push(written.into()),
                 // Only writes were asked for.
                 Ok(Answer::Value(_) | Answer::Removed(_)) => {}

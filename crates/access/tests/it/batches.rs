@@ -103,7 +103,8 @@ fn they_do_what_a_btreemap_does(pool_pages: u64) -> u64 {
         let depth = [1, 7, 64][round % 3];
         let mut batch = Batch::new(&pool, depth);
         let mut answered = 0;
-        batch.run(tree, tasks.iter().map(|(key, task)| (key, as_slice(task))), |index, answer| {
+        batch.run(tree, tasks.iter().map(|(key, task)| (key, as_slice(task))), |index, request, answer| {
+            assert_eq!(request.0, &tasks[index].0);
             assert_eq!(index, answered);
             answered += 1;
             let (key, task) = &tasks[index];
@@ -307,8 +308,8 @@ fn nobody_waits_for_a_batch_that_nobody_advances() {
         let mut seen = HashSet::new();
         while !batch.is_empty() {
             batch.advance(true);
-            while let Some(number) = batch.take(|tag, key, answer| {
-                assert_eq!(*key, big_endian(tag));
+            while let Some(number) = batch.take(|tag, (key, _), answer| {
+                assert_eq!(key, big_endian(tag));
                 let Answer::Value(Some(value)) = answer.unwrap() else { panic!("nothing found") };
                 assert_eq!(unseal(tag, value), 1);
                 tag
@@ -393,7 +394,7 @@ fn batches_meet_writers(pool_pages: u64) {
                         written.fetch_add(entries.len() as u64, Ordering::Relaxed);
                         let tasks =
                             entries.iter().map(|(key, value)| (big_endian(*key), Task::Upsert(value)));
-                        Batch::new(pool, 16).run(tree, tasks, |_, answer| {
+                        Batch::new(pool, 16).run(tree, tasks, |_, _, answer| {
                             assert_eq!(answer.unwrap(), Answer::Written(Written::Replaced));
                         });
                         version += 1;
@@ -419,7 +420,7 @@ fn what_batches_wrote_survives_a_close_and_not_a_crash() {
     let tree = open_tree(&pool);
     let entries: Vec<_> = (0..1000).map(|key| (big_endian(key), sealed(key, 2, 150))).collect();
     let tasks = entries.iter().map(|(key, value)| (key, Task::Upsert(value)));
-    Batch::new(&pool, 32).run(tree, tasks, |_, answer| assert!(answer.is_ok()));
+    Batch::new(&pool, 32).run(tree, tasks, |_, _, answer| assert!(answer.is_ok()));
     let crashed = Pool::open_on(Arc::new(file.crash()), &options(64));
     assert!(matches!(crashed.err(), Some(PoolError::NotClosedCleanly { .. })));
     pool.checkpoint().unwrap();

@@ -40,7 +40,7 @@ fn perform<'t>(
             return Ok(answer);
         }
         let mut result = None;
-        Batch::new(pager, 4).run(*tree, [(key, task)], |_, answer| result = Some(answer.map(done)));
+        Batch::new(pager, 4).run(*tree, [(key, task)], |_, _, answer| result = Some(answer.map(done)));
         result.unwrap()
     })
 }

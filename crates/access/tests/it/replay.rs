@@ -85,7 +85,7 @@ fn batch<'p>(pager: &'p RecordingPager, tree: &Tree<'p, RecordingPager>, random:
         };
         tasks.push((key(number), task));
     }
-    Batch::new(pager, 8).run(*tree, tasks, |_, answer| {
+    Batch::new(pager, 8).run(*tree, tasks, |_, _, answer| {
         unless_no_room(answer.map(drop));
     });
 }

@@ -53,11 +53,18 @@ fn tasks_that_change_the_same_record_all_get_their_way() {
         let (database, table) = database(seed, &options().durability(Durability::Buffered));
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).build().unwrap();
         let (table, attempts) = (Arc::new(table), Arc::new(AtomicU64::new(0)));
+        let begun = Arc::new(AtomicU64::new(0));
         let (tasks, each) = (8, 20);
         let tasks: Vec<_> = (0..tasks)
             .map(|_| {
                 let (database, table, attempts) = (database.clone(), table.clone(), attempts.clone());
+                let begun = begun.clone();
                 runtime.spawn(async move {
+                    // On a busy machine one might be done before the next is spawned.
+                    begun.fetch_add(1, Ordering::Relaxed);
+                    while begun.load(Ordering::Relaxed) < tasks {
+                        give_way().await;
+                    }
                     for _ in 0..each {
                         add(&database, &table, &attempts).await;
                     }

@@ -28,6 +28,7 @@ mod salvage;
 mod scanned;
 mod schema;
 mod serializable;
+mod single_operations;
 mod spill;
 mod support;
 mod transaction_batches;

@@ -80,7 +80,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         let rest = keys.get(shown..).unwrap_or_default();
         if !rest.is_empty() {
             let tasks = rest.iter().map(|key| (key, task()));
-            Batch::new(self.pager, depth).run_queue(*self, tasks, |_, answer| show(&mut shown, answer));
+            Batch::new(self.pager, depth).run_queue(*self, tasks, |_, _, answer| show(&mut shown, answer));
         }
     }
 }

@@ -56,7 +56,7 @@ const MISSES_MAX: u32 = 10_000;
 /// let mut done = 0;
 /// while !batch.is_empty() {
 ///     batch.advance(true);
-///     while let Some((_number, answer)) = batch.take(|tag, _key, answer| (tag, answer.is_ok())) {
+///     while let Some((_number, answer)) = batch.take(|tag, _request, answer| (tag, answer.is_ok())) {
 ///         assert!(answer);
 ///         done += 1;
 ///     }
@@ -195,10 +195,10 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
         }
     }
 
-    /// Takes out an operation that is done, and shows its tag, key and answer to `visit`.
+    /// Takes out an operation that is done, and gives its tag, its key and task, and its answer to `visit`.
     pub fn take<T>(
         &mut self,
-        visit: impl FnOnce(u64, &K, Result<Answer<'_>, AccessError>) -> T,
+        visit: impl FnOnce(u64, (K, Task<V>), Result<Answer<'_>, AccessError>) -> T,
     ) -> Option<T> {
         let index = self.done.pop_front()?;
         self.take_from(index, visit)
@@ -214,7 +214,7 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
     fn take_from<T>(
         &mut self,
         index: usize,
-        visit: impl FnOnce(u64, &K, Result<Answer<'_>, AccessError>) -> T,
+        visit: impl FnOnce(u64, (K, Task<V>), Result<Answer<'_>, AccessError>) -> T,
     ) -> Option<T> {
         let operation = self.operations.get_mut(index)?;
         let state = std::mem::replace(&mut operation.state, State::START);
@@ -222,24 +222,24 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
             operation.state = state;
             return None;
         };
-        let (tag, (key, _)) = (operation.tag, operation.request.take()?);
+        let (tag, request) = (operation.tag, operation.request.take()?);
         self.free.push(index);
         self.done_count -= 1;
         let found = result.as_ref().map_or(0, Outcome::bytes);
         let answer = result.map(|outcome| outcome.with(&self.results.values));
-        let visited = visit(tag, &key, answer);
+        let visited = visit(tag, request, answer);
         self.values_bytes -= found;
         self.tidy_values();
         Some(visited)
     }
 
     /// Begins all operations, in order and as many at once as pays, and shows their answers to `visit` in the same
-    /// order, each with its number. The batch must be empty.
+    /// order, each with its number, its key and its task. The batch must be empty.
     pub fn run(
         &mut self,
         tree: Tree<'p, P>,
         tasks: impl IntoIterator<Item = (K, Task<V>)>,
-        mut visit: impl FnMut(usize, Result<Answer<'_>, AccessError>),
+        mut visit: impl FnMut(usize, &(K, Task<V>), Result<Answer<'_>, AccessError>),
     ) {
         let mut tasks = tasks.into_iter().fuse();
         let mut shown = 0;
@@ -251,21 +251,24 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
             if group.is_empty() {
                 return;
             }
+            let mut requests = group.iter();
             let done = tree.run_group(
                 &group,
                 |(key, task)| (key.as_ref(), task.by_ref()),
                 &mut room,
                 |answer| {
-                    visit(shown, answer);
-                    shown += 1;
+                    if let Some(request) = requests.next() {
+                        visit(shown, request, answer);
+                        shown += 1;
+                    }
                 },
             );
             if done < group.len() {
                 break group.drain(done..).chain(tasks);
             }
         };
-        self.run_queue(tree, rest, |_, answer| {
-            visit(shown, answer);
+        self.run_queue(tree, rest, |_, request, answer| {
+            visit(shown, request, answer);
             shown += 1;
         });
     }
@@ -275,7 +278,7 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
         &mut self,
         tree: Tree<'p, P>,
         tasks: impl IntoIterator<Item = (K, Task<V>)>,
-        mut visit: impl FnMut(usize, Result<Answer<'_>, AccessError>),
+        mut visit: impl FnMut(usize, &(K, Task<V>), Result<Answer<'_>, AccessError>),
     ) {
         debug_assert!(self.is_empty(), "answers would be given to the wrong caller");
         let mut tasks = tasks.into_iter().fuse();
@@ -292,7 +295,7 @@ impl<'p, P: Pager, K: AsRef<[u8]>, V: AsRef<[u8]>> Batch<'p, P, K, V> {
             self.advance(true);
             self.done.clear();
             while let Some(index) = order.pop_front_if(|index| self.is_finished(*index)) {
-                self.take_from(index, |_, _, answer| visit(shown, answer));
+                self.take_from(index, |_, request, answer| visit(shown, &request, answer));
                 shown += 1;
             }
         }

@@ -68,7 +68,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         // A page has to be read: as many are read at once as can be.
         let tasks = rest.iter().map(|key| (key, Task::<&[u8]>::GetPart { offset: 0, length: 0 }));
         let first = number;
-        Batch::new(self.pager, depth).run_queue(*self, tasks, |index, there| {
+        Batch::new(self.pager, depth).run_queue(*self, tasks, |index, _, there| {
             let number = first + index;
             let key = rest.get(index).map(AsRef::as_ref).unwrap_or_default();
             let changed = there.and_then(|_| self.modify(key, |value| change(number, value)));

@@ -126,7 +126,7 @@ impl Reader for HashTableReader<'_> {
         });
         let mut outcome = Ok(());
         let mut batch: Batch<'_, HashPool, &K, &[u8]> = Batch::new(&self.0.pool, self.0.read_depth);
-        batch.run(self.0.tree(), tasks, |place, answer| {
+        batch.run(self.0.tree(), tasks, |place, _, answer| {
             let seen = match answer {
                 Ok(Answer::Value(value)) => visit(place, value),
                 Ok(Answer::Written(Written::Replaced)) => Ok(()),

@@ -119,7 +119,7 @@ fn work<'p>(
             4 => {
                 let keys: Vec<_> = (0..20).map(|_| keys::key(generator.below(tuples))).collect();
                 let mut batch: Batch<'_, HashPool, _, Vec<u8>> = Batch::new(pool, 8);
-                batch.run(tree, keys.iter().map(|key| (key, Task::Get)), |place, answer| {
+                batch.run(tree, keys.iter().map(|key| (key, Task::Get)), |place, _, answer| {
                     if let Answer::Value(Some(found)) = answer.unwrap() {
                         check(u64::from_be_bytes(keys[place]), found);
                     }
