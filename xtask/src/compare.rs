@@ -214,11 +214,11 @@ fn append(
         [builds.first().copied().unwrap_or_default(), builds.get(1).copied().unwrap_or("working tree")];
     for (threads, pairs) in figures {
         for (number, pair) in pairs.iter().enumerate() {
-            for (name, value) in names.iter().zip(pair) {
+            for ((name, side), value) in names.iter().zip(["before", "after"]).zip(pair) {
                 let name = Path::new(name).file_name().unwrap_or_default().to_string_lossy();
                 let _ = writeln!(
                     text,
-                    "{},{cpu},{name},\"lab {command}\",\"vellum, {threads} thread(s), pair {}\",ops_per_second,{value:.0},1/s",
+                    "{},{cpu},{name},\"lab {command}\",{side},\"{threads} thread(s), pair {}\",{value:.0},1/s",
                     date.trim(),
                     number + 1
                 );
