@@ -6,6 +6,7 @@
 //! - [`BlobReader`]: values too large for a leaf, each in an extent of its own;
 //! - [`ChangeRecord`], [`PageChange`] and [`redo`]: changes of pages as data, and how to redo them;
 //! - [`View`] and [`Isolation`]: how transactions see a tree, and are kept apart;
+//! - [`LatchedObjects`], [`NewLarge`], [`PageEdits`]: pages of objects, whose bytes the crate `objects` lays out;
 //! - [`LeafImage`]: what a leaf held at some moment;
 //! - [`RecordGroup`]: trees that are made or freed together with the record that says where they are;
 //! - [`node`]: the layout of the tree's nodes.
@@ -18,6 +19,7 @@ mod blob;
 mod error;
 mod gateway;
 mod isolation;
+mod large;
 mod leaf_image;
 pub mod node;
 mod tree;
@@ -26,10 +28,11 @@ mod value;
 pub use blob::{BlobReference, MAX_VALUE_BYTES};
 pub use error::AccessError;
 pub use gateway::{
-    ChangeRecord, NodeImage, PageChange, PageRedo, RecordFault, RecordGroup, RecordKind, RedoBytes,
-    SpaceEvent, UndoChange, ValueImage, free_large, redo,
+    ChangeRecord, LatchedObjects, NodeImage, PageChange, PageEdits, PageRedo, RecordFault, RecordGroup,
+    RecordKind, RedoBytes, SpaceEvent, UndoChange, ValueImage, free_large, redo,
 };
 pub use isolation::{Claim, Isolation, Seen, SharedBytes, Unshared, View, Writer};
+pub use large::{NewLarge, read_large};
 pub use leaf_image::LeafImage;
 pub use tree::{
     Answer, Batch, BlobReader, BulkLoad, Cursor, CursorPosition, Entry, Held, Relocation, Salvaged, Task,

@@ -29,6 +29,8 @@ impl PageKind {
     pub const TREE_NODE: Self = Self(3);
     /// The extent of a large value.
     pub const BLOB: Self = Self(4);
+    /// A page of a heap of objects.
+    pub const OBJECTS: Self = Self(5);
     /// The first kind that is free for users of the pool; Vellum itself will never use it or a later one.
     pub const USER: Self = Self(64);
 }

@@ -75,7 +75,8 @@ impl BlobReference {
         pages.get(HEADER_BYTES..)?.get(..self.length as usize)
     }
 
-    pub(crate) fn encode(self) -> [u8; BLOB_REFERENCE_BYTES] {
+    /// The bytes of the reference, of which [`decode`](Self::decode) makes it again.
+    pub fn encode(self) -> [u8; BLOB_REFERENCE_BYTES] {
         let mut bytes = [0; BLOB_REFERENCE_BYTES];
         for (target, number) in bytes.chunks_exact_mut(8).zip([self.head.0, self.length, self.digest]) {
             target.copy_from_slice(&number.to_le_bytes());

@@ -41,7 +41,7 @@ pub struct PageRedo<'a> {
 
 impl<'a> PageRedo<'a> {
     fn new(page: PageId, change: PageChange<'a>, bytes: &'a [u8]) -> Self {
-        let fresh = matches!(change, PageChange::Format { .. } | PageChange::Image { .. });
+        let fresh = change.is_format() || change.is_image();
         Self { page, change, fresh, bytes }
     }
 
@@ -92,11 +92,23 @@ impl RedoBytes<'_> {
 }
 
 impl PageChange<'_> {
+    /// Whether it makes a new page.
+    #[inline]
+    pub fn is_format(&self) -> bool {
+        matches!(self, Self::Format { .. } | Self::FormatObjects { .. })
+    }
+
+    /// Whether it is a whole page, as another change in the same record leaves it.
+    #[inline]
+    pub fn is_image(&self) -> bool {
+        matches!(self, Self::Image { .. } | Self::ObjectsImage { .. })
+    }
+
     /// What this says of extents, if it is about `page`.
     #[inline]
     pub fn space_events(&self, page: PageId) -> impl Iterator<Item = (Extent, SpaceEvent)> + use<> {
         let (pages, count, event) = match *self {
-            Self::Format { .. } => (1, 1, SpaceEvent::Allocated),
+            Self::Format { .. } | Self::FormatObjects { .. } => (1, 1, SpaceEvent::Allocated),
             Self::Write { pages, .. } => (pages, 1, SpaceEvent::Allocated),
             Self::Nodes { count } => (1, count, SpaceEvent::Allocated),
             Self::Free { pages } => (pages, 1, SpaceEvent::Freed),
@@ -206,7 +218,7 @@ impl<'a> ChangeRecord<'a> {
         let mut left = self.rest.len();
         let has_image = move |page| {
             let mut changes = self.each().map_while(Result::ok);
-            changes.any(|other| other.page == page && matches!(other.change, PageChange::Image { .. }))
+            changes.any(|other| other.page == page && other.change.is_image())
         };
         self.each().map(move |redo| {
             let redo = redo?;

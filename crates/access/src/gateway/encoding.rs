@@ -139,6 +139,9 @@ encoding! {
     15 Image { image }
     16 Nodes { count }
     17 Redirect { from, to }
+    18 Overwrite { edits }
+    19 FormatObjects { contents }
+    20 ObjectsImage { contents }
 }
 
 /// What a record is made of.
@@ -226,7 +229,7 @@ mod tests {
         gateway::{ChangeRecord, redo},
         node::{NODE_BYTES, NodeMut},
     };
-    use vellum_base::Lsn;
+    use vellum_base::{Extent, Lsn, PageHeader};
 
     /// A change of the kind `tag`, made of some bytes.
     fn change(tag: u8, bytes: &[u8], number: u64) -> Option<PageChange<'_>> {
@@ -252,6 +255,9 @@ mod tests {
             15 => PageChange::Image { image },
             16 => PageChange::Nodes { count: number as u32 },
             17 => PageChange::Redirect { from: PageId(number % 100), to: PageId(!number) },
+            18 => PageChange::Overwrite { edits: bytes },
+            19 => PageChange::FormatObjects { contents: bytes },
+            20 => PageChange::ObjectsImage { contents: bytes },
             _ => return None,
         })
     }
@@ -281,7 +287,7 @@ mod tests {
     fn changes_come_back_as_they_were() {
         bolero::check!().with_type::<Vec<(u8, Vec<u8>, u64)>>().for_each(|parts| {
             let parts = parts.iter().map(|(tag, bytes, number)| {
-                (PageId(number.rotate_left(7)), change(tag % 17 + 1, bytes, *number).unwrap())
+                (PageId(number.rotate_left(7)), change(tag % 20 + 1, bytes, *number).unwrap())
             });
             let changes: Vec<_> = parts.collect();
             let kind = KINDS[changes.len() % 6];
@@ -309,7 +315,7 @@ mod tests {
         }
     }
 
-    fn pages() -> [Vec<u8>; 3] {
+    fn pages() -> [Vec<u8>; 4] {
         let mut leaf = vec![0; NODE_BYTES];
         let mut node = NodeMut::init(&mut leaf, 0, Some(b"a"), Some(b"x"), PageId(0)).unwrap();
         for number in 0..100u8 {
@@ -320,7 +326,10 @@ mod tests {
         for number in 0..100u8 {
             node.insert_separator(&[b'b', number], PageId(number as u64)).unwrap();
         }
-        [leaf, inner, vec![0x5a; NODE_BYTES]]
+        let mut objects = vec![0; NODE_BYTES];
+        PageHeader { extent: Extent::page(PageId(3)), lsn: Lsn(0), kind: PageKind::OBJECTS }
+            .write(&mut objects);
+        [leaf, inner, vec![0x5a; NODE_BYTES], objects]
     }
 
     /// A change that cannot be redone leaves the page as it is, whatever the bytes are.
@@ -345,7 +354,7 @@ mod tests {
     fn changes_of_any_bytes_are_survived() {
         bolero::check!().with_type::<(u8, Vec<u8>, u64)>().for_each(|(tag, bytes, number)| {
             let mut record = record(RecordKind::Single);
-            change(tag % 17 + 1, bytes, *number).unwrap().encode(PageId(3), &mut record);
+            change(tag % 20 + 1, bytes, *number).unwrap().encode(PageId(3), &mut record);
             survives(&record);
         });
     }

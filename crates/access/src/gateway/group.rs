@@ -2,11 +2,12 @@
 
 use super::atomic::{Fresh, PageSet, commit_recorded};
 use super::encoding::RecordKind;
+use super::objects::contents_of;
 use super::page_change::{NodeImage, PageChange};
 use super::record::Record;
 use crate::node::{NODE_BYTES, NodeError};
 use std::marker::PhantomData;
-use vellum_base::{Extent, Lsn, PageId};
+use vellum_base::{Extent, Lsn, PageId, PageKind};
 use vellum_pool::{AllocatedPage, Pager, PoolError};
 
 /// Trees that are made or freed together with a record of another tree, which says where they are: all of it happens when
@@ -95,6 +96,29 @@ impl<'p, P: Pager> RecordGroup<'p, P> {
         self.made.push(id);
         self.push(id, id, &PageChange::Format { image: NodeImage::of(&node) });
         Ok(id)
+    }
+
+    /// Adds a new page of objects that `fill` fills, whose heap has this page as its root. Nothing changes it before the group has ended.
+    ///
+    /// # Errors
+    /// If the file cannot grow or the pool has no room.
+    pub fn make_objects(&mut self, owner: PageId, fill: impl FnOnce(&mut [u8])) -> Result<PageId, PoolError> {
+        self.pager.admit_changes()?;
+        let mut page = self.pager.allocate(1, PageKind::OBJECTS)?;
+        let id = page.id();
+        fill(page.page_mut());
+        let mut copy = [0; NODE_BYTES];
+        copy.copy_from_slice(page.page_mut());
+        // As for a node.
+        drop(page.keep(Lsn(0)));
+        self.made.push(id);
+        self.push(owner, id, &PageChange::FormatObjects { contents: contents_of(&copy) });
+        Ok(id)
+    }
+
+    /// Adds a page of objects, or the extent of a large one, that is to be freed.
+    pub fn free_objects(&mut self, owner: PageId, extent: Extent) {
+        self.free(owner, vec![(extent, 0)]);
     }
 
     /// Adds extents of the tree `tree` that are to be freed, each after those that refer to it.

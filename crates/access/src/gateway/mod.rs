@@ -43,7 +43,9 @@ mod change_record;
 mod encoding;
 mod extents;
 mod group;
+mod objects;
 mod page_change;
+mod page_edits;
 mod record;
 
 pub(crate) use atomic::{AtomicChange, Doomed, Fresh, Latched, PageSet, Recorder, Recording};
@@ -54,4 +56,6 @@ pub(crate) use extents::{
     Append, NodeStream, Undivided, abandon, moved_blob, new_blob, not_a_node, persist, stream_blob,
 };
 pub use group::RecordGroup;
+pub use objects::LatchedObjects;
 pub use page_change::{NodeImage, PageChange, ValueImage, redo};
+pub use page_edits::PageEdits;

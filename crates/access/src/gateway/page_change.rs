@@ -1,5 +1,6 @@
 //! The changes of a page, as data, and the code that makes them.
 
+use super::page_edits::PageEdits;
 use crate::node::{NODE_BYTES, NodeError, NodeFault, NodeMut, NodeView, ValueKind};
 use vellum_base::{Extent, HEADER_BYTES, Lsn, PageHeader, PageId, PageKind, stamp_lsn};
 
@@ -157,6 +158,21 @@ pub enum PageChange<'a> {
         /// The node.
         image: NodeImage<'a>,
     },
+    /// Bytes of a page of objects change.
+    Overwrite {
+        /// The bytes, and where they stand: see [`PageEdits`](super::PageEdits).
+        edits: &'a [u8],
+    },
+    /// A page is allocated and becomes a page of objects.
+    FormatObjects {
+        /// What follows the page header, up to the last byte that is not zero.
+        contents: &'a [u8],
+    },
+    /// A page of objects as it is after the other change of it in the same record, which need not be redone then.
+    ObjectsImage {
+        /// What follows the page header, up to the last byte that is not zero.
+        contents: &'a [u8],
+    },
     /// Consecutive pages are allocated, each a node that was written past the log and is durable. This is the first.
     Nodes {
         /// How many there are.
@@ -184,6 +200,13 @@ impl<'a> PageChange<'a> {
     // Inlined where the kind of change is known, so that no branch on it is left.
     #[inline(always)]
     pub(super) fn apply(&self, page: &mut [u8], known: Option<usize>) -> Result<(), NodeError> {
+        match *self {
+            Self::Overwrite { edits } => return overwrite(page, edits),
+            Self::FormatObjects { contents } | Self::ObjectsImage { contents } => {
+                return set_contents(page, contents);
+            }
+            _ => {}
+        }
         let mut node = NodeMut::new(page);
         let slot_of = |node: &NodeMut<'_>, key: &[u8]| known.map_or_else(|| find(node.view(), key), Ok);
         match *self {
@@ -217,7 +240,7 @@ impl<'a> PageChange<'a> {
             Self::ReplaceRoot { image } | Self::Format { image } | Self::Image { image } => {
                 image.write_to(page)
             }
-            Self::Write { .. } | Self::Nodes { .. } | Self::Free { .. } => Err(NodeFault::NotRecorded.into()),
+            _ => Err(NodeFault::NotRecorded.into()),
         }
     }
 }
@@ -237,13 +260,40 @@ pub fn redo(page: &mut [u8], id: PageId, lsn: Lsn, change: &PageChange<'_>) -> R
         return Ok(false);
     }
     change.apply(page, None)?;
-    match change {
-        PageChange::Format { .. } | PageChange::Image { .. } => {
-            PageHeader { extent: Extent::page(id), lsn, kind: PageKind::TREE_NODE }.write(page);
+    let kind = match change {
+        PageChange::Format { .. } | PageChange::Image { .. } => PageKind::TREE_NODE,
+        PageChange::FormatObjects { .. } | PageChange::ObjectsImage { .. } => PageKind::OBJECTS,
+        _ => {
+            stamp_lsn(page, lsn);
+            return Ok(true);
         }
-        _ => stamp_lsn(page, lsn),
-    }
+    };
+    PageHeader { extent: Extent::page(id), lsn, kind }.write(page);
     Ok(true)
+}
+
+/// Changes bytes of a page of objects.
+fn overwrite(page: &mut [u8], edits: &[u8]) -> Result<(), NodeError> {
+    let is_sound = PageHeader::read(page).kind == PageKind::OBJECTS
+        && PageEdits::each(edits)
+            .all(|edit| edit.is_some_and(|(at, bytes)| at >= HEADER_BYTES && at + bytes.len() <= page.len()));
+    if !is_sound {
+        return Err(NodeFault::NotRecorded.into());
+    }
+    for (at, bytes) in PageEdits::each(edits).flatten() {
+        page.get_mut(at..at + bytes.len()).unwrap_or_default().copy_from_slice(bytes);
+    }
+    Ok(())
+}
+
+/// Gives a page of objects all that follows its header.
+fn set_contents(page: &mut [u8], contents: &[u8]) -> Result<(), NodeError> {
+    let bytes = HEADER_BYTES + contents.len();
+    let body = page.get_mut(HEADER_BYTES..).and_then(|body| body.split_at_mut_checked(contents.len()));
+    let (front, rest) = body.ok_or(NodeFault::Size { bytes })?;
+    front.copy_from_slice(contents);
+    rest.fill(0);
+    Ok(())
 }
 
 fn find(view: NodeView<&[u8]>, key: &[u8]) -> Result<usize, NodeError> {

@@ -28,6 +28,8 @@ mod read;
 mod salvage;
 mod sound;
 
+pub(crate) use change::blob::write_blob;
+
 pub use batch::Batch;
 pub use batch::task::{Answer, Task};
 pub use bulk::BulkLoad;

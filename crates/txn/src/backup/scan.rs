@@ -53,8 +53,8 @@ impl LogScan {
             let event = match change_of_page {
                 PageChange::Write { pages, .. } => Event::Value(Extent { head: page, pages }),
                 PageChange::Nodes { count } => Event::Nodes(page.0, page.0.saturating_add(count.into())),
-                PageChange::Format { .. } | PageChange::Image { .. } => Event::Made(page),
                 PageChange::Free { pages } => Event::Freed(Extent { head: page, pages }),
+                change if change.is_format() || change.is_image() => Event::Made(page),
                 _ => continue,
             };
             match change.kind {
