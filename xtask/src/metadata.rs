@@ -46,7 +46,10 @@ fn package(value: &Value) -> Option<Package> {
         Some(Dependency { name: value.get("name")?.as_str()?.to_owned(), path })
     };
     let is_library = |target: &Value| {
-        target.get("kind").and_then(Value::as_array).is_some_and(|kind| kind.contains(&"lib".into()))
+        target
+            .get("kind")
+            .and_then(Value::as_array)
+            .is_some_and(|kind| kind.contains(&"lib".into()) || kind.contains(&"proc-macro".into()))
     };
     Some(Package {
         name: value.get("name")?.as_str()?.to_owned(),

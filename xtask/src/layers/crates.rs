@@ -1,6 +1,6 @@
 //! Each crate uses only layers to its left.
 //!
-//! `base -> vm -> pool -> access -> txn -> vellum -> cli, lab`, with `wal` and `pmem` beside `pool`; the crates of the last column do not use each other,
+//! `base -> vm -> pool -> access -> txn -> vellum -> cli, lab`, with `wal` and `pmem` beside `pool`, and `objects` beside `txn`; the crates of the last column do not use each other,
 //! no crate uses `xtask`, and `kernel/`, which is C, stands apart: no crate lies in it or depends on it.
 
 use crate::metadata::Package;
@@ -8,11 +8,11 @@ use std::path::Path;
 
 /// The layers, from the left; crates of the same layer do not use each other.
 const LAYERS: &[&[&str]] = &[
-    &["vellum-base"],
+    &["vellum-base", "vellum-objects-derive"],
     &["vellum-vm"],
     &["vellum-pool", "vellum-wal", "vellum-pmem"],
     &["vellum-access"],
-    &["vellum-txn"],
+    &["vellum-txn", "vellum-objects"],
     &["vellum"],
     &["vellum-cli", "vellum-lab"],
 ];

@@ -22,6 +22,7 @@ const FORMAT_FILES: &[&str] = &[
     "crates/txn/src/backup/format.rs",
     "crates/access/src/node/layout.rs",
     "crates/access/src/blob/mod.rs",
+    "crates/objects/src/page.rs",
     "crates/vellum/src/catalog.rs",
 ];
 

@@ -1,0 +1,308 @@
+//! What the derive writes for a type.
+
+use proc_macro2::TokenStream;
+use quote::{format_ident, quote};
+use syn::{Data, DeriveInput, Error, Fields, LitStr, Path, Result, Type, spanned::Spanned};
+
+/// What `#[persistent(...)]` says.
+struct Attributes {
+    name: String,
+    /// Where the crate is found.
+    root: Path,
+}
+
+/// The implementation of `Persistent` and `Object` for a type.
+///
+/// # Errors
+/// If it is no type that can persist, as far as the tokens tell.
+pub fn expand(input: &DeriveInput) -> Result<TokenStream> {
+    if let Some(parameter) = input.generics.params.first() {
+        let what = "a persistent type has no parameters: its layout is stored, and must be one; write a type for each use";
+        return Err(Error::new(parameter.span(), what));
+    }
+    let Attributes { name, root } = attributes(input)?;
+    let body = match &input.data {
+        Data::Struct(data) => of_struct(&name, &data.fields)?,
+        Data::Enum(data) => of_enum(&name, data, input)?,
+        Data::Union(data) => {
+            let what = "a union cannot persist: nothing says which of its fields it holds; use an enum";
+            return Err(Error::new(data.union_token.span(), what));
+        }
+    };
+    let ident = &input.ident;
+    Ok(quote! {
+        const _: () = {
+            #[allow(unused_imports)]
+            use #root::__private as objects;
+            #[allow(clippy::all, clippy::pedantic, clippy::restriction, unused_variables)]
+            impl objects::Object for #ident {
+                const NAME: &'static str = #name;
+            }
+            #[allow(clippy::all, clippy::pedantic, clippy::restriction, unused_variables, unused_mut)]
+            #[automatically_derived]
+            impl objects::Persistent for #ident {
+                #body
+            }
+        };
+    })
+}
+
+fn attributes(input: &DeriveInput) -> Result<Attributes> {
+    let mut found = Attributes { name: input.ident.to_string(), root: syn::parse_str("::vellum::objects")? };
+    for attribute in input.attrs.iter().filter(|attribute| attribute.path().is_ident("persistent")) {
+        attribute.parse_nested_meta(|meta| {
+            if meta.path.is_ident("name") {
+                found.name = meta.value()?.parse::<LitStr>()?.value();
+                return Ok(());
+            }
+            if meta.path.is_ident("crate") {
+                found.root = meta.value()?.parse::<LitStr>()?.parse()?;
+                return Ok(());
+            }
+            Err(meta.error("`name = \"...\"` is what can be said here"))
+        })?;
+    }
+    if found.name.is_empty() || found.name.len() > NAME_BYTES_MAX {
+        let what = format!("the name of a persistent type has 1 to {NAME_BYTES_MAX} bytes");
+        return Err(Error::new(input.ident.span(), what));
+    }
+    Ok(found)
+}
+
+/// The longest name of a type.
+const NAME_BYTES_MAX: usize = 200;
+
+/// Some fields: of a struct, or of a variant of an enum.
+struct Layout {
+    /// The names that they have in the description.
+    names: Vec<String>,
+    types: Vec<Type>,
+    /// What makes the value of `values`, and what takes it apart.
+    pattern: TokenStream,
+    values: Vec<proc_macro2::Ident>,
+}
+
+impl Layout {
+    fn of(path: TokenStream, fields: &Fields) -> Result<Self> {
+        let mut layout =
+            Self { names: Vec::new(), types: Vec::new(), pattern: path.clone(), values: Vec::new() };
+        for (index, field) in fields.iter().enumerate() {
+            refuse(&field.ty)?;
+            let name = field.ident.as_ref().map_or_else(|| index.to_string(), ToString::to_string);
+            layout.names.push(name);
+            layout.types.push(field.ty.clone());
+            layout.values.push(format_ident!("value_{index}"));
+        }
+        let values = &layout.values;
+        layout.pattern = match fields {
+            Fields::Named(named) => {
+                let idents = named.named.iter().map(|field| &field.ident);
+                quote! { #path { #(#idents: #values),* } }
+            }
+            Fields::Unnamed(_) => quote! { #path(#(#values),*) },
+            Fields::Unit => path,
+        };
+        Ok(layout)
+    }
+
+    /// An array with where each field stands if they begin at `from`, and at its end where they end.
+    fn offsets(&self, from: usize) -> TokenStream {
+        let (types, count) = (&self.types, self.types.len() + 1);
+        let indices = 0..self.types.len();
+        quote! {{
+            let mut offsets = [0usize; #count];
+            let mut at: usize = #from;
+            #(
+                at = at.next_multiple_of(<#types as objects::Persistent>::ALIGN);
+                offsets[#indices] = at;
+                at += <#types as objects::Persistent>::BYTES;
+            )*
+            offsets[#count - 1] = at;
+            offsets
+        }}
+    }
+
+    fn align(&self) -> TokenStream {
+        let types = &self.types;
+        quote! {{
+            let mut align: usize = 1;
+            #(if <#types as objects::Persistent>::ALIGN > align {
+                align = <#types as objects::Persistent>::ALIGN;
+            })*
+            align
+        }}
+    }
+
+    /// Mixes what the fields are into `print`.
+    fn fingerprint(&self) -> TokenStream {
+        let (names, types) = (&self.names, &self.types);
+        quote! {
+            #(print = objects::mix(
+                objects::mix(print, objects::print_of(#names)),
+                <#types as objects::Persistent>::FINGERPRINT,
+            );)*
+        }
+    }
+
+    fn shape(&self) -> TokenStream {
+        let (names, types) = (&self.names, &self.types);
+        quote! {
+            ::std::vec![#((#names.to_owned(), <#types as objects::Persistent>::shape())),*]
+        }
+    }
+
+    /// Loads the fields of `offsets`.
+    fn load(&self) -> TokenStream {
+        let Self { types, pattern, values, .. } = self;
+        let indices = 0..types.len();
+        quote! {{
+            #(let #values = <#types as objects::Persistent>::load(from, at + offsets[#indices]);)*
+            #pattern
+        }}
+    }
+
+    fn store(&self) -> TokenStream {
+        let Self { types, values, .. } = self;
+        let indices = 0..types.len();
+        quote! {
+            #(<#types as objects::Persistent>::store(#values, to, at + offsets[#indices]);)*
+        }
+    }
+}
+
+fn of_struct(name: &str, fields: &Fields) -> Result<TokenStream> {
+    let layout = Layout::of(quote!(Self), fields)?;
+    let (offsets, align, fingerprint) = (layout.offsets(0), layout.align(), layout.fingerprint());
+    let (shape, load, store, pattern) = (layout.shape(), layout.load(), layout.store(), &layout.pattern);
+    let count = layout.types.len();
+    Ok(quote! {
+        const ALIGN: usize = #align;
+        const BYTES: usize = {
+            let offsets = #offsets;
+            offsets[#count].next_multiple_of(<Self as objects::Persistent>::ALIGN)
+        };
+        const FINGERPRINT: u32 = {
+            let mut print = objects::print_of(#name);
+            #fingerprint
+            objects::end(print)
+        };
+        fn shape() -> objects::Shape {
+            objects::Shape::Struct { name: #name.to_owned(), fields: #shape }
+        }
+        #[inline(always)]
+        fn load<B: objects::Bytes>(from: &objects::Reader<B>, at: usize) -> Self {
+            const OFFSETS: [usize; #count + 1] = #offsets;
+            let offsets = OFFSETS;
+            #load
+        }
+        fn store(&self, to: &mut objects::Writer, at: usize) {
+            let offsets = #offsets;
+            let #pattern = self;
+            #store
+        }
+    })
+}
+
+fn of_enum(name: &str, data: &syn::DataEnum, input: &DeriveInput) -> Result<TokenStream> {
+    if data.variants.is_empty() {
+        return Err(Error::new(
+            input.ident.span(),
+            "an enum without variants has no value that could persist",
+        ));
+    }
+    if data.variants.len() > 256 {
+        return Err(Error::new(input.ident.span(), "a persistent enum has at most 256 variants"));
+    }
+    let mut layouts = Vec::new();
+    for variant in &data.variants {
+        let ident = &variant.ident;
+        layouts.push((ident.to_string(), Layout::of(quote!(Self::#ident), &variant.fields)?));
+    }
+    let (names, layouts): (Vec<_>, Vec<_>) = layouts.into_iter().unzip();
+    let tags: Vec<u8> = (0..layouts.len()).map(|tag| tag as u8).collect();
+    let offsets: Vec<_> = layouts.iter().map(|layout| layout.offsets(1)).collect();
+    let counts: Vec<_> = layouts.iter().map(|layout| layout.types.len()).collect();
+    let aligns = layouts.iter().map(Layout::align);
+    let fingerprints = layouts.iter().map(Layout::fingerprint);
+    let shapes = layouts.iter().map(Layout::shape);
+    let loads: Vec<_> = layouts.iter().map(Layout::load).collect();
+    let (first_offsets, first_load, later) = (&offsets[0], &loads[0], 1..layouts.len());
+    let (later_tags, later_offsets, later_loads) =
+        (&tags[later.clone()], &offsets[later.clone()], &loads[later]);
+    let stores = layouts.iter().map(Layout::store);
+    let patterns = layouts.iter().map(|layout| &layout.pattern);
+    Ok(quote! {
+        const ALIGN: usize = {
+            let mut most: usize = 1;
+            #({
+                let align = #aligns;
+                if align > most { most = align; }
+            })*
+            most
+        };
+        const BYTES: usize = {
+            let mut most: usize = 1;
+            #({
+                let offsets = #offsets;
+                if offsets[#counts] > most { most = offsets[#counts]; }
+            })*
+            most.next_multiple_of(<Self as objects::Persistent>::ALIGN)
+        };
+        const FINGERPRINT: u32 = {
+            let mut print = objects::mix(objects::print_of("enum"), objects::print_of(#name));
+            #(
+                print = objects::mix(print, objects::print_of(#names));
+                #fingerprints
+            )*
+            objects::end(print)
+        };
+        fn shape() -> objects::Shape {
+            objects::Shape::Enum {
+                name: #name.to_owned(),
+                variants: ::std::vec![#((#names.to_owned(), #shapes)),*],
+            }
+        }
+        #[inline]
+        fn load<B: objects::Bytes>(from: &objects::Reader<B>, at: usize) -> Self {
+            match from.u8(at) {
+                #(#later_tags => { let offsets = #later_offsets; #later_loads })*
+                tag => {
+                    if tag != 0 {
+                        from.refuse();
+                    }
+                    let offsets = #first_offsets;
+                    #first_load
+                }
+            }
+        }
+        fn store(&self, to: &mut objects::Writer, at: usize) {
+            match self {
+                #(#patterns => {
+                    let offsets = #offsets;
+                    to.put(at, &[#tags]);
+                    #stores
+                })*
+            }
+        }
+    })
+}
+
+/// Refuses what its syntax shows to be an address in memory.
+fn refuse(field: &Type) -> Result<()> {
+    let what = match field {
+        Type::Ptr(_) => {
+            "a raw pointer cannot persist: addresses change when the program starts again; use `Ref<T>`"
+        }
+        Type::Reference(_) => {
+            "a reference cannot persist: addresses change when the program starts again; use `Ref<T>`, or `Text` for `&str`"
+        }
+        Type::FnPtr(_) => {
+            "a function cannot persist: its address changes when the program starts again; use an enum"
+        }
+        Type::Slice(_) | Type::TraitObject(_) => {
+            "a persistent field has a size that is known: use `Array<T>`, or an enum"
+        }
+        _ => return Ok(()),
+    };
+    Err(Error::new(field.span(), what))
+}

@@ -1,0 +1,38 @@
+//! The bytes of an object, as a whole.
+
+use crate::{
+    Object,
+    codec::{Reader, Writer},
+    error::ObjectError,
+    reference::AnyRef,
+};
+use vellum_access::BlobReference;
+use vellum_pool::PoolError;
+
+/// The value of an object of which these are the bytes.
+pub(crate) fn decode<T: Object>(body: &[u8], at: AnyRef) -> Result<T, ObjectError> {
+    let reader = Reader::new(body, 0, body.len(), T::BYTES);
+    let value = T::load(&reader, 0);
+    if reader.is_sound() { Ok(value) } else { Err(damaged(at, T::NAME)) }
+}
+
+/// The bytes of an object.
+pub(crate) fn encode<T: Object>(object: &T) -> Result<Vec<u8>, ObjectError> {
+    let mut writer = Writer::new(T::BYTES);
+    object.store(&mut writer, 0);
+    writer.finish().ok_or(ObjectError::TooLong)
+}
+
+/// The reference to the bytes of a large object.
+pub(crate) fn large(body: &[u8], at: AnyRef) -> Result<BlobReference, ObjectError> {
+    let reference = body.first_chunk::<LARGE_BYTES>().and_then(|bytes| BlobReference::decode(bytes));
+    reference.ok_or_else(|| damaged(at, "reference to a large object"))
+}
+
+/// How many bytes a reference to an extent has.
+pub(crate) const LARGE_BYTES: usize = 24;
+
+pub(crate) fn damaged(at: AnyRef, what: &str) -> ObjectError {
+    let what = format!("the object at byte {} is no {what} that could have been stored", at.at());
+    PoolError::contents(at.page(), what).into()
+}

@@ -1,0 +1,376 @@
+//! Several changes of a heap that happen together, or not at all.
+
+use crate::{
+    Object, Ref,
+    body::{LARGE_BYTES, damaged, decode, encode, large},
+    copies::Copies,
+    directory::Directory,
+    error::ObjectError,
+    heap::Heap,
+    page::{Flags, Head, OBJECT_BYTES_INLINE_MAX, granules_of},
+    reference::{AnyRef, GRANULE_BYTES},
+    roots::Roots,
+    state::ROOMY,
+};
+use vellum_access::{BlobReference, NewLarge, read_large};
+use vellum_base::{Bytes, PageId};
+use vellum_pool::{OptimisticPage, Pager, PoolError};
+
+/// Several changes of a heap that happen together, or not at all: see [`Heap::change`].
+///
+/// It sees what it has changed itself, and else the heap as it is at one moment, which is the moment when it ends: if anything that it has read was
+/// changed meanwhile by another one, it is made again. Until it ends others see nothing of it.
+pub struct Change<'p, P: Pager> {
+    heap: Heap<'p, P>,
+    copies: Copies<'p, P>,
+    made: NewLarge<'p, P>,
+    freed: Vec<BlobReference>,
+    /// Places that were reserved, and not set yet.
+    reserved: Vec<AnyRef>,
+}
+
+/// Where an object is, its forward followed.
+#[derive(Clone, Copy)]
+pub(crate) struct Found {
+    /// Where it lies.
+    pub at: AnyRef,
+    pub head: Head,
+}
+
+/// What is stored of an object.
+pub(crate) struct Stored<'b> {
+    pub fingerprint: u32,
+    pub is_large: bool,
+    /// Its bytes, or the reference to them.
+    pub body: &'b [u8],
+}
+
+impl<'p, P: Pager> Change<'p, P> {
+    pub(crate) fn new(heap: Heap<'p, P>) -> Self {
+        let pager = heap.pager;
+        Self {
+            heap,
+            copies: Copies::new(pager, heap.owner),
+            made: NewLarge::new(pager),
+            freed: Vec::new(),
+            reserved: Vec::new(),
+        }
+    }
+
+    /// Reads an object.
+    ///
+    /// # Errors
+    /// As for [`Heap::get`].
+    pub fn get<T: Object>(&mut self, reference: Ref<T>) -> Result<T, ObjectError> {
+        let found = self.find(reference.any())?;
+        if found.head.fingerprint() != T::FINGERPRINT {
+            return Err(self.heap.other_type::<T>(reference.any(), found.head));
+        }
+        let page =
+            self.copies.view(found.at.page())?.ok_or(ObjectError::Dangling { reference: reference.any() })?;
+        let body = page.body(found.at.granule(), found.head);
+        if !found.head.is_large() {
+            return decode(body, found.at);
+        }
+        let (pager, large) = (self.heap.pager, large(body, found.at)?);
+        if let Some(value) = self.made.read(large, |bytes| decode(bytes, found.at))? {
+            return value;
+        }
+        let value = pager.run(|| {
+            let parent = pager.root(found.at.page())?;
+            // If the object has changed since, its extent may be something else by now. This change does not count then.
+            let body_at = found.at.at() + GRANULE_BYTES;
+            if parent.bytes().compare(body_at, LARGE_BYTES, &large.encode()).is_ne() {
+                parent.validate()?;
+                return Ok(None);
+            }
+            read_large(pager, &parent, large, |bytes| decode(bytes, found.at)).map(Some)
+        });
+        value?.ok_or(ObjectError::Dangling { reference: reference.any() })?
+    }
+
+    /// Stores a new object, and gives the reference to it.
+    ///
+    /// # Errors
+    /// If its type is not as it is in the heap, it is too long, or the file cannot grow.
+    pub fn allocate<T: Object>(&mut self, object: &T) -> Result<Ref<T>, ObjectError> {
+        self.allocate_in(None, object)
+    }
+
+    /// Stores a new object near another one: in the same page, if that has room. What is visited together is read together then.
+    ///
+    /// # Errors
+    /// As for [`allocate`](Self::allocate).
+    pub fn allocate_near<T: Object, N>(&mut self, near: Ref<N>, object: &T) -> Result<Ref<T>, ObjectError> {
+        self.allocate_in(Some(near.any().page()), object)
+    }
+
+    /// Reserves the place of an object that is [set](Self::set) before this change ends: so that objects can refer to each other in circles.
+    ///
+    /// # Errors
+    /// As for [`allocate`](Self::allocate).
+    pub fn reserve<T: Object>(&mut self) -> Result<Ref<T>, ObjectError> {
+        self.reserve_in(None)
+    }
+
+    /// [`reserve`](Self::reserve), near another object.
+    ///
+    /// # Errors
+    /// As for [`allocate`](Self::allocate).
+    pub fn reserve_near<T: Object, N>(&mut self, near: Ref<N>) -> Result<Ref<T>, ObjectError> {
+        self.reserve_in(Some(near.any().page()))
+    }
+
+    /// Gives an object another value.
+    ///
+    /// # Errors
+    /// As for [`Heap::get`] and [`allocate`](Self::allocate).
+    pub fn set<T: Object>(&mut self, reference: Ref<T>, object: &T) -> Result<(), ObjectError> {
+        let found = self.find(reference.any())?;
+        if found.head.fingerprint() != T::FINGERPRINT {
+            return Err(self.heap.other_type::<T>(reference.any(), found.head));
+        }
+        self.store(reference.any(), found, object)?;
+        self.reserved.retain(|reserved| *reserved != reference.any());
+        Ok(())
+    }
+
+    /// Changes an object.
+    ///
+    /// # Errors
+    /// As for [`set`](Self::set).
+    pub fn update<T: Object, R>(
+        &mut self,
+        reference: Ref<T>,
+        change: impl FnOnce(&mut T) -> R,
+    ) -> Result<R, ObjectError> {
+        let mut object = self.get(reference)?;
+        let result = change(&mut object);
+        self.set(reference, &object)?;
+        Ok(result)
+    }
+
+    /// Deletes an object. Nothing should refer to it any more: following such a reference is an error.
+    ///
+    /// # Errors
+    /// As for [`Heap::get`].
+    pub fn delete<T: Object>(&mut self, reference: Ref<T>) -> Result<(), ObjectError> {
+        let found = self.find(reference.any())?;
+        if found.head.fingerprint() != T::FINGERPRINT {
+            return Err(self.heap.other_type::<T>(reference.any(), found.head));
+        }
+        self.delete_any(reference.any(), found)
+    }
+
+    /// The root of type `T`, if there is one.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn root<T: Object>(&mut self) -> Result<Option<Ref<T>>, ObjectError> {
+        self.heap.check_type::<T>(false)?;
+        let Some(anchor) = self.heap.anchor()? else { return Ok(None) };
+        Ok(self.get::<Roots>(anchor)?.get(T::NAME).map(AnyRef::typed))
+    }
+
+    /// Makes an object the root of its type, or takes the root away. What no root leads to, by any way, a verification finds.
+    ///
+    /// # Errors
+    /// If it cannot be stored.
+    pub fn set_root<T: Object>(&mut self, root: Option<Ref<T>>) -> Result<(), ObjectError> {
+        self.heap.check_type::<T>(true)?;
+        let anchor = self.heap.anchor_or_make()?;
+        self.update(anchor, |roots: &mut Roots| roots.set(T::NAME, root.map(Ref::any)))
+    }
+
+    /// Stores another value for an object that was found.
+    pub(crate) fn store<T: Object>(
+        &mut self,
+        reference: AnyRef,
+        found: Found,
+        object: &T,
+    ) -> Result<(), ObjectError> {
+        let body = encode(object)?;
+        self.free_large_of(found)?;
+        if body.len() <= OBJECT_BYTES_INLINE_MAX {
+            let stored = Stored { fingerprint: T::FINGERPRINT, is_large: false, body: &body };
+            return self.put(reference, found, &stored);
+        }
+        let large = self.made.write(&body)?.encode();
+        self.put(reference, found, &Stored { fingerprint: T::FINGERPRINT, is_large: true, body: &large })
+    }
+
+    /// Puts what is stored of an object where it is, or elsewhere if it has no room there.
+    fn put(&mut self, reference: AnyRef, found: Found, stored: &Stored<'_>) -> Result<(), ObjectError> {
+        let is_moved = found.head.is_moved();
+        let flags = Flags { is_large: stored.is_large, is_moved };
+        let dangling = || ObjectError::Dangling { reference };
+        let mut page = self.copies.page_mut(found.at.page())?.ok_or_else(dangling)?;
+        if page.replace(found.at.granule(), stored.fingerprint, flags, stored.body) {
+            return Ok(());
+        }
+        if is_moved {
+            page.remove(found.at.granule());
+        }
+        let flags = Flags { is_moved: true, ..flags };
+        let target = self.insert(Some(reference.page()), stored, flags)?;
+        let mut page = self.copies.page_mut(reference.page())?.ok_or_else(dangling)?;
+        // It takes no more room than the least that an object has.
+        page.forward(reference.granule(), target);
+        Ok(())
+    }
+
+    pub(crate) fn delete_any(&mut self, reference: AnyRef, found: Found) -> Result<(), ObjectError> {
+        self.free_large_of(found)?;
+        for at in [found.at, reference] {
+            if let Some(mut page) = self.copies.page_mut(at.page())? {
+                page.remove(at.granule());
+            }
+            if found.at == reference {
+                break;
+            }
+        }
+        self.reserved.retain(|reserved| *reserved != reference);
+        Ok(())
+    }
+
+    /// Takes all objects out of a page, which is none of the heap from then on.
+    pub(crate) fn wipe(&mut self, page: PageId) -> Result<(), ObjectError> {
+        let Some(view) = self.copies.view(page)? else { return Ok(()) };
+        for (granule, head) in view.objects().filter(|(_, head)| head.is_large()) {
+            let at = AnyRef::new(page, granule, head.generation()).unwrap_or(AnyRef::NOWHERE);
+            self.freed.push(large(view.body(granule, head), at)?);
+        }
+        if let Some(mut page) = self.copies.page_mut(page)? {
+            page.wipe();
+        }
+        Ok(())
+    }
+
+    /// The extent of a large object is not referred to any more.
+    fn free_large_of(&mut self, found: Found) -> Result<(), ObjectError> {
+        if !found.head.is_large() {
+            return Ok(());
+        }
+        let page = self.copies.view(found.at.page())?;
+        let body = page.map(|page| page.body(found.at.granule(), found.head)).unwrap_or_default();
+        let reference = large(body, found.at)?;
+        if !self.made.abandon(reference) {
+            self.freed.push(reference);
+        }
+        Ok(())
+    }
+
+    fn allocate_in<T: Object>(&mut self, near: Option<PageId>, object: &T) -> Result<Ref<T>, ObjectError> {
+        self.heap.check_type::<T>(true)?;
+        let body = encode(object)?;
+        if body.len() <= OBJECT_BYTES_INLINE_MAX {
+            let stored = Stored { fingerprint: T::FINGERPRINT, is_large: false, body: &body };
+            return Ok(self.insert(near, &stored, Flags::default())?.typed());
+        }
+        let large = self.made.write(&body)?.encode();
+        let stored = Stored { fingerprint: T::FINGERPRINT, is_large: true, body: &large };
+        Ok(self.insert(near, &stored, Flags { is_large: true, is_moved: false })?.typed())
+    }
+
+    fn reserve_in<T: Object>(&mut self, near: Option<PageId>) -> Result<Ref<T>, ObjectError> {
+        self.heap.check_type::<T>(true)?;
+        // One whose fixed part is longer than a page is moved when it is set.
+        let body = vec![0; T::BYTES.min(OBJECT_BYTES_INLINE_MAX)];
+        let stored = Stored { fingerprint: T::FINGERPRINT, is_large: false, body: &body };
+        let reference = self.insert(near, &stored, Flags::default())?;
+        self.reserved.push(reference);
+        Ok(reference.typed())
+    }
+
+    /// Puts an object into some page: that of `near`, that in which this thread allocates, one that has room, or a new one.
+    fn insert(
+        &mut self,
+        near: Option<PageId>,
+        stored: &Stored<'_>,
+        flags: Flags,
+    ) -> Result<AnyRef, ObjectError> {
+        let granules = granules_of(stored.body.len());
+        let (state, directory) = (self.heap.state, self.heap.directory());
+        let current = state.current.mine();
+        let own = current.get().map(|(page, _)| page);
+        for page in near.into_iter().chain(own) {
+            if let Some(reference) = self.try_insert(page, granules, stored, flags)? {
+                return Ok(reference);
+            }
+        }
+        // The thread leaves its page, which may have room for others.
+        if let Some(page) = own
+            && self.copies.view(page)?.is_some_and(|view| view.free() >= ROOMY)
+        {
+            state.note_room(directory, page);
+        }
+        while granules <= ROOMY
+            && let Some(page) = state.take_room(directory)?
+        {
+            current.set(page, 0);
+            if let Some(reference) = self.try_insert(page, granules, stored, flags)? {
+                return Ok(reference);
+            }
+        }
+        let page = directory.make_page(self.heap.pager, state.generation())?;
+        current.set(page, 0);
+        let inserted = self.try_insert(page, granules, stored, flags)?;
+        inserted.ok_or_else(|| {
+            PoolError::contents(page, "a page that was empty has no room for an object").into()
+        })
+    }
+
+    fn try_insert(
+        &mut self,
+        page: PageId,
+        granules: usize,
+        stored: &Stored<'_>,
+        flags: Flags,
+    ) -> Result<Option<AnyRef>, ObjectError> {
+        // Most pages that are refused are full, and are not to be changed for that.
+        if self.copies.view(page)?.is_none_or(|view| view.free() < granules) {
+            return Ok(None);
+        }
+        let Some(mut copy) = self.copies.page_mut(page)? else { return Ok(None) };
+        Ok(copy.insert(page, stored.fingerprint, flags, stored.body))
+    }
+
+    /// Where an object is.
+    pub(crate) fn find(&mut self, reference: AnyRef) -> Result<Found, ObjectError> {
+        let dangling = ObjectError::Dangling { reference };
+        let Some(page) = self.copies.view(reference.page())? else { return Err(dangling) };
+        // Only forwards lead to what was moved.
+        let Some(head) = page.find(reference).filter(|head| !head.is_moved()) else { return Err(dangling) };
+        if !head.is_forward() {
+            return Ok(Found { at: reference, head });
+        }
+        let target = page.target(reference.granule(), head);
+        let at = target.ok_or_else(|| damaged(reference, "forward"))?;
+        let head = self.copies.view(at.page())?.and_then(|page| page.find(at));
+        let head = head.filter(|head| head.is_moved()).ok_or_else(|| damaged(reference, "forward"))?;
+        Ok(Found { at, head })
+    }
+
+    /// Whether all that was read is as it was.
+    pub(crate) fn is_current(&self) -> Result<bool, ObjectError> {
+        self.copies.is_current()
+    }
+
+    /// Makes the changes, unless what was read has changed; says whether they happened.
+    pub(crate) fn commit(mut self) -> Result<bool, ObjectError> {
+        if let Some(reference) = self.reserved.first() {
+            return Err(ObjectError::NotSet { reference: *reference });
+        }
+        let (copies, freed) = (&self.copies, &self.freed);
+        if !self.made.keep(|made| copies.commit(made, freed))? {
+            return Ok(false);
+        }
+        let directory: Directory<'_, P> = self.heap.directory();
+        for (page, before, after) in self.copies.changed() {
+            if before.free() < ROOMY && after.free() >= ROOMY {
+                self.heap.state.note_room(directory, page);
+            }
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,186 @@
+//! Copies of pages, on which a change is made before any page is latched.
+//!
+//! A change works on copies of the pages that it reads and changes. When it ends, the pages that it has changed are latched, and then
+//! it is made sure that all that it has read is as it was: the same version, or, if the page was evicted meanwhile, the same bytes. Then
+//! the changes happen, as one record of the log; otherwise nothing has happened, and the change is made again. (Kung and Robinson, *On
+//! optimistic methods for concurrency control*, 1981; the order of latching and validating is that of Silo, SOSP 2013.)
+
+use crate::error::ObjectError;
+use crate::page::{PageBytes, PageMut, PageView};
+use std::collections::{BTreeMap, btree_map::Entry};
+use vellum_access::{BlobReference, LatchedObjects, PageEdits};
+use vellum_base::{Bytes, Extent, HEADER_BYTES, PAGE_SIZE, PageId};
+use vellum_pool::{Fault, Interrupt, OptimisticPage, Pager, PoolError};
+
+/// The most pages that one change writes: they are latched together.
+const WRITTEN_MAX: usize = 128;
+/// How many it may write in the smallest of pools: an object that moves is in three.
+const WRITTEN_MIN: usize = 4;
+/// The most pages that one change reads, of which it has copies.
+const READ_MAX: usize = 8192;
+
+/// A page of objects as it was at one moment.
+struct Copy {
+    /// What it was.
+    before: Box<PageBytes>,
+    /// The version that it had.
+    token: u64,
+    /// What it is to be.
+    after: Option<Box<PageBytes>>,
+}
+
+/// Copies of pages of one heap.
+pub(crate) struct Copies<'p, P: Pager> {
+    pager: &'p P,
+    /// The root of the heap's directory.
+    owner: PageId,
+    pages: BTreeMap<PageId, Copy>,
+    written: usize,
+}
+
+impl<'p, P: Pager> Copies<'p, P> {
+    pub fn new(pager: &'p P, owner: PageId) -> Self {
+        Self { pager, owner, pages: BTreeMap::new(), written: 0 }
+    }
+
+    /// A page as the change has it; none if it is no page of the heap.
+    pub fn view(&mut self, page: PageId) -> Result<Option<PageView<'_>>, ObjectError> {
+        let copy = load((self.pager, self.owner), &mut self.pages, page)?;
+        Ok(copy.map(|copy| PageView(copy.after.as_deref().unwrap_or(&copy.before))))
+    }
+
+    /// A page, to be changed; none if it is no page of the heap.
+    pub fn page_mut(&mut self, page: PageId) -> Result<Option<PageMut<'_>>, ObjectError> {
+        let limit = WRITTEN_MAX.min(self.pager.limit_pages() / 8).max(WRITTEN_MIN);
+        let Some(copy) = load((self.pager, self.owner), &mut self.pages, page)? else { return Ok(None) };
+        if copy.after.is_none() {
+            if self.written == limit {
+                return Err(ObjectError::ChangeTooLarge { limit });
+            }
+            self.written += 1;
+        }
+        Ok(Some(PageMut(copy.after.get_or_insert_with(|| copy.before.clone()))))
+    }
+
+    /// The pages that are changed: each as it was and as it is to be.
+    pub fn changed(&self) -> impl Iterator<Item = (PageId, PageView<'_>, PageView<'_>)> {
+        self.pages.iter().filter_map(|(page, copy)| {
+            copy.after.as_deref().map(|after| (*page, PageView(&copy.before), PageView(after)))
+        })
+    }
+
+    /// Makes the changes, if what was read is as it was; says whether it was.
+    pub fn commit(&self, made: &[BlobReference], freed: &[BlobReference]) -> Result<bool, ObjectError> {
+        let edits = self
+            .changed()
+            .map(|(page, before, after)| (page, PageEdits::between(before.0, after.0, HEADER_BYTES)));
+        let (pages, edits): (Vec<_>, Vec<_>) = edits.filter(|(_, edits)| !edits.is_empty()).unzip();
+        if pages.is_empty() {
+            return self.is_current();
+        }
+        self.pager.admit_changes()?;
+        Ok(self.pager.run(|| {
+            let mut latched = LatchedObjects::new(self.pager, self.owner);
+            for (page, copy) in pages.iter().filter_map(|page| Some((page, self.pages.get(page)?))) {
+                let guard = self.pager.root(*page)?;
+                let is_same = guard.token() == copy.token;
+                let now = latched.latch(guard)?;
+                if !is_same && now.get(HEADER_BYTES..) != copy.before.get(HEADER_BYTES..) {
+                    return Ok(false);
+                }
+            }
+            // What is latched is as it was.
+            if !self.is_read_current(|page| pages.binary_search(&page).is_ok())? {
+                return Ok(false);
+            }
+            latched.commit(&edits, made, freed);
+            Ok(true)
+        })?)
+    }
+
+    /// Whether what was read is as it was.
+    pub fn is_current(&self) -> Result<bool, ObjectError> {
+        Ok(self.pager.run(|| self.is_read_current(|_| false))?)
+    }
+
+    /// Whether what was read is as it was, but for pages of which that `is_known`. If it is, all of it was as it was at the moment when this
+    /// began: pages are looked at one after the other, and need not be in memory together.
+    fn is_read_current(&self, is_known: impl Fn(PageId) -> bool) -> Result<bool, Interrupt> {
+        for (page, copy) in self.pages.iter().filter(|(page, _)| !is_known(**page)) {
+            if !self.is_as_it_was(*page, copy)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether a page is as it was. A page that is not in memory is read in, which waits for no latch, so this thread may hold some.
+    fn is_as_it_was(&self, page: PageId, copy: &Copy) -> Result<bool, Interrupt> {
+        /// A page that comes and goes so often finds no room.
+        const MISSES_MAX: u32 = 1000;
+        for _ in 0..MISSES_MAX {
+            let guard = match self.pager.root(page) {
+                Err(miss @ Interrupt::Miss(_)) => {
+                    self.pager.resolve(miss)?;
+                    continue;
+                }
+                guard => guard?,
+            };
+            if guard.token() == copy.token {
+                return Ok(true);
+            }
+            let mut now = [0; PAGE_SIZE];
+            guard.bytes().copy_to(0, &mut now);
+            guard.validate()?;
+            return Ok(now.get(HEADER_BYTES..) == copy.before.get(HEADER_BYTES..));
+        }
+        Err(self.pager.no_room().into())
+    }
+}
+
+/// The copy of a page, which is made if there is none yet; none if it is no page of the heap.
+fn load<'c, P: Pager>(
+    (pager, owner): (&P, PageId),
+    pages: &'c mut BTreeMap<PageId, Copy>,
+    page: PageId,
+) -> Result<Option<&'c mut Copy>, ObjectError> {
+    let is_full = pages.len() >= READ_MAX;
+    match pages.entry(page) {
+        Entry::Occupied(copy) => Ok(Some(copy.into_mut())),
+        Entry::Vacant(_) if is_full => Err(ObjectError::ChangeTooLarge { limit: READ_MAX }),
+        Entry::Vacant(place) => {
+            let copy = copy_of(pager, owner, page)?;
+            Ok(copy.map(|(before, token)| place.insert(Copy { before, token, after: None })))
+        }
+    }
+}
+
+/// A copy of a page of objects, and the version that it had; none if it is no page of the heap with this
+/// directory.
+pub(crate) fn copy_of<P: Pager>(
+    pager: &P,
+    owner: PageId,
+    page: PageId,
+) -> Result<Option<(Box<PageBytes>, u64)>, ObjectError> {
+    let mut bytes = Box::new([0; PAGE_SIZE]);
+    let token = pager.run(|| {
+        let guard = pager.root(page)?;
+        guard.bytes().copy_to(0, &mut bytes[..]);
+        guard.validate()?;
+        Ok(guard.token())
+    });
+    match token {
+        Ok(token) => Ok(PageView(&bytes).is_of(owner).then_some((bytes, token))),
+        Err(error) if is_nowhere(&error, page) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether the error says that there is no such page.
+pub(crate) fn is_nowhere(error: &PoolError, page: PageId) -> bool {
+    match error {
+        PoolError::Corruption { fault: Fault::NotAllocated, extent } => *extent == Extent::page(page),
+        PoolError::Corruption { fault: Fault::Reference(to), .. } => *to == page.0,
+        _ => false,
+    }
+}

@@ -1,0 +1,91 @@
+//! What can go wrong in a heap.
+
+use crate::reference::AnyRef;
+use vellum_access::{AccessError, MAX_VALUE_BYTES};
+use vellum_pool::PoolError;
+
+/// An error of a heap. Each says what was being done, on what, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ObjectError {
+    /// A page could not be obtained, read or written, or is damaged.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// The directory of the heap, or the extent of a large object, failed.
+    #[error(transparent)]
+    Access(AccessError),
+    /// A reference leads to an object that is not there any more, or never was in this heap.
+    #[error(
+        "no object is at {reference}: it was deleted, or the reference is of another heap; delete what refers to an object first"
+    )]
+    Dangling {
+        /// The reference.
+        reference: AnyRef,
+    },
+    /// A reference leads to an object of another type.
+    #[error("the object at {reference} is a {stored:?}, not a {wanted:?}")]
+    OtherType {
+        /// The reference.
+        reference: AnyRef,
+        /// The name of the type of the object.
+        stored: String,
+        /// The name of the type that was asked for.
+        wanted: &'static str,
+    },
+    /// A type has changed since its objects were stored.
+    #[error(
+        "the type {name:?} is stored as `{stored}`, and this program has `{wanted}`; convert its objects (`Heap::convert`), or give \
+         the new type another name"
+    )]
+    TypeChanged {
+        /// Its name.
+        name: &'static str,
+        /// What it is in the heap.
+        stored: String,
+        /// What it is in the program.
+        wanted: String,
+    },
+    /// Two types that are not the same have the same fingerprint.
+    #[error(
+        "the types `{stored}` and `{wanted}` cannot be told apart: their fingerprints are the same by chance; rename one of them"
+    )]
+    SameFingerprint {
+        /// The one that is in the heap.
+        stored: String,
+        /// The one that is new to it.
+        wanted: String,
+    },
+    /// A type is to be converted that the heap has not.
+    #[error("the heap has no objects of a type `{wanted}` that could be converted")]
+    NothingToConvert {
+        /// The type as it was to be.
+        wanted: String,
+    },
+    /// An object is too long.
+    #[error("an object has more than {MAX_VALUE_BYTES} bytes, which is the limit; divide it into several")]
+    TooLong,
+    /// One change is about too many pages.
+    #[error("one change of objects is about more than {limit} pages; divide it into several")]
+    ChangeTooLarge {
+        /// How many it may be.
+        limit: usize,
+    },
+    /// A place was reserved for an object, and the change ends without it.
+    #[error("a place was reserved for an object ({reference}) that was not set before the change ended")]
+    NotSet {
+        /// The reference to it.
+        reference: AnyRef,
+    },
+    /// The file is too large.
+    #[error("pages of objects must lie in the first 2 PiB of the file, which has no room there any more")]
+    TooFarBehind,
+}
+
+impl From<AccessError> for ObjectError {
+    fn from(error: AccessError) -> Self {
+        match error {
+            AccessError::Pool(error) => Self::Pool(error),
+            error => Self::Access(error),
+        }
+    }
+}

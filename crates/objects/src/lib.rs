@@ -1,0 +1,58 @@
+//! Internal to Vellum (use `vellum::objects`): a heap of persistent objects on the pool.
+//!
+//! - [`Persistent`], [`Object`]: what can be stored, and how: derived for structs and enums;
+//! - [`Ref`], [`Text`], [`Array`]: references, and values of any length;
+//! - [`Heap`]: objects by their references; [`Change`]: several changes as one;
+//! - [`Fetcher`]: many objects brought into memory side by side;
+//! - [`HeapReport`]: what a verification of a heap finds;
+//! - [`Shape`]: the description of a type that is stored beside its objects.
+//!
+//! The layers, from the bottom: `reference` and `shape`; `codec` (how values become bytes), on which `persistent`, `text` and `array`
+//! lie; `body` and `page` (how objects lie in a page); `directory` (which pages there are); `state`; `copies`; `heap`; `change`;
+//! `operations`; and, on that, `fetch`, `convert` and `verify`.
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing))]
+
+mod array;
+mod body;
+mod change;
+mod codec;
+mod convert;
+mod copies;
+mod directory;
+mod error;
+mod fetch;
+mod heap;
+mod operations;
+mod page;
+mod persistent;
+mod reference;
+mod roots;
+mod shape;
+mod state;
+mod text;
+mod verify;
+
+pub use array::Array;
+pub use change::Change;
+pub use convert::Converted;
+pub use error::ObjectError;
+pub use fetch::Fetcher;
+pub use heap::Heap;
+pub use page::OBJECT_BYTES_INLINE_MAX;
+pub use persistent::{Object, Persistent};
+pub use reference::{AnyRef, Ref};
+pub use shape::Shape;
+pub use state::HeapState;
+pub use text::Text;
+pub use vellum_objects_derive::Persistent;
+pub use verify::{HeapProblem, HeapReport};
+
+/// What the derive needs. Not for use otherwise.
+#[doc(hidden)]
+pub mod __private {
+    pub use crate::codec::{Reader, Writer};
+    pub use crate::persistent::{Object, Persistent, end, mix, print_of};
+    pub use crate::shape::Shape;
+    pub use vellum_base::Bytes;
+}

@@ -1,0 +1,183 @@
+//! References: where an object is, and which of those that were there.
+//!
+//! | bits | meaning |
+//! |---|---|
+//! | 0..9 | the granule of the page at which it begins: 8 bytes each |
+//! | 9..48 | the page |
+//! | 48..64 | its generation: one of another object that was at the same place differs |
+
+use std::{fmt, hash, marker::PhantomData, num::NonZeroU64};
+use vellum_base::{PAGE_SIZE, PageId};
+
+/// The unit in which places in a page are given.
+pub(crate) const GRANULE_BYTES: usize = 8;
+/// How many granules a page has.
+pub(crate) const GRANULES: usize = PAGE_SIZE / GRANULE_BYTES;
+
+const GRANULE_BITS: u32 = GRANULES.trailing_zeros();
+const PLACE_BITS: u32 = 48;
+/// Pages of objects have ids below this: the first 2 PiB of a file.
+pub(crate) const PAGE_LIMIT: u64 = 1 << (PLACE_BITS - GRANULE_BITS);
+
+/// A reference to an object of any type. Zero is none.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AnyRef(NonZeroU64);
+
+impl AnyRef {
+    /// A reference that leads to nothing.
+    pub(crate) const NOWHERE: Self = Self(NonZeroU64::MIN);
+
+    /// None if the page is one that no reference can name.
+    pub(crate) fn new(page: PageId, granule: usize, generation: u16) -> Option<Self> {
+        if page.0 >= PAGE_LIMIT || granule >= GRANULES {
+            return None;
+        }
+        let place = page.0 << GRANULE_BITS | granule as u64;
+        NonZeroU64::new(u64::from(generation) << PLACE_BITS | place).map(Self)
+    }
+
+    /// The number that it is. See [`Ref::to_bits`].
+    #[inline]
+    pub fn to_bits(self) -> u64 {
+        self.0.get()
+    }
+
+    /// The reference that this number is; none if it is zero.
+    #[inline]
+    pub fn from_bits(bits: u64) -> Option<Self> {
+        NonZeroU64::new(bits).map(Self)
+    }
+
+    /// The page in which the object lies.
+    #[inline]
+    pub fn page(self) -> PageId {
+        PageId((self.0.get() & ((1 << PLACE_BITS) - 1)) >> GRANULE_BITS)
+    }
+
+    #[inline]
+    pub(crate) fn granule(self) -> usize {
+        self.0.get() as usize % GRANULES
+    }
+
+    /// Where in its page the object begins, in bytes.
+    #[inline]
+    pub(crate) fn at(self) -> usize {
+        GRANULE_BYTES * self.granule()
+    }
+
+    #[inline]
+    pub(crate) fn generation(self) -> u16 {
+        (self.0.get() >> PLACE_BITS) as u16
+    }
+
+    /// The same as a reference to an object of type `T`, which is checked when it is followed.
+    #[inline]
+    pub fn typed<T>(self) -> Ref<T> {
+        Ref { any: self, of: PhantomData }
+    }
+}
+
+impl fmt::Display for AnyRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "byte {} of page {} (generation {})", self.at(), self.page().0, self.generation())
+    }
+}
+
+impl fmt::Debug for AnyRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}", self.page().0, self.granule(), self.generation())
+    }
+}
+
+/// A reference to an object of type `T` in a heap: a number that stays the same as long as the object lives, whether or not it is in
+/// memory, and after the program has been started again.
+///
+/// It may be copied, compared, stored in objects and in tables, and outlive the object: following it is an error then.
+pub struct Ref<T> {
+    any: AnyRef,
+    of: PhantomData<fn() -> T>,
+}
+
+impl<T> Ref<T> {
+    /// The number that it is: never zero. To be stored outside of the heap, in a table that serves as an index, say.
+    #[inline]
+    pub fn to_bits(self) -> u64 {
+        self.any.to_bits()
+    }
+
+    /// The reference that [`to_bits`](Self::to_bits) gave; none for zero. One of another heap, or any other number, is an error, at the
+    /// latest when it is followed.
+    #[inline]
+    pub fn from_bits(bits: u64) -> Option<Self> {
+        AnyRef::from_bits(bits).map(AnyRef::typed)
+    }
+
+    /// The same without its type.
+    #[inline]
+    pub fn any(self) -> AnyRef {
+        self.any
+    }
+}
+
+impl<T> Clone for Ref<T> {
+    #[inline]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Ref<T> {}
+
+impl<T> PartialEq for Ref<T> {
+    #[inline]
+    fn eq(&self, other: &Self) -> bool {
+        self.any == other.any
+    }
+}
+
+impl<T> Eq for Ref<T> {}
+
+impl<T> PartialOrd for Ref<T> {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<T> Ord for Ref<T> {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.any.cmp(&other.any)
+    }
+}
+
+impl<T> hash::Hash for Ref<T> {
+    fn hash<H: hash::Hasher>(&self, state: &mut H) {
+        self.any.hash(state);
+    }
+}
+
+impl<T> fmt::Debug for Ref<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Ref({:?})", self.any)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reference_names_its_place() {
+        for (page, granule, generation) in
+            [(1, 13, 0), (PAGE_LIMIT - 1, GRANULES - 1, u16::MAX), (77, 400, 9)]
+        {
+            let reference = AnyRef::new(PageId(page), granule, generation).unwrap();
+            assert_eq!(
+                (reference.page().0, reference.granule(), reference.generation()),
+                (page, granule, generation)
+            );
+            assert_eq!(AnyRef::from_bits(reference.to_bits()), Some(reference));
+        }
+        assert_eq!(AnyRef::new(PageId(PAGE_LIMIT), 13, 0), None);
+        assert_eq!(AnyRef::from_bits(0), None);
+    }
+}

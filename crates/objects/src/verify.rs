@@ -1,0 +1,259 @@
+//! Looking at a whole heap: is everything as it should be?
+//!
+//! Pages are checked one by one. Then all references are followed, from the roots on, by the descriptions of types that the heap has; a bit
+//! a granule says what was reached. What lies in a page and was not reached is unreachable.
+
+use crate::{
+    Heap, Shape,
+    body::{damaged, large},
+    codec::Reader,
+    copies::copy_of,
+    error::ObjectError,
+    page::{Head, PageView},
+    reference::{AnyRef, GRANULES},
+};
+use std::collections::{BTreeMap, HashMap};
+use vellum_access::read_large;
+use vellum_base::{Extent, PageId};
+use vellum_pool::{Pager, PoolError};
+
+/// Something that is wrong in a heap.
+#[derive(Debug)]
+pub enum HeapProblem {
+    /// A page or an object cannot be read, or is damaged.
+    Damaged(ObjectError),
+    /// Two references lead to the same page or extent.
+    UsedTwice(Extent),
+    /// A reference leads to nothing, or to an object of another type.
+    Dangling {
+        /// The object that has the reference; the roots if it is none.
+        from: Option<AnyRef>,
+        /// The reference.
+        to: AnyRef,
+        /// The name of the type to which it should lead.
+        wanted: String,
+    },
+    /// Objects are there to which no way leads from a root: their space is lost.
+    Unreachable {
+        /// How many of one type.
+        objects: u64,
+        /// The name of the type.
+        type_name: String,
+        /// The first one.
+        first: AnyRef,
+    },
+}
+
+/// What a verification of a heap has found.
+#[derive(Debug, Default)]
+pub struct HeapReport {
+    /// How many pages it has, without extents of large objects.
+    pub pages: u64,
+    /// How many objects of each type there are.
+    pub objects: BTreeMap<String, u64>,
+    /// What is wrong. Of many dangling references some are told.
+    pub problems: Vec<HeapProblem>,
+}
+
+/// How many problems of a kind are told.
+const TOLD_MAX: usize = 1000;
+
+/// What has been reached of a page: a bit a granule.
+type Reached = [u64; GRANULES / 64];
+
+struct Walk<'w, 'p, P: Pager> {
+    heap: Heap<'p, P>,
+    report: HeapReport,
+    claim: &'w mut dyn FnMut(Extent) -> bool,
+    reached: HashMap<PageId, Reached>,
+    shapes: HashMap<u32, Option<Shape>>,
+    /// References that were found and not followed yet: from where, to where, and the name of the type.
+    next: Vec<(Option<AnyRef>, AnyRef, String)>,
+}
+
+impl<P: Pager> Heap<'_, P> {
+    /// Reads every page, checks each, and follows all references. `claim` is told of every page and extent, and says whether it is the first
+    /// time. It takes 100 bytes of memory a page of the heap.
+    ///
+    /// No thread changes the heap meanwhile.
+    pub fn verify(&self, claim: &mut dyn FnMut(Extent) -> bool) -> HeapReport {
+        let mut walk = Walk {
+            heap: *self,
+            report: HeapReport::default(),
+            claim,
+            reached: HashMap::new(),
+            shapes: HashMap::new(),
+            next: Vec::new(),
+        };
+        let walked = walk.pages().and_then(|()| walk.follow_all()).and_then(|()| walk.find_unreachable());
+        if let Err(error) = walked {
+            walk.problem(HeapProblem::Damaged(error));
+        }
+        walk.report
+    }
+}
+
+impl<P: Pager> Walk<'_, '_, P> {
+    fn problem(&mut self, problem: HeapProblem) {
+        if self.report.problems.len() < TOLD_MAX {
+            self.report.problems.push(problem);
+        }
+    }
+
+    /// Looks at each page by itself.
+    fn pages(&mut self) -> Result<(), ObjectError> {
+        let heap = self.heap;
+        heap.directory().pages(|page| {
+            if !(self.claim)(Extent::page(page)) {
+                self.problem(HeapProblem::UsedTwice(Extent::page(page)));
+                return Ok(true);
+            }
+            self.report.pages += 1;
+            self.reached.insert(page, Reached::default());
+            let wrong = match copy_of(heap.pager, heap.owner, page) {
+                Ok(Some((bytes, _))) => {
+                    PageView(&bytes).check().map_err(|what| PoolError::contents(page, what).into())
+                }
+                Ok(None) => Err(PoolError::contents(page, "a page of objects should be here").into()),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = wrong {
+                self.problem(HeapProblem::Damaged(error));
+            }
+            Ok(true)
+        })
+    }
+
+    /// Follows all references from the roots on.
+    fn follow_all(&mut self) -> Result<(), ObjectError> {
+        let Some(anchor) = self.heap.anchor()? else { return Ok(()) };
+        self.reach(anchor.any());
+        let roots = self.heap.get(anchor)?;
+        self.next.extend(roots.iter().map(|(name, root)| (None, root, name.to_owned())));
+        while let Some((from, to, wanted)) = self.next.pop() {
+            match self.follow(to, &wanted) {
+                Ok(true) => {}
+                Ok(false) => self.problem(HeapProblem::Dangling { from, to, wanted }),
+                Err(error) => self.problem(HeapProblem::Damaged(error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the object was not reached before, if it lies in a page of the heap.
+    fn reach(&mut self, reference: AnyRef) -> Option<bool> {
+        let reached = self.reached.get_mut(&reference.page())?;
+        let word = reached.get_mut(reference.granule() / 64)?;
+        let bit = 1 << (reference.granule() % 64);
+        let is_new = *word & bit == 0;
+        *word |= bit;
+        Some(is_new)
+    }
+
+    fn shape(&mut self, fingerprint: u32) -> Result<Option<Shape>, ObjectError> {
+        if let Some(shape) = self.shapes.get(&fingerprint) {
+            return Ok(shape.clone());
+        }
+        let shape = self.heap.directory().shape(fingerprint)?;
+        self.shapes.insert(fingerprint, shape.clone());
+        Ok(shape)
+    }
+
+    /// Follows a reference; false if it leads to nothing of this type.
+    fn follow(&mut self, reference: AnyRef, wanted: &str) -> Result<bool, ObjectError> {
+        let (pager, owner) = (self.heap.pager, self.heap.owner);
+        if !self.reached.contains_key(&reference.page()) {
+            return Ok(false);
+        }
+        let Some((bytes, _)) = copy_of(pager, owner, reference.page())? else { return Ok(false) };
+        let Some(head) = PageView(&bytes).find(reference).filter(|head| !head.is_moved()) else {
+            return Ok(false);
+        };
+        let is_new = self.reach(reference) == Some(true);
+        if !head.is_forward() {
+            return self.object((reference, reference), (PageView(&bytes), head), wanted, is_new);
+        }
+        let target = PageView(&bytes).target(reference.granule(), head);
+        let Some(target) = target.filter(|target| self.reached.contains_key(&target.page())) else {
+            return Ok(false);
+        };
+        let Some((bytes, _)) = copy_of(pager, owner, target.page())? else { return Ok(false) };
+        let Some(head) = PageView(&bytes).find(target).filter(|head| head.is_moved()) else {
+            return Ok(false);
+        };
+        if is_new && self.reach(target) != Some(true) {
+            self.problem(HeapProblem::Damaged(damaged(target, "object with one forward")));
+        }
+        self.object((reference, target), (PageView(&bytes), head), wanted, is_new)
+    }
+
+    /// Looks at an object, and notes its references if it `is_new`.
+    fn object(
+        &mut self,
+        (reference, at): (AnyRef, AnyRef),
+        (page, head): (PageView<'_>, Head),
+        wanted: &str,
+        is_new: bool,
+    ) -> Result<bool, ObjectError> {
+        let Some(shape) = self.shape(head.fingerprint())? else { return Ok(false) };
+        if shape.name() != Some(wanted) {
+            return Ok(false);
+        }
+        if !is_new {
+            return Ok(true);
+        }
+        *self.report.objects.entry(wanted.to_owned()).or_default() += 1;
+        let (body, next) = (page.body(at.granule(), head), &mut self.next);
+        let mut look = |bytes: &[u8]| {
+            let reader = Reader::new(bytes, 0, bytes.len(), shape.layout().1);
+            shape.references(&reader, 0, &mut |name, to| next.push((Some(reference), to, name.to_owned())));
+            if reader.is_sound() { Ok(()) } else { Err(damaged(at, wanted)) }
+        };
+        if !head.is_large() {
+            return look(body).map(|()| true);
+        }
+        let large = large(body, at)?;
+        let pager = self.heap.pager;
+        let looked = pager.run(|| read_large(pager, &pager.root(at.page())?, large, &mut look))?;
+        looked?;
+        if !(self.claim)(large.extent()) {
+            self.problem(HeapProblem::UsedTwice(large.extent()));
+        }
+        Ok(true)
+    }
+
+    /// Finds what lies in a page and was not reached.
+    fn find_unreachable(&mut self) -> Result<(), ObjectError> {
+        let mut found: BTreeMap<u32, (u64, AnyRef)> = BTreeMap::new();
+        let mut pages: Vec<PageId> = self.reached.keys().copied().collect();
+        pages.sort_unstable();
+        for page in pages {
+            // What cannot be read has been told.
+            let Ok(Some((bytes, _))) = copy_of(self.heap.pager, self.heap.owner, page) else { continue };
+            let reached = self.reached.get(&page).copied().unwrap_or_default();
+            for (granule, head) in PageView(&bytes).objects() {
+                let is_reached =
+                    reached.get(granule / 64).is_some_and(|word| word >> (granule % 64) & 1 != 0);
+                if is_reached {
+                    continue;
+                }
+                if let (true, Some(at)) = (head.is_large(), AnyRef::new(page, granule, head.generation()))
+                    && let Ok(large) = large(PageView(&bytes).body(granule, head), at)
+                {
+                    (self.claim)(large.extent());
+                }
+                if let (false, Some(first)) =
+                    (head.is_forward(), AnyRef::new(page, granule, head.generation()))
+                {
+                    found.entry(head.fingerprint()).or_insert((0, first)).0 += 1;
+                }
+            }
+        }
+        for (fingerprint, (objects, first)) in found {
+            let shape = self.shape(fingerprint)?;
+            let type_name = shape.as_ref().and_then(Shape::name).unwrap_or("?").to_owned();
+            self.problem(HeapProblem::Unreachable { objects, type_name, first });
+        }
+        Ok(())
+    }
+}

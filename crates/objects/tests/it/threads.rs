@@ -1,0 +1,150 @@
+//! Threads that change the same objects.
+
+use crate::support::{All, Node, Store, node};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+use std::sync::atomic::{AtomicBool, Ordering};
+use vellum_objects::{ObjectError, Persistent, Ref};
+
+#[derive(Persistent, Clone, Copy, PartialEq, Debug)]
+#[persistent(crate = "vellum_objects")]
+struct Account {
+    balance: i64,
+    changes: u64,
+    twin: [u64; 12],
+}
+
+const ACCOUNTS: usize = 120;
+
+/// Money is moved between accounts that lie in several pages, while others sum it up and read single accounts. The sum is always the same,
+/// and no account is ever seen half changed.
+fn transfers(pages: usize) {
+    let store = Store::new(pages);
+    let heap = store.heap();
+    let account = Account { balance: 100, changes: 0, twin: [0; 12] };
+    let accounts: Vec<Ref<Account>> = (0..ACCOUNTS).map(|_| heap.allocate(&account).unwrap()).collect();
+    let (accounts, is_done) = (&accounts, &AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let movers: Vec<_> = (0..3)
+            .map(|seed| {
+                scope.spawn(move || {
+                    let mut random = StdRng::seed_from_u64(seed);
+                    for _ in 0..400 {
+                        let (from, to) = (random.random_range(0..ACCOUNTS), random.random_range(0..ACCOUNTS));
+                        let amount = random.random_range(1..50);
+                        let moved = heap.change(|change| {
+                            for (account, amount) in [(accounts[from], -amount), (accounts[to], amount)] {
+                                change.update(account, |account: &mut Account| {
+                                    account.balance += amount;
+                                    account.changes += 1;
+                                    account.twin = [account.changes; 12];
+                                })?;
+                            }
+                            Ok::<_, ObjectError>(())
+                        });
+                        moved.unwrap();
+                    }
+                })
+            })
+            .collect();
+        for seed in 10..12 {
+            scope.spawn(move || {
+                let mut random = StdRng::seed_from_u64(seed);
+                while !is_done.load(Ordering::Relaxed) {
+                    let account = heap.get(accounts[random.random_range(0..ACCOUNTS)]).unwrap();
+                    assert_eq!(account.twin, [account.changes; 12]);
+                    if random.random_range(0..200) == 0 {
+                        let sum = heap.change(|change| {
+                            let mut sum = 0;
+                            for account in accounts {
+                                sum += change.get(*account)?.balance;
+                            }
+                            Ok::<_, ObjectError>(sum)
+                        });
+                        assert_eq!(sum.unwrap(), 100 * ACCOUNTS as i64);
+                    }
+                }
+            });
+        }
+        movers.into_iter().for_each(|mover| mover.join().unwrap());
+        is_done.store(true, Ordering::Relaxed);
+    });
+    let changes: u64 = accounts.iter().map(|account| heap.get(*account).unwrap().changes).sum();
+    assert_eq!(changes, 3 * 400 * 2);
+}
+
+#[test]
+fn money_is_neither_made_nor_lost() {
+    transfers(1024);
+}
+
+#[test]
+fn nor_in_a_pool_of_a_few_pages() {
+    transfers(32);
+}
+
+/// Threads make, grow and delete objects of their own near each other.
+#[test]
+fn objects_of_many_threads_lie_in_the_same_pages() {
+    let store = Store::new(64);
+    let heap = store.heap();
+    let first = heap.allocate(&node(0, "first")).unwrap();
+    let lists: Vec<Vec<(Ref<Node>, Node)>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4u64)
+            .map(|seed| {
+                scope.spawn(move || {
+                    let mut random = StdRng::seed_from_u64(seed);
+                    let mut own: Vec<(Ref<Node>, Node)> = Vec::new();
+                    for number in 0..500 {
+                        let length = if random.random_range(0..60) == 0 { 6000 } else { 150 };
+                        let new = node(number, &"n".repeat(random.random_range(0..length)));
+                        match random.random_range(0..4) {
+                            0 if own.len() > 20 => {
+                                let (reference, _) = own.swap_remove(random.random_range(0..own.len()));
+                                heap.delete(reference).unwrap();
+                            }
+                            1 if !own.is_empty() => {
+                                let index = random.random_range(0..own.len());
+                                heap.set(own[index].0, &new).unwrap();
+                                own[index].1 = new;
+                            }
+                            _ => {
+                                let near = own.last().map_or(first, |(reference, _)| *reference);
+                                own.push((heap.allocate_near(near, &new).unwrap(), new));
+                            }
+                        }
+                    }
+                    own
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let mut all = All::default();
+    all.nodes.push(first);
+    for (reference, node) in lists.into_iter().flatten() {
+        assert_eq!(heap.get(reference).unwrap(), node);
+        all.nodes.push(reference);
+    }
+    let root = heap.allocate(&all).unwrap();
+    heap.set_root(Some(root)).unwrap();
+    let report = store.verify();
+    assert!(report.problems.is_empty(), "{:?}", report.problems);
+    assert_eq!(report.objects["Node"], all.nodes.len() as u64);
+}
+
+#[test]
+fn what_is_fetched_is_in_memory() {
+    let mut store = Store::new(512);
+    let heap = store.heap();
+    let nodes: Vec<_> = (0..3000).map(|id| heap.allocate(&node(id, &"n".repeat(100))).unwrap()).collect();
+    store = store.reopen(512);
+    let heap = store.heap();
+    let mut fetcher = heap.fetcher(32).unwrap();
+    fetcher.fetch_all(nodes.iter().copied().take(500));
+    let misses = store.pool.statistics().misses;
+    for (id, reference) in nodes.iter().enumerate().take(500) {
+        assert_eq!(heap.get(*reference).unwrap().id, id as u32);
+    }
+    assert_eq!(store.pool.statistics().misses, misses);
+    heap.fetch_all(nodes.iter().copied()).unwrap();
+}

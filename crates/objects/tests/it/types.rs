@@ -1,0 +1,139 @@
+//! Types as they are stored, and as a program has them.
+
+use crate::support::{Kind, Leaf, Node, Part, Store, node};
+use vellum_objects::{Array, ObjectError, Persistent, Ref, Shape, Text};
+
+mod older {
+    use super::*;
+
+    #[derive(Persistent, Clone, PartialEq, Debug)]
+    #[persistent(crate = "vellum_objects")]
+    pub struct Person {
+        pub name: Text,
+        pub friends: Array<Ref<Person>>,
+    }
+}
+
+#[derive(Persistent, Clone, PartialEq, Debug)]
+#[persistent(crate = "vellum_objects")]
+struct Person {
+    first_name: Text,
+    last_name: Text,
+    notes: Text,
+    friends: Array<Ref<Person>>,
+}
+
+fn converted(old: older::Person) -> Person {
+    let (first, last) = old.name.split_once(' ').unwrap();
+    Person {
+        first_name: first.into(),
+        last_name: last.into(),
+        notes: "n".repeat(first.len() * 40).into(),
+        friends: old.friends.iter().map(|friend| friend.any().typed()).collect(),
+    }
+}
+
+#[test]
+fn the_shape_of_a_type_has_its_layout() {
+    fn check<T: Persistent>() {
+        assert_eq!(T::shape().layout(), (T::ALIGN, T::BYTES), "{}", T::shape());
+        assert_eq!(T::BYTES % T::ALIGN, 0);
+    }
+    check::<Node>();
+    check::<Kind>();
+    check::<Leaf>();
+    check::<Part>();
+    check::<Option<Part>>();
+    check::<Option<Ref<Part>>>();
+    check::<[Option<Kind>; 7]>();
+}
+
+#[test]
+fn a_shape_says_what_a_type_is() {
+    let shape = Node::shape().to_string();
+    assert_eq!(
+        shape,
+        "Node { id: u32, name: Text, edges: Array<Ref<Node>>, next: Option<Ref<Node>>, kind: Kind = Plain | Weighted { 0: i64, 1: bool } \
+         | Named { label: Text, at: Option<Ref<Leaf>>, of: Option<u8> }, weight: f64, tail: [u16; 3] }"
+    );
+    assert!(matches!(Node::shape(), Shape::Struct { .. }));
+}
+
+#[test]
+fn a_type_that_has_changed_is_refused_until_its_objects_are_converted() {
+    let mut store = Store::new(128);
+    let heap = store.heap();
+    let mut people: Vec<Ref<older::Person>> = Vec::new();
+    for number in 0..300 {
+        let friends = people.iter().rev().take(3).copied().collect();
+        let name = format!("{} Doe{number}", "J".repeat(1 + number % 90));
+        let person = heap.allocate(&older::Person { name: name.into(), friends }).unwrap();
+        people.push(person);
+    }
+    heap.set_root(people.last().copied()).unwrap();
+    store = store.reopen(128);
+    let heap = store.heap();
+    let new: Vec<Ref<Person>> = people.iter().map(|person| person.any().typed()).collect();
+    let error = heap.get(new[0]).unwrap_err();
+    assert!(matches!(error, ObjectError::TypeChanged { name: "Person", .. }), "{error}");
+    let message = error.to_string();
+    assert!(message.contains("Person { name: Text") && message.contains("last_name: Text"), "{message}");
+    assert!(matches!(heap.root::<Person>(), Err(ObjectError::TypeChanged { .. })));
+    let someone = converted(older::Person { name: "A B".into(), friends: Array::default() });
+    assert!(matches!(heap.allocate(&someone), Err(ObjectError::TypeChanged { .. })));
+    // Another type altogether.
+    assert!(matches!(heap.get(new[0].any().typed::<Leaf>()), Err(ObjectError::OtherType { .. })));
+    assert!(matches!(heap.convert(|leaf: Leaf| leaf), Err(ObjectError::NothingToConvert { .. })));
+
+    // It is interrupted, and goes on when it is done again.
+    let panics = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let mut count = 0;
+        heap.convert(|old: older::Person| {
+            count += 1;
+            assert!(count < 100, "as a crash would");
+            converted(old)
+        })
+    }));
+    assert!(panics.is_err());
+    let rest = heap.convert(converted).unwrap();
+    assert_eq!(rest.objects, 300 - 99);
+    assert_eq!(heap.convert(converted).unwrap().objects, 0);
+    for (number, person) in new.iter().enumerate() {
+        let person = heap.get(*person).unwrap();
+        assert_eq!(person.last_name, format!("Doe{number}").as_str());
+        assert_eq!(person.friends.len(), number.min(3));
+    }
+    assert_eq!(heap.root::<Person>().unwrap(), new.last().copied());
+    let report = store.verify();
+    assert!(report.problems.is_empty(), "{:?}", report.problems);
+    assert_eq!(report.objects["Person"], 300);
+}
+
+#[test]
+fn a_place_that_is_reserved_must_be_set() {
+    let store = Store::new(64);
+    let heap = store.heap();
+    let forgotten = heap.change(|change| change.reserve::<Node>());
+    assert!(matches!(forgotten, Err(ObjectError::NotSet { .. })));
+    let kept = heap.change(|change| {
+        let place = change.reserve::<Node>()?;
+        change.set(place, &node(5, &"long".repeat(3000)))?;
+        Ok::<_, ObjectError>(place)
+    });
+    assert_eq!(heap.get(kept.unwrap()).unwrap().id, 5);
+}
+
+#[test]
+fn a_change_of_too_many_pages_is_refused_and_has_not_happened() {
+    let store = Store::new(64);
+    let heap = store.heap();
+    let nodes: Vec<_> = (0..40).map(|id| heap.allocate(&node(id, &"n".repeat(3000))).unwrap()).collect();
+    let refused = heap.change(|change| {
+        for node in &nodes {
+            change.update(*node, |node: &mut Node| node.id = 1000)?;
+        }
+        Ok::<_, ObjectError>(())
+    });
+    assert!(matches!(refused, Err(ObjectError::ChangeTooLarge { limit: 8 })), "{refused:?}");
+    assert!(nodes.iter().enumerate().all(|(id, node)| heap.get(*node).unwrap().id == id as u32));
+}
