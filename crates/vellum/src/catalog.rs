@@ -1,6 +1,6 @@
 //! The catalog: a tree from the names of tables to where they are, and of what types.
 //!
-//! A record has the kind of the table (1: a B+tree from bytes to bytes), zeroes, and the page of the tree's root, each as a
+//! A record has the kind of the table (1: a B+tree from bytes to bytes; 2: the directory of a heap of objects, which is such a tree), zeroes, and the page of the tree's root, each as a
 //! little-endian number of 64 bits. Fields follow, of which a table from bytes to bytes has none: a tag in a byte, a length in two,
 //! and as many bytes. A field that is not known is passed over if its tag is 128 or more; otherwise the table cannot be used
 //! without knowing it, and the record is refused. The catalog's own root is in the file's first root slot.
@@ -16,6 +16,7 @@ pub(crate) const NAME_BYTES_MAX: usize = 255;
 /// The root slot that holds the catalog's root.
 pub(crate) const CATALOG_SLOT: usize = 0;
 const KIND_TREE: u64 = 1;
+const KIND_HEAP: u64 = 2;
 const RECORD_BYTES: usize = 16;
 /// The field with the name of the type of the keys.
 const KEY_TYPE: u8 = 1;
@@ -39,6 +40,8 @@ pub(crate) struct TableRecord {
     pub types: (String, String),
     /// It keeps no versions.
     pub is_plain: bool,
+    /// It is the directory of a heap of objects, and no table for a program.
+    pub is_heap: bool,
 }
 
 /// The types of a table as it is named.
@@ -60,15 +63,21 @@ pub(crate) fn check(name: &str, types: &(String, String)) -> Result<()> {
 impl TableRecord {
     /// Makes sure that a table has these types.
     pub(crate) fn expect(&self, name: &str, types: (String, String)) -> Result<()> {
+        self.expect_table(name)?;
         if self.types == types {
             return Ok(());
         }
         Err(Error::TableTypes { name: name.to_owned(), stored: self.types.clone(), wanted: types })
     }
 
+    /// Makes sure that it is a table, whatever its types, and no heap.
+    pub(crate) fn expect_table(&self, name: &str) -> Result<()> {
+        if self.is_heap { Err(Error::IsHeap { name: name.to_owned() }) } else { Ok(()) }
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut record = Vec::with_capacity(RECORD_BYTES);
-        record.extend_from_slice(&KIND_TREE.to_le_bytes());
+        record.extend_from_slice(&if self.is_heap { KIND_HEAP } else { KIND_TREE }.to_le_bytes());
         record.extend_from_slice(&self.root.0.to_le_bytes());
         for (tag, type_name) in [(KEY_TYPE, &self.types.0), (VALUE_TYPE, &self.types.1)] {
             if *type_name != bytes() {
@@ -85,10 +94,13 @@ impl TableRecord {
 
     pub(crate) fn decode(record: &[u8]) -> Option<Self> {
         let (head, mut fields) = record.split_first_chunk::<RECORD_BYTES>()?;
-        if head.u64_at(0) != KIND_TREE {
-            return None;
-        }
-        let mut decoded = Self { root: PageId(head.u64_at(8)), types: (bytes(), bytes()), is_plain: false };
+        let is_heap = match head.u64_at(0) {
+            KIND_TREE => false,
+            KIND_HEAP => true,
+            _ => return None,
+        };
+        let mut decoded =
+            Self { root: PageId(head.u64_at(8)), types: (bytes(), bytes()), is_plain: false, is_heap };
         while let Some(([tag, low, high], rest)) = fields.split_first_chunk() {
             let (field, rest) = rest.split_at_checked(u16::from_le_bytes([*low, *high]).into())?;
             let text = || String::from_utf8(field.to_vec()).ok();
@@ -106,7 +118,7 @@ impl TableRecord {
 }
 
 /// The name of the type of keys and values that are bytes.
-fn bytes() -> String {
+pub(crate) fn bytes() -> String {
     <[u8] as ValueType>::type_name()
 }
 
@@ -161,7 +173,7 @@ pub(crate) fn doomed_key(root: PageId) -> Vec<u8> {
 pub(crate) fn create_doomed(pool: &Pool) -> Result<PageId> {
     let mut group = RecordGroup::begin(pool);
     let root = Tree::create_in(&mut group)?.root();
-    let record = TableRecord { root, types: (bytes(), bytes()), is_plain: false };
+    let record = TableRecord { root, types: (bytes(), bytes()), is_plain: false, is_heap: false };
     if tree(pool).insert_last(group, &doomed_key(record.root), &record.encode())? {
         Ok(record.root)
     } else {
@@ -223,6 +235,7 @@ mod tests {
             root: PageId(0x0102_0304),
             types: (key.to_owned(), value.to_owned()),
             is_plain: false,
+            is_heap: false,
         };
         let simple = of("bytes", "bytes").encode();
         assert_eq!(simple, [1, 0, 0, 0, 0, 0, 0, 0, 4, 3, 2, 1, 0, 0, 0, 0]);
@@ -234,6 +247,7 @@ mod tests {
             of("bytes", "str"),
             of("(u8, str)", "postcard"),
             TableRecord { is_plain: true, ..of("u8", "bytes") },
+            TableRecord { is_plain: true, is_heap: true, ..of("bytes", "bytes") },
             plain,
         ] {
             let encoded = record.encode();
@@ -248,7 +262,7 @@ mod tests {
     #[test]
     fn fields_that_are_not_known_are_passed_over_if_they_may_be() {
         let types = ("u8".to_owned(), "bytes".to_owned());
-        let record = TableRecord { root: PageId(7), types, is_plain: false };
+        let record = TableRecord { root: PageId(7), types, is_plain: false, is_heap: false };
         let with = |tag: u8| [record.encode(), vec![tag, 2, 0, 9, 9]].concat();
         assert_eq!(TableRecord::decode(&with(OPTIONAL)), Some(record.clone()));
         assert_eq!(TableRecord::decode(&with(u8::MAX)), Some(record.clone()));

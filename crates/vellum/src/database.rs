@@ -244,10 +244,14 @@ impl Database {
     /// # Errors
     /// [`Error::NoSuchTable`], or if the catalog cannot be read.
     pub fn table_as_bytes(&self, name: &str) -> Result<Table> {
-        Ok(Table::new(self.open_table(name, |_| Ok(()))?))
+        Ok(Table::new(self.open_table(name, |record| record.expect_table(name))?))
     }
 
-    fn open_table(&self, name: &str, check: impl FnOnce(&TableRecord) -> Result<()>) -> Result<Handle> {
+    pub(crate) fn open_table(
+        &self,
+        name: &str,
+        check: impl FnOnce(&TableRecord) -> Result<()>,
+    ) -> Result<Handle> {
         let mut open = self.inner.lock();
         let record = catalog::find(self.catalog(), name)?;
         let record = record.ok_or_else(|| Error::NoSuchTable { name: name.to_owned() })?;
@@ -260,12 +264,13 @@ impl Database {
         catalog::tree(self.inner.pool()).with_view(self.inner.durable.view())
     }
 
-    /// All tables, in the order of their names' bytes.
+    /// All tables, in the order of their names' bytes. For heaps of objects see [`heaps`](Self::heaps).
     ///
     /// # Errors
     /// If the catalog cannot be read.
     pub fn tables(&self) -> Result<Vec<TableInformation>> {
-        Ok(catalog::list(self.catalog())?.into_iter().map(TableInformation::from).collect())
+        let tables = catalog::list(self.catalog())?.into_iter().filter(|(_, record)| !record.is_heap);
+        Ok(tables.map(TableInformation::from).collect())
     }
 
     /// What the pool has done since the database was opened, and how it stands.
@@ -417,7 +422,7 @@ impl Database {
 
 impl From<(String, TableRecord)> for TableInformation {
     fn from((name, record): (String, TableRecord)) -> Self {
-        let TableRecord { root, types: (key_type, value_type), is_plain } = record;
+        let TableRecord { root, types: (key_type, value_type), is_plain, .. } = record;
         Self { name, root_page: root.0, key_type, value_type, is_plain }
     }
 }

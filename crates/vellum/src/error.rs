@@ -3,6 +3,7 @@
 use crate::Lsn;
 use std::{io, panic::Location, path::PathBuf};
 use vellum_access::AccessError;
+use vellum_objects::ObjectError;
 use vellum_pool::PoolError;
 use vellum_txn::{ArchiveError, BackupError, LogError, TxnError};
 use vellum_vm::VmError;
@@ -234,6 +235,23 @@ pub enum Error {
         /// The longest name, in bytes.
         limit: usize,
     },
+    /// A heap of objects is used as a table.
+    #[error(
+        "{name:?} is a heap of objects, and no table: use it as that (`Database::heap`, `Database::drop_heap`)"
+    )]
+    IsHeap {
+        /// The name.
+        name: String,
+    },
+    /// A table is used as a heap of objects.
+    #[error("{name:?} is a table, and no heap of objects: use it as that (`Database::table`)")]
+    IsTable {
+        /// The name.
+        name: String,
+    },
+    /// A heap of objects failed.
+    #[error(transparent)]
+    Objects(ObjectError),
     /// A database is compacted by the function that decides whether its compaction goes on.
     #[error("this thread is compacting the database already: let that end first")]
     NestedCompaction,
@@ -292,6 +310,16 @@ impl From<AccessError> for Error {
     }
 }
 
+impl From<ObjectError> for Error {
+    fn from(error: ObjectError) -> Self {
+        match error {
+            ObjectError::Pool(error) => Self::Pool(error),
+            ObjectError::Access(error) => error.into(),
+            other => Self::Objects(other),
+        }
+    }
+}
+
 impl From<TxnError> for Error {
     fn from(error: TxnError) -> Self {
         match error {
@@ -340,9 +368,17 @@ impl Error {
             | Self::PlainTable { .. }
             | Self::TableTypes { .. }
             | Self::NestedCompaction
+            | Self::IsHeap { .. }
+            | Self::IsTable { .. }
             | Self::TypeName { .. }
             | Self::NotEncoded { .. }
             | Self::NoSuchPosition { .. } => ErrorKind::InvalidInput,
+            Self::Objects(ObjectError::Dangling { .. } | ObjectError::NothingToConvert { .. }) => {
+                ErrorKind::NotFound
+            }
+            Self::Objects(ObjectError::TypeChanged { .. }) => ErrorKind::Incompatible,
+            Self::Objects(ObjectError::TooFarBehind) => ErrorKind::OutOfSpace,
+            Self::Objects(_) => ErrorKind::InvalidInput,
             Self::Malformed { .. } => ErrorKind::Corruption,
             Self::SnapshotTooOld => ErrorKind::SnapshotTooOld,
             Self::Conflict { .. } | Self::HeldByThread { .. } | Self::Ended => ErrorKind::Conflict,

@@ -48,6 +48,7 @@
 //! - [`Database::changes`]: what is committed, for other programs to follow;
 //! - [`Database::compact`]: the file shortened after much was removed;
 //! - [`Salvage`]: a database that crashed or is damaged, looked at without changing it;
+//! - [`objects`]: heaps of objects that refer to each other, in the same file as tables;
 //! - [`pool`]: the pool by itself, for structures of your own on pages.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing))]
@@ -71,6 +72,7 @@ mod encoding;
 mod entries;
 mod error;
 mod handle;
+mod heap;
 #[cfg(test)]
 mod histories;
 mod in_memory;
@@ -81,6 +83,7 @@ mod log_archive;
 mod log_place;
 mod nested;
 mod new_tree;
+pub mod objects;
 mod open_transaction;
 mod operations;
 mod options;

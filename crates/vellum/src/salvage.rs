@@ -259,6 +259,9 @@ impl Salvage {
         let found = catalog::tree(self.pool()).salvage(|piece| {
             match piece {
                 Salvaged::Entry { key, .. } if key.starts_with(&catalog::DOOMED) => {}
+                // What a heap of objects holds is not taken out.
+                Salvaged::Entry { value: Some(value), .. }
+                    if TableRecord::decode(value).is_some_and(|record| record.is_heap) => {}
                 Salvaged::Entry { key, .. } => names.push(String::from_utf8_lossy(key).into_owned()),
                 Salvaged::Lost { error, .. } => lost.push(error.into()),
                 _ => {}

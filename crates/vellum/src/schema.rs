@@ -81,7 +81,9 @@ impl Database {
     pub fn drop_table(&self, name: &str) -> Result<()> {
         let open = self.inner().lock();
         let record = catalog::find(self.catalog(), name)?;
-        let TableRecord { root, .. } = record.ok_or_else(|| Error::NoSuchTable { name: name.to_owned() })?;
+        let record = record.ok_or_else(|| Error::NoSuchTable { name: name.to_owned() })?;
+        record.expect_table(name)?;
+        let root = record.root;
         if open.get(&root).is_some_and(|table| self.inner().handles(table) > 0) {
             return Err(Error::TableInUse { name: name.to_owned() });
         }
@@ -154,8 +156,14 @@ impl Transaction {
         catalog::check(name, &types)?;
         self.look_up(name)?.map_or(Ok(()), |_| Err(Error::TableExists { name: name.to_owned() }))?;
         let root = catalog::create_doomed(self.open.inner.pool())?;
-        let record = TableRecord { root, types, is_plain: !options.versions };
-        let open = Arc::new(OpenTable::new(name, &record));
+        let record = TableRecord { root, types, is_plain: !options.versions, is_heap: false };
+        Ok(Table::new(self.create_of(name, &record)?))
+    }
+
+    /// Creates what has this record, whose tree has been made, and is doomed.
+    pub(crate) fn create_of(&self, name: &str, record: &TableRecord) -> Result<Handle> {
+        let root = record.root;
+        let open = Arc::new(OpenTable::new(name, record));
         let changing = self.changing();
         self.own(&changing, &open, root, Fate::Created)?;
         self.open.inner.lock().insert(root, Arc::downgrade(&open));
@@ -167,7 +175,7 @@ impl Transaction {
             // The snapshot does not see what is there, and that is a conflict: this is not reached.
             return Err(self.die(conflict(name, true)));
         }
-        Ok(Table::new(Handle::new(self.open.inner.clone(), open)))
+        Ok(Handle::new(self.open.inner.clone(), open))
     }
 
     /// Opens a table that this transaction sees: one that it has created, or that was there when it began. See
@@ -195,7 +203,17 @@ impl Transaction {
     /// [`Error::NoSuchTable`]; [`Error::Conflict`] if another transaction that is open has changed records of the table, or
     /// another one has renamed or dropped it.
     pub fn drop_table(&self, name: &str) -> Result<()> {
-        let (record, open) = self.existing(name)?;
+        let existing = self.existing(name)?;
+        existing.0.expect_table(name)?;
+        self.drop_existing(name, existing)
+    }
+
+    /// Drops a heap that has no pages any more.
+    pub(crate) fn drop_empty_heap(&self, name: &str) -> Result<()> {
+        self.drop_existing(name, self.existing(name)?)
+    }
+
+    fn drop_existing(&self, name: &str, (record, open): (TableRecord, Arc<OpenTable>)) -> Result<()> {
         let changing = self.changing();
         self.own(&changing, &open, record.root, Fate::Dropped)?;
         let was_there = self.change_catalog(&changing, name, |catalog| {
@@ -232,6 +250,7 @@ impl Transaction {
     /// another one has cleared, renamed or dropped it.
     pub fn clear_table(&self, name: &str) -> Result<()> {
         let (old, open) = self.existing(name)?;
+        old.expect_table(name)?;
         let inner = &self.open.inner;
         let new = match inner.take_empty(&open) {
             Some(root) => NewTree::of(inner, &open, root),
@@ -289,7 +308,8 @@ impl Transaction {
     /// # Errors
     /// If the catalog cannot be read.
     pub fn tables(&self) -> Result<Vec<TableInformation>> {
-        Ok(self.records()?.into_iter().map(TableInformation::from).collect())
+        let tables = self.records()?.into_iter().filter(|(_, record)| !record.is_heap);
+        Ok(tables.map(TableInformation::from).collect())
     }
 
     /// The records of all tables that this transaction sees, with their names.

@@ -1,9 +1,10 @@
 //! Looking at a whole database: is everything as it should be?
 
 use crate::{Error, catalog};
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 use vellum_access::{Tree, TreeShape};
-use vellum_base::Extent;
+use vellum_base::{Extent, PageId};
+use vellum_objects::{AnyRef, Heap, HeapProblem, HeapState};
 use vellum_pool::Pool;
 
 /// How far a verification has come.
@@ -43,6 +44,28 @@ pub enum Problem {
         /// How many pages.
         pages: u32,
     },
+    /// A reference of an object leads to nothing, or to an object of another type.
+    Dangling {
+        /// The heap.
+        heap: String,
+        /// The object that has the reference; none for a root.
+        from: Option<AnyRef>,
+        /// Where it leads.
+        to: AnyRef,
+        /// The type to which it should lead.
+        wanted: String,
+    },
+    /// Objects are in a heap to which no way leads from a root: their space is lost.
+    Unreachable {
+        /// The heap.
+        heap: String,
+        /// How many.
+        objects: u64,
+        /// Their type.
+        type_name: String,
+        /// The first of them.
+        first: AnyRef,
+    },
     /// One of the two copies of the superblock is damaged, or cannot be read. The database uses the other, and the next change
     /// writes both anew.
     DamagedSuperblock {
@@ -67,6 +90,21 @@ impl fmt::Display for Problem {
                 let end = page + *pages as u64;
                 write!(f, "pages {page}..{end} are allocated, but nothing refers to them")
             }
+            Self::Dangling { heap, from, to, wanted } => {
+                write!(f, "heap {heap:?}: ")?;
+                match from {
+                    Some(from) => write!(f, "the object at {from}")?,
+                    None => f.write_str("a root")?,
+                }
+                write!(f, " refers to a {wanted:?} at {to}, which is not there")
+            }
+            Self::Unreachable { heap, objects, type_name, first } => {
+                let noun = if *objects == 1 { "object" } else { "objects" };
+                write!(
+                    f,
+                    "heap {heap:?}: {objects} {noun} of type {type_name:?} to which no way leads from a root, the first at {first}"
+                )
+            }
             Self::DamagedSuperblock { page } => {
                 write!(f, "the copy of the superblock on page {page} is damaged, or cannot be read")
             }
@@ -80,6 +118,8 @@ impl fmt::Display for Problem {
 pub struct VerifyReport {
     /// The tables that were found, and how large they are.
     pub tables: Vec<(String, TreeShape)>,
+    /// The heaps of objects that were found, and how many objects of each type can be reached in them.
+    pub heaps: Vec<(String, BTreeMap<String, u64>)>,
     /// What is wrong, in the order in which it was found.
     pub problems: Vec<Problem>,
     /// Pages that were found and read.
@@ -149,7 +189,11 @@ pub(crate) fn verify(pool: &Pool, mut progress: impl FnMut(Progress)) -> VerifyR
         Ok(tables) => {
             for (name, record) in tables {
                 let shape = verify_tree(Tree::open(pool, record.root), Some(&name), &mut seen, &mut report);
-                report.tables.push((name, shape));
+                if record.is_heap {
+                    verify_heap(record.root, name, &mut seen, &mut report);
+                } else {
+                    report.tables.push((name, shape));
+                }
             }
         }
         Err(error) => report.problems.push(Problem::Damaged { table: None, error }),
@@ -161,6 +205,26 @@ pub(crate) fn verify(pool: &Pool, mut progress: impl FnMut(Progress)) -> VerifyR
         }
     });
     report
+}
+
+fn verify_heap(root: PageId, name: String, seen: &mut Seen<'_>, report: &mut VerifyReport) {
+    let (pool, state) = (seen.pool, HeapState::default());
+    let found =
+        Heap::open(pool, root, &state).verify(&mut |extent| !pool.is_extent(extent) || seen.claim(extent));
+    for problem in found.problems {
+        let heap = name.clone();
+        report.problems.push(match problem {
+            HeapProblem::Damaged(error) => Problem::Damaged { table: Some(heap), error: error.into() },
+            HeapProblem::UsedTwice(extent) => {
+                Problem::UsedTwice { table: Some(heap), page: extent.head.0, pages: extent.pages }
+            }
+            HeapProblem::Dangling { from, to, wanted } => Problem::Dangling { heap, from, to, wanted },
+            HeapProblem::Unreachable { objects, type_name, first } => {
+                Problem::Unreachable { heap, objects, type_name, first }
+            }
+        });
+    }
+    report.heaps.push((name, found.objects));
 }
 
 fn verify_tree(

@@ -57,6 +57,14 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
     for name in &arguments.tables {
         store::table(&database, name)?;
     }
+    if arguments.tables.is_empty()
+        && let Some(heap) = database.heaps()?.first()
+    {
+        return Err(Failure::usage(format!(
+            "the database has the heap of objects {heap:?}, which a dump cannot hold: dump tables by their names (`--table`), or \
+             take a backup"
+        )));
+    }
     for table in database.tables()? {
         if arguments.wants(&table.name) {
             dump.table(&database, &table)?;

@@ -79,6 +79,13 @@ impl Row {
     }
 }
 
+/// A heap of objects, for programs.
+#[derive(Serialize)]
+struct HeapRow<'r> {
+    kind: &'static str,
+    heap: &'r str,
+}
+
 /// Lists tables.
 pub fn run(arguments: &Arguments, general: &General) -> Result {
     let database = store::open_to_read(&arguments.store)?;
@@ -92,18 +99,24 @@ pub fn run(arguments: &Arguments, general: &General) -> Result {
         let types = (Some(table.key_type), Some(table.value_type));
         rows.push(Row { plain: Some(table.is_plain), key_type: types.0, value_type: types.1, ..row });
     }
-    write_rows(&rows, general.json)
+    write_rows(&rows, &database.heaps()?, general.json)
 }
 
-/// Writes tables, for people or for programs.
-fn write_rows(rows: &[Row], json: bool) -> Result {
+/// Writes tables, and the names of heaps of objects, for people or for programs.
+fn write_rows(rows: &[Row], heaps: &[String], json: bool) -> Result {
     let mut out = Output::new();
     if json {
         rows.iter().try_for_each(|row| out.json(row))?;
-    } else if rows.iter().any(|row| row.shape.is_some()) {
+        heaps.iter().try_for_each(|heap| out.json(&HeapRow { kind: "heap", heap }))?;
+        return out.finish();
+    }
+    if rows.iter().any(|row| row.shape.is_some()) {
         out.line(text(rows))?;
     } else {
         rows.iter().try_for_each(|row| out.line(escaped(row.table.as_bytes())))?;
+    }
+    for heap in heaps {
+        out.line(format_args!("{} (a heap of objects)", escaped(heap.as_bytes())))?;
     }
     out.finish()
 }

@@ -9,7 +9,7 @@ use crate::{
     size, store,
 };
 use serde::Serialize;
-use std::time::Instant;
+use std::{collections::BTreeMap, time::Instant};
 use vellum::{Problem, VerifyReport};
 use vellum_base::shown;
 
@@ -29,6 +29,14 @@ Exits with 3 if anything is wrong.";
 pub struct Arguments {
     #[command(flatten)]
     store: StoreArguments,
+}
+
+/// A heap of objects, and how many objects of each type were reached.
+#[derive(Serialize)]
+struct HeapRow<'r> {
+    kind: &'static str,
+    heap: &'r str,
+    objects: &'r BTreeMap<String, u64>,
 }
 
 #[derive(Serialize)]
@@ -78,6 +86,9 @@ fn write_json(report: &VerifyReport, seconds: f64, out: &mut Output) -> Result {
     for (name, shape) in &report.tables {
         out.json(&tables::Row::new(name, Some(shape)))?;
     }
+    for (heap, objects) in &report.heaps {
+        out.json(&HeapRow { kind: "heap", heap, objects })?;
+    }
     for problem in &report.problems {
         out.json(&ProblemRow { kind: "problem", problem: name(problem), message: problem.to_string() })?;
     }
@@ -96,6 +107,13 @@ fn write_text(report: &VerifyReport, seconds: f64, out: &mut Output) -> Result {
     if !rows.is_empty() {
         out.line(tables::text(&rows))?;
     }
+    for (name, objects) in &report.heaps {
+        let types = objects.iter().map(|(name, count)| format!("{count} {name}"));
+        let types: Vec<String> = types.collect();
+        let holds =
+            if types.is_empty() { "no objects that a root leads to".to_owned() } else { types.join(", ") };
+        out.line(format_args!("heap {name}: {holds}"))?;
+    }
     report.problems.iter().try_for_each(|problem| out.line(format_args!("problem: {problem}")))?;
     let pages = size::counted(report.pages_verified, "page", "pages");
     let verdict = if report.is_clean() { "everything is as it should be" } else { "damaged" };
@@ -107,6 +125,8 @@ fn name(problem: &Problem) -> &'static str {
         Problem::Damaged { .. } => "damaged",
         Problem::UsedTwice { .. } => "used_twice",
         Problem::Leaked { .. } => "leaked",
+        Problem::Dangling { .. } => "dangling",
+        Problem::Unreachable { .. } => "unreachable",
         Problem::DamagedSuperblock { .. } => "damaged_superblock",
         _ => "other",
     }

@@ -14,7 +14,8 @@ pub(super) struct Tables {
 
 impl Tables {
     pub fn new(catalog: PageId, tables: Vec<(String, TableRecord)>) -> Self {
-        let names = tables.into_iter().map(|(name, record)| (record.root, Arc::from(name))).collect();
+        let tables = tables.into_iter().filter(|(_, record)| !record.is_heap);
+        let names = tables.map(|(name, record)| (record.root, Arc::from(name))).collect();
         Self { catalog, names }
     }
 
@@ -84,7 +85,7 @@ impl Tables {
     }
 }
 
-/// What a change of the catalog says of a table: what its record is, and what it was.
+/// What a change of the catalog says of a table: what its record is, and what it was. Of heaps nothing is told.
 fn records_of(change: &TreeChange) -> (Option<TableRecord>, Option<TableRecord>) {
     if name_of(&change.key).is_none() {
         return (None, None);
@@ -94,7 +95,8 @@ fn records_of(change: &TreeChange) -> (Option<TableRecord>, Option<TableRecord>)
         | TreeChangeKind::Replace(LoggedValue::Inline(new)) => TableRecord::decode(new),
         _ => None,
     };
-    (new, change.before.as_deref().and_then(TableRecord::decode))
+    let is_table = |record: &TableRecord| !record.is_heap;
+    (new.filter(is_table), change.before.as_deref().and_then(TableRecord::decode).filter(is_table))
 }
 
 /// The name of a table, if a key of the catalog is one.

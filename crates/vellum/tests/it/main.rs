@@ -17,6 +17,7 @@ mod entries;
 mod exchange;
 mod format;
 mod full_log;
+mod heaps;
 mod loading;
 mod nested;
 mod nested_runs;

@@ -1,0 +1,399 @@
+//! Heaps of objects as a database has them: what `vellum::objects` shows.
+//!
+//! A heap is a tree of the catalog that no program uses as a table, its directory, and pages of objects that the directory lists. The crate
+//! `objects` does the work; here its changes become as durable as those of tables.
+
+use crate::{
+    Database, Error, Result, catalog,
+    catalog::TableRecord,
+    handle::Handle,
+    objects::{Object, Ref},
+};
+use std::sync::Arc;
+use vellum_base::PageId;
+use vellum_objects::{Converted, HeapState};
+use vellum_pool::Pool;
+
+/// A heap of objects: see [`objects`](crate::objects).
+///
+/// Threads may share it, and use it by clones. While there is one, the heap cannot be dropped.
+#[derive(Clone)]
+pub struct Heap {
+    handle: Handle,
+    /// The root of the directory, which is always the same.
+    root: PageId,
+    state: Arc<HeapState>,
+}
+
+/// Several changes of a heap that happen together, or not at all: see [`Heap::change`].
+pub struct Change<'c, 'h>(&'c mut vellum_objects::Change<'h, Pool>);
+
+/// Brings objects into memory side by side: see [`Heap::fetcher`].
+pub struct Fetcher<'h>(vellum_objects::Fetcher<'h, Pool>);
+
+impl Database {
+    /// Creates a heap of objects. It has a name like a table, and of a table and a heap of the same name there is one.
+    ///
+    /// # Errors
+    /// If there is one of that name, or the file cannot grow.
+    pub fn create_heap(&self, name: &str) -> Result<Heap> {
+        let types = (catalog::bytes(), catalog::bytes());
+        catalog::check(name, &types)?;
+        let transaction = self.begin()?;
+        if catalog::find(self.catalog(), name)?.is_some() {
+            return Err(Error::TableExists { name: name.to_owned() });
+        }
+        let root = catalog::create_doomed(self.inner().pool())?;
+        let handle =
+            transaction.create_of(name, &TableRecord { root, types, is_plain: true, is_heap: true })?;
+        transaction.commit()?;
+        Ok(Heap { handle, root, state: Arc::default() })
+    }
+
+    /// Opens a heap of objects.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTable`] if there is none of that name, [`Error::IsTable`] if it is a table, or if the catalog cannot be read.
+    pub fn heap(&self, name: &str) -> Result<Heap> {
+        let check = |record: &TableRecord| {
+            if record.is_heap { Ok(()) } else { Err(Error::IsTable { name: name.to_owned() }) }
+        };
+        let handle = self.open_table(name, check)?;
+        Ok(Heap { root: handle.open.current().root, handle, state: Arc::default() })
+    }
+
+    /// Opens a heap of objects, or creates it if there is none of that name.
+    ///
+    /// # Errors
+    /// As for [`heap`](Self::heap) and [`create_heap`](Self::create_heap).
+    pub fn heap_or_create(&self, name: &str) -> Result<Heap> {
+        match self.heap(name) {
+            Err(Error::NoSuchTable { .. }) => match self.create_heap(name) {
+                // Another thread was faster.
+                Err(Error::TableExists { .. } | Error::Conflict { .. }) => self.heap(name),
+                other => other,
+            },
+            other => other,
+        }
+    }
+
+    /// The names of all heaps, in the order of their bytes.
+    ///
+    /// # Errors
+    /// If the catalog cannot be read.
+    pub fn heaps(&self) -> Result<Vec<String>> {
+        let heaps = catalog::list(self.catalog())?.into_iter().filter(|(_, record)| record.is_heap);
+        Ok(heaps.map(|(name, _)| name).collect())
+    }
+
+    /// Drops a heap with all its objects: page by page, which takes as long as it is large. If that is interrupted, some objects are gone,
+    /// and it is done again.
+    ///
+    /// # Errors
+    /// As for [`heap`](Self::heap); [`Error::TableInUse`] if it has handles; or if a page cannot be read.
+    pub fn drop_heap(&self, name: &str) -> Result<()> {
+        let heap = self.heap(name)?;
+        let weak = Arc::downgrade(&heap.handle.open);
+        if self.inner().handles(&weak) > 1 {
+            return Err(Error::TableInUse { name: name.to_owned() });
+        }
+        heap.core().clear()?;
+        drop(heap);
+        let transaction = self.begin()?;
+        transaction.drop_empty_heap(name)?;
+        transaction.commit()
+    }
+}
+
+impl Heap {
+    /// The heap without durability.
+    #[inline(always)]
+    fn core(&self) -> vellum_objects::Heap<'_, Pool> {
+        vellum_objects::Heap::open(self.handle.inner.durable.pool(), self.root, &self.state)
+    }
+
+    /// Reads an object. In memory that costs a look at the state of its page, one at its first word, and its fields.
+    ///
+    /// # Errors
+    /// [`ObjectError::Dangling`](crate::objects::ObjectError::Dangling) if it is not there any more,
+    /// [`OtherType`](crate::objects::ObjectError::OtherType) or [`TypeChanged`](crate::objects::ObjectError::TypeChanged) if it is of another
+    /// type, or if its page cannot be read or is damaged.
+    #[inline(always)]
+    pub fn get<T: Object>(&self, reference: Ref<T>) -> Result<T> {
+        self.core().get(reference).map_err(Error::from)
+    }
+
+    /// Makes several changes that happen together, or not at all, and returns once they are as durable as
+    /// [`Options::durability`](crate::Options::durability) says.
+    ///
+    /// Threads do not wait for each other while they make changes. If something that `change` has read was changed by another thread before
+    /// it ended, what it did is thrown away, and it is called again; until that is found it may see one object as it was before the other
+    /// thread's change and another one as it was after it. What it does beside the heap it may do several times. Others see nothing of it
+    /// before it ends.
+    ///
+    /// ```
+    /// use vellum::objects::{Persistent, Ref};
+    ///
+    /// #[derive(Persistent)]
+    /// struct Account {
+    ///     balance: i64,
+    /// }
+    ///
+    /// # let directory = tempfile::tempdir()?;
+    /// # let database = vellum::Database::create(directory.path().join("d"), &vellum::Options::default())?;
+    /// let bank = database.create_heap("bank")?;
+    /// let (from, to) = (bank.allocate(&Account { balance: 100 })?, bank.allocate(&Account { balance: 0 })?);
+    /// bank.change(|change| {
+    ///     change.update(from, |account: &mut Account| account.balance -= 30)?;
+    ///     change.update(to, |account: &mut Account| account.balance += 30)
+    /// })?;
+    /// assert_eq!((bank.get(from)?.balance, bank.get(to)?.balance), (70, 30));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of `change`, after which nothing has happened. A change writes at most 128 pages, and of a small pool an eighth:
+    /// [`ObjectError::ChangeTooLarge`](crate::objects::ObjectError::ChangeTooLarge).
+    pub fn change<R>(&self, mut change: impl FnMut(&mut Change<'_, '_>) -> Result<R>) -> Result<R> {
+        let done = self.core().change(|core| change(&mut Change(core)))?;
+        self.handle.inner.commit()?;
+        Ok(done)
+    }
+
+    /// Stores a new object: see [`Change::allocate`].
+    ///
+    /// # Errors
+    /// As for that.
+    pub fn allocate<T: Object>(&self, object: &T) -> Result<Ref<T>> {
+        self.change(|change| change.allocate(object))
+    }
+
+    /// Stores a new object near another one: see [`Change::allocate_near`].
+    ///
+    /// # Errors
+    /// As for that.
+    pub fn allocate_near<T: Object, N>(&self, near: Ref<N>, object: &T) -> Result<Ref<T>> {
+        self.change(|change| change.allocate_near(near, object))
+    }
+
+    /// Gives an object another value: see [`Change::set`].
+    ///
+    /// # Errors
+    /// As for that.
+    pub fn set<T: Object>(&self, reference: Ref<T>, object: &T) -> Result<()> {
+        self.change(|change| change.set(reference, object))
+    }
+
+    /// Changes an object. `change` may be called several times: see [`change`](Self::change).
+    ///
+    /// # Errors
+    /// As for [`set`](Self::set).
+    pub fn update<T: Object, R>(&self, reference: Ref<T>, mut change: impl FnMut(&mut T) -> R) -> Result<R> {
+        self.change(|whole| whole.update(reference, &mut change))
+    }
+
+    /// Deletes an object: see [`Change::delete`].
+    ///
+    /// # Errors
+    /// As for that.
+    pub fn delete<T: Object>(&self, reference: Ref<T>) -> Result<()> {
+        self.change(|change| change.delete(reference))
+    }
+
+    /// The root of type `T`, if there is one.
+    ///
+    /// # Errors
+    /// If it cannot be read, or the type has changed.
+    pub fn root<T: Object>(&self) -> Result<Option<Ref<T>>> {
+        Ok(self.core().root()?)
+    }
+
+    /// Makes an object the root of its type, or takes the root away: see [`Change::set_root`].
+    ///
+    /// # Errors
+    /// As for that.
+    pub fn set_root<T: Object>(&self, root: Option<Ref<T>>) -> Result<()> {
+        self.change(|change| change.set_root(root))
+    }
+
+    /// Shows the references to all objects of type `T`, in the order of their places, until `show` returns false. Those that come or
+    /// go meanwhile may be shown or not.
+    ///
+    /// # Errors
+    /// If a page cannot be read, and those of `show`.
+    pub fn for_each<T: Object>(&self, show: impl FnMut(Ref<T>) -> Result<bool>) -> Result<()> {
+        self.core().for_each(show)
+    }
+
+    /// Converts all objects of type `Old` to `New`, which has the same name in the heap: `#[persistent(name = "...")]` gives one of the two
+    /// its name. References to the objects stay as they are.
+    ///
+    /// Each object is converted by itself. If that is interrupted, by an error or a crash, it is done again, and goes on with those that are
+    /// left; until then these cannot be read as `New`. Other threads do not use objects of the type meanwhile.
+    ///
+    /// ```
+    /// use vellum::objects::{ObjectError, Persistent, Ref, Text};
+    /// use vellum::Error;
+    ///
+    /// mod old {
+    ///     #[derive(vellum::objects::Persistent)]
+    ///     pub struct Song {
+    ///         pub title: vellum::objects::Text,
+    ///     }
+    /// }
+    ///
+    /// #[derive(Persistent)]
+    /// struct Song {
+    ///     title: Text,
+    ///     seconds: Option<u32>,
+    /// }
+    ///
+    /// # let directory = tempfile::tempdir()?;
+    /// # let database = vellum::Database::create(directory.path().join("d"), &vellum::Options::default())?;
+    /// let songs = database.create_heap("songs")?;
+    /// songs.set_root(Some(songs.allocate(&old::Song { title: "Yesterday".into() })?))?;
+    /// assert!(matches!(songs.root::<Song>(), Err(Error::Objects(ObjectError::TypeChanged { .. }))));
+    /// songs.convert(|song: old::Song| Song { title: song.title, seconds: None })?;
+    /// assert_eq!(songs.get(songs.root::<Song>()?.unwrap())?.title, "Yesterday");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ObjectError::NothingToConvert`](crate::objects::ObjectError::NothingToConvert) if the heap's type of this name is neither of the
+    /// two; and if an object cannot be read or stored.
+    pub fn convert<Old: Object, New: Object>(&self, convert: impl FnMut(Old) -> New) -> Result<Converted> {
+        let converted = self.core().convert(convert)?;
+        self.handle.inner.commit()?;
+        Ok(converted)
+    }
+
+    /// Brings the pages of these objects into memory, all reads side by side, and returns when they are there. A thread that does so again
+    /// and again keeps a [`fetcher`](Self::fetcher).
+    ///
+    /// # Errors
+    /// If the system has no resources for it.
+    pub fn fetch_all<T>(&self, references: impl IntoIterator<Item = Ref<T>>) -> Result<()> {
+        let mut fetcher = self.fetcher()?;
+        fetcher.fetch_all(references);
+        Ok(())
+    }
+
+    /// Makes what fetches objects, as many at a time as [`Options::read_depth`](crate::Options::read_depth) says.
+    ///
+    /// # Errors
+    /// If the system has no resources for it.
+    pub fn fetcher(&self) -> Result<Fetcher<'_>> {
+        Ok(Fetcher(self.core().fetcher(self.handle.inner.read_depth)?))
+    }
+
+    /// Fetches the cache lines of an object that will be read soon, if it is in memory, and waits for none of it.
+    #[inline]
+    pub fn prefetch<T: Object>(&self, reference: Ref<T>) {
+        self.core().prefetch(reference);
+    }
+}
+
+impl Change<'_, '_> {
+    /// Reads an object, as this change has left it.
+    ///
+    /// # Errors
+    /// As for [`Heap::get`].
+    pub fn get<T: Object>(&mut self, reference: Ref<T>) -> Result<T> {
+        Ok(self.0.get(reference)?)
+    }
+
+    /// Stores a new object, and gives the reference to it. Until some object or root leads to it nothing is gained: a verification finds
+    /// it as unreachable.
+    ///
+    /// # Errors
+    /// If its type is not as it is in the heap, it is too long, or the file cannot grow.
+    pub fn allocate<T: Object>(&mut self, object: &T) -> Result<Ref<T>> {
+        Ok(self.0.allocate(object)?)
+    }
+
+    /// Stores a new object near another one: in the same page, if that has room. What is visited together is read together then.
+    ///
+    /// # Errors
+    /// As for [`allocate`](Self::allocate).
+    pub fn allocate_near<T: Object, N>(&mut self, near: Ref<N>, object: &T) -> Result<Ref<T>> {
+        Ok(self.0.allocate_near(near, object)?)
+    }
+
+    /// Reserves the place of an object that is [set](Self::set) before this change ends: so that new objects can refer to each other in
+    /// circles.
+    ///
+    /// # Errors
+    /// As for [`allocate`](Self::allocate).
+    pub fn reserve<T: Object>(&mut self) -> Result<Ref<T>> {
+        Ok(self.0.reserve()?)
+    }
+
+    /// [`reserve`](Self::reserve), near another object.
+    ///
+    /// # Errors
+    /// As for [`allocate`](Self::allocate).
+    pub fn reserve_near<T: Object, N>(&mut self, near: Ref<N>) -> Result<Ref<T>> {
+        Ok(self.0.reserve_near(near)?)
+    }
+
+    /// Gives an object another value. It stays where it is, and so do references to it, however long the value is.
+    ///
+    /// # Errors
+    /// As for [`Heap::get`] and [`allocate`](Self::allocate).
+    pub fn set<T: Object>(&mut self, reference: Ref<T>, object: &T) -> Result<()> {
+        Ok(self.0.set(reference, object)?)
+    }
+
+    /// Changes an object.
+    ///
+    /// # Errors
+    /// As for [`set`](Self::set).
+    pub fn update<T: Object, R>(&mut self, reference: Ref<T>, change: impl FnOnce(&mut T) -> R) -> Result<R> {
+        Ok(self.0.update(reference, change)?)
+    }
+
+    /// Deletes an object, with the texts and arrays in it. Objects to which it refers stay. Nothing should refer to it any more: following such a reference is an
+    /// error, and a verification finds it.
+    ///
+    /// # Errors
+    /// As for [`Heap::get`].
+    pub fn delete<T: Object>(&mut self, reference: Ref<T>) -> Result<()> {
+        Ok(self.0.delete(reference)?)
+    }
+
+    /// The root of type `T`, if there is one.
+    ///
+    /// # Errors
+    /// As for [`Heap::root`].
+    pub fn root<T: Object>(&mut self) -> Result<Option<Ref<T>>> {
+        Ok(self.0.root()?)
+    }
+
+    /// Makes an object the root of its type, or takes the root away. A heap has one root for each type.
+    ///
+    /// # Errors
+    /// If it cannot be stored.
+    pub fn set_root<T: Object>(&mut self, root: Option<Ref<T>>) -> Result<()> {
+        Ok(self.0.set_root(root)?)
+    }
+}
+
+impl Fetcher<'_> {
+    /// Begins to read the pages of these objects, as far as they are not in memory, and there is memory for them at once. What is begun goes
+    /// on while the thread does something else; an object that is read meanwhile is waited for.
+    ///
+    /// That is a hint: a page that cannot be read now is read when an object of it is, and tells then what is wrong.
+    pub fn begin<T>(&mut self, references: impl IntoIterator<Item = Ref<T>>) {
+        self.0.begin(references);
+    }
+
+    /// Waits until all that was begun is there.
+    pub fn wait(&mut self) {
+        self.0.wait();
+    }
+
+    /// [`begin`](Self::begin), and waits until they are there.
+    pub fn fetch_all<T>(&mut self, references: impl IntoIterator<Item = Ref<T>>) {
+        self.0.fetch_all(references);
+    }
+}
