@@ -21,6 +21,10 @@ pub fn expand(input: &DeriveInput) -> Result<TokenStream> {
         return Err(Error::new(parameter.span(), what));
     }
     let Attributes { name, root } = attributes(input)?;
+    let fields = match &input.data {
+        Data::Struct(data) => fields_of(&data.fields, input)?,
+        _ => TokenStream::new(),
+    };
     let body = match &input.data {
         Data::Struct(data) => of_struct(&name, &data.fields)?,
         Data::Enum(data) => of_enum(&name, data, input)?,
@@ -43,6 +47,7 @@ pub fn expand(input: &DeriveInput) -> Result<TokenStream> {
             impl objects::Persistent for #ident {
                 #body
             }
+            #fields
         };
     })
 }
@@ -199,6 +204,32 @@ fn of_struct(name: &str, fields: &Fields) -> Result<TokenStream> {
             let offsets = #offsets;
             let #pattern = self;
             #store
+        }
+    })
+}
+
+/// A constant for each named field, by which it is read by itself.
+fn fields_of(fields: &Fields, input: &DeriveInput) -> Result<TokenStream> {
+    let layout = Layout::of(quote!(Self), fields)?;
+    let (offsets, count, of) = (layout.offsets(0), layout.types.len(), &input.ident);
+    let constants = fields.iter().enumerate().filter_map(|(index, field)| {
+        let (ident, visibility, of_field) = (field.ident.as_ref()?, &field.vis, &field.ty);
+        let name = ident.to_string();
+        let constant = format_ident!("{}", name.trim_start_matches("r#").to_uppercase(), span = ident.span());
+        let document = format!("The field `{name}`, to be read by itself.");
+        Some(quote! {
+            #[doc = #document]
+            #[allow(dead_code)]
+            #visibility const #constant: objects::Field<#of, #of_field> = {
+                const OFFSETS: [usize; #count + 1] = #offsets;
+                objects::Field::new(OFFSETS[#index])
+            };
+        })
+    });
+    Ok(quote! {
+        #[allow(clippy::all, clippy::pedantic, clippy::restriction)]
+        impl #of {
+            #(#constants)*
         }
     })
 }

@@ -81,7 +81,7 @@ impl<T: Persistent> Persistent for Array<T> {
 
     fn load<B: Bytes>(from: &Reader<B>, at: usize) -> Self {
         let (begin, count) = from.run(at, Self::STRIDE);
-        Self((0..count).map(|index| T::load(from, begin + index * Self::STRIDE)).collect())
+        Self(T::load_many(from, begin, count))
     }
 
     fn store(&self, to: &mut Writer, at: usize) {

@@ -4,16 +4,21 @@ use crate::{
     Object,
     codec::{Reader, Writer},
     error::ObjectError,
+    field::Fields,
     reference::AnyRef,
 };
 use vellum_access::BlobReference;
 use vellum_pool::PoolError;
 
-/// The value of an object of which these are the bytes.
-pub(crate) fn decode<T: Object>(body: &[u8], at: AnyRef) -> Result<T, ObjectError> {
+/// Fields of an object of which these are the bytes.
+pub(crate) fn decode<T: Object, F: Fields<T>>(
+    fields: F,
+    body: &[u8],
+    at: AnyRef,
+) -> Result<F::Values, ObjectError> {
     let reader = Reader::new(body, 0, body.len(), T::BYTES);
-    let value = T::load(&reader, 0);
-    if reader.is_sound() { Ok(value) } else { Err(damaged(at, T::NAME)) }
+    let values = fields.load(&reader);
+    if reader.is_sound() { Ok(values) } else { Err(damaged(at, T::NAME)) }
 }
 
 /// The bytes of an object.

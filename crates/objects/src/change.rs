@@ -6,6 +6,7 @@ use crate::{
     copies::Copies,
     directory::Directory,
     error::ObjectError,
+    field::{Fields, Whole},
     heap::Heap,
     page::{Flags, Head, OBJECT_BYTES_INLINE_MAX, granules_of},
     reference::{AnyRef, GRANULE_BYTES},
@@ -62,6 +63,15 @@ impl<'p, P: Pager> Change<'p, P> {
     /// # Errors
     /// As for [`Heap::get`].
     pub fn get<T: Object>(&mut self, reference: Ref<T>) -> Result<T, ObjectError> {
+        self.read(reference, Whole)
+    }
+
+    /// Reads fields of an object.
+    pub(crate) fn read<T: Object, F: Fields<T> + Copy>(
+        &mut self,
+        reference: Ref<T>,
+        fields: F,
+    ) -> Result<F::Values, ObjectError> {
         let found = self.find(reference.any())?;
         if found.head.fingerprint() != T::FINGERPRINT {
             return Err(self.heap.other_type::<T>(reference.any(), found.head));
@@ -70,10 +80,10 @@ impl<'p, P: Pager> Change<'p, P> {
             self.copies.view(found.at.page())?.ok_or(ObjectError::Dangling { reference: reference.any() })?;
         let body = page.body(found.at.granule(), found.head);
         if !found.head.is_large() {
-            return decode(body, found.at);
+            return decode::<T, F>(fields, body, found.at);
         }
         let (pager, large) = (self.heap.pager, large(body, found.at)?);
-        if let Some(value) = self.made.read(large, |bytes| decode(bytes, found.at))? {
+        if let Some(value) = self.made.read(large, |bytes| decode::<T, F>(fields, bytes, found.at))? {
             return value;
         }
         let value = pager.run(|| {
@@ -84,7 +94,7 @@ impl<'p, P: Pager> Change<'p, P> {
                 parent.validate()?;
                 return Ok(None);
             }
-            read_large(pager, &parent, large, |bytes| decode(bytes, found.at)).map(Some)
+            read_large(pager, &parent, large, |bytes| decode::<T, F>(fields, bytes, found.at)).map(Some)
         });
         value?.ok_or(ObjectError::Dangling { reference: reference.any() })?
     }

@@ -36,6 +36,12 @@ impl<B: Bytes> Reader<B> {
         self.is_sound.get()
     }
 
+    /// What is read next is not behind what was read before.
+    #[inline(always)]
+    pub(crate) fn begin_again(&self) {
+        self.next.set(0);
+    }
+
     /// What was read cannot have been stored.
     pub fn refuse(&self) {
         self.is_sound.set(false);
@@ -82,6 +88,14 @@ impl<B: Bytes> Reader<B> {
                 (0, 0)
             }
         }
+    }
+
+    /// A copy of so many bytes.
+    #[inline(always)]
+    pub(crate) fn copy_array<const N: usize>(&self, at: usize) -> [u8; N] {
+        let mut copy = [0; N];
+        self.bytes.copy_to(self.start + at, &mut copy);
+        copy
     }
 
     /// A copy of some bytes.

@@ -2,6 +2,7 @@
 //!
 //! - [`Persistent`], [`Object`]: what can be stored, and how: derived for structs and enums;
 //! - [`Ref`], [`Text`], [`Array`]: references, and values of any length;
+//! - [`Field`]: a part of an object that is read by itself;
 //! - [`Heap`]: objects by their references; [`Change`]: several changes as one;
 //! - [`Fetcher`]: many objects brought into memory side by side;
 //! - [`HeapReport`]: what a verification of a heap finds;
@@ -22,6 +23,7 @@ mod copies;
 mod directory;
 mod error;
 mod fetch;
+mod field;
 mod heap;
 mod operations;
 mod page;
@@ -38,6 +40,7 @@ pub use change::Change;
 pub use convert::Converted;
 pub use error::ObjectError;
 pub use fetch::Fetcher;
+pub use field::{Field, Fields};
 pub use heap::Heap;
 pub use page::OBJECT_BYTES_INLINE_MAX;
 pub use persistent::{Object, Persistent};
@@ -52,6 +55,7 @@ pub use verify::{HeapProblem, HeapReport};
 #[doc(hidden)]
 pub mod __private {
     pub use crate::codec::{Reader, Writer};
+    pub use crate::field::Field;
     pub use crate::persistent::{Object, Persistent, end, mix, print_of};
     pub use crate::shape::Shape;
     pub use vellum_base::Bytes;

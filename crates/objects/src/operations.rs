@@ -1,7 +1,12 @@
 //! What is done with a heap: reading, changing and clearing it.
 
 use crate::{
-    Change, Heap, Object, Ref, codec::Reader, copies::is_nowhere, error::ObjectError, page::Head,
+    Change, Heap, Object, Ref,
+    codec::Reader,
+    copies::is_nowhere,
+    error::ObjectError,
+    field::{Fields, Whole},
+    page::Head,
     reference::GRANULE_BYTES,
 };
 use std::time::Duration;
@@ -17,15 +22,41 @@ impl<'p, P: Pager> Heap<'p, P> {
     /// another type, or if its page cannot be read or is damaged.
     #[inline(always)]
     pub fn get<T: Object>(&self, reference: Ref<T>) -> Result<T, ObjectError> {
-        match self.try_get(reference) {
-            Ok(Some(object)) => Ok(object),
-            other => self.get_slowly(reference, other),
+        self.read(reference, Whole)
+    }
+
+    /// Reads one field of an object, or several, given as a tuple: that costs nothing for the others.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    #[inline(always)]
+    pub fn fields<T: Object, F: Fields<T> + Copy>(
+        &self,
+        reference: Ref<T>,
+        fields: F,
+    ) -> Result<F::Values, ObjectError> {
+        self.read(reference, fields)
+    }
+
+    #[inline(always)]
+    fn read<T: Object, F: Fields<T> + Copy>(
+        &self,
+        reference: Ref<T>,
+        fields: F,
+    ) -> Result<F::Values, ObjectError> {
+        match self.try_read(reference, fields) {
+            Ok(Some(values)) => Ok(values),
+            other => self.read_slowly(reference, fields, other),
         }
     }
 
-    /// The object, if it lies where the reference leads, and is of this type.
+    /// What is wanted of the object, if it lies where the reference leads, and is of this type.
     #[inline(always)]
-    fn try_get<T: Object>(&self, reference: Ref<T>) -> Result<Option<T>, Interrupt> {
+    fn try_read<T: Object, F: Fields<T>>(
+        &self,
+        reference: Ref<T>,
+        fields: F,
+    ) -> Result<Option<F::Values>, Interrupt> {
         let any = reference.any();
         let page = self.pager.root(any.page())?;
         let bytes = page.bytes();
@@ -34,25 +65,26 @@ impl<'p, P: Pager> Heap<'p, P> {
             return Ok(None);
         }
         let reader = Reader::new(bytes, any.at() + GRANULE_BYTES, head.body_bytes(), T::BYTES);
-        let object = T::load(&reader, 0);
+        let values = fields.load(&reader);
         page.validate()?;
-        Ok(reader.is_sound().then_some(object))
+        Ok(reader.is_sound().then_some(values))
     }
 
     /// Goes on after the first attempt: the page is not in memory, or is being changed; or the object is large, or was moved; or it is not
     /// what it should be.
     #[cold]
     #[inline(never)]
-    fn get_slowly<T: Object>(
+    fn read_slowly<T: Object, F: Fields<T> + Copy>(
         &self,
         reference: Ref<T>,
-        first: Result<Option<T>, Interrupt>,
-    ) -> Result<T, ObjectError> {
+        fields: F,
+        first: Result<Option<F::Values>, Interrupt>,
+    ) -> Result<F::Values, ObjectError> {
         let page = reference.any().page();
         let resolved = first.map_or_else(|interrupt| self.pager.resolve(interrupt), |_| Ok(()));
-        match resolved.and_then(|()| self.pager.run(|| self.try_get(reference))) {
-            Ok(Some(object)) => Ok(object),
-            Ok(None) => self.change(|change| change.get(reference)),
+        match resolved.and_then(|()| self.pager.run(|| self.try_read(reference, fields))) {
+            Ok(Some(values)) => Ok(values),
+            Ok(None) => self.change(|change| change.read(reference, fields)),
             Err(error) if is_nowhere(&error, page) => {
                 Err(ObjectError::Dangling { reference: reference.any() })
             }

@@ -75,6 +75,19 @@ pub trait Persistent: Sized {
 
     /// Stores it in the bytes of an object.
     fn store(&self, to: &mut Writer, at: usize);
+
+    /// Loads as many as there are in an array.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn load_array<B: Bytes, const N: usize>(from: &Reader<B>, at: usize) -> [Self; N] {
+        std::array::from_fn(|index| Self::load(from, at + index * Self::BYTES))
+    }
+
+    /// Loads `count` of them.
+    #[doc(hidden)]
+    fn load_many<B: Bytes>(from: &Reader<B>, at: usize, count: usize) -> Vec<Self> {
+        (0..count).map(|index| Self::load(from, at + index * Self::BYTES)).collect()
+    }
 }
 
 /// What can be an object by itself, to which references lead: a type with a name. Derived together with [`Persistent`].
@@ -136,7 +149,6 @@ macro_rules! numbers {
 }
 
 numbers! {
-    u8 u8 U8
     u16 u16 U16
     u32 u32 U32
     u64 u64 U64
@@ -146,6 +158,36 @@ numbers! {
     i64 u64 I64
     f32 u32 F32
     f64 u64 F64
+}
+
+/// Bytes, of which many are copied at once.
+impl Persistent for u8 {
+    const ALIGN: usize = 1;
+    const BYTES: usize = 1;
+    const FINGERPRINT: u32 = print_of("u8");
+
+    fn shape() -> Shape {
+        Shape::Scalar(Scalar::U8)
+    }
+
+    #[inline(always)]
+    fn load<B: Bytes>(from: &Reader<B>, at: usize) -> Self {
+        from.u8(at)
+    }
+
+    #[inline]
+    fn store(&self, to: &mut Writer, at: usize) {
+        to.put(at, &[*self]);
+    }
+
+    #[inline(always)]
+    fn load_array<B: Bytes, const N: usize>(from: &Reader<B>, at: usize) -> [Self; N] {
+        from.copy_array(at)
+    }
+
+    fn load_many<B: Bytes>(from: &Reader<B>, at: usize, count: usize) -> Vec<Self> {
+        from.copy(at, count)
+    }
 }
 
 macro_rules! wide_numbers {
@@ -283,7 +325,7 @@ impl<T: Persistent, const N: usize> Persistent for [T; N] {
 
     #[inline(always)]
     fn load<B: Bytes>(from: &Reader<B>, at: usize) -> Self {
-        std::array::from_fn(|index| T::load(from, at + index * T::BYTES))
+        T::load_array(from, at)
     }
 
     fn store(&self, to: &mut Writer, at: usize) {

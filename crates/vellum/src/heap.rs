@@ -7,7 +7,7 @@ use crate::{
     Database, Error, Result, catalog,
     catalog::TableRecord,
     handle::Handle,
-    objects::{Object, Ref},
+    objects::{Fields, Object, Ref},
 };
 use std::sync::Arc;
 use vellum_base::PageId;
@@ -121,6 +121,37 @@ impl Heap {
     #[inline(always)]
     pub fn get<T: Object>(&self, reference: Ref<T>) -> Result<T> {
         self.core().get(reference).map_err(Error::from)
+    }
+
+    /// Reads one field of an object, or several, given as a tuple: that costs nothing for the others, texts and arrays among them. The
+    /// derive makes a constant for each named field of a struct, with its name in capital letters.
+    ///
+    /// ```
+    /// use vellum::objects::{Array, Persistent, Text};
+    ///
+    /// #[derive(Persistent)]
+    /// struct City {
+    ///     name: Text,
+    ///     inhabitants: u32,
+    ///     streets: Array<Text>,
+    /// }
+    ///
+    /// # let directory = tempfile::tempdir()?;
+    /// # let database = vellum::Database::create(directory.path().join("d"), &vellum::Options::default())?;
+    /// let cities = database.create_heap("cities")?;
+    /// let ulm = City { name: "Ulm".into(), inhabitants: 126_000, streets: Array::default() };
+    /// let ulm = cities.allocate(&ulm)?;
+    /// assert_eq!(cities.fields(ulm, City::INHABITANTS)?, 126_000);
+    /// let (name, inhabitants) = cities.fields(ulm, (City::NAME, City::INHABITANTS))?;
+    /// # assert!(name == "Ulm" && inhabitants == 126_000);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    #[inline(always)]
+    pub fn fields<T: Object, F: Fields<T> + Copy>(&self, reference: Ref<T>, fields: F) -> Result<F::Values> {
+        self.core().fields(reference, fields).map_err(Error::from)
     }
 
     /// Makes several changes that happen together, or not at all, and returns once they are as durable as

@@ -55,7 +55,7 @@
 //! a forwarding reference.
 //!
 //! # Changes
-//! A value that was read is a copy. [`Heap::set`] and [`Heap::update`] store another one, and [`Heap::change`] makes several changes at
+//! A value that was read is a copy; [`Heap::fields`] copies some fields and no others. [`Heap::set`] and [`Heap::update`] store another one, and [`Heap::change`] makes several changes at
 //! once: all of them happen, or none. Changes are logged, durable and recovered as those of [plain tables](crate::TableOptions::versions) are; what
 //! [`Options::durability`](crate::Options::durability) says of those goes for them too. So a program that builds a large graph puts many objects into each
 //! change, or opens its database with [`Durability::Deferred`](crate::Durability::Deferred). They are not part of a [`Transaction`](crate::Transaction), and snapshots do not
@@ -72,7 +72,9 @@
 //! `docs/objects.md` says when to use a heap, and when a table.
 
 pub use crate::heap::{Change, Fetcher, Heap};
-pub use vellum_objects::{AnyRef, Array, Converted, Object, ObjectError, Persistent, Ref, Shape, Text};
+pub use vellum_objects::{
+    AnyRef, Array, Converted, Field, Fields, Object, ObjectError, Persistent, Ref, Shape, Text,
+};
 
 #[doc(hidden)]
 pub use vellum_objects::__private;

@@ -137,3 +137,25 @@ fn a_change_of_too_many_pages_is_refused_and_has_not_happened() {
     assert!(matches!(refused, Err(ObjectError::ChangeTooLarge { limit: 8 })), "{refused:?}");
     assert!(nodes.iter().enumerate().all(|(id, node)| heap.get(*node).unwrap().id == id as u32));
 }
+
+#[test]
+fn fields_are_read_by_themselves_in_any_order() {
+    let store = Store::new(64);
+    let heap = store.heap();
+    for length in [3, 9000] {
+        let person = Person {
+            first_name: "Ada".into(),
+            last_name: "Lovelace".into(),
+            notes: "n".repeat(length).into(),
+            friends: Array::default(),
+        };
+        let person = heap.allocate(&person).unwrap();
+        let (notes, first, last) =
+            heap.fields(person, (Person::NOTES, Person::FIRST_NAME, Person::LAST_NAME)).unwrap();
+        assert_eq!((notes.len(), &first[..], &last[..]), (length, "Ada", "Lovelace"));
+        heap.update(person, |person: &mut Person| person.friends.push(Ref::from_bits(77).unwrap())).unwrap();
+        assert_eq!(heap.fields(person, Person::FRIENDS).unwrap()[0].to_bits(), 77);
+        heap.delete(person).unwrap();
+        assert!(matches!(heap.fields(person, Person::NOTES), Err(ObjectError::Dangling { .. })));
+    }
+}

@@ -1,0 +1,87 @@
+//! Fields of objects that are read by themselves.
+
+use crate::{Persistent, codec::Reader};
+use std::marker::PhantomData;
+use vellum_base::Bytes;
+
+/// A field of type `F` of the objects of type `T`. The derive makes one for each named field of a struct: a constant of the struct with the name of the
+/// field in capital letters.
+pub struct Field<T, F> {
+    /// Where it stands in the fixed part of an object.
+    at: usize,
+    of: PhantomData<fn(T) -> F>,
+}
+
+impl<T, F> Field<T, F> {
+    /// For the derive.
+    #[doc(hidden)]
+    pub const fn new(at: usize) -> Self {
+        Self { at, of: PhantomData }
+    }
+}
+
+impl<T, F> Clone for Field<T, F> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T, F> Copy for Field<T, F> {}
+
+/// One field, or several in a tuple, in their order.
+pub trait Fields<T> {
+    /// Their values.
+    type Values;
+
+    /// Loads them from the bytes of an object.
+    #[doc(hidden)]
+    fn load<B: Bytes>(self, from: &Reader<B>) -> Self::Values;
+}
+
+impl<T, F: Persistent> Fields<T> for Field<T, F> {
+    type Values = F;
+
+    #[inline(always)]
+    fn load<B: Bytes>(self, from: &Reader<B>) -> F {
+        // Fields may be wanted in another order than that in which their runs lie.
+        from.begin_again();
+        F::load(from, self.at)
+    }
+}
+
+/// The whole object.
+#[derive(Clone, Copy)]
+pub(crate) struct Whole;
+
+impl<T: Persistent> Fields<T> for Whole {
+    type Values = T;
+
+    #[inline(always)]
+    fn load<B: Bytes>(self, from: &Reader<B>) -> T {
+        T::load(from, 0)
+    }
+}
+
+macro_rules! tuples {
+    ($($($field:ident)+;)*) => {
+        $(impl<T, $($field: Fields<T>),+> Fields<T> for ($($field,)+) {
+            type Values = ($($field::Values,)+);
+
+            #[inline(always)]
+            fn load<B: Bytes>(self, from: &Reader<B>) -> Self::Values {
+                #[expect(non_snake_case, reason = "they are named after their types")]
+                let ($($field,)+) = self;
+                ($($field.load(from),)+)
+            }
+        })*
+    };
+}
+
+tuples! {
+    A;
+    A C;
+    A C D;
+    A C D E;
+    A C D E G;
+    A C D E G H;
+}
