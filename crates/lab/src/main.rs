@@ -26,7 +26,7 @@ use config::{RunSettings, Workload};
 use measure::machine::Manifest;
 use report::reporter::Reporter;
 use run::coordinator::{self, Job};
-use run::{device, kills, records, recovery, worker, ycsb};
+use run::{device, kills, oo7, records, recovery, worker, ycsb};
 use std::fmt;
 use std::process::ExitCode;
 use workloads::records::Verb;
@@ -101,6 +101,10 @@ fn execute(command: Command) -> Result<()> {
         Command::Bank { run, engines, accounts } => on_tables(run, engines, Job::bank(accounts)),
         Command::Queue { run, engines, records, snapshot } => {
             on_tables(run, engines, Job::queue(records, snapshot))
+        }
+        Command::Oo7 { run, oo7: settings } => {
+            let reporter = Reporter { json: run.json };
+            oo7::run(&run.settings(), &settings.settings(), &reporter)
         }
         Command::Ycsb { run, settings, ycsb } => {
             let reporter = Reporter { json: run.json };

@@ -3,10 +3,10 @@
 use super::names::{Contestants, engines_with_records, key_bytes, mixes, named};
 use super::parse;
 use crate::config::{
-    AnyEngineName, Choice, Contestant, Distribution, Durability, EngineSettings, EvictSettings, IoSettings,
-    Isolation, KeyKind, LogMethod, LogSettings, Method, MixName, RecordEngineName, RecordSettings,
-    RecoverySettings, ReleaseName, RunSettings, Skew, TableSettings, TransactionSettings, ValueSizes,
-    Workload, YcsbSettings,
+    AnyEngineName, Choice, Contestant, Distribution, Durability, EngineSettings, EvictSettings, GraphName,
+    IoSettings, Isolation, KeyKind, LogMethod, LogSettings, Method, MixName, Oo7Operation, Oo7Settings,
+    Oo7Size, RecordEngineName, RecordSettings, RecoverySettings, ReleaseName, RunSettings, Skew,
+    TableSettings, TransactionSettings, ValueSizes, Workload, YcsbSettings,
 };
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
@@ -187,6 +187,39 @@ impl EvictArguments {
     pub fn settings(self) -> EvictSettings {
         let Self { methods, pool, batch } = self;
         EvictSettings { methods, pool, batch }
+    }
+}
+
+/// What `lab oo7` has.
+#[derive(Clone, Debug, Args)]
+pub struct Oo7Arguments {
+    /// What keeps the objects, in the order of their turns
+    #[arg(long, value_parser = named::<GraphName>(), value_delimiter = ',', default_value = "memory,heap")]
+    pub engines: Vec<GraphName>,
+    /// What is done
+    #[arg(
+        long,
+        value_parser = named::<Oo7Operation>(),
+        value_delimiter = ',',
+        default_value = "t1,t1-sparse,t6,q1,q2,q3,q4,q5,q6,q7,q8,t2a,t2b,t2c,t3a,t3b,t3c"
+    )]
+    pub operations: Vec<Oo7Operation>,
+    /// The size of the database
+    #[arg(long, value_parser = named::<Oo7Size>(), default_value = "small")]
+    pub size: Oo7Size,
+    /// Composite parts; more than 500 make a larger database of which a traversal visits at most 2187
+    #[arg(long, default_value = "500", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub composites: u32,
+    /// How much of the database may be in memory; what is not a page counts for nothing
+    #[arg(long, default_value = "256MiB", value_parser = parse::size)]
+    pub pool: u64,
+}
+
+impl Oo7Arguments {
+    /// What they ask for.
+    pub fn settings(self) -> Oo7Settings {
+        let Self { engines: graphs, operations, size, composites, pool } = self;
+        Oo7Settings { graphs, operations, size, composites, pool }
     }
 }
 

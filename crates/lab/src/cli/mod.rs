@@ -10,8 +10,8 @@ pub use arguments::{EngineArguments, RecordArguments, RunArguments};
 
 use crate::config::Order;
 use arguments::{
-    BatchArguments, ChoiceArguments, EvictArguments, IoArguments, LogArguments, RecoveryArguments,
-    SettingsArguments, TableArguments, TransactionArguments, YcsbArguments,
+    BatchArguments, ChoiceArguments, EvictArguments, IoArguments, LogArguments, Oo7Arguments,
+    RecoveryArguments, SettingsArguments, TableArguments, TransactionArguments, YcsbArguments,
 };
 use clap::builder::RangedU64ValueParser;
 use clap::{Parser, Subcommand};
@@ -231,6 +231,23 @@ pub enum Command {
         /// Whether a transaction is held open meanwhile
         #[arg(long)]
         snapshot: bool,
+    },
+    /// The traversals and queries of OO7 on objects that refer to each other
+    #[command(
+        after_help = "A database of one module (Carey, DeWitt, Naughton 1993): 729 base assemblies of three of 500 composite parts, each \
+                      with 20 or 200 atomic parts of three connections. Each operation is done once by each contestant in a \
+                      round, after a round that does not count; what it counts is checked, with exit code 3 if that is wrong. \
+                      --seconds and --threads mean nothing here.\n\n\
+                      Examples:\n  lab oo7 --engines memory,heap --operations t1,t6 --rounds 20\n  \
+                      lab oo7 --size medium --composites 2000 --pool 16MiB --engines texas,heap,heap-ahead --operations t1,t1-sparse"
+    )]
+    Oo7 {
+        /// What all runs have.
+        #[command(flatten)]
+        run: RunArguments,
+        /// What this run has.
+        #[command(flatten)]
+        oo7: Oo7Arguments,
     },
     /// The workloads A to F of YCSB on records of several fields
     #[command(

@@ -5,12 +5,14 @@
 //!
 //! [`Engine`] is one table of tuples; [`store::Store`] is several tables with keys and values
 //! of any size, and transactions where the engine has them; [`records::RecordEngine`] keeps single records, durable one
-//! by one, and becomes a `Store` of one table by [`record_store::RecordStore`].
+//! by one, and becomes a `Store` of one table by [`record_store::RecordStore`]. [`graphs`] are what keeps objects that refer to each
+//! other.
 
 pub mod by_name;
 pub mod counted;
 pub mod dashmap;
 pub mod fjall;
+pub mod graphs;
 pub mod hash_table;
 #[cfg(feature = "rocksdb")]
 mod key_locks;

@@ -9,6 +9,7 @@ pub mod insert;
 pub mod io;
 pub mod log;
 pub mod lookup;
+pub mod oo7;
 pub mod queue;
 pub mod record_workload;
 pub mod records;

@@ -1,0 +1,311 @@
+//! A heap of objects of Vellum, and tables in the same file as indices.
+
+use super::plan::{COMPLEX, FANOUT, Plan};
+use super::{Assembly, Children, Composite, Graph, Part};
+use crate::Result;
+use std::path::Path;
+use vellum::objects::{Array, Fetcher, Heap, Persistent, Ref, Text};
+use vellum::{Database, Durability, Options, Table, TableName, TableOptions};
+
+/// An assembly.
+#[derive(Persistent)]
+pub struct AssemblyObject {
+    date: u32,
+    children: ChildObjects,
+}
+
+#[derive(Persistent)]
+enum ChildObjects {
+    Assemblies([Ref<AssemblyObject>; FANOUT]),
+    Parts([Ref<CompositeObject>; FANOUT]),
+}
+
+/// A composite part.
+#[derive(Persistent)]
+pub struct CompositeObject {
+    date: u32,
+    users: u32,
+    root: Ref<PartObject>,
+    document: Ref<DocumentObject>,
+    /// What only those need that look for all parts.
+    lists: Ref<ListObject>,
+}
+
+#[derive(Persistent)]
+struct ListObject {
+    parts: Array<Ref<PartObject>>,
+}
+
+/// An atomic part.
+#[derive(Persistent)]
+pub struct PartObject {
+    number: u32,
+    date: u32,
+    x: i32,
+    y: i32,
+    document: u32,
+    kind: [u8; 12],
+    of: Ref<CompositeObject>,
+    to: [Ref<ConnectionObject>; FANOUT],
+}
+
+/// A connection.
+#[derive(Persistent)]
+pub struct ConnectionObject {
+    kind: [u8; 12],
+    length: u32,
+    from: Ref<PartObject>,
+    to: Ref<PartObject>,
+}
+
+#[derive(Persistent)]
+struct DocumentObject {
+    title: Text,
+    text: Text,
+    of: Ref<CompositeObject>,
+}
+
+/// A heap with an OO7 database, and its indices.
+pub struct HeapGraph {
+    root: Ref<AssemblyObject>,
+    ahead: Option<Ahead>,
+    numbers: Table<u32, u64>,
+    dates: Table<(u32, u32), u64>,
+    titles: Table<str, u64>,
+    database: Database,
+    heap: &'static Heap,
+}
+
+/// What fetches the parts of composite parts that will be visited soon.
+struct Ahead {
+    fetcher: Fetcher<'static>,
+    /// Those whose own objects are on their way.
+    next: Vec<Ref<CompositeObject>>,
+    /// The lists that are on their way.
+    listed: Vec<Ref<ListObject>>,
+}
+
+const NUMBERS: TableName<u32, u64> = TableName::new("numbers");
+const DATES: TableName<(u32, u32), u64> = TableName::new("dates");
+const TITLES: TableName<str, u64> = TableName::new("titles");
+
+/// The reference that an index has.
+fn reference<T>(bits: Option<u64>) -> Result<Ref<T>> {
+    bits.and_then(Ref::from_bits).ok_or_else(|| "an index has no such object".into())
+}
+
+impl HeapGraph {
+    /// Builds a database in a file, and opens it with a pool of so many bytes.
+    ///
+    /// # Errors
+    /// Those of the engine.
+    pub fn build(plan: &Plan, path: &Path, pool: u64, is_ahead: bool) -> Result<Self> {
+        let options = Options::default().durability(Durability::Deferred);
+        let database = Database::create(path, &options.clone().pool_bytes(pool.max(64 << 20)))?;
+        fill(&database, plan)?;
+        database.close()?;
+        let database = Database::open(path, &options.pool_bytes(pool))?;
+        // A process measures a few graphs, and ends: what fetches ahead borrows the heap.
+        let heap: &'static Heap = Box::leak(Box::new(database.heap("design")?));
+        let ahead = match is_ahead {
+            true => Some(Ahead { fetcher: heap.fetcher()?, next: Vec::new(), listed: Vec::new() }),
+            false => None,
+        };
+        Ok(Self {
+            root: heap.root()?.ok_or("the heap has no root")?,
+            ahead,
+            numbers: database.table(NUMBERS)?,
+            dates: database.table(DATES)?,
+            titles: database.table(TITLES)?,
+            database,
+            heap,
+        })
+    }
+}
+
+fn fill(database: &Database, plan: &Plan) -> Result<()> {
+    let heap = database.create_heap("design")?;
+    let plain = || TableOptions::default().versions(false);
+    let numbers = database.create_table_with(NUMBERS, plain())?;
+    let dates = database.create_table_with(DATES, plain())?;
+    let titles = database.create_table_with(TITLES, plain())?;
+    let users = plan.users();
+    let mut composites = Vec::new();
+    for composite in 0..plan.composites() {
+        let number = composite as usize;
+        let first = composite * plan.parts;
+        let (own, parts) = heap.change(|change| {
+            let own = change.reserve::<CompositeObject>()?;
+            let mut parts: Vec<Ref<PartObject>> = Vec::new();
+            for _ in 0..plan.parts {
+                parts.push(change.reserve_near(*parts.last().unwrap_or(&own.any().typed()))?);
+            }
+            for (part, place) in (first..).zip(&parts) {
+                let connect = |change: &mut vellum::objects::Change<'_, '_>, to: u32| {
+                    let to = parts[(to - first) as usize];
+                    change.allocate_near(
+                        *place,
+                        &ConnectionObject { kind: [0; 12], length: part, from: *place, to },
+                    )
+                };
+                let [a, b, c] = plan.connections[part as usize];
+                let to = [connect(change, a)?, connect(change, b)?, connect(change, c)?];
+                let object = PartObject {
+                    number: part,
+                    date: plan.part_dates[part as usize],
+                    x: part.cast_signed(),
+                    y: (part / 2).cast_signed(),
+                    document: plan.part_documents[part as usize],
+                    kind: [0; 12],
+                    of: own,
+                    to,
+                };
+                change.set(*place, &object)?;
+            }
+            let (title, text) = (Plan::title(composite).into(), plan.text(composite).into());
+            let document = change.allocate(&DocumentObject { title, text, of: own })?;
+            let lists = change.allocate_near(own, &ListObject { parts: parts.clone().into() })?;
+            let (date, users) = (plan.composite_dates[number], users[number].len() as u32);
+            change.set(own, &CompositeObject { date, users, root: parts[0], document, lists })?;
+            Ok((own, parts))
+        })?;
+        composites.push(own);
+        titles.put(&*Plan::title(composite), own.to_bits())?;
+        for (part, place) in (first..).zip(parts) {
+            numbers.put(part, place.to_bits())?;
+            dates.put((plan.part_dates[part as usize], part), place.to_bits())?;
+        }
+    }
+    let root = assembly(&heap, plan, &composites, 0)?;
+    Ok(heap.set_root(Some(root))?)
+}
+
+/// Makes an assembly and all below it.
+fn assembly(
+    heap: &Heap,
+    plan: &Plan,
+    composites: &[Ref<CompositeObject>],
+    number: u32,
+) -> Result<Ref<AssemblyObject>> {
+    let children = match number.checked_sub(COMPLEX) {
+        Some(base) => {
+            ChildObjects::Parts(plan.base_parts[base as usize].map(|part| composites[part as usize]))
+        }
+        None => {
+            let [a, b, c] = Plan::children(number);
+            let below = |child| assembly(heap, plan, composites, child);
+            ChildObjects::Assemblies([below(a)?, below(b)?, below(c)?])
+        }
+    };
+    Ok(heap.allocate(&AssemblyObject { date: plan.assembly_dates[number as usize], children })?)
+}
+
+#[inline]
+fn shown(heap: &Heap, part: Ref<PartObject>) -> Result<Part<Ref<ConnectionObject>>> {
+    let fields = (PartObject::NUMBER, PartObject::X, PartObject::DOCUMENT, PartObject::TO);
+    let (number, x, document, to) = heap.fields(part, fields)?;
+    Ok(Part { number, x, document, to })
+}
+
+impl Graph for HeapGraph {
+    type Assembly = Ref<AssemblyObject>;
+    type Composite = Ref<CompositeObject>;
+    type Part = Ref<PartObject>;
+    type Connection = Ref<ConnectionObject>;
+
+    fn root(&mut self) -> Result<Self::Assembly> {
+        Ok(self.root)
+    }
+
+    fn assembly(&mut self, id: Self::Assembly) -> Result<Assembly<Self::Assembly, Self::Composite>> {
+        let AssemblyObject { date, children } = self.heap.get(id)?;
+        let children = match children {
+            ChildObjects::Assemblies(assemblies) => Children::Assemblies(assemblies),
+            ChildObjects::Parts(parts) => Children::Parts(parts),
+        };
+        Ok(Assembly { date, children })
+    }
+
+    #[inline]
+    fn composite(&mut self, id: Self::Composite) -> Result<Composite<Self::Part>> {
+        let (date, root) = self.heap.fields(id, (CompositeObject::DATE, CompositeObject::ROOT))?;
+        Ok(Composite { date, root })
+    }
+
+    #[inline]
+    fn part(&mut self, id: Self::Part) -> Result<Part<Self::Connection>> {
+        shown(self.heap, id)
+    }
+
+    #[inline]
+    fn connection(&mut self, id: Self::Connection) -> Result<Self::Part> {
+        Ok(self.heap.fields(id, ConnectionObject::TO)?)
+    }
+
+    fn ahead(&mut self, composites: &[Self::Composite]) -> Result<()> {
+        let Some(Ahead { fetcher, next, listed }) = &mut self.ahead else { return Ok(()) };
+        // What was begun last time is there now. All that is begun here is read side by side.
+        fetcher.wait();
+        for list in listed.drain(..) {
+            fetcher.begin(self.heap.get(list)?.parts);
+        }
+        for composite in next.drain(..) {
+            listed.push(self.heap.fields(composite, CompositeObject::LISTS)?);
+        }
+        fetcher.begin(listed.iter().copied());
+        fetcher.begin(composites.iter().copied());
+        next.extend(composites);
+        Ok(())
+    }
+
+    fn swap(&mut self, part: Self::Part) -> Result<()> {
+        Ok(self.heap.update(part, |part: &mut PartObject| std::mem::swap(&mut part.x, &mut part.y))?)
+    }
+
+    fn toggle_date(&mut self, id: Self::Part) -> Result<()> {
+        let (number, before) = self.heap.update(id, |part: &mut PartObject| {
+            let before = part.date;
+            part.date ^= 1;
+            (part.number, before)
+        })?;
+        self.dates.remove((before, number))?;
+        self.dates.put((before ^ 1, number), id.to_bits())?;
+        Ok(())
+    }
+
+    fn part_numbered(&mut self, number: u32) -> Result<Self::Part> {
+        reference(self.numbers.get(number)?)
+    }
+
+    fn parts_since(&mut self, date: u32, show: &mut dyn FnMut(Part<Self::Connection>)) -> Result<()> {
+        for entry in self.dates.range((date, 0)..)? {
+            show(shown(self.heap, reference(Some(entry?.1))?)?);
+        }
+        Ok(())
+    }
+
+    fn all_parts(&mut self, show: &mut dyn FnMut(Part<Self::Connection>)) -> Result<()> {
+        for entry in self.numbers.range(..)? {
+            show(shown(self.heap, reference(Some(entry?.1))?)?);
+        }
+        Ok(())
+    }
+
+    fn users_of_document(&mut self, title: &str) -> Result<u64> {
+        let composite: Ref<CompositeObject> = reference(self.titles.get(title)?)?;
+        Ok(self.heap.get(composite)?.users.into())
+    }
+
+    fn has_document(&mut self, number: u32) -> Result<bool> {
+        Ok(self.titles.get(&*Plan::title(number))?.is_some())
+    }
+
+    fn commit(&mut self) -> Result<()> {
+        Ok(self.database.sync()?)
+    }
+
+    fn remarks(&self) -> Vec<(&'static str, u64)> {
+        let statistics = self.database.statistics();
+        vec![("pages_read", statistics.pages_read), ("pages_written", statistics.pages_written)]
+    }
+}
