@@ -83,7 +83,7 @@ impl Chain {
             }
             let older = self.versions.remove(index - 1);
             if let Some(newer) = self.versions.get_mut(index - 1) {
-                newer.before = older.before;
+                std::mem::replace(&mut newer.before, older.before).give_up();
             }
         }
     }

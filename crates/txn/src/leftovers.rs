@@ -1,6 +1,7 @@
 //! What a transaction has changed and claimed, while it is open and after its commit, until no snapshot needs it any more.
 
 use crate::before::Before;
+use crate::depot::{Depot, Kept};
 use crate::reads::ReadSet;
 use crate::undo_list::UndoList;
 use hashbrown::HashTable;
@@ -19,19 +20,23 @@ pub(crate) struct Undo {
     pub is_removal: bool,
 }
 
-/// A thread keeps so many lists for its next transactions, each with room for so many changes at most.
-const LISTS_MAX: usize = 2;
+/// Longer lists are not kept.
 const CHANGES_MAX: usize = 256;
+/// A batch has so many lists: a thread keeps two, and threads have handed over so many at most.
+const LISTS: usize = 8;
+const BATCHES_MAX: usize = 16;
 
 thread_local! {
     /// What the thread keeps, as in [`spare`](crate::spare).
-    static LISTS: RefCell<Vec<Vec<Undo>>> = const { RefCell::new(Vec::new()) };
+    static KEPT: RefCell<Kept<Vec<Undo>>> = const { RefCell::new(Kept::new()) };
 }
+
+static DEPOT: Depot<Vec<Undo>> = Depot::new(BATCHES_MAX);
 
 /// An empty list with room for `few` changes or more.
 pub(crate) fn list(few: usize) -> Vec<Undo> {
     // There is none if the thread is about to end.
-    let kept = LISTS.try_with(|lists| lists.borrow_mut().pop());
+    let kept = KEPT.try_with(|kept| kept.borrow_mut().take(&DEPOT));
     kept.ok().flatten().unwrap_or_else(|| Vec::with_capacity(few))
 }
 
@@ -39,12 +44,7 @@ pub(crate) fn list(few: usize) -> Vec<Undo> {
 pub(crate) fn give_up_list(mut list: Vec<Undo>) {
     list.drain(..).for_each(|undo| undo.before.give_up());
     if (1..=CHANGES_MAX).contains(&list.capacity()) {
-        let _ = LISTS.try_with(|lists| {
-            let mut lists = lists.borrow_mut();
-            if lists.len() < LISTS_MAX {
-                lists.push(list);
-            }
-        });
+        let _ = KEPT.try_with(|kept| kept.borrow_mut().keep(list, &DEPOT, LISTS));
     }
 }
 
@@ -135,12 +135,19 @@ impl Leftovers {
         if self.joined.len() < other.joined.len() {
             std::mem::swap(&mut self.joined, &mut other.joined);
         }
-        let changed = other.changed.into_iter().chain(self.changed.drain(..)).map(|undo| undo.before);
-        let touched = other.touched.into_iter().chain(self.touched.drain(..)).chain(changed);
-        for record in other.joined.into_iter().chain(touched.map(|touched| touched.without_value())) {
+        let changed = other.changed.drain(..).chain(self.changed.drain(..)).map(|undo| undo.before);
+        let touched = other.touched.drain(..).chain(self.touched.drain(..)).chain(changed);
+        let without_values = touched.map(|touched| {
+            let record = touched.without_value();
+            touched.give_up();
+            record
+        });
+        for record in other.joined.drain().chain(without_values) {
             let place = self.joined.entry(record.hash(), |one| one.is_same(&record), Before::hash);
             place.or_insert(record);
         }
+        give_up_list(std::mem::take(&mut other.changed));
+        give_up_list(std::mem::take(&mut self.changed));
         if self.large.len() < other.large.len() {
             std::mem::swap(&mut self.large, &mut other.large);
         }

@@ -18,6 +18,7 @@ mod bell;
 mod chain;
 mod change_log;
 mod checkpoint;
+mod depot;
 mod durable_pool;
 mod error;
 mod follow;

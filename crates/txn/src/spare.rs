@@ -1,31 +1,32 @@
-//! Memory that ended transactions do not need any more, which each thread keeps for its next ones.
+//! Memory that ended transactions do not need any more, which threads keep for their next ones.
 //!
 //! What a transaction keeps of the records that it changes is often freed by another thread: by whichever finds that no snapshot needs
 //! it. An allocator takes locks for that, and joins and divides what comes back. So a thread keeps some of what it frees, of each
-//! size apart, and takes from that before it asks the allocator.
+//! size apart, hands over what is too much, and takes from that before it asks the allocator: see [`depot`](crate::depot).
 
+use crate::depot::{Depot, Kept};
 use std::{cell::RefCell, iter, sync::Arc};
 
 /// The lengths of buffers are multiples of this.
 const STEP_BYTES: usize = 32;
 /// Longer buffers are not kept, and have the length that is asked for.
 const LENGTH_MAX: usize = 1024;
-/// A thread keeps buffers of so many bytes.
-const BYTES_MAX: usize = 64 << 10;
+/// So many lengths are kept.
+const LENGTHS: usize = LENGTH_MAX / STEP_BYTES;
+/// How many bytes the buffers of a batch have: a thread keeps two batches of each length.
+const BATCH_BYTES: usize = 8 << 10;
+/// How many batches of a length threads have handed over, at most: half a MiB, for few lengths are in use at a time.
+const BATCHES_MAX: usize = 64;
 
-/// What a thread keeps.
-struct Spare {
-    /// By their lengths in steps.
-    buffers: [Vec<Arc<[u8]>>; LENGTH_MAX / STEP_BYTES + 1],
-    /// How long they are together.
-    bytes: usize,
-}
+/// By their lengths in steps, of which the first is one.
+type Spare = [Kept<Arc<[u8]>>; LENGTHS];
 
 thread_local! {
-    static SPARE: RefCell<Spare> = const {
-        RefCell::new(Spare { buffers: [const { Vec::new() }; _], bytes: 0 })
-    };
+    static SPARE: RefCell<Spare> = const { RefCell::new([const { Kept::new() }; _]) };
 }
+
+/// What threads have handed over. There is one for all databases of a process, as there is one allocator.
+static DEPOTS: [Depot<Arc<[u8]>>; LENGTHS] = [const { Depot::new(BATCHES_MAX) }; _];
 
 /// A key and a value, one after the other, in a buffer that may be longer.
 pub(crate) fn joined(key: &[u8], value: &[u8]) -> Arc<[u8]> {
@@ -48,31 +49,30 @@ pub(crate) fn joined(key: &[u8], value: &[u8]) -> Arc<[u8]> {
 
 /// A buffer of at least this length, if there is one.
 fn take_buffer(length: usize) -> Option<Arc<[u8]>> {
-    with_spare(|spare| {
-        let buffer = spare.buffers.get_mut(length.div_ceil(STEP_BYTES))?.pop()?;
-        spare.bytes -= buffer.len();
-        Some(buffer)
-    })
+    with_spare(length.div_ceil(STEP_BYTES), |kept, depot| kept.take(depot))
 }
 
 /// Gives up a buffer, which is kept if nobody else has it.
 pub(crate) fn give_up(buffer: Arc<[u8]>) {
+    let length = buffer.len();
     // Nobody who does not have it yet can get it.
-    if Arc::strong_count(&buffer) > 1 || !buffer.len().is_multiple_of(STEP_BYTES) {
+    if Arc::strong_count(&buffer) > 1 || !length.is_multiple_of(STEP_BYTES) {
         return;
     }
-    with_spare(|spare| {
-        let bytes = spare.bytes + buffer.len();
-        let same = spare.buffers.get_mut(buffer.len() / STEP_BYTES).filter(|_| bytes <= BYTES_MAX)?;
-        same.push(buffer);
-        spare.bytes = bytes;
+    with_spare(length / STEP_BYTES, |kept, depot| {
+        kept.keep(buffer, depot, BATCH_BYTES / length.max(STEP_BYTES));
         Some(())
     });
 }
 
-/// Nothing, if the thread is about to end.
-fn with_spare<T>(with: impl FnOnce(&mut Spare) -> Option<T>) -> Option<T> {
-    SPARE.try_with(|spare| with(&mut spare.borrow_mut())).ok()?
+/// With what is kept of a length of so many steps. Nothing, if none is, or the thread is about to end.
+fn with_spare<T>(
+    steps: usize,
+    with: impl FnOnce(&mut Kept<Arc<[u8]>>, &'static Depot<Arc<[u8]>>) -> Option<T>,
+) -> Option<T> {
+    let index = steps.checked_sub(1)?;
+    let depot = DEPOTS.get(index)?;
+    SPARE.try_with(|spare| with(spare.borrow_mut().get_mut(index)?, depot)).ok()?
 }
 
 #[cfg(test)]
@@ -80,10 +80,15 @@ mod tests {
     use super::*;
     use rand::{RngExt, SeedableRng, rngs::StdRng};
 
-    fn kept() -> (usize, usize, usize) {
+    /// How many buffers the thread keeps of each length, whose length is checked.
+    fn kept() -> Vec<usize> {
         SPARE.with_borrow(|spare| {
-            let buffers = spare.buffers.iter().flatten();
-            (buffers.clone().count(), buffers.map(|buffer| buffer.len()).sum(), spare.bytes)
+            let counts = spare.iter().enumerate().map(|(index, kept)| {
+                let length = (index + 1) * STEP_BYTES;
+                assert!(kept.items().iter().all(|buffer| buffer.len() == length));
+                kept.items().len()
+            });
+            counts.collect()
         })
     }
 
@@ -98,30 +103,32 @@ mod tests {
                 assert_eq!(buffer.get(..bytes.len()), Some(&bytes[..]));
                 // A second owner keeps it from being used again.
                 let other = random.random_ratio(1, 4).then(|| buffer.clone());
-                let count = kept().0;
+                let counts = kept();
                 give_up(buffer);
-                assert!(other.is_none() || kept().0 == count);
+                assert!(other.is_none() || kept() == counts);
             } else {
                 let key: Vec<u8> = (0..random.random_range(0..60)).map(|_| random.random()).collect();
                 let length = random.random_range(0..[40, 400, 4000][step as usize % 3]);
                 let value: Vec<u8> = (0..length).map(|_| random.random()).collect();
                 held.push((joined(&key, &value), [key, value].concat()));
             }
-            let (_, bytes, counted) = kept();
-            assert!(bytes == counted && bytes <= BYTES_MAX);
-            most = most.max(bytes);
+            let counts = kept();
+            let bytes = counts.iter().enumerate().map(|(index, count)| count * (index + 1) * STEP_BYTES);
+            most = most.max(bytes.max().unwrap());
+            assert!(most <= BATCH_BYTES * 2);
         }
-        assert!(most > BYTES_MAX - LENGTH_MAX, "{most}");
+        assert!(most > BATCH_BYTES, "{most}");
         held.into_iter().for_each(|(buffer, _)| give_up(buffer));
+        // Others may take what this thread hands over, and hand over what they do not need.
         while let Some(buffer) = take_buffer(100) {
             assert!(buffer.len() == 128);
         }
-        // Now there is room for another.
-        (0..100).for_each(|_| _ = take_buffer(LENGTH_MAX));
-        let count = kept().0;
+        let count = kept()[3];
         give_up(joined(&[7; 90], &[8; 20]));
-        assert_eq!(kept().0, count + 1);
+        assert_eq!(kept()[3], count + 1);
         let again = joined(&[9; 90], &[6; 30]);
-        assert_eq!((kept().0, &again[..90], &again[90..120]), (count, &[9; 90][..], &[6; 30][..]));
+        assert_eq!((kept()[3], &again[..90], &again[90..120]), (count, &[9; 90][..], &[6; 30][..]));
+        // Nothing is kept of what is empty.
+        give_up(Arc::default());
     }
 }
