@@ -27,11 +27,19 @@ pub fn pass<E: Engine, K: Keys>(engine: &E, table: &Table, pace: &Pace, length: 
         let first = (u128::from(table.tuples) * thread as u128 / pace.threads as u128) as u64;
         Ok((engine.reader()?, generator, first, Latencies::new()?))
     };
+    // Whether values have one size is known to the compiler: an instruction for each tuple counts as the engine's.
+    let is_fixed = table.values.min == table.values.max;
     run_threads(pace.threads, prepare, |(mut reader, mut generator, first, latencies), start| {
-        if length == 0 {
-            whole::<_, K>(&mut reader, table, first, start + pace.duration, start, latencies)
-        } else {
-            ranges::<_, K>(&mut reader, table, pace, length, &mut generator, start, latencies)
+        let deadline = start + pace.duration;
+        match (length == 0, is_fixed) {
+            (true, true) => whole::<_, K, true>(&mut reader, table, first, deadline, start, latencies),
+            (true, false) => whole::<_, K, false>(&mut reader, table, first, deadline, start, latencies),
+            (false, true) => {
+                ranges::<_, K, true>(&mut reader, table, pace, length, &mut generator, start, latencies)
+            }
+            (false, false) => {
+                ranges::<_, K, false>(&mut reader, table, pace, length, &mut generator, start, latencies)
+            }
         }
     })
 }
@@ -41,7 +49,7 @@ pub fn pass<E: Engine, K: Keys>(engine: &E, table: &Table, pace: &Pace, length: 
 /// # Errors
 /// As [`pass`].
 pub fn check<E: Engine, K: Keys>(engine: &E, table: &Table) -> Result<()> {
-    let mut visit = Visit::<K>::new(table, 0);
+    let mut visit = Visit::<K, false>::new(table, 0);
     engine.reader()?.scan(K::key(0).as_ref(), |key, value| visit.tuple(key, value))?;
     visit.done()?;
     if visit.next == table.tuples {
@@ -50,7 +58,7 @@ pub fn check<E: Engine, K: Keys>(engine: &E, table: &Table) -> Result<()> {
     Err(format!("the scan ended after {} of {} tuples", visit.next, table.tuples).into())
 }
 
-fn whole<R: Reader, K: Keys>(
+fn whole<R: Reader, K: Keys, const FIXED: bool>(
     reader: &mut R,
     table: &Table,
     first: u64,
@@ -62,7 +70,7 @@ fn whole<R: Reader, K: Keys>(
     let mut before = start;
     let mut next = first;
     loop {
-        let mut visit = Visit::<K>::new(table, next);
+        let mut visit = Visit::<K, FIXED>::new(table, next);
         let mut over = false;
         reader.scan(K::key(next).as_ref(), |key, value| {
             visit.tuple(key, value)?;
@@ -93,7 +101,7 @@ fn whole<R: Reader, K: Keys>(
     }
 }
 
-fn ranges<R: Reader, K: Keys>(
+fn ranges<R: Reader, K: Keys, const FIXED: bool>(
     reader: &mut R,
     table: &Table,
     pace: &Pace,
@@ -107,20 +115,20 @@ fn ranges<R: Reader, K: Keys>(
     let mut operations = 0;
     loop {
         let begin = Instant::now();
-        operations += range::<_, K>(reader, table, length, generator)?;
+        operations += range::<_, K, FIXED>(reader, table, length, generator)?;
         let end = Instant::now();
         latencies.record(end - begin);
         if end >= deadline {
             return Ok(Work { operations, latencies });
         }
         for _ in 1..sample_every {
-            operations += range::<_, K>(reader, table, length, generator)?;
+            operations += range::<_, K, FIXED>(reader, table, length, generator)?;
         }
     }
 }
 
 #[inline]
-fn range<R: Reader, K: Keys>(
+fn range<R: Reader, K: Keys, const FIXED: bool>(
     reader: &mut R,
     table: &Table,
     length: u64,
@@ -128,7 +136,7 @@ fn range<R: Reader, K: Keys>(
 ) -> Result<u64> {
     let first = table.choose(generator);
     let wanted = length.min(table.tuples - first);
-    let mut visit = Visit::<K>::new(table, first);
+    let mut visit = Visit::<K, FIXED>::new(table, first);
     reader.scan(K::key(first).as_ref(), |key, value| {
         visit.tuple(key, value)?;
         if visit.count == wanted { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -140,8 +148,8 @@ fn range<R: Reader, K: Keys>(
     Ok(wanted)
 }
 
-/// Checks the tuples of one scan.
-struct Visit<K> {
+/// Checks the tuples of one scan. If sizes are `FIXED`, all values have one.
+struct Visit<K, const FIXED: bool> {
     next: u64,
     count: u64,
     values: ValueSizes,
@@ -150,15 +158,15 @@ struct Visit<K> {
     keys: PhantomData<K>,
 }
 
-impl<K: Keys> Visit<K> {
+impl<K: Keys, const FIXED: bool> Visit<K, FIXED> {
     fn new(table: &Table, first: u64) -> Self {
         let values = table.values;
         Self { next: first, count: 0, values, folded: 0, wrong: None, keys: PhantomData }
     }
 
-    #[inline]
+    #[inline(always)]
     fn tuple(&mut self, key: &[u8], value: &[u8]) -> ControlFlow<()> {
-        let size = keys::value_bytes(self.values, self.next);
+        let size = if FIXED { self.values.max } else { keys::value_bytes(self.values, self.next) };
         if key != K::key(self.next).as_ref() || !keys::matches(self.next, value, size) {
             self.refuse(key, value);
             return ControlFlow::Break(());
