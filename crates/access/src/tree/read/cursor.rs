@@ -233,12 +233,17 @@ impl<'p, P: Pager> Cursor<'p, P> {
     ///
     /// # Errors
     /// If a page cannot be read or is damaged.
-    #[inline]
+    // Inlined: an entry is many words, and would be copied through memory otherwise. What is called only tells whether there is one.
+    #[inline(always)]
     #[expect(clippy::should_implement_trait, reason = "the entry borrows from the cursor")]
     pub fn next(&mut self) -> Result<Option<Entry<'_, 'p, P>>, AccessError> {
         while !self.leaf.holds(self.index) {
             if self.seen.as_ref().is_some_and(|seen| self.index < seen.count()) {
-                return self.next_seen();
+                return Ok(if self.step_seen(Direction::Forward)? {
+                    self.entry_seen(self.index - 1)
+                } else {
+                    None
+                });
             }
             if self.fetch(Direction::Forward, true)? != Fetched::More {
                 return Ok(None);
@@ -256,33 +261,53 @@ impl<'p, P: Pager> Cursor<'p, P> {
         Ok(Some(Entry { tree: &self.tree, key: &self.key, value }))
     }
 
-    /// [`next`](Self::next), of what is seen of the leaf.
+    /// Steps over the next record that is seen of the leaf; false if that is not in the range.
     #[inline(never)]
-    fn next_seen(&mut self) -> Result<Option<Entry<'_, 'p, P>>, AccessError> {
-        let index = self.index;
+    fn step_seen(&mut self, direction: Direction) -> Result<bool, AccessError> {
+        let is_forward = direction == Direction::Forward;
+        let index = if is_forward { self.index } else { self.index.saturating_sub(1) };
         self.load_seen_key(index);
-        if self.is_after_range(&self.key) {
-            self.stand = Stand::End;
-            return Ok(None);
-        }
-        self.stand = Stand::Before;
-        let Some(value) = self.seen.as_ref().and_then(|seen| seen.value(&self.leaf, index)) else {
-            return Err(self.damaged());
+        let (end, not_yet, passed) = match direction {
+            Direction::Forward => (self.is_after_range(&self.key), (Stand::End, Stand::Before), Stand::After),
+            Direction::Backward => {
+                (self.is_before_range(&self.key), (Stand::Start, Stand::After), Stand::Before)
+            }
         };
-        (self.stand, self.index) = (Stand::After, index + 1);
-        Ok(Some(Entry { tree: &self.tree, key: &self.key, value }))
+        if end {
+            self.stand = not_yet.0;
+            return Ok(false);
+        }
+        self.stand = not_yet.1;
+        if self.entry_seen(index).is_none() {
+            return Err(self.damaged());
+        }
+        (self.stand, self.index) = (passed, if is_forward { index + 1 } else { index });
+        Ok(true)
+    }
+
+    /// A record that is seen of the leaf, whose key has been loaded; `None` if it is damaged.
+    #[inline(always)]
+    fn entry_seen(&self, index: usize) -> Option<Entry<'_, 'p, P>> {
+        let value = self.seen.as_ref()?.value(&self.leaf, index)?;
+        Some(Entry { tree: &self.tree, key: &self.key, value })
     }
 
     /// Steps back over the entry before and returns it; `None` at the beginning of the range.
     ///
     /// # Errors
     /// As for [`next`](Self::next).
-    #[inline]
+    #[inline(always)]
     pub fn previous(&mut self) -> Result<Option<Entry<'_, 'p, P>>, AccessError> {
         let index = loop {
             match self.index.checked_sub(1) {
                 Some(index) if self.leaf.holds(index) => break index,
-                Some(index) if self.seen.is_some() => return self.previous_seen(index),
+                Some(index) if self.seen.is_some() => {
+                    return Ok(if self.step_seen(Direction::Backward)? {
+                        self.entry_seen(index)
+                    } else {
+                        None
+                    });
+                }
                 _ if self.fetch(Direction::Backward, true)? != Fetched::More => return Ok(None),
                 _ => {}
             }
@@ -294,22 +319,6 @@ impl<'p, P: Pager> Cursor<'p, P> {
         }
         self.stand = Stand::After;
         let Some(value) = value_in(self.leaf.view(), index) else { return Err(self.damaged()) };
-        (self.stand, self.index) = (Stand::Before, index);
-        Ok(Some(Entry { tree: &self.tree, key: &self.key, value }))
-    }
-
-    /// [`previous`](Self::previous), of what is seen of the leaf.
-    #[inline(never)]
-    fn previous_seen(&mut self, index: usize) -> Result<Option<Entry<'_, 'p, P>>, AccessError> {
-        self.load_seen_key(index);
-        if self.is_before_range(&self.key) {
-            self.stand = Stand::Start;
-            return Ok(None);
-        }
-        self.stand = Stand::After;
-        let Some(value) = self.seen.as_ref().and_then(|seen| seen.value(&self.leaf, index)) else {
-            return Err(self.damaged());
-        };
         (self.stand, self.index) = (Stand::Before, index);
         Ok(Some(Entry { tree: &self.tree, key: &self.key, value }))
     }

@@ -92,6 +92,7 @@ impl SeenLeaf {
     }
 
     /// The value of a record; `None` if it is damaged.
+    #[inline(always)]
     pub fn value<'l>(&'l self, leaf: &'l LeafCopy, index: usize) -> Option<StoredValue<'l>> {
         match self.entries.get(index)? {
             SeenEntry::Held(slot) => super::record::value_in(leaf.view(), *slot),
