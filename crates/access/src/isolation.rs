@@ -205,16 +205,18 @@ pub struct View<'v> {
     pub isolation: &'v dyn Isolation,
     /// On whose behalf records are changed.
     pub writer: Writer,
-    /// How many transactions are open, for a writer that is none: if it finds none, it claims nothing.
+    /// How many transactions are open, for a writer that is none: if it finds none, it claims nothing. While one is counted here, changes
+    /// [need LSNs](vellum_pool::ChangeRecords::needs_lsn).
     pub open: Option<&'v AtomicUsize>,
 }
 
 impl View<'_> {
-    /// Whether the record of a leaf that is latched may be changed without a claim.
+    /// Whether the record of a leaf that is latched may be changed without a claim. If changes needed no LSN when the leaf was latched, no
+    /// transaction was open.
     #[inline(always)]
-    pub(crate) fn is_alone(&self) -> bool {
+    pub(crate) fn is_alone(&self, needs_lsn: bool) -> bool {
         // SeqCst: a transaction that begins counts itself before it reads. If it is not counted yet, it reads the leaf after this.
-        self.open.is_some_and(|open| open.load(Ordering::SeqCst) == 0)
+        self.open.is_some_and(|open| !needs_lsn || open.load(Ordering::SeqCst) == 0)
     }
 
     /// Whether a leaf with this LSN, which has been read and is validated afterwards, holds just what is seen.

@@ -36,6 +36,6 @@ pub use large::{NewLarge, read_large};
 pub use leaf_image::LeafImage;
 pub use tree::{
     Answer, Batch, BlobReader, BulkLoad, Cursor, CursorPosition, Entry, Held, Relocation, Salvaged, Task,
-    Tree, TreeReport, TreeShape, Written,
+    Tree, TreeReport, TreeShape, WriteMode, Written,
 };
 pub use value::Value;

@@ -278,9 +278,9 @@ impl<'p> ExclusiveGuard<'p> {
     #[inline(always)]
     pub fn relax(self) -> OptimisticGuard<'p> {
         let this = ManuallyDrop::new(self);
-        let (allocator, head, seen) = (this.allocator, this.head, this.word_after());
-        Self::unlatch(allocator, head, this.flags);
-        OptimisticGuard::new(allocator, head, seen)
+        // The change is complete: that a panic is under way, which this thread's destructors may have made it in, says nothing about it.
+        let seen = this.allocator.table().relax(this.head, this.is_changed());
+        OptimisticGuard::new(this.allocator, this.head, seen)
     }
 
     /// Gives up the latch of a guard.

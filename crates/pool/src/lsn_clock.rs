@@ -55,10 +55,16 @@ impl LsnClock {
         Some(self.next()).filter(|next| *next > FIRST).unwrap_or_default()
     }
 
+    /// Whether a change whose pages are latched needs an LSN: it is held.
+    #[inline(always)]
+    pub(crate) fn is_held(&self) -> bool {
+        self.holders.load(Ordering::SeqCst) != 0
+    }
+
     /// The LSN of a change whose pages are latched; zero if it needs none.
     #[inline]
     pub(crate) fn stamp(&self) -> Lsn {
-        if self.holders.load(Ordering::SeqCst) == 0 {
+        if !self.is_held() {
             return Lsn(0);
         }
         Lsn(self.next.fetch_add(1, Ordering::SeqCst))

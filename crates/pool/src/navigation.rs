@@ -263,6 +263,11 @@ impl ChangeRecords for Pool {
         self.allocator().evictor().log().is_some()
     }
 
+    #[inline(always)]
+    fn needs_lsn(&self) -> bool {
+        self.allocator().storage().needs_lsn()
+    }
+
     fn admit_changes(&self) -> Result<(), PoolError> {
         loop {
             match self.allocator().evictor().admit_changes() {

@@ -196,6 +196,15 @@ impl PageTable {
         self.wake(page, self.state(page).release_exclusive(changed));
     }
 
+    /// The same; gives the page's state from now on, unless another thread changes it.
+    #[inline(always)]
+    pub(crate) fn relax(&self, page: PageId, changed: bool) -> Word {
+        let state = self.state(page);
+        let after = state.word_after(changed);
+        self.wake(page, state.release_exclusive_as(after));
+        after
+    }
+
     /// Gives up the exclusive latch of a page that is not in memory any more, or never was.
     pub(crate) fn unlatch_evicted(&self, page: PageId) {
         self.wake(page, self.state(page).release_exclusive_evicted());

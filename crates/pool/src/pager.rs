@@ -500,6 +500,13 @@ pub trait ChangeRecords {
         false
     }
 
+    /// Whether a change whose pages are latched needs an LSN. If not, it is not recorded, no page is kept, and no transaction is
+    /// open: a thread that begins one asks for LSNs before it is open, and then reads these pages after the change.
+    #[inline(always)]
+    fn needs_lsn(&self) -> bool {
+        true
+    }
+
     /// The LSN of a change that is not recorded, whose pages are latched: greater than those of all changes of them before. Zero if
     /// they need none, because no thread asks when they were changed.
     #[inline(always)]

@@ -16,7 +16,7 @@ use std::{
     sync::{Arc, Weak},
     time::Duration,
 };
-use vellum_access::{AccessError, Answer, Tree, Written};
+use vellum_access::{AccessError, Answer, Tree, WriteMode, Written};
 use vellum_base::primitive::{Instant, thread};
 use vellum_base::{PAGE_SIZE, PageId, plant::is_planted};
 use vellum_pool::{Pool, PoolError};
@@ -165,6 +165,26 @@ impl Handle {
         match change(self.tree()) {
             Ok(done) => self.inner.commit().map(|()| done),
             Err(error) => self.change_again(error, change),
+        }
+    }
+
+    /// Stores a value, if `mode` lets it.
+    // This is what a program does most that changes a table. It is not generic, so that there is one of it, with all in it that it calls.
+    #[inline(never)]
+    #[track_caller]
+    pub(crate) fn write(&self, key: &[u8], value: &[u8], mode: WriteMode) -> Result<Written> {
+        self.check()?;
+        match self.tree().write_inlined(key, value, mode) {
+            Ok(written) => self.inner.commit().map(|()| written),
+            Err(error) => self.change_again(error, |tree| match mode {
+                WriteMode::Insert => {
+                    tree.insert(key, value).map(|new| if new { Written::Inserted } else { Written::Refused })
+                }
+                WriteMode::Update => {
+                    tree.update(key, value).map(|old| if old { Written::Replaced } else { Written::Refused })
+                }
+                WriteMode::Upsert => tree.upsert(key, value),
+            }),
         }
     }
 

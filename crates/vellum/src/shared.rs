@@ -87,7 +87,7 @@ impl Inner {
     }
 
     /// Returns once what this thread has changed is as durable as it should be.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn commit(&self) -> Result<()> {
         Ok(self.durable.commit(self.durability)?)
     }

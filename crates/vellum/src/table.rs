@@ -8,7 +8,7 @@ use crate::{
     handle::{Exchange, Handle},
 };
 use std::{marker::PhantomData, ops::Bound};
-use vellum_access::{TreeShape, Written};
+use vellum_access::{TreeShape, WriteMode, Written};
 
 /// A table of a database: an ordered map from keys of up to [`MAX_KEY_BYTES`](crate::MAX_KEY_BYTES) to values of up to
 /// [`MAX_VALUE_BYTES`](crate::MAX_VALUE_BYTES).
@@ -113,7 +113,8 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
     /// is then as it was.
     pub fn put(&self, key: impl AsKey<K>, value: impl AsValue<V>) -> Result<Put> {
         let (key, value) = (key.encoded(), value.encoded_value()?);
-        self.handle.change(|tree| tree.upsert(key.as_ref(), value.as_ref())).map(Put::from)
+        let (key, value) = (key.as_ref(), value.as_ref());
+        Ok(self.handle.write(key, value, WriteMode::Upsert)?.into())
     }
 
     /// Stores `value` under `key` if the key is new; returns whether it was.
@@ -122,7 +123,8 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
     /// As for [`put`](Self::put).
     pub fn insert(&self, key: impl AsKey<K>, value: impl AsValue<V>) -> Result<bool> {
         let (key, value) = (key.encoded(), value.encoded_value()?);
-        self.handle.change(|tree| tree.insert(key.as_ref(), value.as_ref()))
+        let (key, value) = (key.as_ref(), value.as_ref());
+        Ok(self.handle.write(key, value, WriteMode::Insert)? == Written::Inserted)
     }
 
     /// Replaces the value of `key` if it has one; returns whether it did.
@@ -131,7 +133,8 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
     /// As for [`put`](Self::put).
     pub fn update(&self, key: impl AsKey<K>, value: impl AsValue<V>) -> Result<bool> {
         let (key, value) = (key.encoded(), value.encoded_value()?);
-        self.handle.change(|tree| tree.update(key.as_ref(), value.as_ref()))
+        let (key, value) = (key.as_ref(), value.as_ref());
+        Ok(self.handle.write(key, value, WriteMode::Update)? == Written::Replaced)
     }
 
     /// Removes `key` and its value; returns whether it was there.
@@ -140,7 +143,8 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
     /// If a page cannot be read or written.
     pub fn remove(&self, key: impl AsKey<K>) -> Result<bool> {
         let key = key.encoded();
-        self.handle.change(|tree| tree.remove(key.as_ref()))
+        let key = key.as_ref();
+        self.handle.change(move |tree| tree.remove(key))
     }
 
     /// Begins to load entries in the order of their keys into this table, which must be empty. Much faster than

@@ -4,7 +4,7 @@ use super::encoding::RecordKind;
 use super::page_change::{NodeImage, PageChange, ValueImage};
 use super::record::Record;
 use crate::node::{End, NODE_BYTES, NodeError, NodeMut, NodeView, ValueKind};
-use std::ops::Range;
+use std::{mem::ManuallyDrop, ops::Range};
 use vellum_base::{Extent, Lsn, PageHeader, PageId, PageKind, plant::is_planted, stamp_lsn};
 use vellum_pool::{AllocatedPage, ExclusivePage, Interrupt, OptimisticPage, Pager, PoolError};
 
@@ -217,7 +217,8 @@ pub(crate) struct Recording<'p, P: Pager> {
     tree: PageId,
     /// One word, which stays in a register and is null if changes are not recorded. What fills it is out of line, and given
     /// copies: what a change needs lies in memory only then.
-    record: Option<Box<Record>>,
+    record: ManuallyDrop<Option<Box<Record>>>,
+    records: bool,
     changed: bool,
 }
 
@@ -226,14 +227,14 @@ const UNKNOWN: ValueImage<'static> = ValueImage { kind: ValueKind::Inline, bytes
 
 impl<'p, P: Pager> Recording<'p, P> {
     #[inline(always)]
-    fn new(pager: &'p P, tree: PageId) -> Self {
-        Self { pager, tree, record: None, changed: false }
+    fn new(pager: &'p P, tree: PageId, records: bool) -> Self {
+        Self { pager, tree, record: ManuallyDrop::new(None), records, changed: false }
     }
 
     /// What is done from now on puts back what was there before.
     pub fn restore(&mut self) {
-        if self.pager.records() {
-            self.record = Some(Record::restoring(self.tree));
+        if self.records {
+            *self.record = Some(Record::restoring(self.tree));
         }
     }
 
@@ -280,7 +281,7 @@ impl<'p, P: Pager> Recording<'p, P> {
         key: &[u8],
         change: impl FnOnce(&mut [u8]) -> T,
     ) -> Result<T, NodeError> {
-        if self.pager.records() {
+        if self.records {
             let place = (self.tree, leaf.id());
             let is_whole = self.pager.records_values();
             let (result, record) =
@@ -289,7 +290,7 @@ impl<'p, P: Pager> Recording<'p, P> {
                 let change = PageChange::Patch { key: &[], offset: bytes.0, bytes: bytes.1, before: &[] };
                 self.make(leaf, Some(index), &change)?;
             }
-            self.record = Some(record);
+            *self.record = Some(record);
             return Ok(result);
         }
         let mut node = NodeMut::new(leaf.0.page_mut());
@@ -355,8 +356,8 @@ impl<'p, P: Pager> Recording<'p, P> {
     /// Adds a change of a page to the record.
     #[inline(always)]
     fn describe(&mut self, page: PageId, change: &PageChange<'_>) {
-        if self.pager.records() {
-            self.record = Some(Record::with(self.record.take(), (self.tree, page), *change));
+        if self.records {
+            *self.record = Some(Record::with(self.record.take(), (self.tree, page), *change));
         }
     }
 
@@ -369,19 +370,29 @@ impl<'p, P: Pager> Recording<'p, P> {
         key: &[u8],
         value: Option<ValueImage<'_>>,
     ) {
-        if self.pager.records() {
+        if self.records {
             let place = (self.tree, leaf.id());
             let record = Record::with_changed(self.record.take(), place, (leaf.view(), index), key, value);
-            self.record = Some(record);
+            *self.record = Some(record);
         }
     }
 }
 
 impl<P: Pager> Drop for Recording<'_, P> {
-    #[inline]
+    // Inlined, as the drop of a guard: what is dropped where a change fails need not lie in memory where it succeeds.
+    #[inline(always)]
     fn drop(&mut self) {
         debug_assert!(!self.changed || std::thread::panicking(), "an atomic change was not committed");
+        if let Some(record) = self.record.take() {
+            drop_record(record);
+        }
     }
+}
+
+#[cold]
+#[inline(never)]
+fn drop_record(record: Box<Record>) {
+    drop(record);
 }
 
 /// A change that has been made in a copy of its page.
@@ -390,28 +401,42 @@ pub(crate) struct Prepared<'c> {
     image: &'c [u8; NODE_BYTES],
 }
 
+/// What the pages of a change need beside their record.
+#[derive(Clone, Copy)]
+pub(crate) struct Needs {
+    /// From where on pages are kept, as the change found it; none if its tree keeps no pages.
+    kept: Option<Lsn>,
+    /// They get an LSN.
+    lsn: bool,
+}
+
 /// Changes of one or several pages of a tree that happen together, under latches on all of them.
+///
+/// It may be taken apart and put together again: where a change of one leaf is made, its parts are dropped one by one if that panics, and
+/// stay in registers otherwise.
 #[must_use = "what was changed must be committed"]
 pub(crate) struct AtomicChange<'p, P: Pager, H> {
     /// The latched pages.
     pub pages: H,
     /// The changes made to them.
     pub recording: Recording<'p, P>,
-    /// From where on pages are kept, as the change found it; none if its tree keeps no pages.
-    kept: Option<Lsn>,
+    /// What its pages need.
+    pub needs: Needs,
 }
 
 impl<'p, P: Pager, H: PageSet<'p, P>> AtomicChange<'p, P, H> {
-    /// Begins to change pages of the tree with this root. If it `keeps` pages, snapshots may need what they hold now.
+    /// Begins to change pages of the tree with this root. If it `keeps` pages, snapshots may need what they hold now. Whether it needs
+    /// an LSN has been asked when the pages were latched.
     #[inline(always)]
-    pub fn new(pager: &'p P, tree: PageId, mut pages: H, keeps: bool) -> Self {
-        let kept = keeps.then(|| pager.kept_from());
+    pub fn new(pager: &'p P, tree: PageId, mut pages: H, keeps: bool, needs_lsn: bool) -> Self {
+        let kept = (keeps && needs_lsn).then(|| pager.kept_from());
         if let Some(from @ Lsn(1..)) = kept
             && !is_planted("access", Bug::PageNotKept)
         {
             pages = show(pager, (tree, from), pages, false);
         }
-        Self { pages, recording: Recording::new(pager, tree), kept }
+        let recording = Recording::new(pager, tree, needs_lsn && pager.records());
+        Self { pages, recording, needs: Needs { kept, lsn: needs_lsn } }
     }
 
     /// Ends the change: all threads see it from now on.
@@ -424,8 +449,15 @@ impl<'p, P: Pager, H: PageSet<'p, P>> AtomicChange<'p, P, H> {
     // Inlined, because every change ends here: guards stay in registers.
     #[inline(always)]
     pub fn commit_by(self, recorder: Option<&dyn Recorder>, extent: Option<Extent>) -> H::Seen {
-        let Self { pages, mut recording, kept } = self;
+        let Self { pages, mut recording, needs: Needs { kept, lsn } } = self;
         recording.changed = false;
+        if !lsn {
+            let pager = recording.pager;
+            std::mem::forget(recording);
+            let seen = pages.release(pager, Lsn(0));
+            discard(pager, extent, Lsn(0));
+            return seen;
+        }
         let (pager, record) = (recording.pager, recording.record.take());
         let kept = kept.map(|from| (recording.tree, from));
         // There is no record to be freed.

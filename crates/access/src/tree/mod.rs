@@ -35,7 +35,7 @@ pub use batch::task::{Answer, Task};
 pub use bulk::BulkLoad;
 pub use change::exchange::Held;
 pub use change::relocate::Relocation;
-pub use change::write::Written;
+pub use change::write::{WriteMode, Written};
 pub use check::{TreeReport, TreeShape};
 pub use read::blob_reader::BlobReader;
 pub use read::cursor::{Cursor, CursorPosition, Entry};

@@ -119,6 +119,12 @@ impl Storage {
         self.clock.as_ref()
     }
 
+    /// Whether changes need LSNs: there is a log, or the clock is held.
+    #[inline(always)]
+    pub(crate) fn needs_lsn(&self) -> bool {
+        self.clock.as_ref().is_none_or(|clock| clock.is_held())
+    }
+
     /// Which pages are kept before they change.
     #[inline]
     pub(crate) fn kept_pages(&self) -> &Arc<KeptPages> {

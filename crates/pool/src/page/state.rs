@@ -325,6 +325,12 @@ impl PageState {
         self.leave(self.word_after(changed))
     }
 
+    /// Gives up the exclusive latch, with the word that [`word_after`](Self::word_after) gives.
+    #[inline]
+    pub fn release_exclusive_as(&self, word: Word) -> Wake {
+        self.leave(word)
+    }
+
     /// The word as it will be when the exclusive latch is given up, unless the page is changed again.
     #[inline]
     pub fn word_after(&self, changed: bool) -> Word {

@@ -9,10 +9,10 @@ use vellum_base::{Bytes as _, Extent, LSN_AT, Lsn, PageHeader, PageId};
 use vellum_pool::{Interrupt, OptimisticPage as _, Pager, PoolError};
 
 impl<'p, P: Pager> Tree<'p, P> {
-    /// Whether records are [claimed](Self::claim) before they are changed.
+    /// Whether records are [claimed](Self::claim) before they are changed. Whether changes need an LSN was asked when the leaf was latched.
     #[inline(always)]
-    pub(in crate::tree) fn claims(&self) -> bool {
-        self.view.as_ref().is_some_and(|view| !view.is_alone())
+    pub(in crate::tree) fn claims(&self, needs_lsn: bool) -> bool {
+        self.view.as_ref().is_some_and(|view| !view.is_alone(needs_lsn))
     }
 
     /// Claims the record of `key` in a latched leaf, in slot `index` if it is there, which is about to be changed or removed.
@@ -25,7 +25,6 @@ impl<'p, P: Pager> Tree<'p, P> {
     ) -> Result<Result<(), Claim>, Interrupt> {
         match &self.view {
             None => Ok(Ok(())),
-            Some(view) if view.is_alone() => Ok(Ok(())),
             // What is out of line gets copies, so that the guard stays in registers if there is no view.
             Some(view) => claim_by(view, (self.root, leaf.id()), leaf.page(), (key, index), removes),
         }

@@ -30,7 +30,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         pages: S,
     ) -> Result<AtomicChange<'p, P, S>, Interrupt> {
         self.check_root()?;
-        Ok(self.begin_change(pages))
+        Ok(self.begin_change(pages, self.pager.needs_lsn()))
     }
 
     /// Makes sure that there is no other tree in its place: asked when pages are latched, before [`begin_change`](Self::begin_change).
@@ -50,7 +50,11 @@ impl<'p, P: Pager> Tree<'p, P> {
     /// [`change`](Self::change) after [`check_root`](Self::check_root): a change that is wrapped in a `Result` and taken out again is copied with
     /// its padding, in pieces that the processor cannot forward to each other.
     #[inline(always)]
-    pub(in crate::tree) fn begin_change<S: PageSet<'p, P>>(&self, pages: S) -> AtomicChange<'p, P, S> {
-        AtomicChange::new(self.pager, self.root, pages, self.view.is_some())
+    pub(in crate::tree) fn begin_change<S: PageSet<'p, P>>(
+        &self,
+        pages: S,
+        needs_lsn: bool,
+    ) -> AtomicChange<'p, P, S> {
+        AtomicChange::new(self.pager, self.root, pages, self.view.is_some(), needs_lsn)
     }
 }

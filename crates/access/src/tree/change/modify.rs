@@ -135,19 +135,45 @@ impl<'p, P: Pager> Tree<'p, P> {
         (key, index): (&[u8], usize),
         change: &mut impl FnMut(&mut [u8]) -> T,
     ) -> Result<Modified<T, P::Optimistic<'p>>, Interrupt> {
+        if self.pager.needs_lsn() {
+            self.change_with_lsn(leaf, (key, index), change)
+        } else {
+            self.change_latched::<T, false>(leaf, (key, index), change)
+        }
+    }
+
+    /// [`change_latched`](Self::change_latched), apart from what a change does that needs no LSN.
+    #[inline(never)]
+    fn change_with_lsn<T>(
+        &self,
+        leaf: Latched<'p, P>,
+        at: (&[u8], usize),
+        change: &mut impl FnMut(&mut [u8]) -> T,
+    ) -> Result<Modified<T, P::Optimistic<'p>>, Interrupt> {
+        self.change_latched::<T, true>(leaf, at, change)
+    }
+
+    #[inline(always)]
+    fn change_latched<T, const NEEDS_LSN: bool>(
+        &self,
+        leaf: Latched<'p, P>,
+        (key, index): (&[u8], usize),
+        change: &mut impl FnMut(&mut [u8]) -> T,
+    ) -> Result<Modified<T, P::Optimistic<'p>>, Interrupt> {
         if leaf.view().value_location(index).kind == ValueKind::Blob {
             return Ok(Modified::Large);
         }
-        if self.claims()
+        if self.claims(NEEDS_LSN)
             && let Err(claim) = self.claim(&leaf, (key, Some(index)), false)?
         {
             return Ok(Modified::Denied(claim));
         }
         self.check_root()?;
-        let mut atomic = self.begin_change(leaf);
-        let AtomicChange { pages: leaf, recording, .. } = &mut atomic;
-        let result = recording.patch(leaf, index, key, change).map_err(|error| damaged(leaf.id(), error))?;
-        Ok(Modified::Changed(result, atomic.commit_by(self.recorder(), None)))
+        let AtomicChange { pages: mut leaf, mut recording, needs } = self.begin_change(leaf, NEEDS_LSN);
+        let changed = recording.patch(&mut leaf, index, key, change);
+        let result = changed.map_err(|error| damaged(leaf.id(), error))?;
+        let leaf = AtomicChange { pages: leaf, recording, needs }.commit_by(self.recorder(), None);
+        Ok(Modified::Changed(result, leaf))
     }
 
     /// Stores a changed copy of a large value, unless the key has another value by then, or none.

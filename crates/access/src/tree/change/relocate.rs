@@ -97,7 +97,8 @@ impl<'p, P: Pager> Tree<'p, P> {
             self.pager.run(|| newest.copy_large(key, old, target)).map_err(AccessError::from)
         })?;
         let Some(head) = copy else { return Ok(false) };
-        let mode = Mode::Exchange(Expected::Large(old));
+        let expected = Expected::Large(old);
+        let mode = Mode::Exchange(&expected);
         Ok(self.place_blob(key, BlobReference { head, ..old }, mode)? == Written::Replaced)
     }
 

@@ -27,6 +27,17 @@ pub enum Written {
     Refused,
 }
 
+/// On what the storing of a value depends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WriteMode {
+    /// The key is new.
+    Insert,
+    /// The key has a value, which is replaced.
+    Update,
+    /// Nothing.
+    Upsert,
+}
+
 /// What a write may do.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::tree) enum Mode<'h> {
@@ -34,7 +45,7 @@ pub(in crate::tree) enum Mode<'h> {
     Update,
     Upsert,
     /// Replace this value, and no other.
-    Exchange(Expected<'h>),
+    Exchange(&'h Expected<'h>),
     /// Store what was there before: a large value is allocated already.
     Restore,
 }
@@ -118,6 +129,27 @@ impl<'p, P: Pager> Tree<'p, P> {
         Ok(removed.is_some())
     }
 
+    /// Stores `value` under `key` if `mode` lets it. It is [`insert`](Self::insert), [`update`](Self::update) and
+    /// [`upsert`](Self::upsert), inlined: what the tree is made of need not lie in memory. So it is long, and not for functions of
+    /// which there are many.
+    ///
+    /// # Errors
+    /// As for [`insert`](Self::insert).
+    #[inline(always)]
+    pub fn write_inlined(&self, key: &[u8], value: &[u8], mode: WriteMode) -> Result<Written, AccessError> {
+        let mode = match mode {
+            WriteMode::Insert => Mode::Insert,
+            WriteMode::Update => Mode::Update,
+            WriteMode::Upsert => Mode::Upsert,
+        };
+        check_key(key)?;
+        if is_inline(key, value.len() as u64) {
+            self.place_inlined(key, value, ValueKind::Inline, mode)
+        } else {
+            self.write_blob(key, value.len() as u64, &mut &value[..], mode)
+        }
+    }
+
     #[inline]
     pub(in crate::tree) fn write(
         &self,
@@ -170,7 +202,19 @@ impl<'p, P: Pager> Tree<'p, P> {
     }
 
     /// Puts a record into its leaf, splitting what is full on the way.
+    #[inline(never)]
     pub(in crate::tree) fn place(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        kind: ValueKind,
+        mode: Mode,
+    ) -> Result<Written, AccessError> {
+        self.place_inlined(key, value, kind, mode)
+    }
+
+    #[inline(always)]
+    fn place_inlined(
         &self,
         key: &[u8],
         value: &[u8],
@@ -237,7 +281,7 @@ impl<'p, P: Pager> Tree<'p, P> {
     }
 
     /// The leaf to which this thread appended last, if it has not changed since and covers `key`.
-    #[inline]
+    #[inline(always)]
     fn hinted_leaf(&self, key: &[u8]) -> Option<P::Optimistic<'p>> {
         let end = self.ends?.mine();
         let (page, token) = end.get()?;
@@ -252,6 +296,7 @@ impl<'p, P: Pager> Tree<'p, P> {
     }
 
     /// Puts a record into the leaf that covers its key, and frees the blob that it replaces. `None` if the leaf is full.
+    #[inline(always)]
     fn place_in_leaf(
         &self,
         leaf: P::Optimistic<'p>,
@@ -268,39 +313,73 @@ impl<'p, P: Pager> Tree<'p, P> {
             }
         }
         let leaf = Latched::latch(leaf)?;
-        let old = if find.found { self.old_blob(leaf.id(), leaf.view(), find.index)? } else { None };
-        if matches!(mode, Mode::Exchange(expected) if !expected.is_held(leaf.view(), find.index)) {
+        let (at, value) = ((find.index, find.found), ValueImage { kind, bytes: value });
+        if self.pager.needs_lsn() {
+            self.place_with_lsn(leaf, at, key, value, mode)
+        } else {
+            self.place_latched::<false>(leaf, at, key, value, mode)
+        }
+    }
+
+    /// [`place_latched`](Self::place_latched), apart from what a change does that needs no LSN.
+    #[inline(never)]
+    fn place_with_lsn(
+        &self,
+        leaf: Latched<'p, P>,
+        at: (usize, bool),
+        key: &[u8],
+        value: ValueImage<'_>,
+        mode: Mode,
+    ) -> Placed {
+        self.place_latched::<true>(leaf, at, key, value, mode)
+    }
+
+    /// Puts a record into slot `index` of its leaf, which is `found` there or is not.
+    // The compiler knows whether the change needs an LSN: if not, nothing is left of what gives it one.
+    #[inline(always)]
+    fn place_latched<const NEEDS_LSN: bool>(
+        &self,
+        leaf: Latched<'p, P>,
+        (index, found): (usize, bool),
+        key: &[u8],
+        value: ValueImage<'_>,
+        mode: Mode,
+    ) -> Placed {
+        let old = if found { self.old_blob(leaf.id(), leaf.view(), index)? } else { None };
+        if matches!(mode, Mode::Exchange(expected) if !expected.is_held(leaf.view(), index)) {
             return Ok(Ok(Some(Written::Refused)));
         }
-        if mode == Mode::Restore && kind == ValueKind::Blob && old.is_some_and(|old| *value == old.encode()) {
+        if mode == Mode::Restore
+            && value.kind == ValueKind::Blob
+            && old.is_some_and(|old| *value.bytes == old.encode())
+        {
             // It has been restored already.
             return Ok(Ok(Some(Written::Replaced)));
         }
-        if self.claims()
-            && let Err(claim) = self.claim(&leaf, (key, find.found.then_some(find.index)), false)?
+        if self.claims(NEEDS_LSN)
+            && let Err(claim) = self.claim(&leaf, (key, found.then_some(index)), false)?
         {
             return Ok(Err(claim));
         }
         self.check_root()?;
-        let mut change = self.begin_change(leaf);
-        let AtomicChange { pages: leaf, recording, .. } = &mut change;
+        let AtomicChange { pages: mut leaf, mut recording, needs } = self.begin_change(leaf, NEEDS_LSN);
         if mode == Mode::Restore {
             recording.restore();
         }
-        let value = ValueImage { kind, bytes: value };
-        let result = if find.found {
-            recording.replace(leaf, find.index, key, value)
+        let result = if found {
+            recording.replace(&mut leaf, index, key, value)
         } else {
-            recording.apply(leaf, Some(find.index), &PageChange::Insert { key, value })
+            recording.apply(&mut leaf, Some(index), &PageChange::Insert { key, value })
         };
         match result {
-            Ok(()) if find.found => {
+            Ok(()) if found => {
+                let change = AtomicChange { pages: leaf, recording, needs };
                 change.commit_by(self.recorder(), self.freed(old.map(|blob| blob.extent())));
                 Ok(Ok(Some(Written::Replaced)))
             }
             Ok(()) => {
-                let ends = self.ends.filter(|_| leaf.view().goes_on(find.index));
-                let leaf = change.commit_by(self.recorder(), None);
+                let ends = if leaf.view().goes_on(index) { self.ends } else { None };
+                let leaf = AtomicChange { pages: leaf, recording, needs }.commit_by(self.recorder(), None);
                 if let Some(ends) = ends {
                     ends.mine().set(leaf.id(), leaf.token());
                 }
@@ -352,7 +431,8 @@ impl<'p, P: Pager> Tree<'p, P> {
             return Ok(Ok(None));
         }
         let old = self.old_blob(leaf.id(), leaf.view(), find.index)?;
-        if self.claims()
+        let needs_lsn = self.pager.needs_lsn();
+        if self.claims(needs_lsn)
             && let Err(claim) = self.claim(&leaf, (key, Some(find.index)), true)?
         {
             return Ok(Err(claim));
