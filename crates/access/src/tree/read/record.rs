@@ -189,15 +189,31 @@ impl<'p, P: Pager> Tree<'p, P> {
     }
 
     /// [`Navigation::run`](vellum_pool::Navigation::run) of an operation that brings large values into memory.
-    #[inline]
+    // The first attempt stands apart, and is inlined: most reads take one.
+    #[inline(always)]
     pub(in crate::tree) fn run_reading<T>(
         &self,
         mut operation: impl FnMut() -> Result<T, Interrupt>,
     ) -> Result<T, PoolError> {
+        match operation() {
+            Ok(done) => Ok(done),
+            Err(interrupt) => self.run_reading_again(interrupt, operation),
+        }
+    }
+
+    /// Goes on after the first attempt.
+    #[cold]
+    #[inline(never)]
+    fn run_reading_again<T>(
+        &self,
+        interrupt: Interrupt,
+        mut operation: impl FnMut() -> Result<T, Interrupt>,
+    ) -> Result<T, PoolError> {
         let mut gone = None;
+        let mut resolved = self.pager.resolve(interrupt);
         loop {
-            match self.pager.run(&mut operation) {
-                Err(error) if self.was_freed(&error, &mut gone) => {}
+            match resolved.and_then(|()| self.pager.run(&mut operation)) {
+                Err(error) if self.was_freed(&error, &mut gone) => resolved = Ok(()),
                 result => return result,
             }
         }
