@@ -255,22 +255,34 @@ impl Salvage {
 
     /// The names of the tables that can be found, the [nameless](Self::nameless) ones included, and what is lost of the catalog.
     pub fn tables(&self) -> (Vec<String>, Vec<Error>) {
-        let (mut names, mut lost) = (Vec::new(), Vec::new());
+        let (mut names, _, lost) = self.named();
+        names.extend(self.nameless().map(str::to_owned));
+        (names, lost)
+    }
+
+    /// The names of the heaps of objects that can be found. What they hold is not taken out.
+    pub fn heaps(&self) -> Vec<String> {
+        self.named().1
+    }
+
+    /// The tables and the heaps that the catalog names, and what is lost of it.
+    fn named(&self) -> (Vec<String>, Vec<String>, Vec<Error>) {
+        let (mut tables, mut heaps, mut lost) = (Vec::new(), Vec::new(), Vec::new());
         let found = catalog::tree(self.pool()).salvage(|piece| {
             match piece {
                 Salvaged::Entry { key, .. } if key.starts_with(&catalog::DOOMED) => {}
-                // What a heap of objects holds is not taken out.
-                Salvaged::Entry { value: Some(value), .. }
-                    if TableRecord::decode(value).is_some_and(|record| record.is_heap) => {}
-                Salvaged::Entry { key, .. } => names.push(String::from_utf8_lossy(key).into_owned()),
+                Salvaged::Entry { key, value, .. } => {
+                    let record = value.and_then(TableRecord::decode);
+                    let names = if record.is_some_and(|it| it.is_heap) { &mut heaps } else { &mut tables };
+                    names.push(String::from_utf8_lossy(key).into_owned());
+                }
                 Salvaged::Lost { error, .. } => lost.push(error.into()),
                 _ => {}
             }
             Ok::<_, Error>(())
         });
         lost.extend(found.err());
-        names.extend(self.nameless().map(str::to_owned));
-        (names, lost)
+        (tables, heaps, lost)
     }
 
     /// Shows all entries of a table that can be read, in the order of their keys, and between them what is lost.

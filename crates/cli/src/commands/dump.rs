@@ -152,6 +152,14 @@ impl Dump {
             self.begin_table(&salvaged_table(&salvage, name))?;
             self.salvaged_entries(&salvage, name, &mut tell)?;
         }
+        if arguments.tables.is_empty() {
+            for heap in salvage.heaps() {
+                remark(
+                    false,
+                    format_args!("left out: the heap of objects {heap:?}, which a dump cannot hold"),
+                );
+            }
+        }
         self.finish(general)?;
         if lost == 0 {
             return Ok(());

@@ -4,7 +4,7 @@ use crate::support::options;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::sync::Arc;
 use vellum::objects::{Array, Heap, ObjectError, Persistent, Ref, Text};
-use vellum::{Backup, Database, Durability, Error, Options, Problem, Result};
+use vellum::{Backup, Database, Durability, Error, Options, Problem, Result, Salvage};
 use vellum_vm::SimulatedDisk;
 
 #[derive(Persistent, Clone, PartialEq, Debug)]
@@ -331,4 +331,16 @@ fn a_feed_tells_nothing_of_heaps() {
     database.create_table("table").unwrap();
     let first = changes.next().unwrap().unwrap();
     assert_eq!(&*first.changes[0].table, "table");
+}
+
+#[test]
+fn a_salvage_names_tables_and_heaps_apart() {
+    let disk = SimulatedDisk::new(12);
+    let (database, heap) = create(&disk, &options());
+    fill(&heap, 3);
+    database.create_table("table").unwrap();
+    drop(heap);
+    database.close().unwrap();
+    let salvage = Salvage::open_in(Arc::new(disk.clone()), "data", &options()).unwrap();
+    assert_eq!((salvage.tables().0, salvage.heaps()), (vec!["table".to_owned()], vec!["heap".to_owned()]));
 }
