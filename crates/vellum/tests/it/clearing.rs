@@ -396,7 +396,9 @@ fn readers_and_writers_meet_clearing() {
         while database.clear_table("table").is_err() {}
         drop(database.begin().unwrap());
         assert!(table.first().unwrap().is_none());
-        assert!(pages(&database) <= empty + 20, "{} pages", pages(&database) - empty);
+        // The roots of earlier generations stay as long as the table has handles.
+        drop(table);
+        assert!(pages(&database) <= empty + 2, "{} pages", pages(&database) - empty);
         assert_clean(&database);
     }
 }
