@@ -36,13 +36,14 @@ pub fn expand(input: &DeriveInput) -> Result<TokenStream> {
     let ident = &input.ident;
     Ok(quote! {
         const _: () = {
-            #[allow(unused_imports)]
+            #[allow(unused_imports, reason = "not every type needs all of it")]
             use #root::__private as objects;
-            #[allow(clippy::all, clippy::pedantic, clippy::restriction, unused_variables)]
+            #[allow(clippy::all, clippy::pedantic, clippy::restriction, reason = "the program did not write this")]
             impl objects::Object for #ident {
                 const NAME: &'static str = #name;
             }
-            #[allow(clippy::all, clippy::pedantic, clippy::restriction, unused_variables, unused_mut)]
+            #[allow(unused_variables, unused_mut, reason = "a type without fields uses no argument")]
+            #[allow(clippy::all, clippy::pedantic, clippy::restriction, reason = "the program did not write this")]
             #[automatically_derived]
             impl objects::Persistent for #ident {
                 #body
@@ -219,7 +220,7 @@ fn fields_of(fields: &Fields, input: &DeriveInput) -> Result<TokenStream> {
         let document = format!("The field `{name}`, to be read by itself.");
         Some(quote! {
             #[doc = #document]
-            #[allow(dead_code)]
+            #[allow(dead_code, reason = "a program reads some fields by themselves, or none")]
             #visibility const #constant: objects::Field<#of, #of_field> = {
                 const OFFSETS: [usize; #count + 1] = #offsets;
                 objects::Field::new(OFFSETS[#index])
@@ -227,7 +228,7 @@ fn fields_of(fields: &Fields, input: &DeriveInput) -> Result<TokenStream> {
         })
     });
     Ok(quote! {
-        #[allow(clippy::all, clippy::pedantic, clippy::restriction)]
+        #[allow(clippy::all, clippy::pedantic, clippy::restriction, reason = "the program did not write this")]
         impl #of {
             #(#constants)*
         }

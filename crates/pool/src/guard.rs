@@ -278,7 +278,7 @@ impl<'p> ExclusiveGuard<'p> {
     #[inline(always)]
     pub fn relax(self) -> OptimisticGuard<'p> {
         let this = ManuallyDrop::new(self);
-        // The change is complete: that a panic is under way, which this thread's destructors may have made it in, says nothing about it.
+        // The change is complete. The page is sound even if a panic is under way, and a destructor has made the change.
         let seen = this.allocator.table().relax(this.head, this.is_changed());
         OptimisticGuard::new(this.allocator, this.head, seen)
     }

@@ -72,7 +72,7 @@ impl Page {
     fn resident(number: u64) -> Arc<Self> {
         let page = Self { state: PageState::evicted(), contents: [0, 1].map(|_| AtomicU64::new(number)) };
         assert!(page.state.try_exclusive(page.state.load()));
-        assert_eq!(page.state.release_exclusive(false), Wake::None);
+        assert_eq!(page.state.release_exclusive(false).1, Wake::None);
         Arc::new(page)
     }
 
@@ -284,7 +284,7 @@ fn latch(lot: &ParkingLot, state: &PageState, want: Want) {
 
 fn unlatch(lot: &ParkingLot, state: &PageState, want: Want) {
     let wake = match want {
-        Want::Exclusive => state.release_exclusive(true),
+        Want::Exclusive => state.release_exclusive(true).1,
         Want::Shared | Want::Read => state.release_shared(),
     };
     lot.wake(PageId(1), wake);
@@ -455,7 +455,7 @@ fn a_page_changes_hands() {
             let _ = if page.is_head.load(Ordering::Acquire) == 1 {
                 // SAFETY: the latch is held exclusively. The device writes.
                 page.memory.with_mut(|memory| unsafe { *memory = 1 });
-                page.state.release_exclusive(false)
+                page.state.release_exclusive(false).1
             } else {
                 page.state.release_exclusive_evicted()
             };
@@ -539,7 +539,7 @@ fn another_thread_ends_the_read() {
                         |reading| *reading == Some(PAGE),
                         |reading| {
                             *reading = None;
-                            shared.lot.wake(PAGE, shared.state.release_exclusive(false));
+                            shared.lot.wake(PAGE, shared.state.release_exclusive(false).1);
                         },
                     )
                 });

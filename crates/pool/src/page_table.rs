@@ -193,15 +193,14 @@ impl PageTable {
     /// Gives up the exclusive latch of a page that is in memory.
     #[inline(always)]
     pub(crate) fn unlatch(&self, page: PageId, changed: bool) {
-        self.wake(page, self.state(page).release_exclusive(changed));
+        self.relax(page, changed);
     }
 
-    /// The same; gives the page's state from now on, unless another thread changes it.
+    /// [`unlatch`](Self::unlatch), which gives the page's state from then on, unless another thread changes it.
     #[inline(always)]
     pub(crate) fn relax(&self, page: PageId, changed: bool) -> Word {
-        let state = self.state(page);
-        let after = state.word_after(changed);
-        self.wake(page, state.release_exclusive_as(after));
+        let (after, wake) = self.state(page).release_exclusive(changed);
+        self.wake(page, wake);
         after
     }
 

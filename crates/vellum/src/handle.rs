@@ -176,15 +176,7 @@ impl Handle {
         self.check()?;
         match self.tree().write_inlined(key, value, mode) {
             Ok(written) => self.inner.commit().map(|()| written),
-            Err(error) => self.change_again(error, |tree| match mode {
-                WriteMode::Insert => {
-                    tree.insert(key, value).map(|new| if new { Written::Inserted } else { Written::Refused })
-                }
-                WriteMode::Update => {
-                    tree.update(key, value).map(|old| if old { Written::Replaced } else { Written::Refused })
-                }
-                WriteMode::Upsert => tree.upsert(key, value),
-            }),
+            Err(error) => self.change_again(error, |tree| tree.write(key, value, mode)),
         }
     }
 

@@ -40,6 +40,7 @@
 
 mod atomic;
 mod change_record;
+mod difference;
 mod encoding;
 mod extents;
 mod group;

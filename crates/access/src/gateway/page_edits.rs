@@ -1,5 +1,7 @@
 //! Changes of bytes of one page, as data: where they stand, how many, and the bytes, one after the other.
 
+use super::difference::difference;
+
 /// How many bytes stand before those of each edit: where they stand in the page, and how many they are, in two bytes each.
 const HEAD_BYTES: usize = 4;
 
@@ -84,11 +86,10 @@ fn take<'a>(rest: &mut &'a [u8]) -> Option<(usize, &'a [u8])> {
 fn push(edits: &mut Vec<u8>, before: &[u8], after: &[u8], range: std::ops::Range<usize>) {
     let (old, new) =
         (before.get(range.clone()).unwrap_or_default(), after.get(range.clone()).unwrap_or_default());
-    let equal = |pairs: &mut dyn Iterator<Item = (&u8, &u8)>| pairs.take_while(|(a, b)| a == b).count();
-    let first = equal(&mut old.iter().zip(new));
-    let last = equal(&mut old.iter().rev().zip(new.iter().rev()));
-    let bytes = new.get(first..new.len() - last).unwrap_or_default();
-    edits.extend_from_slice(&((range.start + first) as u16).to_le_bytes());
+    let differing = difference(old, new);
+    let at = range.start + differing.start;
+    let bytes = new.get(differing).unwrap_or_default();
+    edits.extend_from_slice(&(at as u16).to_le_bytes());
     edits.extend_from_slice(&(bytes.len() as u16).to_le_bytes());
     edits.extend_from_slice(bytes);
 }

@@ -321,14 +321,9 @@ impl PageState {
 
     /// Gives up the exclusive latch; `changed` says that the contents are no longer what they were.
     #[inline]
-    pub fn release_exclusive(&self, changed: bool) -> Wake {
-        self.leave(self.word_after(changed))
-    }
-
-    /// Gives up the exclusive latch, with the word that [`word_after`](Self::word_after) gives.
-    #[inline]
-    pub fn release_exclusive_as(&self, word: Word) -> Wake {
-        self.leave(word)
+    pub fn release_exclusive(&self, changed: bool) -> (Word, Wake) {
+        let word = self.word_after(changed);
+        (word, self.leave(word))
     }
 
     /// The word as it will be when the exclusive latch is given up, unless the page is changed again.
@@ -463,7 +458,7 @@ mod tests {
     fn resident() -> PageState {
         let state = PageState::evicted();
         assert!(state.try_exclusive(state.load()));
-        assert_eq!(state.release_exclusive(false), Wake::None);
+        assert_eq!(state.release_exclusive(false).1, Wake::None);
         state
     }
 
@@ -590,7 +585,7 @@ mod tests {
         assert!(!state.must_sleep(Want::Exclusive));
         assert!(state.try_exclusive(state.load()));
         assert!(state.announce_waiting(Want::Read));
-        assert_eq!(state.release_exclusive(true), Wake::All);
+        assert_eq!(state.release_exclusive(true).1, Wake::All);
         assert_eq!(state.load().version(), 1);
     }
 }

@@ -157,7 +157,7 @@ impl<'p, P: Pager> Tree<'p, P> {
             Err(interrupt) if blocking != Blocking::Always => return Err(interrupt),
             Ok(None) if blocking == Blocking::Never => return Ok(Performed::WouldWait),
             // Whatever is wrong with the leaf, the call for one key finds it out.
-            Ok(None) | Err(_) => self.write(key, value, mode),
+            Ok(None) | Err(_) => self.write_as(key, value, mode),
         };
         Ok(Performed::Done(written.map(Outcome::Written)))
     }

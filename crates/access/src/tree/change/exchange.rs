@@ -113,7 +113,7 @@ impl<'p, P: Pager> Tree<'p, P> {
             (None, None) => Ok(true),
             (None, Some(new)) => self.insert(key, new),
             (Some(expected), Some(new)) => {
-                Ok(self.write(key, new, Mode::Exchange(&expected))? == Written::Replaced)
+                Ok(self.write_as(key, new, Mode::Exchange(&expected))? == Written::Replaced)
             }
             (expected, None) => self.remove_if(key, expected),
         }

@@ -50,6 +50,17 @@ pub(in crate::tree) enum Mode<'h> {
     Restore,
 }
 
+impl From<WriteMode> for Mode<'_> {
+    #[inline(always)]
+    fn from(mode: WriteMode) -> Self {
+        match mode {
+            WriteMode::Insert => Self::Insert,
+            WriteMode::Update => Self::Update,
+            WriteMode::Upsert => Self::Upsert,
+        }
+    }
+}
+
 /// How an attempt to put a record into its leaf ended; `None` if the leaf is full.
 type Placed = Result<Result<Option<Written>, Claim>, Interrupt>;
 
@@ -61,7 +72,7 @@ impl<'p, P: Pager> Tree<'p, P> {
     /// then as it was.
     #[inline]
     pub fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool, AccessError> {
-        Ok(self.write(key, value, Mode::Insert)? == Written::Inserted)
+        Ok(self.write(key, value, WriteMode::Insert)? == Written::Inserted)
     }
 
     /// Replaces the value of `key` if it has one; returns whether it did.
@@ -70,7 +81,7 @@ impl<'p, P: Pager> Tree<'p, P> {
     /// As for [`insert`](Self::insert).
     #[inline]
     pub fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, AccessError> {
-        Ok(self.write(key, value, Mode::Update)? == Written::Replaced)
+        Ok(self.write(key, value, WriteMode::Update)? == Written::Replaced)
     }
 
     /// Stores `value` under `key`, whether or not it has a value; returns which it was.
@@ -79,7 +90,7 @@ impl<'p, P: Pager> Tree<'p, P> {
     /// As for [`insert`](Self::insert).
     #[inline]
     pub fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Written, AccessError> {
-        self.write(key, value, Mode::Upsert)
+        self.write(key, value, WriteMode::Upsert)
     }
 
     /// Stores the next `length` bytes of `source` under `key`, without holding them in memory at once.
@@ -129,37 +140,39 @@ impl<'p, P: Pager> Tree<'p, P> {
         Ok(removed.is_some())
     }
 
-    /// Stores `value` under `key` if `mode` lets it. It is [`insert`](Self::insert), [`update`](Self::update) and
-    /// [`upsert`](Self::upsert), inlined: what the tree is made of need not lie in memory. So it is long, and not for functions of
+    /// Stores `value` under `key` if `mode` lets it: [`insert`](Self::insert), [`update`](Self::update) or [`upsert`](Self::upsert).
+    ///
+    /// # Errors
+    /// As for [`insert`](Self::insert).
+    pub fn write(&self, key: &[u8], value: &[u8], mode: WriteMode) -> Result<Written, AccessError> {
+        self.write_as(key, value, mode.into())
+    }
+
+    /// [`write`](Self::write), inlined: what the tree is made of need not lie in memory. So it is long, and not for functions of
     /// which there are many.
     ///
     /// # Errors
     /// As for [`insert`](Self::insert).
     #[inline(always)]
     pub fn write_inlined(&self, key: &[u8], value: &[u8], mode: WriteMode) -> Result<Written, AccessError> {
-        let mode = match mode {
-            WriteMode::Insert => Mode::Insert,
-            WriteMode::Update => Mode::Update,
-            WriteMode::Upsert => Mode::Upsert,
-        };
-        check_key(key)?;
-        if is_inline(key, value.len() as u64) {
-            self.place_inlined(key, value, ValueKind::Inline, mode)
-        } else {
-            self.write_blob(key, value.len() as u64, &mut &value[..], mode)
-        }
+        self.write_as_inlined(key, value, mode.into())
     }
 
-    #[inline]
-    pub(in crate::tree) fn write(
+    #[inline(never)]
+    pub(in crate::tree) fn write_as(
         &self,
         key: &[u8],
         value: &[u8],
         mode: Mode,
     ) -> Result<Written, AccessError> {
+        self.write_as_inlined(key, value, mode)
+    }
+
+    #[inline(always)]
+    fn write_as_inlined(&self, key: &[u8], value: &[u8], mode: Mode) -> Result<Written, AccessError> {
         check_key(key)?;
         if is_inline(key, value.len() as u64) {
-            self.place(key, value, ValueKind::Inline, mode)
+            self.place_inlined(key, value, ValueKind::Inline, mode)
         } else {
             self.write_blob(key, value.len() as u64, &mut &value[..], mode)
         }
