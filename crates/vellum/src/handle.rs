@@ -345,30 +345,52 @@ impl Handle {
     /// A copy of the value of a key.
     #[inline]
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        self.get_by(self.tree(), key)
+        let mut value = Vec::new();
+        Ok(self.get_into(key, &mut value)?.then_some(value))
+    }
+
+    /// The same into a buffer; whether there is a value.
+    // One function for all types of keys and values: the callers have little code, and the value does not go through memory
+    // inside of a `Result`.
+    #[inline(never)]
+    pub(crate) fn get_into(&self, key: &[u8], target: &mut Vec<u8>) -> Result<bool> {
+        self.get_into_by(self.tree(), key, target)
+    }
+
+    /// The same, as this tree of the table shows it.
+    #[inline(always)]
+    pub(crate) fn get_into_by(&self, tree: Tree<'_, Pool>, key: &[u8], target: &mut Vec<u8>) -> Result<bool> {
+        match tree.get_into(key, target) {
+            Ok(found) => Ok(found),
+            Err(error) => self.get_past_pool(tree, key, target, error),
+        }
+    }
+
+    /// What [`get_into_by`](Self::get_into_by) does about an error.
+    #[cold]
+    #[inline(never)]
+    fn get_past_pool(
+        &self,
+        tree: Tree<'_, Pool>,
+        key: &[u8],
+        target: &mut Vec<u8>,
+        error: AccessError,
+    ) -> Result<bool> {
+        let error = Error::from(error);
+        if !error.is_about_room() {
+            return Err(error);
+        }
+        let whole = self.read_whole(tree, key)?;
+        let found = whole.is_some();
+        *target = whole.unwrap_or_default();
+        Ok(found)
     }
 
     /// A copy of the value of a key, as this tree of the table shows it.
     #[inline]
     pub(crate) fn get_by(&self, tree: Tree<'_, Pool>, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        match tree.get(key).map_err(Error::from) {
-            Err(error) if error.is_about_room() => self.read_whole(tree, key),
-            value => value,
-        }
-    }
-
-    /// The same into a buffer; whether there is a value.
-    #[inline]
-    pub(crate) fn get_into_by(&self, tree: Tree<'_, Pool>, key: &[u8], target: &mut Vec<u8>) -> Result<bool> {
-        match tree.get_into(key, target).map_err(Error::from) {
-            Err(error) if error.is_about_room() => {
-                let whole = self.read_whole(tree, key)?;
-                let found = whole.is_some();
-                *target = whole.unwrap_or_default();
-                Ok(found)
-            }
-            found => found,
-        }
+        let mut value = Vec::new();
+        Ok(self.get_into_by(tree, key, &mut value)?.then_some(value))
     }
 
     /// The values of many keys, as this tree of the table shows them.
@@ -397,7 +419,10 @@ impl Handle {
     /// The value whose encoding these bytes are.
     #[inline]
     pub(crate) fn value_of<V: ValueType + ?Sized>(&self, bytes: Cow<'_, [u8]>) -> Result<V::Owned> {
-        V::from_bytes(bytes).ok_or_else(|| self.malformed("value", V::type_name()))
+        match V::from_bytes(bytes) {
+            Some(value) => Ok(value),
+            None => Err(self.malformed("value", V::type_name())),
+        }
     }
 
     /// The value whose encoding these bytes are, if there are any.
@@ -406,7 +431,10 @@ impl Handle {
         &self,
         bytes: Option<impl Into<Cow<'v, [u8]>>>,
     ) -> Result<Option<V::Owned>> {
-        bytes.map(|bytes| self.value_of::<V>(bytes.into())).transpose()
+        match bytes {
+            Some(bytes) => self.value_of::<V>(bytes.into()).map(Some),
+            None => Ok(None),
+        }
     }
 
     #[cold]

@@ -86,8 +86,12 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
     /// value of this type.
     #[inline]
     pub fn get(&self, key: impl AsKey<K>) -> Result<Option<V::Owned>> {
-        let key = key.encoded();
-        self.handle.value_if_any::<V>(self.handle.get(key.as_ref())?)
+        let mut value = Vec::new();
+        match self.handle.get_into(key.encoded().as_ref(), &mut value) {
+            Ok(true) => self.handle.value_of::<V>(value.into()).map(Some),
+            Ok(false) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Whether `key` has a value.

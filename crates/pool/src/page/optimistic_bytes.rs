@@ -335,6 +335,10 @@ impl Bytes for OptimisticBytes<'_> {
     #[inline]
     fn append_to(self, at: usize, length: usize, target: &mut Vec<u8>) {
         let (at, length) = Self::cut(at, length);
+        if target.is_empty() && target.capacity() < length {
+            // Takes a third of the instructions that growing takes.
+            *target = Vec::with_capacity(length);
+        }
         target.reserve(length);
         // SAFETY: there is room for `length` more bytes behind the vector's end, and all are written.
         unsafe {
