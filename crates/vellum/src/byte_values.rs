@@ -13,7 +13,7 @@ impl<K: KeyType + ?Sized> Table<K> {
     /// As for [`get`](Self::get).
     #[inline]
     pub fn get_into(&self, key: impl AsKey<K>, target: &mut Vec<u8>) -> Result<bool> {
-        self.handle.get_into(key.encoded().as_ref(), target)
+        self.handle.get_into_by(self.handle.tree(), key.encoded().as_ref(), target)
     }
 
     /// Some bytes of the value of `key`: those of `part` that it has, which may be none. `None` if there is no value.

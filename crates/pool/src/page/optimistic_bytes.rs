@@ -335,11 +335,9 @@ impl Bytes for OptimisticBytes<'_> {
     #[inline]
     fn append_to(self, at: usize, length: usize, target: &mut Vec<u8>) {
         let (at, length) = Self::cut(at, length);
-        if target.is_empty() && target.capacity() < length {
-            // Takes a third of the instructions that growing takes.
-            *target = Vec::with_capacity(length);
+        if target.capacity() - target.len() < length {
+            make_room(target, length);
         }
-        target.reserve(length);
         // SAFETY: there is room for `length` more bytes behind the vector's end, and all are written.
         unsafe {
             self.copy(at, length, target.as_mut_ptr().add(target.len()));
@@ -352,6 +350,17 @@ impl Bytes for OptimisticBytes<'_> {
         let (at, length) = Self::cut(at, target.len());
         // SAFETY: `length` is at most the length of the target.
         unsafe { self.copy(at, length, target.as_mut_ptr()) };
+    }
+}
+
+/// Makes room for `length` more bytes.
+#[inline(never)]
+fn make_room(target: &mut Vec<u8>, length: usize) {
+    if target.is_empty() {
+        // Takes a third of the instructions that growing takes.
+        *target = Vec::with_capacity(length);
+    } else {
+        target.reserve(length);
     }
 }
 

@@ -6,7 +6,7 @@ use crate::error::AccessError;
 use crate::tree::{Tree, check_key};
 use crate::value::{Held, Value};
 use std::ops::Range;
-use vellum_pool::{Interrupt, Pager};
+use vellum_pool::{Interrupt, Pager, PoolError};
 
 impl<'p, P: Pager> Tree<'p, P> {
     /// The value of `key`, copied.
@@ -26,11 +26,18 @@ impl<'p, P: Pager> Tree<'p, P> {
     #[inline]
     pub fn get_into(&self, key: &[u8], target: &mut Vec<u8>) -> Result<bool, AccessError> {
         check_key(key)?;
-        Ok(self.run_reading(|| {
-            target.clear();
-            let leaf = self.leaf(key)?;
-            read_value(self, &leaf, Wanted::find(&leaf, key, Part::ALL), target)
-        })?)
+        match self.try_get_into(key, target) {
+            Ok(found) => Ok(found),
+            Err(interrupt) => Ok(get_into_again(*self, key, target, interrupt)?),
+        }
+    }
+
+    /// One attempt of [`get_into`](Self::get_into).
+    #[inline(always)]
+    fn try_get_into(&self, key: &[u8], target: &mut Vec<u8>) -> Result<bool, Interrupt> {
+        target.clear();
+        let leaf = self.leaf(key)?;
+        read_value(self, &leaf, Wanted::find(&leaf, key, Part::ALL), target)
     }
 
     /// Replaces the contents of `target` by some bytes of the value of `key`: those of `part` that it has. Returns
@@ -145,4 +152,17 @@ impl<'p, P: Pager> Tree<'p, P> {
             work(&leaf, found)
         })?)
     }
+}
+
+/// [`Tree::get_into`] after the first attempt.
+// The tree is taken by value, so that its parts need not lie in memory while the first attempt succeeds.
+#[cold]
+#[inline(never)]
+fn get_into_again<P: Pager>(
+    tree: Tree<'_, P>,
+    key: &[u8],
+    target: &mut Vec<u8>,
+    interrupt: Interrupt,
+) -> Result<bool, PoolError> {
+    tree.run_reading_again(interrupt, || tree.try_get_into(key, target))
 }

@@ -204,7 +204,7 @@ impl<'p, P: Pager> Tree<'p, P> {
     /// Goes on after the first attempt.
     #[cold]
     #[inline(never)]
-    fn run_reading_again<T>(
+    pub(in crate::tree) fn run_reading_again<T>(
         &self,
         interrupt: Interrupt,
         mut operation: impl FnMut() -> Result<T, Interrupt>,
@@ -271,26 +271,27 @@ pub(in crate::tree) fn read_value<'p, P: Pager>(
             leaf.validate()?;
             Ok(true)
         }
-        _ => read_other_value(tree, leaf, wanted, target),
+        found => read_other_value(*tree, *leaf, (wanted.key, wanted.part, found), target),
     }
 }
 
+// All is taken by value, so that nothing of it need lie in memory for what is mostly read.
 #[cold]
 #[inline(never)]
 fn read_other_value<'p, P: Pager>(
-    tree: &Tree<'p, P>,
-    leaf: &P::Optimistic<'p>,
-    wanted: Wanted<'_>,
+    tree: Tree<'p, P>,
+    leaf: P::Optimistic<'p>,
+    (key, part, found): (&[u8], Part, Option<ValueAt>),
     target: &mut Vec<u8>,
 ) -> Result<bool, Interrupt> {
-    let large = match read(tree, leaf, wanted, target)? {
+    let large = match read(&tree, &leaf, Wanted { key, part, found }, target)? {
         Record::Absent => return Ok(false),
         Record::Inline => return Ok(true),
         Record::Large(large) => large,
     };
-    let guard = share_large(tree, leaf, (wanted.key, large))?;
+    let guard = share_large(&tree, &leaf, (key, large))?;
     let value = guard.page().get(HEADER_BYTES..HEADER_BYTES + large.reference.length as usize);
-    let value = value.and_then(|value| value.get(wanted.part.within(value.len())));
+    let value = value.and_then(|value| value.get(part.within(value.len())));
     target.extend_from_slice(value.unwrap_or_default());
     Ok(true)
 }
