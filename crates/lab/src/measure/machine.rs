@@ -1,6 +1,7 @@
 //! What the machine is and what a process used: the manifest of a run, resident sizes, bytes read and
 //! written. Everything comes from `/proc` and `/sys`; what cannot be read is left out, never guessed.
 
+use crate::measure::line;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::os::fd::AsRawFd;
@@ -33,6 +34,8 @@ pub struct Manifest {
     transparent_huge_pages_defrag: Option<String>,
     swappiness: Option<u64>,
     lmdb_version: &'static str,
+    /// How long a cache line takes from one processor to another at the start of the run.
+    line_ns: Option<f64>,
 }
 
 impl Manifest {
@@ -64,6 +67,7 @@ impl Manifest {
             transparent_huge_pages_defrag: line("/sys/kernel/mm/transparent_hugepage/defrag"),
             swappiness: line("/proc/sys/vm/swappiness").and_then(|text| text.parse().ok()),
             lmdb_version: heed::lmdb_version().string,
+            line_ns: line::line_ns(),
         }
     }
 }

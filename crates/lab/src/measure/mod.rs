@@ -1,4 +1,5 @@
 //! What is measured of a process and of the machine, and how figures are summed up.
 
+pub mod line;
 pub mod machine;
 pub mod statistics;

@@ -5,6 +5,7 @@
 
 use crate::Result;
 use crate::config::Load;
+use crate::measure::line::{LineTimes, line_ns};
 use crate::measure::machine::StorageBytes;
 use crate::measure::statistics::{Percentiles, Spread};
 use crate::report::reporter::{Ratio, Reporter, Round, Summary};
@@ -25,6 +26,9 @@ pub struct Measured {
     pub storage: StorageBytes,
     /// The largest resident size so far.
     pub resident_bytes_max: u64,
+    /// How long cache lines took, if there were several threads and processors.
+    #[serde(skip)]
+    pub line: Option<LineTimes>,
 }
 
 impl Measured {
@@ -85,7 +89,7 @@ impl Contest<'_> {
         for round in 0..self.rounds {
             for load in self.loads {
                 for series in all.iter_mut().filter(|series| series.load == *load) {
-                    let measured = measure(series.contestant, *load, round)?;
+                    let measured = beside_line_times(*load, || measure(series.contestant, *load, round))?;
                     reporter.round(&self.round(series, round, &measured))?;
                     series.rounds.push(measured);
                 }
@@ -109,6 +113,7 @@ impl Contest<'_> {
             bytes_read: measured.storage.read,
             bytes_written: measured.storage.written,
             resident_bytes_max: measured.resident_bytes_max,
+            line: measured.line,
         }
     }
 
@@ -120,6 +125,8 @@ impl Contest<'_> {
                 let rate = Spread::of(series.rounds.iter().map(Measured::rate))?;
                 let seconds = Spread::of(series.rounds.iter().map(|measured| measured.seconds))?;
                 let percentiles = series.rounds.last()?.percentiles;
+                let lines = series.rounds.iter().filter_map(|measured| measured.line);
+                let line = Spread::of(lines.flat_map(|line| [line.before_ns, line.after_ns]));
                 Some(Summary {
                     kind: "summary",
                     workload: self.workload,
@@ -140,6 +147,9 @@ impl Contest<'_> {
                     resident_bytes_max: series.rounds.iter().map(|m| m.resident_bytes_max).max()?,
                     bytes_read: series.rounds.iter().map(|m| m.storage.read).sum(),
                     bytes_written: series.rounds.iter().map(|m| m.storage.written).sum(),
+                    line_ns: line.map(|line| line.median),
+                    line_ns_min: line.map(|line| line.min),
+                    line_ns_max: line.map(|line| line.max),
                 })
             })
             .collect()
@@ -185,6 +195,17 @@ impl Contest<'_> {
     }
 }
 
+/// A round of several threads with the times of cache lines before and after it.
+fn beside_line_times(load: Load, measure: impl FnOnce() -> Result<Measured>) -> Result<Measured> {
+    if load.threads < 2 {
+        return measure();
+    }
+    let before = line_ns();
+    let measured = measure()?;
+    let line = before.and_then(|before_ns| Some(LineTimes { before_ns, after_ns: line_ns()? }));
+    Ok(Measured { line, ..measured })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -197,6 +218,7 @@ mod tests {
             latency_samples: 1,
             storage: StorageBytes { read: 10, written: 1 },
             resident_bytes_max: operations,
+            line: None,
         }
     }
 
@@ -224,6 +246,12 @@ mod tests {
         assert_eq!((first.ops_per_second, first.ops_per_second_min), (101.0, 100.0));
         assert_eq!((first.ops_per_second_max, first.p50_ns, first.resident_bytes_max), (102.0, 102, 102));
         assert_eq!((first.bytes_read, first.bytes_written, first.load_seconds), (30, 3, 1.0));
+        // Lines matter where there are several threads, and can be timed where there are several processors.
+        let has_several = line_ns().is_some();
+        assert_eq!(
+            summaries.iter().map(|s| s.line_ns.is_some()).collect::<Vec<_>>(),
+            [false, has_several, false, has_several]
+        );
 
         let ratios = contest.ratios(&all);
         let named: Vec<_> = ratios.iter().map(|r| (r.of.as_str(), r.of_threads, r.to.as_str())).collect();

@@ -1,5 +1,6 @@
 //! What a run prints: one JSON object a line, or tables for people.
 
+use crate::measure::line::LineTimes;
 use crate::measure::machine::Manifest;
 use crate::measure::statistics::Spread;
 use bytesize::ByteSize;
@@ -50,6 +51,13 @@ pub struct Summary {
     pub bytes_read: u64,
     /// Written to storage in all rounds together.
     pub bytes_written: u64,
+    /// How long a cache line took from one processor to another before and after each round: the median; none if there was one
+    /// thread.
+    pub line_ns: Option<f64>,
+    /// The shortest such time.
+    pub line_ns_min: Option<f64>,
+    /// The longest.
+    pub line_ns_max: Option<f64>,
 }
 
 /// One round of one engine.
@@ -81,6 +89,8 @@ pub struct Round {
     pub bytes_written: u64,
     /// The largest resident size so far.
     pub resident_bytes_max: u64,
+    /// How long a cache line took from one processor to another before and after it; none if there was one thread.
+    pub line: Option<LineTimes>,
 }
 
 /// How many times as fast one is as the other: the quotient of the medians, and the extremes of the
@@ -179,11 +189,14 @@ impl Reporter {
     pub fn round(&self, round: &Round) -> crate::Result<()> {
         if !self.json {
             eprintln!(
-                "round {} {} {}: {}/s",
+                "round {} {} {}: {}/s{}",
                 round.round,
                 round.engine,
                 load(round.threads, round.clients),
-                number(round.ops_per_second)
+                number(round.ops_per_second),
+                round.line.map_or_else(String::new, |LineTimes { before_ns, after_ns }| {
+                    format!(", a cache line takes {before_ns:.0} ns before, {after_ns:.0} ns after")
+                })
             );
         }
         self.object(round)
@@ -210,7 +223,7 @@ impl Reporter {
 fn summary_table(summaries: &[Summary]) -> Table {
     let mut table = table(&[
         "engine", "threads", "clients", "ops/s", "min", "max", "p50", "p99", "p99.9", "p99.99", "load",
-        "resident", "read", "written",
+        "resident", "read", "written", "line",
     ]);
     for summary in summaries {
         table.add_row([
@@ -228,6 +241,7 @@ fn summary_table(summaries: &[Summary]) -> Table {
             ByteSize(summary.resident_bytes_max).to_string(),
             ByteSize(summary.bytes_read).to_string(),
             ByteSize(summary.bytes_written).to_string(),
+            line(summary.line_ns_min, summary.line_ns_max),
         ]);
     }
     align(table)
@@ -282,6 +296,14 @@ pub(super) fn number(value: f64) -> String {
     }
 }
 
+/// The shortest and the longest time of a cache line.
+fn line(min: Option<f64>, max: Option<f64>) -> String {
+    match (min, max) {
+        (Some(min), Some(max)) => format!("{min:.0} to {max:.0} ns"),
+        _ => "-".to_owned(),
+    }
+}
+
 fn nanoseconds(value: u64) -> String {
     match value {
         0..10_000 => format!("{value} ns"),
@@ -309,5 +331,6 @@ mod tests {
         assert_eq!(nanoseconds(873), "873 ns");
         assert_eq!(nanoseconds(45_600), "45.6 us");
         assert_eq!(nanoseconds(12_300_000), "12.3 ms");
+        assert_eq!((line(Some(27.4), Some(151.0)), line(None, None)), ("27 to 151 ns".into(), "-".into()));
     }
 }

@@ -68,6 +68,7 @@ impl<K: Ord> Meter<K> {
             latency_samples: latencies.samples(),
             storage,
             resident_bytes_max: machine::resident_bytes_max(),
+            line: None,
         })
     }
 }

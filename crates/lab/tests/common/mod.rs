@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 /// The fields of a summary, in their order.
-const SUMMARY_FIELDS: [&str; 19] = [
+const SUMMARY_FIELDS: [&str; 22] = [
     "kind",
     "workload",
     "engine",
@@ -25,6 +25,9 @@ const SUMMARY_FIELDS: [&str; 19] = [
     "resident_bytes_max",
     "bytes_read",
     "bytes_written",
+    "line_ns",
+    "line_ns_min",
+    "line_ns_max",
 ];
 
 pub fn lab(directory: &Path, line: &str) -> Output {
@@ -80,6 +83,10 @@ pub fn check_run(
         assert!(number("tuples") > 0.0 && (number("pool_bytes") > 0.0) == has_pool);
         assert!(number("resident_bytes_max") > 1e6 && number("load_seconds") >= 0.0);
         assert!(number("bytes_read") >= 0.0 && number("bytes_written") >= 0.0);
+        // Of one thread there is none; nor on a machine of one processor.
+        let has_line = summary["threads"] != 1 && std::thread::available_parallelism().unwrap().get() > 1;
+        assert_eq!(summary["line_ns"].is_number(), has_line, "{text}");
+        assert!(!has_line || number("line_ns_min") <= number("line_ns_max"));
     }
     // The last line of each engine, and of the run, is a summary.
     for engine in engines {
