@@ -337,8 +337,8 @@ impl<'p, P: Pager> Change<'p, P> {
         stored: &Stored<'_>,
         flags: Flags,
     ) -> Result<Option<AnyRef>, ObjectError> {
-        // Most pages that are refused are full, and are not to be changed for that.
-        if self.copies.view(page)?.is_none_or(|view| view.free() < granules) {
+        // A page that is refused, because it is full or what is free in it is in pieces, does not count as one that is written.
+        if self.copies.view(page)?.is_none_or(|view| view.place(granules).is_none()) {
             return Ok(None);
         }
         let Some(mut copy) = self.copies.page_mut(page)? else { return Ok(None) };

@@ -186,7 +186,7 @@ impl<'a> PageView<'a> {
     }
 
     /// Where an object of so many granules has room, if it has anywhere.
-    fn place(self, granules: usize) -> Option<usize> {
+    pub fn place(self, granules: usize) -> Option<usize> {
         if granules > self.free() {
             return None;
         }

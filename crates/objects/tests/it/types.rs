@@ -159,3 +159,19 @@ fn fields_are_read_by_themselves_in_any_order() {
         assert!(matches!(heap.fields(person, Person::NOTES), Err(ObjectError::Dangling { .. })));
     }
 }
+
+#[test]
+fn an_object_that_grows_passes_over_pages_whose_room_is_in_pieces() {
+    // A change writes four pages in so small a pool.
+    let store = Store::new(32);
+    let heap = store.heap();
+    let nodes: Vec<Ref<Node>> =
+        (0..300).map(|id| heap.allocate(&node(id, &"n".repeat(40))).unwrap()).collect();
+    for reference in nodes.iter().enumerate().filter(|(number, _)| number % 3 != 0).map(|(_, node)| *node) {
+        heap.delete(reference).unwrap();
+    }
+    for reference in nodes.iter().step_by(3) {
+        heap.update(*reference, |node: &mut Node| node.name.push_str(&"m".repeat(1500))).unwrap();
+        assert_eq!(heap.get(*reference).unwrap().name.len(), 1540);
+    }
+}
