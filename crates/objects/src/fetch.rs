@@ -1,4 +1,9 @@
 //! Objects that are brought into memory side by side.
+//!
+//! Objects that were made one after the other lie in neighbouring pages, and a traversal that has come to one of them often comes to the
+//! others. So a thread whose misses are near each other reads the pages around the next one with it, by one request. How many follows its misses, as the window
+//! does with which Linux reads ahead from swap: it doubles with each one that is near the one before, and is halved otherwise. A thread that reads here and there
+//! soon reads single pages.
 
 use crate::{Heap, Ref, error::ObjectError};
 use vellum_base::PageId;
@@ -34,6 +39,43 @@ impl<'p, P: Pager> Heap<'p, P> {
         const DEPTH: usize = 64;
         self.fetcher(DEPTH)?.fetch_all(references);
         Ok(())
+    }
+}
+
+/// The most pages that are read around a missing one.
+const AROUND_MAX: u64 = 16;
+
+/// How many pages are read with a page that is missing, itself included, after the page that was missing before and how many were read then.
+fn around(page: PageId, last: Option<(PageId, u64)>) -> u64 {
+    match last {
+        Some((last, count)) if last.0.abs_diff(page.0) < 2 * AROUND_MAX => (2 * count).min(AROUND_MAX),
+        Some((_, count)) => (count / 2).max(1),
+        None => 1,
+    }
+}
+
+impl<P: Pager> Heap<'_, P> {
+    /// Reads a page that is missing, with some that lie around it. That is a hint, as for a [`Fetcher`].
+    pub(crate) fn read_around(&self, page: PageId) {
+        if !self.pager.is_evicted(page) {
+            return;
+        }
+        let missed = self.state.missed.mine();
+        let count = around(page, missed.get());
+        missed.set(page, count);
+        // What is read at once must find room, and leave some to others.
+        let count = count.min(self.pager.limit_pages() as u64 / 16);
+        if count < 2 {
+            return;
+        }
+        let Ok(mut misses) = self.pager.misses(AROUND_MAX as usize) else { return };
+        let first = page.0 - page.0 % count;
+        let pages: Vec<PageId> = (first..first + count).map(PageId).collect();
+        misses.begin_read_ahead(&pages);
+        let mut finished = Vec::new();
+        while misses.under_way() > 0 {
+            misses.reap(true, &mut finished);
+        }
     }
 }
 
@@ -73,5 +115,22 @@ impl<P: Pager> Fetcher<'_, P> {
     pub fn fetch_all<T>(&mut self, references: impl IntoIterator<Item = Ref<T>>) {
         self.begin(references);
         self.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn misses_that_are_near_each_other_read_more_and_others_less() {
+        let mut last = None;
+        let mut counts = Vec::new();
+        for page in [1000, 1003, 990, 1010, 1020, 1021, 5000, 9000, 100, 7000, 300, 301] {
+            let count = around(PageId(page), last);
+            last = Some((PageId(page), count));
+            counts.push(count);
+        }
+        assert_eq!(counts, [1, 2, 4, 8, 16, 16, 8, 4, 2, 1, 1, 2]);
     }
 }

@@ -157,6 +157,7 @@ impl<'p, P: Pager> Heap<'p, P> {
         fields: F,
     ) -> Result<F::Values, ObjectError> {
         let page = reference.any().page();
+        self.read_around(page);
         match self.pager.run(|| self.try_read(reference, fields)) {
             Ok(Some(values)) => Ok(values),
             Ok(None) => self.change(|change| change.read(reference, fields)),

@@ -15,6 +15,8 @@ pub(crate) const ROOMY: usize = ROOM / 2;
 pub struct HeapState {
     /// The page in which each thread allocates.
     pub(crate) current: AppendHints,
+    /// The page that each thread missed last, and how many pages it read then.
+    pub(crate) missed: AppendHints,
     /// The object with the roots; zero while it is not known.
     pub(crate) anchor: AtomicU64,
     /// The fingerprints of types of which it is known that the heap has them as they are in the program.
