@@ -26,7 +26,7 @@ use config::{RunSettings, Workload};
 use measure::machine::Manifest;
 use report::reporter::Reporter;
 use run::coordinator::{self, Job};
-use run::{device, kills, oo7, records, recovery, worker, ycsb};
+use run::{device, kills, limited_oo7, oo7, records, recovery, worker, ycsb};
 use std::fmt;
 use std::process::ExitCode;
 use workloads::records::Verb;
@@ -104,7 +104,11 @@ fn execute(command: Command) -> Result<()> {
         }
         Command::Oo7 { run, oo7: settings } => {
             let reporter = Reporter { json: run.json };
-            oo7::run(&run.settings(), &settings.settings(), &reporter)
+            let (run, settings) = (run.settings(), settings.settings());
+            match settings.memory_limit {
+                Some(limit) => limited_oo7::run(&run, &settings, limit, &reporter),
+                None => oo7::run(&run, &settings, &reporter),
+            }
         }
         Command::Ycsb { run, settings, ycsb } => {
             let reporter = Reporter { json: run.json };
@@ -130,6 +134,7 @@ fn execute(command: Command) -> Result<()> {
             let directory = dir.unwrap_or_else(std::env::temp_dir);
             Reporter { json: true }.manifest(&Manifest::collect(&directory))
         }
+        Command::Oo7Worker => limited_oo7::serve(std::io::stdin().lock(), std::io::stdout().lock()),
         Command::Worker => worker::serve(std::io::stdin().lock(), std::io::stdout().lock()),
     }
 }

@@ -210,16 +210,22 @@ pub struct Oo7Arguments {
     /// Composite parts; more than 500 make a larger database of which a traversal visits at most 2187
     #[arg(long, default_value = "500", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub composites: u32,
-    /// How much of the database may be in memory; what is not a page counts for nothing
-    #[arg(long, default_value = "256MiB", value_parser = parse::size)]
-    pub pool: u64,
+    /// How much of the database may be in memory; what is not a page counts for nothing. By default 256 MiB, or what
+    /// --memory-limit leaves when a sixteenth and 4 MiB are kept for all else
+    #[arg(long, value_parser = parse::size)]
+    pub pool: Option<u64>,
+    /// Run each operation in a new process within a memory cgroup of this size, with swap, and tell what was swapped; needs root
+    #[arg(long, value_parser = parse::size)]
+    pub memory_limit: Option<u64>,
 }
 
 impl Oo7Arguments {
     /// What they ask for.
     pub fn settings(self) -> Oo7Settings {
-        let Self { engines: graphs, operations, size, composites, pool } = self;
-        Oo7Settings { graphs, operations, size, composites, pool }
+        let Self { engines: graphs, operations, size, composites, pool, memory_limit } = self;
+        let within = |limit: u64| (limit - limit / 16).saturating_sub(4 << 20).max(limit / 2);
+        let pool = pool.unwrap_or_else(|| memory_limit.map_or(256 << 20, within));
+        Oo7Settings { graphs, operations, size, composites, pool, memory_limit }
     }
 }
 

@@ -237,9 +237,11 @@ pub enum Command {
         after_help = "A database of one module (Carey, DeWitt, Naughton 1993): 729 base assemblies of three of 500 composite parts, each \
                       with 20 or 200 atomic parts of three connections. Each operation is done once by each contestant in a \
                       round, after a round that does not count; what it counts is checked, with exit code 3 if that is wrong. \
-                      --seconds and --threads mean nothing here.\n\n\
+                      --seconds and --threads mean nothing here. With --memory-limit each operation is done twice in each process: \
+                      cold, from an empty memory, and warm, again.\n\n\
                       Examples:\n  lab oo7 --engines memory,heap --operations t1,t6 --rounds 20\n  \
-                      lab oo7 --size medium --composites 2000 --pool 16MiB --engines texas,heap,heap-ahead --operations t1,t1-sparse"
+                      lab oo7 --size medium --pool 16MiB --engines texas-drop,heap,heap-ahead --operations t1,t1-sparse\n  \
+                      lab oo7 --size medium --memory-limit 16MiB --engines texas,texas-free,heap --operations t1 --rounds 3"
     )]
     Oo7 {
         /// What all runs have.
@@ -363,6 +365,9 @@ pub enum Command {
     /// The process of one engine
     #[command(hide = true)]
     Worker,
+    /// The process of one contestant of OO7 with a limit of memory
+    #[command(hide = true)]
+    Oo7Worker,
 }
 
 #[cfg(test)]

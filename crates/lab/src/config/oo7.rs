@@ -1,6 +1,7 @@
 //! What `lab oo7` is told.
 
 use super::Named;
+use serde::{Deserialize, Serialize};
 
 /// The settings of a run.
 #[derive(Clone, Debug)]
@@ -15,10 +16,13 @@ pub struct Oo7Settings {
     pub composites: u32,
     /// How many bytes of pages may be in memory.
     pub pool: u64,
+    /// How much memory the process of a contestant may have beside what it had before it opened its database, in bytes; what is beyond goes
+    /// to swap. All in one process, without a limit, if there is none.
+    pub memory_limit: Option<u64>,
 }
 
 /// A size of the database.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Oo7Size {
     /// 20 atomic parts in each composite part.
     Small,
@@ -52,7 +56,7 @@ impl Named for Oo7Size {
 }
 
 /// What keeps the objects.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum GraphName {
     /// Pointers in memory.
     Memory,
@@ -62,6 +66,12 @@ pub enum GraphName {
     HeapAhead,
     /// The design of Texas.
     Texas,
+    /// The same with userfaultfd instead of a signal.
+    TexasUffd,
+    /// The same with pages that the operating system may drop.
+    TexasFree,
+    /// The same with a limit of its own.
+    TexasDrop,
     /// SQLite.
     #[cfg(feature = "sqlite")]
     Sqlite,
@@ -75,15 +85,22 @@ impl Named for GraphName {
         (
             Self::Texas,
             "texas",
-            "Pages that are protected and swizzled at the first touch, after Texas; reads only",
+            "Protected pages that are swizzled at the first touch (SIGSEGV), after Texas; what does not fit is swapped; reads only",
         ),
+        (Self::TexasUffd, "texas-uffd", "The same with missing pages, of which userfaultfd tells a thread"),
+        (
+            Self::TexasFree,
+            "texas-free",
+            "The same with missing pages and SIGBUS; swizzled pages are given to MADV_FREE, and dropped instead of swapped",
+        ),
+        (Self::TexasDrop, "texas-drop", "Texas that drops the pages that came first, at the limit of --pool"),
         #[cfg(feature = "sqlite")]
         (Self::Sqlite, "sqlite", "SQLite, a table for each type, with indices"),
     ];
 }
 
 /// An operation of the benchmark.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Oo7Operation {
     T1,
     T1Sparse,
@@ -94,6 +111,7 @@ pub enum Oo7Operation {
     T3b,
     T3c,
     T6,
+    All,
     Q1,
     Q2,
     Q3,
@@ -115,6 +133,11 @@ impl Named for Oo7Operation {
         (Self::T3b, "t3b", "T2b with the date"),
         (Self::T3c, "t3c", "T2c with the date"),
         (Self::T6, "t6", "T1 of the root part of each composite part alone"),
+        (
+            Self::All,
+            "all",
+            "T1 of all composite parts, each once; not of the benchmark, for databases that are larger than what T1 visits",
+        ),
         (Self::Q1, "q1", "Ten random atomic parts by their numbers"),
         (Self::Q2, "q2", "The latest hundredth of the atomic parts by their dates"),
         (Self::Q3, "q3", "The latest tenth"),

@@ -2,4 +2,5 @@
 
 pub mod line;
 pub mod machine;
+pub mod memory_limit;
 pub mod statistics;

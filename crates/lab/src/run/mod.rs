@@ -4,7 +4,7 @@
 //!   each other, and the workers;
 //! - [`held_snapshot`], [`writing`]: what some of them do beside their workload, and what all of them count;
 //! - [`kills`]: TPC-C whose process is killed; [`recovery`]: how long it takes to open what a killed process has left;
-//! - [`oo7`]: OO7, on what keeps objects;
+//! - [`oo7`]: OO7, on what keeps objects; [`limited_oo7`]: the same in processes whose memory the kernel limits;
 //! - [`device`]: the runs without an engine; [`records`]: those on single durable records; [`ycsb`]: YCSB, on engines of both
 //!   kinds.
 
@@ -12,6 +12,7 @@ pub mod coordinator;
 pub mod device;
 mod held_snapshot;
 pub mod kills;
+pub mod limited_oo7;
 pub mod oo7;
 pub mod protocol;
 mod record_worker;

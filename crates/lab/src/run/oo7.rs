@@ -1,8 +1,10 @@
 //! The run of OO7: the contestants in turn, each operation for several rounds, with its count checked.
 
 use crate::config::{GraphName, Named, Oo7Operation, Oo7Settings, RunSettings};
+use crate::engines::graphs::image::Image;
 use crate::engines::graphs::plan::Plan;
-use crate::engines::graphs::{Graph, Unsupported, heap::HeapGraph, memory::MemoryGraph, texas::TexasGraph};
+use crate::engines::graphs::texas::{Design, TexasGraph};
+use crate::engines::graphs::{Graph, Unsupported, heap::HeapGraph, memory::MemoryGraph};
 use crate::measure::machine::Manifest;
 use crate::measure::statistics::Spread;
 use crate::report::reporter::Reporter;
@@ -14,7 +16,10 @@ use std::path::Path;
 use std::time::Instant;
 
 /// What a contestant does in a turn: its seconds, and what it tells; none if it does not do the operation.
-type Turn<'p> = Box<dyn FnMut(Oo7Operation) -> Result<Option<(f64, Vec<(&'static str, u64)>)>> + 'p>;
+pub type Turn<'p> = Box<dyn FnMut(Oo7Operation) -> Result<Option<(f64, Vec<(&'static str, u64)>)>> + 'p>;
+
+/// Opens a database that was built, with so many bytes of pages in memory.
+pub type Open<'p> = Box<dyn FnOnce(u64) -> Result<Turn<'p>> + 'p>;
 
 /// Measures each operation by each contestant, in turn, for so many rounds after one that does not count.
 ///
@@ -26,7 +31,7 @@ pub fn run(run: &RunSettings, settings: &Oo7Settings, reporter: &Reporter) -> Re
     let plan = Plan::new(settings.size, settings.composites, run.seed);
     let mut turns = Vec::new();
     for graph in &settings.graphs {
-        turns.push((*graph, turn(*graph, &plan, folder.path(), settings.pool)?));
+        turns.push((*graph, prepare(*graph, &plan, folder.path())?(settings.pool)?));
     }
     let mut seconds: BTreeMap<(usize, usize), Vec<f64>> = BTreeMap::new();
     for (number, operation) in settings.operations.iter().enumerate() {
@@ -92,19 +97,45 @@ fn summarise(
     Ok(())
 }
 
-/// Builds a contestant's database.
-fn turn<'p>(name: GraphName, plan: &'p Plan, folder: &Path, pool: u64) -> Result<Turn<'p>> {
+/// Builds a contestant's database in a folder, unless it is there.
+///
+/// # Errors
+/// Those of the engine.
+pub fn prepare<'p>(name: GraphName, plan: &'p Plan, folder: &Path) -> Result<Open<'p>> {
     let file = folder.join(name.as_str());
-    Ok(match name {
-        GraphName::Memory => measured(MemoryGraph::build(plan), plan),
-        GraphName::Heap => measured(HeapGraph::build(plan, &file, pool, false)?, plan),
-        GraphName::HeapAhead => measured(HeapGraph::build(plan, &file, pool, true)?, plan),
-        GraphName::Texas => measured(TexasGraph::build(plan, &file, pool)?, plan),
+    let is_new = !file.exists();
+    let texas = |design| -> Result<Open<'p>> {
+        let file = file.clone();
+        if is_new {
+            TexasGraph::create(plan, &file)?;
+        }
+        let image = Image::build(plan).without_pages();
+        Ok(Box::new(move |pool| Ok(measured(TexasGraph::open(image, &file, pool, design)?, plan))))
+    };
+    let heap = |is_ahead| -> Result<Open<'p>> {
+        let file = file.clone();
+        if is_new {
+            HeapGraph::create(plan, &file)?;
+        }
+        Ok(Box::new(move |pool| Ok(measured(HeapGraph::open(&file, pool, is_ahead)?, plan))))
+    };
+    match name {
+        GraphName::Memory => Ok(Box::new(|_| Ok(measured(MemoryGraph::build(plan), plan)))),
+        GraphName::Heap => heap(false),
+        GraphName::HeapAhead => heap(true),
+        GraphName::Texas => texas(Design::Swap),
+        GraphName::TexasUffd => texas(Design::Thread),
+        GraphName::TexasFree => texas(Design::Free),
+        GraphName::TexasDrop => texas(Design::Drop),
         #[cfg(feature = "sqlite")]
         GraphName::Sqlite => {
-            measured(crate::engines::graphs::sqlite::SqliteGraph::build(plan, &file, pool)?, plan)
+            use crate::engines::graphs::sqlite::SqliteGraph;
+            if is_new {
+                SqliteGraph::create(plan, &file)?;
+            }
+            Ok(Box::new(move |pool| Ok(measured(SqliteGraph::open(&file, pool)?, plan))))
         }
-    })
+    }
 }
 
 fn measured<'p, G: Graph + 'p>(mut graph: G, plan: &'p Plan) -> Turn<'p> {

@@ -29,6 +29,7 @@ pub fn perform<G: Graph>(graph: &mut G, operation: Oo7Operation, plan: &Plan) ->
         O::T3a => traverse_changing(graph, plan, true, 1, G::toggle_date)?,
         O::T3b => traverse_changing(graph, plan, false, 1, G::toggle_date)?,
         O::T3c => traverse_changing(graph, plan, false, 4, G::toggle_date)?,
+        O::All => traverse_all(graph, plan)?,
         O::T6 => {
             let mut count = 0;
             for composite in composites(graph, 1)? {
@@ -97,7 +98,7 @@ pub fn expected(operation: Oo7Operation, plan: &Plan) -> u64 {
         O::Q6 => (0..COMPLEX + BASES)
             .filter(|assembly| latest(plan, *assembly) > plan.assembly_dates[*assembly as usize])
             .count() as u64,
-        O::Q7 | O::Q8 => plan.part_count().into(),
+        O::All | O::Q7 | O::Q8 => plan.part_count().into(),
     }
 }
 
@@ -141,9 +142,7 @@ fn traverse<G: Graph>(
     mut visit: impl FnMut(&mut G, G::Part, bool) -> Result<()>,
 ) -> Result<u64> {
     let order = composites(graph, of)?;
-    // The number of the visit at which each part was met last: so nothing has to be cleared.
-    let mut met = vec![0u32; plan.part_count() as usize];
-    let (mut next, mut visited, mut sum) = (Vec::new(), 0, 0i64);
+    let mut parts = Visits::new(plan);
     let batch = |number: usize| order.chunks(AHEAD).nth(number).unwrap_or_default();
     for number in 0..BATCHES_AHEAD {
         graph.ahead(batch(number))?;
@@ -152,28 +151,70 @@ fn traverse<G: Graph>(
         if index % AHEAD == 0 {
             graph.ahead(batch(index / AHEAD + BATCHES_AHEAD))?;
         }
-        let turn = index as u32 + 1;
         let root = graph.composite(*composite)?.root;
-        next.push(root);
+        parts.visit(graph, root, &mut visit)?;
+    }
+    Ok(parts.end())
+}
+
+/// Visits the atomic parts of all composite parts, those too that no assembly uses, each once. Returns how many there are.
+fn traverse_all<G: Graph>(graph: &mut G, plan: &Plan) -> Result<u64> {
+    let mut parts = Visits::new(plan);
+    for composite in 0..plan.composites() {
+        let root = graph.part_numbered(composite * plan.parts)?;
+        parts.visit(graph, root, &mut |_, _, _| Ok(()))?;
+    }
+    Ok(parts.end())
+}
+
+/// Visits of the atomic parts of composite parts.
+struct Visits<G: Graph> {
+    /// The number of the visit at which each part was met last: so nothing has to be cleared.
+    met: Vec<u32>,
+    turn: u32,
+    next: Vec<G::Part>,
+    visited: u64,
+    sum: i64,
+}
+
+impl<G: Graph> Visits<G> {
+    fn new(plan: &Plan) -> Self {
+        let met = vec![0; plan.part_count() as usize];
+        Self { met, turn: 0, next: Vec::new(), visited: 0, sum: 0 }
+    }
+
+    /// Visits those of one composite part, from its root, depth first.
+    #[inline(always)]
+    fn visit(
+        &mut self,
+        graph: &mut G,
+        root: G::Part,
+        visit: &mut impl FnMut(&mut G, G::Part, bool) -> Result<()>,
+    ) -> Result<()> {
+        self.turn += 1;
+        self.next.push(root);
         let mut is_first = true;
-        while let Some(id) = next.pop() {
+        while let Some(id) = self.next.pop() {
             let part = graph.part(id)?;
-            let met = &mut met[part.number as usize];
-            if *met == turn {
+            let met = &mut self.met[part.number as usize];
+            if *met == self.turn {
                 continue;
             }
-            *met = turn;
-            visited += 1;
-            sum += i64::from(part.x);
+            *met = self.turn;
+            self.visited += 1;
+            self.sum += i64::from(part.x);
             visit(graph, id, is_first)?;
             is_first = false;
-            for connection in part.to {
-                next.push(graph.connection(connection)?);
-            }
+            self.next.extend(graph.connections(part.to)?);
         }
+        Ok(())
     }
-    std::hint::black_box(sum);
-    Ok(visited)
+
+    /// How many were visited.
+    fn end(self) -> u64 {
+        std::hint::black_box(self.sum);
+        self.visited
+    }
 }
 
 /// T1 with changes, which are counted: of the first part of each composite part, or of each part so often.
@@ -240,7 +281,9 @@ fn later_assemblies<G: Graph>(graph: &mut G, id: G::Assembly) -> Result<(u32, u6
 mod tests {
     use super::*;
     use crate::config::{Named, Oo7Size};
-    use crate::engines::graphs::{Unsupported, heap::HeapGraph, memory::MemoryGraph, texas::TexasGraph};
+    use crate::engines::graphs::image::Image;
+    use crate::engines::graphs::texas::{Design, TexasGraph};
+    use crate::engines::graphs::{Unsupported, heap::HeapGraph, memory::MemoryGraph};
 
     /// Every operation but some counts what follows from the plan, and so again; returns how many were done.
     fn counts<G: Graph>(graph: &mut G, plan: &Plan, without: &[&str]) -> usize {
@@ -279,20 +322,38 @@ mod tests {
         // What takes long in a program that is not optimised.
         let (long, changes) = (["t2c", "t3b", "t3c"], ["t2a", "t2b", "t2c", "t3a", "t3b", "t3c"]);
         assert_eq!(counts(&mut MemoryGraph::build(&plan), &plan, &[]), all);
-        let mut graph = HeapGraph::build(&plan, &folder.path().join("heap"), 16 << 20, false).unwrap();
+        let file = folder.path().join("heap");
+        HeapGraph::create(&plan, &file).unwrap();
+        let mut graph = HeapGraph::open(&file, 16 << 20, false).unwrap();
         assert_eq!(counts(&mut graph, &plan, &long), all - 2 * long.len());
-        let mut graph = HeapGraph::build(&plan, &folder.path().join("small"), 256 << 10, true).unwrap();
+        drop(graph);
+        let file = folder.path().join("small");
+        HeapGraph::create(&plan, &file).unwrap();
+        let mut graph = HeapGraph::open(&file, 256 << 10, true).unwrap();
         assert_eq!(counts(&mut graph, &plan, &changes), all - 2 * changes.len());
-        for pool in [16 << 20, 64 << 10] {
-            let mut graph =
-                TexasGraph::build(&plan, &folder.path().join(format!("texas{pool}")), pool).unwrap();
-            // T1, its sparse form, T6, Q5 and Q6.
-            assert_eq!(counts(&mut graph, &plan, &[]), 2 * 5);
+        let file = folder.path().join("texas");
+        TexasGraph::create(&plan, &file).unwrap();
+        for design in [Design::Swap, Design::Thread, Design::Free, Design::Drop] {
+            for pool in [16 << 20, 64 << 10] {
+                let layout = Image::build(&plan).without_pages();
+                let mut graph = match TexasGraph::open(layout, &file, pool, design) {
+                    Ok(graph) => graph,
+                    Err(error) if error.to_string().contains("userfaultfd is refused") => {
+                        println!("{design:?}: {error}");
+                        continue;
+                    }
+                    Err(error) => panic!("{design:?}: {error}"),
+                };
+                // T1, its sparse form, T6, Q5 and Q6.
+                assert_eq!(counts(&mut graph, &plan, &[]), 2 * 5, "{design:?}");
+            }
         }
         #[cfg(feature = "sqlite")]
         {
             use crate::engines::graphs::sqlite::SqliteGraph;
-            let mut graph = SqliteGraph::build(&plan, &folder.path().join("sqlite"), 16 << 20).unwrap();
+            let file = folder.path().join("sqlite");
+            SqliteGraph::create(&plan, &file).unwrap();
+            let mut graph = SqliteGraph::open(&file, 16 << 20).unwrap();
             assert_eq!(counts(&mut graph, &plan, &long), all - 2 * long.len());
         }
     }

@@ -108,6 +108,14 @@ pub struct Image {
     pub parts: Vec<usize>,
 }
 
+/// What is known of the pages of a database that lie elsewhere; see [`Image`].
+pub struct Layout {
+    /// How many bytes they are.
+    pub bytes: usize,
+    pub objects: Vec<u64>,
+    pub references: Vec<Vec<u16>>,
+}
+
 /// The object of the assembly at the top.
 pub const ROOT: usize = 1;
 
@@ -154,6 +162,12 @@ impl Image {
         image.bytes.resize(image.bytes.len().next_multiple_of(PAGE_SIZE), 0);
         image.references.resize(image.bytes.len() / PAGE_SIZE, Vec::new());
         image
+    }
+
+    /// What is known of the pages, and how many bytes they are.
+    pub fn without_pages(self) -> Layout {
+        let Self { bytes, objects, references, .. } = self;
+        Layout { bytes: bytes.len(), objects, references }
     }
 
     /// Adds an object of numbers, references and other bytes. It begins in a new page if it does not fit into the last one.

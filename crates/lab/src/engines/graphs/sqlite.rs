@@ -22,16 +22,27 @@ CREATE TABLE connection (source INTEGER, number INTEGER, kind BLOB, length INTEG
     PRIMARY KEY (source, number)) WITHOUT ROWID;";
 
 impl SqliteGraph {
-    /// Builds a database in a file, with a cache of so many bytes.
+    /// Opens a database, with a cache of so many bytes.
     ///
     /// # Errors
     /// Those of SQLite.
-    pub fn build(plan: &Plan, path: &Path, pool: u64) -> Result<Self> {
-        let mut connection = Connection::open(path)?;
+    pub fn open(path: &Path, pool: u64) -> Result<Self> {
+        let connection = Connection::open(path)?;
         connection.set_prepared_statement_cache_capacity(32);
         connection.pragma_update(None, "journal_mode", "WAL")?;
         connection.pragma_update(None, "synchronous", "OFF")?;
         connection.pragma_update(None, "cache_size", -(pool as i64 / 1024))?;
+        Ok(Self { connection, changes: false })
+    }
+
+    /// Builds a database in a file.
+    ///
+    /// # Errors
+    /// Those of SQLite.
+    pub fn create(plan: &Plan, path: &Path) -> Result<()> {
+        /// The cache while it is built.
+        const CACHE_BYTES: u64 = 128 << 20;
+        let mut connection = Self::open(path, CACHE_BYTES)?.connection;
         connection.execute_batch(SCHEMA)?;
         let transaction = connection.transaction()?;
         for (number, date) in (0u32..).zip(&plan.assembly_dates) {
@@ -70,8 +81,7 @@ impl SqliteGraph {
         }
         transaction.execute_batch("CREATE INDEX dates ON part (date)")?;
         transaction.commit()?;
-        connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)")?;
-        Ok(Self { connection, changes: false })
+        Ok(connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)")?)
     }
 
     fn statement(&self, text: &str) -> Result<CachedStatement<'_>> {
