@@ -15,11 +15,19 @@ pub(crate) enum Places {
 }
 
 impl Places {
-    /// The LSN of the next change.
+    /// A place that is not after the LSN of any change that comes from now on.
     pub fn end(&self) -> Lsn {
         match self {
             Self::Log(changes) => changes.end(),
-            Self::Clock(clock) => clock.next(),
+            Self::Clock(clock) => clock.now(),
+        }
+    }
+
+    /// As [`end`](Self::end), and the LSNs of all changes that came before are less.
+    pub fn divide(&self) -> Lsn {
+        match self {
+            Self::Log(changes) => changes.end(),
+            Self::Clock(clock) => clock.advance(),
         }
     }
 

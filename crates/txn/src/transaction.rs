@@ -57,7 +57,7 @@ impl Transaction {
         place: &'static Location<'static>,
     ) -> Self {
         places.hold();
-        let snapshot = transactions.begin(is_serializable, place, || places.end());
+        let snapshot = transactions.begin(is_serializable, place, || places.divide());
         Self {
             transactions: transactions.clone(),
             places: places.clone(),
@@ -152,7 +152,7 @@ impl Transaction {
         state.calls = state.calls.wrapping_add(1);
         drop(state);
         if looks {
-            self.transactions.make_room(|| self.places.end())?;
+            self.transactions.make_room(|| self.places.divide())?;
         }
         Ok(View { settled: &self.settled, isolation: self, writer: Writer::Transaction(number), open: None })
     }

@@ -101,7 +101,7 @@ impl RecordingPager {
     /// Where the next record will be.
     pub fn end(&self) -> Lsn {
         if !self.is_recording {
-            return self.clock().next();
+            return self.clock().advance();
         }
         Lsn(self.end.load(Ordering::SeqCst))
     }
