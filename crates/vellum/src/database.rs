@@ -221,6 +221,8 @@ impl Database {
                 created,
                 open: Mutex::new(HashMap::new()),
                 doomed: Mutex::default(),
+                has_doomed: AtomicBool::new(false),
+                writers: Arc::default(),
                 not_undone: Mutex::default(),
                 has_not_undone: AtomicBool::new(false),
                 #[cfg(test)]

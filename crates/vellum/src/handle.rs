@@ -42,7 +42,7 @@ impl Handle {
     pub(crate) fn of(inner: &Arc<Inner>, open: &mut OpenTables, name: &str, record: &TableRecord) -> Self {
         let existing = open.get(&record.root).and_then(Weak::upgrade);
         let table = existing.unwrap_or_else(|| {
-            let table = Arc::new(OpenTable::new(name, record));
+            let table = Arc::new(OpenTable::new(name, record, &inner.writers));
             open.insert(record.root, Arc::downgrade(&table));
             table
         });

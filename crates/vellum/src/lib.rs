@@ -108,6 +108,7 @@ mod transaction_future;
 mod turns;
 mod value;
 mod verify;
+mod writers;
 
 pub use async_entries::AsyncEntries;
 pub use asynchronous::TableFuture;

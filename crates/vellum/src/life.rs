@@ -1,9 +1,13 @@
 //! Whether a table that has handles is there, and what changes it.
 //!
 //! The catalog's record says whether a table exists; the first transaction to change the record wins. But changes of a table's
-//! *records* leave the catalog alone. So each transaction that changes some is entered here as a writer of the table, a transaction
+//! *records* leave the catalog alone. So each transaction that changes some is entered as a [writer](Writers) of the table, a transaction
 //! that drops the table enters itself as its owner, and each refuses the other. Only its owner can change a table
-//! that was created and is not committed yet, either.
+//! that was created and is not committed yet, either. The owner first says that the table is special, and then looks at all writers. A writer looks
+//! whether it is while its part of them is locked: so either the owner finds the writer, or the writer finds the owner.
+//!
+//! # Lock order
+//! The life of a table, and then a part of the writers.
 //!
 //! A dropped table's pages are freed when no snapshot sees the table and there are no handles on it: see `Inner::sweep`.
 //!
@@ -14,16 +18,23 @@
 //! snapshot sees it. Its root stays, because a single operation may have come to it before, until the table has no handles, or is
 //! cleared again and takes it.
 
-use crate::{Error, Result, catalog::TableRecord, driver::lock};
+use crate::{
+    Error, Result,
+    catalog::TableRecord,
+    driver::lock,
+    writers::{Entry, Writers},
+};
 use std::{
     iter,
     sync::{Arc, OnceLock},
 };
-use vellum_base::PageId;
 use vellum_base::primitive::{AtomicBool, AtomicU64, Mutex, Ordering};
+use vellum_base::{Apart, PageId};
 use vellum_pool::AppendHints;
 
 /// A table that has handles.
+// What counts its owners is apart from what all operations read.
+#[repr(align(64))]
 pub(crate) struct OpenTable {
     /// Its name when it was opened first.
     pub(crate) name: Arc<str>,
@@ -37,7 +48,8 @@ pub(crate) struct OpenTable {
     is_divided: AtomicBool,
     /// Whether its life says that not every thread may change it: operations look at that only.
     is_special: AtomicBool,
-    life: Mutex<Life>,
+    writers: Arc<Writers>,
+    life: Apart<Mutex<Life>>,
 }
 
 /// A tree that the table has or had.
@@ -54,14 +66,13 @@ struct Life {
     owner: Option<u64>,
     /// It was dropped, or its creation was undone.
     is_gone: bool,
-    /// The transactions that are open and have changed its records, and a zero for each operation that is about to.
-    writers: Vec<u64>,
 }
 
 /// A transaction that has changed records of a table, or an operation that is about to, which keeps others from clearing and dropping it.
 pub(crate) struct Writing {
-    table: Arc<OpenTable>,
-    number: u64,
+    entry: Entry,
+    /// The root of the generation that it changes.
+    seen: PageId,
 }
 
 /// A tree that is to be freed, or a table with all its trees.
@@ -88,7 +99,8 @@ pub(crate) enum Contents {
 }
 
 impl OpenTable {
-    pub(crate) fn new(name: &str, record: &TableRecord) -> Self {
+    /// `writers` are those of all tables of the database.
+    pub(crate) fn new(name: &str, record: &TableRecord, writers: &Arc<Writers>) -> Self {
         Self {
             name: name.into(),
             is_plain: record.is_plain,
@@ -96,7 +108,8 @@ impl OpenTable {
             first: Generation::new(record.root),
             is_divided: AtomicBool::new(false),
             is_special: AtomicBool::new(false),
-            life: Mutex::default(),
+            writers: writers.clone(),
+            life: Apart::default(),
         }
     }
 
@@ -162,7 +175,7 @@ impl OpenTable {
 
     #[cold]
     fn check_life(&self) -> Result<()> {
-        lock(&self.life).check(&self.name, None)
+        lock(&self.life.0).check(&self.name, None)
     }
 
     /// Enters a transaction that is about to change records of the generation that it sees. `number` is its own; that of a single
@@ -170,30 +183,40 @@ impl OpenTable {
     ///
     /// # Errors
     /// As for [`check`](Self::check), and if the table was cleared since.
-    pub(crate) fn begin_writing(self: &Arc<Self>, number: Option<u64>, seen: PageId) -> Result<Writing> {
-        let mut life = lock(&self.life);
-        life.check(&self.name, number)?;
-        self.check_seen(&life, seen)?;
-        let number = number.unwrap_or_default();
-        life.writers.push(number);
-        Ok(Writing { table: self.clone(), number })
+    pub(crate) fn begin_writing(&self, number: Option<u64>, seen: PageId) -> Result<Writing> {
+        // Acquire: see `check`. What an owner that has ended has left as the current generation is found as well.
+        let is_allowed =
+            || !self.is_special.load(Ordering::Acquire) && self.current.load(Ordering::Relaxed) == seen.0;
+        match self.writers.enter(seen, number.unwrap_or_default(), is_allowed) {
+            Some(entry) => Ok(Writing { entry, seen }),
+            None => self.begin_writing_beside_owner(number, seen),
+        }
     }
 
-    /// Enters the owner of the table, which is about to create, load, clear or drop it, sees this generation, and is itself this often among
-    /// its writers. Whether it gives the table another generation is told as well.
+    #[cold]
+    fn begin_writing_beside_owner(&self, number: Option<u64>, seen: PageId) -> Result<Writing> {
+        let life = lock(&self.life.0);
+        life.check(&self.name, number)?;
+        self.check_seen(&life, seen)?;
+        // As long as there is the entry no other transaction gives it another one.
+        let current = self.current().root;
+        let entry = self.writers.enter(current, number.unwrap_or_default(), || true);
+        // It is always allowed.
+        entry.map(|entry| Writing { entry, seen }).ok_or_else(|| conflict(&self.name, false))
+    }
+
+    /// Enters the owner of the table, which is about to create, load, clear or drop it, and sees this generation. Whether it gives the table
+    /// another generation is told as well.
     ///
     /// # Errors
     /// As for [`begin_writing`](Self::begin_writing), and if another transaction has changed records of it.
-    pub(crate) fn begin_owning(
-        &self,
-        owner: u64,
-        own_writers: usize,
-        (seen, replaces): (PageId, bool),
-    ) -> Result<()> {
+    pub(crate) fn begin_owning(&self, owner: u64, (seen, replaces): (PageId, bool)) -> Result<()> {
         self.update(|life| {
             life.check(&self.name, Some(owner))?;
             self.check_seen(life, seen)?;
-            if life.writers.len() > own_writers {
+            // Release: pairs with `check`. A writer that is entered after its part was looked at finds this by way of the part's lock.
+            self.is_special.store(true, Ordering::Release);
+            if self.writers.any(self.current().root, |number| number != owner) {
                 return Err(conflict(&self.name, false));
             }
             life.owner = Some(owner);
@@ -206,8 +229,9 @@ impl OpenTable {
 
     /// Whether a transaction has created, loaded, cleared, dropped or changed it, and is open.
     pub(crate) fn is_used_by(&self, transaction: u64) -> bool {
-        let life = lock(&self.life);
-        life.owner == Some(transaction) || life.writers.contains(&transaction)
+        let life = lock(&self.life.0);
+        life.owner == Some(transaction)
+            || self.writers.any(self.current().root, |number| number == transaction)
     }
 
     /// Makes sure that the table was not cleared since a snapshot was taken. What its owner sees is its own.
@@ -230,7 +254,7 @@ impl OpenTable {
     }
 
     fn update<T>(&self, update: impl FnOnce(&mut Life) -> T) -> T {
-        let mut life = lock(&self.life);
+        let mut life = lock(&self.life.0);
         let done = update(&mut life);
         self.is_special.store(life.owner.is_some() || life.is_gone, Ordering::Release);
         done
@@ -252,18 +276,10 @@ impl Life {
     }
 }
 
-impl Drop for Writing {
-    fn drop(&mut self) {
-        let writers = &mut lock(&self.table.life).writers;
-        if let Some(place) = writers.iter().rposition(|number| *number == self.number) {
-            writers.swap_remove(place);
-        }
-    }
-}
-
 impl Writing {
-    pub(crate) fn is_of(&self, open: &Arc<OpenTable>) -> bool {
-        Arc::ptr_eq(&self.table, open)
+    /// Whether it is of a table, and this generation of it.
+    pub(crate) fn is_of(&self, open: &OpenTable, seen: PageId) -> bool {
+        self.seen == seen && self.entry.root() == open.current().root
     }
 }
 

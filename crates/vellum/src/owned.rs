@@ -38,6 +38,9 @@ impl Owned {
 
     /// The transaction is committed.
     pub(crate) fn commit(&mut self, inner: &Inner) {
+        if self.0.is_empty() {
+            return;
+        }
         let time = inner.durable.last_commit();
         let changes = std::mem::take(&mut self.0);
         for (index, Change { table, .. }) in changes.iter().enumerate() {

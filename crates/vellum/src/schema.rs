@@ -84,7 +84,8 @@ impl Database {
         let record = record.ok_or_else(|| Error::NoSuchTable { name: name.to_owned() })?;
         record.expect_table(name)?;
         let root = record.root;
-        if open.get(&root).is_some_and(|table| self.inner().handles(table) > 0) {
+        let is_changed = self.inner().writers.any(root, |_| true);
+        if is_changed || open.get(&root).is_some_and(|table| self.inner().handles(table) > 0) {
             return Err(Error::TableInUse { name: name.to_owned() });
         }
         drop(open);
@@ -163,7 +164,7 @@ impl Transaction {
     /// Creates what has this record, whose tree has been made, and is doomed.
     pub(crate) fn create_of(&self, name: &str, record: &TableRecord) -> Result<Handle> {
         let root = record.root;
-        let open = Arc::new(OpenTable::new(name, record));
+        let open = Arc::new(OpenTable::new(name, record, &self.open.inner.writers));
         let changing = self.changing();
         self.own(&changing, &open, root, Fate::Created)?;
         self.open.inner.lock().insert(root, Arc::downgrade(&open));
@@ -333,17 +334,17 @@ impl Transaction {
         Ok((record, handle.open.clone()))
     }
 
-    /// Takes a table for this transaction, which is about to create, load, clear or drop it, and sees this tree of it.
+    /// Takes a table for this transaction, which is about to create, load, clear or drop it, and sees this tree of it. The lock of the tables is
+    /// held because a transaction makes one change at a time.
     pub(crate) fn own(
         &self,
-        changing: &MutexGuard<'_, Vec<Writing>>,
+        _changing: &MutexGuard<'_, Vec<Writing>>,
         table: &Arc<OpenTable>,
         seen: PageId,
         fate: Fate,
     ) -> Result<()> {
-        let own_writers = changing.iter().filter(|writing| writing.is_of(table)).count();
         let replaces = matches!(fate, Fate::Replaced { .. });
-        let begin = || table.begin_owning(self.id(), own_writers, (seen, replaces));
+        let begin = || table.begin_owning(self.id(), (seen, replaces));
         let begun = begin().or_else(|_| self.open.inner.try_again(begin));
         begun.map_err(|error| match error {
             // This one saw it.

@@ -8,6 +8,7 @@ use crate::{
     nested,
     plant::Plant,
     turns::Turns,
+    writers::Writers,
 };
 use std::{
     collections::{BTreeSet, HashMap},
@@ -28,6 +29,8 @@ pub(crate) type OpenTables = HashMap<PageId, Weak<OpenTable>>;
 pub(crate) type Undo = Box<dyn FnMut(&Inner) -> Result<()> + Send>;
 
 /// What all handles share.
+// What counts them is apart from what all operations read.
+#[repr(align(64))]
 pub(crate) struct Inner {
     /// The thread of asynchronous calls, once there was one that had to wait. Ends before the pool goes.
     pub(crate) driver: OnceLock<Option<Driver<Order>>>,
@@ -51,6 +54,10 @@ pub(crate) struct Inner {
     pub(crate) open: Mutex<OpenTables>,
     /// The tables, and earlier generations of tables, whose pages are to be freed.
     pub(crate) doomed: Mutex<Vec<Doomed>>,
+    /// Whether there are any.
+    pub(crate) has_doomed: AtomicBool,
+    /// Which transactions have changed records of which tables.
+    pub(crate) writers: Arc<Writers>,
     /// Transactions that are yet to be rolled back, and whether there are any.
     pub(crate) not_undone: Mutex<Vec<Undo>>,
     pub(crate) has_not_undone: AtomicBool,
@@ -114,10 +121,22 @@ impl Inner {
 
     /// Frees the pages of tables that are gone, those that cannot be used any more, and what earlier generations of tables held. What cannot
     /// be freed, or is not when the database crashes, is in the catalog, and freed when the database is opened.
+    #[inline]
     pub(crate) fn sweep(&self) {
+        // Acquire: what is doomed is swept when it is, and again when the snapshots end that were open then. A thread that ends one of these finds
+        // this by way of the list of the snapshots.
+        if self.has_doomed.load(Ordering::Acquire) {
+            self.sweep_doomed();
+        }
+    }
+
+    #[cold]
+    fn sweep_doomed(&self) {
         let mut open = self.lock();
         let mut doomed = lock(&self.doomed);
         if doomed.is_empty() {
+            // Release, here and below: it is changed while the list is locked.
+            self.has_doomed.store(false, Ordering::Release);
             return;
         }
         let oldest = self.durable.oldest_snapshot();
@@ -232,7 +251,9 @@ impl Inner {
 
     /// A tree of a table, or the table with all its trees, is freed when no snapshot sees it.
     pub(crate) fn doom(&self, open: Arc<OpenTable>, time: u64, tree: Option<PageId>) {
-        lock(&self.doomed).push(Doomed { open, time, tree, contents: Contents::Whole });
+        let mut doomed = lock(&self.doomed);
+        doomed.push(Doomed { open, time, tree, contents: Contents::Whole });
+        self.has_doomed.store(true, Ordering::Release);
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, OpenTables> {

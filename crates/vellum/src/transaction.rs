@@ -393,7 +393,7 @@ impl Transaction {
         self.check()?;
         let tree = table.tree_of(&self.open)?.with_view(self.writing()?);
         let mut changing = self.changing();
-        if !changing.iter().any(|writing| writing.is_of(&table.open)) {
+        if !changing.iter().any(|writing| writing.is_of(&table.open, tree.root())) {
             changing.push(self.begin_writing(table, tree.root())?);
         }
         change(tree).map_err(|error| self.die(table.named(error)))

@@ -1,0 +1,140 @@
+//! Which transactions have changed records of which tables.
+//!
+//! A transaction that changes records of a table is entered here, so that others do not clear or drop it meanwhile. That happens in
+//! nearly every transaction, and the question is asked next to never. So each thread enters its transactions in a *part* that it shares with
+//! few others, whose cache lines stay with its processor, and a thread that asks looks at all parts.
+
+use crate::driver::lock;
+use std::{
+    hash::{Hash as _, Hasher},
+    sync::Arc,
+};
+use vellum_base::primitive::{Mutex, thread};
+use vellum_base::{Apart, PageId};
+
+/// How many parts there are.
+const PARTS: usize = 16;
+
+/// The transactions that are open and have changed records, and operations that are about to, by the roots of the tables' current trees.
+pub(crate) struct Writers {
+    parts: Vec<Arc<Part>>,
+}
+
+/// Those that some threads have entered: the root of the table, and the transaction's number, or zero for an operation.
+struct Part(Apart<Mutex<Vec<(PageId, u64)>>>);
+
+/// An entry, which ends when this is dropped.
+pub(crate) struct Entry {
+    part: Arc<Part>,
+    root: PageId,
+    number: u64,
+}
+
+impl Default for Writers {
+    fn default() -> Self {
+        Self { parts: (0..PARTS).map(|_| Arc::new(Part(Apart(Mutex::default())))).collect() }
+    }
+}
+
+impl Writers {
+    /// Enters a writer, unless `is_allowed` says no, which is asked while no other thread looks at this part.
+    pub(crate) fn enter(
+        &self,
+        root: PageId,
+        number: u64,
+        is_allowed: impl FnOnce() -> bool,
+    ) -> Option<Entry> {
+        #[expect(clippy::indexing_slicing, reason = "there are as many")]
+        let part = &self.parts[part_of_thread()];
+        let mut writers = lock(&part.0.0);
+        if !is_allowed() {
+            return None;
+        }
+        writers.push((root, number));
+        drop(writers);
+        Some(Entry { part: part.clone(), root, number })
+    }
+
+    /// Whether there is an entry of a table for which this is true of the number.
+    pub(crate) fn any(&self, root: PageId, is_it: impl Fn(u64) -> bool) -> bool {
+        let mut parts = self.parts.iter();
+        parts.any(|part| lock(&part.0.0).iter().any(|(of, number)| *of == root && is_it(*number)))
+    }
+}
+
+impl Entry {
+    /// The root by which the table is entered.
+    pub(crate) fn root(&self) -> PageId {
+        self.root
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        let mut writers = lock(&self.part.0.0);
+        if let Some(place) = writers.iter().rposition(|entry| *entry == (self.root, self.number)) {
+            writers.swap_remove(place);
+        }
+    }
+}
+
+/// The part in which the calling thread enters what it does.
+fn part_of_thread() -> usize {
+    /// Takes the number out of the name of a thread.
+    struct Number(usize);
+
+    impl Hasher for Number {
+        fn write(&mut self, bytes: &[u8]) {
+            bytes.iter().for_each(|byte| self.0 = self.0.rotate_left(8) ^ usize::from(*byte));
+        }
+
+        fn write_u64(&mut self, number: u64) {
+            self.0 = number as usize;
+        }
+
+        fn write_usize(&mut self, number: usize) {
+            self.0 = number;
+        }
+
+        fn finish(&self) -> u64 {
+            self.0 as u64
+        }
+    }
+
+    let mut number = Number(0);
+    thread::current().id().hash(&mut number);
+    number.0 % PARTS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_of_all_threads_are_found_until_they_end() {
+        let writers = Writers::default();
+        let (table, other) = (PageId(7), PageId(8));
+        let enter = |root, number| writers.enter(root, number, || true).unwrap();
+        let entries: Vec<_> = std::thread::scope(|scope| {
+            let threads = (1..40).map(|number| scope.spawn(move || enter(table, number)));
+            threads.collect::<Vec<_>>().into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        let _other = enter(other, 1);
+        let again = enter(table, 3);
+        assert!((1..40).all(|number| writers.any(table, |of| of == number)));
+        assert!(!writers.any(other, |of| of != 1) && writers.enter(other, 2, || false).is_none());
+        assert!(!writers.any(other, |of| of == 2));
+        // Another thread than the one that has entered them.
+        drop(entries);
+        assert!(writers.any(table, |of| of == 3) && !writers.any(table, |of| of != 3));
+        drop(again);
+        assert!(!writers.any(table, |_| true));
+    }
+
+    #[test]
+    fn threads_that_follow_each_other_have_parts_of_their_own() {
+        let part = || std::thread::spawn(part_of_thread).join().unwrap();
+        let parts: std::collections::BTreeSet<_> = (0..PARTS * 4).map(|_| part()).collect();
+        assert!(parts.len() > PARTS / 2, "{parts:?}");
+    }
+}
