@@ -205,7 +205,7 @@ pub struct View<'v> {
     pub isolation: &'v dyn Isolation,
     /// On whose behalf records are changed.
     pub writer: Writer,
-    /// How many transactions are open, for a writer that is none: if it finds none, it claims nothing. While one is counted here, changes
+    /// Zero if no transaction is open, for a writer that is none: if it finds that, it claims nothing. While it is not zero, changes
     /// [need LSNs](vellum_pool::ChangeRecords::needs_lsn).
     pub open: Option<&'v AtomicUsize>,
 }

@@ -10,6 +10,7 @@ use vellum_base::{PageId, checksum};
 #[derive(Clone, Debug)]
 pub(crate) struct Before {
     pub tree: PageId,
+    /// Zero if it has not been asked for.
     hash: u64,
     /// The key, then the value.
     bytes: Bytes,
@@ -34,8 +35,9 @@ const FEW_BYTES: usize = 31;
 const _: () = assert!(size_of::<Before>() == 56);
 
 impl Before {
+    /// Of which the hash is computed when it is asked for.
     pub fn of((tree, key): (PageId, &[u8]), value: Option<ValueImage<'_>>) -> Self {
-        Self::new((tree, key), hash_of(tree, key), value)
+        Self::new((tree, key), 0, value)
     }
 
     pub fn new((tree, key): (PageId, &[u8]), hash: u64, value: Option<ValueImage<'_>>) -> Self {
@@ -109,14 +111,19 @@ impl Before {
         }
     }
 
+    /// The same, with its hash.
+    pub fn hashed(&self) -> Self {
+        Self { hash: self.hash(), ..self.clone() }
+    }
+
     /// Of the record.
     pub fn hash(&self) -> u64 {
-        self.hash
+        if self.hash == 0 { hash_of(self.tree, self.key()) } else { self.hash }
     }
 
     /// Whether both are of one record.
     pub fn is_same(&self, other: &Self) -> bool {
-        self.is_of((other.tree, other.key()), other.hash)
+        self.is_of((other.tree, other.key()), other.hash())
     }
 
     /// Only which record it is.
@@ -125,7 +132,7 @@ impl Before {
     }
 
     pub fn is_of(&self, (tree, key): (PageId, &[u8]), hash: u64) -> bool {
-        self.hash == hash && self.tree == tree && self.key() == key
+        (self.hash == hash || self.hash == 0) && self.tree == tree && self.key() == key
     }
 }
 

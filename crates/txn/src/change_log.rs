@@ -49,6 +49,8 @@ pub(crate) fn undoing<T>(undo: impl FnOnce() -> T) -> T {
 static LOGS: AtomicU64 = AtomicU64::new(0);
 
 /// A log of changes.
+// What counts its owners is apart from what all changes read.
+#[repr(align(64))]
 pub(crate) struct Changes {
     /// Which log of this process it is, from 1 on.
     number: u64,

@@ -36,7 +36,6 @@ pub struct DurablePool {
     // Dropped first: the thread uses what follows.
     thread: Option<CheckpointThread>,
     pool: Pool,
-    places: Places,
     single: Single,
     logged: Option<Logged>,
     recovery: Option<Recovery>,
@@ -104,12 +103,12 @@ impl DurablePool {
         // It has one: it has no log.
         let clock = pool.lsn_clock().cloned().unwrap_or_default();
         let spill = Spill::new(directory, settings.version_memory_bytes);
+        let places = Places::Clock(clock);
         let transactions =
-            Arc::new(Transactions::new(1, settings.snapshot_limit, spill, pool.kept_pages().clone()));
+            Arc::new(Transactions::new(1, settings.snapshot_limit, spill, pool.kept_pages().clone(), places));
         Ok(Self {
             thread: None,
             pool,
-            places: Places::Clock(clock),
             single: Single { transactions },
             logged: None,
             recovery: None,
@@ -198,6 +197,7 @@ impl DurablePool {
             settings.snapshot_limit,
             spill,
             pool.kept_pages().clone(),
+            Places::Log(changes.clone()),
         ));
         let checkpoints = Arc::new(Checkpoints::new(&pool, changes.clone(), transactions.clone(), redo));
         let (mut recovery, damage) = (None, Damage::new(settings.skip_damage));
@@ -213,10 +213,10 @@ impl DurablePool {
         let archiver = archiver.map(Arc::new);
         // Not before: the transactions do not know what a recovery is yet to undo.
         let (weak_changes, weak_checkpoints) = (Arc::downgrade(&changes), Arc::downgrade(&checkpoints));
-        let (weak_archiver, known) = (archiver.as_ref().map(Arc::downgrade), transactions.clone());
+        let (weak_archiver, known) = (archiver.as_ref().map(Arc::downgrade), Arc::downgrade(&transactions));
         changes.make_room_by(Box::new(move || {
-            let (Some(changes), Some(checkpoints)) = (weak_changes.upgrade(), weak_checkpoints.upgrade())
-            else {
+            let upgraded = (weak_changes.upgrade(), weak_checkpoints.upgrade(), known.upgrade());
+            let (Some(changes), Some(checkpoints), Some(known)) = upgraded else {
                 return Err(LogError::Closed);
             };
             let archiver = weak_archiver.as_ref().and_then(Weak::upgrade);
@@ -228,7 +228,6 @@ impl DurablePool {
         Ok(Self {
             thread,
             pool,
-            places: Places::Log(changes.clone()),
             single: Single { transactions },
             logged: Some(Logged { changes, checkpoints, backing_up: Mutex::default(), archiver }),
             recovery,
@@ -261,7 +260,7 @@ impl DurablePool {
     /// Begins a transaction. A serializable one notes what it reads.
     /// `place` is where the program begins it.
     pub fn begin(&self, is_serializable: bool, place: &'static Location<'static>) -> Transaction {
-        Transaction::begin(&self.single.transactions, &self.places, is_serializable, place)
+        Transaction::begin(&self.single.transactions, is_serializable, place)
     }
 
     /// Gives the transactions of this thread precedence over all others, for at most that long: see [`Preceding`].
@@ -307,7 +306,8 @@ impl DurablePool {
 
     /// How the history stands.
     pub fn history(&self) -> History {
-        let history = self.single.transactions.history(self.places.end());
+        let transactions = &self.single.transactions;
+        let history = transactions.history(transactions.places.end());
         // Without a log places count changes, and not bytes.
         if self.logged.is_some() { history } else { History { log_bytes: 0, ..history } }
     }

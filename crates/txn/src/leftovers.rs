@@ -2,10 +2,11 @@
 
 use crate::before::Before;
 use crate::depot::{Depot, Kept};
+use crate::home::{Home, Own};
 use crate::reads::ReadSet;
 use crate::undo_list::UndoList;
 use hashbrown::HashTable;
-use std::cell::RefCell;
+use std::{cell::RefCell, sync::Arc};
 use vellum_access::BlobReference;
 use vellum_base::{Lsn, PageId};
 use vellum_pool::PoolError;
@@ -35,6 +36,7 @@ static DEPOT: Depot<Vec<Undo>> = Depot::new(BATCHES_MAX);
 
 /// An empty list with room for `few` changes or more.
 pub(crate) fn list(few: usize) -> Vec<Undo> {
+    take_back(give_up);
     // There is none if the thread is about to end.
     let kept = KEPT.try_with(|kept| kept.borrow_mut().take(&DEPOT));
     kept.ok().flatten().unwrap_or_else(|| Vec::with_capacity(few))
@@ -48,24 +50,78 @@ pub(crate) fn give_up_list(mut list: Vec<Undo>) {
     }
 }
 
+thread_local! {
+    /// Where other threads give back what this one has left behind.
+    static OWN: RefCell<Option<Own<Arc<Leftovers>>>> = const { RefCell::new(None) };
+}
+
+/// The home of the calling thread; none if that is about to end.
+fn home_of_thread() -> Option<Arc<Home<Arc<Leftovers>>>> {
+    OWN.try_with(|own| own.borrow_mut().get_or_insert_with(Own::new).home().clone()).ok()
+}
+
+/// Whether it is that of the calling thread.
+fn is_own(home: &Arc<Home<Arc<Leftovers>>>) -> bool {
+    let is_own = |own: &RefCell<Option<Own<_>>>| {
+        own.borrow().as_ref().is_some_and(|own| Arc::ptr_eq(own.home(), home))
+    };
+    OWN.try_with(is_own).unwrap_or_default()
+}
+
+/// Gives up what other threads have given back to the calling one.
+fn take_back(give_up: impl Fn(Arc<Leftovers>)) {
+    let taken = OWN.try_with(|own| own.borrow_mut().as_mut().map(Own::take));
+    // Without the thread's own: that is looked at again when leftovers go.
+    let Ok(Some(mut taken)) = taken else { return };
+    taken.drain(..).for_each(give_up);
+    let _ = OWN.try_with(|own| own.borrow_mut().as_mut().map(|own| own.put_room(taken)));
+}
+
+/// Gives up what a transaction has left behind, if nobody else looks at it.
+pub(crate) fn give_up(left: Arc<Leftovers>) {
+    if let Some(left) = Arc::into_inner(left) {
+        give_up_list(left.changed);
+    }
+}
+
 /// What a transaction leaves behind that goes when no snapshot needs it any more.
+// What is seldom there is apart: a thread that finds that nobody needs it touches little of it.
 #[derive(Default)]
 pub(crate) struct Leftovers {
     /// What it has changed.
     pub changed: Vec<Undo>,
-    /// Other records that it has claimed.
-    pub touched: Vec<Before>,
-    /// Those that transactions have changed which were committed before, and between which and this one there is no snapshot.
-    joined: HashTable<Before>,
-    /// The large values that it has replaced, each with its tree.
-    pub large: Vec<(PageId, BlobReference)>,
-    /// How many bytes of keys and old values that is.
+    /// How many bytes of keys and old values that is, with large values.
     pub bytes: u64,
-    /// The records for which memory had no room.
-    pub spilled: Vec<UndoList>,
+    /// The thread that has committed it.
+    home: Option<Arc<Home<Arc<Self>>>>,
+    rest: Option<Box<Rest>>,
+    /// Some of the changes have removed records.
+    has_removals: bool,
     /// Whether its changes are among the versions: it was not always the only transaction.
     pub is_published: bool,
 }
+
+/// What few transactions leave behind.
+#[derive(Default)]
+struct Rest {
+    /// Other records that it has claimed.
+    touched: Vec<Before>,
+    /// Those that transactions have changed which were committed before, and between which and this one there is no snapshot.
+    joined: HashTable<Before>,
+    /// The large values that it has replaced, each with its tree.
+    large: Vec<(PageId, BlobReference)>,
+    /// The records for which memory had no room.
+    spilled: Vec<UndoList>,
+}
+
+impl Rest {
+    fn is_empty(&self) -> bool {
+        self.touched.is_empty() && self.joined.is_empty() && self.large.is_empty() && self.spilled.is_empty()
+    }
+}
+
+/// What a transaction has changed, claimed besides, and moved to a file.
+pub(crate) type Taken = (Vec<Undo>, Vec<Before>, Option<UndoList>);
 
 impl Leftovers {
     /// A record that was changed, and that a transaction with these reads has read.
@@ -83,13 +139,43 @@ impl Leftovers {
     /// What is left behind by the commit of a transaction that has made these changes, claimed these other records, and replaced these
     /// large values.
     pub fn new(
-        (changed, touched, spilled): (Vec<Undo>, Vec<Before>, Option<UndoList>),
+        (changed, touched, spilled): Taken,
         large: Vec<(PageId, BlobReference)>,
         bytes: u64,
         is_published: bool,
     ) -> Self {
-        let spilled = spilled.into_iter().collect();
-        Self { changed, touched, joined: HashTable::new(), large, bytes, spilled, is_published }
+        let has_removals = changed.iter().any(|undo| undo.is_removal);
+        let rest = Rest { touched, joined: HashTable::new(), large, spilled: spilled.into_iter().collect() };
+        let rest = (!rest.is_empty()).then(|| Box::new(rest));
+        Self { changed, bytes, home: home_of_thread(), rest, has_removals, is_published }
+    }
+
+    /// What [`new`](Self::new) was given of the transaction.
+    pub fn into_taken(self) -> Taken {
+        let Rest { touched, mut spilled, .. } = self.rest.map_or_else(Rest::default, |rest| *rest);
+        (self.changed, touched, spilled.pop())
+    }
+
+    /// The large values that it has replaced, each with its tree.
+    pub fn large(&self) -> &[(PageId, BlobReference)] {
+        self.rest.as_ref().map_or(&[], |rest| &rest.large)
+    }
+
+    /// Whether there are records for which memory had no room.
+    pub fn has_spilled(&self) -> bool {
+        self.rest.as_ref().is_some_and(|rest| !rest.spilled.is_empty())
+    }
+
+    /// Gives it up when no snapshot needs it: to the thread whose memory it is.
+    pub fn go_home(self: Arc<Self>) {
+        /// Those with more changes are not given back, so that a thread that does nothing any more keeps little.
+        const CHANGES_MAX: usize = 64;
+        let home = self.home.as_ref().filter(|home| self.changed.len() <= CHANGES_MAX && !is_own(home));
+        let refused = match home.cloned() {
+            Some(home) => home.give_back(self).err(),
+            None => Some(self),
+        };
+        refused.into_iter().for_each(give_up);
     }
 
     /// Shows the records whose versions are looked up to be taken out when no snapshot needs them: all of a large transaction, or of several
@@ -98,9 +184,13 @@ impl Leftovers {
     pub fn for_each_to_prune(&self, mut show: impl FnMut(&Before)) -> Result<(), PoolError> {
         /// So many changes are few.
         const FEW: usize = if cfg!(test) { 4 } else { 256 };
-        if self.changed.len() <= FEW && self.joined.is_empty() && self.spilled.is_empty() {
-            let removed = self.changed.iter().filter(|undo| undo.is_removal).map(|undo| &undo.before);
-            removed.chain(&self.touched).for_each(show);
+        let is_small = |rest: &Rest| rest.joined.is_empty() && rest.spilled.is_empty();
+        if self.changed.len() <= FEW && self.rest.as_deref().is_none_or(is_small) {
+            if self.has_removals {
+                let removed = self.changed.iter().filter(|undo| undo.is_removal);
+                removed.for_each(|undo| show(&undo.before));
+            }
+            self.rest.iter().flat_map(|rest| &rest.touched).for_each(show);
             return Ok(());
         }
         self.for_each_record(|record| {
@@ -111,15 +201,19 @@ impl Leftovers {
 
     /// The large values alone, if there are some.
     pub fn only_large(&self) -> Option<Self> {
-        let large = self.large.clone();
-        (!large.is_empty()).then(|| Self { large, ..Self::default() })
+        let large = self.large();
+        (!large.is_empty()).then(|| {
+            let rest = Rest { large: large.to_vec(), ..Rest::default() };
+            Self { rest: Some(Box::new(rest)), ..Self::default() }
+        })
     }
 
     /// Shows the records that were changed, some several times, until `show` says that it has seen enough.
     pub fn for_each_record(&self, mut show: impl FnMut(&Before) -> Option<()>) -> Result<(), PoolError> {
         let changed = self.changed.iter().map(|undo| &undo.before);
-        let mut goes_on = changed.chain(&self.touched).chain(&self.joined).try_for_each(&mut show);
-        for list in &self.spilled {
+        let rest = self.rest.iter().flat_map(|rest| rest.touched.iter().chain(&rest.joined));
+        let mut goes_on = changed.chain(rest).try_for_each(&mut show);
+        for list in self.rest.iter().flat_map(|rest| &rest.spilled) {
             if goes_on.is_some() {
                 list.for_each_record(|record| {
                     goes_on = show(record);
@@ -132,28 +226,92 @@ impl Leftovers {
 
     /// Takes over what commits before this one have left behind.
     pub fn join(&mut self, mut other: Self) {
-        if self.joined.len() < other.joined.len() {
-            std::mem::swap(&mut self.joined, &mut other.joined);
+        let rest = self.rest.get_or_insert_default();
+        let mut others = other.rest.take().unwrap_or_default();
+        if rest.joined.len() < others.joined.len() {
+            std::mem::swap(&mut rest.joined, &mut others.joined);
         }
         let changed = other.changed.drain(..).chain(self.changed.drain(..)).map(|undo| undo.before);
-        let touched = other.touched.drain(..).chain(self.touched.drain(..)).chain(changed);
+        let touched = others.touched.drain(..).chain(rest.touched.drain(..)).chain(changed);
         let without_values = touched.map(|touched| {
             let record = touched.without_value();
             touched.give_up();
             record
         });
-        for record in other.joined.drain().chain(without_values) {
-            let place = self.joined.entry(record.hash(), |one| one.is_same(&record), Before::hash);
+        for record in others.joined.drain().chain(without_values) {
+            let place = rest.joined.entry(record.hash(), |one| one.is_same(&record), Before::hash);
             place.or_insert(record);
         }
         give_up_list(std::mem::take(&mut other.changed));
         give_up_list(std::mem::take(&mut self.changed));
-        if self.large.len() < other.large.len() {
-            std::mem::swap(&mut self.large, &mut other.large);
+        if rest.large.len() < others.large.len() {
+            std::mem::swap(&mut rest.large, &mut others.large);
         }
-        self.large.append(&mut other.large);
+        rest.large.append(&mut others.large);
+        rest.spilled.append(&mut others.spilled);
         self.bytes += other.bytes;
         self.is_published |= other.is_published;
-        self.spilled.append(&mut other.spilled);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{
+        sync::{Weak, mpsc},
+        thread,
+    };
+
+    fn left(changes: usize) -> Arc<Leftovers> {
+        let undo = |_| Undo {
+            before: Before::of((PageId(1), b"key"), None),
+            lsn: Lsn(1),
+            is_touched: false,
+            is_removal: false,
+        };
+        let changed = (0..changes).map(undo).collect();
+        Arc::new(Leftovers::new((changed, Vec::new(), None), Vec::new(), 0, true))
+    }
+
+    fn taken_back() -> usize {
+        let count = std::cell::Cell::new(0);
+        take_back(|_| count.set(count.get() + 1));
+        count.get()
+    }
+
+    #[test]
+    fn another_thread_gives_back_what_is_small_as_far_as_there_is_room() {
+        const SOME: usize = 100;
+        let own = left(3);
+        let weak = Arc::downgrade(&own);
+        own.go_home();
+        assert!(weak.upgrade().is_none(), "one's own is given up at once");
+        let all: Vec<_> = (0..SOME).map(|_| left(3)).chain([left(65)]).collect();
+        thread::scope(|scope| scope.spawn(|| all.into_iter().for_each(Leftovers::go_home)).join().unwrap());
+        let first = taken_back();
+        assert!((1..SOME).contains(&first), "{first} were given back");
+        assert_eq!(taken_back(), 0);
+        let again = left(1);
+        thread::scope(|scope| scope.spawn(|| again.go_home()).join().unwrap());
+        assert_eq!(taken_back(), 1);
+    }
+
+    #[test]
+    fn what_belongs_to_a_thread_that_has_ended_is_given_up() {
+        let (sender, receiver) = mpsc::channel::<Arc<Leftovers>>();
+        let (go, wait) = mpsc::channel::<()>();
+        let thread = thread::spawn(move || {
+            (0..2).for_each(|_| sender.send(left(1)).unwrap());
+            wait.recv().unwrap();
+        });
+        let (early, late) = (receiver.recv().unwrap(), receiver.recv().unwrap());
+        let weak: Vec<Weak<Leftovers>> = [&early, &late].map(Arc::downgrade).into();
+        early.go_home();
+        assert!(weak[0].upgrade().is_some());
+        go.send(()).unwrap();
+        thread.join().unwrap();
+        assert!(weak[0].upgrade().is_none());
+        late.go_home();
+        assert!(weak[1].upgrade().is_none());
     }
 }

@@ -24,6 +24,7 @@ mod error;
 mod follow;
 mod gathered;
 mod generations;
+mod home;
 mod leftovers;
 mod places;
 mod plant;

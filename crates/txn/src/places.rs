@@ -6,7 +6,6 @@ use vellum_base::Lsn;
 use vellum_pool::{ChangeLog as _, LsnClock};
 
 /// What gives changes their LSNs.
-#[derive(Clone)]
 pub(crate) enum Places {
     /// A log, whose records have these places.
     Log(Arc<Changes>),

@@ -16,7 +16,7 @@ use std::{ops::Bound, panic::Location, sync::Arc};
 use vellum_access::{
     Claim, Isolation, Seen, Tree, UndoChange, Unshared, ValueImage, View, Writer, free_large,
 };
-use vellum_base::primitive::{AtomicU64, Mutex, MutexGuard};
+use vellum_base::primitive::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
 use vellum_base::{Lsn, PageId};
 use vellum_pool::{ChangeLog, Pool, PoolError};
 
@@ -24,11 +24,16 @@ use vellum_pool::{ChangeLog, Pool, PoolError};
 /// by others until the database is opened anew; its owner sees to that.
 pub struct Transaction {
     transactions: Arc<Transactions>,
-    places: Places,
     snapshot: Snapshot,
     /// The place in the log of the snapshot, as views take it.
     settled: AtomicU64,
     writes: Arc<WriteSet>,
+    /// By what number the log knows it; zero before it changes something.
+    number: AtomicU64,
+    /// How many changes were asked for.
+    calls: AtomicU64,
+    /// What is kept of its changes is to be moved to a file, or the log is to keep another room for it.
+    needs_care: AtomicBool,
     /// What it has read, if it is serializable.
     reads: Option<Mutex<ReadSet>>,
 }
@@ -52,18 +57,19 @@ pub enum CommitError {
 impl Transaction {
     pub(crate) fn begin(
         transactions: &Arc<Transactions>,
-        places: &Places,
         is_serializable: bool,
         place: &'static Location<'static>,
     ) -> Self {
-        places.hold();
-        let snapshot = transactions.begin(is_serializable, place, || places.divide());
+        let places = &transactions.places;
+        let snapshot = transactions.begin(is_serializable, place, || places.hold(), || places.divide());
         Self {
             transactions: transactions.clone(),
-            places: places.clone(),
             settled: AtomicU64::new(snapshot.settled.0),
             writes: Arc::new(WriteSet::new(snapshot.id)),
             snapshot,
+            number: AtomicU64::new(0),
+            calls: AtomicU64::new(0),
+            needs_care: AtomicBool::new(false),
             reads: is_serializable.then(Mutex::default),
         }
     }
@@ -132,9 +138,29 @@ impl Transaction {
     /// If that fails.
     pub fn writing(&self) -> Result<View<'_>, TxnError> {
         /// How many changes there are between two looks at how much memory all transactions take.
-        const CALLS: u32 = 32;
+        const CALLS: u64 = 32;
+        // Relaxed, all three: they say what the lock of the changes protects, or when it is worth a look. Threads that share a transaction change
+        // something one after the other.
+        let (number, calls) = (self.number.load(Ordering::Relaxed), self.calls.load(Ordering::Relaxed));
+        self.calls.store(calls.wrapping_add(1), Ordering::Relaxed);
+        let number = if number == 0 || self.needs_care.load(Ordering::Relaxed) {
+            self.prepare_to_write()?
+        } else {
+            number
+        };
+        // One of a few small ones looks as well.
+        if calls.is_multiple_of(CALLS) && (calls > 0 || self.id().is_multiple_of(8)) {
+            self.transactions.make_room(|| self.transactions.places.divide())?;
+        }
+        Ok(View { settled: &self.settled, isolation: self, writer: Writer::Transaction(number), open: None })
+    }
+
+    /// Begins to change something if it has not, and takes care of what is kept of its changes. Returns its number in the log.
+    #[cold]
+    fn prepare_to_write(&self) -> Result<u64, TxnError> {
         let mut state = self.lock();
         let number = state.number.map_or_else(|| self.begin_writing(&mut state), |(number, _)| number);
+        self.number.store(number, Ordering::Relaxed);
         let spill = self.transactions.versions.spill();
         if state.bytes > spill.bytes_each() {
             if state.is_private {
@@ -145,24 +171,26 @@ impl Transaction {
             state.spill(&spill.file)?;
         }
         if let Some((more, fewer)) = state.undo_room.adjust() {
-            self.places.keep_for_undo(more, fewer);
+            self.transactions.places.keep_for_undo(more, fewer);
         }
-        // One of a few small ones looks as well.
-        let looks = state.calls.is_multiple_of(CALLS) && (state.calls > 0 || self.id().is_multiple_of(8));
-        state.calls = state.calls.wrapping_add(1);
-        drop(state);
-        if looks {
-            self.transactions.make_room(|| self.places.divide())?;
-        }
-        Ok(View { settled: &self.settled, isolation: self, writer: Writer::Transaction(number), open: None })
+        self.needs_care.store(false, Ordering::Relaxed);
+        Ok(number)
     }
 
-    #[cold]
+    /// Has [`writing`](Self::writing) look at what is kept of the changes if that is needed.
+    #[inline]
+    fn ask_for_care(&self, state: &State) {
+        let bytes_max = self.transactions.versions.spill().bytes_each();
+        if state.bytes > bytes_max || state.undo_room.is_to_be_adjusted() {
+            self.needs_care.store(true, Ordering::Relaxed);
+        }
+    }
+
     fn begin_writing(&self, state: &mut State) -> u64 {
         self.transactions.precedence.heed();
         let mut place = Lsn(0);
         let (number, is_private) = self.transactions.begin_writing(&self.writes, || {
-            place = self.places.end();
+            place = self.transactions.places.end();
             place
         });
         state.number = Some((number, place));
@@ -223,10 +251,11 @@ impl Transaction {
         self.rollback_to(pool, Savepoint(if planted(Bug::HalfRollback) { 1 } else { 0 }))?;
         let mut state = self.lock();
         let number = state.number.take();
+        self.number.store(0, Ordering::Relaxed);
         let kept = std::mem::take(&mut state.undo_room).kept;
         let left = state.leave();
         drop(state);
-        self.places.keep_for_undo(0, kept);
+        self.transactions.places.keep_for_undo(0, kept);
         self.writes.writer().roll_back(self.transactions.versions.generations().begun());
         // If they cannot be read, what memory has of its versions stays, and does not count.
         let _ = left.for_each_record(|record| {
@@ -236,7 +265,7 @@ impl Transaction {
         drop(left);
         if let Some((number, _)) = number {
             self.transactions.end_writing(self.snapshot.id);
-            if let Places::Log(changes) = &self.places {
+            if let Places::Log(changes) = &self.transactions.places {
                 log_rollback(changes, number);
             }
         }
@@ -267,17 +296,17 @@ impl Transaction {
             let mut record = [0; END_BYTES];
             let by = (&**self.writes.writer(), &self.snapshot);
             let committed = self.transactions.commit(by, (first, left), reads.as_deref(), |time| {
-                let Places::Log(changes) = &self.places else { return Lsn(0) };
+                let Places::Log(changes) = &self.transactions.places else { return Lsn(0) };
                 record = end_record(COMMITTED, number, time, first);
                 changes.reserve(record.len())
             });
             match committed {
                 Ok((lsn, ended)) => {
                     *private.unwrap_or_else(|| self.lock()) = State::default();
-                    if let Places::Log(changes) = &self.places {
+                    if let Places::Log(changes) = &self.transactions.places {
                         changes.fill(lsn, &record);
                     }
-                    self.places.keep_for_undo(0, kept);
+                    self.transactions.places.keep_for_undo(0, kept);
                     self.clean_up(pool, ended);
                     return Ok(());
                 }
@@ -303,7 +332,9 @@ impl Transaction {
     }
 
     fn clean_up(&self, pool: &Pool, ended: Ended) {
-        self.places.release();
+        if ended.is_last {
+            self.transactions.places.release();
+        }
         clean_up(pool, &self.transactions, ended);
     }
 
@@ -329,6 +360,7 @@ impl Isolation for Transaction {
         state.undo_room.note_leaf(leaf);
         if state.is_private {
             state.claim_privately((tree, key), before, removes);
+            self.ask_for_care(&state);
             return Ok(());
         }
         let writer = (self.writes.writer(), self.snapshot.time);
@@ -338,6 +370,7 @@ impl Isolation for Transaction {
         let refused = |refusal| if self.is_ended() { Claim::Ended } else { denied(refusal) };
         let (before, is_first) = claimed?.map_err(refused)?;
         state.note_claim(Claimed { before, is_first, is_removal: removes });
+        self.ask_for_care(&state);
         drop(state);
         if self.is_ended() {
             // What others have committed since its snapshot may have been forgotten before the claim.
@@ -372,8 +405,10 @@ impl Isolation for Transaction {
     }
 
     fn recorded(&self, lsn: Lsn) {
-        let end = self.places.end();
-        self.lock().note_change(lsn, end);
+        let end = self.transactions.places.end();
+        let mut state = self.lock();
+        state.note_change(lsn, end);
+        self.ask_for_care(&state);
     }
 }
 
@@ -450,20 +485,18 @@ pub(crate) fn log_rollback(changes: &Changes, number: u64) {
 }
 
 /// Forgets what no snapshot needs any more, and frees the large values among it.
-fn clean_up(pool: &Pool, transactions: &Transactions, Ended { oldest, free, pruned }: Ended) {
+fn clean_up(pool: &Pool, transactions: &Transactions, Ended { oldest, free, pruned, .. }: Ended) {
     for left in pruned.iter().chain(free.iter().map(|(_, left)| left)) {
         transactions.versions.prune_all(left, oldest.of_others);
     }
     for (time, left) in free {
-        let is_large = !left.large.is_empty();
+        let is_large = !left.large().is_empty();
         // What cannot be freed stays allocated until the next recovery; the transaction is committed.
-        let freed = left.large.iter().map(|(tree, reference)| free_large(pool, *tree, *reference));
+        let freed = left.large().iter().map(|(tree, reference)| free_large(pool, *tree, *reference));
         if freed.fold(is_large, |all, freed| all & freed.is_ok()) {
             transactions.cleaned_up(time);
         }
-        if let Some(left) = Arc::into_inner(left) {
-            leftovers::give_up_list(left.changed);
-        }
+        left.go_home();
     }
     transactions.versions.prune_spilled(&oldest);
 }

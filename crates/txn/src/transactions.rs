@@ -30,6 +30,7 @@
 use crate::before::Before;
 use crate::generations::{Covered, Oldest};
 use crate::leftovers::Leftovers;
+use crate::places::Places;
 use crate::plant::{Bug, planted};
 use crate::precedence::Precedence;
 use crate::reads::ReadSet;
@@ -73,9 +74,11 @@ fn refuse_if(found: Result<Option<Before>, PoolError>) -> Result<(), Refused> {
 /// The transactions of a database.
 pub(crate) struct Transactions {
     pub versions: Versions,
+    /// What gives changes their LSNs.
+    pub places: Places,
     pub precedence: Precedence,
     state: Mutex<State>,
-    /// How many snapshots are open.
+    /// One if transactions are open, and else zero.
     open: AtomicUsize,
     /// Everything before this place of the log was done by transactions that have ended; the highest number if none that
     /// changes something is open.
@@ -97,6 +100,8 @@ struct State {
     /// The number by which the log knows the next transaction that changes something.
     next_writer: u64,
     time: u64,
+    /// How many transactions are open.
+    open: usize,
     /// The open snapshots, in the order in which they were taken.
     snapshots: VecDeque<Begun>,
     /// The open transactions that change something, each with a place before its first record, in the order of those.
@@ -134,6 +139,8 @@ struct Begun {
 /// What there is to do when a snapshot has been closed.
 pub(crate) struct Ended {
     pub oldest: Oldest,
+    /// No transaction is open any more.
+    pub is_last: bool,
     /// What transactions have left behind that no snapshot needs any more, each with its commit.
     pub free: SmallVec<[(u64, Arc<Leftovers>); 2]>,
     /// What is not needed among the versions any more.
@@ -195,12 +202,13 @@ pub struct OldestSnapshot {
 
 impl Transactions {
     /// No transaction has begun; numbers from `first` on are not in the log.
-    /// `kept` are the pages that are kept for old snapshots.
-    pub fn new(first: u64, limit: SnapshotLimit, spill: Spill, kept: Arc<KeptPages>) -> Self {
+    /// `kept` are the pages that are kept for old snapshots, and `places` gives changes their LSNs.
+    pub fn new(first: u64, limit: SnapshotLimit, spill: Spill, kept: Arc<KeptPages>, places: Places) -> Self {
         let state = State {
             next_id: 1,
             next_writer: first,
             time: 1,
+            open: 0,
             snapshots: VecDeque::new(),
             writers: VecDeque::new(),
             leftovers: VecDeque::new(),
@@ -213,6 +221,7 @@ impl Transactions {
         };
         Self {
             versions: Versions::new(spill, kept),
+            places,
             precedence: Precedence::default(),
             state: Mutex::new(state),
             open: AtomicUsize::new(0),
@@ -224,16 +233,14 @@ impl Transactions {
         }
     }
 
-    /// Takes a snapshot, for a transaction of its own number. `end` gives the end of the log.
+    /// Takes a snapshot, for a transaction of its own number. `hold` is called if no transaction was open, and `end` gives the end of the log.
     pub fn begin(
         &self,
         is_serializable: bool,
         place: &'static Location<'static>,
+        hold: impl FnOnce(),
         end: impl FnOnce() -> Lsn,
     ) -> Snapshot {
-        // SeqCst: a change that is no transaction looks at this under the latch of its leaf. If it sees none open, this
-        // snapshot reads the leaf after it.
-        self.open.fetch_add(1, Ordering::SeqCst);
         let (when, thread) = (Instant::now(), thread::current().id());
         // The snapshot is there under the lock under which no write set is private.
         let mut state = if planted(Bug::PublishedTooEarly) {
@@ -242,6 +249,13 @@ impl Transactions {
         } else {
             self.lock_published()
         };
+        if state.open == 0 {
+            hold();
+            // SeqCst: a change that is no transaction looks at this under the latch of its leaf. If it sees none open, this
+            // snapshot reads the leaf after it.
+            self.open.store(1, Ordering::SeqCst);
+        }
+        state.open += 1;
         let id = state.next_id;
         state.next_id += 1;
         let time = state.time;
@@ -279,7 +293,7 @@ impl Transactions {
         self.lock().writers.is_empty()
     }
 
-    /// How many snapshots are open.
+    /// One if transactions are open, and else zero.
     pub fn open(&self) -> &AtomicUsize {
         &self.open
     }
@@ -408,7 +422,7 @@ impl Transactions {
                 state.since(since).take(MANY).map(|(time, _, left)| (*time, left.clone())).collect();
             drop(state);
             // Nothing is read from a file while the state is locked, if that can be helped.
-            if newer.len() <= FEW && newer.iter().all(|(_, left)| left.spilled.is_empty()) {
+            if newer.len() <= FEW && newer.iter().all(|(_, left)| !left.has_spilled()) {
                 return Ok(since);
             }
             for (time, left) in newer {
@@ -437,7 +451,11 @@ impl Transactions {
         if let Ok(index) = state.snapshots.binary_search_by_key(&snapshot.id, |begun| begun.id) {
             state.snapshots.remove(index);
         }
-        self.open.fetch_sub(1, Ordering::SeqCst);
+        state.open -= 1;
+        let is_last = state.open == 0;
+        if is_last {
+            self.open.store(0, Ordering::SeqCst);
+        }
         let (mut free, mut pruned) = (SmallVec::new(), SmallVec::new());
         loop {
             let oldest = state.oldest();
@@ -454,7 +472,7 @@ impl Transactions {
                     state.join_at(snapshot.time);
                     state.prune_up_to(oldest.of_others, &mut pruned);
                     self.versions.settle(oldest.of_others);
-                    return Ended { oldest, free, pruned };
+                    return Ended { oldest, is_last, free, pruned };
                 }
             }
         }
@@ -528,7 +546,7 @@ impl Transactions {
         let state = self.lock();
         let end = end();
         let left =
-            state.leftovers.iter().filter(|(.., left)| !left.large.is_empty()).map(|(_, first, _)| *first);
+            state.leftovers.iter().filter(|(.., left)| !left.large().is_empty()).map(|(_, first, _)| *first);
         let freeing = state.freeing.values().copied();
         let writers = state.writers.iter().map(|(first, _)| *first);
         let needed = writers.chain(left).chain(freeing).min();
@@ -596,7 +614,7 @@ impl State {
             && *time <= oldest
             && let Some((time, first, left)) = self.leftovers.pop_front()
         {
-            if !left.large.is_empty() {
+            if !left.large().is_empty() {
                 self.freeing.insert(time, first);
             }
             free.push((time, left));
@@ -656,7 +674,7 @@ impl State {
             && let (Some(older), Some(newer)) = (Arc::get_mut(older), Arc::get_mut(newer))
         {
             // What has replaced no large value needs no log: that may have been given up.
-            match (older.large.is_empty(), newer.large.is_empty()) {
+            match (older.large().is_empty(), newer.large().is_empty()) {
                 (true, _) => {}
                 (false, true) => *first = *older_first,
                 (false, false) => *first = (*first).min(*older_first),

@@ -2,6 +2,7 @@
 
 use crate::before::{Before, hash_of};
 use crate::leftovers::Leftovers;
+use crate::places::Places;
 use crate::reads::ReadSet;
 use crate::settings::SnapshotLimit;
 use crate::transactions::{Ended, Refused, Snapshot, Transactions};
@@ -67,6 +68,11 @@ fn spill(bytes: u64) -> Spill {
     Spill::new(Some(Arc::new(SimulatedDisk::new(1))), bytes)
 }
 
+/// What gives changes their LSNs, which the tests choose themselves.
+fn places() -> Places {
+    Places::Clock(Arc::default())
+}
+
 fn record(key: u8) -> Before {
     let name = name(key);
     Before::new((TREE, &name), hash_of(TREE, &name), None)
@@ -81,7 +87,7 @@ impl Place {
     fn new(version_memory_bytes: u64) -> Self {
         let kept = Arc::<KeptPages>::default();
         let spill = spill(version_memory_bytes);
-        let transactions = Transactions::new(1, SnapshotLimit::default(), spill, kept.clone());
+        let transactions = Transactions::new(1, SnapshotLimit::default(), spill, kept.clone(), places());
         let (leaf, committed) = (BTreeMap::new(), BTreeMap::new());
         let last_commit = BTreeMap::new();
         Self {
@@ -119,7 +125,7 @@ impl Place {
     /// Begins a transaction; every second one is serializable.
     fn begin(&mut self) {
         let (end, is_serializable) = (self.end, (self.end / 10).is_multiple_of(2));
-        let snapshot = self.transactions.begin(is_serializable, Location::caller(), || Lsn(end));
+        let snapshot = self.transactions.begin(is_serializable, Location::caller(), || (), || Lsn(end));
         self.open.push(Open {
             writes: Arc::new(WriteSet::new(snapshot.id)),
             snapshot,
@@ -224,7 +230,8 @@ impl Place {
                 self.transactions.end_writing(open.snapshot.id);
             }
         }
-        let Ended { oldest, free, pruned } = ended.unwrap_or_else(|| self.transactions.end(&open.snapshot));
+        let Ended { oldest, free, pruned, .. } =
+            ended.unwrap_or_else(|| self.transactions.end(&open.snapshot));
         let mut records = 0;
         for left in pruned.iter().chain(free.iter().map(|(_, left)| left)).filter(|left| left.is_published) {
             left.for_each_to_prune(|record| {
@@ -397,9 +404,9 @@ fn a_chain_has_no_more_entries_than_there_are_snapshots() {
 #[test]
 fn one_that_was_ended_cannot_be_committed() {
     let transactions =
-        Transactions::new(1, SnapshotLimit::default().bytes(10), spill(1 << 20), Arc::default());
+        Transactions::new(1, SnapshotLimit::default().bytes(10), spill(1 << 20), Arc::default(), places());
     let begin = || {
-        let snapshot = transactions.begin(false, Location::caller(), || Lsn(100));
+        let snapshot = transactions.begin(false, Location::caller(), || (), || Lsn(100));
         let writes = Arc::new(WriteSet::new(snapshot.id));
         transactions.begin_writing(&writes, || Lsn(100));
         (writes, snapshot)
@@ -426,13 +433,14 @@ fn one_that_was_ended_cannot_be_committed() {
 fn the_log_is_needed_from_the_first_commit_whose_large_values_are_there_still() {
     let large = |number: u64| vec![(TREE, BlobReference { head: PageId(number), length: 1, digest: 0 })];
     for which in 0..1_u64 << 6 {
-        let transactions = Transactions::new(1, SnapshotLimit::default(), spill(1 << 20), Arc::default());
-        let old = transactions.begin(false, Location::caller(), || Lsn(50));
+        let transactions =
+            Transactions::new(1, SnapshotLimit::default(), spill(1 << 20), Arc::default(), places());
+        let old = transactions.begin(false, Location::caller(), || (), || Lsn(50));
         let mut expected = Lsn(1000);
         for number in 0..6 {
             let is_large = which >> number & 1 == 1;
             let first = Lsn(100 + 100 * number);
-            let snapshot = transactions.begin(false, Location::caller(), || first);
+            let snapshot = transactions.begin(false, Location::caller(), || (), || first);
             let writes = Arc::new(WriteSet::new(snapshot.id));
             transactions.begin_writing(&writes, || first);
             let left = if is_large { large(number) } else { Vec::new() };
@@ -456,8 +464,9 @@ fn the_log_is_needed_from_the_first_commit_whose_large_values_are_there_still() 
 
 #[test]
 fn no_transaction_ends_between_the_end_of_the_log_and_what_is_needed_there() {
-    let transactions = Transactions::new(1, SnapshotLimit::default(), spill(1 << 20), Arc::default());
-    let snapshot = transactions.begin(false, Location::caller(), || Lsn(100));
+    let transactions =
+        Transactions::new(1, SnapshotLimit::default(), spill(1 << 20), Arc::default(), places());
+    let snapshot = transactions.begin(false, Location::caller(), || (), || Lsn(100));
     transactions.begin_writing(&Arc::new(WriteSet::new(snapshot.id)), || Lsn(100));
     let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {

@@ -260,6 +260,7 @@ impl Versions {
     /// Enters what a writer has claimed when it was the only one, and nothing was in the file. Returns whether the record has no
     /// version of this writer yet.
     pub fn enter(&self, writer: &Arc<Writer>, before: &Before, is_removal: bool) -> bool {
+        let before = &before.hashed();
         let hash = before.hash();
         let version = Version { writer: writer.clone(), before: before.clone() };
         let shard = self.shard(hash);

@@ -87,8 +87,6 @@ pub(crate) struct State {
     spilled_bytes: u64,
     /// About how many bytes of memory all that takes.
     pub bytes: usize,
-    /// How many changes were asked for.
-    pub calls: u32,
     pub undo_room: UndoRoom,
 }
 
@@ -129,13 +127,17 @@ impl UndoRoom {
     /// How many bytes more the log is to keep, and how many fewer, if that differs by much from what it does.
     #[inline]
     pub fn adjust(&mut self) -> Option<(u64, u64)> {
+        let needed = self.needed;
+        self.is_to_be_adjusted().then(|| (needed, std::mem::replace(&mut self.kept, needed)))
+    }
+
+    /// Whether that differs by much.
+    #[inline]
+    pub fn is_to_be_adjusted(&self) -> bool {
         /// What small transactions need is there anyway.
         const MORE: u64 = 64 << 10;
         const FEWER: u64 = 1 << 20;
-        if self.needed <= self.kept + MORE && self.kept <= self.needed + FEWER {
-            return None;
-        }
-        Some((self.needed, std::mem::replace(&mut self.kept, self.needed)))
+        self.needed > self.kept + MORE || self.kept > self.needed + FEWER
     }
 }
 
@@ -207,8 +209,8 @@ impl State {
         )
     }
 
-    pub fn take_back(&mut self, mut left: Leftovers) {
-        (self.undo, self.touched, self.spilled) = (left.changed, left.touched, left.spilled.pop());
+    pub fn take_back(&mut self, left: Leftovers) {
+        (self.undo, self.touched, self.spilled) = left.into_taken();
     }
 
     /// Moves what is to be undone to a file.
