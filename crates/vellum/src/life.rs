@@ -290,3 +290,75 @@ pub(crate) const CATALOG: &str = "(catalog)";
 pub(crate) fn conflict(name: &str, committed: bool) -> Error {
     Error::Conflict { table: CATALOG.to_owned(), key: name.as_bytes().to_vec(), committed }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{sync::atomic, thread};
+
+    #[test]
+    fn no_table_has_an_owner_and_a_writer_at_once() {
+        const ROUNDS: usize = 30_000;
+        let root = PageId(5);
+        let types = (String::new(), String::new());
+        let record = TableRecord { root, types, is_plain: false, is_heap: false };
+        let table = OpenTable::new("table", &record, &Arc::default());
+        // One for a writer, and many for an owner.
+        let users = atomic::AtomicUsize::new(0);
+        let rounds = |number: u64, user: usize| {
+            let mut times = 0;
+            for _ in 0..ROUNDS {
+                let writing = (user == 1).then(|| table.begin_writing(Some(number), root));
+                let is_in = match &writing {
+                    Some(writing) => writing.is_ok(),
+                    None => table.begin_owning(number, (root, false)).is_ok(),
+                };
+                if is_in {
+                    let others = users.fetch_add(user, atomic::Ordering::SeqCst);
+                    assert!(if user == 1 { others < 100 } else { others == 0 }, "{others} beside {user}");
+                    users.fetch_sub(user, atomic::Ordering::SeqCst);
+                    times += 1;
+                }
+                match writing {
+                    Some(writing) => drop(writing),
+                    None if is_in => table.end_owning(false, None),
+                    None => {}
+                }
+            }
+            times
+        };
+        let times = thread::scope(|scope| {
+            let rounds = &rounds;
+            let threads = [(1, 1), (2, 1), (3, 100), (4, 100)];
+            let threads = threads.map(|(number, user)| scope.spawn(move || rounds(number, user)));
+            threads.map(|thread| thread.join().unwrap())
+        });
+        assert!(times.iter().sum::<usize>() > 0);
+    }
+
+    #[test]
+    fn an_owner_writes_and_others_find_it() {
+        let root = PageId(5);
+        let types = (String::new(), String::new());
+        let record = TableRecord { root, types, is_plain: false, is_heap: false };
+        let table = OpenTable::new("table", &record, &Arc::default());
+        let first = table.begin_writing(Some(1), root).unwrap();
+        assert!(first.is_of(&table, root) && !first.is_of(&table, PageId(6)));
+        assert!(table.is_used_by(1) && !table.is_used_by(2));
+        let second = table.begin_writing(Some(2), root).unwrap();
+        assert!(table.begin_owning(1, (root, true)).is_err());
+        drop(second);
+        // Nobody need look any more.
+        assert!(table.check().is_ok());
+        table.begin_owning(1, (root, true)).unwrap();
+        assert!(table.begin_writing(Some(2), root).is_err() && table.begin_writing(None, root).is_err());
+        table.add_generation(PageId(6));
+        let again = table.begin_writing(Some(1), PageId(6)).unwrap();
+        assert!(again.is_of(&table, PageId(6)) && !again.is_of(&table, root));
+        table.end_owning(false, Some(PageId(6)));
+        // It is entered as one of the generation that was.
+        drop((first, again));
+        assert!(table.begin_writing(Some(3), root).is_err(), "it was cleared since");
+        assert!(table.begin_writing(Some(3), PageId(6)).is_ok() && !table.is_used_by(3));
+    }
+}
