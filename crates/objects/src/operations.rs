@@ -46,7 +46,7 @@ impl<'p, P: Pager> Heap<'p, P> {
     ) -> Result<F::Values, ObjectError> {
         match self.try_read(reference, fields) {
             Ok(Some(values)) => Ok(values),
-            _ => self.read_slowly(reference, fields),
+            other => self.read_slowly(reference, fields, other),
         }
     }
 
@@ -76,7 +76,6 @@ impl<'p, P: Pager> Heap<'p, P> {
     where
         F::Values: Copy,
     {
-        const { assert!(N > 0, "there is at least one object") };
         match self.try_read_together(references, fields) {
             Ok(Some(values)) => Ok(values),
             _ => self.read_apart(references, fields),
@@ -89,38 +88,33 @@ impl<'p, P: Pager> Heap<'p, P> {
         &self,
         references: [Ref<T>; N],
         fields: F,
-    ) -> Result<Option<[F::Values; N]>, Interrupt>
-    where
-        F::Values: Copy,
-    {
-        let Some((first, others)) = references.split_first() else { return Ok(None) };
+    ) -> Result<Option<[F::Values; N]>, Interrupt> {
+        let Some(first) = references.first() else { return Ok(None) };
         let id = first.any().page();
-        if others.iter().any(|reference| reference.any().page() != id) {
+        if references.iter().any(|reference| reference.any().page() != id) {
             return Ok(None);
         }
         let page = self.pager.root(id)?;
-        let (values, mut all_sound) = Self::load(page.bytes(), *first, fields);
-        let mut all = [values; N];
-        for (values, reference) in all.iter_mut().skip(1).zip(others) {
-            let is_sound;
-            (*values, is_sound) = Self::load(page.bytes(), *reference, fields);
+        let mut all_sound = true;
+        let values = references.map(|reference| {
+            let (values, is_sound) = Self::load(page.bytes(), reference, fields);
             all_sound &= is_sound;
-        }
+            values
+        });
         page.validate()?;
-        Ok(all_sound.then_some(all))
+        Ok(all_sound.then_some(values))
     }
 
-    /// One after the other.
-    #[cold]
     #[inline(never)]
     fn read_apart<T: Object, F: Fields<T> + Copy, const N: usize>(
-        self,
+        &self,
         references: [Ref<T>; N],
         fields: F,
     ) -> Result<[F::Values; N], ObjectError>
     where
         F::Values: Copy,
     {
+        const { assert!(N > 0, "there is at least one object") };
         let (first, others) = references.split_first().unwrap_or_else(|| unreachable!());
         let mut values = [self.read(*first, fields)?; N];
         for (value, reference) in values.iter_mut().skip(1).zip(others) {
@@ -148,17 +142,18 @@ impl<'p, P: Pager> Heap<'p, P> {
 
     /// Goes on after the first attempt: the page is not in memory, or is being changed; or the object is large, or was moved; or it is not
     /// what it should be.
-    // The heap is taken by value, so that it need not lie in memory while all is well.
     #[cold]
     #[inline(never)]
     fn read_slowly<T: Object, F: Fields<T> + Copy>(
-        self,
+        &self,
         reference: Ref<T>,
         fields: F,
+        first: Result<Option<F::Values>, Interrupt>,
     ) -> Result<F::Values, ObjectError> {
         let page = reference.any().page();
         self.read_around(page);
-        match self.pager.run(|| self.try_read(reference, fields)) {
+        let resolved = first.map_or_else(|interrupt| self.pager.resolve(interrupt), |_| Ok(()));
+        match resolved.and_then(|()| self.pager.run(|| self.try_read(reference, fields))) {
             Ok(Some(values)) => Ok(values),
             Ok(None) => self.change(|change| change.read(reference, fields)),
             Err(error) if is_nowhere(&error, page) => {
