@@ -24,6 +24,8 @@ struct List {
     tasks: Vec<Task>,
     /// What is asked for.
     request: Option<Request>,
+    /// Segments are asked for besides: what is asked for may come to nothing, and does not make them.
+    asks_for_segments: bool,
     is_stopped: bool,
 }
 
@@ -78,7 +80,12 @@ impl Waiting {
 
     fn ask_with(&self, mut list: MutexGuard<'_, List>, request: Request) {
         // Those that ask for what is asked for already wake nobody.
-        if list.request < Some(request) {
+        if request == Request::Segments {
+            if !std::mem::replace(&mut list.asks_for_segments, true) {
+                drop(list);
+                self.asked.notify_one();
+            }
+        } else if list.request < Some(request) {
             list.request = Some(request);
             drop(list);
             self.asked.notify_one();
@@ -123,6 +130,9 @@ impl Waiting {
             if let Some(request) = list.request.take() {
                 return Some(request);
             }
+            if std::mem::take(&mut list.asks_for_segments) {
+                return Some(Request::Segments);
+            }
             list = self.asked.wait(list).unwrap_or_else(|poisoned| poisoned.into_inner());
         }
     }
@@ -148,5 +158,23 @@ impl Waiting {
 
     fn lock(&self) -> MutexGuard<'_, List> {
         self.list.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_are_made_whatever_else_is_asked_for() {
+        for other in [Request::Write, Request::FlushSoon, Request::Flush(Durability::Synced)] {
+            for order in [[other, Request::Segments], [Request::Segments, other]] {
+                let waiting = Waiting::default();
+                order.into_iter().for_each(|request| waiting.ask(request));
+                let mut heard = [(); 2].map(|()| waiting.wait_for_request());
+                heard.sort();
+                assert_eq!(heard, [Some(Request::Segments), Some(other)]);
+            }
+        }
     }
 }
