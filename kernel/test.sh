@@ -48,11 +48,12 @@ boot() {
 	rm -rf "$stage" "$out"
 	mkdir -p "$stage"
 	cp "$work/$1/$3/stripped.ko" "$stage/exmap.ko"
+	cp "$work/$1/peek/stripped.ko" "$stage/peek.ko"
 	printf 'TESTS="%s"\nSECONDS_STRESS=%s\nRELOADS=%s\nCOST=%s\nSLACK_KIB=%s\n' "$tests" "$stress" "$reloads" "$cost" "$slack" > "$stage/guest.conf"
 	echo "== $1: $2"
 	# shellcheck disable=SC2086 # the disk is two words, or none
 	"$kernel/vm/run.sh" -k "$work/$1" -r "$kernel/selftests/guest.sh" -o "$out" -t "$limit" $disk \
-		-M null_blk:nr_devices=0 -a "$arguments" "${@:4}" "$stage"/* kernel/vm/dmesg.sh "$work/tests/exmap-test" "$work/tests/exmap-cost" || status=$?
+		-M null_blk:nr_devices=0 -a "$arguments" "${@:4}" "$stage"/* kernel/vm/dmesg.sh "$work"/tests/exmap-{test,cost,cost-read} || status=$?
 	rm -f "$out/disk" "$out/initramfs.gz"
 	return $status
 }
@@ -70,7 +71,7 @@ instructions() { # instructions SERIES - on one processor, whose clock counts th
 style() {
 	if perl "$(echo "$work"/debug/linux-source-*/scripts/checkpatch.pl)" --no-tree --strict --terse \
 		--ignore LINUX_VERSION_CODE,CONSTANT_COMPARISON,VOLATILE,PREFER_KERNEL_TYPES,EMBEDDED_FUNCTION_NAME,PREFER_DEFINED_ATTRIBUTE_MACRO,MACRO_ARG_REUSE \
-		--file "$kernel"/exmap/*.[ch] "$kernel"/selftests/*.[ch] > "$work/debug/checkpatch.log"; then
+		--file "$kernel"/exmap/*.[ch] "$kernel"/selftests/*.[ch] "$kernel"/selftests/peek/*.c > "$work/debug/checkpatch.log"; then
 		echo "ok - checkpatch has nothing to say"
 		passed=$((passed + 1))
 	else
@@ -93,6 +94,7 @@ for s in "${series[@]}"; do
 		}
 	fi
 	"$kernel/vm/module.sh" "$work/$s" build
+	MODULE=$kernel/selftests/peek "$kernel/vm/module.sh" "$work/$s" peek
 	if [ "$mode" = counts ]; then
 		tests=count check "$s" two-processors build
 		instructions "$s"

@@ -28,8 +28,8 @@ struct exmap_area *exmap_area_create(void)
 }
 
 /*
- * Frees the pool, unless that is done. By now no call can run: there is no file
- * any more, or nobody in the address space. Return: pages freed.
+ * Frees the pool, unless that is done. By now no call can run: no file is left,
+ * or no thread in the address space. Return: pages freed.
  */
 static unsigned long drop_pool(struct exmap_area *area)
 {
@@ -65,7 +65,7 @@ void exmap_area_put(struct exmap_area *area)
 }
 
 /**
- * exmap_area_bind - make the area the current process's, if it is no one's
+ * exmap_area_bind - make the area the current process's, if it has no owner
  *
  * Return: 0, or -EPERM if it is another's.
  */
@@ -129,7 +129,7 @@ static int create_pool(struct exmap_area *area,
 		goto fail_account;
 	}
 	pool->backing = backing;
-	/* Pairs with exmap_call_begin(): who sees the pool sees it whole. */
+	/* Pairs with exmap_call_begin(): a pool that is seen is seen whole. */
 	smp_store_release(&area->pool, pool);
 	return 0;
 
@@ -144,9 +144,10 @@ fail_backing:
 /* ---- what the kernel tells about the address space ---- */
 
 /*
- * It ends. Nobody is left in it who may use the pool, but somebody elsewhere
+ * It ends. No thread is left in it that may use the pool, but another process
  * may have a file of the area, and keep it for ever. Where the area is mapped
- * area_close() follows, outside SRCU, on which others may wait.
+ * area_close() follows, outside SRCU. Here other removals of notifiers wait
+ * while the pool is freed.
  */
 static void notifier_release(struct mmu_notifier *notifier,
 			     struct mm_struct *mm)
@@ -186,7 +187,7 @@ static const struct mmu_notifier_ops notifier_ops = {
  *
  * Return: 0; -EBUSY if it was done before; -EINVAL for a bad number of
  * interfaces or pages, or a file that cannot be read at an offset; -EBADF;
- * -ENOMEM; -EPERM for an area of another process.
+ * -ENOMEM; -EINTR when killed; -EPERM for an area of another process.
  */
 int exmap_area_setup(struct exmap_area *area,
 		     const struct exmap_ioctl_setup *setup)
@@ -262,21 +263,24 @@ static void area_open(struct vm_area_struct *vma)
 }
 
 /*
- * The entries have been removed by the kernel, and flushed. At the end of the
- * address space no one is left who may use the pool.
+ * The kernel has removed and flushed the entries. At the end of the address
+ * space no thread is left that may use the pool.
  */
 static void area_close(struct vm_area_struct *vma)
 {
 	struct exmap_area *area = vma->vm_private_data;
+	struct exmap_pool *pool;
 
 	if (vma->vm_mm != area->mm || --area->nr_vmas)
 		return;
 	WRITE_ONCE(area->start, 0);
 	WRITE_ONCE(area->end, 0);
+	/* Pairs with create_pool(), which may run. */
+	pool = smp_load_acquire(&area->pool);
 	if (!atomic_read(&area->mm->mm_users))
 		drop_pool(area);
-	else if (area->pool)
-		exmap_pool_recover(area->pool, &area->pool->ifaces[0]);
+	else if (pool)
+		exmap_pool_recover(pool, &pool->ifaces[0]);
 }
 
 /* Pages come by ALLOC and READ only; see README.md, "Faults". */
@@ -287,8 +291,8 @@ static vm_fault_t area_fault(struct vm_fault *vmf)
 
 /*
  * The kernel holds mmap_lock, or that of the VMA. The protection that it made
- * for the area lets nobody write, as the operations have a pfn_mkwrite: the
- * kernel's own page of zeroes must not be mapped otherwise.
+ * for the area is read-only, as the operations have a pfn_mkwrite: the kernel's
+ * own page of zeroes must not be mapped otherwise.
  */
 static vm_fault_t blank_fault(struct vm_fault *vmf)
 {
@@ -335,8 +339,8 @@ static const struct vm_operations_struct area_vm_ops = {
 };
 
 /*
- * With blank pages. Others do without a pfn_mkwrite, since the kernel lets
- * nobody pin pages for long, as registered buffers are, where there is one.
+ * With blank pages. Other areas have no pfn_mkwrite, since the kernel refuses
+ * long-term pins, as of registered buffers, where there is one.
  */
 static const struct vm_operations_struct blank_vm_ops = {
 	.open = area_open,
@@ -421,6 +425,7 @@ int exmap_call_lock(struct exmap_call *call, const struct exmap_seg *segs,
 	vma = start ? find_vma(call->mm, start) : NULL;
 	if (!vma || vma->vm_start != start || vma->vm_private_data != area ||
 	    (vma->vm_ops != &area_vm_ops && vma->vm_ops != &blank_vm_ops) ||
+	    (call->start && call->start != start) ||
 	    (call->epoch && call->epoch != area->epoch)) {
 		mmap_read_unlock(call->mm);
 		return -EINVAL;
@@ -436,14 +441,17 @@ int exmap_call_lock(struct exmap_call *call, const struct exmap_seg *segs,
 }
 
 /*
- * What was removed is flushed before anybody who waits to change the mapping
- * can find the entries gone.
+ * What was removed is flushed before a thread that waits to change the mapping
+ * can find the entries empty.
  */
 void exmap_call_unlock(struct exmap_call *call)
 {
 	if (call->announced)
 		exmap_removal_end(call);
 	call->announced = false;
+	/* The peak is noted before it is left. */
+	if (call->rss < 0)
+		update_hiwater_rss(call->mm);
 	if (call->rss)
 		exmap_rss_add(call->mm, call->rss);
 	call->rss = 0;

@@ -22,7 +22,7 @@
 #error "exmap needs Linux 6.1 or later"
 #endif
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(7, 4, 0)
-#error "exmap relies on rules of mm (exmap.rst) that nobody has compared with Linux 7.4 and later"
+#error "exmap relies on rules of mm (exmap.rst) not yet compared with Linux 7.4 and later"
 #endif
 #ifndef CONFIG_MMU_NOTIFIER
 #error "exmap needs CONFIG_MMU_NOTIFIER"
@@ -90,6 +90,9 @@ static inline void exmap_iter_segment(const struct iov_iter *iter,
 #endif
 }
 
+/* Flags of a command that come from the program; the rest is io_uring's own. */
+#define EXMAP_URING_FLAGS 0x00ffffffU
+
 static inline const void *exmap_uring_payload(struct io_uring_cmd *cmd)
 {
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 6, 0)
@@ -126,8 +129,8 @@ static inline void exmap_count_file_mapped(struct page *page, int nr)
 #endif
 
 /*
- * Of all events MIGRATE is the one whose owner is always set, so that whoever
- * caused it can know it again and leave it be. Everybody else must act on it.
+ * MIGRATE is the event whose owner is always set, so that the notifier of the
+ * subsystem that caused it can pass over it. All others must act on it.
  */
 static inline void exmap_notifier_range_init(struct mmu_notifier_range *range,
 					     struct vm_area_struct *vma,

@@ -136,7 +136,7 @@ struct exmap_counters {
 	__u64 flushes;		/* TLB flushes asked for */
 	__u64 stolen_last;	/* pages taken from the last victim */
 	__u64 stolen_random;	/* from the better of two at random */
-	__u64 stolen_any;	/* from whoever had any */
+	__u64 stolen_any;	/* from the first that had any */
 	__u64 recovered;	/* pages the kernel unmapped, found again */
 	__u64 flushes_blank;	/* flushes by ALLOC, where blank pages had been read */
 };

@@ -5,14 +5,14 @@
  * An *area* is what one open("/dev/exmap") makes: a stretch of address space
  * of one process, and a *pool* of physical pages that may be mapped in it.
  *
- * Who owns a page of the pool. At any time exactly one of:
+ * What owns a page of the pool: at any time exactly one of
  *   - an interface's free list, or the list of parked pages;
  *   - a call that runs (struct exmap_call: its hand and its gather);
  *   - a page-table entry of the area.
  * The first two are EXMAP_HELD, the last EXMAP_MAPPED, kept in page->private
- * beside a generation, which grows with each mapping. Whoever wants to take a
- * page that is EXMAP_MAPPED without having cleared its entry (only
- * exmap_pool_recover() does) must exchange that word, generation and all.
+ * beside a generation, which grows with each mapping. To take a page that is
+ * EXMAP_MAPPED without having cleared its entry (only exmap_pool_recover()
+ * does) is to exchange that word, generation and all.
  *
  * References. The pool holds one on each page from SETUP to the end. An entry
  * holds one more and a map count, just as vm_insert_page() would leave them,
@@ -62,12 +62,16 @@
 #define EXMAP_CHUNK	512
 /* Reads that are under way at a time. */
 #define EXMAP_WAVE	64
+/* Pages of one read: file systems expect no more bytes at once. */
+#define EXMAP_READ_MAX	(MAX_RW_COUNT >> PAGE_SHIFT)
 /* Pages that one flush covers, at most (and a page table's more). */
 #define EXMAP_GATHER_MAX 4096
-/* Entries looked at before mmap_lock is given to those who want it. */
+/* Entries looked at before mmap_lock is given up to those that wait for it. */
 #define EXMAP_STEPS	4096
 /* Pages taken from or stolen into a list at a time, at most. */
 #define EXMAP_GRAB	512
+/* Parked pages looked at under one hold of their lock. */
+#define EXMAP_UNPARK	256
 #define EXMAP_MAX_RANGES 65536
 
 struct exmap_iface {
@@ -130,7 +134,8 @@ struct exmap_call {
 	struct exmap_pool *pool;
 	struct exmap_iface *iface;
 	struct mm_struct *mm;
-	unsigned long epoch, start;	/* of the area, from the first lock on */
+	unsigned long epoch;		/* of the area, from the first lock on */
+	unsigned long start;		/* ditto, or as the segments assume it */
 	bool removes;			/* FREE, and not ALLOC or READ */
 	bool stop_at_mapped;		/* READ */
 

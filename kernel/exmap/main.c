@@ -213,7 +213,7 @@ const struct file_operations exmap_fops = {
 	.uring_cmd = exmap_uring_cmd,
 };
 
-/* Anyone may open it: what it takes is charged to the opener's limits. */
+/* All users may open it: what it takes is charged to their own limits. */
 static struct miscdevice exmap_device = {
 	.minor = MISC_DYNAMIC_MINOR,
 	.name = "exmap",

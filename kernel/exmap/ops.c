@@ -18,7 +18,7 @@
 #include "internal.h"
 
 /**
- * exmap_call_begin - check who calls, and prepare
+ * exmap_call_begin - check the caller, and prepare
  *
  * Return: 0; -EBADF before SETUP; -EPERM in another process than the area's;
  * -EINVAL for an interface that does not exist.
@@ -429,7 +429,7 @@ static ssize_t settle(struct exmap_call *call, u32 opcode,
 			segs[i].reach = 0;
 			segs[i].error = 0;
 		}
-		/* Without the lock there is no area any more, or no process. */
+		/* If the lock fails the area is gone, or the process dies. */
 		call->removes = true;
 		exmap_change(call, segs + beyond, nr - beyond);
 	}
@@ -445,6 +445,8 @@ static ssize_t run_iter(struct exmap_call *call, u32 opcode,
 
 	if (!start)
 		return -EINVAL;
+	/* Segments count from here, so the area must still begin here. */
+	call->start = start;
 	while (iov_iter_count(iter)) {
 		u64 pages;
 		ssize_t bytes;
@@ -545,6 +547,9 @@ int exmap_uring_cmd(struct io_uring_cmd *cmd, unsigned int issue_flags)
 	struct exmap_area *area;
 	long ret;
 
+	/* Neither buffers that are registered nor results without end. */
+	if (cmd->flags & EXMAP_URING_FLAGS)
+		return -EINVAL;
 	if (issue_flags & IO_URING_F_NONBLOCK)
 		return -EAGAIN;
 	/* Pairs with the exchange in ioctl_clone(). */

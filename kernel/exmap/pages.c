@@ -3,7 +3,7 @@
  * pages.c - putting pages into page-table entries, and taking them out
  *
  * Every entry is read and written under the lock of its page table, here as in
- * the rest of the kernel, so that nothing here depends on who else may write
+ * the rest of the kernel, so that nothing here depends on what else writes
  * entries of the area (madvise, userfaultfd, clear_refs).
  *
  * The functions run under mmap_lock, held for reading, with call->vma found
@@ -26,7 +26,7 @@ static void count_mapping(struct page *page)
 	atomic_inc(&page->_mapcount);
 	exmap_count_file_mapped(page, 1);
 	word = (word & ~EXMAP_STATE) + EXMAP_GENERATION;
-	/* Who sees this generation as mapped, in claim(), sees its counts. */
+	/* If claim() sees this generation as mapped, it sees its counts. */
 	smp_store_release(&page->private, word | EXMAP_MAPPED);
 }
 
@@ -36,7 +36,7 @@ static void uncount_mapping(struct page *page)
 	unsigned long word = READ_ONCE(page->private);
 
 	WRITE_ONCE(page->private, (word & ~EXMAP_STATE) | EXMAP_HELD);
-	/* Not for claim() any more, before its map count goes. */
+	/* Out of reach of claim() before its map count goes. */
 	smp_mb__before_atomic();
 	atomic_dec(&page->_mapcount);
 	exmap_count_file_mapped(page, -1);
@@ -261,8 +261,8 @@ static void unmap_one(struct exmap_call *call, pte_t *ptep, unsigned long addr)
 /**
  * exmap_unmap_range - take out of the area what is mapped in a range
  *
- * The pages are in call->gather afterwards, still visible through TLBs: no one
- * may have them before exmap_removal_end().
+ * The pages are in call->gather afterwards, still visible through TLBs: they
+ * must not be handed out before exmap_removal_end().
  *
  * Return: @end, or an earlier address when it is time to pause.
  */
@@ -338,7 +338,7 @@ int exmap_map_blank(struct vm_area_struct *vma, unsigned long addr)
 
 	if (!ptep)
 		return -ENOMEM;
-	/* If somebody was faster, the load finds a page of the pool. */
+	/* If an ALLOC was faster, the load finds a page of the pool. */
 	if (!pte_present(ptep_get(ptep)))
 		set_pte_at(vma->vm_mm, addr, ptep,
 			   pte_mkspecial(pte_mkyoung(blank)));

@@ -69,8 +69,9 @@ struct exmap_pool *exmap_pool_create(unsigned long nr_pages, u32 nr_ifaces)
 
 	pool->ifaces = kvcalloc(nr_ifaces, sizeof(*pool->ifaces),
 				GFP_KERNEL_ACCOUNT);
+	/* Quietly: how much it asks for is the program's choice. */
 	pool->pages = kvcalloc(nr_pages, sizeof(*pool->pages),
-			       GFP_KERNEL_ACCOUNT);
+			       GFP_KERNEL_ACCOUNT | __GFP_NOWARN);
 	if (!pool->ifaces || !pool->pages)
 		goto fail;
 
@@ -97,7 +98,7 @@ fail:
 
 /*
  * No call runs. A page that is still pinned, or mapped by an area that is about
- * to be unmapped, is freed by whoever drops the last reference.
+ * to be unmapped, is freed with its last reference.
  */
 void exmap_pool_destroy(struct exmap_pool *pool)
 {
@@ -232,24 +233,44 @@ void exmap_pool_park(struct exmap_pool *pool, struct page *page)
 	spin_unlock(&pool->parked_lock);
 }
 
-/* Gives to @iface the parked pages that nothing holds any more. */
+/*
+ * Looks at the first @nr parked pages. Those that only the pool holds go to
+ * @ready, the others to the end of the list. Return: pages added to @ready.
+ */
+static unsigned long unpark_some(struct exmap_pool *pool,
+				 struct list_head *ready, unsigned long nr)
+{
+	unsigned long found = 0;
+	struct page *page;
+
+	for (; nr && !list_empty(&pool->parked); nr--) {
+		page = list_first_entry(&pool->parked, struct page, lru);
+		if (page_ref_count(page) == 1) {
+			list_move(&page->lru, ready);
+			found++;
+		} else {
+			list_move_tail(&page->lru, &pool->parked);
+		}
+	}
+	WRITE_ONCE(pool->nr_parked, pool->nr_parked - found);
+	return found;
+}
+
+/* Gives to @iface the parked pages that only the pool holds by now. */
 static unsigned long unpark(struct exmap_pool *pool, struct exmap_iface *iface)
 {
-	struct page *page, *next;
-	unsigned long nr = 0;
+	unsigned long left = READ_ONCE(pool->nr_parked), nr = 0, some;
 	LIST_HEAD(ready);
 
-	if (!READ_ONCE(pool->nr_parked))
-		return 0;
-	spin_lock(&pool->parked_lock);
-	list_for_each_entry_safe(page, next, &pool->parked, lru) {
-		if (page_ref_count(page) != 1)
-			continue;
-		list_move(&page->lru, &ready);
-		nr++;
+	/* Each that was there, some at a time: they may be very many. */
+	while (left) {
+		some = min_t(unsigned long, left, EXMAP_UNPARK);
+		left -= some;
+		spin_lock(&pool->parked_lock);
+		nr += unpark_some(pool, &ready, some);
+		spin_unlock(&pool->parked_lock);
+		cond_resched();
 	}
-	WRITE_ONCE(pool->nr_parked, pool->nr_parked - nr);
-	spin_unlock(&pool->parked_lock);
 	exmap_pool_give(iface, &ready, nr);
 	return nr;
 }
@@ -312,7 +333,6 @@ unsigned long exmap_pool_recover(struct exmap_pool *pool,
 static unsigned long recover_when_due(struct exmap_call *call)
 {
 	long zaps = atomic_long_read_acquire(&call->area->zaps);
-
 	unsigned long nr;
 
 	if (READ_ONCE(call->pool->searched) == zaps)

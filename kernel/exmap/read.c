@@ -15,6 +15,7 @@
 #include <linux/completion.h>
 #include <linux/fs.h>
 #include <linux/mm.h>
+#include <linux/sched/signal.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
 #include <linux/uio.h>
@@ -62,7 +63,8 @@ static void io_submit(struct exmap_io *io, struct exmap_call *call,
 	io->kiocb.ki_pos = seg->first << PAGE_SHIFT;
 	io->kiocb.ki_complete = io_complete;
 	iov_iter_ubuf(&io->iter, READ, (void __user *)io->addr, len);
-	ret = file->f_op->read_iter(&io->kiocb, &io->iter);
+	/* With the checks and the notifications of any read. */
+	ret = vfs_iocb_iter_read(file, &io->kiocb, &io->iter);
 	if (ret != -EIOCBQUEUED)
 		io_complete(&io->kiocb, ret);
 }
@@ -141,8 +143,13 @@ static int read_wave(struct exmap_call *call, struct exmap_seg *segs,
 		     struct exmap_io *ios, unsigned int nr)
 {
 	struct exmap_wave wave;
+	unsigned int i;
 	int err;
 
+	for (i = 0; i < nr; i++) {
+		if (segs[i].count > EXMAP_READ_MAX)
+			segs[i].error = -EINVAL;
+	}
 	call->removes = false;
 	call->stop_at_mapped = true;
 	err = exmap_change(call, segs, nr);
@@ -156,12 +163,13 @@ static int read_wave(struct exmap_call *call, struct exmap_seg *segs,
 /**
  * exmap_read_segs - carry out READ on some segments
  *
- * Errors of a segment: -EINVAL outside the area, -EEXIST at a mapped page,
- * -ENOMEM when the pool is exhausted, -ENODATA past the end of the file, or
- * what the file reports. In each case done pages from its first on are filled,
- * and none beyond them was left mapped.
+ * Errors of a segment: -EINVAL outside the area or beyond EXMAP_READ_MAX,
+ * -EEXIST at a mapped page, -ENOMEM when the pool is exhausted, -ENODATA past
+ * the end of the file, or what the file reports. In each case done pages from
+ * its first on are filled, and none beyond them was left mapped.
  *
- * Return: 0, or an error that concerns all: -EINVAL without a file or area.
+ * Return: 0, or an error that concerns all: -EINVAL without a file or area,
+ * -EINTR when killed between two waves.
  */
 int exmap_read_segs(struct exmap_call *call, struct exmap_seg *segs,
 		    unsigned int nr)
@@ -178,8 +186,13 @@ int exmap_read_segs(struct exmap_call *call, struct exmap_seg *segs,
 		if (!ios)
 			return -ENOMEM;
 	}
-	for (at = 0; at < nr && !err; at += width)
-		err = read_wave(call, segs + at, ios, min(nr - at, width));
+	for (at = 0; at < nr && !err; at += width) {
+		if (fatal_signal_pending(current))
+			err = -EINTR;
+		else
+			err = read_wave(call, segs + at, ios,
+					min(nr - at, width));
+	}
 	if (ios != &one)
 		kfree(ios);
 	return err;

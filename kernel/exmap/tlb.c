@@ -4,8 +4,8 @@
  *
  * Linux exports to modules no function that flushes a range, or one address
  * space, from the TLBs of the processors that use it, and none that starts an
- * invalidation of those who mirror page tables (KVM, devices). Both are
- * looked up by way of kprobes. flush_tlb_mm_range() knows about PCIDs,
+ * invalidation of mirrors of page tables (KVM, devices). Both are looked up by
+ * way of kprobes. flush_tlb_mm_range() knows about PCIDs,
  * page-table isolation, idle processors that need no interrupt, hypervisors
  * and instructions that flush on one's behalf, and its flushes are counted
  * where an administrator looks for them: there is no second way that would be
@@ -25,7 +25,7 @@
 
 /*
  * Static calls, which become direct ones: with IBT the kernel seals functions
- * of its own that nobody calls by a pointer.
+ * of its own that are never called by a pointer.
  */
 DEFINE_STATIC_CALL_NULL(exmap_flush, flush_tlb_mm_range);
 DEFINE_STATIC_CALL_NULL(exmap_notify_start,
@@ -64,8 +64,8 @@ int exmap_tlb_init(void)
  * exmap_removal_begin - announce that entries in [lo, hi) may be removed
  *
  * Under mmap_lock, before the first page-table lock. From here until
- * exmap_removal_end() others who find such an entry gone, and are done before
- * the flush, flush by themselves, as tlb_finish_mmu() does: for the entry may
+ * exmap_removal_end() another call that finds such an entry empty, and ends
+ * before the flush, flushes by itself, as tlb_finish_mmu() does: the entry may
  * still be in a TLB.
  */
 void exmap_removal_begin(struct exmap_call *call, unsigned long lo,
@@ -87,7 +87,7 @@ void exmap_removal_begin(struct exmap_call *call, unsigned long lo,
  */
 void exmap_removal_end(struct exmap_call *call)
 {
-	/* Somebody else removes, too, and may have left this call nothing. */
+	/* Another task removes, too, and may have left this call nothing. */
 	if (mm_tlb_flush_nested(call->mm)) {
 		call->lo = call->range.start;
 		call->hi = call->range.end;

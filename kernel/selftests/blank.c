@@ -62,7 +62,7 @@ static void zeroes(void)
 	EXPECT_EQ(counters(&m).pages_free, 0);
 	EXPECT_EQ(one(&m, 1, EXMAP_OP_FREE, 0, 64, &done), 0);
 	EXPECT_EQ(done, 32);
-	/* Nobody sees what others left. */
+	/* What they held before is not to be seen. */
 	for (unsigned long p = 0; p < 64 * PAGE; p += 512)
 		EXPECT_EQ(m.base[p], 0);
 	EXPECT_EQ(madvise(m.base, 32 * PAGE, MADV_DONTNEED), 0);
@@ -94,7 +94,7 @@ static void no_stores(void)
 	close(zero);
 }
 
-/* Those who look at the page itself and not through an entry see zeroes, too. */
+/* What looks at the page itself and not through an entry sees zeroes, too. */
 static void pinned(void)
 {
 	const unsigned long scratch = DISK_PAGES + 9;
@@ -115,7 +115,7 @@ static void pinned(void)
 	EXPECT_EQ(vmsplice(out[1], &iov, 1, 0), PAGE);
 	EXPECT_EQ(process_vm_readv(getpid(), &local, 1, &iov, 1, 0), PAGE);
 	EXPECT_EQ(copy[0], 0);
-	/* But nobody writes to it. */
+	/* But nothing writes to it. */
 	EXPECT_ERRNO(pread(disk, m.base, PAGE, 0), EFAULT);
 	EXPECT_ERRNO(pread(disk, m.base + 2 * PAGE, PAGE, 0), EFAULT);
 	memset(copy, 7, PAGE);
@@ -177,7 +177,7 @@ static struct map shared;
 static volatile bool done;
 static volatile uint64_t round_ready, looks, stale;
 
-/* Knows by round_ready since when the page must not be blank any more. */
+/* Knows by round_ready from when on the page must not be blank. */
 static void *reader(void *unused)
 {
 	(void)unused;

@@ -29,10 +29,12 @@ fi
 mount -t cgroup2 none /sys/fs/cgroup && echo +memory > /sys/fs/cgroup/cgroup.subtree_control || echo "# no memory groups"
 
 insmod /exmap.ko || exit 1
+insmod /peek.ko || echo "# nothing to look at page-table entries with"
 # shellcheck disable=SC2086 # several words
 EXMAP_SLACK_KIB=$SLACK_KIB EXMAP_SECONDS=$SECONDS_STRESS /exmap-test $TESTS || failed=1
 if [ "$COST" = 1 ]; then
 	/exmap-cost || failed=1
+	/exmap-cost-read /dev/nullb0 || failed=1
 fi
 rmmod exmap || note "the module is still in use"
 

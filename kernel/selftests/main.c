@@ -3,7 +3,8 @@
  * main.c - runs the tests, each in a process of its own, and prints TAP
  *
  *   exmap-test [group...]   groups: basic setup alloc read memory uring count
- *                           blank stale mm stress; all by default
+ *                           blank stale entry mm nested stress; all by
+ *                           default
  *
  * EXMAP_SECONDS sets how long each stress test lasts (5).
  */
@@ -64,7 +65,8 @@ static const struct group {
 	{ "read", read_tests }, { "memory", memory_tests },
 	{ "uring", uring_tests }, { "count", count_tests },
 	{ "blank", blank_tests }, { "stale", stale_tests },
-	{ "mm", mm_tests },
+	{ "entry", entry_tests }, { "mm", mm_tests },
+	{ "nested", nested_tests },
 	{ "stress", stress_tests },
 	{ NULL, NULL },
 };

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /* memory.c - the area among the other mappings: fork, munmap, exit, advice */
+#include <sys/syscall.h>
+
 #include "test.h"
 
 /* A number after @name in the file @path, in units of @unit, as pages. */
@@ -115,6 +117,9 @@ static void refused(void)
 	EXPECT(mremap(m.base, 0, 64 * PAGE, MREMAP_MAYMOVE) == MAP_FAILED);
 	EXPECT(mremap(m.base, 64 * PAGE, 64 * PAGE, MREMAP_MAYMOVE |
 		      4 /* DONTUNMAP */, NULL) == MAP_FAILED);
+	EXPECT_EQ(syscall(SYS_remap_file_pages, m.base + PAGE, PAGE, 0, 1, 0),
+		  -1);
+	EXPECT_EQ(syscall(SYS_remap_file_pages, m.base, PAGE, 0, 5, 0), -1);
 	for (int i = 0; i < 64; i++)
 		EXPECT(mapped(m.base + i * PAGE) &&
 		       stamped(m.base + i * PAGE, i));
@@ -217,14 +222,6 @@ static void unmapped_and_again(void)
 		EXPECT_EQ(drain(&m, round % 4, 0), 1000);
 	}
 	map_destroy(&m);
-}
-
-/* Memory that may seem lost: more where freed objects are held back. */
-static unsigned long slack_kib(void)
-{
-	const char *slack = getenv("EXMAP_SLACK_KIB");
-
-	return slack ? atoi(slack) : 1024;
 }
 
 /* A bit for each order of letting go; the rest is left to exit. */
@@ -413,7 +410,7 @@ static void outlived(void)
 		if (round && after + slack_kib() < before)
 			note_failure(__FILE__, __LINE__, "%lu KiB of %lu are held",
 				     before - after, OWNERS * OWNER_PAGES * 4UL);
-		/* The areas are of no use to anyone. */
+		/* The areas are of no use to other processes. */
 		for (int i = 0; i < OWNERS; i++) {
 			EXPECT_ERRNO(exmap_setup(files[i], -1, 1, 1), EPERM);
 			close(files[i]);
@@ -470,10 +467,24 @@ static void accounting(void)
 	expect_counts("at the end", base, 0, 0);
 }
 
+/* VmHWM, and what getrusage() tells. The kernel counts with some slack. */
+static void peak(void)
+{
+	struct map m;
+
+	map_create(&m, -1, 1, 6000, 8192);
+	EXPECT(pages_in("/proc/self/status", "VmHWM:", 1024) < 6000);
+	EXPECT_EQ(batch_one(&m, 0, EXMAP_OP_ALLOC, 0, 6000, NULL), 0);
+	EXPECT_EQ(batch_one(&m, 0, EXMAP_OP_FREE, 0, 6000, NULL), 0);
+	EXPECT(pages_in("/proc/self/status", "VmHWM:", 1024) > 5700);
+	EXPECT(pages_in("/proc/self/status", "VmRSS:", 1024) < 3000);
+	map_destroy(&m);
+}
+
 const struct test memory_tests[] = {
 	{ "pages are charged to the memory group, and counted where they are mapped",
 	  accounting, "/sys/fs/cgroup/memory.stat" },
-
+	{ "the peak of the resident set is remembered after FREE", peak, NULL },
 	{ "areas of one process know nothing of each other", isolated, NULL },
 	{ "a forked child inherits nothing and may do nothing",
 	  fork_inherits_nothing, NULL },

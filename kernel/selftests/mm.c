@@ -5,51 +5,10 @@
  * userfaultfd, munmap in the middle of a call, calls that take long. Each of
  * these tests failed once, before the rule that it tests was kept.
  */
-#include <linux/userfaultfd.h>
 #include <setjmp.h>
-#include <sys/syscall.h>
-#include <time.h>
 
 #include "test.h"
-
-#define UFFD_SYSCTL "/proc/sys/vm/unprivileged_userfaultfd"
-
-#ifndef UFFD_FEATURE_WP_UNPOPULATED
-#define UFFD_FEATURE_WP_UNPOPULATED 0x2000
-#endif
-#ifndef UFFD_FEATURE_WP_ASYNC
-#define UFFD_FEATURE_WP_ASYNC 0x8000
-#endif
-
-static double now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec + t.tv_nsec / 1e9;
-}
-
-/* A userfaultfd with the features, or -1 if there are none such. */
-static int uffd_open(uint64_t features)
-{
-	struct uffdio_api api = { .api = UFFD_API, .features = features };
-	int fd = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
-
-	REQUIRE(fd >= 0);
-	if (!ioctl(fd, UFFDIO_API, &api))
-		return fd;
-	close(fd);
-	return -1;
-}
-
-static int uffd_register(int fd, void *start, size_t length, uint64_t mode)
-{
-	struct uffdio_register r = {
-		.range = { (uintptr_t)start, length }, .mode = mode,
-	};
-
-	return ioctl(fd, UFFDIO_REGISTER, &r);
-}
+#include "uffd.h"
 
 /* ---- munmap while a FREE waits ---- */
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /* read.c - READ: content, short reads, failures, and pages that are pinned */
+#include <sys/inotify.h>
+
 #include "test.h"
 
 /* Whether page @p of the area holds what page @p of the disk does. */
@@ -288,14 +290,20 @@ static void freed_while_read(void)
 
 	REQUIRE(file >= 0);
 	map_create(&m, file, 2, 20, 64);
-	for (int bad = 0; bad < 2; bad++) {
+	for (int how = 0; how < 4; how++) {
+		bool bad = how & 1, advised = how & 2;
 		unsigned long page = bad ? BAD_FIRST : 1;
 
 		start_reading(&r, &m, page, &thread);
 		usleep(50000);
-		EXPECT_EQ(one(&m, 1, EXMAP_OP_FREE, page, 1, NULL), 0);
-		EXPECT_EQ(counters(&m).pages_parked, 1);
+		if (advised)
+			EXPECT_EQ(madvise(m.base + page * PAGE, PAGE,
+					  MADV_DONTNEED), 0);
+		else
+			EXPECT_EQ(one(&m, 1, EXMAP_OP_FREE, page, 1, NULL), 0);
+		/* What advice took is looked for when the pool is empty. */
 		EXPECT_EQ(many(&m, 1, EXMAP_OP_ALLOC, 20, 1, 20), 19);
+		EXPECT_EQ(counters(&m).pages_parked, 1);
 		for (int i = 20; i < 39; i++)
 			stamp(m.base + i * PAGE, i);
 		pthread_join(thread, NULL);
@@ -306,6 +314,117 @@ static void freed_while_read(void)
 		EXPECT_EQ(batch_one(&m, 1, EXMAP_OP_FREE, 0, 64, NULL), 0);
 		EXPECT_EQ(drain(&m, 1, 20), 20);
 	}
+}
+
+/* mremap() moves entries away and back before it is refused. */
+static void refused_while_read(void)
+{
+	int file = open(SLOW_DISK, O_RDONLY | O_DIRECT);
+	char *elsewhere = mmap(NULL, 64 * PAGE, PROT_NONE,
+			       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	pthread_t thread;
+	struct reader r;
+	struct map m;
+
+	REQUIRE(file >= 0 && elsewhere != MAP_FAILED);
+	map_create(&m, file, 2, 20, 64);
+	EXPECT_EQ(many(&m, 1, EXMAP_OP_ALLOC, 20, 1, 20), 20);
+	memset(m.base + 20 * PAGE, 1, 20 * PAGE);
+	EXPECT_EQ(many(&m, 1, EXMAP_OP_FREE, 20, 1, 20), 20);
+	start_reading(&r, &m, 1, &thread);
+	EXPECT(mremap(m.base, 64 * PAGE, 64 * PAGE, MREMAP_MAYMOVE |
+		      MREMAP_FIXED, elsewhere) == MAP_FAILED);
+	EXPECT_ERRNO(mprotect(m.base, 64 * PAGE, PROT_READ), EINVAL);
+	EXPECT_EQ(madvise(m.base + 2 * PAGE, 8 * PAGE, MADV_DONTNEED), 0);
+	pthread_join(thread, NULL);
+	EXPECT_EQ(r.got, PAGE);
+	for (int i = 0; i < 4096; i++)
+		EXPECT_EQ(m.base[PAGE + i], 0);
+	EXPECT_EQ(count_mapped(&m, 0, 64), 1);
+	EXPECT_EQ(one(&m, 0, EXMAP_OP_FREE, 0, 64, NULL), 0);
+	EXPECT_EQ(drain(&m, 0, 0), 20);
+	map_destroy(&m);
+}
+
+#define SLOW_RANGES 2048
+
+/* Half a second for each 64 of them. */
+static void read_for_long(void *data)
+{
+	static struct exmap_range ranges[SLOW_RANGES];
+	struct exmap_batch batch = {
+		.ranges = (uintptr_t)ranges, .nr_ranges = SLOW_RANGES,
+		.opcode = EXMAP_OP_READ,
+	};
+	int file = open(SLOW_DISK, O_RDONLY | O_DIRECT);
+	struct map m;
+
+	REQUIRE(file >= 0);
+	map_create(&m, file, 1, SLOW_RANGES, SLOW_RANGES);
+	for (int i = 0; i < SLOW_RANGES; i++)
+		ranges[i] = (struct exmap_range) { .first = i, .count = 1 };
+	REQUIRE(write(*(int *)data, "", 1) == 1);
+	ioctl(m.fd, EXMAP_IOCTL_BATCH, &batch);
+}
+
+static void killed_in_long_read(void)
+{
+	int ready[2], status;
+	double start;
+	char byte;
+	pid_t pid;
+
+	REQUIRE(pipe(ready) == 0);
+	pid = fork();
+	REQUIRE(pid >= 0);
+	if (!pid) {
+		read_for_long(&ready[1]);
+		_exit(0);
+	}
+	REQUIRE(read(ready[0], &byte, 1) == 1);
+	usleep(1000000);
+	start = now();
+	kill(pid, SIGKILL);
+	REQUIRE(waitpid(pid, &status, 0) == pid);
+	printf("# it ended %.0f ms after SIGKILL\n", (now() - start) * 1e3);
+	EXPECT(WIFSIGNALED(status));
+	EXPECT(now() - start < 5);
+}
+
+/* As by any other read: those that watch the file hear of it. */
+static void watched(void)
+{
+	const char *path = "/tmp/watched";
+	int file = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
+	int watch = inotify_init1(IN_NONBLOCK);
+	struct inotify_event event;
+	struct map m;
+
+	REQUIRE(file >= 0 && watch >= 0);
+	REQUIRE(ftruncate(file, 4 * PAGE) == 0);
+	REQUIRE(inotify_add_watch(watch, path, IN_ACCESS) >= 0);
+	map_create(&m, file, 1, 16, 64);
+	EXPECT_EQ(read(watch, &event, sizeof(event)), -1);
+	EXPECT_EQ(one(&m, 0, EXMAP_OP_READ, 0, 2, NULL), 0);
+	REQUIRE(read(watch, &event, sizeof(event)) == sizeof(event));
+	EXPECT_EQ(event.mask, IN_ACCESS);
+	map_destroy(&m);
+	unlink(path);
+}
+
+/* 2 GiB and more at once, which no read() gives to a file system. */
+static void too_long(void)
+{
+	const unsigned long pages = 1UL << 20;
+	struct map m;
+
+	map_create(&m, open_disk(), 1, 16, pages);
+	EXPECT_EQ(batch_one(&m, 0, EXMAP_OP_READ, 0, pages / 2, NULL), -EINVAL);
+	EXPECT_EQ(count_mapped(&m, 0, 16), 0);
+	EXPECT_EQ(batch_one(&m, 0, EXMAP_OP_READ, 0, pages / 2 - 1, NULL),
+		  -ENOMEM);
+	EXPECT_EQ(count_mapped(&m, 0, 17), 16);
+	map_destroy(&m);
 }
 
 /*
@@ -360,9 +479,24 @@ static void killed_while_read(void *data)
 	pause();
 }
 
+static void left_while_read(void *data)
+{
+	int file = open(SLOW_DISK, O_RDONLY | O_DIRECT);
+	pthread_t thread;
+	struct reader r;
+	struct map m;
+
+	(void)data;
+	REQUIRE(file >= 0);
+	map_create(&m, file, 1, 20, 64);
+	start_reading(&r, &m, 1, &thread);
+	_exit(0);
+}
+
 static void exit_while_read(void)
 {
 	EXPECT_EQ(in_child(killed_while_read, NULL), -1);
+	EXPECT_EQ(in_child(left_while_read, NULL), 0);
 }
 
 const struct test read_tests[] = {
@@ -382,10 +516,17 @@ const struct test read_tests[] = {
 	  DISK },
 	{ "a page that something still holds is not handed out again", pinned,
 	  NULL },
-	{ "a page freed while it is read is not handed out before that is over",
+	{ "a page freed or advised away while it is read is not handed out before that is over",
 	  freed_while_read, SLOW_DISK },
 	{ "a failed READ of an area that was mapped elsewhere meanwhile touches nothing",
 	  moved_while_read, SLOW_DISK },
-	{ "SIGKILL in the middle of a READ", exit_while_read, SLOW_DISK },
+	{ "mprotect and mremap in the middle of a READ are refused and harmless",
+	  refused_while_read, SLOW_DISK },
+	{ "SIGKILL and exit in the middle of a READ", exit_while_read,
+	  SLOW_DISK },
+	{ "SIGKILL ends a READ of very many ranges", killed_in_long_read,
+	  SLOW_DISK },
+	{ "inotify tells of a READ", watched, NULL },
+	{ "a READ of 2 GiB at once is refused", too_long, DISK },
 	{ NULL, NULL, NULL },
 };

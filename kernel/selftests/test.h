@@ -47,7 +47,7 @@ extern const struct test basic_tests[], setup_tests[], alloc_tests[];
 extern const struct test read_tests[];
 extern const struct test memory_tests[], stress_tests[], stale_tests[];
 extern const struct test count_tests[], uring_tests[], blank_tests[];
-extern const struct test mm_tests[];
+extern const struct test mm_tests[], entry_tests[], nested_tests[];
 
 void note_failure(const char *file, int line, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
@@ -129,6 +129,8 @@ void allow_fork(struct map *m);
 /* Until another thread has counted @nr more of its looks at a page. */
 void wait_for_looks(const volatile uint64_t *looks, uint64_t nr);
 
+/* Seconds, of a clock that only goes forward. */
+double now(void);
 void pin_to_cpu(int cpu);
 /* Fills and checks a page with words that depend on where and when. */
 void stamp(void *page, uint64_t seed);
@@ -140,6 +142,8 @@ int open_disk(void);
 /* Exit status of a child that ran @body(@data); -1 if it was killed. */
 int in_child(void (*body)(void *data), void *data);
 unsigned long free_kib(void);
+/* Memory that may seem lost: more where freed objects are held back. */
+unsigned long slack_kib(void);
 uint64_t random_u64(uint64_t *state);
 
 #endif

@@ -1,75 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /* uring.c - the same operations as io_uring commands, without a library */
-#include <linux/io_uring.h>
-#include <sys/syscall.h>
-
+#include "ring.h"
 #include "test.h"
 
-struct ring {
-	int fd;
-	unsigned int *sq_tail, *sq_mask, *cq_head, *cq_tail, *cq_mask;
-	unsigned int *sq_array;
-	struct io_uring_sqe *sqes;
-	struct io_uring_cqe *cqes;
-};
-
-static void ring_create(struct ring *r)
+static struct io_uring_sqe *push(struct ring *r, int fd, unsigned int op,
+				 uint64_t address, uint64_t length, uint64_t tag)
 {
-	struct io_uring_params p = { 0 };
-	char *sq, *cq;
-
-	r->fd = syscall(SYS_io_uring_setup, 64, &p);
-	REQUIRE(r->fd >= 0);
-	sq = mmap(NULL, p.sq_off.array + p.sq_entries * 4,
-		  PROT_READ | PROT_WRITE, MAP_SHARED, r->fd,
-		  IORING_OFF_SQ_RING);
-	cq = mmap(NULL, p.cq_off.cqes + p.cq_entries * sizeof(*r->cqes),
-		  PROT_READ | PROT_WRITE, MAP_SHARED, r->fd,
-		  IORING_OFF_CQ_RING);
-	r->sqes = mmap(NULL, p.sq_entries * sizeof(*r->sqes),
-		       PROT_READ | PROT_WRITE, MAP_SHARED, r->fd,
-		       IORING_OFF_SQES);
-	REQUIRE(sq != MAP_FAILED && cq != MAP_FAILED &&
-		(void *)r->sqes != MAP_FAILED);
-	r->sq_tail = (void *)(sq + p.sq_off.tail);
-	r->sq_mask = (void *)(sq + p.sq_off.ring_mask);
-	r->sq_array = (void *)(sq + p.sq_off.array);
-	r->cq_head = (void *)(cq + p.cq_off.head);
-	r->cq_tail = (void *)(cq + p.cq_off.tail);
-	r->cq_mask = (void *)(cq + p.cq_off.ring_mask);
-	r->cqes = (void *)(cq + p.cq_off.cqes);
-}
-
-static void push(struct ring *r, int fd, unsigned int op, uint64_t address,
-		 uint64_t length, uint64_t tag)
-{
-	unsigned int tail = *r->sq_tail, index = tail & *r->sq_mask;
-	struct io_uring_sqe *sqe = &r->sqes[index];
+	struct io_uring_sqe *sqe = ring_entry(r);
 	struct exmap_uring_range range = { address, length };
 
-	memset(sqe, 0, sizeof(*sqe));
 	sqe->opcode = 46;	/* IORING_OP_URING_CMD; older headers lack it */
 	sqe->fd = fd;
 	sqe->off = op;		/* cmd_op */
 	sqe->user_data = tag;
 	memcpy((char *)sqe + 48, &range, sizeof(range));
-	r->sq_array[index] = index;
-	__atomic_store_n(r->sq_tail, tail + 1, __ATOMIC_RELEASE);
-}
-
-/* Submits @nr entries and stores the results by tag. */
-static void finish(struct ring *r, int nr, int *results)
-{
-	REQUIRE(syscall(SYS_io_uring_enter, r->fd, nr, nr,
-			IORING_ENTER_GETEVENTS, NULL, 0) == nr);
-	for (int i = 0; i < nr; i++) {
-		unsigned int head = *r->cq_head;
-		struct io_uring_cqe *cqe = &r->cqes[head & *r->cq_mask];
-
-		REQUIRE(head != __atomic_load_n(r->cq_tail, __ATOMIC_ACQUIRE));
-		results[cqe->user_data] = cqe->res;
-		__atomic_store_n(r->cq_head, head + 1, __ATOMIC_RELEASE);
-	}
+	return sqe;
 }
 
 static int single(struct ring *r, int fd, unsigned int op, void *address,
@@ -78,7 +23,7 @@ static int single(struct ring *r, int fd, unsigned int op, void *address,
 	int result = 0;
 
 	push(r, fd, op, (uintptr_t)address, length, 0);
-	finish(r, 1, &result);
+	ring_finish(r, 1, &result);
 	return result;
 }
 
@@ -87,7 +32,7 @@ static void alloc_and_free(void)
 	struct ring r;
 	struct map m;
 
-	ring_create(&r);
+	ring_create(&r, 64);
 	map_create(&m, -1, 2, 64, 128);
 	EXPECT_EQ(single(&r, m.fd, 1 | EXMAP_OP_ALLOC << 8, m.base, 40 * PAGE),
 		  40 * PAGE);
@@ -121,14 +66,14 @@ static void many_reads(void)
 	struct ring r;
 	struct map m;
 
-	ring_create(&r);
+	ring_create(&r, 64);
 	map_create(&m, open_disk(), 4, 512, DISK_PAGES);
 	for (int i = 0; i < 32; i++) {
 		results[i] = 1;
 		push(&r, m.fd, i % 4, (uintptr_t)m.base + i * 100 * PAGE,
 		     4 * PAGE, i);
 	}
-	finish(&r, 32, results);
+	ring_finish(&r, 32, results);
 	for (int i = 0; i < 32; i++) {
 		EXPECT_EQ(results[i], 4 * PAGE);
 		for (int p = i * 100; p < i * 100 + 4; p++)
@@ -136,11 +81,6 @@ static void many_reads(void)
 			       stamped(m.base + p * PAGE, p ^ DISK_SEED));
 	}
 	EXPECT_EQ(count_mapped(&m, 0, DISK_PAGES), 128);
-}
-
-static int reg(struct ring *r, unsigned int what, void *arg, unsigned int nr)
-{
-	return syscall(SYS_io_uring_register, r->fd, what, arg, nr);
 }
 
 static void registered(void)
@@ -151,42 +91,63 @@ static void registered(void)
 	struct ring r;
 	struct map m;
 
-	ring_create(&r);
+	ring_create(&r, 64);
 	map_create(&m, -1, 1, 64, 128);
 	EXPECT_EQ(batch_one(&m, 0, EXMAP_OP_ALLOC, 0, 16, NULL), 0);
 	iov.iov_base = m.base;
-	if (reg(&r, IORING_REGISTER_BUFFERS, &iov, 1)) {
+	if (ring_register(&r, IORING_REGISTER_BUFFERS, &iov, 1)) {
 		/* Before 6.5 io_uring itself took no file's memory. */
 		printf("# errno %d\n", errno);
 		EXPECT_EQ(errno, EOPNOTSUPP);
 		return;
 	}
-	push(&r, disk, 0, 0, 0, 0);
-	sqe = &r.sqes[(*r.sq_tail - 1) & *r.sq_mask];
-	memset(sqe, 0, sizeof(*sqe));
+	sqe = ring_entry(&r);
 	sqe->opcode = IORING_OP_READ_FIXED;
 	sqe->fd = disk;
 	sqe->off = 9 * PAGE;
 	sqe->addr = (uintptr_t)m.base + 3 * PAGE;
 	sqe->len = PAGE;
-	finish(&r, 1, &result);
+	ring_finish(&r, 1, &result);
 	EXPECT_EQ(result, PAGE);
 	EXPECT(stamped(m.base + 3 * PAGE, 9 ^ DISK_SEED));
 
-	/* They are held, and come back when they are not any more. */
+	/* They are held, and come back when they no longer are. */
 	EXPECT_EQ(batch_one(&m, 0, EXMAP_OP_FREE, 0, 16, NULL), 0);
 	EXPECT_EQ(counters(&m).pages_parked, 8);
 	EXPECT_EQ(drain(&m, 0, 0), 56);
-	EXPECT_EQ(reg(&r, IORING_UNREGISTER_BUFFERS, NULL, 0), 0);
+	EXPECT_EQ(ring_register(&r, IORING_UNREGISTER_BUFFERS, NULL, 0), 0);
 	usleep(100000);
 	EXPECT_EQ(drain(&m, 0, 0), 64);
 	map_destroy(&m);
 
-	/* With blank pages the kernel lets nobody pin for long. */
+	/* With blank pages the kernel refuses long-term pins. */
 	map_create_with(&m, EXMAP_FAULTS_BLANK, -1, 1, 64, 128);
 	EXPECT_EQ(batch_one(&m, 0, EXMAP_OP_ALLOC, 0, 16, NULL), 0);
 	iov.iov_base = m.base;
-	EXPECT_ERRNO(reg(&r, IORING_REGISTER_BUFFERS, &iov, 1), EFAULT);
+	EXPECT_ERRNO(ring_register(&r, IORING_REGISTER_BUFFERS, &iov, 1), EFAULT);
+	map_destroy(&m);
+}
+
+/* The published module takes such commands; this one must not misread them. */
+static void flags_refused(void)
+{
+	struct iovec iov = { .iov_len = PAGE };
+	struct io_uring_sqe *sqe;
+	int result = 0;
+	struct ring r;
+	struct map m;
+
+	ring_create(&r, 64);
+	map_create(&m, -1, 1, 64, 128);
+	iov.iov_base = aligned_alloc(PAGE, PAGE);
+	REQUIRE(iov.iov_base);
+	REQUIRE(ring_register(&r, IORING_REGISTER_BUFFERS, &iov, 1) == 0);
+	sqe = push(&r, m.fd, EXMAP_OP_ALLOC << 8, (uintptr_t)m.base, 4 * PAGE,
+		   0);
+	sqe->rw_flags = 1;	/* IORING_URING_CMD_FIXED */
+	ring_finish(&r, 1, &result);
+	EXPECT_EQ(result, -EINVAL);
+	EXPECT_EQ(count_mapped(&m, 0, 128), 0);
 	map_destroy(&m);
 }
 
@@ -196,5 +157,6 @@ const struct test uring_tests[] = {
 	{ "pages can be registered as buffers, read into, and are held until they are not",
 	  registered, DISK },
 	{ "io_uring reads many ranges at once", many_reads, DISK },
+	{ "a command with a registered buffer is refused", flags_refused, NULL },
 	{ NULL, NULL, NULL },
 };

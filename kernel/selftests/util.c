@@ -1,8 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /* util.c - what the tests share; test.h says what each does */
 #include <setjmp.h>
+#include <time.h>
 
 #include "test.h"
+
+double now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec + t.tv_nsec / 1e9;
+}
 
 int exmap_open(void)
 {
@@ -318,6 +327,13 @@ unsigned long free_kib(void)
 	}
 	fclose(file);
 	return pages * 4;
+}
+
+unsigned long slack_kib(void)
+{
+	const char *slack = getenv("EXMAP_SLACK_KIB");
+
+	return slack ? atoi(slack) : 1024;
 }
 
 uint64_t random_u64(uint64_t *state)
