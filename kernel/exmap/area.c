@@ -433,6 +433,7 @@ int exmap_call_lock(struct exmap_call *call, const struct exmap_seg *segs,
 	call->vma = vma;
 	call->epoch = area->epoch;
 	call->start = start;
+	call->met = false;
 	call->steps = 0;
 	/* Only where there are blank pages does bringing one remove another. */
 	if (call->removes || area->blank)

@@ -144,6 +144,7 @@ struct exmap_call {
 	bool announced;			/* that entries may be removed: */
 	struct mmu_notifier_range range; /* from these addresses */
 	unsigned long lo, hi;		/* and were from these */
+	bool met;			/* a page that was mapped already */
 	unsigned long steps;		/* entries looked at */
 	long rss;			/* not yet told to the mm */
 

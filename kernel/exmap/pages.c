@@ -171,6 +171,7 @@ static int map_one(struct exmap_call *call, pte_t *ptep, unsigned long addr)
 	struct page *page;
 
 	if (is_mapped(old)) {
+		call->met = true;
 		if (call->stop_at_mapped)
 			return -EEXIST;
 		call->visited++;

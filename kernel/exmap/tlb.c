@@ -87,8 +87,12 @@ void exmap_removal_begin(struct exmap_call *call, unsigned long lo,
  */
 void exmap_removal_end(struct exmap_call *call)
 {
-	/* Another task removes, too, and may have left this call nothing. */
-	if (mm_tlb_flush_nested(call->mm)) {
+	/*
+	 * Another task removes, too. It may not have flushed the entries that
+	 * this call found empty, or the blank pages that it found replaced. An
+	 * ALLOC that only filled what was empty depends on neither.
+	 */
+	if ((call->removes || call->met) && mm_tlb_flush_nested(call->mm)) {
 		call->lo = call->range.start;
 		call->hi = call->range.end;
 	}

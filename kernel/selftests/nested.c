@@ -65,7 +65,7 @@ static void *free_all(void *unused)
 	return NULL;
 }
 
-static bool present(int pagemap, const volatile char *at)
+static bool present(int pagemap, const volatile void *at)
 {
 	uint64_t entry = 0;
 
@@ -193,6 +193,48 @@ static void found_empty_faults(void)
 static void found_empty_blank(void)
 {
 	found_empty(EXMAP_FAULTS_BLANK);
+}
+
+/* ---- ALLOC beside FREE, where pages may be blank ---- */
+
+static void *free_and_alloc(void *unused)
+{
+	(void)unused;
+	pin_to_cpu(0);
+	while (!over) {
+		act_on_all(EXMAP_OP_ALLOC, 0);
+		act_on_all(EXMAP_OP_FREE, 0);
+	}
+	return NULL;
+}
+
+/* Nothing is ever read, so that nothing is blank. */
+static void filled_beside_free(void)
+{
+	const unsigned long mine = 4096;
+	pthread_t thread;
+	unsigned long done;
+
+	REQUIRE(sysconf(_SC_NPROCESSORS_ONLN) > 1);
+	map_create_with(&area, EXMAP_FAULTS_BLANK, -1, 2, POOL + 512,
+			mine + 512);
+	pin_to_cpu(1);
+	pthread_create(&thread, NULL, free_and_alloc, NULL);
+	for (int round = 0; round < 500; round++) {
+		EXPECT_EQ(batch_one(&area, 1, EXMAP_OP_ALLOC, mine, 64, &done),
+			  0);
+		EXPECT_EQ(done, 64);
+		EXPECT_EQ(batch_one(&area, 1, EXMAP_OP_FREE, mine, 64, &done),
+			  0);
+		EXPECT_EQ(done, 64);
+	}
+	over = true;
+	pthread_join(thread, NULL);
+	printf("# %llu flushes by FREE, %llu by ALLOC\n",
+	       (unsigned long long)counters(&area).flushes,
+	       (unsigned long long)counters(&area).flushes_blank);
+	EXPECT_EQ(counters(&area).flushes_blank, 0);
+	map_destroy(&area);
 }
 
 /* ---- a batch that waits in the middle, for memory that is held back ---- */
@@ -439,6 +481,8 @@ const struct test nested_tests[] = {
 	{ "what a FREE has cleared but not flushed is out of reach when another call returns",
 	  found_empty_faults, NULL },
 	{ "the same where loads see zeroes", found_empty_blank, NULL },
+	{ "ALLOC of empty entries needs no flush, though others free meanwhile",
+	  filled_beside_free, NULL },
 	{ "a batch that goes on after munmap and mmap changes nothing there",
 	  remapped, UFFD_SYSCTL },
 	{ "a batch goes on after refused calls, advice, fork and others' FREE",

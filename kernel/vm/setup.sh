@@ -2,8 +2,8 @@
 # setup.sh SERIES DEST - fetch one of Debian's kernels and make it usable without installing it
 #
 # SERIES is 6.1 or 6.12, which the machine's own Debian 12 has (the stable kernel, and that of the security archive), or
-# a suite with others: bookworm-backports, or trixie-backports, which has the newest. Those are read by an apt of their
-# own, and the machine's sources stay as they are. DEST/root receives the image, the modules and the headers, unpacked;
+# a suite with others: bookworm-backports, or trixie-backports, which has the newest, or trixie-backports/7.2, an older
+# one that the suite still has. Those are read by an apt of their own, and the machine's sources stay as they are. DEST/root receives the image, the modules and the headers, unpacked;
 # DEST/release the version's name. Where the kernel was built by a newer compiler than the machine's, DEST/root also
 # becomes a small system that has it, by debootstrap, which takes root; DEST/chroot says so. Does nothing if DEST is
 # complete. Needs `apt-get update` to have been run at some time.
@@ -37,14 +37,20 @@ meta=linux-headers-amd64 debian=
 case $series in
 6.1) ;;
 6.12) meta=linux-headers-6.12-amd64 ;;
-bookworm-backports | trixie-backports)
-	debian=${series%-backports}
-	apt_of "$series"
+bookworm-backports* | trixie-backports*)
+	debian=${series%-backports*}
+	apt_of "$debian-backports"
 	;;
 *) echo "setup.sh: no kernel of series $series is known" >&2; exit 2 ;;
 esac
-release=$(apt-cache depends "$meta" | sed -n 's/.*Depends: linux-headers-\([0-9].*\)/\1/p' | head -1)
-[ -n "$release" ] || { echo "setup.sh: $meta is unknown here; run apt-get update" >&2; exit 1; }
+case $series in
+*/*)
+	release=$(apt-cache pkgnames "linux-headers-${series#*/}." | sed -n 's/^linux-headers-\([0-9.]*+deb[0-9]*-amd64\)$/\1/p' |
+		sort -V | tail -1)
+	;;
+*) release=$(apt-cache depends "$meta" | sed -n 's/.*Depends: linux-headers-\([0-9].*\)/\1/p' | head -1) ;;
+esac
+[ -n "$release" ] || { echo "setup.sh: no headers of $series are known here; run apt-get update" >&2; exit 1; }
 case $release in
 6.1.*) kbuild=linux-kbuild-6.1 ;;
 *) kbuild=linux-kbuild-${release%-amd64} ;;
