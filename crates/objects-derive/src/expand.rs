@@ -139,12 +139,6 @@ impl Layout {
         }}
     }
 
-    /// Whether one of the fields has a text or an array in it.
-    fn has_runs(&self) -> TokenStream {
-        let types = &self.types;
-        quote! { false #(|| <#types as objects::Persistent>::HAS_RUNS)* }
-    }
-
     /// Mixes what the fields are into `print`.
     fn fingerprint(&self) -> TokenStream {
         let (names, types) = (&self.names, &self.types);
@@ -186,10 +180,9 @@ fn of_struct(name: &str, fields: &Fields) -> Result<TokenStream> {
     let layout = Layout::of(quote!(Self), fields)?;
     let (offsets, align, fingerprint) = (layout.offsets(0), layout.align(), layout.fingerprint());
     let (shape, load, store, pattern) = (layout.shape(), layout.load(), layout.store(), &layout.pattern);
-    let (count, has_runs) = (layout.types.len(), layout.has_runs());
+    let count = layout.types.len();
     Ok(quote! {
         const ALIGN: usize = #align;
-        const HAS_RUNS: bool = #has_runs;
         const BYTES: usize = {
             let offsets = #offsets;
             offsets[#count].next_multiple_of(<Self as objects::Persistent>::ALIGN)
@@ -262,7 +255,6 @@ fn of_enum(name: &str, data: &syn::DataEnum, input: &DeriveInput) -> Result<Toke
     let offsets: Vec<_> = layouts.iter().map(|layout| layout.offsets(1)).collect();
     let counts: Vec<_> = layouts.iter().map(|layout| layout.types.len()).collect();
     let aligns = layouts.iter().map(Layout::align);
-    let have_runs = layouts.iter().map(Layout::has_runs);
     let fingerprints = layouts.iter().map(Layout::fingerprint);
     let shapes = layouts.iter().map(Layout::shape);
     let loads: Vec<_> = layouts.iter().map(Layout::load).collect();
@@ -280,7 +272,6 @@ fn of_enum(name: &str, data: &syn::DataEnum, input: &DeriveInput) -> Result<Toke
             })*
             most
         };
-        const HAS_RUNS: bool = false #(|| #have_runs)*;
         const BYTES: usize = {
             let mut most: usize = 1;
             #({

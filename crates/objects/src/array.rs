@@ -73,7 +73,6 @@ impl<T: Persistent> Array<T> {
 impl<T: Persistent> Persistent for Array<T> {
     const ALIGN: usize = 4;
     const BYTES: usize = 8;
-    const HAS_RUNS: bool = true;
     const FINGERPRINT: u32 = mix(print_of("Array"), T::FINGERPRINT);
 
     fn shape() -> Shape {

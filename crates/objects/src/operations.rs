@@ -10,8 +10,8 @@ use crate::{
     reference::GRANULE_BYTES,
 };
 use std::time::Duration;
+use vellum_base::Bytes;
 use vellum_base::primitive::{Ordering, thread};
-use vellum_base::{Bytes, PAGE_SIZE};
 use vellum_pool::{Interrupt, OptimisticPage, Pager};
 
 impl<'p, P: Pager> Heap<'p, P> {
@@ -57,87 +57,17 @@ impl<'p, P: Pager> Heap<'p, P> {
         reference: Ref<T>,
         fields: F,
     ) -> Result<Option<F::Values>, Interrupt> {
-        let page = self.pager.root(reference.any().page())?;
-        let (values, is_sound) = Self::load(page.bytes(), reference, fields);
-        page.validate()?;
-        Ok(is_sound.then_some(values))
-    }
-
-    /// [`fields`](Self::fields) of several objects. Those that lie in the page of the first one, if all do, cost one look at its state.
-    ///
-    /// # Errors
-    /// As for [`get`](Self::get).
-    #[inline(always)]
-    pub fn fields_of_each<T: Object, F: Fields<T> + Copy, const N: usize>(
-        &self,
-        references: [Ref<T>; N],
-        fields: F,
-    ) -> Result<[F::Values; N], ObjectError>
-    where
-        F::Values: Copy,
-    {
-        match self.try_read_together(references, fields) {
-            Ok(Some(values)) => Ok(values),
-            _ => self.read_apart(references, fields),
-        }
-    }
-
-    /// What is wanted of objects that lie in one page.
-    #[inline(always)]
-    fn try_read_together<T: Object, F: Fields<T> + Copy, const N: usize>(
-        &self,
-        references: [Ref<T>; N],
-        fields: F,
-    ) -> Result<Option<[F::Values; N]>, Interrupt> {
-        let Some(first) = references.first() else { return Ok(None) };
-        let id = first.any().page();
-        if references.iter().any(|reference| reference.any().page() != id) {
+        let any = reference.any();
+        let page = self.pager.root(any.page())?;
+        let bytes = page.bytes();
+        let head = Head(bytes.u64_at(any.at()));
+        if !head.is_of::<T>(any) {
             return Ok(None);
         }
-        let page = self.pager.root(id)?;
-        let mut all_sound = true;
-        let values = references.map(|reference| {
-            let (values, is_sound) = Self::load(page.bytes(), reference, fields);
-            all_sound &= is_sound;
-            values
-        });
-        page.validate()?;
-        Ok(all_sound.then_some(values))
-    }
-
-    #[inline(never)]
-    fn read_apart<T: Object, F: Fields<T> + Copy, const N: usize>(
-        &self,
-        references: [Ref<T>; N],
-        fields: F,
-    ) -> Result<[F::Values; N], ObjectError>
-    where
-        F::Values: Copy,
-    {
-        const { assert!(N > 0, "there is at least one object") };
-        let (first, others) = references.split_first().unwrap_or_else(|| unreachable!());
-        let mut values = [self.read(*first, fields)?; N];
-        for (value, reference) in values.iter_mut().skip(1).zip(others) {
-            *value = self.read(*reference, fields)?;
-        }
-        Ok(values)
-    }
-
-    /// What is wanted of an object, and whether it is that: of this type, and whole. Says nothing before the page is validated.
-    #[inline(always)]
-    fn load<T: Object, F: Fields<T>>(
-        bytes: <P::Optimistic<'p> as OptimisticPage>::View,
-        reference: Ref<T>,
-        fields: F,
-    ) -> (F::Values, bool) {
-        let (any, last) = (reference.any(), PAGE_SIZE.saturating_sub(GRANULE_BYTES + T::BYTES));
-        // No sound reference leads behind the last place; it is said once, so that nothing below has to look for the end of the page.
-        let at = any.at().min(last);
-        let head = Head(bytes.u64_at(at));
-        let is_of = head.is_of::<T>(any) & (at == any.at());
-        let reader = Reader::new(bytes, at + GRANULE_BYTES, head.body_bytes_of::<T>(), T::BYTES);
+        let reader = Reader::new(bytes, any.at() + GRANULE_BYTES, head.body_bytes(), T::BYTES);
         let values = fields.load(&reader);
-        (values, is_of & reader.is_sound())
+        page.validate()?;
+        Ok(reader.is_sound().then_some(values))
     }
 
     /// Goes on after the first attempt: the page is not in memory, or is being changed; or the object is large, or was moved; or it is not

@@ -92,29 +92,18 @@ impl Head {
         self.fingerprint() == FORWARD
     }
 
-    /// Whether it is of an object of this type in its page, to which this reference leads. All objects of a type without texts and arrays
-    /// have one length, which is compared too; what differs in that is damaged, or was moved and has more room.
+    /// Whether it is of an object of this type in its page, to which this reference leads.
     #[inline(always)]
     pub fn is_of<T: Object>(self, reference: AnyRef) -> bool {
         let expected = u64::from(T::FINGERPRINT) | u64::from(reference.generation()) << 32;
-        if T::HAS_RUNS {
-            // All but the length, and with the flags, which are zero.
-            return (self.0 ^ expected) & (LARGE | MOVED | ((1 << 48) - 1)) == 0;
-        }
-        self.0 == expected | (granules_of(T::BYTES) as u64) << 48
-    }
-
-    /// How many bytes follow the head of an object [of this type](Self::is_of).
-    #[inline(always)]
-    pub fn body_bytes_of<T: Object>(self) -> usize {
-        if T::HAS_RUNS { self.body_bytes() } else { (granules_of(T::BYTES) - 1) * GRANULE_BYTES }
+        // All but the length, and with the flags, which are zero.
+        (self.0 ^ expected) & (LARGE | MOVED | ((1 << 48) - 1)) == 0
     }
 }
 
 /// How many granules an object with so many bytes takes.
-pub(crate) const fn granules_of(body_bytes: usize) -> usize {
-    let granules = 1 + body_bytes.div_ceil(GRANULE_BYTES);
-    if granules < GRANULES_MIN { GRANULES_MIN } else { granules }
+pub(crate) fn granules_of(body_bytes: usize) -> usize {
+    (1 + body_bytes.div_ceil(GRANULE_BYTES)).max(GRANULES_MIN)
 }
 
 /// What lies in a page.

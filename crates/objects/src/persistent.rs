@@ -66,9 +66,6 @@ pub trait Persistent: Sized {
     /// Whether no value of it begins with 8 bytes of zero, which is [`ALIGN`](Self::ALIGN)ed: then they are `None`.
     #[doc(hidden)]
     const ZERO_IS_NONE: bool = false;
-    /// Whether it has a text or an array in it, so that objects of the type differ in length.
-    #[doc(hidden)]
-    const HAS_RUNS: bool = false;
 
     /// Its description.
     fn shape() -> Shape;
@@ -295,7 +292,6 @@ const fn value_at<T: Persistent>() -> usize {
 impl<T: Persistent> Persistent for Option<T> {
     const ALIGN: usize = T::ALIGN;
     const BYTES: usize = value_at::<T>() + T::BYTES;
-    const HAS_RUNS: bool = T::HAS_RUNS;
     const FINGERPRINT: u32 = mix(print_of("Option"), T::FINGERPRINT);
 
     fn shape() -> Shape {
@@ -321,7 +317,6 @@ impl<T: Persistent> Persistent for Option<T> {
 impl<T: Persistent, const N: usize> Persistent for [T; N] {
     const ALIGN: usize = T::ALIGN;
     const BYTES: usize = N * T::BYTES;
-    const HAS_RUNS: bool = T::HAS_RUNS;
     const FINGERPRINT: u32 = mix(mix(print_of("[]"), T::FINGERPRINT), N as u32);
 
     fn shape() -> Shape {

@@ -61,7 +61,6 @@ impl fmt::Display for Text {
 impl Persistent for Text {
     const ALIGN: usize = 4;
     const BYTES: usize = 8;
-    const HAS_RUNS: bool = true;
     const FINGERPRINT: u32 = print_of("Text");
 
     fn shape() -> Shape {

@@ -154,40 +154,6 @@ impl Heap {
         self.core().fields(reference, fields).map_err(Error::from)
     }
 
-    /// [`fields`](Self::fields) of several objects. If all lie in one page, because they were made
-    /// [near](Self::allocate_near) each other, the page is looked at once for all of them.
-    ///
-    /// ```
-    /// use vellum::objects::{Persistent, Ref};
-    ///
-    /// #[derive(Persistent)]
-    /// struct Street {
-    ///     houses: u32,
-    /// }
-    ///
-    /// # let directory = tempfile::tempdir()?;
-    /// # let database = vellum::Database::create(directory.path().join("file"), &vellum::Options::default())?;
-    /// let streets = database.create_heap("streets")?;
-    /// let first = streets.allocate(&Street { houses: 12 })?;
-    /// let second = streets.allocate_near(first, &Street { houses: 7 })?;
-    /// assert_eq!(streets.fields_of_each([first, second], Street::HOUSES)?, [12, 7]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As for [`get`](Self::get), if one of them cannot be read.
-    #[inline(always)]
-    pub fn fields_of_each<T: Object, F: Fields<T> + Copy, const N: usize>(
-        &self,
-        references: [Ref<T>; N],
-        fields: F,
-    ) -> Result<[F::Values; N]>
-    where
-        F::Values: Copy,
-    {
-        self.core().fields_of_each(references, fields).map_err(Error::from)
-    }
-
     /// Makes several changes that happen together, or not at all, and returns once they are as durable as
     /// [`Options::durability`](crate::Options::durability) says.
     ///

@@ -205,7 +205,9 @@ impl<G: Graph> Visits<G> {
             self.sum += i64::from(part.x);
             visit(graph, id, is_first)?;
             is_first = false;
-            self.next.extend(graph.connections(part.to)?);
+            for connection in part.to {
+                self.next.push(graph.connection(connection)?);
+            }
         }
         Ok(())
     }

@@ -56,8 +56,6 @@ fn survive(bytes: &[u8], nodes: &[Ref<Node>]) -> bool {
         || !pool.damaged_superblocks().is_empty();
     for (number, reference) in nodes.iter().enumerate() {
         let _ = heap.get(*reference);
-        let other = nodes[number * 31 % nodes.len()];
-        let _ = heap.fields_of_each([*reference, other, *reference], (Node::ID, Node::NEXT));
         let _ = match number % 4 {
             0 => heap.update(*reference, |node: &mut Node| node.name.push_str("more")),
             1 => heap.delete(*reference),

@@ -169,51 +169,6 @@ struct Pair {
 }
 
 #[test]
-fn fields_of_several_objects_are_those_of_each() {
-    let store = Store::new(64);
-    let heap = store.heap();
-    let pair = |first| Pair { first, other: None, second: u64::from(first) * 3 };
-    let pairs: Vec<Ref<Pair>> = (0..600).map(|first| heap.allocate(&pair(first)).unwrap()).collect();
-    assert!(pairs.iter().map(|pair| pair.any().page()).collect::<std::collections::BTreeSet<_>>().len() > 4);
-    // In one page, in several, and the same one again.
-    for [a, b, c] in [[0, 1, 2], [0, 300, 599], [5, 5, 5], [599, 0, 599]] {
-        let references = [pairs[a], pairs[b], pairs[c]];
-        let fields = heap.fields_of_each(references, (Pair::SECOND, Pair::FIRST)).unwrap();
-        assert_eq!(fields, [a, b, c].map(|number| (3 * number as u64, number as u32)));
-    }
-    assert_eq!(heap.fields_of_each([pairs[7]], Pair::FIRST).unwrap(), [7]);
-    // One that is gone, wherever it stands.
-    heap.delete(pairs[1]).unwrap();
-    for references in [[pairs[0], pairs[1]], [pairs[1], pairs[0]], [pairs[400], pairs[1]]] {
-        let failed = heap.fields_of_each(references, Pair::FIRST);
-        assert!(matches!(failed, Err(ObjectError::Dangling { reference }) if reference == pairs[1].any()));
-    }
-    // One of another type.
-    let leaf = heap.allocate(&Leaf { value: 1, parts: Array::default() }).unwrap();
-    let failed = heap.fields_of_each([pairs[0], leaf.any().typed()], Pair::FIRST);
-    assert!(matches!(failed, Err(ObjectError::OtherType { .. })), "{failed:?}");
-}
-
-#[test]
-fn fields_of_objects_that_were_moved_or_are_large_are_read_together_too() {
-    let store = Store::new(64);
-    let heap = store.heap();
-    let nodes: Vec<Ref<Node>> = (0..60).map(|id| heap.allocate(&node(id, "name")).unwrap()).collect();
-    for reference in nodes.iter().step_by(2) {
-        heap.update(*reference, |node: &mut Node| node.name.push_str(&"m".repeat(1500))).unwrap();
-    }
-    heap.update(nodes[3], |node: &mut Node| node.name.push_str(&"m".repeat(9000))).unwrap();
-    for window in nodes.windows(3) {
-        let references = [window[0], window[1], window[2]];
-        let ids = heap.fields_of_each(references, (Node::ID, Node::NEXT, Node::WEIGHT)).unwrap();
-        for ((id, next, weight), reference) in ids.into_iter().zip(window) {
-            let node = heap.get(*reference).unwrap();
-            assert_eq!((id, next, weight), (node.id, node.next, node.weight));
-        }
-    }
-}
-
-#[test]
 fn a_heap_is_read_in_any_order_with_a_pool_of_a_few_pages() {
     let mut store = Store::new(256);
     let pair = |first| Pair { first, other: None, second: u64::from(first) * 3 };

@@ -257,11 +257,6 @@ impl Graph for HeapGraph {
         Ok(self.heap.fields(id, ConnectionObject::TO)?)
     }
 
-    #[inline(always)]
-    fn connections(&mut self, ids: [Self::Connection; FANOUT]) -> Result<[Self::Part; FANOUT]> {
-        Ok(self.heap.fields_of_each(ids, ConnectionObject::TO)?)
-    }
-
     fn ahead(&mut self, composites: &[Self::Composite]) -> Result<()> {
         let Some(Ahead { fetcher, next, listed }) = &mut self.ahead else { return Ok(()) };
         // What was begun last time is there now. All that is begun here is read side by side.

@@ -79,13 +79,6 @@ pub trait Graph {
     /// The atomic part to which a connection leads.
     fn connection(&mut self, id: Self::Connection) -> Result<Self::Part>;
 
-    /// The same for all connections of an atomic part.
-    #[inline(always)]
-    fn connections(&mut self, ids: [Self::Connection; FANOUT]) -> Result<[Self::Part; FANOUT]> {
-        let [a, b, c] = ids;
-        Ok([self.connection(a)?, self.connection(b)?, self.connection(c)?])
-    }
-
     /// Composite parts that will be visited after those of the three calls before.
     fn ahead(&mut self, _composites: &[Self::Composite]) -> Result<()> {
         Ok(())
