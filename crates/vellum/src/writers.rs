@@ -5,11 +5,8 @@
 //! few others, whose cache lines stay with its processor, and a thread that asks looks at all parts.
 
 use crate::driver::lock;
-use std::{
-    hash::{Hash as _, Hasher},
-    sync::Arc,
-};
-use vellum_base::primitive::{Mutex, thread};
+use std::sync::Arc;
+use vellum_base::primitive::{Mutex, thread_number};
 use vellum_base::{Apart, PageId};
 
 /// How many parts there are.
@@ -45,7 +42,7 @@ impl Writers {
         is_allowed: impl FnOnce() -> bool,
     ) -> Option<Entry> {
         #[expect(clippy::indexing_slicing, reason = "there are as many")]
-        let part = &self.parts[part_of_thread()];
+        let part = &self.parts[thread_number() as usize % PARTS];
         let mut writers = lock(&part.0.0);
         if !is_allowed() {
             return None;
@@ -78,34 +75,6 @@ impl Drop for Entry {
     }
 }
 
-/// The part in which the calling thread enters what it does.
-fn part_of_thread() -> usize {
-    /// Takes the number out of the name of a thread.
-    struct Number(usize);
-
-    impl Hasher for Number {
-        fn write(&mut self, bytes: &[u8]) {
-            bytes.iter().for_each(|byte| self.0 = self.0.rotate_left(8) ^ usize::from(*byte));
-        }
-
-        fn write_u64(&mut self, number: u64) {
-            self.0 = number as usize;
-        }
-
-        fn write_usize(&mut self, number: usize) {
-            self.0 = number;
-        }
-
-        fn finish(&self) -> u64 {
-            self.0 as u64
-        }
-    }
-
-    let mut number = Number(0);
-    thread::current().id().hash(&mut number);
-    number.0 % PARTS
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -133,7 +102,7 @@ mod tests {
 
     #[test]
     fn threads_that_follow_each_other_have_parts_of_their_own() {
-        let part = || std::thread::spawn(part_of_thread).join().unwrap();
+        let part = || std::thread::spawn(thread_number).join().unwrap() as usize % PARTS;
         let parts: std::collections::BTreeSet<_> = (0..PARTS * 4).map(|_| part()).collect();
         assert!(parts.len() > PARTS / 2, "{parts:?}");
     }

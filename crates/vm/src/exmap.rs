@@ -21,14 +21,13 @@ use crate::memory::{Mapping, PageRange};
 use std::ffi::{c_int, c_ulong};
 use std::fmt;
 use std::fs::File;
-use std::hash::{Hash, Hasher};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
-use vellum_base::PAGE_SIZE;
+use vellum_base::{PAGE_SIZE, primitive::thread_number};
 
 /// Where the device is, if the module is loaded.
 const DEVICE: &str = "/dev/exmap";
@@ -207,21 +206,7 @@ impl Exmap {
 
     /// The interface of this thread: its number, as the standard library counts.
     fn interface(&self) -> u32 {
-        struct Number(u64);
-        impl Hasher for Number {
-            fn finish(&self) -> u64 {
-                self.0
-            }
-            fn write(&mut self, bytes: &[u8]) {
-                bytes.iter().for_each(|byte| self.0 = self.0.rotate_left(8) ^ u64::from(*byte));
-            }
-            fn write_u64(&mut self, number: u64) {
-                self.0 ^= number;
-            }
-        }
-        let mut number = Number(0);
-        std::thread::current().id().hash(&mut number);
-        (number.finish() % self.interfaces) as u32
+        (thread_number() % self.interfaces) as u32
     }
 
     /// Maps pages wherever there are none in the ranges, in one call for all. They hold anything. Gives for each

@@ -45,6 +45,37 @@ pub fn random() -> u64 {
     RandomState::new().hash_one(0)
 }
 
+/// The number of the calling thread, as the standard library counts them: threads that began one after the other have numbers that
+/// follow each other.
+pub fn thread_number() -> u64 {
+    use std::hash::{Hash as _, Hasher};
+
+    /// Takes the number out of the name of a thread.
+    struct Number(u64);
+
+    impl Hasher for Number {
+        fn write(&mut self, bytes: &[u8]) {
+            bytes.iter().for_each(|byte| self.0 = self.0.rotate_left(8) ^ u64::from(*byte));
+        }
+
+        fn write_u64(&mut self, number: u64) {
+            self.0 ^= number;
+        }
+
+        fn write_usize(&mut self, number: usize) {
+            self.0 ^= number as u64;
+        }
+
+        fn finish(&self) -> u64 {
+            self.0
+        }
+    }
+
+    let mut number = Number(0);
+    thread::current().id().hash(&mut number);
+    number.finish()
+}
+
 /// Begins a thread that ends within a scope.
 ///
 /// # Errors
