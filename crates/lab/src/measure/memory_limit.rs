@@ -67,14 +67,15 @@ impl MemoryLimit {
             group: CString::new(group.as_os_str().as_bytes())?,
             child: AtomicI32::new(0),
         });
-        // From here on dropping it takes back what there is of it.
-        let limit = Self { cleaner: Box::into_raw(cleaner) };
+        let cleaner = Box::into_raw(cleaner);
         // Release: for the handler.
-        let former =
-            CLEANER.compare_exchange(ptr::null_mut(), limit.cleaner, Ordering::Release, Ordering::Relaxed);
-        if former.is_err() {
+        if CLEANER.compare_exchange(ptr::null_mut(), cleaner, Ordering::Release, Ordering::Relaxed).is_err() {
+            // SAFETY: made by `Box::into_raw`, and known here only.
+            drop(unsafe { Box::from_raw(cleaner) });
             return Err("there is a memory limit already".into());
         }
+        // From here on dropping it takes back what there is of it.
+        let limit = Self { cleaner };
         for signal in SIGNALS {
             // SAFETY: the handler makes system calls only.
             unsafe { libc::signal(signal, clean_at_signal as *const () as libc::sighandler_t) };
@@ -301,6 +302,9 @@ mod tests {
             fs::read_to_string(group.join("memory.limit_in_bytes")).unwrap().trim(),
             (8 << 20).to_string()
         );
+        // A second one is refused, and takes nothing back.
+        let second = MemoryLimit::new(folder.path(), 8 << 20, 16 << 20);
+        assert!(second.is_err() && group.exists() && swaps().contains(&swap));
         drop(limit);
         assert!(!group.exists() && !swaps().contains(&swap));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
