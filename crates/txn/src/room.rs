@@ -1,7 +1,7 @@
 //! Room in the log, for a change that finds none: on a full disk what a checkpoint gives up is there to be used again.
 
 use crate::{change_log::Changes, checkpoint::Checkpoints, transactions::Transactions};
-use std::time::Duration;
+use std::{mem, time::Duration};
 use vellum_base::primitive::{Instant, thread};
 use vellum_wal::{HeldLog, LogArchiver, LogError, LogKeeper};
 
@@ -22,7 +22,7 @@ pub(crate) fn make_room(
     archiver: Option<&LogArchiver>,
 ) -> Result<(), LogError> {
     let (log, begun) = (&changes.log, Instant::now());
-    let mut is_archived = false;
+    let (mut is_archived, mut seen_end) = (false, log.end());
     loop {
         let source = match changes.admit_now() {
             Err(LogError::NoRoom { source, .. }) => source,
@@ -48,6 +48,11 @@ pub(crate) fn make_room(
                 (keeper, _) => keeper,
             }
         };
+        // Nothing keeps the log, so another thread has given up what there was, and uses it now, or has used it already.
+        let goes_on = mem::replace(&mut seen_end, log.end()) != log.end();
+        if keeper.is_none() && goes_on && begun.elapsed() < LONGEST {
+            continue;
+        }
         return Err(LogError::NoRoom { source, held: Some(HeldLog { bytes: log.held_bytes(), keeper }) });
     }
 }

@@ -201,18 +201,18 @@ impl Logged {
         self.set_next_release(&journal);
     }
 
-    /// Frees all that may not be used again yet, after waiting for the log. Returns whether there was something. A backup that
-    /// reads some of it begins that part anew: threads that change something go before it.
+    /// Frees all that may not be used again yet, after waiting for the log. A backup that reads some of it begins that part anew:
+    /// threads that change something go before it.
     ///
     /// # Errors
     /// If the log cannot be made durable.
-    pub(crate) fn release_all(&self, space: &SpaceMap) -> Result<bool, PoolError> {
+    pub(crate) fn release_all(&self, space: &SpaceMap) -> Result<(), PoolError> {
         let last = lock(&self.journal).quarantine.iter().map(|Reverse((lsn, _))| *lsn).max();
-        let Some(last) = last else { return Ok(false) };
+        let Some(last) = last else { return Ok(()) };
         self.wait_for(last)?;
         self.release_held();
         self.release(space);
-        Ok(true)
+        Ok(())
     }
 
     /// Waits until all records that free something are durable. Pages that have been freed are not written any more, so

@@ -190,9 +190,9 @@ impl Storage {
         let Some(logged) = &self.logged else { return claim() };
         logged.release_durable(&self.space);
         match claim() {
-            Err(PoolError::StorageFull { .. } | PoolError::CapacityExhausted { .. })
-                if logged.release_all(&self.space)? =>
-            {
+            Err(PoolError::StorageFull { .. } | PoolError::CapacityExhausted { .. }) => {
+                // If nothing waits, another thread may have just released it.
+                logged.release_all(&self.space)?;
                 claim()
             }
             claimed => claimed,
