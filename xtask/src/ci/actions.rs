@@ -41,11 +41,11 @@ pub fn loom() -> Result<Outcome, String> {
     Ok(Outcome::Done)
 }
 
-/// Crashes under a scheduler, which have a target folder of their own, too.
+/// Crashes and models under a scheduler, which have a target folder of their own, too.
 pub fn shuttle() -> Result<Outcome, String> {
-    let filters = ["clients::", "schedule::", "planted::"];
+    let filters = ["clients::", "schedule::", "planted::", "however_threads_meet"];
     let mut command =
-        cargo(&[&["test", "--package", "vellum", "--test", "crash", "--"], &filters[..]].concat());
+        cargo(&[&["test", "--package", "vellum", "--lib", "--test", "crash", "--"], &filters[..]].concat());
     command.env("RUSTFLAGS", "--cfg shuttle").env("CARGO_TARGET_DIR", target().join("shuttle"));
     // Lines would take longer to write than the tests to run.
     command.env("CARGO_PROFILE_DEV_DEBUG", "none");
