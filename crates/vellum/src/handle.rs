@@ -299,8 +299,23 @@ impl Handle {
 
     /// Gives the answer of an operation of a batch to `visit`. One that must be a transaction, because some have begun since the batch
     /// did, is done as one.
-    #[inline]
+    // A value that was read is handed on by its parts, and all else is apart, so that this is inlined: what is moved as a whole goes
+    // through memory, for which the processor waits.
+    #[inline(always)]
     pub(crate) fn settle<T>(
+        &self,
+        request: (&[u8], &Task<impl AsRef<[u8]>>),
+        answer: std::result::Result<Answer<'_>, AccessError>,
+        visit: impl FnOnce(Result<Answer<'_>>) -> T,
+    ) -> T {
+        match answer {
+            Ok(Answer::Value(value)) => visit(Ok(Answer::Value(value))),
+            answer => self.settle_other(request, answer, visit),
+        }
+    }
+
+    #[inline(never)]
+    fn settle_other<T>(
         &self,
         (key, task): (&[u8], &Task<impl AsRef<[u8]>>),
         answer: std::result::Result<Answer<'_>, AccessError>,

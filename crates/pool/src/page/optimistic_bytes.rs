@@ -332,7 +332,7 @@ impl Bytes for OptimisticBytes<'_> {
         length.cmp(&other.len())
     }
 
-    #[inline]
+    #[inline(always)]
     fn append_to(self, at: usize, length: usize, target: &mut Vec<u8>) {
         let (at, length) = Self::cut(at, length);
         if target.capacity() - target.len() < length {
