@@ -55,6 +55,10 @@ impl<S: Store> Store for Counted<S> {
     fn settle(&self) -> Result<()> {
         self.inner.settle()
     }
+
+    fn sync(&self) -> Result<()> {
+        self.inner.sync()
+    }
 }
 
 impl<S: Store> Instance for Counted<S> {

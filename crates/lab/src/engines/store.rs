@@ -53,6 +53,11 @@ pub trait Store: Instance + Send + 'static {
     fn settle(&self) -> Result<()> {
         Ok(())
     }
+
+    /// Makes all commits so far durable, whatever they have waited for, where the engine has a log that can be asked for that.
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// What one thread uses.

@@ -71,6 +71,10 @@ impl Store for VellumTransactions {
             Ok(())
         }
     }
+
+    fn sync(&self) -> Result<()> {
+        Ok(self.database.sync()?)
+    }
 }
 
 impl Instance for VellumTransactions {

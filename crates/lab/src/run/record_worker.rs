@@ -112,6 +112,8 @@ impl<S: Store, W: RecordWorkload> RecordSession<S, W> {
         for round in 0.. {
             let log_bytes = store.statistics()?["log_bytes"].as_u64().ok_or("the engine has no log")?;
             if log_bytes >= bytes {
+                // A kill that follows must leave as much.
+                store.sync()?;
                 return Ok(Reply::FilledLog {
                     operations,
                     seconds: begin.elapsed().as_secs_f64(),

@@ -25,8 +25,8 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The log is written within a millisecond or as soon as the device is free, even if nobody waits for it.
-const LOG_WRITTEN: Duration = Duration::from_millis(200);
+/// So long transactions go on after the log was filled.
+const GOES_ON: Duration = Duration::from_millis(200);
 
 /// What is known to both processes.
 struct Scene {
@@ -176,7 +176,7 @@ fn kill(scene: &Scene, threads: usize, bytes: u64) -> Result<()> {
     };
     // It goes on, so that transactions are open when it is killed.
     worker.say(&Command::Round { load: Load::threads(threads), round: 1 })?;
-    thread::sleep(LOG_WRITTEN);
+    thread::sleep(GOES_ON);
     worker.kill()
 }
 
