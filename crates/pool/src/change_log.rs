@@ -33,6 +33,12 @@ pub trait ChangeLog: Send + Sync {
         Err(refused)
     }
 
+    /// Gives back to the device what the log keeps for later only, because something else finds no room there. Returns whether there was
+    /// something. The thread may hold latches.
+    fn give_up_spare(&self) -> bool {
+        false
+    }
+
     /// Reserves the place of a record of so many bytes; gives its LSN, which is greater than those of all records before.
     /// Waits for nothing, and cannot fail, because pages have been changed: a log that has failed says so to the threads that
     /// wait for it.

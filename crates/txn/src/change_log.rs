@@ -233,6 +233,10 @@ impl ChangeLog for Changes {
         }
     }
 
+    fn give_up_spare(&self) -> bool {
+        self.log.give_up_idle()
+    }
+
     fn reserve(&self, bytes: usize) -> Lsn {
         if self.is_archived {
             self.reserve_time();

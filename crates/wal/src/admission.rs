@@ -3,7 +3,8 @@
 //! There are segments for a buffer of records beyond the end of the log before anything is changed, and for what undoes the transactions
 //! that are open: they can be rolled back on a full disk, by the process or by the recovery after it.
 
-use crate::{Log, LogError, primitive::Ordering};
+use crate::{Log, LogError, files::remove, primitive::Ordering};
+use std::iter;
 
 impl Log {
     /// Makes sure that there are segments for what comes next: called before anything is latched, or done, that will be logged.
@@ -47,5 +48,14 @@ impl Log {
         } else {
             self.for_undo.fetch_sub(fewer - more, Ordering::Relaxed);
         }
+    }
+
+    /// Removes the files that are kept for later segments, so that something else finds room on the device. Returns whether there were
+    /// some. What is [admitted](Self::admit) has its segments all the same.
+    pub fn give_up_idle(&self) -> bool {
+        let mut device = self.device();
+        let idle: Vec<u64> = iter::from_fn(|| device.take_idle()).map(|(number, _)| number).collect();
+        drop(device);
+        !idle.is_empty() && remove(self.directory(), &idle).is_ok()
     }
 }

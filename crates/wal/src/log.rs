@@ -391,6 +391,10 @@ impl Log {
         lock(&self.kept)
     }
 
+    pub(crate) fn directory(&self) -> &dyn Directory {
+        &*self.directory
+    }
+
     pub(crate) fn device(&self) -> MutexGuard<'_, Device> {
         lock(&self.device)
     }

@@ -185,7 +185,8 @@ impl Storage {
         self.claim(|| self.space.claim_run(most, |end| self.grow_file_for(end).map(|()| grown(end))))
     }
 
-    /// Claims something. If there is no room, the log is made durable first, if space waits for that.
+    /// Claims something. If there is no room, the log is made durable first, if space waits for that. If there is none then, the log
+    /// gives up what it keeps for later.
     fn claim<T>(&self, mut claim: impl FnMut() -> Result<T, PoolError>) -> Result<T, PoolError> {
         let Some(logged) = &self.logged else { return claim() };
         logged.release_durable(&self.space);
@@ -193,7 +194,10 @@ impl Storage {
             Err(PoolError::StorageFull { .. } | PoolError::CapacityExhausted { .. }) => {
                 // If nothing waits, another thread may have just released it.
                 logged.release_all(&self.space)?;
-                claim()
+                match claim() {
+                    Err(PoolError::StorageFull { .. }) if logged.log().give_up_spare() => claim(),
+                    claimed => claimed,
+                }
             }
             claimed => claimed,
         }

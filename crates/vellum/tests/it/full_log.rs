@@ -206,6 +206,39 @@ fn a_checkpoint_that_cannot_be_taken_is_named_and_taken_later() {
 }
 
 #[test]
+fn data_finds_the_room_that_the_log_keeps_for_later() {
+    // A spare segment is kept for each that was begun from one checkpoint to the next.
+    let segments = 40_u64;
+    let options = small();
+    let (disk, database, table) = filled(&options);
+    disk.heal();
+    for _ in 0..2 {
+        let until = database.log_state().unwrap().appended_bytes + segments * (256 << 10);
+        let mut number = 0;
+        while database.log_state().unwrap().appended_bytes < until {
+            table.put(key(number), number.to_le_bytes().repeat(250)).unwrap();
+            number += 1;
+        }
+        database.checkpoint().unwrap();
+    }
+    disk.leave_free(0);
+    let fill = |first: u32| {
+        let put =
+            |number: &u32| table.put([2_u32, *number].map(u32::to_be_bytes).concat(), [2; 1000]).is_ok();
+        (first..).take_while(put).count() as u64
+    };
+    let stored = fill(0);
+    // A record needs about as much of the log.
+    assert!(stored * 1000 > segments * (256 << 10) / 4, "only {stored} records");
+    // What is there can still be changed.
+    for number in 0..5000 {
+        table.put(key(number), [3; 1000]).unwrap();
+    }
+    disk.heal();
+    check(disk, database, table, &options);
+}
+
+#[test]
 fn what_fills_a_disk_can_be_removed_on_it() {
     for free in [0_u64, 50_000, 1 << 20, 9 << 20, 17 << 20] {
         let options = small();
