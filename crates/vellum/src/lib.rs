@@ -73,7 +73,7 @@ mod entries;
 mod error;
 mod handle;
 mod heap;
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod histories;
 mod in_memory;
 mod isolation_level;
