@@ -348,8 +348,8 @@ mod tests {
     #[cfg(shuttle)]
     #[test]
     fn no_table_has_an_owner_and_a_writer_at_once_however_threads_meet() {
-        shuttle::check_random(|| drop(meet(1, 2)), 3000);
-        shuttle::check_pct(|| drop(meet(2, 2)), 3000, 3);
+        shuttle::check_random(|| assert!(meet(1, 2) <= 6), 3000);
+        shuttle::check_pct(|| assert!(meet(2, 2) <= 8), 3000, 3);
     }
 
     #[cfg(not(shuttle))]
