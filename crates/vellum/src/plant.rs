@@ -24,7 +24,7 @@ pub(crate) enum Plant {
     LoadedOverOthers,
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 impl Plant {
     pub(crate) const ALL: [Self; 6] = [
         Self::NothingTested,
