@@ -2,7 +2,7 @@
 
 use vellum_base::PageKind;
 use vellum_pool::{Pool, PoolOptions};
-use vellum_vm::resident_bytes;
+use vellum_vm::{ReleaseMethod, resident_bytes};
 
 const POOL_BYTES: u64 = 8 << 20;
 
@@ -27,5 +27,6 @@ fn the_limit_holds_in_a_process_that_locks_its_memory() {
     let statistics = pool.statistics();
     let grown = resident_bytes().unwrap().saturating_sub(before);
     assert!(grown < POOL_BYTES + (8 << 20), "{grown} bytes more; {statistics:?}");
-    assert!(statistics.releases_refused > 0);
+    // The kernel refuses to release locked memory, and exmap does not ask it.
+    assert_eq!(statistics.releases_refused > 0, statistics.release_method != ReleaseMethod::Exmap);
 }

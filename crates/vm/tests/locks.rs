@@ -11,7 +11,10 @@ const FILE_VARIABLE: &str = "VELLUM_VM_TEST_LOCKED_FILE";
 const MEMORY_BYTES: usize = 256 << 20;
 
 fn place() -> (tempfile::TempDir, PathBuf) {
-    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    // Not where it was built, it may be missing.
+    let folder = env!("CARGO_TARGET_TMPDIR");
+    std::fs::create_dir_all(folder).unwrap();
+    let directory = tempfile::tempdir_in(folder).unwrap();
     let path = directory.path().join("file");
     (directory, path)
 }
