@@ -49,9 +49,12 @@ pub(crate) fn make_room(
             }
         };
         // Nothing keeps the log, so another thread has given up what there was, and uses it now, or has used it already.
-        let goes_on = mem::replace(&mut seen_end, log.end()) != log.end();
-        if keeper.is_none() && goes_on && begun.elapsed() < LONGEST {
-            continue;
+        if keeper.is_none() && begun.elapsed() < LONGEST {
+            thread::sleep(PAUSE);
+            let end = log.end();
+            if mem::replace(&mut seen_end, end) != end {
+                continue;
+            }
         }
         return Err(LogError::NoRoom { source, held: Some(HeldLog { bytes: log.held_bytes(), keeper }) });
     }
