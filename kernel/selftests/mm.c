@@ -236,47 +236,26 @@ static void vacant(void)
 #define LONG_RANGES 65536UL
 
 /* ALLOC of pages that are there, for minutes. */
-static void alloc_for_long(struct map *m)
+static void alloc_for_long(int ready)
 {
 	struct exmap_range *ranges = calloc(LONG_RANGES, sizeof(*ranges));
 	struct exmap_batch batch = {
 		.ranges = (uintptr_t)ranges, .nr_ranges = LONG_RANGES,
 		.opcode = EXMAP_OP_ALLOC,
 	};
+	struct map m;
 
+	map_create(&m, -1, 1, LONG_PAGES, LONG_PAGES);
+	EXPECT_EQ(batch_one(&m, 0, EXMAP_OP_ALLOC, 0, LONG_PAGES, NULL), 0);
 	for (unsigned long i = 0; i < LONG_RANGES; i++)
 		ranges[i].count = LONG_PAGES;
-	ioctl(m->fd, EXMAP_IOCTL_BATCH, &batch);
+	REQUIRE(write(ready, "", 1) == 1);
+	ioctl(m.fd, EXMAP_IOCTL_BATCH, &batch);
 }
 
 static void killed_in_long_call(void)
 {
-	int ready[2], status;
-	double start;
-	char byte;
-	pid_t pid;
-
-	REQUIRE(pipe(ready) == 0);
-	pid = fork();
-	REQUIRE(pid >= 0);
-	if (!pid) {
-		struct map m;
-
-		map_create(&m, -1, 1, LONG_PAGES, LONG_PAGES);
-		EXPECT_EQ(batch_one(&m, 0, EXMAP_OP_ALLOC, 0, LONG_PAGES, NULL),
-			  0);
-		REQUIRE(write(ready[1], "", 1) == 1);
-		alloc_for_long(&m);
-		_exit(0);
-	}
-	REQUIRE(read(ready[0], &byte, 1) == 1);
-	usleep(500000);
-	start = now();
-	kill(pid, SIGKILL);
-	REQUIRE(waitpid(pid, &status, 0) == pid);
-	printf("# it ended %.0f ms after SIGKILL\n", (now() - start) * 1e3);
-	EXPECT(WIFSIGNALED(status));
-	EXPECT(now() - start < 5);
+	expect_killed(alloc_for_long, 500);
 }
 
 const struct test mm_tests[] = {

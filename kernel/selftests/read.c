@@ -11,6 +11,34 @@ static bool from_disk(struct map *m, unsigned long p)
 	       stamped(m->base + p * PAGE, p ^ DISK_SEED);
 }
 
+/* How many of @nr pages do. */
+static unsigned long count_read(struct map *m, unsigned long first,
+				unsigned long nr)
+{
+	unsigned long sum = 0;
+
+	for (unsigned long p = first; p < first + nr; p++)
+		sum += from_disk(m, p);
+	return sum;
+}
+
+/* An area that reads from the disk @path. */
+static void create_on(struct map *m, const char *path, int ifaces,
+		      unsigned long pool, unsigned long pages)
+{
+	int file = open(path, O_RDONLY | O_DIRECT);
+
+	REQUIRE(file >= 0);
+	map_create(m, file, ifaces, pool, pages);
+}
+
+/* Frees the whole area; expects that then interface @i can have @nr pages. */
+static void expect_all_back(struct map *m, int i, long nr)
+{
+	EXPECT_EQ(batch_one(m, i, EXMAP_OP_FREE, 0, m->pages, NULL), 0);
+	EXPECT_EQ(drain(m, i, 0), nr);
+}
+
 static void by_pread(void)
 {
 	struct map m;
@@ -19,12 +47,10 @@ static void by_pread(void)
 	EXPECT_EQ(pread(m.fd, m.base + 77 * PAGE, PAGE, 1), PAGE);
 	EXPECT(from_disk(&m, 77));
 	EXPECT_EQ(pread(m.fd, m.base + 500 * PAGE, 700 * PAGE, 0), 700 * PAGE);
-	for (int p = 500; p < 1200; p++)
-		EXPECT(from_disk(&m, p));
+	EXPECT_EQ(count_read(&m, 500, 700), 700);
 	EXPECT_EQ(count_mapped(&m, 0, DISK_PAGES), 701);
 	EXPECT_EQ(counters(&m).read, 701);
-	EXPECT_EQ(batch_one(&m, 0, EXMAP_OP_FREE, 0, DISK_PAGES, NULL), 0);
-	EXPECT_EQ(drain(&m, 0, 0), 1000);
+	expect_all_back(&m, 0, 1000);
 	map_destroy(&m);
 }
 
@@ -77,10 +103,8 @@ static void by_batch(void)
 	EXPECT_EQ(r[3].done, 0);
 	EXPECT_EQ(b.pages_done, 110);
 	EXPECT_EQ(b.ranges_failed, 2);
-	for (int p = 10; p < 30; p++)
-		EXPECT(from_disk(&m, p));
-	for (int p = 4000; p < 4090; p++)
-		EXPECT(from_disk(&m, p));
+	EXPECT_EQ(count_read(&m, 10, 20), 20);
+	EXPECT_EQ(count_read(&m, 4000, 90), 90);
 	EXPECT_EQ(count_mapped(&m, 0, DISK_PAGES), 110);
 }
 
@@ -95,8 +119,7 @@ static void over_mapped(void)
 	memset(m.base + 15 * PAGE, 1, PAGE);
 	EXPECT_EQ(pread(m.fd, m.base + 10 * PAGE, 10 * PAGE, 0), 5 * PAGE);
 	EXPECT_EQ(count_mapped(&m, 0, 100), 6);
-	for (int p = 10; p < 15; p++)
-		EXPECT(from_disk(&m, p));
+	EXPECT_EQ(count_read(&m, 10, 5), 5);
 	EXPECT_EQ(m.base[15 * PAGE + 8], 1);
 	EXPECT_ERRNO(pread(m.fd, m.base + 15 * PAGE, PAGE, 0), EEXIST);
 	EXPECT_EQ(batch_one(&m, 0, EXMAP_OP_READ, 13, 5, &done), -EEXIST);
@@ -110,8 +133,7 @@ static void over_mapped(void)
 	iov[1].iov_base = m.base + 12 * PAGE;
 	EXPECT_EQ(preadv(m.fd, iov, 3, 0), 4 * PAGE);
 	EXPECT_EQ(count_mapped(&m, 0, 100), 10);
-	EXPECT_EQ(batch_one(&m, 0, EXMAP_OP_FREE, 0, 100, NULL), 0);
-	EXPECT_EQ(drain(&m, 0, 0), 100);
+	expect_all_back(&m, 0, 100);
 }
 
 static void past_the_end(void)
@@ -140,20 +162,17 @@ static void past_the_end(void)
 	EXPECT_EQ(pread(m.fd, m.base + 4 * PAGE, PAGE, 0), 0);
 	EXPECT_EQ(batch_one(&m, 0, EXMAP_OP_READ, 5, 2, NULL), -ENODATA);
 	EXPECT_EQ(count_mapped(&m, 0, 64), 4);
-	EXPECT_EQ(batch_one(&m, 0, EXMAP_OP_FREE, 0, 64, NULL), 0);
-	EXPECT_EQ(drain(&m, 0, 0), 16);
+	expect_all_back(&m, 0, 16);
 	unlink("/tmp/short");
 }
 
 static void bad_blocks(void)
 {
-	int file = open(BAD_DISK, O_RDONLY | O_DIRECT);
 	struct iovec iov[3];
 	unsigned long done;
 	struct map m;
 
-	REQUIRE(file >= 0);
-	map_create(&m, file, 1, 64, 64);
+	create_on(&m, BAD_DISK, 1, 64, 64);
 	EXPECT_EQ(pread(m.fd, m.base, PAGE, 0), PAGE);
 	EXPECT_ERRNO(pread(m.fd, m.base + BAD_FIRST * PAGE, PAGE, 0), EIO);
 	EXPECT(!mapped(m.base + BAD_FIRST * PAGE));
@@ -166,8 +185,7 @@ static void bad_blocks(void)
 	EXPECT_EQ(count_mapped(&m, 0, 64), 2);
 	EXPECT_EQ(batch_one(&m, 0, EXMAP_OP_READ, BAD_FIRST, 1, &done), -EIO);
 	EXPECT_EQ(done, 0);
-	EXPECT_EQ(batch_one(&m, 0, EXMAP_OP_FREE, 0, 64, NULL), 0);
-	EXPECT_EQ(drain(&m, 0, 0), 64);
+	expect_all_back(&m, 0, 64);
 }
 
 static void exhausted(void)
@@ -177,8 +195,7 @@ static void exhausted(void)
 
 	map_create(&m, open_disk(), 2, 50, DISK_PAGES);
 	EXPECT_EQ(pread(m.fd, m.base, 80 * PAGE, 1), 50 * PAGE);
-	for (int p = 0; p < 50; p++)
-		EXPECT(from_disk(&m, p));
+	EXPECT_EQ(count_read(&m, 0, 50), 50);
 	EXPECT_EQ(count_mapped(&m, 0, 200), 50);
 	EXPECT_ERRNO(pread(m.fd, m.base + 100 * PAGE, PAGE, 0), ENOMEM);
 	EXPECT_ERRNO(pread(m.fd, m.base, PAGE, 0), EEXIST);
@@ -283,13 +300,11 @@ static void start_reading(struct reader *r, struct map *m, unsigned long page,
 
 static void freed_while_read(void)
 {
-	int file = open(SLOW_DISK, O_RDONLY | O_DIRECT);
 	pthread_t thread;
 	struct reader r;
 	struct map m;
 
-	REQUIRE(file >= 0);
-	map_create(&m, file, 2, 20, 64);
+	create_on(&m, SLOW_DISK, 2, 20, 64);
 	for (int how = 0; how < 4; how++) {
 		bool bad = how & 1, advised = how & 2;
 		unsigned long page = bad ? BAD_FIRST : 1;
@@ -311,23 +326,21 @@ static void freed_while_read(void)
 		EXPECT(!bad || r.error == EIO);
 		for (int i = 20; i < 39; i++)
 			EXPECT(stamped(m.base + i * PAGE, i));
-		EXPECT_EQ(batch_one(&m, 1, EXMAP_OP_FREE, 0, 64, NULL), 0);
-		EXPECT_EQ(drain(&m, 1, 20), 20);
+		expect_all_back(&m, 1, 20);
 	}
 }
 
 /* mremap() moves entries away and back before it is refused. */
 static void refused_while_read(void)
 {
-	int file = open(SLOW_DISK, O_RDONLY | O_DIRECT);
 	char *elsewhere = mmap(NULL, 64 * PAGE, PROT_NONE,
 			       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	pthread_t thread;
 	struct reader r;
 	struct map m;
 
-	REQUIRE(file >= 0 && elsewhere != MAP_FAILED);
-	map_create(&m, file, 2, 20, 64);
+	REQUIRE(elsewhere != MAP_FAILED);
+	create_on(&m, SLOW_DISK, 2, 20, 64);
 	EXPECT_EQ(many(&m, 1, EXMAP_OP_ALLOC, 20, 1, 20), 20);
 	memset(m.base + 20 * PAGE, 1, 20 * PAGE);
 	EXPECT_EQ(many(&m, 1, EXMAP_OP_FREE, 20, 1, 20), 20);
@@ -341,54 +354,32 @@ static void refused_while_read(void)
 	for (int i = 0; i < 4096; i++)
 		EXPECT_EQ(m.base[PAGE + i], 0);
 	EXPECT_EQ(count_mapped(&m, 0, 64), 1);
-	EXPECT_EQ(one(&m, 0, EXMAP_OP_FREE, 0, 64, NULL), 0);
-	EXPECT_EQ(drain(&m, 0, 0), 20);
+	expect_all_back(&m, 0, 20);
 	map_destroy(&m);
 }
 
 #define SLOW_RANGES 2048
 
 /* Half a second for each 64 of them. */
-static void read_for_long(void *data)
+static void read_for_long(int ready)
 {
 	static struct exmap_range ranges[SLOW_RANGES];
 	struct exmap_batch batch = {
 		.ranges = (uintptr_t)ranges, .nr_ranges = SLOW_RANGES,
 		.opcode = EXMAP_OP_READ,
 	};
-	int file = open(SLOW_DISK, O_RDONLY | O_DIRECT);
 	struct map m;
 
-	REQUIRE(file >= 0);
-	map_create(&m, file, 1, SLOW_RANGES, SLOW_RANGES);
+	create_on(&m, SLOW_DISK, 1, SLOW_RANGES, SLOW_RANGES);
 	for (int i = 0; i < SLOW_RANGES; i++)
 		ranges[i] = (struct exmap_range) { .first = i, .count = 1 };
-	REQUIRE(write(*(int *)data, "", 1) == 1);
+	REQUIRE(write(ready, "", 1) == 1);
 	ioctl(m.fd, EXMAP_IOCTL_BATCH, &batch);
 }
 
 static void killed_in_long_read(void)
 {
-	int ready[2], status;
-	double start;
-	char byte;
-	pid_t pid;
-
-	REQUIRE(pipe(ready) == 0);
-	pid = fork();
-	REQUIRE(pid >= 0);
-	if (!pid) {
-		read_for_long(&ready[1]);
-		_exit(0);
-	}
-	REQUIRE(read(ready[0], &byte, 1) == 1);
-	usleep(1000000);
-	start = now();
-	kill(pid, SIGKILL);
-	REQUIRE(waitpid(pid, &status, 0) == pid);
-	printf("# it ended %.0f ms after SIGKILL\n", (now() - start) * 1e3);
-	EXPECT(WIFSIGNALED(status));
-	EXPECT(now() - start < 5);
+	expect_killed(read_for_long, 1000);
 }
 
 /* As by any other read: those that watch the file hear of it. */
@@ -434,14 +425,12 @@ static void too_long(void)
  */
 static void moved_while_read(void)
 {
-	int file = open(SLOW_DISK, O_RDONLY | O_DIRECT);
 	pthread_t thread;
 	struct reader r;
 	char *other, *old;
 	struct map m;
 
-	REQUIRE(file >= 0);
-	map_create(&m, file, 1, 20, 64);
+	create_on(&m, SLOW_DISK, 1, 20, 64);
 	start_reading(&r, &m, BAD_FIRST, &thread);
 	usleep(50000);
 	old = m.base;
@@ -463,40 +452,28 @@ static void moved_while_read(void)
 	map_destroy(&m);
 }
 
-static void killed_while_read(void *data)
+/* @data: whether by SIGKILL */
+static void end_while_read(void *data)
 {
-	int file = open(SLOW_DISK, O_RDONLY | O_DIRECT);
 	pthread_t thread;
 	struct reader r;
 	struct map m;
 
-	(void)data;
-	REQUIRE(file >= 0);
-	map_create(&m, file, 1, 20, 64);
+	create_on(&m, SLOW_DISK, 1, 20, 64);
 	start_reading(&r, &m, 1, &thread);
+	if (!*(bool *)data)
+		_exit(0);
 	usleep(50000);
 	kill(getpid(), SIGKILL);
 	pause();
 }
 
-static void left_while_read(void *data)
-{
-	int file = open(SLOW_DISK, O_RDONLY | O_DIRECT);
-	pthread_t thread;
-	struct reader r;
-	struct map m;
-
-	(void)data;
-	REQUIRE(file >= 0);
-	map_create(&m, file, 1, 20, 64);
-	start_reading(&r, &m, 1, &thread);
-	_exit(0);
-}
-
 static void exit_while_read(void)
 {
-	EXPECT_EQ(in_child(killed_while_read, NULL), -1);
-	EXPECT_EQ(in_child(left_while_read, NULL), 0);
+	bool killed = true, left = false;
+
+	EXPECT_EQ(in_child(end_while_read, &killed), -1);
+	EXPECT_EQ(in_child(end_while_read, &left), 0);
 }
 
 const struct test read_tests[] = {

@@ -141,6 +141,11 @@ int open_disk(void);
 
 /* Exit status of a child that ran @body(@data); -1 if it was killed. */
 int in_child(void (*body)(void *data), void *data);
+/*
+ * Runs @body in a child, which writes a byte to @ready before a call that takes
+ * minutes, and expects that SIGKILL ends it soon.
+ */
+void expect_killed(void (*body)(int ready), unsigned int delay_ms);
 unsigned long free_kib(void);
 /* Memory that may seem lost: more where freed objects are held back. */
 unsigned long slack_kib(void);

@@ -305,6 +305,32 @@ int in_child(void (*body)(void *data), void *data)
 	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
+void expect_killed(void (*body)(int ready), unsigned int delay_ms)
+{
+	int ready[2], status;
+	double start;
+	char byte;
+	pid_t pid;
+
+	REQUIRE(pipe(ready) == 0);
+	fflush(stdout);
+	pid = fork();
+	REQUIRE(pid >= 0);
+	if (!pid) {
+		body(ready[1]);
+		_exit(0);
+	}
+	close(ready[1]);
+	REQUIRE(read(ready[0], &byte, 1) == 1);
+	usleep(delay_ms * 1000);
+	start = now();
+	kill(pid, SIGKILL);
+	REQUIRE(waitpid(pid, &status, 0) == pid);
+	printf("# it ended %.0f ms after SIGKILL\n", (now() - start) * 1e3);
+	EXPECT(WIFSIGNALED(status));
+	EXPECT(now() - start < 5);
+}
+
 /* Free pages, those kept in the lists of each processor included. */
 unsigned long free_kib(void)
 {
