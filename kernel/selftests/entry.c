@@ -8,8 +8,6 @@
  */
 #include "test.h"
 
-#define PEEK "/proc/exmap-peek"
-
 /* Bits of an entry of x86. */
 #define PRESENT 0x001UL
 #define WRITABLE 0x002UL

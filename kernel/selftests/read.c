@@ -272,6 +272,40 @@ static void pinned(void)
 	EXPECT(stamped(copy, 4712));
 }
 
+#define PARKED 4096UL
+
+/* Others wait for the lock of the parked pages. */
+static void parked_many(void)
+{
+	struct iovec iov = { .iov_len = PARKED * PAGE };
+	int ends[2], counter;
+	uint64_t taken = 0;
+	struct map m;
+
+	map_create(&m, -1, 1, PARKED, 2 * PARKED);
+	EXPECT_EQ(batch_one(&m, 0, EXMAP_OP_ALLOC, 0, PARKED, NULL), 0);
+	REQUIRE(pipe(ends) == 0);
+	REQUIRE(fcntl(ends[1], F_SETPIPE_SZ, PARKED * PAGE) > 0);
+	iov.iov_base = m.base;
+	REQUIRE(vmsplice(ends[1], &iov, 1, 0) == (ssize_t)iov.iov_len);
+	EXPECT_EQ(batch_one(&m, 0, EXMAP_OP_FREE, 0, PARKED, NULL), 0);
+	EXPECT_EQ(counters(&m).pages_parked, PARKED);
+
+	counter = open(LOCKS, O_RDONLY);
+	REQUIRE(counter >= 0);
+	EXPECT_EQ(batch_one(&m, 0, EXMAP_OP_ALLOC, PARKED, 1, NULL), -ENOMEM);
+	REQUIRE(pread(counter, &taken, sizeof(taken), 0) == sizeof(taken));
+	printf("# %lu parked pages: %lu locks taken\n", PARKED, taken);
+	EXPECT(taken >= PARKED / 256);
+	close(counter);
+
+	close(ends[0]);
+	close(ends[1]);
+	EXPECT_EQ(drain(&m, 0, 0), PARKED);
+	EXPECT_EQ(counters(&m).pages_parked, 0);
+	map_destroy(&m);
+}
+
 struct reader {
 	struct map *m;
 	unsigned long page;
@@ -493,6 +527,8 @@ const struct test read_tests[] = {
 	  DISK },
 	{ "a page that something still holds is not handed out again", pinned,
 	  NULL },
+	{ "very many such pages are looked at some at a time", parked_many,
+	  LOCKS },
 	{ "a page freed or advised away while it is read is not handed out before that is over",
 	  freed_while_read, SLOW_DISK },
 	{ "a failed READ of an area that was mapped elsewhere meanwhile touches nothing",

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /* setup.c - SETUP, mmap, CLONE and the queries: what they accept and refuse */
+#include <sys/klog.h>
 #include <sys/resource.h>
 
 #include "test.h"
@@ -68,6 +69,36 @@ static void bad_setup(void)
 	EXPECT_EQ(exmap_setup(fd, -1, 256, 16), 0);
 	/* As in the published module any negative number is no file. */
 	EXPECT_EQ(exmap_setup(other, -2, 1, 16), 0);
+}
+
+/* How many warnings are among the kernel's messages. */
+static int count_warnings(void)
+{
+	const int size = klogctl(10 /* SIZE_BUFFER */, NULL, 0);
+	char *text = malloc(size + 1);
+	int length, nr = 0;
+
+	REQUIRE(text);
+	length = klogctl(3 /* READ_ALL */, text, size);
+	REQUIRE(length >= 0);
+	text[length] = 0;
+	for (char *at = text; (at = strstr(at, "WARNING:")); at++)
+		nr++;
+	free(text);
+	return nr;
+}
+
+/* Its array of pages would be larger than the kernel gives at once. */
+static void too_large(void)
+{
+	int fd = exmap_open(), ram = open(RAM, O_RDONLY);
+	int before = count_warnings();
+
+	REQUIRE(ram >= 0);
+	EXPECT_ERRNO(exmap_setup(fd, -1, 1, 1UL << 28), ENOMEM);
+	close(ram);
+	EXPECT_EQ(count_warnings(), before);
+	EXPECT_EQ(exmap_setup(fd, -1, 1, 16), 0);
 }
 
 static void before_mmap(void)
@@ -271,6 +302,8 @@ const struct test setup_tests[] = {
 	{ "a second SETUP is refused with EBUSY", second_setup, NULL },
 	{ "SETUP refuses bad counts, sizes and files, and can be tried again",
 	  bad_setup, NULL },
+	{ "a pool of 1 TiB is refused, and the kernel warns of nothing",
+	  too_large, RAM },
 	{ "an action between SETUP and mmap is refused", before_mmap, NULL },
 	{ "a bad interface, opcode, length or place is refused with EINVAL",
 	  bad_requests, NULL },

@@ -37,6 +37,11 @@
 #define BAD_FIRST 8UL
 #define BAD_LAST 9UL
 
+/* What the module peek has: see peek/peek.c. */
+#define PEEK "/proc/exmap-peek"
+#define LOCKS "/proc/exmap-locks"
+#define RAM "/proc/exmap-ram"
+
 struct test {
 	const char *sentence;
 	void (*run)(void);
