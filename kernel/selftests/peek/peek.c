@@ -72,7 +72,7 @@ static int lock_taken(struct kprobe *probe, struct pt_regs *regs)
 {
 	char caller[KSYM_SYMBOL_LEN];
 
-	if (current != READ_ONCE(counted) || !in_task())
+	if (current != READ_ONCE(counted))
 		return 0;
 	snprintf(caller, sizeof(caller), "%ps", (void *)*(long *)regs->sp);
 	if (strstr(caller, "[exmap]"))
