@@ -3,7 +3,7 @@
 #
 #   run.sh -k KERNEL -r SCRIPT -o OUT [options] [FILE...]
 #
-#   -k KERNEL   a folder that setup.sh has filled, or debug-kernel.sh
+#   -k KERNEL   a folder that setup.sh has filled
 #   -r SCRIPT   run as root by busybox sh in the guest, in /; FILEs lie beside it
 #   -o OUT      folder for the initramfs and console.log; emptied first
 #   -s N        processors (2)          -m SIZE     memory (1G)
@@ -109,12 +109,14 @@ chmod +x "$root/init"
 (cd "$root" && find . | cpio -o -H newc --quiet | gzip -1) > "$out/initramfs.gz"
 rm -rf "$root"
 
+# A guest may be slow, or stopped as a whole for a minute or two, of which its kernel would complain.
+patience="watchdog_thresh=60 rcupdate.rcu_cpu_stall_timeout=300 workqueue.watchdog_thresh=300"
 set +e
 # shellcheck disable=SC2086 # the arguments given as strings are meant to be split
 timeout --foreground --kill-after=5 "$limit" nice -n "${VM_NICE:-10}" qemu-system-x86_64 -accel "$accel" -cpu "${VM_CPU:-max}" -smp "$cpus" \
 	-m "$memory" -nodefaults -nographic -no-reboot -serial stdio $qargs \
 	-kernel "$kernel/root/boot/vmlinuz-$release" -initrd "$out/initramfs.gz" \
-	-append "console=ttyS0 panic=-1 oops=panic no_timer_check quiet $kargs" < /dev/null 2>&1 | sed -u 's/\r//g' | tee "$out/console.log"
+	-append "console=ttyS0 panic=-1 oops=panic no_timer_check quiet $patience $kargs" < /dev/null 2>&1 | sed -u 's/\r//g' | tee "$out/console.log"
 qemu=${PIPESTATUS[0]}
 set -e
 status=$(sed -n 's/^vm: exit status \([0-9]*\)$/\1/p' "$out/console.log" | tail -1)
