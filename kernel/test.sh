@@ -7,9 +7,9 @@
 #                                      ten minutes a kernel
 #   kernel/test.sh counts [SERIES...]  what it costs, counted: flushes, shootdowns and calls for batches of 512, instructions
 #                                      for a page, against page faults and madvise
-#   kernel/test.sh debug               short on the kernel that debug-kernel.sh has built, and checkpatch, which came along
+#   kernel/test.sh debug [SERIES...]   short on kernels that look on, which are built first, and checkpatch, which comes along
 #
-# SERIES is what kernel/vm/setup.sh knows: 6.1 and 6.12 by default, and for full all of it. Kernels, builds and consoles are kept in target/kernel, and fetched or built
+# SERIES is what kernel/vm/setup.sh knows: 6.1 and 6.12 by default, for full all of it, and for debug 6.12-debug. Kernels, builds and consoles are kept in target/kernel, and fetched or built
 # again only if they are not there; a series that cannot be had is left out, loudly. The last line counts tests; the exit status is 0 if all passed, 1 if any failed, and
 # 77, with a banner, if QEMU or what else is needed cannot be found. EXMAP_SECONDS overrides how long each stress lasts,
 # EXMAP_TESTS which groups of tests run.
@@ -25,8 +25,12 @@ short | full | counts | debug) ;;
 esac
 series=("$@")
 [ $# -gt 0 ] || series=(6.1 6.12)
-[ $# -gt 0 ] || [ "$mode" != full ] || series+=(bookworm-backports trixie-backports)
-[ "$mode" = debug ] && series=(debug)
+if [ $# = 0 ]; then
+	case $mode in
+	full) series+=(bookworm-backports 6.18-plain trixie-backports/7.2 trixie-backports) ;;
+	debug) series=(6.12-debug) ;;
+	esac
+fi
 
 . kernel/vm/need.sh
 need kernel/test.sh qemu-system-x86_64 busybox cpio gcc make dpkg apt-get bc xz
@@ -69,30 +73,49 @@ instructions() { # instructions SERIES - on one processor, whose clock counts th
 
 # The style of the kernel. What is left out asks for what a module outside the tree, or a program, cannot have.
 style() {
-	if perl "$(echo "$work"/debug/linux-source-*/scripts/checkpatch.pl)" --no-tree --strict --terse \
+	if perl "$(echo "$work"/linux-source-*/scripts/checkpatch.pl | tr ' ' '\n' | sort -V | tail -1)" --no-tree --strict --terse \
 		--ignore LINUX_VERSION_CODE,CONSTANT_COMPARISON,VOLATILE,PREFER_KERNEL_TYPES,EMBEDDED_FUNCTION_NAME,PREFER_DEFINED_ATTRIBUTE_MACRO,MACRO_ARG_REUSE \
-		--file "$kernel"/exmap/*.[ch] "$kernel"/selftests/*.[ch] "$kernel"/selftests/peek/*.c > "$work/debug/checkpatch.log"; then
+		--file "$kernel"/exmap/*.[ch] "$kernel"/selftests/*.[ch] "$kernel"/selftests/peek/*.c > "$work/checkpatch.log"; then
 		echo "ok - checkpatch has nothing to say"
 		passed=$((passed + 1))
 	else
-		grep -v '^total:' "$work/debug/checkpatch.log"
+		grep -v '^total:' "$work/checkpatch.log"
 		fail "checkpatch has something to say"
 	fi
 }
 
-tests=${EXMAP_TESTS:-} stress=${EXMAP_SECONDS:-3} reloads=0 cost=0 limit=1800 arguments= disk="-d 64M" slack=1024
+# builds_for VERSION [make arguments] - whether the module lets itself be built for a series; what it says is in $said
+builds_for() {
+	said=$(make -s -f "$kernel/exmap/Kbuild" --eval 'all: ;' VERSION="${1%.*}" PATCHLEVEL="${1#*.}" "${@:2}" 2>&1)
+}
+
+# Series that were not tested are refused, with the reason, and can be built all the same.
+refusals() {
+	local version
+	for version in 6.1 6.12 6.18 7.2 7.3; do
+		builds_for $version || { fail "the module is refused for $version: $said"; return; }
+	done
+	for version in 6.2 6.11 6.13 6.120 6.17 6.19 7.1 7.4 8.1; do
+		if builds_for $version || [[ $said != *"not on $version"*"UNTESTED=1"* ]]; then
+			fail "the module is not refused for $version as it should be: $said"
+			return
+		fi
+		builds_for $version UNTESTED=1 || { fail "the module cannot be built for $version to be tested: $said"; return; }
+	done
+	echo "ok - the module is refused for series that were not tested, and UNTESTED=1 builds it"
+	passed=$((passed + 1))
+}
+
+tests=${EXMAP_TESTS:-} stress=${EXMAP_SECONDS:-3} reloads=0 cost=0 had=
 mkdir -p "$work/tests"
 make -s -C "$kernel/selftests" OUT="$work/tests"
+refusals
 for s in "${series[@]}"; do
-	if [ "$s" = debug ]; then
-		[ -s "$work/debug/release" ] || { echo "test.sh: kernel/debug-kernel.sh has not been run" >&2; exit 1; }
-		style
-	else
-		"$kernel/vm/setup.sh" "$s" "$work/$s" || {
-			echo "test.sh: SKIPPED $s: this kernel cannot be had here" >&2
-			continue
-		}
-	fi
+	"$kernel/vm/setup.sh" "$s" "$work/$s" || {
+		echo "test.sh: SKIPPED $s: this kernel cannot be had here" >&2
+		continue
+	}
+	had=1
 	"$kernel/vm/module.sh" "$work/$s" build
 	MODULE=$kernel/selftests/peek "$kernel/vm/module.sh" "$work/$s" peek
 	if [ "$mode" = counts ]; then
@@ -103,7 +126,11 @@ for s in "${series[@]}"; do
 	"$kernel/vm/module.sh" "$work/$s" build-no-flush EXMAP_TEST_NO_FLUSH=y
 	# Finding out a disk's interrupt takes longer there than the kernel allows, so the tests' disk is one in memory. What
 	# unmaps free pages and looks at free objects finds nothing that KASAN does not, and takes long.
-	[ "$mode" = debug ] && limit=3600 disk= slack=6000 arguments="debug_pagealloc=off slub_debug=-"
+	case $s in
+	*-debug) limit=3600 disk= slack=6000 arguments="debug_pagealloc=off slub_debug=-" ;;
+	*) limit=1800 disk="-d 64M" slack=1024 arguments= ;;
+	esac
+	[ "$mode" != debug ] || style
 	if [ "$mode" = full ]; then
 		stress=${EXMAP_SECONDS:-30}
 		reloads=100 check "$s" two-processors build
@@ -126,6 +153,6 @@ for s in "${series[@]}"; do
 		fail "$s: the tests for stale translations did not fail as they should without flushes"
 	fi
 done
-[ $((passed + failed)) -gt 0 ] || skip kernel/test.sh "None of Debian's kernels can be fetched."
+[ -n "$had" ] || skip kernel/test.sh "None of Debian's kernels can be fetched."
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]

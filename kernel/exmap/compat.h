@@ -21,9 +21,6 @@
 #if LINUX_VERSION_CODE < KERNEL_VERSION(6, 1, 0)
 #error "exmap needs Linux 6.1 or later"
 #endif
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(7, 4, 0)
-#error "exmap relies on rules of mm (exmap.rst) not yet compared with Linux 7.4 and later"
-#endif
 #ifndef CONFIG_MMU_NOTIFIER
 #error "exmap needs CONFIG_MMU_NOTIFIER"
 #endif

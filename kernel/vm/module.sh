@@ -1,7 +1,7 @@
 #!/bin/bash
 # module.sh KERNEL NAME [make arguments] - build a module for a kernel, in the folder KERNEL/NAME
 #
-# KERNEL is a folder that setup.sh or debug-kernel.sh has filled. MODULE names the module's folder, kernel/exmap by
+# KERNEL is a folder that setup.sh has filled. MODULE names the module's folder, kernel/exmap by
 # default. Out of the tree, so that kernels do not mix. Leaves MODULE.ko and, without symbols, stripped.ko.
 set -euo pipefail
 kernel=$(realpath "$1")

@@ -3,35 +3,17 @@
 #
 # SERIES is 6.1 or 6.12, which the machine's own Debian 12 has (the stable kernel, and that of the security archive), or
 # a suite with others: bookworm-backports, or trixie-backports, which has the newest, or trixie-backports/7.2, an older
-# one that the suite still has. Those are read by an apt of their own, and the machine's sources stay as they are. DEST/root receives the image, the modules and the headers, unpacked;
-# DEST/release the version's name. Where the kernel was built by a newer compiler than the machine's, DEST/root also
-# becomes a small system that has it, by debootstrap, which takes root; DEST/chroot says so. Does nothing if DEST is
+# one that the suite still has. Those are read by an apt of their own, and the machine's sources stay as they are. Or it
+# is one that build.sh builds, such as 6.18-plain or 6.12-debug. DEST/root receives the image, the modules and the headers,
+# unpacked; DEST/release the version's name. Where the kernel was built by a newer compiler than the machine's, DEST/root
+# also becomes a small system that has it, by debootstrap, which takes root; DEST/chroot says so. Does nothing if DEST is
 # complete. Needs `apt-get update` to have been run at some time.
 set -euo pipefail
 series=$1
 dest=$(realpath -m "$2")
 [ -s "$dest/release" ] && exit 0
 
-# apt_of SUITE - let apt, in this script, see one suite and nothing else
-apt_of() {
-	local apt=$dest/apt
-	mkdir -p "$apt"/{lists/partial,cache/archives/partial,sources}
-	cat > "$apt/sources/suite.sources" <<-SOURCES
-		Types: deb
-		URIs: http://deb.debian.org/debian
-		Suites: $1
-		Components: main
-		Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
-	SOURCES
-	cat > "$apt/apt.conf" <<-CONF
-		Dir::Etc::SourceList "/dev/null";
-		Dir::Etc::SourceParts "$apt/sources";
-		Dir::State::lists "$apt/lists";
-		Dir::Cache "$apt/cache";
-	CONF
-	export APT_CONFIG=$apt/apt.conf
-	apt-get update -q > "$apt/log" 2>&1 || { cat "$apt/log" >&2; exit 1; }
-}
+. "$(dirname "$0")/suite.sh"
 
 meta=linux-headers-amd64 debian=
 case $series in
@@ -39,8 +21,9 @@ case $series in
 6.12) meta=linux-headers-6.12-amd64 ;;
 bookworm-backports* | trixie-backports*)
 	debian=${series%-backports*}
-	apt_of "$debian-backports"
+	apt_of "$debian-backports" "$dest/apt"
 	;;
+*-plain | *-debug) exec "$(dirname "$0")/build.sh" "$series" "$dest" ;;
 *) echo "setup.sh: no kernel of series $series is known" >&2; exit 2 ;;
 esac
 case $series in

@@ -23,7 +23,7 @@ const RUNS: &[(&str, &[Script])] = &[
     ),
     ("--counts", &[&["test.sh", "counts", "6.12"], &["vellum/test.sh", "counts", "6.12"]]),
     ("--stress", &[&["vellum/test.sh", "stress", "6.12"]]),
-    ("--debug", &[&["debug-kernel.sh"], &["test.sh", "debug"]]),
+    ("--debug", &[&["test.sh", "debug"]]),
 ];
 
 /// How a run ended, if it did not fail.
