@@ -145,7 +145,9 @@ impl Future for Arrival {
         if let Some(result) = log.outcome(*lsn, *durability) {
             return Poll::Ready(result);
         }
-        log.waiting().add(*lsn, *durability, context.waker());
+        if log.waiting().add(*lsn, *durability, context.waker()) && *durability == Durability::Synced {
+            log.syncs.note_task();
+        }
         // It may have arrived before the waker was there.
         log.outcome(*lsn, *durability).map_or(Poll::Pending, Poll::Ready)
     }

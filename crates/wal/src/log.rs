@@ -1,8 +1,7 @@
 //! The log: records are appended by many threads, written by one at a time, and durable together.
 //!
-//! **Group commit without a timer**: a thread that needs the log durable up to some place flushes it if no other thread
-//! does; all that has been appended until then goes in one write and one sync. The threads that come meanwhile wait, and one of
-//! them flushes next, for all.
+//! **Group commit**: a thread that needs the log durable up to some place flushes it if no other thread does; all that has been appended until then
+//! goes in one sync. The threads that come meanwhile wait, and one of them flushes next, for all. It [gathers](crate::syncs) them first.
 //!
 //! # Lock order
 //! What is being copied; the maker of segments; then the device. The turn is not held while one of them is locked. Files are made and removed while the
@@ -27,7 +26,7 @@ use crate::{
 };
 use std::{io, sync::Arc, time::Duration};
 use vellum_base::Lsn;
-use vellum_base::primitive::{AtomicBool, Condvar, Mutex, MutexGuard, spin_loop, thread};
+use vellum_base::primitive::{AtomicBool, Condvar, Instant, Mutex, MutexGuard, spin_loop, thread};
 use vellum_vm::Directory;
 
 /// A record that is being filled is there in a moment.
@@ -71,7 +70,7 @@ pub struct Log {
     /// outlives the process, records are with the operating system as soon as they are filled.
     buffered: AtomicU64,
     durable: AtomicU64,
-    syncs: Syncs,
+    pub(crate) syncs: Syncs,
     /// Up to where there are segments.
     pub(crate) prepared: AtomicU64,
     /// So much of that is kept for what undoes transactions.
@@ -449,6 +448,9 @@ impl Log {
                 return Ok(());
             }
             if turn.is_taken {
+                if durability == Durability::Buffered {
+                    self.syncs.hurry();
+                }
                 turn = self.ended.wait(turn).unwrap_or_else(|poisoned| poisoned.into_inner());
                 continue;
             }
@@ -479,12 +481,16 @@ impl Log {
 
     /// Writes all that is there, and syncs it if that is asked for. Returns whether anything was there.
     fn flush_now(&self, durability: Durability) -> Result<bool, WriteError> {
+        let durable = self.horizon(Durability::Synced);
+        if durability == Durability::Synced {
+            self.syncs.gather(durable, self.waiting.awaited());
+        }
+        let begun = Instant::now();
         let mut device = lock(&self.device);
-        let (before, durable) = (device.written(), self.horizon(Durability::Synced));
+        let before = device.written();
         let mut end = self.write_to(&mut device, durability)?;
         if durability == Durability::Synced && durable.0 < end {
-            // What came while that was written goes with it: a sync costs more than a short write. A third write has its sync serve 0.87
-            // and not 0.76 of those that wait, and fewer commits a second.
+            // What came while that was written goes with it: a sync costs more than a short write.
             end = self.write_to(&mut device, durability)?;
         }
         if self.options.planted(Bug::EarlyAcknowledgement) {
@@ -497,14 +503,9 @@ impl Log {
         // Release: pairs with `horizon`.
         self.buffered.store(end, Ordering::Release);
         if durability == Durability::Synced && durable.0 < end {
-            let mut awaited = self.waiting.awaited();
-            awaited.extend(self.syncs.awaited());
-            // A thread may wait for a record for which it has a task as well.
-            awaited.sort_unstable();
-            awaited.dedup();
+            let awaited = self.syncs.awaited(durable, self.waiting.awaited());
             device.sync()?;
-            // Those before the horizon wait no more, they have not heard of it yet.
-            self.syncs.add(Lsn(end), awaited.into_iter().filter(|lsn| *lsn >= durable));
+            self.syncs.add(Lsn(end), &awaited, begun.elapsed());
             self.durable.store(end, Ordering::Release);
             return Ok(true);
         }
@@ -568,6 +569,7 @@ impl Log {
         self.has_failed.store(true, Ordering::Release);
         let failure = lock(&self.turn).failure.get_or_insert(failure).clone();
         self.ended.notify_all();
+        self.syncs.hurry();
         self.waiting.wake(|_, _| true);
         failure.error()
     }

@@ -1,8 +1,13 @@
-//! How many wait for syncs, and how many of them a sync serves.
+//! How many wait for syncs, how many of them a sync serves, and when the next one begins.
+//!
+//! While threads or tasks commit one after the other, a sync that began as soon as one of them waits would serve only that one, and
+//! the others, who come a moment later, would wait for two. So the next sync *gathers* first: it begins when as many wait as have lately, at
+//! the latest after as much time as the last one took. One that is alone waits for nobody. (PostgreSQL's `commit_delay` and
+//! MySQL's `binlog_group_commit_sync_delay` are times that somebody has to choose; here both numbers are measured.)
 
-use std::sync::PoisonError;
+use std::{sync::PoisonError, time::Duration};
 use vellum_base::Lsn;
-use vellum_base::primitive::{Mutex, MutexGuard};
+use vellum_base::primitive::{Condvar, Mutex, MutexGuard};
 
 /// How many syncs there have been since the log was opened, and for how many records that tasks or threads wait for.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -15,9 +20,28 @@ pub struct SyncCounts {
     pub acknowledged: u64,
 }
 
-/// The counts, and the threads that wait.
+/// The counts, and what the next sync is to wait for.
 #[derive(Default)]
-pub(crate) struct Syncs(Mutex<(SyncCounts, Vec<Lsn>)>);
+pub(crate) struct Syncs {
+    state: Mutex<State>,
+    is_complete: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    counts: SyncCounts,
+    /// What threads wait for.
+    threads: Vec<Lsn>,
+    /// How many were waiting when a sync began, of late.
+    expected: usize,
+    /// How many are still to come before the sync that is about to begin; zero if none is.
+    missing: usize,
+    /// How long the last sync took, with what was written for it.
+    took: Duration,
+}
+
+/// A sync begins no later for this reason, however slow the device is.
+const GATHERING_MAX: Duration = Duration::from_millis(10);
 
 /// A thread waits for a record.
 pub(crate) struct Waits<'s> {
@@ -28,39 +52,170 @@ pub(crate) struct Waits<'s> {
 impl Syncs {
     /// This thread waits until a record is durable.
     pub fn wait(&self, lsn: Lsn) -> Waits<'_> {
-        self.lock().1.push(lsn);
+        let mut state = self.lock();
+        state.threads.push(lsn);
+        self.count(state);
         Waits { syncs: self, lsn }
     }
 
-    /// What threads wait for.
-    pub fn awaited(&self) -> Vec<Lsn> {
-        self.lock().1.clone()
+    /// A task waits for a record, too.
+    pub fn note_task(&self) {
+        self.count(self.lock());
     }
 
-    /// A sync has brought the log up to `end`; when it began, these were waited for.
-    pub fn add(&self, end: Lsn, awaited: impl Iterator<Item = Lsn>) {
-        let counts = &mut self.lock().0;
-        counts.syncs += 1;
-        for lsn in awaited {
-            counts.waiting += 1;
-            counts.acknowledged += u64::from(lsn < end);
+    fn count(&self, mut state: MutexGuard<'_, State>) {
+        if state.missing > 0 {
+            state.missing -= 1;
+            if state.missing == 0 {
+                self.is_complete.notify_one();
+            }
         }
     }
 
-    pub fn counts(&self) -> SyncCounts {
-        self.lock().0
+    /// The records that threads and these `tasks` wait for. Before `durable` all is durable: who waits for that has not heard of it yet.
+    pub fn awaited(&self, durable: Lsn, tasks: Vec<Lsn>) -> Vec<Lsn> {
+        awaited(&self.lock(), durable, tasks)
     }
 
-    fn lock(&self) -> MutexGuard<'_, (SyncCounts, Vec<Lsn>)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Returns when the next sync should begin. Before `durable` all is durable, and `tasks` are the records for which tasks wait. One thread at a time.
+    pub fn gather(&self, durable: Lsn, tasks: Vec<Lsn>) {
+        let mut state = self.lock();
+        let waiting = awaited(&state, durable, tasks).len();
+        // Nobody waits: somebody else than a commit wants the log durable.
+        if waiting == 0 || waiting >= state.expected {
+            return;
+        }
+        state.missing = state.expected - waiting;
+        let limit = state.took.min(GATHERING_MAX);
+        let gathered = self.is_complete.wait_timeout_while(state, limit, |state| state.missing > 0);
+        let (mut state, _) = gathered.unwrap_or_else(PoisonError::into_inner);
+        state.missing = 0;
     }
+
+    /// Lets the sync begin that [gathers](Self::gather).
+    pub fn hurry(&self) {
+        self.lock().missing = 0;
+        self.is_complete.notify_one();
+    }
+
+    /// A sync, which took so long, has brought the log up to `end`; when it began, these were waited for.
+    pub fn add(&self, end: Lsn, awaited: &[Lsn], took: Duration) {
+        let mut state = self.lock();
+        state.counts.syncs += 1;
+        state.counts.waiting += awaited.len() as u64;
+        state.counts.acknowledged += awaited.iter().filter(|lsn| **lsn < end).count() as u64;
+        // When fewer come, it falls by an eighth each time.
+        state.expected = awaited.len().max(state.expected - state.expected.div_ceil(8));
+        state.took = took;
+    }
+
+    pub fn counts(&self) -> SyncCounts {
+        self.lock().counts
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn awaited(state: &State, durable: Lsn, mut tasks: Vec<Lsn>) -> Vec<Lsn> {
+    tasks.extend_from_slice(&state.threads);
+    tasks.retain(|lsn| *lsn >= durable);
+    // A thread may wait for a record for which it has a task as well.
+    tasks.sort_unstable();
+    tasks.dedup();
+    tasks
 }
 
 impl Drop for Waits<'_> {
     fn drop(&mut self) {
-        let mut syncs = self.syncs.lock();
-        if let Some(place) = syncs.1.iter().position(|lsn| *lsn == self.lsn) {
-            syncs.1.swap_remove(place);
+        let mut state = self.syncs.lock();
+        if let Some(place) = state.threads.iter().position(|lsn| *lsn == self.lsn) {
+            state.threads.swap_remove(place);
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::{sync::Barrier, thread, time::Instant};
+
+    /// The next sync begins after a while if fewer come.
+    const LONG: Duration = Duration::from_millis(8);
+
+    fn after_a_sync_for(count: u64) -> Syncs {
+        let syncs = Syncs::default();
+        syncs.add(Lsn(100), &Vec::from_iter((0..count).map(Lsn)), LONG);
+        syncs
+    }
+
+    fn gathering_time(syncs: &Syncs, tasks: &[Lsn]) -> Duration {
+        let tasks = tasks.to_vec();
+        let begun = Instant::now();
+        syncs.gather(Lsn(100), tasks);
+        begun.elapsed()
+    }
+
+    #[test]
+    fn one_that_is_alone_waits_for_nobody() {
+        // Many attempts, of which the system may delay some.
+        let syncs = after_a_sync_for(1);
+        let least = (0..20).map(|_| gathering_time(&syncs, &[Lsn(100)])).min();
+        assert!(least < Some(LONG / 4), "{least:?}");
+        let syncs = after_a_sync_for(3);
+        let least = (0..20).map(|_| gathering_time(&syncs, &[])).min();
+        assert!(least < Some(LONG / 4), "nobody waits: {least:?}");
+    }
+
+    #[test]
+    fn a_sync_waits_as_long_as_the_last_took_for_those_that_do_not_come() {
+        let syncs = after_a_sync_for(3);
+        // One of them has been served, and does not know yet.
+        let _served = syncs.wait(Lsn(99));
+        let _waits = syncs.wait(Lsn(100));
+        let time = gathering_time(&syncs, &[Lsn(101)]);
+        assert!(time >= LONG, "{time:?}");
+        let _third = syncs.wait(Lsn(102));
+        let least = (0..20).map(|_| gathering_time(&syncs, &[Lsn(101)])).min();
+        assert!(least < Some(LONG / 4), "all are there: {least:?}");
+    }
+
+    #[test]
+    fn it_begins_when_the_last_has_come() {
+        for comes in [|syncs: &Syncs| drop(syncs.wait(Lsn(103))), Syncs::note_task, Syncs::hurry] {
+            let least = (0..20).map(|_| {
+                let syncs = after_a_sync_for(2);
+                let begun = Barrier::new(2);
+                thread::scope(|scope| {
+                    scope.spawn(|| {
+                        begun.wait();
+                        // It may come before the other thread gathers, which then waits in vain.
+                        while syncs.lock().missing == 0 && !syncs.lock().threads.is_empty() {
+                            thread::yield_now();
+                        }
+                        comes(&syncs);
+                    });
+                    let waits = syncs.wait(Lsn(100));
+                    begun.wait();
+                    let time = gathering_time(&syncs, &[]);
+                    drop(waits);
+                    time
+                })
+            });
+            let least = least.min();
+            assert!(least < Some(LONG / 2), "{least:?}");
+        }
+    }
+
+    #[test]
+    fn those_that_come_no_more_are_soon_not_waited_for() {
+        let syncs = after_a_sync_for(64);
+        let syncs_needed = (0..).take_while(|_| {
+            let expected = syncs.lock().expected;
+            syncs.add(Lsn(200), &[Lsn(100)], LONG);
+            expected > 1
+        });
+        assert!(syncs_needed.count() < 30);
     }
 }

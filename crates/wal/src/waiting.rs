@@ -49,20 +49,22 @@ struct Task {
 }
 
 impl Waiting {
-    /// Has a task woken when the record at `lsn` has come so far, and asks for a flush.
-    pub fn add(&self, lsn: Lsn, durability: Durability, waker: &Waker) {
+    /// Has a task woken when the record at `lsn` has come so far, and asks for a flush. Returns whether it did not wait for it before.
+    pub fn add(&self, lsn: Lsn, durability: Durability, waker: &Waker) -> bool {
         let mut list = self.lock();
         let known = list
             .tasks
             .iter_mut()
             .find(|task| task.lsn == lsn && task.durability == durability && task.waker.will_wake(waker));
-        if known.is_none() {
+        let is_new = known.is_none();
+        if is_new {
             list.tasks.push(Task { lsn, durability, waker: waker.clone() });
         }
         // Relaxed, with the fence: see `has_tasks`.
         self.has_tasks.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         self.ask_with(list, Request::Flush(durability));
+        is_new
     }
 
     /// Whether tasks wait. If a thread that has appended a record hears of none, the flush that a task asks for later finds the record.
