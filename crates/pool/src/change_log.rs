@@ -34,7 +34,7 @@ pub trait ChangeLog: Send + Sync {
     }
 
     /// Gives back to the device what the log keeps for later only, because something else finds no room there. Returns whether there was
-    /// something. The thread may hold latches.
+    /// something; if not, the log may give up more in a moment. The thread may hold latches.
     fn give_up_spare(&self) -> bool {
         false
     }

@@ -234,7 +234,12 @@ impl ChangeLog for Changes {
     }
 
     fn give_up_spare(&self) -> bool {
-        self.log.give_up_idle()
+        let is_given_up = self.log.give_up_idle();
+        if !is_given_up && self.log.gives_up(self.log.end()) {
+            // A checkpoint makes some of the log idle. It cannot be waited for: the caller has latched what it changes.
+            self.bell.ring();
+        }
+        is_given_up
     }
 
     fn reserve(&self, bytes: usize) -> Lsn {

@@ -2,7 +2,7 @@
 
 use crate::asynchronous::block_on;
 use crate::support::options;
-use std::{sync::Arc, thread};
+use std::{sync::Arc, thread, time::Duration};
 use vellum::{BackupOptions, ChangesFrom, Database, Error, ErrorKind, Options, Table, Transaction};
 use vellum_vm::{Faults, SimulatedDisk};
 
@@ -234,6 +234,34 @@ fn data_finds_the_room_that_the_log_keeps_for_later() {
     for number in 0..5000 {
         table.put(key(number), [3; 1000]).unwrap();
     }
+    disk.heal();
+    check(disk, database, table, &options);
+}
+
+#[test]
+fn data_finds_the_room_of_the_log_that_a_checkpoint_gives_up() {
+    let log_bytes = 40 * (256_u64 << 10);
+    let options = small().background_checkpoints(true);
+    let (disk, database, table) = filled(&options);
+    disk.heal();
+    let until = database.log_state().unwrap().appended_bytes + log_bytes;
+    for number in (0..5000).cycle() {
+        table.put(key(number), [4; 1000]).unwrap();
+        if database.log_state().unwrap().appended_bytes >= until {
+            break;
+        }
+    }
+    disk.leave_free(0);
+    // What is refused asks for a checkpoint, and finds room a moment later.
+    let put = |number: u32| table.put([2_u32, number].map(u32::to_be_bytes).concat(), [2; 1000]).is_ok();
+    let puts_soon = |number: &u32| {
+        (0..100).any(|round| {
+            thread::sleep(Duration::from_millis(if round == 0 { 0 } else { 20 }));
+            put(*number)
+        })
+    };
+    let stored = (0..).take_while(puts_soon).count() as u64;
+    assert!(stored * 1000 > log_bytes / 4, "only {stored} records");
     disk.heal();
     check(disk, database, table, &options);
 }
