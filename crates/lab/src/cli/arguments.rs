@@ -131,9 +131,9 @@ impl TableArguments {
 /// How tuples are chosen.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct ChoiceArguments {
-    /// Which tuples are used how often, and where short scans begin: all alike, or after Zipf's law with an exponent
-    /// below 1, the frequent ones spread over the table
-    #[arg(long, value_name = "uniform|zipf:0.99", default_value = "uniform", value_parser = parse::skew)]
+    /// Which tuples are used how often, and where short scans begin: all alike, after Zipf's law with an exponent
+    /// below 1, the frequent ones spread over the table, or after that law those most often that were inserted last
+    #[arg(long, value_name = "uniform|zipf:0.99|latest", default_value = "uniform", value_parser = parse::skew)]
     pub distribution: Skew,
 }
 

@@ -26,18 +26,20 @@ pub fn value_sizes(text: &str) -> Result<ValueSizes, String> {
     }
 }
 
-/// Reads how tuples are chosen: `uniform`, or `zipf:0.99`.
+/// Reads how tuples are chosen: `uniform`, `latest`, or `zipf:0.99`.
 ///
 /// # Errors
 /// What is wrong with the text.
 pub fn skew(text: &str) -> Result<Skew, String> {
-    if text == "uniform" {
-        return Ok(Skew::Uniform);
+    match text {
+        "uniform" => return Ok(Skew::Uniform),
+        "latest" => return Ok(Skew::Latest),
+        _ => {}
     }
     match text.strip_prefix("zipf:").map(str::parse::<f64>) {
         Some(Ok(theta)) if theta > 0.0 && theta < 1.0 => Ok(Skew::Zipfian(theta)),
         Some(_) => Err("the exponent must be between 0 and 1, as in zipf:0.99".to_owned()),
-        None => Err(format!("{text:?} is neither uniform nor zipf:EXPONENT, such as zipf:0.99")),
+        None => Err(format!("{text:?} is neither uniform, nor latest, nor zipf:EXPONENT, such as zipf:0.99")),
     }
 }
 
@@ -137,6 +139,7 @@ mod tests {
             assert!(value_sizes(bad).is_err(), "{bad}");
         }
         assert_eq!(skew("uniform"), Ok(Skew::Uniform));
+        assert_eq!(skew("latest"), Ok(Skew::Latest));
         assert_eq!(skew("zipf:0.99"), Ok(Skew::Zipfian(0.99)));
         for bad in ["", "zipf", "zipf:", "zipf:1", "zipf:0", "zipf:-1", "zipf:NaN", "zipfian"] {
             assert!(skew(bad).is_err(), "{bad}");

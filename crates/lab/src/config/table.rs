@@ -25,12 +25,38 @@ pub enum KeyKind {
     U64,
     /// An address of 12 to 200 bytes.
     Url,
+    /// The path of a file of this machine.
+    Path,
+    /// A word from its texts.
+    Word,
+    /// An address of electronic mail.
+    Email,
+    /// A random identifier, as text.
+    Uuid,
+    /// A number, a name and a time, in the encoding of tuples that preserves their order.
+    Composite,
+    /// `user` and 20 digits.
+    Ycsb,
 }
 
 impl Named for KeyKind {
     const ALL: &'static [(Self, &'static str, &'static str)] = &[
         (Self::U64, "u64", "Numbers of 8 bytes, big-endian"),
         (Self::Url, "url", "Addresses of 12 to 200 bytes; long prefixes are common to neighbours"),
+        (
+            Self::Path,
+            "path",
+            "Paths of this machine's files; with a number if there are fewer files than tuples",
+        ),
+        (Self::Word, "word", "Words of 2 to 32 letters from this machine's texts; with a number likewise"),
+        (Self::Email, "email", "First and last name, a number, one of a few domains; 28 bytes on average"),
+        (Self::Uuid, "uuid", "Random identifiers of version 4 in 36 bytes of text"),
+        (
+            Self::Composite,
+            "composite",
+            "A number, a name and a time, in the encoding of tuples; 23 bytes on average",
+        ),
+        (Self::Ycsb, "ycsb", "`user` and 20 digits, as YCSB's keys"),
     ];
 }
 
@@ -39,15 +65,21 @@ impl KeyKind {
     pub fn bytes(self) -> usize {
         match self {
             Self::U64 => KEY_BYTES,
-            Self::Url => 0,
+            Self::Uuid => 36,
+            Self::Ycsb => 24,
+            Self::Url | Self::Path | Self::Word | Self::Email | Self::Composite => 0,
         }
     }
 
     /// The mean size of a key, about, in bytes.
     pub fn bytes_mean(self) -> u64 {
         match self {
-            Self::U64 => KEY_BYTES as u64,
+            Self::U64 | Self::Uuid | Self::Ycsb => self.bytes() as u64,
             Self::Url => 75,
+            Self::Path => 90,
+            Self::Word => 12,
+            Self::Email => 28,
+            Self::Composite => 23,
         }
     }
 }
@@ -113,4 +145,6 @@ pub enum Skew {
     Uniform,
     /// By Zipf's law with this exponent, between 0 and 1; the frequent ones are spread over the table.
     Zipfian(f64),
+    /// By Zipf's law with the exponent of YCSB, those inserted last most often.
+    Latest,
 }

@@ -4,15 +4,18 @@
 //! value that was found can be checked at the price of one comparison. Nothing here allocates: an order is computed and
 //! never stored, so that it does not count in the resident size that a workload measures.
 
+mod files;
+mod made;
+mod text;
 mod url;
 
-pub use url::Url;
+pub use text::{Text, choose};
 
 use crate::config::{Order, ValueSizes};
 
 pub use crate::config::KEY_BYTES;
 
-/// A [`KeyKind`](crate::config::KeyKind) as a type, so that workloads are compiled for each.
+/// What keys are, as a type, so that workloads are compiled for each.
 pub trait Keys {
     /// A key, in place.
     type Key: AsRef<[u8]> + Copy + Send;
@@ -24,8 +27,8 @@ pub trait Keys {
 /// Numbers.
 pub struct U64Keys;
 
-/// Addresses.
-pub struct UrlKeys;
+/// Keys of the kind that was [chosen](choose); addresses if none was.
+pub struct TextKeys;
 
 impl Keys for U64Keys {
     type Key = [u8; KEY_BYTES];
@@ -36,12 +39,12 @@ impl Keys for U64Keys {
     }
 }
 
-impl Keys for UrlKeys {
-    type Key = Url;
+impl Keys for TextKeys {
+    type Key = Text;
 
     #[inline]
-    fn key(index: u64) -> Url {
-        Url::new(index)
+    fn key(index: u64) -> Text {
+        text::chosen().key(index)
     }
 }
 

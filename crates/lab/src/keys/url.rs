@@ -7,10 +7,10 @@
 //! hosts, sections and pages are of fixed width, and what stands between them depends on what precedes it: so the order of
 //! keys is the order of numbers.
 
-use super::Generator;
-
-/// The size of the largest key, in bytes; the smallest has 12.
-const URL_BYTES_MAX: usize = 200;
+use super::{
+    Generator, Text,
+    text::{TEXT_BYTES_MAX, letters},
+};
 
 /// Consecutive numbers that share thirteen hosts.
 const BLOCK_BITS: u32 = 12;
@@ -35,77 +35,44 @@ const SECTION_BYTES_MAX: u64 = 50;
 const TAIL_BYTES_MAX: u64 = 76;
 
 const _: () = assert!(
-    4 + 8 + 1 + 2 + 1 + FOLDER_BYTES_MAX + SECTION_BYTES_MAX + TAIL_BYTES_MAX <= URL_BYTES_MAX as u64
+    4 + 8 + 1 + 2 + 1 + FOLDER_BYTES_MAX + SECTION_BYTES_MAX + TAIL_BYTES_MAX <= TEXT_BYTES_MAX as u64
 );
 const _: () = assert!(TEXT.len() as u64 > 2 * TAIL_BYTES_MAX);
 
-/// A key, in place.
-#[derive(Clone, Copy, Debug)]
-pub struct Url {
-    bytes: [u8; URL_BYTES_MAX],
-    length: usize,
-}
-
-impl AsRef<[u8]> for Url {
-    #[inline]
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes[..self.length]
-    }
-}
-
-impl Url {
-    /// The key of a number.
-    #[inline]
-    pub fn new(number: u64) -> Self {
-        let within = number & ((1 << BLOCK_BITS) - 1);
-        let bits = u64::from(64 - within.leading_zeros());
-        let host = (number >> BLOCK_BITS) * HOSTS + bits;
-        let page = if bits == 0 { 0 } else { within - (1 << (bits - 1)) };
-        let section = page >> SECTION_BITS;
-        let (of_host, of_section, of_page) =
-            (Generator::hash(host), Generator::hash(host << 8 | section), Generator::hash(!number));
-        let mut key = Self { bytes: [0; URL_BYTES_MAX], length: 0 };
-        key.push(b"com.");
-        if host < SHORT_HOSTS {
-            key.push(&letters::<4>(host));
-        } else {
-            key.push(b"z");
-            key.push(&letters::<7>(host - SHORT_HOSTS));
-        }
-        // Every other host has no folder, every other section no name.
-        key.text(of_host, FOLDER_BYTES_MAX, of_host >> 63);
-        key.push(b"/");
-        key.push(&letters::<2>(section));
-        key.text(of_section, SECTION_BYTES_MAX, of_section >> 63);
-        key.push(&[b"0123456789abcdefghijklmnopqrstuv"[(page & 31) as usize]]);
-        key.text(of_page, TAIL_BYTES_MAX, u64::from(of_page >> 62 != 0));
-        key
-    }
-
-    #[inline]
-    fn push(&mut self, bytes: &[u8]) {
-        self.bytes[self.length..self.length + bytes.len()].copy_from_slice(bytes);
-        self.length += bytes.len();
-    }
-
-    /// Appends up to `max` bytes of the text, chosen by `hash`; none unless `wanted` is 1.
-    #[inline]
-    fn text(&mut self, hash: u64, max: u64, wanted: u64) {
-        let size = (((hash & 0xffff) * (max + 1)) >> 16) as usize * wanted as usize;
-        let from = (hash >> 16 & 0xffff) as usize % (TEXT.len() - max as usize);
-        self.push(&TEXT[from..from + size]);
-    }
-}
-
-/// A number in so many letters, the most significant first.
+/// The key of a number.
 #[inline]
-fn letters<const N: usize>(mut number: u64) -> [u8; N] {
-    let mut letters = [0; N];
-    for letter in letters.iter_mut().rev() {
-        *letter = b'a' + (number % 26) as u8;
-        number /= 26;
+pub fn url(number: u64) -> Text {
+    let within = number & ((1 << BLOCK_BITS) - 1);
+    let bits = u64::from(64 - within.leading_zeros());
+    let host = (number >> BLOCK_BITS) * HOSTS + bits;
+    let page = if bits == 0 { 0 } else { within - (1 << (bits - 1)) };
+    let section = page >> SECTION_BITS;
+    let (of_host, of_section, of_page) =
+        (Generator::hash(host), Generator::hash(host << 8 | section), Generator::hash(!number));
+    let mut key = Text::default();
+    key.push(b"com.");
+    if host < SHORT_HOSTS {
+        key.push(&letters::<4>(host));
+    } else {
+        key.push(b"z");
+        key.push(&letters::<7>(host - SHORT_HOSTS));
     }
-    letters
+    // Every other host has no folder, every other section no name.
+    cut(&mut key, of_host, FOLDER_BYTES_MAX, of_host >> 63);
+    key.push(b"/");
+    key.push(&letters::<2>(section));
+    cut(&mut key, of_section, SECTION_BYTES_MAX, of_section >> 63);
+    key.push(&[b"0123456789abcdefghijklmnopqrstuv"[(page & 31) as usize]]);
+    cut(&mut key, of_page, TAIL_BYTES_MAX, u64::from(of_page >> 62 != 0));
+    key
+}
+
+/// Appends up to `max` bytes of the text, chosen by `hash`; none unless `wanted` is 1.
+#[inline]
+fn cut(key: &mut Text, hash: u64, max: u64, wanted: u64) {
+    let size = (((hash & 0xffff) * (max + 1)) >> 16) as usize * wanted as usize;
+    let from = (hash >> 16 & 0xffff) as usize % (TEXT.len() - max as usize);
+    key.push(&TEXT[from..from + size]);
 }
 
 #[cfg(test)]
@@ -115,7 +82,7 @@ mod tests {
     #[test]
     fn keys_are_in_the_order_of_their_numbers_and_all_differ() {
         let numbers = [0, 1 << 20, 138_461_000, 1 << 40].into_iter().flat_map(|from| from..from + 30_000);
-        let keys: Vec<Url> = numbers.map(Url::new).collect();
+        let keys: Vec<Text> = numbers.map(url).collect();
         for pair in keys.windows(2) {
             assert!(pair[0].as_ref() < pair[1].as_ref(), "{:?}", pair.iter().map(text).collect::<Vec<_>>());
         }
@@ -123,9 +90,9 @@ mod tests {
 
     #[test]
     fn lengths_are_what_is_promised_and_spread() {
-        let lengths: Vec<usize> = (0..200_000).map(|number| Url::new(number).as_ref().len()).collect();
+        let lengths: Vec<usize> = (0..200_000).map(|number| url(number).as_ref().len()).collect();
         assert_eq!(lengths.iter().min(), Some(&12));
-        assert!((180..=URL_BYTES_MAX).contains(lengths.iter().max().unwrap()));
+        assert!((180..=TEXT_BYTES_MAX).contains(lengths.iter().max().unwrap()));
         let mean = lengths.iter().sum::<usize>() / lengths.len();
         assert!((50..90).contains(&mean), "{mean} bytes on average");
         assert!(lengths.iter().filter(|length| **length < 24).count() > 2000);
@@ -133,11 +100,11 @@ mod tests {
 
     #[test]
     fn a_key_is_always_the_same() {
-        assert_eq!(text(&Url::new(5)), text(&Url::new(5)));
-        assert!(text(&Url::new(5)).starts_with("com.aaad"), "{}", text(&Url::new(5)));
+        assert_eq!(text(&url(5)), text(&url(5)));
+        assert!(text(&url(5)).starts_with("com.aaad"), "{}", text(&url(5)));
     }
 
-    fn text(key: &Url) -> String {
+    fn text(key: &Text) -> String {
         String::from_utf8(key.as_ref().to_vec()).unwrap()
     }
 }

@@ -22,7 +22,7 @@ use crate::engines::vellum_snapshots::VellumSnapshots;
 use crate::engines::vellum_store::VellumStore;
 use crate::engines::vellum_transactions::VellumTransactions;
 use crate::engines::{Engine, EngineOptions};
-use crate::keys::{Keys, U64Keys, UrlKeys};
+use crate::keys::{self, Keys, TextKeys, U64Keys};
 use crate::measure::machine::{self, StorageBytes};
 use crate::measure::statistics::Spread;
 use crate::report::contest::Measured;
@@ -111,7 +111,10 @@ fn serve_table<E: Engine>(
             converse(Refused("a snapshot is held by workloads on records only".into()), input, output)
         }
         KeyKind::U64 => converse(Session::<E, U64Keys>::new(specification), input, output),
-        KeyKind::Url => converse(Session::<E, UrlKeys>::new(specification), input, output),
+        kind => {
+            keys::choose(kind, specification.tuples)?;
+            converse(Session::<E, TextKeys>::new(specification), input, output)
+        }
     }
 }
 
@@ -200,7 +203,7 @@ impl<E: Engine, K: Keys> Session<E, K> {
     fn new(specification: Specification) -> Self {
         let Specification { tuples, values, seed, skew, .. } = specification;
         Self {
-            table: Table::new(tuples, values, seed, skew),
+            table: Table::new(tuples, values, seed, skew).inserted(specification.order),
             specification,
             engine: None,
             sample_every: SAMPLE_EVERY,

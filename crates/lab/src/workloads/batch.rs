@@ -82,7 +82,7 @@ mod tests {
     use crate::config::Skew;
     use crate::config::{Order, ValueSizes};
     use crate::engines::memory::Memory;
-    use crate::keys::{U64Keys, UrlKeys};
+    use crate::keys::{TextKeys, U64Keys};
     use crate::workloads::insert;
     use std::time::Duration;
 
@@ -104,6 +104,6 @@ mod tests {
     #[test]
     fn operations_are_counted_and_a_damaged_value_is_an_error() {
         run::<U64Keys>(ValueSizes::one(24), Skew::Uniform);
-        run::<UrlKeys>(ValueSizes { min: 10, max: 300 }, Skew::Zipfian(0.99));
+        run::<TextKeys>(ValueSizes { min: 10, max: 300 }, Skew::Zipfian(0.99));
     }
 }

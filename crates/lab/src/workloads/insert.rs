@@ -87,7 +87,7 @@ mod tests {
     use crate::config::Skew;
     use crate::config::ValueSizes;
     use crate::engines::memory::Memory;
-    use crate::keys::{U64Keys, UrlKeys};
+    use crate::keys::{TextKeys, U64Keys};
 
     fn run<K: Keys>(values: ValueSizes) {
         for order in [Order::Sequential, Order::Random, Order::Bulk] {
@@ -105,6 +105,6 @@ mod tests {
     #[test]
     fn all_orders_insert_every_tuple_once() {
         run::<U64Keys>(ValueSizes::one(16));
-        run::<UrlKeys>(ValueSizes { min: 8, max: 500 });
+        run::<TextKeys>(ValueSizes { min: 8, max: 500 });
     }
 }

@@ -20,12 +20,12 @@ pub mod ycsb;
 pub mod zipfian;
 
 use crate::Result;
-use crate::config::{Skew, ValueSizes};
+use crate::config::{Order, Skew, ValueSizes};
 use crate::keys::{self, Generator, Permutation};
 use crate::measure::statistics::Latencies;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
-use zipfian::Zipfian;
+use zipfian::{THETA, Zipfian};
 
 /// One operation in so many is timed where operations are short, so that reading the clock (some 50 ns for
 /// a sample) costs less than 1 ns an operation.
@@ -52,6 +52,8 @@ pub struct Table {
 enum TupleChoice {
     Uniform,
     Zipfian(Zipfian, Permutation),
+    /// Those inserted last; in which order they were, if not in that of their numbers.
+    Latest(Zipfian, Option<Permutation>),
 }
 
 impl Table {
@@ -62,8 +64,17 @@ impl Table {
             Skew::Zipfian(theta) => {
                 TupleChoice::Zipfian(Zipfian::new(tuples, theta), Permutation::new(tuples, seed))
             }
+            Skew::Latest => TupleChoice::Latest(Zipfian::new(tuples, THETA), None),
         };
         Self { tuples, values, seed, choice }
+    }
+
+    /// The same, which one thread inserts in this order.
+    pub fn inserted(mut self, order: Order) -> Self {
+        if let (TupleChoice::Latest(_, inserted), Order::Random) = (&mut self.choice, order) {
+            *inserted = Some(Permutation::new(self.tuples, self.seed));
+        }
+        self
     }
 
     /// The number of a tuple, at random.
@@ -72,6 +83,10 @@ impl Table {
         match &self.choice {
             TupleChoice::Uniform => generator.below(self.tuples),
             TupleChoice::Zipfian(zipfian, scramble) => scramble.at(zipfian.draw(generator)),
+            TupleChoice::Latest(zipfian, inserted) => {
+                let at = self.tuples - 1 - zipfian.draw(generator);
+                inserted.as_ref().map_or(at, |inserted| inserted.at(at))
+            }
         }
     }
 
@@ -204,6 +219,26 @@ mod tests {
         })
         .unwrap();
         assert_eq!((pass.operations, pass.latencies.samples()), (33, 3));
+    }
+
+    #[test]
+    fn the_latest_are_those_that_were_inserted_last() {
+        let values = ValueSizes::one(8);
+        for order in [Order::Sequential, Order::Random] {
+            let table = Table::new(1000, values, 5, Skew::Latest).inserted(order);
+            let inserted: Vec<u64> = keys::Share::new(order, 1000, 5, 0, 1).collect();
+            let mut generator = Generator::new(1, 0, 0);
+            let mut counts = vec![0; 1000];
+            for _ in 0..100_000 {
+                counts[table.choose(&mut generator) as usize] += 1;
+            }
+            let count = |from: usize, to: usize| -> u64 {
+                inserted[from..to].iter().map(|index| counts[*index as usize]).sum()
+            };
+            // The sum of 1 / k^0.99 up to 10 is 0.39 of that up to 1000.
+            assert!((36_000..42_000).contains(&count(990, 1000)), "{order:?}: {}", count(990, 1000));
+            assert!(count(0, 500) < count(500, 990));
+        }
     }
 
     #[test]

@@ -202,7 +202,7 @@ mod tests {
     use crate::config::Order;
     use crate::config::Skew;
     use crate::engines::memory::Memory;
-    use crate::keys::{U64Keys, UrlKeys};
+    use crate::keys::{TextKeys, U64Keys};
     use crate::workloads::insert;
     use std::time::Duration;
 
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn scans_are_counted_in_tuples() {
         scans_are_counted::<U64Keys>(ValueSizes::one(24));
-        scans_are_counted::<UrlKeys>(ValueSizes { min: 8, max: 100 });
+        scans_are_counted::<TextKeys>(ValueSizes { min: 8, max: 100 });
     }
 
     #[test]
