@@ -85,6 +85,12 @@ impl<'t> Cursor<'t> {
         self.put(vellum_access::Cursor::seek_to_start);
     }
 
+    /// Says that from here on no more than so many entries will be asked for: the pages of a short range that are not in memory are read side
+    /// by side then, and none that lies beyond it. More may be asked for all the same. [`Entries::limit`](crate::Entries::limit) does it for iterators.
+    pub fn expect(&mut self, entries: usize) {
+        self.cursor.expect(entries);
+    }
+
     /// Goes to the end of the range, for walking backwards.
     pub fn seek_to_end(&mut self) {
         self.put(vellum_access::Cursor::seek_to_end);

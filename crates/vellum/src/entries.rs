@@ -47,6 +47,8 @@ pub struct Entries<'t, K: ?Sized = [u8], V: ?Sized = [u8]> {
     front: Option<Cursor<'t>>,
     back: Option<Cursor<'t>>,
     has_ended: bool,
+    /// How many entries it gives at most.
+    limit: Option<usize>,
     types: Types<K, V>,
 }
 
@@ -108,8 +110,31 @@ impl<'t, K: KeyType + ?Sized, V: ValueType + ?Sized> Entries<'t, K, V> {
             front: None,
             back: None,
             has_ended: false,
+            limit: None,
             types: PhantomData,
         })
+    }
+
+    /// Gives so many entries at most, counted from both ends. Unlike [`take`](Iterator::take) it tells the range so: the pages of a
+    /// short range that are not in memory are read side by side, and none that lies beyond it. If fewer are left of an earlier limit, that
+    /// stands.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let database = vellum::Database::create(directory.path().join("d"), &vellum::Options::default())?;
+    /// # let table = database.create_table("table")?;
+    /// # for number in 0..100_u32 { table.put(number.to_be_bytes(), "value")?; }
+    /// let page = table.range(40_u32.to_be_bytes()..)?.limit(20).collect::<vellum::Result<Vec<_>>>()?;
+    /// assert_eq!(page.len(), 20);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn limit(mut self, entries: usize) -> Self {
+        let entries = self.limit.map_or(entries, |limit| limit.min(entries));
+        self.limit = Some(entries);
+        for cursor in [&mut self.unused, &mut self.front, &mut self.back].into_iter().flatten() {
+            cursor.expect(entries);
+        }
+        self
     }
 
     /// The cursor of an end, and that of the other one.
@@ -125,6 +150,9 @@ impl<'t, K: KeyType + ?Sized, V: ValueType + ?Sized> Entries<'t, K, V> {
                 let unused = self.unused.take();
                 let cursor = unused.map_or_else(|| self.source.cursor(self.table, &self.bounds), Ok)?;
                 let cursor = own.insert(cursor);
+                if let Some(limit) = self.limit {
+                    cursor.expect(limit);
+                }
                 if end == End::Back {
                     cursor.seek_to_end();
                 }
@@ -176,12 +204,20 @@ impl<'t, K: KeyType + ?Sized, V: ValueType + ?Sized> Entries<'t, K, V> {
         if self.has_ended {
             return None;
         }
-        let entry = self.step(end);
+        let entry = if self.is_full() { Ok(None) } else { self.step(end) };
         self.shown(entry)
+    }
+
+    /// Whether the limit allows no further entry.
+    pub(crate) fn is_full(&self) -> bool {
+        self.limit == Some(0)
     }
 
     /// What is shown of a step: after an error, or the end, nothing more comes.
     pub(crate) fn shown<T>(&mut self, entry: Result<Option<T>>) -> Option<Result<T>> {
+        if let Some(limit) = &mut self.limit {
+            *limit = limit.saturating_sub(1);
+        }
         if !matches!(entry, Ok(Some(_))) {
             self.has_ended = true;
             (self.unused, self.front, self.back) = (None, None, None);

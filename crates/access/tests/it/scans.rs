@@ -121,6 +121,80 @@ fn short_ranges_and_single_leaves_read_nothing_ahead() {
     }
 }
 
+/// The pages and the requests of a cursor that shows so many entries from `first` on, of which it knows the number or not.
+fn reads_of(
+    file: &SimulatedFile,
+    (first, entries, forward): (u64, usize, bool),
+    is_known: bool,
+) -> (u64, u64) {
+    let pool = Pool::open_on(Arc::new(file.clone()), &options(1024)).unwrap();
+    let tree = open_tree(&pool);
+    // The way down is in memory, and a leaf that tells how many entries leaves have.
+    tree.get(&big_endian(first + 1000)).unwrap();
+    let (pages, requests) = (pool.statistics().pages_read, file.counts().of(FileOperation::Read));
+    let mut cursor = tree.range(UNBOUNDED, UNBOUNDED).unwrap();
+    if is_known {
+        cursor.expect(entries);
+    }
+    cursor.seek(&big_endian(first)).unwrap();
+    for step in 0..entries as u64 {
+        let entry = if forward { cursor.next() } else { cursor.previous() };
+        let expected = if forward { first + step } else { first - 1 - step };
+        assert_eq!(number(&entry.unwrap().unwrap()), expected);
+    }
+    (pool.statistics().pages_read - pages, file.counts().of(FileOperation::Read) - requests)
+}
+
+#[test]
+fn what_is_expected_is_read_together_and_nothing_beyond() {
+    let file = SimulatedFile::new(11);
+    filled(&file, 20_000);
+    for forward in [true, false] {
+        let (mut known, mut unknown) = (0, 0);
+        for first in (4000..16_000).step_by(1001) {
+            // A leaf has some 25.
+            for entries in [20_u64, 60, 120] {
+                let range = (first, entries as usize, forward);
+                let (pages, requests) = reads_of(&file, range, true);
+                assert!(pages <= entries / 20 + 3, "{pages} pages for {entries} entries");
+                assert!(requests <= 4, "{requests} requests for {pages} pages");
+                known += requests;
+                unknown += reads_of(&file, range, false).1;
+            }
+        }
+        assert!(known * 3 < unknown * 2, "{known} requests, and {unknown} of cursors that know nothing");
+    }
+}
+
+#[test]
+fn what_goes_beyond_what_was_expected_is_shown_all_the_same() {
+    const COUNT: u64 = 5000;
+    let file = SimulatedFile::new(12);
+    filled(&file, COUNT);
+    let faults = Faults { short: 0.1, delay_max: Duration::from_micros(3), ..Faults::default() };
+    file.set_faults(faults);
+    let pool = Pool::open_on(Arc::new(file.clone()), &options(64)).unwrap();
+    let tree = open_tree(&pool);
+    let mut cursor = tree.range(UNBOUNDED, UNBOUNDED).unwrap();
+    let mut at = 0;
+    for step in 0..400_u64 {
+        let seed = step.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        cursor.expect([0, 1, 2, 30, 300, 1024, 1025, usize::MAX][(seed >> 61) as usize]);
+        if step % 7 == 3 {
+            at = (seed >> 20) % COUNT;
+            cursor.seek(&big_endian(at)).unwrap();
+        }
+        let forward = seed >> 40 & 1 == 0;
+        for _ in 0..(seed >> 8) % 400 {
+            let entry = if forward { cursor.next() } else { cursor.previous() }.unwrap();
+            assert_eq!(entry.is_none(), at == if forward { COUNT } else { 0 });
+            let Some(entry) = entry else { break };
+            assert_eq!(number(&entry), if forward { at } else { at - 1 });
+            at = if forward { at + 1 } else { at - 1 };
+        }
+    }
+}
+
 #[test]
 fn nothing_more_is_read_once_the_cursor_is_gone() {
     let file = SimulatedFile::new(4);

@@ -200,6 +200,14 @@ pub trait Reader {
     fn scan<F>(&mut self, first: &[u8], visit: F) -> Result<()>
     where
         F: FnMut(&[u8], &[u8]) -> ControlFlow<()>;
+
+    /// [`scan`](Self::scan), of which it is known that `visit` breaks off after so many tuples at the latest.
+    fn scan_some<F>(&mut self, first: &[u8], _tuples: u64, visit: F) -> Result<()>
+    where
+        F: FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    {
+        self.scan(first, visit)
+    }
 }
 
 /// Inserts and removes tuples.

@@ -173,12 +173,20 @@ impl Reader for VellumReader<'_> {
     }
 
     #[inline]
-    fn scan<F>(&mut self, first: &[u8], mut visit: F) -> Result<()>
+    fn scan<F>(&mut self, first: &[u8], visit: F) -> Result<()>
+    where
+        F: FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    {
+        self.scan_some(first, u64::MAX, visit)
+    }
+
+    fn scan_some<F>(&mut self, first: &[u8], tuples: u64, mut visit: F) -> Result<()>
     where
         F: FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     {
         let range: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Included(first), Bound::Unbounded);
         let mut cursor = self.0.cursor(range)?;
+        cursor.expect(usize::try_from(tuples).unwrap_or(usize::MAX));
         while let Some(entry) = cursor.next()? {
             let flow = match entry.inline_value() {
                 Some(value) => visit(entry.key(), value),

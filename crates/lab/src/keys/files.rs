@@ -3,7 +3,7 @@
 //! A table that has more tuples than there are entries has several of each, told apart by a number after a space: lines of a file, or
 //! uses of a word. Entries are in memory, so they count in the resident size.
 
-use super::{Text, text::TEXT_BYTES_MAX};
+use super::text::{TEXT_BYTES_MAX, Text};
 use crate::Result;
 use std::{collections::BTreeSet, fs, io::Read, path::Path};
 

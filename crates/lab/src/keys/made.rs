@@ -1,6 +1,9 @@
 //! Keys that are made of a table's size and the number of a tuple, in the order of the numbers.
 
-use super::{Generator, Text, text::letters};
+use super::{
+    Generator,
+    text::{Text, letters},
+};
 
 /// Numbers of 64 bits in ascending order, one for each tuple, spread over all there are as if they were drawn at random.
 #[derive(Debug)]

@@ -5,11 +5,13 @@
 //! never stored, so that it does not count in the resident size that a workload measures.
 
 mod files;
+mod kind;
 mod made;
 mod text;
 mod url;
 
-pub use text::{Text, choose};
+pub use kind::choose;
+pub use text::Text;
 
 use crate::config::{Order, ValueSizes};
 
@@ -44,7 +46,7 @@ impl Keys for TextKeys {
 
     #[inline]
     fn key(index: u64) -> Text {
-        text::chosen().key(index)
+        kind::chosen().key(index)
     }
 }
 

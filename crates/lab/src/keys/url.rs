@@ -8,8 +8,8 @@
 //! keys is the order of numbers.
 
 use super::{
-    Generator, Text,
-    text::{TEXT_BYTES_MAX, letters},
+    Generator,
+    text::{TEXT_BYTES_MAX, Text, letters},
 };
 
 /// Consecutive numbers that share thirteen hosts.

@@ -137,7 +137,7 @@ fn range<R: Reader, K: Keys, const FIXED: bool>(
     let first = table.choose(generator);
     let wanted = length.min(table.tuples - first);
     let mut visit = Visit::<K, FIXED>::new(table, first);
-    reader.scan(K::key(first).as_ref(), |key, value| {
+    reader.scan_some(K::key(first).as_ref(), length, |key, value| {
         visit.tuple(key, value)?;
         if visit.count == wanted { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;

@@ -55,6 +55,16 @@ fn both_ends_meet_in_the_middle_whatever_the_turns() {
             }
             .unwrap(),
         );
+        let limit = match random.random_range(0..4) {
+            0 => Some(random.random_range(0..5)),
+            1 => Some(random.random_range(0..1000)),
+            _ => None,
+        };
+        if let Some(limit) = limit {
+            // The lower one stands.
+            found = found.limit(limit).limit(limit + 1);
+        }
+        let mut left = limit.unwrap_or(usize::MAX);
         // Mostly from one end, now and then in turns.
         let share = [0.0, 0.02, 0.5, 1.0][random.random_range(0..4)];
         loop {
@@ -62,6 +72,8 @@ fn both_ends_meet_in_the_middle_whatever_the_turns() {
                 true => (expected.next_back(), found.next_back()),
                 false => (expected.next(), found.next()),
             };
+            let expected = expected.filter(|_| left > 0);
+            left = left.saturating_sub(1);
             let found = found.transpose().unwrap();
             assert_eq!(found.as_ref().map(|(key, value)| (key, value)), expected, "{bounds:?}, {share}");
             if expected.is_none() {

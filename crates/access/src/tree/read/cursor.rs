@@ -14,20 +14,25 @@
 //! removed key lies within the fences of one leaf at any moment, whatever becomes of leaves. By a snapshot the list belongs to
 //! one moment. Outside of a snapshot each record does, and a commit may come between two of them.
 
+mod entry;
 mod prepare;
+
+pub use entry::{CursorPosition, Entry};
 
 use crate::error::AccessError;
 use crate::node::{LeafCopy, NodeView};
 use crate::tree::descend::{Approach, Direction, NOT_ITS_FENCES, Place, Towards, leads_on};
-use crate::tree::read::record::{StoredValue, copy_records, value_in};
+use crate::tree::read::record::{copy_records, value_in};
 use crate::tree::read::{read_ahead::ReadAhead, seen_leaf::SeenLeaf};
 use crate::tree::{Tree, check_key};
-use crate::value::{Held, Value};
 use std::ops::Bound;
 use vellum_pool::{Interrupt, OptimisticPage, Pager, PoolError};
 
 /// How many bytes of records a cursor copies at a time, to begin with; after these groups it copies whole leaves.
 const GROUPS_BYTES: [usize; 2] = [256, 1024];
+
+/// If no more entries are expected, their leaves are read together. Otherwise a scan reads ahead.
+const FEW: usize = 1024;
 
 /// Walks the entries of a range in both directions.
 ///
@@ -73,6 +78,8 @@ pub struct Cursor<'p, P: Pager + 'p> {
     index: usize,
     /// How many groups have been copied since the cursor began or was moved.
     groups: usize,
+    /// How many entries are still expected to be asked for; more than [`FEW`] if nobody knows.
+    expected: usize,
     ahead: ReadAhead<'p, P>,
 }
 
@@ -100,60 +107,6 @@ enum Fetched {
     WouldWait,
 }
 
-/// Where a cursor stands.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum CursorPosition<'c> {
-    /// At the beginning of its range.
-    Start,
-    /// At the end of its range.
-    End,
-    /// Right before this key, which need not be there.
-    Before(&'c [u8]),
-    /// Right after this key.
-    After(&'c [u8]),
-}
-
-/// An entry, as long as the cursor stays where it is.
-pub struct Entry<'c, 'p, P> {
-    tree: &'c Tree<'p, P>,
-    key: &'c [u8],
-    value: StoredValue<'c>,
-}
-
-impl<'c, 'p, P: Pager> Entry<'c, 'p, P> {
-    /// The key.
-    pub fn key(&self) -> &'c [u8] {
-        self.key
-    }
-
-    /// The length of the value, which is known without reading it.
-    pub fn value_length(&self) -> u64 {
-        match self.value {
-            StoredValue::Inline(bytes) => bytes.len() as u64,
-            StoredValue::Blob(reference) => reference.length,
-        }
-    }
-
-    /// The value, if it is a small one, which the cursor has copied.
-    pub fn inline_value(&self) -> Option<&'c [u8]> {
-        match self.value {
-            StoredValue::Inline(bytes) => Some(bytes),
-            StoredValue::Blob(_) => None,
-        }
-    }
-
-    /// The value. A large one is looked up anew, so it is the present one; `None` if the key was removed meanwhile.
-    ///
-    /// # Errors
-    /// As for [`Tree::value`].
-    pub fn value(&self) -> Result<Option<Value<'p, P>>, AccessError> {
-        match self.value {
-            StoredValue::Inline(bytes) => Ok(Some(Value(Held::Copy(bytes.to_vec())))),
-            StoredValue::Blob(_) => self.tree.value(self.key),
-        }
-    }
-}
-
 impl<'p, P: Pager> Tree<'p, P> {
     /// A cursor over the entries whose keys lie between the bounds, which stands at the beginning.
     ///
@@ -176,6 +129,7 @@ impl<'p, P: Pager> Tree<'p, P> {
             seen: None,
             index: 0,
             groups: 0,
+            expected: usize::MAX,
             ahead: ReadAhead::new(),
         })
     }
@@ -221,6 +175,12 @@ impl<'p, P: Pager> Cursor<'p, P> {
         }
     }
 
+    /// Says that from here on no more than so many entries will be asked for. Then the leaves that have them are read together if they are not in
+    /// memory, and nothing that lies beyond. More may be asked for all the same.
+    pub fn expect(&mut self, entries: usize) {
+        self.expected = entries;
+    }
+
     /// Moves the cursor elsewhere.
     fn put(&mut self, stand: Stand) {
         self.stand = stand;
@@ -258,6 +218,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
         self.stand = Stand::Before;
         let Some(value) = value_in(self.leaf.view(), index) else { return Err(self.damaged()) };
         (self.stand, self.index) = (Stand::After, index + 1);
+        self.expected = self.expected.wrapping_sub(1);
         Ok(Some(Entry { tree: &self.tree, key: &self.key, value }))
     }
 
@@ -282,6 +243,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
             return Err(self.damaged());
         }
         (self.stand, self.index) = (passed, if is_forward { index + 1 } else { index });
+        self.expected = self.expected.wrapping_sub(1);
         Ok(true)
     }
 
@@ -320,6 +282,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
         self.stand = Stand::After;
         let Some(value) = value_in(self.leaf.view(), index) else { return Err(self.damaged()) };
         (self.stand, self.index) = (Stand::Before, index);
+        self.expected = self.expected.wrapping_sub(1);
         Ok(Some(Entry { tree: &self.tree, key: &self.key, value }))
     }
 
@@ -359,11 +322,31 @@ impl<'p, P: Pager> Cursor<'p, P> {
             (Stand::Start, Bound::Excluded(key), _) | (Stand::End, _, Bound::Included(key)) => {
                 (key, Stand::After)
             }
-            _ => return self.land(direction, None, may_wait),
+            _ => return self.land_together(direction, None, may_wait),
         };
         self.key.clone_from(key);
         self.stand = stand;
-        self.land(direction, None, may_wait)
+        self.land_together(direction, None, may_wait)
+    }
+
+    /// As [`land`](Self::land). If only a few entries are expected, and their leaves are not in memory, these are read side by side.
+    fn land_together(
+        &mut self,
+        direction: Direction,
+        sibling: Option<(P::Optimistic<'p>, usize)>,
+        may_wait: bool,
+    ) -> Result<Fetched, AccessError> {
+        if !may_wait || !(2..=FEW).contains(&self.expected) {
+            return self.land(direction, sibling, may_wait);
+        }
+        let landed = self.land(direction, sibling, false)?;
+        if landed != Fetched::WouldWait {
+            return Ok(landed);
+        }
+        let bound = key_of(if direction == Direction::Forward { &self.upper } else { &self.lower });
+        let towards = towards(self.stand, direction, &self.key);
+        self.ahead.begin(&self.tree, (direction, towards), self.expected, bound);
+        self.land(direction, None, true)
     }
 
     /// Goes from the end of a leaf to the next leaf in this direction, if that has anything of the range.
@@ -386,6 +369,9 @@ impl<'p, P: Pager> Cursor<'p, P> {
         }
         self.stand = Stand::After;
         let sibling = self.place.as_ref().and_then(|place| place.sibling(direction, 1));
+        if may_wait && self.expected <= FEW {
+            return self.go_on_to_few(direction, sibling);
+        }
         self.ahead.advance(&self.tree, (direction, may_wait), (&self.key, sibling), bound);
         // A cursor that has come so far will read the leaves that come next. The headers are fetched first: the
         // translation of a page's address takes longest, and the leaf is copied meanwhile.
@@ -403,6 +389,24 @@ impl<'p, P: Pager> Cursor<'p, P> {
         Ok(landed)
     }
 
+    /// Goes to the next leaf if only a few entries are expected: as many leaves as these take are fetched into the processor's cache, and no more.
+    fn go_on_to_few(
+        &mut self,
+        direction: Direction,
+        sibling: Option<(P::Optimistic<'p>, usize)>,
+    ) -> Result<Fetched, AccessError> {
+        let leaves = self.expected.div_ceil(self.leaf.count().max(1));
+        if leaves > 1 {
+            self.fetch_header(direction, 2);
+        }
+        self.ahead.go_on(&self.tree, direction);
+        let landed = self.land_together(direction, sibling, true)?;
+        if leaves > 1 && landed == Fetched::More {
+            self.fetch_contents(direction);
+        }
+        Ok(landed)
+    }
+
     /// Goes to the leaf where the cursor stands: the one to which `sibling` refers, if that parent has not changed, else
     /// down the tree. Copies a group of records of it. On an error the cursor stays where it was.
     fn land(
@@ -415,12 +419,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
         let Self { tree, key, leaf, seen, groups, .. } = self;
         let stand = self.stand;
         let approach = if self.ahead.is_scan() { Approach::InPassing } else { Approach::Direct };
-        let towards = match (stand, direction) {
-            (Stand::Start, _) => Towards::First,
-            (Stand::End, _) => Towards::Last,
-            (Stand::After, Direction::Forward) => Towards::After(key),
-            _ => Towards::Key(key),
-        };
+        let towards = towards(stand, direction, key);
         loop {
             let landed = tree.attempt(may_wait, || {
                 sibling = sibling.filter(|(parent, _)| parent.validate().is_ok());
@@ -546,6 +545,16 @@ impl<'p, P: Pager> Cursor<'p, P> {
     fn damaged(&self) -> AccessError {
         let page = self.place.as_ref().map_or(self.tree.root, |place| place.node.id());
         PoolError::contents(page, "a record of this leaf lies outside of it").into()
+    }
+}
+
+/// Where the leaf is in which a cursor stands that goes in this direction.
+fn towards(stand: Stand, direction: Direction, key: &[u8]) -> Towards<'_> {
+    match (stand, direction) {
+        (Stand::Start, _) => Towards::First,
+        (Stand::End, _) => Towards::Last,
+        (Stand::After, Direction::Forward) => Towards::After(key),
+        _ => Towards::Key(key),
     }
 }
 

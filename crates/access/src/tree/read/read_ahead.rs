@@ -55,6 +55,11 @@ pub(in crate::tree) struct ReadAhead<'p, P: Pager + 'p> {
     finished: Vec<FinishedRead>,
 }
 
+/// How many leaves may be read ahead.
+fn most<P: Pager>(tree: &Tree<'_, P>) -> usize {
+    WINDOW_MAX.min(tree.pager.comfortable_pages() as usize).max(2)
+}
+
 impl<'p, P: Pager> ReadAhead<'p, P> {
     pub fn new() -> Self {
         Self {
@@ -116,11 +121,71 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
         if !self.exhausted && self.ahead.len() <= self.window / 2 {
             self.fill(tree, bound, may_wait);
         }
+        self.pass(tree, may_wait);
+    }
+
+    /// The cursor is about to go to the next leaf: waits for it if it is being read.
+    pub fn go_on(&mut self, tree: &Tree<'p, P>, direction: Direction) {
+        if direction != self.direction {
+            self.reset(direction);
+        }
+        self.pass(tree, true);
+    }
+
+    fn pass(&mut self, tree: &Tree<'p, P>, may_wait: bool) {
         self.passed.extend(self.current.take());
         if let Some((page, mine)) = self.ahead.pop_front() {
             self.current = mine.then_some(page);
             self.arrive(tree, page, may_wait);
         }
+    }
+
+    /// Reads the leaf that lies `towards` where the cursor goes, which is not in memory, and with it as many as have `entries` further ones.
+    pub fn begin(
+        &mut self,
+        tree: &Tree<'p, P>,
+        (direction, towards): (Direction, Towards<'_>),
+        entries: usize,
+        bound: Option<&[u8]>,
+    ) {
+        self.reset(direction);
+        // An error the cursor comes upon itself.
+        let Ok(Some(true)) = tree.copy_node(towards, 1, (Approach::Direct, true), &mut self.parent) else {
+            self.parent.clear();
+            return;
+        };
+        let view = NodeView::new(&self.parent[..]);
+        self.next = match towards {
+            Towards::First => 0,
+            Towards::Last => view.count(),
+            Towards::Key(key) => view.find(key).index,
+            Towards::After(key) => {
+                let find = view.find(key);
+                find.index + usize::from(find.found)
+            }
+        };
+        // One more, for it begins somewhere in the first.
+        let leaves = entries.div_ceil(self.entries_each(tree)) + 1;
+        self.read(tree, leaves.min(most(tree)), bound, true);
+        self.pass(tree, true);
+    }
+
+    /// How many entries a leaf has that is in memory, near the next one.
+    fn entries_each(&self, tree: &Tree<'p, P>) -> usize {
+        /// How many leaves are looked at.
+        const LEAVES: usize = 32;
+        /// If none of them is in memory: those of a hundred bytes each.
+        const LIKELY: usize = 28;
+        let view = NodeView::new(&self.parent[..]);
+        let first = self.next.saturating_sub(LEAVES / 2);
+        let mut pages =
+            (first..=view.count()).take(LEAVES).map(|child| view.child_at(view.child_place(child)));
+        let count = pages.find_map(|page| {
+            let leaf = (!tree.pager.is_evicted(page)).then(|| tree.pager.root(page).ok()).flatten()?;
+            let count = NodeView::new(leaf.bytes()).count();
+            leaf.validate().ok().map(|()| count)
+        });
+        count.filter(|count| *count > 0).unwrap_or(LIKELY)
     }
 
     /// Waits for the leaf that the cursor goes to now, or takes up what has been read.
@@ -178,11 +243,15 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
 
     /// Begins to read leaves until the window is full.
     fn fill(&mut self, tree: &Tree<'p, P>, bound: Option<&[u8]>, may_wait: bool) {
-        let most = WINDOW_MAX.min(tree.pager.comfortable_pages() as usize).max(2);
         // While all leaves are in memory, there is no reason to look further ahead.
         let wider = if self.missed { self.window * 2 } else { self.window };
-        self.window = wider.max(WINDOW_FIRST).min(most);
-        let (mut missing, mut wanted) = (Vec::new(), self.window.saturating_sub(self.ahead.len()));
+        self.window = wider.max(WINDOW_FIRST).min(most(tree));
+        self.read(tree, self.window.saturating_sub(self.ahead.len()), bound, may_wait);
+    }
+
+    /// Begins to read so many further leaves.
+    fn read(&mut self, tree: &Tree<'p, P>, mut wanted: usize, bound: Option<&[u8]>, may_wait: bool) {
+        let mut missing = Vec::new();
         while wanted > 0 && !self.exhausted {
             let Some(page) = self.next_leaf(tree, bound, may_wait) else { break };
             let is_missing = tree.pager.is_evicted(page);
