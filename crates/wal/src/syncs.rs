@@ -1,7 +1,7 @@
 //! How many wait for syncs, how many of them a sync serves, and when the next one begins.
 //!
 //! While threads or tasks commit one after the other, a sync that began as soon as one of them waits would serve only that one, and
-//! the others, who come a moment later, would wait for two. So the next sync *gathers* first: it begins when as many wait as have lately, at
+//! the others, which come a moment later, would wait for two. So the next sync *gathers* first: it begins when as many wait as have lately, at
 //! the latest after as much time as the last one took. One that is alone waits for nobody. (PostgreSQL's `commit_delay` and
 //! MySQL's `binlog_group_commit_sync_delay` are times that somebody has to choose; here both numbers are measured.)
 
@@ -72,7 +72,7 @@ impl Syncs {
         }
     }
 
-    /// The records that threads and these `tasks` wait for. Before `durable` all is durable: who waits for that has not heard of it yet.
+    /// The records that threads and these `tasks` wait for. Before `durable` all is durable: what waits for that has not heard of it yet.
     pub fn awaited(&self, durable: Lsn, tasks: Vec<Lsn>) -> Vec<Lsn> {
         awaited(&self.lock(), durable, tasks)
     }
