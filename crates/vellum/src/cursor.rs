@@ -85,7 +85,7 @@ impl<'t> Cursor<'t> {
         self.put(vellum_access::Cursor::seek_to_start);
     }
 
-    /// Says that from here on no more than so many entries will be asked for: the pages of a short range that are not in memory are read side
+    /// Says that from here on no more than so many entries will be asked for: the pages of a range of up to 1024 that are not in memory are read side
     /// by side then, and none that lies beyond it. More may be asked for all the same. [`Entries::limit`](crate::Entries::limit) does it for iterators.
     pub fn expect(&mut self, entries: usize) {
         self.cursor.expect(entries);

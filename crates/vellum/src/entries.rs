@@ -116,7 +116,7 @@ impl<'t, K: KeyType + ?Sized, V: ValueType + ?Sized> Entries<'t, K, V> {
     }
 
     /// Gives so many entries at most, counted from both ends. Unlike [`take`](Iterator::take) it tells the range so: the pages of a
-    /// short range that are not in memory are read side by side, and none that lies beyond it. If fewer are left of an earlier limit, that
+    /// short range, of up to 1024 entries, that are not in memory are read side by side, and none that lies beyond it. If fewer are left of an earlier limit, that
     /// stands.
     ///
     /// ```
