@@ -154,16 +154,7 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
             self.parent.clear();
             return;
         };
-        let view = NodeView::new(&self.parent[..]);
-        self.next = match towards {
-            Towards::First => 0,
-            Towards::Last => view.count(),
-            Towards::Key(key) => view.find(key).index,
-            Towards::After(key) => {
-                let find = view.find(key);
-                find.index + usize::from(find.found)
-            }
-        };
+        self.next = self.child(towards);
         // One more, for it begins somewhere in the first.
         let leaves = entries.div_ceil(self.entries_each(tree)) + 1;
         self.read(tree, leaves.min(most(tree)), bound, true);
@@ -236,9 +227,21 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
                 return;
             }
         }
-        let find = NodeView::new(&self.parent[..]).find(fence);
-        let after = self.direction == Direction::Forward && find.found;
-        self.next = find.index + usize::from(after);
+        self.next = self.child(towards);
+    }
+
+    /// Which child of the copied node lies there.
+    fn child(&self, towards: Towards<'_>) -> usize {
+        let view = NodeView::new(&self.parent[..]);
+        match towards {
+            Towards::First => 0,
+            Towards::Last => view.count(),
+            Towards::Key(key) => view.find(key).index,
+            Towards::After(key) => {
+                let find = view.find(key);
+                find.index + usize::from(find.found)
+            }
+        }
     }
 
     /// Begins to read leaves until the window is full.
