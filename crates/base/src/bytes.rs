@@ -54,6 +54,14 @@ pub trait Bytes: Copy {
         None
     }
 
+    /// One bit for each of the 32 little-endian 16-bit numbers from `at` on, the first one lowest: whether it is `number`.
+    /// Numbers beyond the end are zero. `at` is even.
+    #[inline]
+    fn equal_of_32(self, at: usize, number: u16) -> u32 {
+        let equal = |index: usize| u32::from(self.u16_at(at.saturating_add(2 * index)) == number) << index;
+        (0..32).fold(0, |mask, index| mask | equal(index))
+    }
+
     /// Compares `length` bytes from `at` with `other`, as [`Ord`] compares slices. A range that would
     /// cross the end is cut there.
     fn compare(self, at: usize, length: usize, other: &[u8]) -> Ordering;

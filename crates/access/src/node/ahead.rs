@@ -15,7 +15,9 @@ impl<B: Bytes> NodeView<B> {
         let word = self.word();
         let count = word.count().min(word.count_max());
         let head = head_of(key.get(word.prefix_length()..).unwrap_or(&[]));
-        if word.level() == 0 {
+        if word.has_fingerprints() {
+            (SLOTS_AT, count * LEAF_STRIDE)
+        } else if word.level() == 0 {
             self.range_of::<LEAF_STRIDE>(count, head)
         } else {
             self.range_of::<INNER_STRIDE>(count, head)

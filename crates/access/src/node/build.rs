@@ -2,6 +2,7 @@
 
 use super::{
     fault::{NodeError, NodeFault},
+    fingerprints::Known,
     frame::Frame,
     layout::*,
     shape::{Shape, check_record, entry_bytes},
@@ -17,6 +18,7 @@ pub(super) struct Builder<'a> {
     node: NodeMut<'a>,
     shape: Shape,
     prefix: &'a [u8],
+    fingerprints: Known,
 }
 
 impl<'a> Builder<'a> {
@@ -30,7 +32,7 @@ impl<'a> Builder<'a> {
         let mut node = NodeMut { bytes: page };
         node.write_frame(level, frame, last_child)?;
         let shape = Shape::read(node.bytes)?;
-        Ok(Self { node, shape, prefix: frame.prefix.as_ref() })
+        Ok(Self { node, shape, prefix: frame.prefix.as_ref(), fingerprints: Known::default() })
     }
 
     /// Appends a record, or a separator together with the child below it.
@@ -52,6 +54,9 @@ impl<'a> Builder<'a> {
         let record = entry_bytes(&self.shape, key.len(), value.len()) - self.shape.word.stride();
         let at = self.reserve(record)?;
         self.node.put_record(at, value, rest);
+        if self.shape.word.level() == 0 {
+            self.fingerprints.push(self.shape.count, key);
+        }
         self.open(Slot::new(rest, code, at), child);
         Ok(())
     }
@@ -90,6 +95,7 @@ impl<'a> Builder<'a> {
                 let from = source.bytes.get(slot.at()..slot.at() + slot.record_bytes()).unwrap_or(&[]);
                 let at = self.reserve(from.len())?;
                 self.node.put(at, from);
+                self.fingerprints.push_from(self.shape.count, source, index);
                 self.open(slot.with_place(at), child);
             } else {
                 key.clear();
@@ -143,7 +149,7 @@ impl<'a> Builder<'a> {
         self.node.put_u16(COUNT_AT, self.shape.count);
         self.node.put_u16(HEAP_START_AT, self.shape.heap_start);
         self.node.put_u16(HEAP_USED_AT, self.shape.heap_used);
-        self.node.write_hints(0);
+        self.node.write_guide(self.fingerprints);
     }
 
     /// Takes `record` bytes from the heap if a slot has room too, and gives their place.

@@ -334,6 +334,9 @@ impl NodeMut<'_> {
         self.put_u64(place, slot.0);
         self.put_u64(WORD_AT, shape.word.changed_to(shape.count + 1, start));
         self.put_u16(HEAP_USED_AT, shape.heap_used + record);
+        if self.note_added(shape, index, key) {
+            return Ok(());
+        }
         let shift = hint_shift(shape.count + 1);
         if index < shape.count || shift != hint_shift(shape.count) {
             self.write_hints_of_change(index, shape.count);
@@ -358,7 +361,11 @@ impl NodeMut<'_> {
         self.put_u16(COUNT_AT, shape.count - 1);
         self.put_u16(HEAP_START_AT, start);
         self.put_u16(HEAP_USED_AT, shape.heap_used.saturating_sub(record).max(fences));
-        self.write_hints_of_change(index, shape.count);
+        if shape.word.has_fingerprints() {
+            self.forget_fingerprint(index);
+        } else {
+            self.write_hints_of_change(index, shape.count);
+        }
     }
 
     /// Sets the hints that change when a slot is added or removed at `index` of a node that had `count_before` slots.

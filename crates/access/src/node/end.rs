@@ -221,7 +221,11 @@ impl NodeMut<'_> {
         self.put_u16(HEAP_USED_AT, end.heap_used);
         if *longer > 0 || *kept < shape.count {
             self.put_u16(COUNT_AT, *kept);
-            self.write_hints(0);
+            if shape.word.has_fingerprints() {
+                self.keep_fingerprints(*kept);
+            } else {
+                self.write_hints(0);
+            }
         }
     }
 

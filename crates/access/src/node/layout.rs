@@ -42,6 +42,10 @@ pub(super) const HEAD_BYTES: usize = 4;
 
 pub(super) const FLAG_LOWER: u8 = 1;
 pub(super) const FLAG_UPPER: u8 = 2;
+/// A leaf has fingerprints in the place of hints.
+pub(super) const FLAG_FINGERPRINTS: u8 = 4;
+/// So many fingerprints of two bytes have room there.
+pub(super) const FINGERPRINT_COUNT: usize = 32;
 
 /// The value code of a reference to a blob.
 const BLOB_CODE: usize = MAX_INLINE_VALUE_BYTES + 1;
@@ -72,6 +76,10 @@ const _: () = {
 /// The slot of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Slot(pub u64);
+
+/// Stands for the slot of a key that is absent: no slot has such lengths.
+/// (A pair of numbers is returned in registers; an `Option` would go through memory.)
+pub(super) const ABSENT: Slot = Slot(u64::MAX);
 
 impl Slot {
     /// A slot for a key with this rest. `at` is a multiple of 4.

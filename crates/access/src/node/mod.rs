@@ -22,6 +22,10 @@
 //! slot as a big-endian number; only what goes beyond the head, the *tail*, lies in the heap. So a key
 //! whose rest is at most four bytes is compared by its slot alone, as one 64-bit number: head, then length.
 //!
+//! A leaf of up to 32 records whose keys go beyond their heads has *fingerprints* in the place of its hints: two bytes of the hash of
+//! each key. A lookup compares them all at once and touches the one record that it is about, however many keys tie in their
+//! heads; a search for a place in the order goes by heads. See `fingerprints.rs`.
+//!
 //! A *leaf* (level 0) maps keys to values, which lie in the record or are references to blobs. An *inner*
 //! node maps keys to children: child `i` covers the keys in `(separator[i - 1], separator[i]]`, and the
 //! last child, number `count`, those beyond the last separator up to the upper fence.
@@ -45,7 +49,7 @@
 //! | 32..34 | count: slots of a leaf, separators of an inner node |
 //! | 34..36 | prefix length in bytes |
 //! | 36 | level: 0 for a leaf, else one more than that of its children |
-//! | 37 | flags: bit 0 = there is a lower fence, bit 1 = there is an upper fence; others zero |
+//! | 37 | flags: bit 0 = there is a lower fence, bit 1 = there is an upper fence, bit 2 = fingerprints; others zero |
 //! | 38..40 | heap start: where the lowest record that was placed begins, a multiple of 4 |
 //! | 40..48 | prefix word: the first 8 bytes of the prefix as a big-endian number, zero-padded |
 //! | 48..50 | length of the lower fence, prefix included; of the prefix, if there is no lower fence |
@@ -53,6 +57,7 @@
 //! | 52..54 | heap bytes in use: fences and live records, each rounded up to a multiple of 4 |
 //! | 54..64 | zero |
 //! | 64..128 | 16 hints of 4 bytes: hint `i` is the head of slot `(i + 1) * 2^k - 1`, or 0xffffffff where there is no such slot; `k` is the least number with `16 * 2^k >= count` |
+//! | 64..128 | with bit 2 of the flags: 32 fingerprints of 2 bytes instead; zero where there is no slot |
 //! | 128.. | leaf: `count` slots of 8 bytes. Inner: `count + 1` entries of 16 bytes, a slot (zero in the last entry) and a child's page id |
 //! | .. | free |
 //! | heap start..fences | records, in any order, with holes |
@@ -84,11 +89,13 @@ mod copy;
 mod edit;
 mod end;
 mod fault;
+mod fingerprints;
 mod frame;
 mod inner_builder;
 mod layout;
 mod leaf_builder;
 mod merge;
+mod probe;
 mod search;
 mod separator;
 mod shape;
@@ -97,6 +104,8 @@ mod validate;
 mod view;
 mod write;
 
+#[cfg(test)]
+mod fingerprint_tests;
 #[cfg(test)]
 mod search_tests;
 #[cfg(test)]

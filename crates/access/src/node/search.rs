@@ -7,20 +7,11 @@
 
 use super::{
     layout::*,
+    probe::within_page,
     view::{Find, NodeView, ValueAt},
 };
 use std::cmp::Ordering;
 use vellum_base::Bytes;
-
-/// Stands for the slot of a key that is absent: no slot has such lengths.
-/// (A pair of numbers is returned in registers; an `Option` would go through memory.)
-const ABSENT: Slot = Slot(u64::MAX);
-
-/// A multiple of 8 within the page. The place of a slot stays what it is, but the compiler now knows its bounds.
-#[inline]
-fn within_page(at: usize) -> usize {
-    at & (NODE_BYTES - 8)
-}
 
 /// The first slot that is not less than the head and the length of a key.
 #[derive(Clone, Copy)]
@@ -38,16 +29,38 @@ impl<B: Bytes> NodeView<B> {
     /// between the fences.
     #[inline]
     pub fn find(self, key: &[u8]) -> Find {
-        let (index, slot) =
-            if self.is_leaf() { self.search::<LEAF_STRIDE>(key) } else { self.search::<INNER_STRIDE>(key) };
+        let (index, slot) = if self.is_leaf() {
+            self.search::<LEAF_STRIDE, false>(key)
+        } else {
+            self.search::<INNER_STRIDE, false>(key)
+        };
         Find { index, found: slot != ABSENT }
     }
 
-    /// Where the value of `key` lies, if the leaf has it: [`NodeView::find`] and [`NodeView::value_location`] in one,
-    /// a little faster. Only for leaves.
+    /// [`NodeView::find`] in a leaf, of a key that it covers and most likely has.
+    #[inline(always)]
+    pub fn find_covered(self, key: &[u8]) -> Find {
+        let word = self.word();
+        if word.has_fingerprints() {
+            let (index, slot) = self.search_fingerprints(word, key);
+            if slot != ABSENT {
+                return Find { index, found: true };
+            }
+        }
+        let (index, slot) = self.search::<LEAF_STRIDE, true>(key);
+        Find { index, found: slot != ABSENT }
+    }
+
+    /// Where the value of `key`, which the leaf covers, lies, if the leaf has it: [`NodeView::find_covered`] and
+    /// [`NodeView::value_location`] in one, a little faster. Only for leaves.
     #[inline(always)]
     pub fn get(self, key: &[u8]) -> Option<ValueAt> {
-        let (_, slot) = self.search::<LEAF_STRIDE>(key);
+        let word = self.word();
+        let slot = if word.has_fingerprints() {
+            self.search_fingerprints(word, key).1
+        } else {
+            self.search::<LEAF_STRIDE, true>(key).1
+        };
         (slot != ABSENT).then(|| ValueAt { at: slot.at(), length: slot.value_length(), kind: slot.kind() })
     }
 
@@ -107,8 +120,8 @@ impl<B: Bytes> NodeView<B> {
     /// The index of the first slot whose key is not less than `key`, and the slot itself if the key is equal, else
     /// [`ABSENT`].
     #[inline(always)]
-    fn search<const STRIDE: usize>(self, key: &[u8]) -> (usize, Slot) {
-        let seek = self.seek::<STRIDE>(key);
+    fn search<const STRIDE: usize, const COVERED: bool>(self, key: &[u8]) -> (usize, Slot) {
+        let seek = self.seek::<STRIDE, COVERED>(key);
         let slot = self.slot_at(seek.at);
         let (at, slot) = if seek.at >= seek.end || slot.head() != seek.probe.head() {
             (seek.at, ABSENT)
@@ -131,18 +144,20 @@ impl<B: Bytes> NodeView<B> {
     /// Much of the engine's time is spent here, so this counts in bytes and not in slots, and branches only where the
     /// processor can predict it.
     #[inline(always)]
-    fn seek<const STRIDE: usize>(self, key: &[u8]) -> Seek {
+    fn seek<const STRIDE: usize, const COVERED: bool>(self, key: &[u8]) -> Seek {
         let word = self.word();
         let count =
             word.count().min(const { if STRIDE == LEAF_STRIDE { MAX_LEAF_COUNT } else { MAX_INNER_COUNT } });
         let end = SLOTS_AT + count * STRIDE;
         let prefix_length = word.prefix_length();
         let key_word = key_word(key);
-        match self.prefix_order(prefix_length, key, key_word) {
-            Ordering::Less => return Seek { at: end, end, probe: ABSENT },
-            // As if no slots were left: after another prefix a rest says nothing, so none is compared.
-            Ordering::Greater => return Seek { at: SLOTS_AT, end: SLOTS_AT, probe: ABSENT },
-            Ordering::Equal => {}
+        if !COVERED || !word.is_closed() {
+            match self.prefix_order(prefix_length, key, key_word) {
+                Ordering::Less => return Seek { at: end, end, probe: ABSENT },
+                // As if no slots were left: after another prefix a rest says nothing, so none is compared.
+                Ordering::Greater => return Seek { at: SLOTS_AT, end: SLOTS_AT, probe: ABSENT },
+                Ordering::Equal => {}
+            }
         }
         let head = head_after(key, key_word, prefix_length);
         let probe = Slot::probe(head, key.len().wrapping_sub(prefix_length));
@@ -152,6 +167,9 @@ impl<B: Bytes> NodeView<B> {
             && let Some(at) = self.bytes.search_32(SLOTS_AT, probe.0)
         {
             return Seek { at: at.min(end), end, probe };
+        }
+        if STRIDE == LEAF_STRIDE && word.has_fingerprints() {
+            return Seek { at: self.seek_few(count, probe), end, probe };
         }
         let (mut at, mut step) = self.range_of::<STRIDE>(count, head);
         // The loads of a round do not depend on each other, so that the processor fetches their cache lines at once.
@@ -174,6 +192,17 @@ impl<B: Bytes> NodeView<B> {
         Seek { at: at.min(end), end, probe }
     }
 
+    /// The byte where the first slot of a leaf with fingerprints stands that is not less than `probe`, or one after the last.
+    fn seek_few(self, count: usize, probe: Slot) -> usize {
+        let (mut from, mut left) = (0, count);
+        while left > 0 {
+            let half = left / 2;
+            let is_less = self.slot_at(SLOTS_AT + (from + half) * LEAF_STRIDE).0 < probe.0;
+            (from, left) = if is_less { (from + half + 1, left - half - 1) } else { (from, half) };
+        }
+        SLOTS_AT + from * LEAF_STRIDE
+    }
+
     /// The range of slots which, by the hints, has the first slot that is not less than `head`: the byte at which it
     /// begins, and its length in bytes. All slots before the range are less. Its last slot, whose head is the hint, is
     /// not, unless all slots are less.
@@ -185,18 +214,6 @@ impl<B: Bytes> NodeView<B> {
         // that are less.
         let start = range.min(count.saturating_sub(1 << shift));
         (SLOTS_AT + start * STRIDE, STRIDE << shift)
-    }
-
-    /// How the prefix compares with the beginning of `key`, whose first bytes are `key_word`.
-    #[inline(always)]
-    fn prefix_order(self, prefix_length: usize, key: &[u8], key_word: u64) -> Ordering {
-        // Up to seven bytes are compared as a number, which two shifts free of the rest.
-        let unlike = (key_word ^ self.bytes.u64_at(PREFIX_WORD_AT)) >> 1;
-        if prefix_length <= key.len().min(7) && unlike.wrapping_shr(63 - 8 * prefix_length as u32) == 0 {
-            Ordering::Equal
-        } else {
-            self.compare_prefix(prefix_length, key)
-        }
     }
 
     /// Searches the slots from byte `from` on, whose heads are that of `key` or greater, by what follows the head. Gives
@@ -232,17 +249,5 @@ impl<B: Bytes> NodeView<B> {
             middle = low + (high - low) / 2;
         }
         (from + low * STRIDE, ABSENT)
-    }
-
-    /// How the prefix compares with the beginning of `key`.
-    #[inline(never)]
-    fn compare_prefix(self, prefix_length: usize, key: &[u8]) -> Ordering {
-        self.bytes.compare(self.lower_at(), prefix_length, key.get(..prefix_length).unwrap_or(key))
-    }
-
-    /// The slot at byte `at`, which is one where a slot stands.
-    #[inline(always)]
-    fn slot_at(self, at: usize) -> Slot {
-        Slot(self.bytes.u64_at(within_page(at)))
     }
 }

@@ -100,7 +100,9 @@ fn searches_agree_with_a_plain_search() {
                 if level > 0 {
                     assert_eq!(view.child_for(key), view.child_place(index));
                     assert_eq!(at_once.child_for(key), view.child_place(index));
-                } else {
+                } else if view.covers(key) {
+                    assert_eq!(view.find_covered(key), Find { index, found });
+                    assert_eq!(at_once.find_covered(key), Find { index, found });
                     let value = found.then(|| view.value_location(index));
                     assert_eq!((view.get(key), at_once.get(key)), (value, value));
                 }

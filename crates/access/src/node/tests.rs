@@ -151,7 +151,7 @@ fn wrong_fences_and_prefixes_are_noticed() {
     assert!(matches!(after(leaf(), |page| page[PREFIX_WORD_AT] = 1), NodeFault::Prefix { .. }));
     after(leaf(), |page| page[PREFIX_LENGTH_AT] = 1);
     assert!(matches!(after(leaf(), |page| page[FLAGS_AT] = 1), NodeFault::Fences { .. }));
-    assert!(matches!(after(leaf(), |page| page[FLAGS_AT] = 7), NodeFault::Fences { .. }));
+    assert!(matches!(after(leaf(), |page| page[FLAGS_AT] = 0xb), NodeFault::Fences { .. }));
     assert!(matches!(after(inner(), |page| page[UPPER_LENGTH_AT + 1] = 0xff), NodeFault::Fences { .. }));
     assert_eq!(after(leaf(), |page| page[60] = 1), NodeFault::Reserved { at: 60 });
 }

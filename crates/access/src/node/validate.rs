@@ -2,6 +2,7 @@
 
 use super::{
     fault::NodeFault,
+    fingerprints::check_fingerprints,
     layout::*,
     shape::{Shape, check_record},
     view::{NodeView, child_place},
@@ -29,6 +30,9 @@ impl<B: Bytes> NodeView<B> {
         check_reserved(view, &shape)?;
         check_records(view, &shape)?;
         check_order(view, &shape)?;
+        if shape.word.has_fingerprints() {
+            return check_fingerprints(view, &shape);
+        }
         for index in 0..HINT_COUNT {
             if view.bytes.u32_at(HINTS_AT + 4 * index) != view.hint_due(shape.count, index) {
                 return Err(NodeFault::Hint { index });
@@ -48,7 +52,7 @@ fn check_fences(view: NodeView<&[u8]>) -> Result<(), NodeFault> {
     view.append_prefix(&mut prefix);
     // `Shape::read` has checked that an absent fence has no bytes of its own and that the prefix is not longer than a
     // fence. That keys begin with the prefix follows from how they are stored.
-    if flags & !(FLAG_LOWER | FLAG_UPPER) != 0
+    if flags & !(FLAG_LOWER | FLAG_UPPER | FLAG_FINGERPRINTS) != 0
         || has_lower && lower.len() != lower_stored
         || upper.len() != upper_stored
     {

@@ -56,6 +56,12 @@ impl Word {
         self.flags() & (FLAG_LOWER | FLAG_UPPER) == FLAG_LOWER | FLAG_UPPER
     }
 
+    /// Whether it is a leaf with fingerprints.
+    #[inline]
+    pub fn has_fingerprints(self) -> bool {
+        self.flags() & FLAG_FINGERPRINTS != 0
+    }
+
     #[inline]
     pub fn heap_start(self) -> usize {
         (self.0 >> 48) as usize

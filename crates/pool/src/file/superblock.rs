@@ -28,7 +28,7 @@ use vellum_base::{
 };
 
 pub(crate) const MAGIC: [u8; 8] = *b"VELLUMDB";
-pub(crate) const FORMAT_VERSION: u32 = 2;
+pub(crate) const FORMAT_VERSION: u32 = 3;
 /// Pages 0 and 1 are the superblocks.
 pub(crate) const SUPERBLOCKS: u64 = 2;
 /// How many roots an application can keep.

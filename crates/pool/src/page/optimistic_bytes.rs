@@ -303,6 +303,17 @@ impl Bytes for OptimisticBytes<'_> {
     }
 
     #[inline(always)]
+    fn equal_of_32(self, at: usize, number: u16) -> u32 {
+        let at = at & !1;
+        if simd::is_available() && at <= PAGE_SIZE - 64 {
+            // SAFETY: the 64 bytes lie in the page, which is readable (see `new`).
+            return unsafe { simd::equal_of_32(self.base.add(at), number) };
+        }
+        let equal = |index: usize| u32::from(self.u16_at(at.saturating_add(2 * index)) == number) << index;
+        (0..32).fold(0, |mask, index| mask | equal(index))
+    }
+
+    #[inline(always)]
     fn search_32(self, at: usize, bound: u64) -> Option<usize> {
         if !simd::is_available() || at > PAGE_SIZE - 256 {
             return None;
@@ -446,6 +457,9 @@ mod tests {
             assert_eq!(view.be_word_at(at), slice.be_word_at(at));
             for bound in [0, 1, 0x1f1f_1f1f, 0x7fff_ffff, 0x8000_0000, u32::MAX] {
                 assert_eq!(view.less_of_16(at & !3, bound), slice.less_of_16(at & !3, bound));
+            }
+            for number in [0, 0x1f00, u16::from_le_bytes([page.0[100], page.0[101]])] {
+                assert_eq!(view.equal_of_32(at & !1, number), slice.equal_of_32(at & !1, number));
             }
             for length in [0, 1, 7, 8, 9, 16, 63, 64, 65, 120, 128, 129, 5000, usize::MAX] {
                 let (mut ours, mut theirs) = (vec![1], vec![1]);

@@ -12,7 +12,7 @@ use vellum::{
 type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// The version of which the sample is written anew.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 fn sample(version: u32) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/data/sample-v{version}.vellum"))
@@ -127,6 +127,29 @@ fn has_every_value(version: u32) {
     assert_eq!(report.tables.len(), 5);
 }
 
+/// Reads the keys of a leaf and their fingerprints; says how many there are.
+fn fingerprints_are_those_of_the_keys(leaf: &[u8]) -> usize {
+    let (count, prefix_length) = (number(leaf, 32, 2) as usize, number(leaf, 34, 2) as usize);
+    let lower_length = number(leaf, 48, 2) as usize;
+    assert!(leaf[36] == 0 && count <= 32);
+    for index in 0..32 {
+        let fingerprint = number(leaf, 64 + 2 * index, 2);
+        if index >= count {
+            assert_eq!(fingerprint, 0);
+            continue;
+        }
+        let slot = number(leaf, 128 + 8 * index, 8);
+        let [rest, value, at] =
+            [slot >> 21 & 0x7ff, slot >> 10 & 0x7ff, (slot & 0x3ff) * 4].map(|field| field as usize);
+        let value = if value == 1025 { 24 } else { value };
+        let mut key = leaf[4096 - lower_length..][..prefix_length].to_vec();
+        key.extend_from_slice(&((slot >> 32) as u32).to_be_bytes()[..rest.min(4)]);
+        key.extend_from_slice(&leaf[at + value..][..rest.saturating_sub(4)]);
+        assert_eq!(fingerprint, checksum(&key) & 0xffff, "fingerprint {index}");
+    }
+    count
+}
+
 fn number(bytes: &[u8], at: usize, length: usize) -> u64 {
     bytes[at..at + length].iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
@@ -160,7 +183,7 @@ fn is_as_the_document_says(version: u32) {
         word >> (page_id % 64) & 1 == 1
     };
     let (allocated, head) = (|page| bit(page, 0), |page| bit(page, 1));
-    let mut kinds = BTreeMap::new();
+    let (mut kinds, mut fingerprints) = (BTreeMap::new(), 0);
     for start in (0..end).filter(|page| head(*page)) {
         assert!(allocated(start));
         let stop = (start + 1..end).find(|page| head(*page) || !allocated(*page)).unwrap_or(end);
@@ -172,7 +195,12 @@ fn is_as_the_document_says(version: u32) {
         assert_eq!(number(extent, 24, 4), (stop - start) as u64, "length");
         assert_eq!((extent[29], number(extent, 30, 2)), (1, 0), "version of the header");
         *kinds.entry(extent[28]).or_insert(0) += 1;
+        if extent[28] == 3 && extent[37] & 4 != 0 {
+            assert!(version >= 3);
+            fingerprints += fingerprints_are_those_of_the_keys(extent);
+        }
     }
+    assert_eq!(fingerprints > 300, version >= 3, "{fingerprints} keys have a fingerprint");
     assert_eq!((kinds[&1], kinds[&2]), (2, 1), "superblocks and the space map");
     assert_eq!(kinds[&4], 6, "values of more than 1024 bytes, and one beside a long key");
     assert!(kinds[&3] > 20 && kinds.len() == 4, "{kinds:?}");

@@ -374,7 +374,7 @@ impl<O: OptimisticPage> RecordLocation<O> {
     /// the leaf has changed.
     #[inline(always)]
     pub fn of(leaf: O, key: &[u8]) -> Self {
-        let Find { index, found } = NodeView::new(leaf.bytes()).find(key);
+        let Find { index, found } = NodeView::new(leaf.bytes()).find_covered(key);
         Self { leaf, index, found }
     }
 

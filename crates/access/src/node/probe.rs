@@ -1,0 +1,37 @@
+//! What every search of a node looks at: its prefix and its slots.
+
+use super::{layout::*, view::NodeView};
+use std::cmp::Ordering;
+use vellum_base::Bytes;
+
+/// A multiple of 8 within the page. The place of a slot stays what it is, but the compiler now knows its bounds.
+#[inline]
+pub(super) fn within_page(at: usize) -> usize {
+    at & (NODE_BYTES - 8)
+}
+
+impl<B: Bytes> NodeView<B> {
+    /// How the prefix compares with the beginning of `key`, whose first bytes are `key_word`.
+    #[inline(always)]
+    pub(super) fn prefix_order(self, prefix_length: usize, key: &[u8], key_word: u64) -> Ordering {
+        // Up to seven bytes are compared as a number, which two shifts free of the rest.
+        let unlike = (key_word ^ self.bytes.u64_at(PREFIX_WORD_AT)) >> 1;
+        if prefix_length <= key.len().min(7) && unlike.wrapping_shr(63 - 8 * prefix_length as u32) == 0 {
+            Ordering::Equal
+        } else {
+            self.compare_prefix(prefix_length, key)
+        }
+    }
+
+    /// How the prefix compares with the beginning of `key`.
+    #[inline(never)]
+    fn compare_prefix(self, prefix_length: usize, key: &[u8]) -> Ordering {
+        self.bytes.compare(self.lower_at(), prefix_length, key.get(..prefix_length).unwrap_or(key))
+    }
+
+    /// The slot at byte `at`, which is one where a slot stands.
+    #[inline(always)]
+    pub(super) fn slot_at(self, at: usize) -> Slot {
+        Slot(self.bytes.u64_at(within_page(at)))
+    }
+}
