@@ -54,12 +54,11 @@ pub trait Bytes: Copy {
         None
     }
 
-    /// One bit for each of the 32 little-endian 16-bit numbers from `at` on, the first one lowest: whether it is `number`.
-    /// Numbers beyond the end are zero. `at` is even.
+    /// One bit for each of the 64 bytes from `at` on, the first one lowest: whether it is `byte`. Bytes beyond the end are
+    /// zero.
     #[inline]
-    fn equal_of_32(self, at: usize, number: u16) -> u32 {
-        let equal = |index: usize| u32::from(self.u16_at(at.saturating_add(2 * index)) == number) << index;
-        (0..32).fold(0, |mask, index| mask | equal(index))
+    fn equal_of_64(self, at: usize, byte: u8) -> u64 {
+        (0..64).fold(0, |mask, index| mask | u64::from(self.u8_at(at.saturating_add(index)) == byte) << index)
     }
 
     /// Compares `length` bytes from `at` with `other`, as [`Ord`] compares slices. A range that would

@@ -32,7 +32,7 @@ impl<'a> Builder<'a> {
         let mut node = NodeMut { bytes: page };
         node.write_frame(level, frame, last_child)?;
         let shape = Shape::read(node.bytes)?;
-        Ok(Self { node, shape, prefix: frame.prefix.as_ref(), fingerprints: Known::default() })
+        Ok(Self { node, shape, prefix: frame.prefix.as_ref(), fingerprints: Known::NONE })
     }
 
     /// Appends a record, or a separator together with the child below it.

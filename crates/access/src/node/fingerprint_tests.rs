@@ -51,7 +51,7 @@ fn fingerprints_follow_the_records_through_all_changes() {
     let (mut with, mut without, mut splits) = (0, 0, 0);
     for seed in 0..if cfg!(miri) { 1 } else { 40 } {
         let (mut page, mut model, mut random) = (empty(), BTreeMap::new(), numbers(seed));
-        // Values so long that leaves are full with fewer than 32 records, or with more.
+        // Values so long that leaves are full with fewer than 64 records, or with more.
         let longest = [10, 40, 200, 800][seed as usize % 4];
         for _ in 0..if cfg!(miri) { 60 } else { 400 } {
             let [choice, number, length] = [(); 3].map(|()| random.next().unwrap());
@@ -93,12 +93,12 @@ fn fingerprints_follow_the_records_through_all_changes() {
             if has_fingerprints(&page) { with += 1 } else { without += 1 }
         }
     }
-    assert!(cfg!(miri) || with > 5000 && without > 1000 && splits > 100, "{with} {without} {splits}");
+    assert!(cfg!(miri) || with > 5000 && without > 500 && splits > 100, "{with} {without} {splits}");
 }
 
 #[test]
-fn a_leaf_gets_fingerprints_with_its_first_key_and_hints_with_its_33rd_record() {
-    for count in 1..=40 {
+fn a_leaf_gets_fingerprints_with_its_first_key_and_hints_with_its_65th_record() {
+    for count in 1..=70 {
         let page = leaf(count);
         assert_eq!(has_fingerprints(&page), count <= FINGERPRINT_COUNT, "{count}");
         NodeView::new(&page[..]).validate().unwrap();
@@ -108,7 +108,7 @@ fn a_leaf_gets_fingerprints_with_its_first_key_and_hints_with_its_33rd_record() 
     NodeMut::new(&mut page).insert(b"usr/sh", b"", ValueKind::Inline).unwrap();
     assert!(!has_fingerprints(&page));
     // A leaf that is built anew of a few records of a larger one has some again.
-    let mut page = leaf(40);
+    let mut page = leaf(70);
     let split = NodeView::new(&page[..]).choose_separator(None).unwrap();
     NodeMut::new(&mut page).split_off(&split.separator).unwrap();
     assert!(has_fingerprints(&page));
@@ -137,11 +137,11 @@ fn wrong_fingerprints_are_noticed() {
         change(&mut page);
         NodeView::new(&page[..]).validate().unwrap_err()
     };
-    for at in 0..2 * FINGERPRINT_COUNT {
-        assert_eq!(fault(leaf(20), &|page| page[HINTS_AT + at] ^= 1), NodeFault::Hint { index: at / 2 });
+    for index in 0..FINGERPRINT_COUNT {
+        assert_eq!(fault(leaf(20), &|page| page[HINTS_AT + index] ^= 1), NodeFault::Hint { index });
     }
     // Only leaves of few records have any.
-    assert_eq!(fault(leaf(40), &|page| page[FLAGS_AT] |= FLAG_FINGERPRINTS), NodeFault::Count { count: 40 });
+    assert_eq!(fault(leaf(70), &|page| page[FLAGS_AT] |= FLAG_FINGERPRINTS), NodeFault::Count { count: 70 });
     let mut inner = vec![0; NODE_BYTES];
     NodeMut::init(&mut inner, 1, None, None, PageId(1))
         .unwrap()

@@ -1,7 +1,7 @@
 //! Fingerprints: leaves of few records are searched by a hash of the whole key.
 //!
-//! In a leaf of up to 32 records whose keys go beyond their heads, 32 fingerprints of two bytes stand in the place of
-//! the hints: fingerprint `i` is the low half of the hash of the key of slot `i`, prefix included, so that it stays what it
+//! In a leaf of up to 64 records whose keys go beyond their heads, 64 fingerprints of a byte stand in the place of the
+//! hints: fingerprint `i` is the lowest byte of the hash of the key of slot `i`, prefix included, so that it stays what it
 //! is when the prefix changes; those after the last are zero. All are compared at once, and a lookup of one key then reads the
 //! one record that it is about. A search by heads would read the tail of another record for each comparison of keys that tie
 //! in their heads, one cache miss after the other. Searches for a place in the order go by heads all the same.
@@ -21,34 +21,35 @@ use vellum_base::{Bytes, checksum};
 
 /// The fingerprint of a key.
 #[inline]
-fn fingerprint(key: &[u8]) -> u16 {
-    checksum(key) as u16
+fn fingerprint(key: &[u8]) -> u8 {
+    checksum(key) as u8
 }
 
 /// The fingerprints of a node that is being built, as far as they are known without reading the keys again.
-#[derive(Default)]
 pub(super) struct Known {
-    fingerprints: [[u8; 2]; FINGERPRINT_COUNT],
+    fingerprints: [u8; FINGERPRINT_COUNT],
     count: usize,
 }
 
 impl Known {
+    pub const NONE: Self = Self { fingerprints: [0; FINGERPRINT_COUNT], count: 0 };
+
     /// Adds that of the slot which comes next, `count` being the number of slots before it.
     #[inline]
     pub fn push(&mut self, count: usize, key: &[u8]) {
-        self.set(count, fingerprint(key).to_le_bytes());
+        self.set(count, fingerprint(key));
     }
 
     /// [`push`](Self::push) for slot `index` of another leaf, if that has fingerprints.
     #[inline]
     pub fn push_from(&mut self, count: usize, source: NodeView<&[u8]>, index: usize) {
         if source.word().has_fingerprints() {
-            self.set(count, source.bytes.u16_at(place_of(index)).to_le_bytes());
+            self.set(count, source.bytes.u8_at(place_of(index)));
         }
     }
 
     #[inline]
-    fn set(&mut self, count: usize, fingerprint: [u8; 2]) {
+    fn set(&mut self, count: usize, fingerprint: u8) {
         if self.count == count
             && let Some(place) = self.fingerprints.get_mut(count)
         {
@@ -60,7 +61,7 @@ impl Known {
 
 /// Where the fingerprint of slot `index` stands.
 const fn place_of(index: usize) -> usize {
-    HINTS_AT + 2 * index
+    HINTS_AT + index
 }
 
 impl<B: Bytes> NodeView<B> {
@@ -76,7 +77,7 @@ impl<B: Bytes> NodeView<B> {
         let rest = key.get(prefix_length..).unwrap_or_default();
         let probe = Slot::new(rest, 0, 0);
         let tail = rest.get(HEAD_BYTES..).unwrap_or_default();
-        let mut equal = self.bytes.equal_of_32(HINTS_AT, fingerprint(key));
+        let mut equal = self.bytes.equal_of_64(HINTS_AT, fingerprint(key));
         while equal != 0 {
             let index = equal.trailing_zeros() as usize;
             let slot = self.slot_at(SLOTS_AT + index * LEAF_STRIDE);
@@ -108,10 +109,10 @@ impl NodeMut<'_> {
         for (index, to) in (0..count).zip(&mut fingerprints).skip(first) {
             key.clear();
             view.append_key(index, &mut key);
-            *to = fingerprint(&key).to_le_bytes();
+            *to = fingerprint(&key);
         }
         self.put(FLAGS_AT, &[view.word().flags() | FLAG_FINGERPRINTS]);
-        self.put(HINTS_AT, fingerprints.as_flattened());
+        self.put(HINTS_AT, &fingerprints);
     }
 
     /// Adds the fingerprint of a key whose slot was opened at `index` of a leaf with fingerprints, or of one that gets its
@@ -127,7 +128,7 @@ impl NodeMut<'_> {
                 return false;
             }
             self.put(FLAGS_AT, &[word.flags() | FLAG_FINGERPRINTS]);
-            self.put(HINTS_AT, &[0; 2 * FINGERPRINT_COUNT]);
+            self.put(HINTS_AT, &[0; FINGERPRINT_COUNT]);
         }
         if count >= FINGERPRINT_COUNT {
             self.put(FLAGS_AT, &[word.flags() & !FLAG_FINGERPRINTS]);
@@ -135,19 +136,19 @@ impl NodeMut<'_> {
             return true;
         }
         self.shift(place_of(index), place_of(count), place_of(index + 1));
-        self.put(place_of(index), &fingerprint(key).to_le_bytes());
+        self.put(place_of(index), &[fingerprint(key)]);
         true
     }
 
     /// Removes the fingerprint of a slot that was removed.
     pub(super) fn forget_fingerprint(&mut self, index: usize) {
         self.shift(place_of(index + 1), place_of(FINGERPRINT_COUNT), place_of(index));
-        self.put(place_of(FINGERPRINT_COUNT - 1), &[0; 2]);
+        self.put(place_of(FINGERPRINT_COUNT - 1), &[0]);
     }
 
     /// Forgets the fingerprints after the first `count`.
     pub(super) fn keep_fingerprints(&mut self, count: usize) {
-        self.put(place_of(count), [0; 2 * FINGERPRINT_COUNT].get(2 * count..).unwrap_or_default());
+        self.put(place_of(count), [0; FINGERPRINT_COUNT].get(count..).unwrap_or_default());
     }
 }
 
@@ -155,7 +156,7 @@ impl NodeMut<'_> {
 pub(super) fn check_fingerprints(view: NodeView<&[u8]>, shape: &Shape) -> Result<(), NodeFault> {
     let is_right = |index: usize| {
         let due = if index < shape.count { fingerprint(&view.key(index)) } else { 0 };
-        view.bytes.u16_at(place_of(index)) == due
+        view.bytes.u8_at(place_of(index)) == due
     };
     if shape.word.level() > 0 || shape.count > FINGERPRINT_COUNT {
         return Err(NodeFault::Count { count: shape.count });

@@ -44,8 +44,8 @@ pub(super) const FLAG_LOWER: u8 = 1;
 pub(super) const FLAG_UPPER: u8 = 2;
 /// A leaf has fingerprints in the place of hints.
 pub(super) const FLAG_FINGERPRINTS: u8 = 4;
-/// So many fingerprints of two bytes have room there.
-pub(super) const FINGERPRINT_COUNT: usize = 32;
+/// So many have room there, a byte each.
+pub(super) const FINGERPRINT_COUNT: usize = 64;
 
 /// The value code of a reference to a blob.
 const BLOB_CODE: usize = MAX_INLINE_VALUE_BYTES + 1;

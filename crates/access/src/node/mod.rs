@@ -22,7 +22,7 @@
 //! slot as a big-endian number; only what goes beyond the head, the *tail*, lies in the heap. So a key
 //! whose rest is at most four bytes is compared by its slot alone, as one 64-bit number: head, then length.
 //!
-//! A leaf of up to 32 records whose keys go beyond their heads has *fingerprints* in the place of its hints: two bytes of the hash of
+//! A leaf of up to 64 records whose keys go beyond their heads has *fingerprints* in the place of its hints: a byte of the hash of
 //! each key. A lookup compares them all at once and touches the one record that it is about, however many keys tie in their
 //! heads; a search for a place in the order goes by heads. See `fingerprints.rs`.
 //!
@@ -57,7 +57,7 @@
 //! | 52..54 | heap bytes in use: fences and live records, each rounded up to a multiple of 4 |
 //! | 54..64 | zero |
 //! | 64..128 | 16 hints of 4 bytes: hint `i` is the head of slot `(i + 1) * 2^k - 1`, or 0xffffffff where there is no such slot; `k` is the least number with `16 * 2^k >= count` |
-//! | 64..128 | with bit 2 of the flags: 32 fingerprints of 2 bytes instead; zero where there is no slot |
+//! | 64..128 | with bit 2 of the flags: 64 fingerprints of a byte instead; zero where there is no slot |
 //! | 128.. | leaf: `count` slots of 8 bytes. Inner: `count + 1` entries of 16 bytes, a slot (zero in the last entry) and a child's page id |
 //! | .. | free |
 //! | heap start..fences | records, in any order, with holes |

@@ -162,11 +162,13 @@ impl<B: Bytes> NodeView<B> {
         let head = head_after(key, key_word, prefix_length);
         let probe = Slot::probe(head, key.len().wrapping_sub(prefix_length));
         // Few slots are compared all at once.
-        if STRIDE == LEAF_STRIDE
-            && count <= 32
-            && let Some(at) = self.bytes.search_32(SLOTS_AT, probe.0)
-        {
-            return Seek { at: at.min(end), end, probe };
+        if STRIDE == LEAF_STRIDE && (count <= 32 || word.has_fingerprints()) {
+            /// Where the second half of up to 64 slots begins.
+            const HALF: usize = SLOTS_AT + 32 * LEAF_STRIDE;
+            let is_beyond = count > 32 && self.slot_at(HALF - LEAF_STRIDE).0 < probe.0;
+            if let Some(at) = self.bytes.search_32(if is_beyond { HALF } else { SLOTS_AT }, probe.0) {
+                return Seek { at: at.min(end), end, probe };
+            }
         }
         if STRIDE == LEAF_STRIDE && word.has_fingerprints() {
             return Seek { at: self.seek_few(count, probe), end, probe };

@@ -100,6 +100,15 @@ fn records_outside_the_heap_are_noticed() {
 
 #[test]
 fn wrong_hints_are_noticed() {
+    // Keys that are no longer than their heads.
+    let leaf = || {
+        let mut page = vec![0; NODE_BYTES];
+        let mut node = NodeMut::init(&mut page, 0, Some(b"ka"), Some(b"kaz"), PageId(0)).unwrap();
+        for number in 0..40 {
+            node.insert(&[b'k', b'a', b'b', number], b"value", ValueKind::Inline).unwrap();
+        }
+        page
+    };
     for index in 0..HINT_COUNT {
         let fault = after(leaf(), |page| page[HINTS_AT + 4 * index] ^= 1);
         assert_eq!(fault, NodeFault::Hint { index });

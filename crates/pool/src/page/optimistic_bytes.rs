@@ -303,14 +303,26 @@ impl Bytes for OptimisticBytes<'_> {
     }
 
     #[inline(always)]
-    fn equal_of_32(self, at: usize, number: u16) -> u32 {
-        let at = at & !1;
-        if simd::is_available() && at <= PAGE_SIZE - 64 {
-            // SAFETY: the 64 bytes lie in the page, which is readable (see `new`).
-            return unsafe { simd::equal_of_32(self.base.add(at), number) };
+    fn equal_of_64(self, at: usize, byte: u8) -> u64 {
+        if at > PAGE_SIZE - 64 {
+            return (0..64).fold(0, |mask, index| {
+                mask | u64::from(self.u8_at(at.saturating_add(index)) == byte) << index
+            });
         }
-        let equal = |index: usize| u32::from(self.u16_at(at.saturating_add(2 * index)) == number) << index;
-        (0..32).fold(0, |mask, index| mask | equal(index))
+        if simd::is_available() {
+            // SAFETY: the 64 bytes lie in the page, which is readable (see `new`).
+            return unsafe { simd::equal_of_64(self.base.add(at), byte) };
+        }
+        // Eight at a time: a byte of `differing` is zero where they are equal, and what carries out of the seven lower bits of
+        // each, or the upper one, says that it is not.
+        const LOW: u64 = 0x7f7f_7f7f_7f7f_7f7f;
+        let pattern = u64::from_ne_bytes([byte; 8]);
+        (0..8).fold(0, |mask, part| {
+            let differing = self.word(at + 8 * part) ^ pattern;
+            let equal = !((differing & LOW) + LOW | differing | LOW) >> 7;
+            // One bit of each byte, gathered in the uppermost byte of the product.
+            mask | (equal.wrapping_mul(0x0102_0408_1020_4080) >> 56) << (8 * part)
+        })
     }
 
     #[inline(always)]
@@ -458,8 +470,8 @@ mod tests {
             for bound in [0, 1, 0x1f1f_1f1f, 0x7fff_ffff, 0x8000_0000, u32::MAX] {
                 assert_eq!(view.less_of_16(at & !3, bound), slice.less_of_16(at & !3, bound));
             }
-            for number in [0, 0x1f00, u16::from_le_bytes([page.0[100], page.0[101]])] {
-                assert_eq!(view.equal_of_32(at & !1, number), slice.equal_of_32(at & !1, number));
+            for byte in 0..=255 {
+                assert_eq!(view.equal_of_64(at, byte), slice.equal_of_64(at, byte));
             }
             for length in [0, 1, 7, 8, 9, 16, 63, 64, 65, 120, 128, 129, 5000, usize::MAX] {
                 let (mut ours, mut theirs) = (vec![1], vec![1]);

@@ -114,22 +114,22 @@ pub(crate) unsafe fn less_of_32(_: *const u8, _: u64) -> u32 {
     unreachable!("no processor of this kind is wide")
 }
 
-/// One bit for each of 32 16-bit numbers: whether it is `number`.
+/// One bit for each of 64 bytes: whether it is `byte`.
 ///
 /// # Safety
 /// The 64 bytes at `from` can be read, and [`is_available`].
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline(always)]
-pub(crate) unsafe fn equal_of_32(from: *const u8, number: u16) -> u32 {
-    let equal: u32;
+pub(crate) unsafe fn equal_of_64(from: *const u8, byte: u8) -> u64 {
+    let equal: u64;
     // SAFETY: as in `less_of_16`.
     unsafe {
         std::arch::asm!(
-            "vpbroadcastw zmm16, {number:e}",
-            "vpcmpeqw k1, zmm16, zmmword ptr [{from}]",
-            "kmovd {equal:e}, k1",
+            "vpbroadcastb zmm16, {byte:e}",
+            "vpcmpeqb k1, zmm16, zmmword ptr [{from}]",
+            "kmovq {equal}, k1",
             from = in(reg) from,
-            number = in(reg) u32::from(number),
+            byte = in(reg) u32::from(byte),
             equal = out(reg) equal,
             out("xmm16") _,
             out("k1") _,
@@ -140,7 +140,7 @@ pub(crate) unsafe fn equal_of_32(from: *const u8, number: u16) -> u32 {
 }
 
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-pub(crate) unsafe fn equal_of_32(_: *const u8, _: u16) -> u32 {
+pub(crate) unsafe fn equal_of_64(_: *const u8, _: u8) -> u64 {
     unreachable!("no processor of this kind is wide")
 }
 
