@@ -319,7 +319,7 @@ impl Bytes for OptimisticBytes<'_> {
         let pattern = u64::from_ne_bytes([byte; 8]);
         (0..8).fold(0, |mask, part| {
             let differing = self.word(at + 8 * part) ^ pattern;
-            let equal = !((differing & LOW) + LOW | differing | LOW) >> 7;
+            let equal = !(((differing & LOW) + LOW) | differing | LOW) >> 7;
             // One bit of each byte, gathered in the uppermost byte of the product.
             mask | (equal.wrapping_mul(0x0102_0408_1020_4080) >> 56) << (8 * part)
         })
