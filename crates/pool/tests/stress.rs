@@ -290,38 +290,46 @@ fn stress(seed: u64, file: Arc<dyn File>, options: PoolOptions, time: Duration) 
     let mut pool = Pool::create_on(file.clone(), &options).unwrap();
     let directory = pool.allocate(1, PageKind::USER).unwrap().keep().id();
     let (numbers, stop) = (AtomicU64::new(1), AtomicBool::new(false));
-    let (mut steps, mut validated, mut stale) = (0, 0, 0);
+    let (mut steps, validated, stale) = (0, AtomicU64::new(0), AtomicU64::new(0));
     let first_seed = (run_seed() * 1000 + seed) * 100;
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)
             .map(|thread| {
-                let (pool, numbers, stop) = (&pool, &numbers, &stop);
+                let (pool, numbers, stop, validated, stale) = (&pool, &numbers, &stop, &validated, &stale);
                 scope.spawn(move || {
                     let rng = StdRng::seed_from_u64(first_seed + thread);
                     let seen = Vec::new();
                     let mut stress =
                         Stress { pool, directory, numbers, rng, seen, steps: 0, validated: 0, stale: 0 };
                     while !stop.load(Ordering::Relaxed) {
+                        let before = (stress.validated, stress.stale);
                         stress.step();
+                        validated.fetch_add(stress.validated - before.0, Ordering::Relaxed);
+                        stale.fetch_add(stress.stale - before.1, Ordering::Relaxed);
                     }
-                    (stress.steps, stress.validated, stress.stale)
+                    stress.steps
                 })
             })
             .collect();
-        let end = Instant::now() + time;
-        while Instant::now() < end && !threads.iter().any(|thread| thread.is_finished()) {
+        // Where the machine has other things to do, so much time is not enough to have tried everything.
+        let (begin, latest) = (Instant::now(), time.max(Duration::from_secs(1)) * 60);
+        let is_enough = || {
+            validated.load(Ordering::Relaxed) > 100
+                && stale.load(Ordering::Relaxed) > 10
+                && pool.statistics().pages_evicted > 100
+        };
+        let goes_on = |passed: Duration| passed < time || !is_enough() && passed < latest;
+        while goes_on(begin.elapsed()) && !threads.iter().any(|thread| thread.is_finished()) {
             assert!(pool.statistics().pages_resident <= POOL_PAGES);
             std::thread::sleep(Duration::from_millis(1));
         }
         stop.store(true, Ordering::Relaxed);
         for thread in threads {
-            let counts = thread.join().unwrap();
-            steps += counts.0;
-            validated += counts.1;
-            stale += counts.2;
+            steps += thread.join().unwrap();
         }
     });
     let statistics = pool.statistics();
+    let (validated, stale) = (validated.into_inner(), stale.into_inner());
     assert!(validated > 100 && stale > 10, "{validated} validated, {stale} stale");
     assert!(statistics.pages_evicted > 100, "{statistics:?}");
     println!(
