@@ -30,8 +30,8 @@ mod sound;
 
 pub(crate) use change::blob::write_blob;
 
-pub use batch::Batch;
 pub use batch::task::{Answer, Task};
+pub use batch::{Batch, Lookups};
 pub use bulk::BulkLoad;
 pub use change::exchange::Held;
 pub use change::relocate::Relocation;

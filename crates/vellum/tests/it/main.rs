@@ -19,6 +19,7 @@ mod format;
 mod full_log;
 mod heaps;
 mod loading;
+mod lookups;
 mod nested;
 mod nested_runs;
 mod old_snapshots;

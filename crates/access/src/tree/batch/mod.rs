@@ -16,9 +16,12 @@
 //! No latch is held between two steps.
 
 mod group;
+mod lookups;
 mod multi_modify;
 mod operation;
 pub(super) mod task;
+
+pub use lookups::Lookups;
 
 use crate::error::AccessError;
 use crate::tree::{Tree, check_key, descend::group::GROUP_SIZE};

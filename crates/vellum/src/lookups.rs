@@ -1,0 +1,101 @@
+//! The values of keys that come one after the other, while the reads for those to come are under way.
+
+use crate::{AsKey, Error, KeyType, Result, Table, ValueType, encoding::KeyBuffer, handle::Handle, nested};
+use std::marker::PhantomData;
+use vellum_pool::Pool;
+
+/// The keys of an iterator, each with its value, in their order. Made by [`Table::lookups`].
+pub struct Lookups<'t, K: KeyType + ?Sized, V: ValueType + ?Sized, I: Iterator<Item: AsKey<K>>> {
+    handle: &'t Handle,
+    lookups: vellum_access::Lookups<'t, Pool, EncodedKeys<K, I>>,
+    values: PhantomData<fn() -> Box<V>>,
+}
+
+/// The keys and their encodings.
+struct EncodedKeys<K: ?Sized, I> {
+    keys: I,
+    kind: PhantomData<fn() -> Box<K>>,
+}
+
+/// A key and its encoding.
+struct Encoded<Q> {
+    key: Q,
+    bytes: KeyBuffer,
+}
+
+impl<Q> AsRef<[u8]> for Encoded<Q> {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes.as_ref()
+    }
+}
+
+impl<K: KeyType + ?Sized, I: Iterator<Item: AsKey<K>>> Iterator for EncodedKeys<K, I> {
+    type Item = Encoded<I::Item>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.keys.next().map(|key| Encoded { bytes: KeyBuffer::of::<K>(&key), key })
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.keys.size_hint()
+    }
+}
+
+impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
+    /// The values of the keys of an iterator, each with its key and in their order.
+    ///
+    /// Keys are taken from the iterator some way ahead, as many as can overlap: in memory a few dozen, beyond memory twice as many as
+    /// [`Options::read_depth`](crate::Options::read_depth). So the device is kept busy from the first key to the last, where
+    /// [`multi_get`](Self::multi_get) waits for its slowest read before the next call begins; and no more than these keys and values are in memory.
+    ///
+    /// Each value is what the key had at some moment between the time when its key was taken and now. What this thread writes to the
+    /// table meanwhile may or may not be seen.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let database = vellum::Database::create(directory.path().join("d"), &vellum::Options::default())?;
+    /// # let table = database.create_table("t")?;
+    /// table.put("lime", "green")?;
+    /// for (fruit, colour) in table.lookups(["pear", "lime"]) {
+    ///     println!("{fruit}: {:?}", colour?);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Each lookup has its own: as for [`get`](Self::get).
+    pub fn lookups<I: IntoIterator<Item: AsKey<K>>>(&self, keys: I) -> Lookups<'_, K, V, I::IntoIter> {
+        let keys = EncodedKeys { keys: keys.into_iter(), kind: PhantomData };
+        let lookups = vellum_access::Lookups::new(self.handle.pool(), keys, self.handle.read_depth());
+        Lookups { handle: &self.handle, lookups, values: PhantomData }
+    }
+}
+
+impl<K: KeyType + ?Sized, V: ValueType + ?Sized, I: Iterator<Item: AsKey<K>>> Iterator
+    for Lookups<'_, K, V, I>
+{
+    type Item = (I::Item, Result<Option<V::Owned>>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let Self { handle, lookups, .. } = self;
+        nested::check(handle.pool());
+        let tree = handle.tree();
+        lookups.next_with(tree, |Encoded { key, bytes }, value| {
+            let value = match value.map_err(|error| handle.refused(error)) {
+                Ok(value) => handle.value_if_any::<V>(value),
+                Err(error) if error.is_about_room() => handle.get_whole::<V>(bytes.as_ref(), error),
+                Err(error) => Err(error),
+            };
+            (key, value)
+        })
+    }
+}
+
+impl Handle {
+    /// A value for which the pool has no room.
+    #[cold]
+    fn get_whole<V: ValueType + ?Sized>(&self, key: &[u8], error: Error) -> Result<Option<V::Owned>> {
+        let whole = self.read_whole(self.tree(), key).map_err(|_| error)?;
+        self.value_if_any::<V>(whole)
+    }
+}

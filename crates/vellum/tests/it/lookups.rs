@@ -1,0 +1,86 @@
+//! The values of the keys of an iterator, beside changes, and beyond memory.
+
+use crate::support::*;
+use std::{cell::Cell, collections::BTreeMap};
+use vellum::{Database, Error, TableName};
+
+const TEXTS: TableName<u32, str> = TableName::new("texts");
+
+fn value(number: u32) -> String {
+    let length = if number.is_multiple_of(211) { 9000 } else { number as usize % 700 };
+    format!("{number:>length$}")
+}
+
+#[test]
+fn each_key_comes_with_its_value_in_order_while_others_change() {
+    let directory = tempfile::tempdir().unwrap();
+    let database = Database::create(directory.path().join("d"), &options()).unwrap();
+    let table = database.create_table(TEXTS).unwrap();
+    let mut model = BTreeMap::new();
+    for number in (0..6000).step_by(2) {
+        table.put(number, value(number)).unwrap();
+        model.insert(number, value(number));
+    }
+    // 3 MiB in a pool of 1 MiB.
+    database.checkpoint().unwrap();
+    let numbers = || (0..9000u32).map(|step| step.wrapping_mul(6151) % 6200);
+    let read_before = database.statistics().pages_read;
+    let mut shown = 0u32;
+    for (number, (found, text)) in numbers().zip(table.lookups(numbers())) {
+        assert_eq!((found, text.unwrap()), (number, model.get(&number).cloned()));
+        shown += 1;
+        if shown.is_multiple_of(7) {
+            // Others than those that are asked for.
+            table.put(10_000 + shown, value(shown)).unwrap();
+        }
+    }
+    assert_eq!(shown, 9000);
+    assert!(database.statistics().pages_read > read_before + 1000, "nothing came from the file");
+    // Of no keys, and of none of the table.
+    assert_eq!(table.lookups([0; 0]).count(), 0);
+    assert!(table.lookups([1, 7001]).all(|(_, text)| text.unwrap().is_none()));
+    assert_clean(&database);
+}
+
+#[test]
+fn keys_are_taken_only_as_far_ahead_as_lookups_overlap() {
+    let directory = tempfile::tempdir().unwrap();
+    let database = Database::create(directory.path().join("d"), &options().read_depth(8)).unwrap();
+    let table = database.create_table("t").unwrap();
+    (0..4000u32).for_each(|number| drop(table.put(number.to_be_bytes(), vec![7; 900]).unwrap()));
+    database.checkpoint().unwrap();
+    let taken = Cell::new(0);
+    let numbers = (0..4000u32).map(|step| {
+        taken.set(step + 1);
+        (step.wrapping_mul(2999) % 4000).to_be_bytes()
+    });
+    for (shown, (_, found)) in table.lookups(numbers).enumerate() {
+        assert!(found.unwrap().is_some());
+        assert!(taken.get() as usize <= shown + 64, "{} are taken when {shown} are shown", taken.get());
+    }
+    assert_eq!(taken.get(), 4000);
+}
+
+#[test]
+fn each_lookup_has_its_own_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let database = Database::create(directory.path().join("d"), &options()).unwrap();
+    let table = database.create_table("t").unwrap();
+    // Larger than the pool, and read past it.
+    let large: Vec<u8> = (0..3u32 << 20).map(|place| (place / 7) as u8).collect();
+    table.put("large", &large).unwrap();
+    table.put("lime", "green").unwrap();
+    let keys = [b"lime".to_vec(), vec![b'x'; 2000], b"large".to_vec(), b"none".to_vec(), b"lime".to_vec()];
+    let found: Vec<_> = table.lookups(keys.iter().map(Vec::as_slice)).map(|(_, value)| value).collect();
+    assert!(matches!(&found[1], Err(Error::Access(_))), "{:?}", found[1]);
+    let found: Vec<_> = found.into_iter().map(Result::ok).collect();
+    assert_eq!(found[0], Some(Some(b"green".to_vec())));
+    assert!(found[2] == Some(Some(large)), "a value that is larger than the pool");
+    assert_eq!(found[3..], [Some(None), found[0].clone()]);
+    // The table goes away under lookups that are under way.
+    let mut lookups = table.lookups(std::iter::repeat("lime"));
+    assert_eq!(lookups.next().unwrap().1.unwrap(), Some(b"green".to_vec()));
+    database.clear_table("t").unwrap();
+    let after = lookups.by_ref().skip(100).take(100).filter(|(_, found)| matches!(found, Ok(None))).count();
+    assert_eq!(after, 100, "nothing is found any more");
+}
