@@ -47,7 +47,9 @@ fn keys_are_taken_only_as_far_ahead_as_lookups_overlap() {
     let directory = tempfile::tempdir().unwrap();
     let database = Database::create(directory.path().join("d"), &options().read_depth(8)).unwrap();
     let table = database.create_table("t").unwrap();
-    (0..4000u32).for_each(|number| drop(table.put(number.to_be_bytes(), vec![7; 900]).unwrap()));
+    for number in 0..4000u32 {
+        table.put(number.to_be_bytes(), vec![7; 900]).unwrap();
+    }
     database.checkpoint().unwrap();
     let taken = Cell::new(0);
     let numbers = (0..4000u32).map(|step| {
