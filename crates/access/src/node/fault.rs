@@ -85,10 +85,10 @@ pub enum NodeFault {
         /// The slot; for a key that was to be inserted, where it would have gone.
         index: usize,
     },
-    /// A hint is not the head that it should be.
-    #[error("hint {index} is wrong")]
+    /// A hint is not the head that it should be, or a fingerprint not that of its key.
+    #[error("hint or fingerprint {index} is wrong")]
     Hint {
-        /// The hint, 0 to 15.
+        /// The hint, 0 to 15, or the fingerprint, 0 to 63.
         index: usize,
     },
     /// A leaf was expected and the node is an inner one, or the other way round, or levels do not match.
