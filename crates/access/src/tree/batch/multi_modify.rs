@@ -101,7 +101,8 @@ impl<'p, P: Pager> Tree<'p, P> {
     /// Where the value of a key is, if it is in the leaf in which a value was changed last.
     fn locate_beside(&self, key: &[u8], last: Option<ChangedLeaf>) -> Option<Location<'p, P>> {
         let ChangedLeaf { page, left, .. } = last?;
-        let at = RecordLocation::of(self.pager.reacquire(page, left)?, key);
+        // The leaf need not cover the key.
+        let at = RecordLocation::of_any(self.pager.reacquire(page, left)?, key);
         at.leaf.validate().ok()?;
         at.found.then_some(at)
     }
@@ -122,5 +123,41 @@ impl<'p, P: Pager> Tree<'p, P> {
             }
         }
         Some(located)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Tree;
+    use std::sync::Arc;
+    use vellum_pool::{Pool, PoolOptions};
+    use vellum_vm::SimulatedFile;
+
+    /// A key that follows another one is searched first where a value was changed last, which may be a leaf that does not cover
+    /// it, and has a key that ends alike.
+    #[test]
+    fn a_leaf_that_does_not_cover_a_key_is_not_changed_for_it() {
+        let options = PoolOptions::default().pool_bytes(1 << 24).capacity_bytes(1 << 28);
+        for tail in [&[][..], b"and what goes beyond the head"] {
+            let key = |a: u8, b: u8, c: u8, d: u8| [&[a, b, c][..], tail, &[d]].concat();
+            let pool = Pool::create_on(Arc::new(SimulatedFile::new(1)), &options).unwrap();
+            let tree = Tree::create(&pool).unwrap();
+            for (a, b, c) in (0..2).flat_map(|a| (0..20).flat_map(move |b| (0..16).map(move |c| (a, b, c)))) {
+                for d in 0..16 {
+                    // Such a value is not changed in the leaf, so the leaf before stays the one that was changed last.
+                    let bytes = if (a, c, d) == (1, 3, 1) { 2000 } else { 8 };
+                    tree.insert(&key(a, b, c, d), &vec![0; bytes]).unwrap();
+                }
+            }
+            for b in 0..20 {
+                let keys = [key(0, b, 3, 1), key(1, b, 3, 1), key(1, b, 3, 2)];
+                let mut changed = 0;
+                let change = |_: usize, value: &mut [u8]| value[0] = 1;
+                tree.multi_modify(&keys, 8, change, |_, done| changed += usize::from(done.unwrap()));
+                assert_eq!(changed, 3);
+                assert!(keys.iter().all(|key| tree.get(key).unwrap().unwrap()[0] == 1), "{b}");
+                assert_eq!(tree.get(&key(0, b, 3, 2)).unwrap(), Some(vec![0; 8]), "{b}");
+            }
+        }
     }
 }

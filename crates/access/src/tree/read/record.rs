@@ -370,11 +370,17 @@ pub(in crate::tree) struct RecordLocation<O> {
 }
 
 impl<O: OptimisticPage> RecordLocation<O> {
-    /// Where `key` is in a leaf that covers it. Has no meaning before the leaf is validated or latched, which fails if
+    /// Where `key` is in a leaf that covers it: in another one it may seem to be. Has no meaning before the leaf is validated or latched, which fails if
     /// the leaf has changed.
     #[inline(always)]
     pub fn of(leaf: O, key: &[u8]) -> Self {
         let Find { index, found } = NodeView::new(leaf.bytes()).find_covered(key);
+        Self { leaf, index, found }
+    }
+
+    /// [`of`](Self::of) for a leaf that need not cover `key`: then it is not found.
+    pub fn of_any(leaf: O, key: &[u8]) -> Self {
+        let Find { index, found } = NodeView::new(leaf.bytes()).find(key);
         Self { leaf, index, found }
     }
 
