@@ -24,7 +24,7 @@ bookworm-backports* | trixie-backports*)
 	apt_of "$debian-backports" "$dest/apt"
 	;;
 *-plain | *-debug) exec "$(dirname "$0")/build.sh" "$series" "$dest" ;;
-*) echo "setup.sh: no kernel of series $series is known" >&2; exit 2 ;;
+*) echo "setup.sh: no kernel of series $series is known; try 6.1, 6.12, bookworm-backports, trixie-backports, trixie-backports/7.2, 6.18-plain or 6.12-debug" >&2; exit 2 ;;
 esac
 case $series in
 */*)
