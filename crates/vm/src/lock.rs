@@ -1,8 +1,9 @@
 //! Opening a file so that nobody else uses it: `flock`, exclusive for writers and shared for readers.
 //!
 //! The kernel gives the lock of a process that was killed back some time after the process is seen to be dead:
-//! its memory goes first. So an opening waits a little for a lock, and longer while it sees that the holder is
-//! ending. Who the holder is, `/proc/locks` tells, where it is there.
+//! its memory goes first, and a ring of io_uring keeps its file open, as it must while a write is under way, until
+//! a thread of the kernel has torn it down. So an opening waits a little for a lock, and longer while it sees that
+//! the holder is ending or gone. Who the holder is, `/proc/locks` tells, where it is there.
 //!
 //! The lock belongs to the open file and not to its name. A name that leads elsewhere once the lock is had was
 //! taken away by somebody who held it, so the opening begins anew.
@@ -17,7 +18,8 @@ use std::time::{Duration, Instant};
 
 /// How long an opening waits for a lock.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// How long it waits for a lock whose holder is ending, which takes as long as freeing its memory.
+/// How long it waits for a lock whose holder is ending or gone: that takes as long as freeing its memory, and as
+/// long as a busy machine keeps the kernel from tearing its rings down.
 const PATIENCE_WITH_THE_DYING: Duration = Duration::from_secs(10);
 /// The longest pause between two tries.
 const PAUSE_MAX: Duration = Duration::from_millis(16);
@@ -122,7 +124,7 @@ fn lock(file: &File, path: &Path, read_only: bool) -> Result<(), VmError> {
     }
 }
 
-/// Who holds a lock on the file, as far as the kernel tells, and whether that process is ending.
+/// Who holds a lock on the file, as far as the kernel tells, and whether that process is ending or gone.
 fn holder(file: &File) -> (LockHolder, bool) {
     let Ok(locks) = std::fs::read_to_string("/proc/locks") else { return (LockHolder::Unknown, false) };
     let Ok(about) = file.metadata() else { return (LockHolder::Unknown, false) };
@@ -133,9 +135,11 @@ fn holder(file: &File) -> (LockHolder, bool) {
         if process == std::process::id() {
             return (LockHolder::ThisProcess, false);
         }
-        // The process that took the lock may be gone and have left it to a child, of which nothing is known.
-        if let Some((name, is_dying)) = describe(process) {
-            found = (LockHolder::Process { process, name }, is_dying);
+        match describe(process) {
+            Some((name, is_dying)) => found = (LockHolder::Process { process, name }, is_dying),
+            // It has left the lock to the kernel, or to a child, of which nothing is known.
+            None if found.0 == LockHolder::Unknown => found.1 = true,
+            None => {}
         }
     }
     found

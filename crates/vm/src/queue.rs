@@ -203,6 +203,16 @@ impl Drop for DiskQueue {
     }
 }
 
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // The kernel tears a closed ring down later, in a thread of its own. Until then it would hold the file: its
+        // room, if it was deleted meanwhile.
+        if self.registered {
+            let _ = self.uring.submitter().unregister_files();
+        }
+    }
+}
+
 impl fmt::Debug for DiskQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let engine = if self.ring.is_some() { "io_uring" } else { "pread" };

@@ -1,6 +1,7 @@
 //! Queues of requests, of files on disk by both engines and of simulated ones.
 
 use std::collections::HashSet;
+use std::os::fd::AsRawFd as _;
 use std::time::{Duration, Instant};
 use vellum_base::PAGE_SIZE;
 use vellum_vm::{
@@ -214,5 +215,26 @@ fn simulated_requests_overtake_each_other_and_fail_as_they_should() {
     for completion in done.iter().filter(|completion| completion.result.is_ok()) {
         let at = completion.tag as usize * PAGE_SIZE;
         assert!(buffer[at..at + PAGE_SIZE].iter().all(|byte| *byte == 0));
+    }
+}
+
+#[test]
+fn a_file_is_let_go_with_its_queue() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
+    for _ in 0..100 {
+        let options = FileOptions { create: CreateMode::OpenOrCreate, ..FileOptions::default() };
+        let file = DiskFile::open(&path, &options).unwrap();
+        file.grow(PAGE_SIZE as u64).unwrap();
+        let mut queue = file.queue(4).unwrap();
+        let mut page = AlignedBuffer::new(PAGE_SIZE);
+        // SAFETY: the page outlives the request.
+        unsafe { queue.submit(Request::read(0, page.as_mut_ptr(), PAGE_SIZE), 1) };
+        reap_all(&mut *queue);
+        drop((queue, file));
+        let alone = std::fs::File::options().read(true).write(true).open(&path).unwrap();
+        // SAFETY: an open file. The kernel grants this lease to the only opening of a file.
+        let granted = unsafe { libc::fcntl(alone.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) };
+        assert_eq!(granted, 0, "{}", std::io::Error::last_os_error());
     }
 }
