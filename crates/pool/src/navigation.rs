@@ -9,13 +9,13 @@ use crate::{
     error::{Fault, Interrupt, Miss, PoolError},
     guard::{AllocatedGuard, ExclusiveGuard, OptimisticGuard, SharedGuard},
     io::{copies, miss_queue::MissQueue},
-    page::{optimistic_bytes::LINE_BYTES, optimistic_bytes::prefetch_line, state::Word},
+    page::state::Word,
     pager::{Allocation, AsynchronousReads, ChangeRecords, Followed, Navigation, Streams, copy_part},
     pool::Pool,
     stream::{extent_stream, extent_stream::ExtentStream, page_stream::PageStream},
 };
 use vellum_base::{Bytes, Extent, Lsn, PageId, PageKind};
-use vellum_vm::AlignedBuffer;
+use vellum_vm::{AlignedBuffer, LINE_BYTES, prefetch_line};
 
 /// How many cache lines of a page are fetched ahead when a reference to it is followed: the header and the
 /// first slots of a tree's node.

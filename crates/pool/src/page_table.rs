@@ -14,7 +14,7 @@
 
 use crate::{
     page::huge_runs::HugeRuns,
-    page::optimistic_bytes::{OptimisticBytes, prefetch},
+    page::optimistic_bytes::OptimisticBytes,
     page::parking::{CooperativeCompletion, ParkingLot},
     page::simd,
     page::state::{PageState, Wake, Want, Word},
@@ -23,7 +23,7 @@ use crate::{
 };
 use std::{ops::Range, time::Duration};
 use vellum_base::{Extent, PAGE_SIZE, PageId};
-use vellum_vm::{Mapping, PageRange, ReleaseMethod, Releaser, VmError};
+use vellum_vm::{Mapping, PageRange, ReleaseMethod, Releaser, VmError, prefetch};
 
 /// How often a thread loads the state word before it sleeps: about as long as a short critical
 /// section takes.

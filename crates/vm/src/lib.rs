@@ -31,6 +31,7 @@ mod names;
 mod overlay;
 mod page_memory;
 mod plain;
+mod prefetch;
 mod queue;
 #[cfg(test)]
 #[path = "../tests/common/refuse.rs"]
@@ -61,6 +62,7 @@ pub use memory::{Mapping, PageRange, WordTable, physical_bytes, resident_bytes, 
 pub use names::{IoEngine, ReleaseMethod};
 pub use overlay::{OverlayDirectory, OverlayFile};
 pub use page_memory::{PageMemory, PageMemoryOptions};
+pub use prefetch::{LINE_BYTES, prefetch, prefetch_line, prefetch_to_write};
 pub use queue::{Completion, Queue, Wait};
 pub use release::Releaser;
 pub use request::{Operation, Request};

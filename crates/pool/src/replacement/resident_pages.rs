@@ -5,13 +5,13 @@
 //! after it came in until after it was last taken to drop it.
 
 use crate::{
-    file::storage::Storage, page::optimistic_bytes::prefetch_to_write, page_table::PageTable,
-    replacement::budget::Budget, replacement::prefault_window::PrefaultWindow,
-    replacement::resident_set::ResidentSet, replacement::strays::Strays,
+    file::storage::Storage, page_table::PageTable, replacement::budget::Budget,
+    replacement::prefault_window::PrefaultWindow, replacement::resident_set::ResidentSet,
+    replacement::strays::Strays,
 };
 use std::ops::Range;
 use vellum_base::{Extent, PageId};
-use vellum_vm::{Collapse, VmError};
+use vellum_vm::{Collapse, VmError, prefetch_to_write};
 
 /// The extents of a file that are in memory. A thread that adds or removes an extent has latched it exclusively.
 pub(crate) struct ResidentPages {

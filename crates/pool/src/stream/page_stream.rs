@@ -14,11 +14,11 @@
 
 use crate::{
     allocator::Allocator, change_log::ChangeLog, error::PoolError, guard::AllocatedGuard, io::copies,
-    page::optimistic_bytes::prefetch_to_write, pager::PageWriter, plant::Plant, replacement::budget::Budget,
+    pager::PageWriter, plant::Plant, replacement::budget::Budget,
 };
 use std::{cell::Cell, ops::Range};
 use vellum_base::{Extent, Lsn, PAGE_SIZE, PageHeader, PageId, PageKind, stamp_checksum};
-use vellum_vm::{AlignedBuffer, Completion, Queue, Request, Wait};
+use vellum_vm::{AlignedBuffer, Completion, Queue, Request, Wait, prefetch_to_write};
 
 /// The pages of the first run; each is twice as long as the one before.
 const RUN_PAGES_FIRST: u32 = 16;

@@ -10,27 +10,13 @@ use vellum_pool::{
     Allocation, AsynchronousReads, ChangeRecords, ExclusivePage, Fault, Interrupt, Navigation,
     OptimisticPage, PoolError, SharedPage, Streams,
 };
-use vellum_vm::AlignedBuffer;
-
-/// A line of the processor's cache, in bytes.
-const LINE_BYTES: usize = 64;
+use vellum_vm::{AlignedBuffer, LINE_BYTES, prefetch_line};
 
 /// How many lines from the beginning of a node are wanted by whoever goes there.
 const PREFETCH_LINES: usize = 4;
 
 /// No page of a file of ours has such a number.
 const PAGE_ID_END: u64 = 1 << 39;
-
-#[inline(always)]
-fn prefetch_line(address: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch does nothing that a program can see, whatever the address.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = address;
-}
 
 impl HashPool {
     /// Looks at a page, if it is in memory and not held exclusively. The beginning of its node is fetched beside its state.
