@@ -4,6 +4,7 @@ use crate::{
     ArchivedPart, Durability, LogError, LogReader,
     archive::PartSource,
     files::{FEW_BYTES, LogFiles, Prepared, Segment, SegmentMaker},
+    frame::FrameHeader,
     plant::Bug,
     previous_end::{PreviousEnd, make_durable},
     ring::Ring,
@@ -43,9 +44,9 @@ pub(crate) struct Device {
     used: u64,
     /// The checksum of what has been written to it.
     checksum: ChecksumStream,
-    /// Up to where the log has been written, and up to where the ring has been found filled: the end of a record.
+    /// Up to where the log has been written, and up to where records have been checked: the end of one.
     written: u64,
-    filled: u64,
+    checked: u64,
     /// The end of the last record that has been written whole.
     released: u64,
     /// The end of the last record that has been written whole when all was written that was there, and of the last one that is durable.
@@ -86,7 +87,7 @@ impl Device {
             used,
             checksum: ChecksumStream::default(),
             written,
-            filled: written,
+            checked: written,
             released: written,
             whole: written,
             synced: written,
@@ -120,10 +121,7 @@ impl Device {
     /// Writes what the ring holds; says up to where that is. What is not to be synced at once goes into the page cache, which is
     /// ten times as fast; past it, write and sync are faster together. What is in the page cache is not written past it.
     pub fn write(&mut self, ring: &Ring, durability: Durability) -> Result<u64, WriteError> {
-        let filled = ring.filled(self.filled);
-        self.check(ring, filled)?;
-        self.filled = filled;
-        let to = filled;
+        let to = ring.advance();
         let goes_ahead = durability == Durability::Synced && to - self.written <= FEW_BYTES;
         while self.written < to {
             let end = self.files.geometry.start(self.number + 1);
@@ -134,36 +132,56 @@ impl Device {
             // What is in a buffer that outlives the process is with the operating system already.
             self.is_cached |= durability == Durability::Buffered && !ring.is_shared();
             let part_end = to.min(end).min(self.written - self.written % PAGE + PART_BYTES);
-            let outcome = self.write_part(ring, part_end, goes_ahead);
+            let length = self.copy_part(ring, part_end, goes_ahead);
+            let whole = self.check(ring, part_end, to)?;
+            let outcome = self.write_part(part_end, length);
             if !self.files.options.planted(Bug::SwallowedWriteError) {
                 outcome?;
             }
             self.written = part_end;
             // A record is whole in the ring or in segments, whenever the process ends.
-            self.released = if self.files.options.planted(Bug::ReleasedInPart) {
-                part_end
-            } else {
-                ring.filled_before(self.released, part_end)
-            };
+            self.released = if self.files.options.planted(Bug::ReleasedInPart) { part_end } else { whole };
             ring.release(self.released);
         }
         self.whole = to;
         Ok(to)
     }
 
-    /// Makes sure that the ring holds what was put there since the last time. If it is a file that is mapped, and the system could not write a
-    /// page of that, it may have dropped the page and read the old one again: that must not get into the segments and be acknowledged.
-    fn check(&self, ring: &Ring, filled: u64) -> io::Result<()> {
-        if !ring.is_shared() {
-            return Ok(());
+    /// Makes sure that each record that begins in a part which has been copied is what was put into the ring, where records are filled up to
+    /// `to`; says where the last one ends that is whole by the end of the part. If the ring is a file that is mapped, and the system could not
+    /// write a page of that, it may have dropped the page and read the old one again: that must not get into the segments and be
+    /// acknowledged.
+    fn check(&mut self, ring: &Ring, part_end: u64, to: u64) -> io::Result<u64> {
+        let (salt, from) = (self.salt(), self.written - self.written % PAGE);
+        let part = self.scratch.get(..(part_end - from) as usize).unwrap_or_default();
+        let mut whole = self.released;
+        while self.checked <= part_end {
+            let at = self.checked;
+            whole = at;
+            if at == part_end {
+                break;
+            }
+            let rest = part.get((at - from) as usize..).unwrap_or_default();
+            let header = rest.first_chunk().and_then(FrameHeader::from_bytes);
+            let header = header.filter(|header| header.bytes() <= to - at);
+            let is_sound = header.is_some_and(|header| {
+                let is_sound = |frame: &[u8]| header.is_of(self.files.options.seed(salt, at), frame);
+                // In memory that is the process's own, nothing is lost.
+                !ring.is_shared()
+                    || match rest.get(..header.bytes() as usize) {
+                        Some(frame) => is_sound(frame),
+                        // It goes beyond the part.
+                        None => is_sound(&ring.copy(at, header.bytes())),
+                    }
+            });
+            let Some(header) = header.filter(|_| is_sound) else {
+                return Err(io::Error::other(format!(
+                    "its buffer does not hold the record any more that was put there at {at}; the device is likely to have failed"
+                )));
+            };
+            self.checked = at + header.bytes();
         }
-        let salt = self.salt();
-        match ring.find_damaged(self.filled, filled, |lsn| self.files.options.seed(salt, lsn)) {
-            None => Ok(()),
-            Some(at) => Err(io::Error::other(format!(
-                "its buffer does not hold the record any more that was put there at {at}; the device is likely to have failed"
-            ))),
-        }
+        Ok(whole)
     }
 
     /// Makes what has been written durable.
@@ -338,11 +356,11 @@ impl Device {
         Ok(())
     }
 
-    /// Writes a part that lies in the segment and fits the scratch buffer. Its first page is written from its beginning, its last
-    /// one with zeroes after the end: what is being copied there is not shown to the device. If it `goes_ahead` where the file was never
-    /// written, more zeroes follow, about as many bytes as the segment holds: the syncs of what comes there next are faster, and a log that
-    /// remains short costs little.
-    fn write_part(&mut self, ring: &Ring, to: u64, goes_ahead: bool) -> io::Result<()> {
+    /// Copies a part that lies in the segment and fits the scratch buffer; how many bytes are to be written there. Its first page is written from
+    /// its beginning, its last one with zeroes after the end: what is being copied there is not shown to the device. If it `goes_ahead`
+    /// where the file was never written, more zeroes follow, about as many bytes as the segment holds: the syncs of what comes there next are
+    /// faster, and a log that remains short costs little.
+    fn copy_part(&mut self, ring: &Ring, to: u64, goes_ahead: bool) -> usize {
         let from = self.written - self.written % PAGE;
         let (bytes, offset) = ((to - from) as usize, self.files.geometry.offset(from));
         let mut length = (bytes as u64).next_multiple_of(PAGE);
@@ -351,13 +369,22 @@ impl Device {
             length = length.max(blank.min(self.files.geometry.segment_bytes - offset));
             self.used = offset + length;
         }
-        let Some(part) = self.scratch.get_mut(..length as usize) else {
-            return Err(io::ErrorKind::InvalidInput.into());
-        };
-        let (contents, zeroes) = part.split_at_mut(bytes);
-        ring.copy_to(from, contents);
-        zeroes.fill(0);
-        self.checksum.update(contents.get((self.written - from) as usize..).unwrap_or_default());
+        if let Some((contents, zeroes)) =
+            self.scratch.get_mut(..length as usize).and_then(|part| part.split_at_mut_checked(bytes))
+        {
+            ring.copy_to(from, contents);
+            zeroes.fill(0);
+        }
+        length as usize
+    }
+
+    /// Writes so many bytes of the part that has been copied, up to `to`.
+    fn write_part(&mut self, to: u64, length: usize) -> io::Result<()> {
+        let from = self.written - self.written % PAGE;
+        let offset = self.files.geometry.offset(from);
+        let part = self.scratch.get(..length).ok_or(io::ErrorKind::InvalidInput)?;
+        let new = (self.written - from) as usize..(to - from) as usize;
+        self.checksum.update(part.get(new).unwrap_or_default());
         self.is_unsynced = true;
         if self.is_cached {
             self.file.write_cached_from(offset, part)

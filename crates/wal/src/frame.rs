@@ -80,6 +80,12 @@ impl FrameHeader {
         self.payload_bytes == payload.len() && self.checksum == self.compute(seed, payload)
     }
 
+    /// Whether these bytes, with the header among them, are a whole frame that was made for the place with this seed.
+    pub fn is_of(&self, seed: u64, frame: &[u8]) -> bool {
+        let payload = frame.get(HEADER_BYTES..HEADER_BYTES + self.payload_bytes);
+        payload.is_some_and(|payload| self.verify(seed, payload))
+    }
+
     /// Up to where the log was durable at least, when the frame at `lsn` was made.
     pub fn durable(&self, lsn: u64) -> u64 {
         if self.distance == FAR { 0 } else { lsn.saturating_sub(self.distance * ALIGNMENT) }

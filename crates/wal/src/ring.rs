@@ -18,7 +18,7 @@ use crate::{
     primitive::{AtomicU64, Ordering, RingBug, Words, planted, words},
 };
 use vellum_base::{Apart, PAGE_SIZE};
-use vellum_vm::VmError;
+use vellum_vm::{VmError, prefetch_to_write};
 
 const WORD_BYTES: u64 = size_of::<u64>() as u64;
 
@@ -106,6 +106,19 @@ impl Ring {
         // Release: the thread that finds the end finds the frame.
         let order = if planted(RingBug::RelaxedEnd) { Ordering::Relaxed } else { Ordering::Release };
         self.end_at(lsn).store(end, order);
+        self.fetch_after(end);
+    }
+
+    /// Fetches the memory of the frame after the one that ends at `end`, if its place has not been reserved: the next latch would wait
+    /// until stores to memory that the processor has to fetch first are done.
+    #[inline]
+    fn fetch_after(&self, end: u64) {
+        /// Most frames are shorter.
+        const FETCHED_BYTES: usize = 256;
+        if self.reserved() == end {
+            prefetch_to_write(std::ptr::from_ref(self.word(end)).cast(), FETCHED_BYTES);
+            prefetch_to_write(std::ptr::from_ref(self.end_at(end)).cast(), 1);
+        }
     }
 
     /// Whether the frames outlive the process.
@@ -115,17 +128,12 @@ impl Ring {
 
     /// Up to where all frames from the one at `from` on have been published. If what lies there has been released, it may be less.
     pub fn filled(&self, from: u64) -> u64 {
-        self.filled_before(from, u64::MAX)
-    }
-
-    /// As [`filled`](Self::filled), but for frames that end after `limit`.
-    pub fn filled_before(&self, from: u64, limit: u64) -> u64 {
         let mut at = from;
         loop {
             // Acquire: pairs with the release above.
             let end = self.end_at(at).load(Ordering::Acquire);
             let is_of_lap = end > at && (end <= at + self.bytes || planted(RingBug::NoLookAtLap));
-            if !is_of_lap || end > limit {
+            if !is_of_lap {
                 return at;
             }
             at = end;
@@ -162,27 +170,11 @@ impl Ring {
         }
     }
 
-    /// The first frame from `from` up to `to` that is not what was put there, if there is one; both are ends of frames, all of which have been
-    /// published and not released. `seed` gives the [seed](crate::frame::seed) of a place.
-    pub fn find_damaged(&self, from: u64, to: u64, seed: impl Fn(u64) -> u64) -> Option<u64> {
-        let mut bytes = Vec::new();
-        let mut at = from;
-        while at < to {
-            // Acquire: as in `filled_before`.
-            let end = self.end_at(at).load(Ordering::Acquire);
-            bytes.resize((end - at) as usize, 0);
-            self.copy_to(at, &mut bytes);
-            let header = bytes.first_chunk().and_then(FrameHeader::from_bytes);
-            let is_whole = header.filter(|header| header.bytes() == end - at).is_some_and(|header| {
-                let payload = bytes.get(HEADER_BYTES..HEADER_BYTES + header.payload_bytes);
-                payload.is_some_and(|payload| header.verify(seed(at), payload))
-            });
-            if !is_whole {
-                return Some(at);
-            }
-            at = end;
-        }
-        None
+    /// So many bytes of what lies at `from`, as [`copy_to`](Self::copy_to) copies it.
+    pub fn copy(&self, from: u64, bytes: u64) -> Vec<u8> {
+        let mut copy = vec![0; bytes as usize];
+        self.copy_to(from, &mut copy);
+        copy
     }
 
     /// What lies before the page of `lsn` may be overwritten: the rest of that page is written to the file once more.
@@ -230,9 +222,17 @@ fn store(words: &[AtomicU64], bytes: &[u8]) {
         word.store(u64::from_le_bytes(*chunk), Ordering::Relaxed);
     }
     if let Some(word) = words.get(whole.len()).filter(|_| !rest.is_empty()) {
-        let mut last = [0; 8];
-        last.iter_mut().zip(rest).for_each(|(to, from)| *to = *from);
-        word.store(u64::from_le_bytes(last), Ordering::Relaxed);
+        word.store(last_word(bytes, rest), Ordering::Relaxed);
+    }
+}
+
+/// The last bytes, fewer than a word, with zeroes after them.
+// Not by way of memory: a word that is read from several smaller stores waits until all stores before them are done.
+#[inline]
+fn last_word(bytes: &[u8], rest: &[u8]) -> u64 {
+    match bytes.last_chunk() {
+        Some(last) => u64::from_le_bytes(*last) >> (64 - 8 * rest.len()),
+        None => rest.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)),
     }
 }
 
