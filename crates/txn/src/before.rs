@@ -36,10 +36,12 @@ const _: () = assert!(size_of::<Before>() == 56);
 
 impl Before {
     /// Of which the hash is computed when it is asked for.
+    #[inline(always)]
     pub fn of((tree, key): (PageId, &[u8]), value: Option<ValueImage<'_>>) -> Self {
         Self::new((tree, key), 0, value)
     }
 
+    #[inline(always)]
     pub fn new((tree, key): (PageId, &[u8]), hash: u64, value: Option<ValueImage<'_>>) -> Self {
         let key_bytes = key.len() as u16;
         let Some(ValueImage { kind, bytes: value }) = value else {

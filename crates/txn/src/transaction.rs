@@ -136,7 +136,14 @@ impl Transaction {
     ///
     /// # Errors
     /// If that fails.
+    #[inline(always)]
     pub fn writing(&self) -> Result<View<'_>, TxnError> {
+        let writer = Writer::Transaction(self.begin_change()?);
+        Ok(View { settled: &self.settled, isolation: self, writer, open: None })
+    }
+
+    /// The number of the transaction in the log, to change something.
+    fn begin_change(&self) -> Result<u64, TxnError> {
         /// How many changes there are between two looks at how much memory all transactions take.
         const CALLS: u64 = 32;
         // Relaxed, all three: they say what the lock of the changes protects, or when it is worth a look. Threads that share a transaction change
@@ -152,7 +159,7 @@ impl Transaction {
         if calls.is_multiple_of(CALLS) && (calls > 0 || self.id().is_multiple_of(8)) {
             self.transactions.make_room(|| self.transactions.places.divide())?;
         }
-        Ok(View { settled: &self.settled, isolation: self, writer: Writer::Transaction(number), open: None })
+        Ok(number)
     }
 
     /// Begins to change something if it has not, and takes care of what is kept of its changes. Returns its number in the log.

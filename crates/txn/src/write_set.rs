@@ -8,7 +8,7 @@ use crate::{
     versions::Versions,
     writer::Writer,
 };
-use std::sync::Arc;
+use std::{iter, sync::Arc};
 use vellum_access::{BlobReference, ValueImage};
 use vellum_base::primitive::{Mutex, MutexGuard};
 use vellum_base::{Lsn, PageId};
@@ -47,16 +47,18 @@ impl WriteSet {
         if !std::mem::take(&mut state.is_private) {
             return;
         }
-        let State { undo, touched, claimed, .. } = &mut *state;
+        let State { undo, touched, claim, .. } = &mut *state;
+        let enter = |undo: &Undo| versions.enter(&self.writer, &undo.before, undo.is_removal);
+        let (changed, claimed) = undo.split_at(undo.len() - usize::from(claim.is_some()));
         // The first change of a record has what others see. What was claimed without one holds that still, or comes after one.
-        for Undo { before, is_removal, .. } in &*undo {
-            versions.enter(&self.writer, before, *is_removal);
+        for undo in changed {
+            enter(undo);
         }
         for record in &*touched {
             versions.enter(&self.writer, record, false);
         }
-        if let Some(claimed) = claimed {
-            claimed.is_first = versions.enter(&self.writer, &claimed.before, claimed.is_removal);
+        if let (Some(claim), Some(claimed)) = (claim, claimed.first()) {
+            claim.is_first = enter(claimed);
         }
     }
 }
@@ -69,6 +71,12 @@ pub(crate) struct Claimed {
     pub is_removal: bool,
 }
 
+/// What is known of the claim of the last record of a write set.
+#[derive(Clone, Copy)]
+struct Claim {
+    is_first: bool,
+}
+
 #[derive(Default)]
 pub(crate) struct State {
     /// By what number the log knows it, and the place before its first record, once it has begun to change something.
@@ -77,8 +85,9 @@ pub(crate) struct State {
     pub is_private: bool,
     /// What is to be put back, in the order of the changes, for which memory has no room, and then what memory has.
     pub spilled: Option<UndoList>,
+    /// The last one has only been claimed, if there is a `claim`: it has no LSN yet.
     pub undo: Vec<Undo>,
-    claimed: Option<Claimed>,
+    claim: Option<Claim>,
     /// Records that were claimed, and have no change that is to be put back; with their values as long as it is private.
     touched: Vec<Before>,
     /// The large values that were replaced by the changes in the file, each with the number of its change and its tree.
@@ -144,14 +153,16 @@ impl UndoRoom {
 impl State {
     /// How many changes can be undone.
     pub fn changes(&self) -> u64 {
-        self.spilled.as_ref().map_or(0, UndoList::changes) + self.undo.len() as u64
+        let in_memory = self.undo.len() - usize::from(self.claim.is_some());
+        self.spilled.as_ref().map_or(0, UndoList::changes) + in_memory as u64
     }
 
     /// Notes that what was claimed has not been changed.
     #[inline]
     pub fn give_up_claim(&mut self) {
-        if self.claimed.is_some()
-            && let Some(Claimed { before, is_first: true, .. }) = self.claimed.take()
+        if let Some(Claim { is_first }) = self.claim.take()
+            && let Some(Undo { before, .. }) = self.undo.pop()
+            && is_first
         {
             self.touch(&before);
         }
@@ -164,27 +175,47 @@ impl State {
         value: Option<ValueImage<'_>>,
         is_removal: bool,
     ) {
-        let before = Before::of(record, value);
-        // A full leaf is divided, and then the record is claimed again.
-        if !self.claimed.as_ref().is_some_and(|claimed| claimed.before.is_same(&before)) {
+        if self.claim.is_some() {
+            self.end_claim_before(record);
+        }
+        self.push_claim(true, is_removal, || Before::of(record, value));
+    }
+
+    /// Ends the claim before that of a record, which may be the same: a full leaf is divided, and then the record is claimed again.
+    #[cold]
+    fn end_claim_before(&mut self, record: (PageId, &[u8])) {
+        if self.undo.last().is_some_and(|claimed| claimed.before.is_of(record, 0)) {
+            self.claim = None;
+            self.undo.pop();
+        } else {
             self.give_up_claim();
         }
-        self.claimed = Some(Claimed { before, is_first: true, is_removal });
     }
 
     /// Notes that a record is about to be changed, which has been entered.
-    pub fn note_claim(&mut self, claimed: Claimed) {
+    pub fn note_claim(&mut self, Claimed { before, is_first, is_removal }: Claimed) {
         self.give_up_claim();
-        self.claimed = Some(claimed);
+        self.push_claim(is_first, is_removal, || before);
+    }
+
+    /// The record is made where it stays: what is moved right after it was written is read back in other pieces, for which the processor waits
+    /// until all that was stored before is in its cache.
+    #[inline]
+    fn push_claim(&mut self, is_first: bool, is_removal: bool, before: impl FnOnce() -> Before) {
+        let undo = || Undo { before: before(), lsn: Lsn(0), is_touched: false, is_removal };
+        self.undo.extend(iter::once_with(undo));
+        self.claim = Some(Claim { is_first });
     }
 
     /// Notes that what was claimed has been changed by the record at `lsn` of the log.
     /// The log ends at `end`.
     pub fn note_change(&mut self, lsn: Lsn, end: Lsn) {
         self.undo_room.note_change(lsn, end);
-        if let Some(Claimed { before, is_removal, .. }) = self.claimed.take() {
-            self.bytes += size_of::<Undo>() + before.bytes() as usize;
-            self.undo.push(Undo { before, lsn, is_touched: false, is_removal });
+        if self.claim.take().is_some()
+            && let Some(changed) = self.undo.last_mut()
+        {
+            changed.lsn = lsn;
+            self.bytes += size_of::<Undo>() + changed.before.bytes() as usize;
         }
     }
 
@@ -216,6 +247,7 @@ impl State {
     /// Moves what is to be undone to a file.
     #[cold]
     pub fn spill(&mut self, file: &SpillFile) -> Result<(), PoolError> {
+        self.give_up_claim();
         let list = match &mut self.spilled {
             Some(list) => list,
             spilled => spilled.insert(UndoList::create(file)?),

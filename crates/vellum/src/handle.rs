@@ -63,8 +63,21 @@ impl Handle {
     /// # Errors
     /// If not; [`Error::NoSuchTable`] if the transaction began before the table was created, and that was then loaded or cleared, or its
     /// snapshot was covered before it changed the table.
-    #[inline]
+    // Inlined, here and where the view is made: a tree that goes through memory is read back from there in other pieces than those in which
+    // it was written, for which the processor waits until all that was stored before is in its cache.
+    #[inline(always)]
     pub(crate) fn tree_of(&self, transaction: &OpenTransaction) -> Result<Tree<'_, Pool>> {
+        let is_current = Arc::ptr_eq(&transaction.inner, &self.inner)
+            && !self.is_plain
+            && !self.open.is_divided()
+            && !transaction.transaction.is_covered();
+        let seen = if is_current { self.open.current() } else { self.generation_of(transaction)? };
+        Ok(self.tree_with(seen))
+    }
+
+    /// What [`tree_of`](Self::tree_of) shows.
+    #[cold]
+    fn generation_of(&self, transaction: &OpenTransaction) -> Result<&Generation> {
         let table = || self.name.as_ref().to_owned();
         if !Arc::ptr_eq(&transaction.inner, &self.inner) {
             return Err(Error::OtherDatabase { table: table() });
@@ -72,20 +85,18 @@ impl Handle {
         if self.is_plain {
             return Err(Error::PlainTable { table: table() });
         }
-        let seen = if self.open.is_divided() {
+        if self.open.is_divided() {
             // What a later transaction has loaded no versions hide.
-            self.seen_by(transaction)?.ok_or_else(|| Error::NoSuchTable { name: table() })?
-        } else {
-            let current = self.open.current();
-            if transaction.transaction.is_covered()
-                && !is_planted("vellum", Plant::LaterTreeUsed)
-                && !self.is_seen_by_covered(transaction, current.root)?
-            {
-                return Err(Error::NoSuchTable { name: table() });
-            }
-            current
-        };
-        Ok(self.tree_with(seen))
+            return self.seen_by(transaction)?.ok_or_else(|| Error::NoSuchTable { name: table() });
+        }
+        let current = self.open.current();
+        if transaction.transaction.is_covered()
+            && !is_planted("vellum", Plant::LaterTreeUsed)
+            && !self.is_seen_by_covered(transaction, current.root)?
+        {
+            return Err(Error::NoSuchTable { name: table() });
+        }
+        Ok(current)
     }
 
     #[inline]

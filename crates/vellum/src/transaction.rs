@@ -385,6 +385,7 @@ impl Transaction {
         Ok(table.tree_of(&self.open)?.with_view(self.open.transaction.reading()))
     }
 
+    #[inline]
     pub(crate) fn write<T>(
         &self,
         table: &Handle,
@@ -400,6 +401,7 @@ impl Transaction {
     }
 
     /// How it changes something.
+    #[inline(always)]
     pub(crate) fn writing(&self) -> Result<View<'_>> {
         self.open.transaction.writing().map_err(|error| self.die(error.into()))
     }

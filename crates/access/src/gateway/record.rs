@@ -24,8 +24,7 @@ pub(crate) struct Record {
     /// Where the record begins.
     start: usize,
     bytes: Vec<u8>,
-    /// The values of a record that is changed, for a moment.
-    before: Vec<u8>,
+    /// The value that a record is to get, and where it differs from what it has, for a moment.
     after: Vec<u8>,
     differing: Range<usize>,
     /// A large value to which a record refers from now on.
@@ -79,10 +78,8 @@ impl Record {
         value: Option<ValueImage<'_>>,
     ) -> Box<Self> {
         let mut this = this.unwrap_or_else(|| Self::new(tree));
-        let mut bytes = std::mem::take(&mut this.before);
-        bytes.clear();
-        let kind = leaf.append_value(index, &mut bytes);
-        let before = ValueImage { kind, bytes: &bytes };
+        let (kind, bytes) = leaf.value(index);
+        let before = ValueImage { kind, bytes };
         this.push(
             page,
             &match value {
@@ -90,7 +87,6 @@ impl Record {
                 None => PageChange::Remove { key, before },
             },
         );
-        this.before = bytes;
         this
     }
 
@@ -105,15 +101,14 @@ impl Record {
         change: impl FnOnce(&mut [u8]) -> T,
     ) -> (T, Box<Self>) {
         let mut this = this.unwrap_or_else(|| Self::new(tree));
-        let Self { before, after, bytes, differing, .. } = &mut *this;
-        before.clear();
+        let Self { after, bytes, differing, .. } = &mut *this;
+        let (_, before) = leaf.value(index);
         after.clear();
-        leaf.append_value(index, before);
         after.extend_from_slice(before);
         let result = change(after);
         *differing = difference(before, after);
         let (from, to) = (differing.start, differing.end);
-        let (whole, old) = (&after[..], &before[..]);
+        let (whole, old) = (&after[..], before);
         if let (Some(before), Some(after)) = (before.get(from..to), after.get(from..to))
             && from < to
         {

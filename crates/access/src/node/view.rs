@@ -505,6 +505,12 @@ pub(super) fn child_place(index: usize) -> usize {
 }
 
 impl<'a> NodeView<&'a [u8]> {
+    /// The value of slot `index`, or the reference to its blob; nothing if the slot is damaged. Only for leaves.
+    pub(crate) fn value(self, index: usize) -> (ValueKind, &'a [u8]) {
+        let at = self.value_location(index);
+        (at.kind, self.bytes.get(at.at..at.at + at.length).unwrap_or_default())
+    }
+
     /// The bytes from the page header to the end of the slots, and those from the heap on: all but the free bytes
     /// between them. Of a damaged node the first part is all of it.
     pub(crate) fn parts(self) -> (&'a [u8], &'a [u8]) {

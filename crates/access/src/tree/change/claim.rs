@@ -79,12 +79,25 @@ fn claim_by(
     (key, index): (&[u8], Option<usize>),
     removes: bool,
 ) -> Result<Result<(), Claim>, Interrupt> {
-    let value = |index: usize| {
-        let at = NodeView::new(page).value_location(index);
-        let bytes = page.get(at.at..at.at + at.length);
-        let bytes = bytes.ok_or_else(|| damaged(leaf, "a record of this leaf lies outside of it"))?;
-        Ok::<_, Interrupt>(ValueImage { kind: at.kind, bytes })
+    let before = match index {
+        Some(index) => {
+            let at = NodeView::new(page).value_location(index);
+            let Some(bytes) = page.get(at.at..at.at + at.length) else {
+                return Err(damaged(leaf, "a record of this leaf lies outside of it"));
+            };
+            Some(ValueImage { kind: at.kind, bytes })
+        }
+        None => None,
     };
-    let before = index.map(value).transpose()?;
-    Ok(view.isolation.claim(tree, key, PageHeader::read(page).lsn, before, removes))
+    match view.isolation.claim(tree, key, PageHeader::read(page).lsn, before, removes) {
+        Ok(()) => Ok(Ok(())),
+        Err(refused) => refuse(refused),
+    }
+}
+
+/// Out of line: what is returned nearly always is made anew, and not copied with what it has around it.
+#[cold]
+#[inline(never)]
+fn refuse(refused: Claim) -> Result<Result<(), Claim>, Interrupt> {
+    Ok(Err(refused))
 }
