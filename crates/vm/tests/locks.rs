@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use vellum_vm::{CreateMode, DiskFile, FileOptions, IoEngine, LockHolder, VmError};
 
 const FILE_VARIABLE: &str = "VELLUM_VM_TEST_LOCKED_FILE";
+const LEFT_VARIABLE: &str = "VELLUM_VM_TEST_LOCK_THAT_IS_LEFT";
 /// So much memory takes the kernel a while to free, before it gives the locks back.
 const MEMORY_BYTES: usize = 256 << 20;
 
@@ -71,6 +72,28 @@ fn the_lock_of_a_process_that_was_killed_is_waited_for() {
         open(&path, CreateMode::OpenExisting).unwrap();
         child.wait().unwrap();
     }
+}
+
+/// The process that took the lock is gone, and what it has left keeps the lock: here a child, else the kernel, for a while.
+#[test]
+fn a_lock_that_outlives_its_process_is_waited_for() {
+    let (_directory, path) = place();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "a_process_that_leaves_its_lock"]).env(LEFT_VARIABLE, &path);
+    assert!(command.stdout(Stdio::null()).status().unwrap().success());
+    let begin = Instant::now();
+    open(&path, CreateMode::OpenExisting).unwrap();
+    assert!(begin.elapsed() > Duration::from_millis(300), "it was not held: {:?}", begin.elapsed());
+}
+
+#[test]
+#[expect(clippy::zombie_processes, reason = "it ends before its child")]
+fn a_process_that_leaves_its_lock() {
+    let Some(path) = std::env::var_os(LEFT_VARIABLE) else { return };
+    let file = std::fs::File::create(path).unwrap();
+    file.lock().unwrap();
+    let mut sleeper = Command::new("sleep");
+    sleeper.arg("1").stdin(file).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
 }
 
 #[test]
