@@ -22,7 +22,7 @@ thread_local! {
 /// Some or all records of a leaf, with its fences. Keeps its memory from leaf to leaf.
 ///
 /// ```
-/// use vellum_access::node::{LeafCopy, NODE_BYTES, NodeMut, NodeView, ValueKind};
+/// use vellum_access::node::{Group, LeafCopy, NODE_BYTES, NodeMut, NodeView, ValueKind};
 /// use vellum_base::PageId;
 ///
 /// let mut page = vec![0; NODE_BYTES];
@@ -32,7 +32,7 @@ thread_local! {
 /// }
 /// let mut copy = LeafCopy::default();
 /// copy.begin(NodeView::new(&page[..]));
-/// copy.add_from(NodeView::new(&page[..]), 1, 1);
+/// copy.add_from(NodeView::new(&page[..]), 1, Group::Records(1));
 /// assert_eq!((copy.count(), copy.holds(0), copy.holds(1), copy.holds(2)), (3, false, true, false));
 /// let mut key = Vec::new();
 /// copy.view().append_key(1, &mut key);
@@ -46,6 +46,27 @@ pub struct LeafCopy {
     /// The slots whose records have been copied.
     held: Range<usize>,
     count: usize,
+}
+
+/// How much of a leaf is copied at once, if it has so much.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Group {
+    /// Records of so many bytes at least. Small records count for 32 bytes each.
+    Bytes(usize),
+    /// So many records.
+    Records(usize),
+}
+
+impl Group {
+    /// Whether another record belongs to it after so many that count for so many bytes.
+    #[inline]
+    fn goes_on(self, records: usize, bytes: usize) -> bool {
+        records == 0
+            || match self {
+                Self::Bytes(bytes_min) => bytes < bytes_min,
+                Self::Records(count) => records < count,
+            }
+    }
 }
 
 /// What one call has added of a leaf.
@@ -87,12 +108,11 @@ impl LeafCopy {
         self.held = 0..self.count;
     }
 
-    /// Adds the record of slot `index` of the same leaf and those after it: `bytes` of them at least, if there are so
-    /// many. Small records count for 32 bytes each.
-    pub fn add_from<B: Bytes>(&mut self, leaf: NodeView<B>, index: usize, bytes: usize) {
+    /// Adds the record of slot `index` of the same leaf and those after it.
+    pub fn add_from<B: Bytes>(&mut self, leaf: NodeView<B>, index: usize, group: Group) {
         let mut copied = Copied::default();
         let mut end = index;
-        while end < self.count && (end == index || copied.total < bytes) {
+        while end < self.count && group.goes_on(end - index, copied.total) {
             self.add(leaf, end, &mut copied);
             end += 1;
         }
@@ -102,12 +122,12 @@ impl LeafCopy {
         self.held = start..end;
     }
 
-    /// Adds the record of the slot before `index` and those before it: `bytes` of them at least, if there are so many.
-    pub fn add_before<B: Bytes>(&mut self, leaf: NodeView<B>, index: usize, bytes: usize) {
+    /// Adds the record of the slot before `index` and those before it.
+    pub fn add_before<B: Bytes>(&mut self, leaf: NodeView<B>, index: usize, group: Group) {
         let index = index.min(self.count);
         let mut copied = Copied::default();
         let mut start = index;
-        while start > 0 && (start == index || copied.total < bytes) {
+        while start > 0 && group.goes_on(index - start, copied.total) {
             start -= 1;
             self.add(leaf, start, &mut copied);
         }
@@ -255,22 +275,29 @@ mod tests {
                 let page = leaf(lower, upper, value_bytes, order);
                 let view = NodeView::new(&page[..]);
                 let count = view.count();
-                for bytes in [0, 1, 200, 1000, usize::MAX] {
+                let bytes = [0, 1, 200, 1000, usize::MAX].map(Group::Bytes);
+                for group in bytes.into_iter().chain([1, 2, 7, usize::MAX].map(Group::Records)) {
                     for start in [0, 1, count / 2, count - 1] {
                         copy.begin(view);
                         assert!((0..count).all(|index| !copy.holds(index)));
-                        copy.add_from(view, start, bytes);
+                        copy.add_from(view, start, group);
                         assert!(copy.holds(start) && (start == 0 || !copy.holds(start - 1)));
-                        assert!(bytes < usize::MAX || copy.holds(count - 1));
+                        match group {
+                            Group::Bytes(bytes) => assert!(bytes < usize::MAX || copy.holds(count - 1)),
+                            Group::Records(records) => {
+                                let end = start.saturating_add(records);
+                                assert_eq!(copy.held, start..end.min(count));
+                            }
+                        }
                         agrees(&copy, &page);
                         // What is added right after joins it; what is added elsewhere replaces it.
                         let end = (start..count).find(|index| !copy.holds(*index)).unwrap_or(count);
-                        copy.add_from(view, end, bytes);
+                        copy.add_from(view, end, group);
                         assert!(copy.holds(start) && (end == count || copy.holds(end)));
-                        copy.add_before(view, start, bytes);
+                        copy.add_before(view, start, group);
                         assert!(copy.holds(start) && (start == 0 || copy.holds(start - 1)));
                         agrees(&copy, &page);
-                        copy.add_before(view, count, 1);
+                        copy.add_before(view, count, Group::Bytes(1));
                         assert!(copy.holds(count - 1));
                         agrees(&copy, &page);
                     }

@@ -1,7 +1,7 @@
 //! Cursors: walking a range of keys in either direction.
 //!
 //! A cursor keeps an optimistic guard on the leaf in which it stands, and copies records out of it in groups: a few at
-//! first, because most ranges are short, then more, and then whole leaves. After each group the guard is validated, so
+//! first, because most ranges are short, then more, and then whole leaves; or as many as are expected to be asked for, if that is known. After each group the guard is validated, so
 //! all that has been copied of one leaf belongs to one moment. If the leaf has changed before the next group, the cursor
 //! finds its place anew, by the key next to which it stands.
 //!
@@ -15,6 +15,7 @@
 //! one moment. Outside of a snapshot each record does, and a commit may come between two of them.
 
 mod entry;
+mod groups;
 mod prepare;
 
 pub use entry::{CursorPosition, Entry};
@@ -25,14 +26,9 @@ use crate::tree::descend::{Approach, Direction, NOT_ITS_FENCES, Place, Towards, 
 use crate::tree::read::record::{copy_records, value_in};
 use crate::tree::read::{read_ahead::ReadAhead, seen_leaf::SeenLeaf};
 use crate::tree::{Tree, check_key};
+use groups::{FEW, GROUPS_BYTES, goes_beyond, group};
 use std::ops::Bound;
 use vellum_pool::{Interrupt, OptimisticPage, Pager, PoolError};
-
-/// How many bytes of records a cursor copies at a time, to begin with; after these groups it copies whole leaves.
-const GROUPS_BYTES: [usize; 2] = [256, 1024];
-
-/// If no more entries are expected, their leaves are read together. Otherwise a scan reads ahead.
-const FEW: usize = 1024;
 
 /// Walks the entries of a range in both directions.
 ///
@@ -299,8 +295,8 @@ impl<'p, P: Pager> Cursor<'p, P> {
         if at_end {
             return self.go_on(direction, may_wait);
         }
-        let bytes = GROUPS_BYTES.get(self.groups).copied();
-        let copied = copy_records(&place.node, (self.index, direction), bytes, &mut self.leaf);
+        let group = group(self.groups, self.expected, (self.index, self.leaf.count()), direction);
+        let copied = copy_records(&place.node, (self.index, direction), group, &mut self.leaf);
         self.groups += 1;
         // A range that is longer than its first group and comes to the end of the leaf will mostly go on beyond.
         if self.groups == GROUPS_BYTES.len() && self.leaf.holds_end(direction == Direction::Forward) {
@@ -400,11 +396,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
             self.fetch_header(direction, 2);
         }
         self.ahead.go_on(&self.tree, direction);
-        let landed = self.land_together(direction, sibling, true)?;
-        if leaves > 1 && landed == Fetched::More {
-            self.fetch_contents(direction);
-        }
-        Ok(landed)
+        self.land_together(direction, sibling, true)
     }
 
     /// Goes to the leaf where the cursor stands: the one to which `sibling` refers, if that parent has not changed, else
@@ -416,7 +408,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
         may_wait: bool,
     ) -> Result<Fetched, AccessError> {
         self.leave();
-        let Self { tree, key, leaf, seen, groups, .. } = self;
+        let Self { tree, key, leaf, seen, groups, expected, .. } = self;
         let stand = self.stand;
         let approach = if self.ahead.is_scan() { Approach::InPassing } else { Approach::Direct };
         let towards = towards(stand, direction, key);
@@ -459,10 +451,16 @@ impl<'p, P: Pager> Cursor<'p, P> {
                         find.index + usize::from(find.found && stand == Stand::After)
                     }
                 };
-                if *groups < GROUPS_BYTES.len() {
+                if goes_beyond(*expected, (index, view.count()), direction)
+                    && let Some(page) = place.neighbour(direction, 1)
+                {
+                    tree.pager.prefetch(page, 0, NodeView::<&[u8]>::GUIDE_BYTES);
+                }
+                let group = group(*groups, *expected, (index, view.count()), direction);
+                if group.is_some() {
                     leaf.begin(view);
                 }
-                copy_records(&place.node, (index, direction), GROUPS_BYTES.get(*groups).copied(), leaf)?;
+                copy_records(&place.node, (index, direction), group, leaf)?;
                 Ok::<_, Interrupt>((place, index))
             });
             if !matches!(landed, Ok(Some(_))) {
@@ -473,7 +471,11 @@ impl<'p, P: Pager> Cursor<'p, P> {
             let Some((place, index)) = landed? else { return Ok(Fetched::WouldWait) };
             if leads_on(leaf.view(), towards) {
                 *groups += 1;
+                let goes_beyond = goes_beyond(*expected, (index, leaf.count()), direction);
                 (self.place, self.index) = (Some(place), index);
+                if goes_beyond {
+                    self.fetch_contents(direction);
+                }
                 return Ok(Fetched::More);
             }
             leaf.clear();

@@ -8,7 +8,7 @@
 //! If the tree has a [`View`](crate::View), and the leaf is not older than that, what the view sees of the record is asked
 //! before the leaf is validated, and read instead.
 
-use crate::node::{Find, LeafCopy, NodeView, ValueAt, ValueKind};
+use crate::node::{Find, Group, LeafCopy, NodeView, ValueAt, ValueKind};
 use crate::tree::Tree;
 use crate::tree::descend::{Direction, Fetch};
 use crate::{blob::BlobReference, error::damaged, isolation::Seen};
@@ -343,18 +343,17 @@ pub(in crate::tree) fn value_in(leaf: NodeView<&[u8]>, index: usize) -> Option<S
     }
 }
 
-/// Adds records of a leaf to a copy, from slot `index` on or those before it: `bytes` of them at least if there are so
-/// many, or all. Then validates the leaf, so that the whole copy belongs to one moment.
+/// Adds records of a leaf to a copy, from slot `index` on or those before it, or copies all. Then validates the leaf, so that the whole copy belongs to one moment.
 pub(in crate::tree) fn copy_records<O: OptimisticPage>(
     leaf: &O,
     (index, direction): (usize, Direction),
-    bytes: Option<usize>,
+    group: Option<Group>,
     copy: &mut LeafCopy,
 ) -> Result<(), Interrupt> {
     let view = NodeView::new(leaf.bytes());
-    match (bytes, direction) {
-        (Some(bytes), Direction::Forward) => copy.add_from(view, index, bytes),
-        (Some(bytes), Direction::Backward) => copy.add_before(view, index, bytes),
+    match (group, direction) {
+        (Some(group), Direction::Forward) => copy.add_from(view, index, group),
+        (Some(group), Direction::Backward) => copy.add_before(view, index, group),
         (None, _) => copy.copy_all(view),
     }
     leaf.validate()
