@@ -1,12 +1,17 @@
 //! The values of keys that come one after the other, while the reads for those to come are under way.
 
-use crate::{AsKey, Error, KeyType, Result, Table, ValueType, encoding::KeyBuffer, handle::Handle, nested};
+use crate::{
+    AsKey, Error, KeyType, Result, Table, Transaction, ValueType, encoding::KeyBuffer, handle::Handle, nested,
+};
 use std::marker::PhantomData;
+use vellum_access::Tree;
 use vellum_pool::Pool;
 
-/// The keys of an iterator, each with its value, in their order. Made by [`Table::lookups`].
+/// The keys of an iterator, each with its value, in their order. Made by [`Table::lookups`] and [`Transaction::lookups`].
 pub struct Lookups<'t, K: KeyType + ?Sized, V: ValueType + ?Sized, I: Iterator<Item: AsKey<K>>> {
     handle: &'t Handle,
+    /// The transaction that reads, if it is one, and the tree that it saw first.
+    reader: Option<(&'t Transaction, Tree<'t, Pool>)>,
     lookups: vellum_access::Lookups<'t, Pool, EncodedKeys<K, I>>,
     values: PhantomData<fn() -> Box<V>>,
 }
@@ -65,9 +70,55 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Table<K, V> {
     /// # Errors
     /// Each lookup has its own: as for [`get`](Self::get).
     pub fn lookups<I: IntoIterator<Item: AsKey<K>>>(&self, keys: I) -> Lookups<'_, K, V, I::IntoIter> {
-        let keys = EncodedKeys { keys: keys.into_iter(), kind: PhantomData };
-        let lookups = vellum_access::Lookups::new(self.handle.pool(), keys, self.handle.read_depth());
-        Lookups { handle: &self.handle, lookups, values: PhantomData }
+        Lookups::new(&self.handle, None, keys.into_iter())
+    }
+}
+
+impl Transaction {
+    /// The values of the keys of an iterator, each with its key and in their order, as this transaction sees them. See
+    /// [`Table::lookups`].
+    ///
+    /// What this transaction itself writes to the table meanwhile may or may not be seen. Of a serializable one those keys count as read
+    /// whose values were shown, and not those that were taken ahead.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let database = vellum::Database::create(directory.path().join("d"), &vellum::Options::default())?;
+    /// let stock = database.create_table(vellum::TableName::<str, u32>::new("stock"))?;
+    /// stock.put("apples", 5)?;
+    /// let sum = database.run(|transaction| {
+    ///     let mut sum = 0;
+    ///     for (_, count) in transaction.lookups(&stock, ["apples", "pears"])? {
+    ///         sum += count?.unwrap_or(0);
+    ///     }
+    ///     Ok(sum)
+    /// })?;
+    /// assert_eq!(sum, 5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get); and each lookup has its own.
+    pub fn lookups<'t, K, V, I>(
+        &'t self,
+        table: &'t Table<K, V>,
+        keys: I,
+    ) -> Result<Lookups<'t, K, V, I::IntoIter>>
+    where
+        K: KeyType + ?Sized,
+        V: ValueType + ?Sized,
+        I: IntoIterator<Item: AsKey<K>>,
+    {
+        let seen = self.read_untracked(&table.handle)?;
+        Ok(Lookups::new(&table.handle, Some((self, seen)), keys.into_iter()))
+    }
+}
+
+impl<'t, K: KeyType + ?Sized, V: ValueType + ?Sized, I: Iterator<Item: AsKey<K>>> Lookups<'t, K, V, I> {
+    fn new(handle: &'t Handle, reader: Option<(&'t Transaction, Tree<'t, Pool>)>, keys: I) -> Self {
+        let keys = EncodedKeys { keys, kind: PhantomData };
+        let lookups = vellum_access::Lookups::new(handle.pool(), keys, handle.read_depth());
+        Self { handle, reader, lookups, values: PhantomData }
     }
 }
 
@@ -77,15 +128,23 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized, I: Iterator<Item: AsKey<K>>> It
     type Item = (I::Item, Result<Option<V::Owned>>);
 
     fn next(&mut self) -> Option<Self::Item> {
-        let Self { handle, lookups, .. } = self;
+        let Self { handle, reader, lookups, .. } = self;
         nested::check(handle.pool());
-        let tree = handle.tree();
+        let tree = match reader {
+            None => handle.tree(),
+            // One that is over says so with each key.
+            Some((transaction, first)) => transaction.read_untracked(handle).unwrap_or(*first),
+        };
         lookups.next_with(tree, |Encoded { key, bytes }, value| {
-            let value = match value.map_err(|error| handle.refused(error)) {
-                Ok(value) => handle.value_if_any::<V>(value),
-                Err(error) if error.is_about_room() => handle.get_whole::<V>(bytes.as_ref(), error),
-                Err(error) => Err(error),
+            let noted = match reader {
+                None => Ok(()),
+                Some((transaction, _)) => transaction.read_keys(handle, [&bytes]).map(drop),
             };
+            let value = noted.and_then(|()| match value.map_err(|error| handle.refused(error)) {
+                Ok(value) => handle.value_if_any::<V>(value),
+                Err(error) if error.is_about_room() => handle.get_whole::<V>(tree, bytes.as_ref(), error),
+                Err(error) => Err(error),
+            });
             (key, value)
         })
     }
@@ -94,8 +153,13 @@ impl<K: KeyType + ?Sized, V: ValueType + ?Sized, I: Iterator<Item: AsKey<K>>> It
 impl Handle {
     /// A value for which the pool has no room.
     #[cold]
-    fn get_whole<V: ValueType + ?Sized>(&self, key: &[u8], error: Error) -> Result<Option<V::Owned>> {
-        let whole = self.read_whole(self.tree(), key).map_err(|_| error)?;
+    fn get_whole<V: ValueType + ?Sized>(
+        &self,
+        tree: Tree<'_, Pool>,
+        key: &[u8],
+        error: Error,
+    ) -> Result<Option<V::Owned>> {
+        let whole = self.read_whole(tree, key).map_err(|_| error)?;
         self.value_if_any::<V>(whole)
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use std::{cell::Cell, collections::BTreeMap};
-use vellum::{Database, Error, TableName};
+use vellum::{Database, Error, IsolationLevel, TableName, TransactionOptions};
 
 const TEXTS: TableName<u32, str> = TableName::new("texts");
 
@@ -85,4 +85,77 @@ fn each_lookup_has_its_own_error() {
     database.clear_table("t").unwrap();
     let after = lookups.by_ref().skip(100).take(100).filter(|(_, found)| matches!(found, Ok(None))).count();
     assert_eq!(after, 100, "nothing is found any more");
+}
+
+#[test]
+fn a_transaction_is_shown_one_moment_and_its_own_changes() {
+    let directory = tempfile::tempdir().unwrap();
+    let database = Database::create(directory.path().join("d"), &options()).unwrap();
+    let table = database.create_table(TEXTS).unwrap();
+    let mut model = BTreeMap::new();
+    for number in (0..6000).step_by(2) {
+        table.put(number, value(number)).unwrap();
+        model.insert(number, value(number));
+    }
+    let transaction = database.begin().unwrap();
+    for number in (0..6000).step_by(5) {
+        transaction.put(&table, number, value(number + 1)).unwrap();
+        model.insert(number, value(number + 1));
+    }
+    assert!(transaction.remove(&table, 2).unwrap());
+    model.remove(&2);
+    database.checkpoint().unwrap();
+    let read_before = database.statistics().pages_read;
+    let numbers = || (0..9000u32).map(|step| step.wrapping_mul(6151) % 6200);
+    for (number, (found, text)) in numbers().zip(transaction.lookups(&table, numbers()).unwrap()) {
+        assert_eq!((found, text.unwrap()), (number, model.get(&number).cloned()));
+        // Others change, and remove, what they may.
+        let other = number.wrapping_mul(17) % 6000;
+        if other % 5 > 0 && other != 2 {
+            if other.is_multiple_of(3) {
+                table.remove(other).unwrap();
+            } else {
+                table.put(other, "later").unwrap();
+            }
+        }
+    }
+    assert!(database.statistics().pages_read > read_before + 1000, "nothing came from the file");
+    transaction.commit().unwrap();
+    assert_clean(&database);
+}
+
+#[test]
+fn a_serializable_transaction_has_read_the_keys_whose_values_were_shown() {
+    let directory = tempfile::tempdir().unwrap();
+    let database = Database::create(directory.path().join("d"), &options()).unwrap();
+    let (table, other) = (database.create_table(TEXTS).unwrap(), database.create_table("other").unwrap());
+    let serializable = TransactionOptions::default().isolation(IsolationLevel::Serializable);
+    table.put(3, "three").unwrap();
+    for (changed, is_read) in [(3, true), (4, true), (5, false)] {
+        let transaction = database.begin_with(serializable).unwrap();
+        let mut lookups = transaction.lookups(&table, 3..6).unwrap();
+        // The last one is taken ahead, and not shown.
+        assert_eq!(lookups.by_ref().take(2).filter(|(_, text)| text.is_ok()).count(), 2);
+        drop(lookups);
+        table.put(changed, "changed").unwrap();
+        transaction.put(&other, "key", "value").unwrap();
+        let committed = transaction.commit();
+        assert_eq!(matches!(committed, Err(Error::Conflict { .. })), is_read, "{changed}: {committed:?}");
+    }
+}
+
+#[test]
+fn a_transaction_that_is_over_says_so_with_each_key() {
+    let directory = tempfile::tempdir().unwrap();
+    let database = Database::create(directory.path().join("d"), &options()).unwrap();
+    let table = database.create_table(TEXTS).unwrap();
+    let transaction = database.begin().unwrap();
+    let mut lookups = transaction.lookups(&table, 0..5).unwrap();
+    assert!(lookups.next().unwrap().1.unwrap().is_none());
+    table.put(1, "another's").unwrap();
+    transaction.put(&table, 1, "mine").unwrap_err();
+    let (keys, ends): (Vec<_>, Vec<_>) = lookups.unzip();
+    assert_eq!(keys, [1, 2, 3, 4]);
+    assert!(ends.iter().all(|end| matches!(end, Err(Error::Ended))), "{ends:?}");
+    assert!(matches!(transaction.lookups(&table, 0..5).err(), Some(Error::Ended)));
 }
