@@ -42,7 +42,7 @@
 //! - [`Table::multi_get`] and its like: many keys in one call, whose cache misses and reads overlap;
 //! - [`Table::bulk_load`] and [`BulkLoader`]: a table from sorted input, at several times the speed of inserts;
 //!   [`Transaction::bulk_load`] as part of a transaction;
-//! - [`Table::lookups`]: the values of the keys of an iterator, as many reads of it under way as the device can do at once;
+//! - [`Table::lookups`], [`Transaction::lookups`]: the values of the keys of an iterator, as many reads of it under way as the device can do at once;
 //! - [`Table::get_async`], [`Transaction::get_async`] and their like: futures for any runtime; [`Submissions`]: for an event loop of one's own;
 //! - [`Database::backup`], [`Backup`]: copies of a database that is used, increments, and what is made of them;
 //! - [`Options::log_archive`], [`RestoreOptions`], [`LogArchive`]: the log kept, and databases restored to a point in time;
