@@ -22,7 +22,7 @@ thread_local! {
 /// Some or all records of a leaf, with its fences. Keeps its memory from leaf to leaf.
 ///
 /// ```
-/// use vellum_access::node::{Group, LeafCopy, NODE_BYTES, NodeMut, NodeView, ValueKind};
+/// use vellum_access::node::{CopySize, LeafCopy, NODE_BYTES, NodeMut, NodeView, ValueKind};
 /// use vellum_base::PageId;
 ///
 /// let mut page = vec![0; NODE_BYTES];
@@ -32,7 +32,7 @@ thread_local! {
 /// }
 /// let mut copy = LeafCopy::default();
 /// copy.begin(NodeView::new(&page[..]));
-/// copy.add_from(NodeView::new(&page[..]), 1, Group::Records(1));
+/// copy.add_from(NodeView::new(&page[..]), 1, CopySize::Records(1));
 /// assert_eq!((copy.count(), copy.holds(0), copy.holds(1), copy.holds(2)), (3, false, true, false));
 /// let mut key = Vec::new();
 /// copy.view().append_key(1, &mut key);
@@ -50,15 +50,15 @@ pub struct LeafCopy {
 
 /// How much of a leaf is copied at once, if it has so much.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Group {
+pub enum CopySize {
     /// Records of so many bytes at least. Small records count for 32 bytes each.
     Bytes(usize),
     /// So many records.
     Records(usize),
 }
 
-impl Group {
-    /// Whether another record belongs to it after so many that count for so many bytes.
+impl CopySize {
+    /// Whether another record is copied after so many that count for so many bytes.
     #[inline]
     fn goes_on(self, records: usize, bytes: usize) -> bool {
         records == 0
@@ -109,10 +109,10 @@ impl LeafCopy {
     }
 
     /// Adds the record of slot `index` of the same leaf and those after it.
-    pub fn add_from<B: Bytes>(&mut self, leaf: NodeView<B>, index: usize, group: Group) {
+    pub fn add_from<B: Bytes>(&mut self, leaf: NodeView<B>, index: usize, size: CopySize) {
         let mut copied = Copied::default();
         let mut end = index;
-        while end < self.count && group.goes_on(end - index, copied.total) {
+        while end < self.count && size.goes_on(end - index, copied.total) {
             self.add(leaf, end, &mut copied);
             end += 1;
         }
@@ -123,11 +123,11 @@ impl LeafCopy {
     }
 
     /// Adds the record of the slot before `index` and those before it.
-    pub fn add_before<B: Bytes>(&mut self, leaf: NodeView<B>, index: usize, group: Group) {
+    pub fn add_before<B: Bytes>(&mut self, leaf: NodeView<B>, index: usize, size: CopySize) {
         let index = index.min(self.count);
         let mut copied = Copied::default();
         let mut start = index;
-        while start > 0 && group.goes_on(index - start, copied.total) {
+        while start > 0 && size.goes_on(index - start, copied.total) {
             start -= 1;
             self.add(leaf, start, &mut copied);
         }
@@ -275,16 +275,16 @@ mod tests {
                 let page = leaf(lower, upper, value_bytes, order);
                 let view = NodeView::new(&page[..]);
                 let count = view.count();
-                let bytes = [0, 1, 200, 1000, usize::MAX].map(Group::Bytes);
-                for group in bytes.into_iter().chain([1, 2, 7, usize::MAX].map(Group::Records)) {
+                let bytes = [0, 1, 200, 1000, usize::MAX].map(CopySize::Bytes);
+                for size in bytes.into_iter().chain([1, 2, 7, usize::MAX].map(CopySize::Records)) {
                     for start in [0, 1, count / 2, count - 1] {
                         copy.begin(view);
                         assert!((0..count).all(|index| !copy.holds(index)));
-                        copy.add_from(view, start, group);
+                        copy.add_from(view, start, size);
                         assert!(copy.holds(start) && (start == 0 || !copy.holds(start - 1)));
-                        match group {
-                            Group::Bytes(bytes) => assert!(bytes < usize::MAX || copy.holds(count - 1)),
-                            Group::Records(records) => {
+                        match size {
+                            CopySize::Bytes(bytes) => assert!(bytes < usize::MAX || copy.holds(count - 1)),
+                            CopySize::Records(records) => {
                                 let end = start.saturating_add(records);
                                 assert_eq!(copy.held, start..end.min(count));
                             }
@@ -292,12 +292,12 @@ mod tests {
                         agrees(&copy, &page);
                         // What is added right after joins it; what is added elsewhere replaces it.
                         let end = (start..count).find(|index| !copy.holds(*index)).unwrap_or(count);
-                        copy.add_from(view, end, group);
+                        copy.add_from(view, end, size);
                         assert!(copy.holds(start) && (end == count || copy.holds(end)));
-                        copy.add_before(view, start, group);
+                        copy.add_before(view, start, size);
                         assert!(copy.holds(start) && (start == 0 || copy.holds(start - 1)));
                         agrees(&copy, &page);
-                        copy.add_before(view, count, Group::Bytes(1));
+                        copy.add_before(view, count, CopySize::Bytes(1));
                         assert!(copy.holds(count - 1));
                         agrees(&copy, &page);
                     }

@@ -111,7 +111,7 @@ mod search_tests;
 #[cfg(test)]
 mod tests;
 
-pub use copy::{Group, LeafCopy};
+pub use copy::{CopySize, LeafCopy};
 pub use end::End;
 pub use fault::{NodeError, NodeFault};
 pub(crate) use inner_builder::InnerBuilder;

@@ -5,8 +5,8 @@ use crate::node_tree::Tree;
 use std::cell::Cell;
 use std::cmp::Ordering;
 use vellum_access::node::{
-    BLOB_REFERENCE_BYTES, Group, LeafCopy, MAX_INNER_COUNT, MAX_LEAF_COUNT, NODE_BYTES, NodeError, NodeMut,
-    NodeView, Split, ValueKind,
+    BLOB_REFERENCE_BYTES, CopySize, LeafCopy, MAX_INNER_COUNT, MAX_LEAF_COUNT, NODE_BYTES, NodeError,
+    NodeMut, NodeView, Split, ValueKind,
 };
 use vellum_base::{Bytes, PageId};
 
@@ -126,8 +126,8 @@ fn read_all<B: Bytes>(view: NodeView<B>) {
     for index in [0, 1, count / 2, count, usize::MAX / 64] {
         copy.begin(view);
         assert!(copy.count() <= MAX_LEAF_COUNT);
-        copy.add_from(view, index, Group::Bytes(300));
-        copy.add_before(view, index, Group::Bytes(300));
+        copy.add_from(view, index, CopySize::Bytes(300));
+        copy.add_before(view, index, CopySize::Bytes(300));
         // A walk from fence to fence comes to an end.
         out.clear();
         assert!(!copy.view().upper_fence(&mut out) || !copy.view().covers_after(&out));

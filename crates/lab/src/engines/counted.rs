@@ -176,6 +176,17 @@ impl<T: Transaction> Transaction for CountedTransaction<'_, T> {
         self.inner.scan(table, first, visit)
     }
 
+    #[inline]
+    fn scan_some(
+        &mut self,
+        table: usize,
+        first: &[u8],
+        records: usize,
+        visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.inner.scan_some(table, first, records, visit)
+    }
+
     fn for_each(&mut self, table: usize, visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<()> {
         self.inner.for_each(table, visit)
     }

@@ -142,6 +142,17 @@ pub trait Transaction {
         visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<()>;
 
+    /// [`scan`](Self::scan), of which it is known that `visit` breaks off after so many records at the latest.
+    fn scan_some(
+        &mut self,
+        table: usize,
+        first: &[u8],
+        _records: usize,
+        visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.scan(table, first, visit)
+    }
+
     /// Shows all records until `visit` breaks off, in whatever order, while no thread changes any.
     fn for_each(&mut self, table: usize, visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<()> {
         self.scan(table, &[], visit)

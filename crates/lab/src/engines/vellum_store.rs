@@ -145,10 +145,22 @@ impl Transaction for &mut VellumSession<'_> {
         &mut self,
         table: usize,
         first: &[u8],
+        visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.scan_some(table, first, usize::MAX, visit)
+    }
+
+    #[inline]
+    fn scan_some(
+        &mut self,
+        table: usize,
+        first: &[u8],
+        records: usize,
         mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<()> {
         let cursor = &mut self.cursors[table];
         cursor.seek(first)?;
+        cursor.expect(records);
         while let Some(entry) = cursor.next()? {
             let flow = match entry.inline_value() {
                 Some(value) => visit(entry.key(), value),

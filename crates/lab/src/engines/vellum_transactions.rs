@@ -182,10 +182,21 @@ impl Transaction for OpenTransaction<'_> {
         &mut self,
         table: usize,
         first: &[u8],
+        visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.scan_some(table, first, usize::MAX, visit)
+    }
+
+    fn scan_some(
+        &mut self,
+        table: usize,
+        first: &[u8],
+        records: usize,
         mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<()> {
         let table = &self.tables[table];
         let mut cursor = self.transaction.cursor(table, first..)?;
+        cursor.expect(records);
         while let Some(entry) = cursor.next()? {
             let flow = match entry.inline_value() {
                 Some(value) => visit(entry.key(), value),

@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use std::{cell::Cell, collections::BTreeMap};
-use vellum::{Database, Error, IsolationLevel, TableName, TransactionOptions};
+use vellum::{Database, Error, IsolationLevel, Table, TableName, TransactionOptions};
 
 const TEXTS: TableName<u32, str> = TableName::new("texts");
 
@@ -11,16 +11,21 @@ fn value(number: u32) -> String {
     format!("{number:>length$}")
 }
 
+/// A database, a table of it, and what that holds.
+fn filled(directory: &tempfile::TempDir) -> (Database, Table<u32, str>, BTreeMap<u32, String>) {
+    let database = Database::create(directory.path().join("d"), &options()).unwrap();
+    let table = database.create_table(TEXTS).unwrap();
+    let model: BTreeMap<_, _> = (0..6000).step_by(2).map(|number| (number, value(number))).collect();
+    for (number, text) in &model {
+        table.put(*number, text).unwrap();
+    }
+    (database, table, model)
+}
+
 #[test]
 fn each_key_comes_with_its_value_in_order_while_others_change() {
     let directory = tempfile::tempdir().unwrap();
-    let database = Database::create(directory.path().join("d"), &options()).unwrap();
-    let table = database.create_table(TEXTS).unwrap();
-    let mut model = BTreeMap::new();
-    for number in (0..6000).step_by(2) {
-        table.put(number, value(number)).unwrap();
-        model.insert(number, value(number));
-    }
+    let (database, table, model) = filled(&directory);
     // 3 MiB in a pool of 1 MiB.
     database.checkpoint().unwrap();
     let numbers = || (0..9000u32).map(|step| step.wrapping_mul(6151) % 6200);
@@ -90,13 +95,7 @@ fn each_lookup_has_its_own_error() {
 #[test]
 fn a_transaction_is_shown_one_moment_and_its_own_changes() {
     let directory = tempfile::tempdir().unwrap();
-    let database = Database::create(directory.path().join("d"), &options()).unwrap();
-    let table = database.create_table(TEXTS).unwrap();
-    let mut model = BTreeMap::new();
-    for number in (0..6000).step_by(2) {
-        table.put(number, value(number)).unwrap();
-        model.insert(number, value(number));
-    }
+    let (database, table, mut model) = filled(&directory);
     let transaction = database.begin().unwrap();
     for number in (0..6000).step_by(5) {
         transaction.put(&table, number, value(number + 1)).unwrap();

@@ -14,8 +14,8 @@
 //! removed key lies within the fences of one leaf at any moment, whatever becomes of leaves. By a snapshot the list belongs to
 //! one moment. Outside of a snapshot each record does, and a commit may come between two of them.
 
+mod copy_size;
 mod entry;
-mod groups;
 mod prepare;
 
 pub use entry::{CursorPosition, Entry};
@@ -26,7 +26,7 @@ use crate::tree::descend::{Approach, Direction, NOT_ITS_FENCES, Place, Towards, 
 use crate::tree::read::record::{copy_records, value_in};
 use crate::tree::read::{read_ahead::ReadAhead, seen_leaf::SeenLeaf};
 use crate::tree::{Tree, check_key};
-use groups::{FEW, GROUPS_BYTES, goes_beyond, group};
+use copy_size::{FEW, GROUPS_BYTES, copy_size, goes_beyond};
 use std::ops::Bound;
 use vellum_pool::{Interrupt, OptimisticPage, Pager, PoolError};
 
@@ -295,8 +295,8 @@ impl<'p, P: Pager> Cursor<'p, P> {
         if at_end {
             return self.go_on(direction, may_wait);
         }
-        let group = group(self.groups, self.expected, (self.index, self.leaf.count()), direction);
-        let copied = copy_records(&place.node, (self.index, direction), group, &mut self.leaf);
+        let size = copy_size(self.groups, self.expected, (self.index, self.leaf.count()), direction);
+        let copied = copy_records(&place.node, (self.index, direction), size, &mut self.leaf);
         self.groups += 1;
         // A range that is longer than its first group and comes to the end of the leaf will mostly go on beyond.
         if self.groups == GROUPS_BYTES.len() && self.leaf.holds_end(direction == Direction::Forward) {
@@ -456,11 +456,11 @@ impl<'p, P: Pager> Cursor<'p, P> {
                 {
                     tree.pager.prefetch(page, 0, NodeView::<&[u8]>::GUIDE_BYTES);
                 }
-                let group = group(*groups, *expected, (index, view.count()), direction);
-                if group.is_some() {
+                let size = copy_size(*groups, *expected, (index, view.count()), direction);
+                if size.is_some() {
                     leaf.begin(view);
                 }
-                copy_records(&place.node, (index, direction), group, leaf)?;
+                copy_records(&place.node, (index, direction), size, leaf)?;
                 Ok::<_, Interrupt>((place, index))
             });
             if !matches!(landed, Ok(Some(_))) {

@@ -8,7 +8,7 @@
 //! If the tree has a [`View`](crate::View), and the leaf is not older than that, what the view sees of the record is asked
 //! before the leaf is validated, and read instead.
 
-use crate::node::{Find, Group, LeafCopy, NodeView, ValueAt, ValueKind};
+use crate::node::{CopySize, Find, LeafCopy, NodeView, ValueAt, ValueKind};
 use crate::tree::Tree;
 use crate::tree::descend::{Direction, Fetch};
 use crate::{blob::BlobReference, error::damaged, isolation::Seen};
@@ -347,13 +347,13 @@ pub(in crate::tree) fn value_in(leaf: NodeView<&[u8]>, index: usize) -> Option<S
 pub(in crate::tree) fn copy_records<O: OptimisticPage>(
     leaf: &O,
     (index, direction): (usize, Direction),
-    group: Option<Group>,
+    size: Option<CopySize>,
     copy: &mut LeafCopy,
 ) -> Result<(), Interrupt> {
     let view = NodeView::new(leaf.bytes());
-    match (group, direction) {
-        (Some(group), Direction::Forward) => copy.add_from(view, index, group),
-        (Some(group), Direction::Backward) => copy.add_before(view, index, group),
+    match (size, direction) {
+        (Some(size), Direction::Forward) => copy.add_from(view, index, size),
+        (Some(size), Direction::Backward) => copy.add_before(view, index, size),
         (None, _) => copy.copy_all(view),
     }
     leaf.validate()

@@ -296,7 +296,7 @@ impl<S: Session> Client<'_, S> {
         let (mut first, mut right) = (true, true);
         let mut transaction = self.session.begin(Access::Read)?;
         let record = &mut self.record;
-        transaction.scan(RECORDS, key.bytes(), |found_key, found| {
+        transaction.scan_some(RECORDS, key.bytes(), left as usize, |found_key, found| {
             record.clear();
             record.extend_from_slice(found);
             right &= layout.matches(found_key, record) && (!first || found_key == key.bytes());

@@ -1,6 +1,6 @@
 //! How much a cursor copies out of a leaf at a time.
 
-use crate::node::Group;
+use crate::node::CopySize;
 use crate::tree::descend::Direction;
 
 /// How many bytes of records a cursor copies at a time, to begin with; after these groups it copies whole leaves.
@@ -23,16 +23,16 @@ pub(super) fn goes_beyond(expected: usize, place: (usize, usize), direction: Dir
 }
 
 /// What a cursor copies next of such a leaf; `None` if that is all of it.
-pub(super) fn group(
+pub(super) fn copy_size(
     groups: usize,
     expected: usize,
     place: (usize, usize),
     direction: Direction,
-) -> Option<Group> {
+) -> Option<CopySize> {
     if !(1..=FEW).contains(&expected) {
-        return GROUPS_BYTES.get(groups).copied().map(Group::Bytes);
+        return GROUPS_BYTES.get(groups).copied().map(CopySize::Bytes);
     }
     // All at once is faster than most of them one by one.
     let records = expected.min(rest(place, direction));
-    (records * 4 < place.1 * 3).then_some(Group::Records(records))
+    (records * 4 < place.1 * 3).then_some(CopySize::Records(records))
 }
