@@ -227,6 +227,7 @@ impl State {
 
     /// What stays when it is committed, and is needed again if that is refused.
     pub fn leave(&mut self) -> Leftovers {
+        debug_assert!(self.claim.is_none(), "what has only been claimed is no change");
         let large = |Undo { before, .. }: &Undo| Some((before.tree, before.large()?));
         let spilled_large = self.spilled_large.iter().map(|(_, tree, large)| (*tree, *large));
         let large = self.undo.iter().filter_map(large).chain(spilled_large).collect();

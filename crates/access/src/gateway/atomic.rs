@@ -3,7 +3,7 @@
 use super::encoding::RecordKind;
 use super::page_change::{NodeImage, PageChange, ValueImage};
 use super::record::Record;
-use crate::node::{End, NODE_BYTES, NodeError, NodeMut, NodeView, ValueKind};
+use crate::node::{End, NODE_BYTES, NodeError, NodeFault, NodeMut, NodeView, ValueKind};
 use std::{mem::ManuallyDrop, ops::Range};
 use vellum_base::{Extent, Lsn, PageHeader, PageId, PageKind, plant::is_planted, stamp_lsn};
 use vellum_pool::{AllocatedPage, ExclusivePage, Interrupt, OptimisticPage, Pager, PoolError};
@@ -284,8 +284,11 @@ impl<'p, P: Pager> Recording<'p, P> {
         if self.records {
             let place = (self.tree, leaf.id());
             let is_whole = self.pager.records_values();
+            let Some((_, before)) = leaf.view().value(index) else {
+                return Err(NodeFault::Slot { index }.into());
+            };
             let (result, record) =
-                Record::with_patch(self.record.take(), place, (leaf.view(), index), (key, is_whole), change);
+                Record::with_patch(self.record.take(), place, before, (key, is_whole), change);
             if let Some(bytes) = record.patched() {
                 let change = PageChange::Patch { key: &[], offset: bytes.0, bytes: bytes.1, before: &[] };
                 self.make(leaf, Some(index), &change)?;

@@ -78,7 +78,7 @@ impl Record {
         value: Option<ValueImage<'_>>,
     ) -> Box<Self> {
         let mut this = this.unwrap_or_else(|| Self::new(tree));
-        let (kind, bytes) = leaf.value(index);
+        let (kind, bytes) = leaf.value(index).unwrap_or((ValueKind::Inline, &[]));
         let before = ValueImage { kind, bytes };
         this.push(
             page,
@@ -90,19 +90,18 @@ impl Record {
         this
     }
 
-    /// Lets `change` change a copy of the value of `key`, in slot `index` of a leaf, and adds the bytes that then differ, if any do; or,
+    /// Lets `change` change a copy of the value of `key` in a leaf, which is `before`, and adds the bytes that then differ, if any do; or,
     /// if it `is_whole`, that the record gets another value, which comes to the same in the leaf, as its length is the same.
     #[inline(never)]
     pub(super) fn with_patch<T>(
         this: Option<Box<Self>>,
         (tree, page): (PageId, PageId),
-        (leaf, index): (NodeView<&[u8]>, usize),
+        before: &[u8],
         (key, is_whole): (&[u8], bool),
         change: impl FnOnce(&mut [u8]) -> T,
     ) -> (T, Box<Self>) {
         let mut this = this.unwrap_or_else(|| Self::new(tree));
         let Self { after, bytes, differing, .. } = &mut *this;
-        let (_, before) = leaf.value(index);
         after.clear();
         after.extend_from_slice(before);
         let result = change(after);

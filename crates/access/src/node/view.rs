@@ -505,10 +505,11 @@ pub(super) fn child_place(index: usize) -> usize {
 }
 
 impl<'a> NodeView<&'a [u8]> {
-    /// The value of slot `index`, or the reference to its blob; nothing if the slot is damaged. Only for leaves.
-    pub(crate) fn value(self, index: usize) -> (ValueKind, &'a [u8]) {
-        let at = self.value_location(index);
-        (at.kind, self.bytes.get(at.at..at.at + at.length).unwrap_or_default())
+    /// The value of slot `index`, or the reference to its blob; `None` if the slot is damaged. Only for leaves.
+    #[inline]
+    pub(crate) fn value(self, index: usize) -> Option<(ValueKind, &'a [u8])> {
+        let ValueAt { at, length, kind } = self.value_location(index);
+        self.bytes.get(at..at + length).map(|bytes| (kind, bytes))
     }
 
     /// The bytes from the page header to the end of the slots, and those from the heap on: all but the free bytes

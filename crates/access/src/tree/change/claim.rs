@@ -81,11 +81,10 @@ fn claim_by(
 ) -> Result<Result<(), Claim>, Interrupt> {
     let before = match index {
         Some(index) => {
-            let at = NodeView::new(page).value_location(index);
-            let Some(bytes) = page.get(at.at..at.at + at.length) else {
+            let Some((kind, bytes)) = NodeView::new(page).value(index) else {
                 return Err(damaged(leaf, "a record of this leaf lies outside of it"));
             };
-            Some(ValueImage { kind: at.kind, bytes })
+            Some(ValueImage { kind, bytes })
         }
         None => None,
     };

@@ -1,8 +1,8 @@
 //! Cursors: walking a range of keys in either direction.
 //!
 //! A cursor keeps an optimistic guard on the leaf in which it stands, and copies records out of it in groups: a few at
-//! first, because most ranges are short, then more, and then whole leaves; or as many as are expected to be asked for, if that is known. After each group the guard is validated, so
-//! all that has been copied of one leaf belongs to one moment. If the leaf has changed before the next group, the cursor
+//! first, because most ranges are short, then more, and then whole leaves; or as many as are expected to be asked for,
+//! if that is known. After each group the guard is validated, so all that has been copied of one leaf belongs to one moment. If the leaf has changed before the next group, the cursor
 //! finds its place anew, by the key next to which it stands.
 //!
 //! At the leaf's end the cursor goes to the next child of the leaf's parent, if the parent has not changed; else down

@@ -335,15 +335,15 @@ pub(in crate::tree) enum StoredValue<'l> {
 /// The value of the record in a slot of a leaf that does not change; `None` if it is damaged.
 #[inline]
 pub(in crate::tree) fn value_in(leaf: NodeView<&[u8]>, index: usize) -> Option<StoredValue<'_>> {
-    let ValueAt { at, length, kind } = leaf.value_location(index);
-    let bytes = leaf.bytes().get(at..at + length)?;
+    let (kind, bytes) = leaf.value(index)?;
     match kind {
         ValueKind::Inline => Some(StoredValue::Inline(bytes)),
         ValueKind::Blob => BlobReference::decode(bytes).map(StoredValue::Blob),
     }
 }
 
-/// Adds records of a leaf to a copy, from slot `index` on or those before it, or copies all. Then validates the leaf, so that the whole copy belongs to one moment.
+/// Adds records of a leaf to a copy, from slot `index` on or those before it, or copies all. Then validates the leaf, so
+/// that the whole copy belongs to one moment.
 pub(in crate::tree) fn copy_records<O: OptimisticPage>(
     leaf: &O,
     (index, direction): (usize, Direction),

@@ -26,13 +26,13 @@ pub(super) fn goes_beyond(expected: usize, place: (usize, usize), direction: Dir
 pub(super) fn copy_size(
     groups: usize,
     expected: usize,
-    place: (usize, usize),
+    (index, count): (usize, usize),
     direction: Direction,
 ) -> Option<CopySize> {
     if !(1..=FEW).contains(&expected) {
         return GROUPS_BYTES.get(groups).copied().map(CopySize::Bytes);
     }
     // All at once is faster than most of them one by one.
-    let records = expected.min(rest(place, direction));
-    (records * 4 < place.1 * 3).then_some(CopySize::Records(records))
+    let records = expected.min(rest((index, count), direction));
+    (records * 4 < count * 3).then_some(CopySize::Records(records))
 }
