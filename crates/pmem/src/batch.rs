@@ -1,13 +1,15 @@
 //! Several operations at once: with fewer fences, and with cache misses that overlap. Each by itself is what `core.rs` says of it.
 
 use crate::{
-    core::{Core, Writer},
+    core::{Core, Sites, Writer},
     error::Result,
     format::{Format, Record},
     layout::Place,
     medium::{Medium, Site},
 };
 use std::collections::BTreeSet;
+
+const BATCH: Sites = Sites { record: Site::BatchRecord, publish: Site::BatchPublish };
 
 /// How many operations share their fences.
 const GROUP: usize = 64;
@@ -51,11 +53,8 @@ impl<L: Format, M: Medium> Core<L, M> {
                 }
             }
             // What was written is finished even if the next could not be: a log ends at a record that is not valid.
-            self.fence(writer, Site::BatchRecord)?;
-            for (_, _, (place, record, _)) in &group {
-                self.publish(writer, Site::BatchPublish, *place, record);
-            }
-            self.fence(writer, Site::BatchPublish)?;
+            let written = group.iter().map(|(_, _, (place, record, _))| (*place, record));
+            self.publish(writer, BATCH, written)?;
             for (hash, key, record) in &group {
                 self.settle(writer, *hash, key, *record)?;
             }

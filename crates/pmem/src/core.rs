@@ -2,8 +2,8 @@
 //!
 //! # The order of things
 //!
-//! A put writes the record where nothing leads to it and makes it durable; makes it valid by one word, durably; lets the
-//! index lead to it; makes the record that it replaces invalid; and only then is it acknowledged. The last two steps happen
+//! A put writes the record where nothing leads to it and makes it durable; makes it valid by one word, durably, unless it is valid
+//! by being right ([`Format::IS_EVIDENT`]); lets the index lead to it; makes the record that it replaces invalid; and only then is it acknowledged. The last two steps happen
 //! under the lock of the key. So of the valid records of a key after a crash the one with the highest sequence number is
 //! the latest: sequence numbers are drawn above that of the record that is replaced. That the replaced record is invalid need not be
 //! durable yet: the client leaves the fence to its next operation, and the stripe of the key remembers the record until
@@ -22,23 +22,24 @@
 
 use crate::{
     error::{Damage, PmemError, Result},
-    format::{Format, Next, Record, large},
+    format::{Format, Next, Record, large, replace_word},
     index::{Index, Look},
     layout::{Geometry, KEY_BYTES_MAX, Place, VALUE_BYTES_MAX, mix, record_sum},
     lock,
     medium::{Lane, Medium, Site},
     options::ReclaimOptions,
+    owed::Owed,
     scratch::Scratch,
     space::{Partial, Purpose, Space},
     stripes::Stripes,
     superblock::{Shape, Superblock},
 };
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     hash::{BuildHasher as _, RandomState},
     marker::PhantomData,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
@@ -73,6 +74,8 @@ pub struct Core<L, M> {
     pub retractions: AtomicU64,
     /// Blocks that were compacted so far.
     pub compacted: AtomicU64,
+    /// Words of values that a crash came in between, by the places of their records, in a store that is only read.
+    pub late: OnceLock<BTreeMap<u64, (usize, u64)>>,
     poisoned: AtomicBool,
     clients: Mutex<BTreeSet<u16>>,
     hash_seed: u64,
@@ -83,21 +86,13 @@ pub struct Core<L, M> {
 #[derive(Debug)]
 pub struct Writer<L: Format> {
     pub lane: Lane,
-    cursor: Option<L::Cursor>,
+    pub cursor: Option<L::Cursor>,
     clock: u64,
-    id: u16,
+    pub id: u16,
     purpose: Purpose,
     pub scratch: Scratch,
-    /// Records that it retracted, flushed and not fenced: its next fence settles them.
-    owed: Vec<Owed>,
-}
-
-/// A record that was retracted by a client and is remembered by its stripe.
-#[derive(Debug)]
-struct Owed {
-    hash: u64,
-    place: Place,
-    record: Record,
+    /// What it left to its next fences.
+    pub owed: Owed,
 }
 
 /// The sites of the two steps by which records come into being.
@@ -130,6 +125,7 @@ impl<L: Format, M: Medium> Core<L, M> {
             clock: AtomicU64::new(0),
             retractions: AtomicU64::new(0),
             compacted: AtomicU64::new(0),
+            late: OnceLock::new(),
             poisoned: AtomicBool::new(false),
             clients: Mutex::default(),
             // Differs from one opening to the next, so that an adversary cannot prepare keys that collide.
@@ -161,7 +157,15 @@ impl<L: Format, M: Medium> Core<L, M> {
         // Relaxed: the lock orders it after the end of the client that had the number before.
         let clock = self.clock.load(Ordering::Relaxed);
         let lane = Lane { number: u64::from(id), ..Lane::default() };
-        Ok(Writer { lane, cursor: None, clock, id, purpose, scratch: Scratch::default(), owed: Vec::new() })
+        Ok(Writer {
+            lane,
+            cursor: None,
+            clock,
+            id,
+            purpose,
+            scratch: Scratch::default(),
+            owed: Owed::default(),
+        })
     }
 
     /// Takes back a writer, with its block.
@@ -176,6 +180,8 @@ impl<L: Format, M: Medium> Core<L, M> {
 
     /// Gives back the block of a writer.
     pub fn give_back(&self, writer: &mut Writer<L>) {
+        // If that fails, the store accepts no more changes.
+        let _ = self.settle_page(writer);
         let Some(cursor) = writer.cursor.take() else { return };
         let block = L::block(&cursor);
         match L::suspend(&cursor) {
@@ -187,72 +193,6 @@ impl<L: Format, M: Medium> Core<L, M> {
     /// Fails if changes are not accepted.
     pub fn check_writable(&self) -> Result<()> {
         if self.poisoned.load(Ordering::Relaxed) { Err(PmemError::Poisoned) } else { Ok(()) }
-    }
-
-    /// Waits until what the writer flushed is durable. If that fails, nothing is accepted any more.
-    #[inline]
-    pub fn fence(&self, writer: &mut Writer<L>, site: Site) -> Result<()> {
-        self.fence_under_page_lock(writer, site)?;
-        self.free_owed(writer)
-    }
-
-    /// The same for a thread that holds the lock of a page, and so may free nothing: [`free_owed`](Self::free_owed) is to follow.
-    #[inline]
-    pub fn fence_under_page_lock(&self, writer: &mut Writer<L>, site: Site) -> Result<()> {
-        self.watch(self.medium.fence(&mut writer.lane, site))
-    }
-
-    /// Frees the records whose retraction a fence just made durable.
-    #[inline]
-    pub fn free_owed(&self, writer: &mut Writer<L>) -> Result<()> {
-        if writer.owed.is_empty() { Ok(()) } else { self.free_some(writer) }
-    }
-
-    fn free_some(&self, writer: &mut Writer<L>) -> Result<()> {
-        let mut owed = std::mem::take(&mut writer.owed);
-        let mut outcome = Ok(());
-        for Owed { hash, place, record } in owed.drain(..) {
-            self.stripes.settled(hash);
-            outcome = outcome.and(self.freed(writer, place, &record));
-        }
-        writer.owed = owed;
-        outcome
-    }
-
-    /// Makes the retractions of the writer durable that are not yet.
-    pub fn settle_owed(&self, writer: &mut Writer<L>) -> Result<()> {
-        if writer.owed.is_empty() { Ok(()) } else { self.fence(writer, Site::Retract) }
-    }
-
-    /// Sees to it that of the keys with these hashes, whose stripes the caller holds, no older record can return: makes the
-    /// retractions durable that other threads, or the writer itself, left to their next fence.
-    pub fn settle_stripes(&self, writer: &mut Writer<L>, hashes: impl Iterator<Item = u64>) -> Result<()> {
-        let mut is_any = false;
-        for place in hashes.filter_map(|hash| self.stripes.unsettled(hash)) {
-            is_any = true;
-            L::flush_valid(&self.medium, self.geometry, &mut writer.lane, Site::Retract, place);
-        }
-        if is_any { self.fence(writer, Site::Retract) } else { Ok(()) }
-    }
-
-    /// Retracts a record that another one has taken the place of, durably or nearly so: the fence is left to the writer's next
-    /// operation if the stripe can remember the record, because until then the later record of its key counts. It lies there
-    /// durably, and a delete would look here first.
-    pub fn retract_replaced(
-        &self,
-        writer: &mut Writer<L>,
-        hash: u64,
-        (place, record): (Place, Record),
-        held: MutexGuard<'_, ()>,
-    ) -> Result<()> {
-        self.retract(writer, Site::Retract, place, &record);
-        if self.stripes.remember(hash, place) {
-            writer.owed.push(Owed { hash, place, record });
-            return Ok(());
-        }
-        self.fence(writer, Site::Retract)?;
-        drop(held);
-        self.freed(writer, place, &record)
     }
 
     /// Notices failures after which it is not known what is durable.
@@ -329,6 +269,15 @@ impl<L: Format, M: Medium> Core<L, M> {
         found.transpose()
     }
 
+    /// Copies the value of a record.
+    #[inline]
+    pub fn load_value(&self, record: &Record, value: &mut Vec<u8>) {
+        record.load_value(&self.medium, value);
+        if let Some((number, word)) = self.late.get().and_then(|late| late.get(&record.at)) {
+            replace_word(value, *number, *word);
+        }
+    }
+
     /// The record of a key whose stripe the caller holds.
     pub fn find_locked(&self, hash: u64, key: &[u8]) -> Option<(Place, Record)> {
         self.index.find(hash, |entry| {
@@ -342,8 +291,8 @@ impl<L: Format, M: Medium> Core<L, M> {
         })
     }
 
-    /// Makes a durable record valid; flushed, not fenced.
-    pub fn publish(&self, writer: &mut Writer<L>, site: Site, place: Place, record: &Record) {
+    /// Makes a durable record valid, or says that it must be right; flushed, not fenced.
+    pub fn make_valid(&self, writer: &mut Writer<L>, site: Site, place: Place, record: &Record) {
         L::set_valid(&self.medium, self.geometry, &mut writer.lane, site, (place, record), true);
     }
 
@@ -390,13 +339,19 @@ impl<L: Format, M: Medium> Core<L, M> {
                 self.space.retracted(block, 0);
             }
             match next? {
-                Next::At(place, record, behind) => return Ok((place, record, behind)),
+                Next::At(place, record, behind) => {
+                    if self.is_evident() {
+                        let word = L::take_full(geometry, cursor);
+                        self.note_full(writer, block, word, false);
+                    }
+                    return Ok((place, record, behind));
+                }
                 Next::BlockFull => {
                     self.space.close_by(block, writer.id);
                     writer.cursor = None;
                 }
                 Next::Large(blocks) => {
-                    let first = self.space.take_run(medium, &mut writer.lane, blocks, writer.purpose)?;
+                    let (first, _) = self.space.take_run(medium, &mut writer.lane, blocks, writer.purpose)?;
                     let lengths = (key_bytes, value_bytes);
                     let (place, record) =
                         large::begin(medium, geometry, &mut writer.lane, first, blocks, lengths)?;
@@ -414,8 +369,8 @@ impl<L: Format, M: Medium> Core<L, M> {
             self.space.block(partial.block).open(writer.id);
             return Ok(L::resume(self.geometry, partial.block, &partial.spare));
         }
-        let block = self.space.take_run(&self.medium, &mut writer.lane, 1, writer.purpose)?;
-        L::format(&self.medium, self.geometry, &mut writer.lane, block)?;
+        let (block, is_fresh) = self.space.take_run(&self.medium, &mut writer.lane, 1, writer.purpose)?;
+        L::format(&self.medium, self.geometry, &mut writer.lane, block, is_fresh)?;
         self.space.block(block).open(writer.id);
         // Clients begin in different pages, so that they are spread over the modules of memory.
         let page = (u64::from(writer.id) + block) % u64::from(self.geometry.pages);
@@ -475,9 +430,7 @@ impl<L: Format, M: Medium> Core<L, M> {
         let hash = self.hash(key);
         self.index.prefetch_for_change(hash);
         let (place, record, sequence) = self.append_new(writer, ONE.record, hash, key, value)?;
-        self.fence(writer, ONE.record)?;
-        self.publish(writer, ONE.publish, place, &record);
-        self.fence(writer, ONE.publish)?;
+        self.publish(writer, ONE, std::iter::once((place, &record)))?;
         self.settle(writer, hash, key, (place, record, sequence))
     }
 

@@ -47,7 +47,7 @@ impl<L: Layout, M: Medium> Reader<L, M> {
     #[inline]
     pub fn get_into(&self, key: &L::Key, value: &mut Vec<u8>) -> Result<bool> {
         let key = key.as_ref();
-        let take = |record: &Record| record.load_value(&self.core.medium, value);
+        let take = |record: &Record| self.core.load_value(record, value);
         Ok(self.core.read(self.core.hash(key), key, take)?.is_some())
     }
 
@@ -75,7 +75,7 @@ impl<L: Layout, M: Medium> Reader<L, M> {
             self.core.prefetch_all(group.iter().map(|(hash, _)| *hash));
             for (hash, key) in group {
                 let mut value = Vec::new();
-                let take = |record: &Record| record.load_value(&self.core.medium, &mut value);
+                let take = |record: &Record| self.core.load_value(record, &mut value);
                 let found = self.core.read(hash, key, take)?.is_some();
                 values.push(found.then_some(value));
             }
@@ -101,7 +101,7 @@ impl<L: Layout, M: Medium> Reader<L, M> {
                     let (mut key, mut value) = (Vec::new(), Vec::new());
                     let next = core.read_matching(*hash, |record| {
                         record.load_key(&core.medium, &mut key);
-                        record.load_value(&core.medium, &mut value);
+                        core.load_value(record, &mut value);
                         (!found.iter().any(|(known, _)| *known == key)).then_some(())
                     })?;
                     match next {

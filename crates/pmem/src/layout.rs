@@ -32,8 +32,10 @@ pub const OCCUPANCY_AT: u64 = 8;
 pub const LARGE_BLOCKS_AT: u64 = 8;
 /// Where the records of a log begin.
 pub const LOG_AT: u64 = 16;
-/// Sequence number and checksums before each key, in bytes.
-pub const RECORD_HEAD_BYTES: usize = 16;
+/// Sequence number, checksums and changed word before each key, in bytes.
+pub const RECORD_HEAD_BYTES: usize = 24;
+/// The longest value of which one word is changed with one fence, in bytes: recovery may have to find out which.
+pub const ONE_FENCE_BYTES_MAX: usize = 4096;
 /// The size word before the head of a record of variable size, in bytes.
 pub const SIZE_WORD_BYTES: usize = 8;
 
@@ -253,6 +255,12 @@ pub fn checked_number(at: u64, number: u64) -> u64 {
 pub fn read_checked_number(at: u64, word: u64) -> Option<u64> {
     let number = word & ((1 << 48) - 1);
     (checked_number(at, number) == word).then_some(number)
+}
+
+/// What the word of checksums of a record of one size at byte `at` is when the record is not valid any more.
+#[inline]
+pub fn retracted_sums(at: u64) -> u64 {
+    mix(!at)
 }
 
 /// The checksum of a record: of its sequence number, key and value, and how the bytes are divided among them.

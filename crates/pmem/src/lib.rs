@@ -40,6 +40,7 @@ mod memory;
 #[cfg(all(test, loom))]
 mod models;
 mod options;
+mod owed;
 mod reclaim;
 mod recover;
 mod scratch;

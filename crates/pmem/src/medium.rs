@@ -39,6 +39,11 @@ pub enum Site {
     SpanHead,
     /// The blocks after the first of a large record, before they become blocks of their own again.
     InnerBlocks,
+    /// A slot of a block that is formatted for the first time, where something lies. It has no fence of its own: that of the heads of
+    /// pages is its.
+    EmptySlot,
+    /// The bits of a page that say that its records must be right.
+    Occupancy,
     /// A new record that nothing leads to yet.
     Record,
     /// The word that makes a record valid.
@@ -51,6 +56,12 @@ pub enum Site {
     UpdateSums,
     /// The word that is changed in place.
     UpdateValue,
+    /// Both checksums of a record and the word that one of its words becomes.
+    UpdateHead,
+    /// The word that becomes what the head of its record says. It has no fence of its own: the next one of the client is its.
+    UpdateWord,
+    /// A word that another client left to its next fence.
+    Unsettled,
     /// The records of a batch.
     BatchRecord,
     /// The words that make the records of a batch valid.
@@ -68,8 +79,10 @@ pub enum Site {
     RecoveryMeta,
     /// The same of the blocks.
     RecoveryScan,
-    /// A record that recovery found to be older than another of the same key.
+    /// A record that recovery found to be older than another of the same key, or torn.
     RecoveryRetract,
+    /// The bits of records that recovery found right and that had none.
+    RecoveryOccupancy,
 }
 
 /// What one thread has flushed and not fenced yet, as far as the medium must remember it.

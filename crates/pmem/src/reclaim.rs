@@ -9,7 +9,7 @@
 
 use crate::{
     blocks::State,
-    core::{Core, Writer},
+    core::{Core, Sites, Writer},
     error::{PmemError, Result},
     format::{Format, Record, Walked},
     index::Look,
@@ -21,6 +21,8 @@ use std::{
     sync::atomic::Ordering,
     time::{Duration, Instant},
 };
+
+const COPY: Sites = Sites { record: Site::CopyRecord, publish: Site::CopyPublish };
 
 /// How many records are moved under one set of locks.
 const GROUP: usize = 32;
@@ -152,7 +154,7 @@ fn compact<L: Format, M: Medium>(
     }
     let mut records = Vec::new();
     L::walk(&core.medium, core.geometry, block, block + 1, &mut |found| {
-        if let Walked::Record(place, record) = found {
+        if let Walked::Record(place, record, _) = found {
             records.push((place, record));
         }
     });
@@ -215,11 +217,7 @@ fn move_group<L: Format, M: Medium>(
         }
     }
     // What was copied is finished whatever failed: a log ends at a record that is not valid.
-    core.fence(writer, Site::CopyRecord)?;
-    for (_, _, _, copy, copied) in &moved {
-        core.publish(writer, Site::CopyPublish, *copy, copied);
-    }
-    core.fence(writer, Site::CopyPublish)?;
+    core.publish(writer, COPY, moved.iter().map(|(_, _, _, copy, copied)| (*copy, copied)))?;
     for (hash, place, _, copy, _) in &moved {
         core.index.replace(*hash, place.0, copy.0);
     }

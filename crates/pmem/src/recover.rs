@@ -2,7 +2,8 @@
 //!
 //! Threads take blocks in turn and put what they find into the index. Of two records with the same key the one with the
 //! higher sequence number is the later; the other is made invalid, durably, before the store is used: were it left, it
-//! would return when the later one is deleted. Copies that compaction had not finished with have the same number and the
+//! would return when the later one is deleted. Records that a crash tore are made invalid too, those that it left whole get their
+//! bits, and words that it came in between are made what was acknowledged (`update.rs`). Copies that compaction had not finished with have the same number and the
 //! same contents; the one at the lower place stays. Blocks of large records without a valid record become free blocks.
 //! Lock bits that a crash left are taken away.
 //!
@@ -12,7 +13,7 @@ use crate::{
     blocks::State,
     core::{CLIENT_BITS, Core, Writer},
     error::{Damage, PmemError, Result},
-    format::{ExtentKind, Format, Record, Walked, large},
+    format::{ExtentKind, Format, Judgement, Record, Walked, large},
     index::Look,
     layout::{BLOCKS_END_AT, Place, read_checked_number},
     lock,
@@ -22,6 +23,7 @@ use crate::{
     space::{Partial, Purpose},
 };
 use std::{
+    collections::BTreeMap,
     num::NonZeroUsize,
     sync::atomic::{AtomicU64, AtomicUsize, Ordering},
 };
@@ -34,6 +36,10 @@ pub struct Recovery {
     pub records: u64,
     /// Records that were older than another of the same key.
     pub superseded: u64,
+    /// Records that were being written, or had just been, when a process or the machine ended, and are whole.
+    pub unsettled: u64,
+    /// The same that are not whole: they were never acknowledged, and are not there.
+    pub torn: u64,
     /// Large records of which only blocks were left.
     pub remains: u64,
     /// Blocks that were looked at.
@@ -60,6 +66,10 @@ const FIRST_LANE: u64 = 1 << 17;
 /// What one thread found.
 struct Share {
     superseded: Vec<(u64, Place, Record)>,
+    unsettled: Vec<(Place, Record)>,
+    torn: Vec<(Place, Record)>,
+    /// Words of values that are not yet what was acknowledged, if nothing may be written.
+    late: BTreeMap<u64, (usize, u64)>,
     remains: Vec<(u64, u64)>,
     damage: Vec<Damage>,
     damage_count: u64,
@@ -75,6 +85,9 @@ impl Default for Share {
     fn default() -> Self {
         Self {
             superseded: Vec::new(),
+            unsettled: Vec::new(),
+            torn: Vec::new(),
+            late: BTreeMap::new(),
             remains: Vec::new(),
             damage: Vec::new(),
             damage_count: 0,
@@ -96,6 +109,9 @@ impl Share {
 
     fn add(&mut self, other: Self) {
         self.superseded.extend(other.superseded);
+        self.unsettled.extend(other.unsettled);
+        self.torn.extend(other.torn);
+        self.late.extend(other.late);
         self.remains.extend(other.remains);
         self.damage_count += other.damage_count;
         self.damage.extend(other.damage);
@@ -183,10 +199,15 @@ pub fn recover<L: Format, M: Medium>(
         core.end_writer(&mut writer);
     }
     let (free, partial) = classify(core, first, end);
-    core.space.restore(end, free, partial);
+    core.space.restore(end, free, partial, core.medium.capacity());
+    if !all.late.is_empty() {
+        let _ = core.late.set(all.late);
+    }
     Ok(Recovery {
         records: core.index.len(),
         superseded: all.superseded.len() as u64,
+        unsettled: all.unsettled.len() as u64,
+        torn: all.torn.len() as u64,
         remains: all.remains.len() as u64,
         blocks: end - first,
         damage: all.damage,
@@ -234,14 +255,25 @@ fn scan<L: Format, M: Medium>(core: &Core<L, M>, block: u64, end: u64, share: &m
     let (mut key, mut value) = (Vec::new(), Vec::new());
     let mut found = std::mem::take(&mut share.found);
     let extent = L::walk(&core.medium, core.geometry, block, end, &mut |walked| match walked {
-        Walked::Record(place, record) => {
+        Walked::Record(place, record, must_be_right) => {
             record.load_key(&core.medium, &mut key);
             if core.superblock.checksums {
                 record.load_value(&core.medium, &mut value);
-                if !record.is_sound(&core.medium, &key, &value) {
-                    is_damaged = true;
-                    return share.damaged(Damage::Record { at: record.at });
+                match record.judge(&core.medium, &key, &value) {
+                    Judgement::Sound => {}
+                    Judgement::Late { number, word } => make_good(core, &record, number, word, share),
+                    Judgement::Unsound if must_be_right => {
+                        is_damaged = true;
+                        return share.damaged(Damage::Record { at: record.at });
+                    }
+                    Judgement::Unsound => return share.torn.push((place, record)),
                 }
+                if !must_be_right {
+                    share.unsettled.push((place, record));
+                }
+            } else if !must_be_right {
+                // It was not published.
+                return;
             }
             // Their cache misses overlap.
             let hash = core.hash(&key);
@@ -283,6 +315,23 @@ fn scan<L: Format, M: Medium>(core: &Core<L, M>, block: u64, end: u64, share: &m
     }
 }
 
+/// Makes a word of a value what was acknowledged, or remembers it where nothing may be written. It is durable with the block.
+fn make_good<L: Format, M: Medium>(
+    core: &Core<L, M>,
+    record: &Record,
+    number: usize,
+    word: u64,
+    share: &mut Share,
+) {
+    if core.read_only {
+        share.late.insert(record.at, (number, word));
+        return;
+    }
+    let at = record.value_at() + (number * WORD) as u64;
+    core.medium.memory().word(at).store(word, Ordering::Relaxed);
+    core.medium.touched(at, WORD);
+}
+
 /// Puts a record into the index, unless there is a later one of its key.
 fn take_in<L: Format, M: Medium>(
     core: &Core<L, M>,
@@ -320,10 +369,19 @@ fn take_in<L: Format, M: Medium>(
 /// Makes superseded records invalid and blocks of incomplete large records free, durably.
 fn clean<L: Format, M: Medium>(core: &Core<L, M>, writer: &mut Writer<L>, all: &Share) -> Result<()> {
     let geometry = core.geometry;
-    for (_, place, record) in &all.superseded {
+    let superseded = all.superseded.iter().map(|(_, place, record)| (place, record));
+    // What is torn would be whole if others were written over it and happened to complete it.
+    for (place, record) in superseded.chain(all.torn.iter().map(|(place, record)| (place, record))) {
         core.retract(writer, Site::RecoveryRetract, *place, record);
     }
     core.fence(writer, Site::RecoveryRetract)?;
+    if !all.unsettled.is_empty() {
+        // They are durable, as everything that was read.
+        for (place, record) in &all.unsettled {
+            core.make_valid(writer, Site::RecoveryOccupancy, *place, record);
+        }
+        core.fence(writer, Site::RecoveryOccupancy)?;
+    }
     for (_, place, record) in &all.superseded {
         let block = geometry.block_of(*place);
         let word = core.space.block(block);

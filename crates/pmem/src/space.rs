@@ -61,6 +61,8 @@ struct Inner {
     end: u64,
     /// What is recorded of it.
     recorded: u64,
+    /// From this block on the medium grew since it was opened, and nothing was written there.
+    fresh_from: u64,
 }
 
 /// What is free.
@@ -112,9 +114,16 @@ impl Space {
         self.growing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes over what recovery found.
-    pub fn restore(&self, end: u64, free: impl IntoIterator<Item = u64>, partial: Vec<Partial>) {
+    /// Takes over what recovery found; `held_bytes` the medium had before anything grew.
+    pub fn restore(
+        &self,
+        end: u64,
+        free: impl IntoIterator<Item = u64>,
+        partial: Vec<Partial>,
+        held_bytes: u64,
+    ) {
         let mut inner = self.lock();
+        inner.fresh_from = end.max(held_bytes.div_ceil(self.geometry.block_bytes()));
         inner.end = end;
         inner.recorded = end;
         inner.free = free.into_iter().collect();
@@ -181,7 +190,7 @@ impl Space {
         }
     }
 
-    /// Hands out so many consecutive blocks, still called free.
+    /// Hands out so many consecutive blocks, still called free; and says whether they read as zeroes for certain.
     ///
     /// # Errors
     /// [`PmemError::Full`](crate::PmemError::Full), or what making the end durable says.
@@ -191,7 +200,7 @@ impl Space {
         lane: &mut Lane,
         count: u64,
         purpose: Purpose,
-    ) -> Result<u64> {
+    ) -> Result<(u64, bool)> {
         // Writers leave one block, without which reclaiming could not begin when there is no more room.
         let left = u64::from(purpose == Purpose::Write);
         loop {
@@ -199,7 +208,7 @@ impl Space {
             let room = self.geometry.blocks_in(medium.capacity()).saturating_sub(inner.end);
             if inner.free.len() as u64 + room >= count + left {
                 if let Some(first) = inner.take_free(count) {
-                    return Ok(first);
+                    return Ok((first, false));
                 }
                 let trailing = inner.trailing();
                 let start = inner.end - trailing;
@@ -207,7 +216,9 @@ impl Space {
                     let end = inner.end;
                     inner.remove_run(start, end);
                     inner.end = start + count;
-                    return self.record_end(&mut inner, medium, lane).map(|()| start);
+                    let is_fresh = start >= inner.fresh_from;
+                    inner.fresh_from = inner.fresh_from.max(inner.end);
+                    return self.record_end(&mut inner, medium, lane).map(|()| (start, is_fresh));
                 }
             }
             let needed = self.geometry.block_at(inner.end - inner.trailing() + count + left);
@@ -277,6 +288,8 @@ impl Space {
             inner.recorded = end;
         }
         medium.shrink(keep)?;
+        // What grows there again reads as zeroes.
+        inner.fresh_from = inner.fresh_from.min(medium.capacity().div_ceil(self.geometry.block_bytes()));
         let returned = self.geometry.blocks_in(before - medium.capacity());
         self.returned.fetch_add(returned, Ordering::Relaxed);
         Ok(returned)

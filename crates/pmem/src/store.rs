@@ -216,12 +216,13 @@ impl<L: Layout, M: Medium> Store<L, M> {
         let superblock = Superblock::new(L::shape(), options);
         let geometry = Geometry::new(superblock.pages_per_block);
         let first_block = geometry.first_block();
+        let held_bytes = medium.capacity();
         Superblock::clear(&medium, &mut Lane::default(), geometry)?;
         // Room for a block, and for the one that is kept for reclaiming.
         medium.grow(geometry.block_at(first_block + 2))?;
         superblock.write(&medium, &mut Lane::default(), first_block)?;
         let core = Self::assemble(medium, superblock, options, segments_max, end_step)?;
-        core.space.restore(first_block, [], Vec::new());
+        core.space.restore(first_block, [], Vec::new(), held_bytes);
         Ok(Self::start(core, Recovery::default(), options))
     }
 

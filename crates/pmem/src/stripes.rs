@@ -3,14 +3,14 @@
 //! So of the records of one key only one change is under way at a time: a crash finds at most the record that was
 //! acknowledged last and one that was not acknowledged yet, and no deleted record returns.
 //!
-//! A stripe also remembers one record whose retraction was flushed and is not known to be durable: the thread that retracted it
-//! leaves the fence to its next operation. Until then the record that took its place must not be retracted for good, or the older
-//! one would return. So a delete looks here first.
+//! A stripe also remembers one word that was changed and is not known to be durable, because the thread that changed it leaves
+//! that to its next fence: that of a record that was retracted, or a word of a value. Until then the record that took its place
+//! must not be retracted for good, or the older one would return, and the value must not be changed again. So a thread that
+//! does either looks here first.
 //!
 //! Lock order: stripes come before everything else. A thread that needs several takes them in ascending order; a thread
 //! that holds any waits for no other stripe.
 
-use crate::layout::Place;
 use std::sync::{
     Mutex, MutexGuard, PoisonError,
     atomic::{AtomicU64, Ordering},
@@ -25,7 +25,7 @@ pub struct Stripes(Box<[Stripe]>);
 #[derive(Debug, Default)]
 struct Stripe {
     lock: Mutex<()>,
-    /// A place, or zero. Set under the lock, cleared by the thread that set it.
+    /// Where the word lies, in bytes, or zero. Set under the lock, cleared by the thread that set it.
     unsettled: AtomicU64,
 }
 
@@ -63,36 +63,33 @@ impl Stripes {
         numbers.into_iter().map(|number| self.lock_number(number)).collect()
     }
 
-    /// Remembers a record that was retracted, flushed and not fenced. Not if the stripe, whose lock the caller holds, remembers
-    /// another one.
+    /// Remembers a word that is not durable yet. Not if the stripe, whose lock the caller holds, remembers another one.
     #[must_use]
-    pub fn remember(&self, hash: u64, place: Place) -> bool {
+    pub fn remember(&self, hash: u64, at: u64) -> bool {
         let unsettled = &self.stripe(Self::number(hash)).unsettled;
-        // Relaxed: the lock orders it, and a record that was settled meanwhile is one that need not have been remembered.
+        // Relaxed: the lock orders it, and a word that was settled meanwhile is one that need not have been remembered.
         let is_free = unsettled.load(Ordering::Relaxed) == 0;
         if is_free {
-            unsettled.store(place.0, Ordering::Relaxed);
+            unsettled.store(at, Ordering::Relaxed);
         }
         is_free
     }
 
-    /// The record that is remembered, if any. The caller holds the lock.
+    /// The word that is remembered, if any. The caller holds the lock.
     #[inline]
-    pub fn unsettled(&self, hash: u64) -> Option<Place> {
-        // Acquire: pairs with the release in `settled`, after which the retraction is durable.
-        Some(self.stripe(Self::number(hash)).unsettled.load(Ordering::Acquire))
-            .filter(|at| *at != 0)
-            .map(Place)
+    pub fn unsettled(&self, hash: u64) -> Option<u64> {
+        // Acquire: pairs with the release in `settled`, after which the word is durable.
+        Some(self.stripe(Self::number(hash)).unsettled.load(Ordering::Acquire)).filter(|at| *at != 0)
     }
 
-    /// The thread that had a record remembered knows that its retraction is durable.
+    /// The thread that had a word remembered knows that it is durable.
     #[inline]
     pub fn settled(&self, hash: u64) {
         // Release: see `unsettled`.
         self.stripe(Self::number(hash)).unsettled.store(0, Ordering::Release);
     }
 
-    /// How many records are remembered.
+    /// How many words are remembered.
     #[cfg(test)]
     pub fn unsettled_count(&self) -> u64 {
         self.0.iter().filter(|stripe| stripe.unsettled.load(Ordering::Relaxed) != 0).count() as u64

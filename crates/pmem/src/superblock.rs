@@ -13,7 +13,7 @@ use vellum_base::{PAGE_SIZE, checksum};
 /// What a superblock begins with.
 pub const MAGIC: [u8; 8] = *b"VELLUMPM";
 /// The version of the format. In version 1 slots were not aligned.
-pub const FORMAT_VERSION: u32 = 2;
+pub const FORMAT_VERSION: u32 = 3;
 /// Bytes of a superblock; zeroes fill its page.
 pub const SUPERBLOCK_BYTES: usize = 72;
 /// Flag of a superblock: records carry checksums.
@@ -226,8 +226,8 @@ mod tests {
             assert!(Superblock::decode(&bytes).is_err(), "{bit}");
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
-        bytes[8] = 3;
-        assert!(matches!(Superblock::decode(&bytes), Err(Invalid::Version(3))));
+        bytes[8] = 4;
+        assert!(matches!(Superblock::decode(&bytes), Err(Invalid::Version(4))));
         bytes[8] = 1;
         assert!(
             matches!(Superblock::decode(&bytes), Err(Invalid::Damaged)),

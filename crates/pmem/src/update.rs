@@ -1,15 +1,29 @@
 //! Changing values: in place where the change is one word, by a copy otherwise.
+//!
+//! A word is changed with one fence. The head of a record holds two checksums and a word. First the checksums of the value as
+//! it is and as it will be, and the new word, are made durable there; then the word itself is stored, where threads read it,
+//! and is left to the client's next fence. After a crash
+//!
+//! - the value has the second checksum: all of it came through; or it has the first, and
+//! - with the word of the head in some place it has the second: the change was perhaps acknowledged, and is made good; or
+//! - it has not: the head is a mixture, so the change was not acknowledged, and is not there.
+//!
+//! The head may be written again when the word is durable: the stripe of the key remembers it until then (`stripes.rs`). A
+//! reader that sees the word sees what is durable, so it needs no lock. Values of more than a page, and stores without
+//! checksums, have the lock of the page and, with checksums, two fences.
 
 use crate::{
     core::{Core, ONE, Writer},
     error::{Damage, PmemError, Result},
     format::{Format, Record},
-    layout::{Place, record_sum},
+    layout::{ONE_FENCE_BYTES_MAX, Place, record_sum},
     lock,
     medium::{Medium, Site},
     memory::WORD,
+    owed::Left,
     scratch::Scratch,
 };
+use std::sync::atomic::Ordering;
 
 impl<L: Format, M: Medium> Core<L, M> {
     /// Changes the value of a key by a function of it; whether the key was there.
@@ -51,15 +65,19 @@ impl<L: Format, M: Medium> Core<L, M> {
         match difference(old, new) {
             Difference::None => Ok(true),
             Difference::Word(word) => {
-                self.update_word(writer, (place, &record), key, (old_sum, new), word).map(|()| true)
+                if self.superblock.checksums && new.len() <= ONE_FENCE_BYTES_MAX {
+                    self.update_evident(writer, hash, &record, key, (old_sum, new), word)?;
+                } else {
+                    self.update_word(writer, (place, &record), key, (old_sum, new), word)?;
+                }
+                drop(held);
+                Ok(true)
             }
             Difference::Many => {
                 let sequence = Self::draw(writer, record.sequence(&self.medium));
                 let sums = self.sums(sequence, key, new);
                 let (moved, copy) = self.append(writer, ONE.record, (sequence, sums), key, new)?;
-                self.fence(writer, ONE.record)?;
-                self.publish(writer, ONE.publish, moved, &copy);
-                self.fence(writer, ONE.publish)?;
+                self.publish(writer, ONE, std::iter::once((moved, &copy)))?;
                 self.index.replace(hash, place.0, moved.0);
                 self.retract_replaced(writer, hash, (place, record), held)?;
                 Ok(true)
@@ -92,15 +110,53 @@ impl<L: Format, M: Medium> Core<L, M> {
                 &[&sums.to_le_bytes()],
                 0,
             );
-            self.fence_under_page_lock(writer, Site::UpdateSums)?;
+            self.fence_alone(writer, Site::UpdateSums)?;
         }
         let at = record.value_at() + (word * WORD) as u64;
         let bytes = new.chunks(WORD).nth(word).unwrap_or_default();
         self.medium.write(&mut writer.lane, Site::UpdateValue, at, &[bytes], 0);
-        self.fence_under_page_lock(writer, Site::UpdateValue)?;
+        self.fence_alone(writer, Site::UpdateValue)?;
         drop(held);
         self.medium.touched(head_at, 8);
-        self.free_owed(writer)
+        Ok(())
+    }
+
+    /// Changes one word of a value of a key, whose stripe the caller holds, with one fence: see above.
+    fn update_evident(
+        &self,
+        writer: &mut Writer<L>,
+        hash: u64,
+        record: &Record,
+        key: &[u8],
+        (old_sum, new): (u32, &[u8]),
+        number: usize,
+    ) -> Result<()> {
+        let memory = self.medium.memory();
+        let is_in_record = |at: u64| (record.at..record.at + record.bytes() as u64).contains(&at);
+        if self.stripes.unsettled(hash).is_some_and(is_in_record) {
+            self.settle_stripes(writer, std::iter::once(hash))?;
+        }
+        let new_sum = record_sum(record.sequence(&self.medium), key, new);
+        let mut word = [0; WORD];
+        let chunk = new.chunks(WORD).nth(number).unwrap_or_default();
+        word.iter_mut().zip(chunk).for_each(|(to, from)| *to = *from);
+        let word = u64::from_le_bytes(word);
+        // Through the caches: the lines were just read.
+        let sums = u64::from(old_sum) | u64::from(new_sum) << 32;
+        memory.word(record.sums_at()).store(sums, Ordering::Relaxed);
+        memory.word(record.changed_word_at()).store(word, Ordering::Relaxed);
+        self.medium.touched(record.sums_at(), 2 * WORD);
+        self.medium.flush(&mut writer.lane, Site::UpdateHead, record.sums_at(), 2 * WORD);
+        self.fence(writer, Site::UpdateHead)?;
+        let at = record.value_at() + (number * WORD) as u64;
+        // Release: a thread that sees the word sees what is durable.
+        memory.word(at).store(word, Ordering::Release);
+        self.medium.touched(at, WORD);
+        if !self.leave(writer, hash, at, Left::Word) {
+            self.medium.flush(&mut writer.lane, Site::UpdateWord, at, WORD);
+            self.fence(writer, Site::UpdateWord)?;
+        }
+        Ok(())
     }
 }
 

@@ -2,6 +2,11 @@
 //!
 //! The first word of a page is its head; then come the words of occupancy bits, 48 slots each, then the slots. How many
 //! there are is worked out when the program is compiled.
+//!
+//! Where records carry checksums, a record is valid by being right: one run of stores and one fence, and no other line is written.
+//! The bit of a slot says that its record must be right. It is set when the record has long been durable, with those of the
+//! whole page; so of a record that is not right and has no bit a crash tore the writing, and one that has a bit is damaged.
+//! Without checksums the bit makes a record valid, after a fence. The word of checksums says that a record was retracted.
 
 use super::{Extent, ExtentKind, Format, Layout, Next, Record, Walked};
 use crate::{
@@ -9,7 +14,7 @@ use crate::{
     error::{Damage, Result},
     layout::{
         Geometry, KIND_FIXED, OCCUPANCY_AT, OCCUPANCY_BITS, PageWord, Place, RECORD_HEAD_BYTES,
-        occupancy_word, page_word, read_occupancy, read_page_word,
+        occupancy_word, page_word, read_occupancy, read_page_word, retracted_sums,
     },
     lock,
     medium::{Lane, Medium, Site},
@@ -82,6 +87,40 @@ impl<const K: usize, const V: usize> Fixed<K, V> {
     fn occupancy_at(page_at: u64, word: usize) -> u64 {
         page_at + OCCUPANCY_AT + word as u64 * 8
     }
+
+    /// Sees to it that no slot of a page holds a record, whatever was there.
+    fn empty_slots<M: Medium>(medium: &M, lane: &mut Lane, page_at: u64) {
+        for slot in 0..Self::SLOTS {
+            let record = Self::record_at(page_at, slot);
+            // Whatever is there: it may come from a process that was killed before it flushed it. Both words, as the sequence number
+            // of the next record in the slot may be that of what lies there.
+            medium.memory().word(record.at).store(0, Ordering::Relaxed);
+            medium.memory().word(record.sums_at()).store(retracted_sums(record.at), Ordering::Relaxed);
+            medium.touched(record.at, 2 * WORD);
+            medium.flush(lane, Site::EmptySlot, record.at, 2 * WORD);
+        }
+    }
+
+    /// What a slot holds that its bit does not say.
+    fn slot_state<M: Medium>(medium: &M, record: &Record) -> Slot {
+        let [sequence, sums] =
+            [record.at, record.sums_at()].map(|at| medium.memory().word(at).load(Ordering::Relaxed));
+        match (sequence, sums == retracted_sums(record.at)) {
+            (0, true) => Slot::Unused,
+            (_, true) => Slot::Retracted,
+            // With a sum and without a number it is torn, and would be whole if the next record in the slot had its number.
+            (0, false) if sums == 0 => Slot::Unused,
+            _ => Slot::Record,
+        }
+    }
+}
+
+/// What a slot holds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Slot {
+    Unused,
+    Retracted,
+    Record,
 }
 
 /// A client's position: what of each page is unused, and which page is next.
@@ -94,6 +133,23 @@ pub struct FixedCursor {
     begun: u32,
     /// For each word of occupancy bits of each page, the slots that may be used.
     spare: Box<[u64]>,
+    /// The same at the beginning.
+    spare_once: Box<[u64]>,
+    /// The word whose last slot was just used up.
+    full: Option<usize>,
+}
+
+impl FixedCursor {
+    fn new(block: u64, page: u32, spare: Box<[u64]>) -> Self {
+        Self { block, page, begun: 1, spare_once: spare.clone(), spare, full: None }
+    }
+
+    /// Where a word of occupancy bits lies, given their number in a page, and the bits of the slots that were used.
+    fn used(&self, geometry: Geometry, words: usize, word: usize) -> Option<(u64, u64)> {
+        let bits = self.spare_once.get(word)? & !self.spare.get(word)?;
+        let page_at = geometry.page_at(self.block, (word / words) as u32);
+        Some((page_at + OCCUPANCY_AT + (word % words * WORD) as u64, bits))
+    }
 }
 
 impl<const K: usize, const V: usize> Layout for Fixed<K, V> {
@@ -118,43 +174,55 @@ impl<const K: usize, const V: usize> Format for Fixed<K, V> {
         1
     }
 
-    fn format<M: Medium>(medium: &M, geometry: Geometry, lane: &mut Lane, block: u64) -> Result<()> {
+    fn format<M: Medium>(
+        medium: &M,
+        geometry: Geometry,
+        lane: &mut Lane,
+        block: u64,
+        is_fresh: bool,
+    ) -> Result<()> {
         let memory = medium.memory();
         let first_at = geometry.block_at(block);
-        if read_page_word(memory.word(first_at).load(Ordering::Relaxed), block, 0) != PageWord::Unformatted {
-            // All its bits are clear, durably. A thread that still reads a record of its former life must notice.
-            for page in 0..geometry.pages {
-                drop(lock::seize(memory.word(geometry.page_at(block, page))));
-                medium.touched(geometry.page_at(block, page), 8);
-            }
-            return Ok(());
-        }
+        let is_formatted =
+            read_page_word(memory.word(first_at).load(Ordering::Relaxed), block, 0) != PageWord::Unformatted;
         for page in (0..geometry.pages).rev() {
             let at = geometry.page_at(block, page);
+            // Where it was formatted before, all its records are retracted, durably, and stay so until others are written there.
             for word in 0..Self::WORDS {
                 memory.word(Self::occupancy_at(at, word)).store(0, Ordering::Relaxed);
             }
             medium.touched(at + OCCUPANCY_AT, Self::WORDS * 8);
-            if page > 0 {
-                memory.word(at).store(page_word(block, page, KIND_FIXED, 1), Ordering::Relaxed);
+            if is_formatted {
+                // A thread that still reads a record of its former life must notice.
+                drop(lock::seize(memory.word(at)));
                 medium.touched(at, 8);
+            } else {
+                if page > 0 {
+                    memory.word(at).store(page_word(block, page, KIND_FIXED, 1), Ordering::Relaxed);
+                    medium.touched(at, 8);
+                }
+                if !is_fresh {
+                    Self::empty_slots(medium, lane, at);
+                }
             }
             medium.flush(lane, Site::PageHeads, at, OCCUPANCY_AT as usize + Self::WORDS * 8);
         }
         medium.fence(lane, Site::PageHeads)?;
-        memory.word(first_at).store(page_word(block, 0, KIND_FIXED, 1), Ordering::Relaxed);
-        medium.touched(first_at, 8);
-        medium.flush(lane, Site::BlockHead, first_at, 8);
+        if !is_formatted {
+            memory.word(first_at).store(page_word(block, 0, KIND_FIXED, 1), Ordering::Relaxed);
+            medium.touched(first_at, 8);
+            medium.flush(lane, Site::BlockHead, first_at, 8);
+        }
         Ok(())
     }
 
     fn begin(geometry: Geometry, block: u64, page: u32) -> FixedCursor {
         let words = (0..geometry.pages).flat_map(|_| (0..Self::WORDS).map(Self::all_bits));
-        FixedCursor { block, page, begun: 1, spare: words.collect() }
+        FixedCursor::new(block, page, words.collect())
     }
 
     fn resume(_: Geometry, block: u64, spare: &[u64]) -> FixedCursor {
-        FixedCursor { block, page: 0, begun: 1, spare: spare.into() }
+        FixedCursor::new(block, 0, spare.into())
     }
 
     #[inline]
@@ -181,6 +249,9 @@ impl<const K: usize, const V: usize> Format for Fixed<K, V> {
             if let Some((number, word)) = words.enumerate().find(|(_, word)| **word != 0) {
                 let slot = number * OCCUPANCY_BITS as usize + word.trailing_zeros() as usize;
                 *word &= *word - 1;
+                if *word == 0 {
+                    cursor.full = Some(first + number);
+                }
                 let place = geometry.place(cursor.block, cursor.page, slot as u32);
                 let record = Self::record_at(geometry.page_at(cursor.block, cursor.page), slot);
                 return Ok(Next::At(place, record, Self::SLOT_BYTES - Self::RECORD_BYTES));
@@ -215,37 +286,47 @@ impl<const K: usize, const V: usize> Format for Fixed<K, V> {
         geometry: Geometry,
         lane: &mut Lane,
         site: Site,
-        (place, _): (Place, &Record),
+        (place, record): (Place, &Record),
         valid: bool,
     ) {
+        if !valid {
+            let at = record.sums_at();
+            medium.memory().word(at).store(retracted_sums(record.at), Ordering::Relaxed);
+            medium.touched(at, WORD);
+            return medium.flush(lane, site, at, WORD);
+        }
         let slot = geometry.record_of(place);
         let at = Self::occupancy_at(geometry.page_at_of(place), (slot / OCCUPANCY_BITS) as usize);
-        let bit = 1u64 << (slot % OCCUPANCY_BITS);
+        Self::add_bits(medium, lane, site, (at, 1 << (slot % OCCUPANCY_BITS)));
+    }
+
+    fn retracted_at(_: Geometry, (_, record): (Place, &Record)) -> u64 {
+        record.sums_at()
+    }
+
+    const IS_EVIDENT: bool = true;
+
+    fn take_full(geometry: Geometry, cursor: &mut FixedCursor) -> Option<(u64, u64)> {
+        let word = cursor.full.take()?;
+        cursor.used(geometry, Self::WORDS, word)
+    }
+
+    fn begun(geometry: Geometry, cursor: &FixedCursor) -> Option<(u64, u64)> {
+        let first = cursor.page as usize * Self::WORDS;
+        let words = first..first + Self::WORDS;
+        // Those before it are full, those behind it are not begun.
+        let is_begun = |word: &usize| cursor.spare.get(*word).is_some_and(|bits| *bits != 0);
+        cursor.used(geometry, Self::WORDS, words.into_iter().find(is_begun)?).filter(|(_, bits)| *bits != 0)
+    }
+
+    fn add_bits<M: Medium>(medium: &M, lane: &mut Lane, site: Site, (at, bits): (u64, u64)) {
         let word = medium.memory().word(at);
         let mask = (1 << OCCUPANCY_BITS) - 1;
-        let mut now = word.load(Ordering::Relaxed);
-        loop {
-            let bits = if valid { now & mask | bit } else { now & mask & !bit };
-            let new = occupancy_word(at, bits);
-            // Release: the record was written before it is valid.
-            match word.compare_exchange_weak(now, new, Ordering::Release, Ordering::Relaxed) {
-                Ok(_) => break,
-                Err(other) => now = other,
-            }
-        }
-        medium.touched(at, 8);
-        medium.flush(lane, site, at, 8);
-    }
-
-    fn flush_valid<M: Medium>(medium: &M, geometry: Geometry, lane: &mut Lane, site: Site, place: Place) {
-        let word = geometry.record_of(place) / OCCUPANCY_BITS;
-        medium.flush(lane, site, Self::occupancy_at(geometry.page_at_of(place), word as usize), WORD);
-    }
-
-    fn is_valid<M: Medium>(medium: &M, geometry: Geometry, place: Place) -> bool {
-        let slot = geometry.record_of(place);
-        let at = Self::occupancy_at(geometry.page_at_of(place), (slot / OCCUPANCY_BITS) as usize);
-        medium.memory().word(at).load(Ordering::Relaxed) & 1 << (slot % OCCUPANCY_BITS) != 0
+        // The block is the caller's, so no other thread changes the word. Release: what it stands for was written before.
+        let now = word.load(Ordering::Relaxed) & mask;
+        word.store(occupancy_word(at, now | bits), Ordering::Release);
+        medium.touched(at, WORD);
+        medium.flush(lane, site, at, WORD);
     }
 
     fn walk<M: Medium>(
@@ -269,15 +350,22 @@ impl<const K: usize, const V: usize> Format for Fixed<K, V> {
             for word in 0..Self::WORDS {
                 let at = Self::occupancy_at(page_at, word);
                 let bits = read_occupancy(at, memory.word(at).load(Ordering::Relaxed));
-                let Some(mut bits) = bits.filter(|bits| bits & !Self::all_bits(word) == 0) else {
+                let Some(bits) = bits.filter(|bits| bits & !Self::all_bits(word) == 0) else {
                     visit(Walked::Damage(Damage::Word { at }));
                     continue;
                 };
-                while bits != 0 {
-                    let slot = word * OCCUPANCY_BITS as usize + bits.trailing_zeros() as usize;
-                    bits &= bits - 1;
-                    let place = geometry.place(block, page, slot as u32);
-                    visit(Walked::Record(place, Self::record_at(page_at, slot)));
+                let first = word * OCCUPANCY_BITS as usize;
+                for slot in first..Self::SLOTS.min(first + OCCUPANCY_BITS as usize) {
+                    let record = Self::record_at(page_at, slot);
+                    let must_be_right = bits & 1 << (slot - first) != 0;
+                    let state = Self::slot_state(medium, &record);
+                    if state == Slot::Record || (state == Slot::Unused && must_be_right) {
+                        visit(Walked::Record(
+                            geometry.place(block, page, slot as u32),
+                            record,
+                            must_be_right,
+                        ));
+                    }
                 }
             }
         }
@@ -294,7 +382,13 @@ impl<const K: usize, const V: usize> Format for Fixed<K, V> {
             for word in 0..Self::WORDS {
                 let at = Self::occupancy_at(page_at, word);
                 let bits = read_occupancy(at, medium.memory().word(at).load(Ordering::Relaxed))?;
-                spare.push(!bits & Self::all_bits(word));
+                let first = word * OCCUPANCY_BITS as usize;
+                // Slots that held a record which was retracted are not used again before all of the block is.
+                let is_unused =
+                    |slot: &usize| Self::slot_state(medium, &Self::record_at(page_at, *slot)) == Slot::Unused;
+                let slots = first..Self::SLOTS.min(first + OCCUPANCY_BITS as usize);
+                let unused = slots.filter(is_unused).fold(0, |bits, slot| bits | 1 << (slot - first));
+                spare.push(!bits & unused);
             }
         }
         spare.iter().any(|word| *word != 0).then(|| spare.into())
@@ -328,6 +422,6 @@ mod tests {
         check::<16, 200>();
         check::<1, 0>();
         check::<1, 4040>();
-        assert_eq!((Fixed::<8, 8>::SLOTS, Fixed::<16, 200>::SLOTS), (127, 15));
+        assert_eq!((Fixed::<8, 8>::SLOTS, Fixed::<16, 200>::SLOTS), (101, 15));
     }
 }

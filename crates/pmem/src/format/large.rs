@@ -130,7 +130,7 @@ pub fn walk<M: Medium>(
             if blocks_for(geometry, key_bytes, value_bytes) == blocks =>
         {
             let record = Record { at: size_at + SIZE_WORD_BYTES as u64, key_bytes, value_bytes };
-            visit(Walked::Record(geometry.place(block, 0, (LOG_AT / 8) as u32), record));
+            visit(Walked::Record(geometry.place(block, 0, (LOG_AT / 8) as u32), record, true));
             Extent { blocks, kind: ExtentKind::Large }
         }
         SizeWord::End | SizeWord::Record { live: false, .. } => Extent { blocks, kind: ExtentKind::Remains },

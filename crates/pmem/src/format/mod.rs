@@ -1,6 +1,7 @@
 //! How records lie in blocks: of one size ([`Fixed`](fixed::Fixed)) or of any ([`Variable`](variable::Variable)).
 //!
-//! Both share the record itself: a sequence number, two checksums, the key, the value, each padded to whole words. They
+//! Both share the record itself: a sequence number, two checksums, the word that was changed last, the key, the value, each
+//! padded to whole words. They
 //! differ in what makes a record valid, an occupancy bit or a size word, and in how space in a block is used up. A block
 //! is written once, from its start page round to the page before it; places are not used again before the block is
 //! free as a whole, except for what recovery finds unused.
@@ -11,9 +12,9 @@ pub mod variable;
 
 use crate::{
     error::{Damage, Result},
-    layout::{Geometry, Place, RECORD_HEAD_BYTES, record_sum},
+    layout::{Geometry, ONE_FENCE_BYTES_MAX, Place, RECORD_HEAD_BYTES, record_sum},
     medium::{Lane, Medium, Site},
-    memory::{equal_bytes, load_bytes, padded, words_of},
+    memory::{WORD, equal_bytes, load_bytes, padded, words_of},
     superblock::Shape,
 };
 use std::sync::atomic::Ordering;
@@ -40,6 +41,12 @@ impl Record {
     #[inline]
     pub fn sums_at(&self) -> u64 {
         self.at + 8
+    }
+
+    /// Where the word lies that was changed in its value last, as it is now.
+    #[inline]
+    pub fn changed_word_at(&self) -> u64 {
+        self.at + 16
     }
 
     /// Where its value lies.
@@ -81,6 +88,24 @@ impl Record {
         self.sound_sum(medium, key, value).is_some()
     }
 
+    /// Whether what was read of it is right, and all that was acknowledged: see `update.rs`.
+    pub fn judge<M: Medium>(&self, medium: &M, key: &[u8], value: &[u8]) -> Judgement {
+        let memory = medium.memory();
+        let sequence = memory.word(self.at).load(Ordering::Relaxed);
+        let sums = memory.word(self.sums_at()).load(Ordering::Relaxed);
+        let (before, after) = (sums as u32, (sums >> 32) as u32);
+        match record_sum(sequence, key, value) {
+            sum if sum == after => Judgement::Sound,
+            sum if sum != before => Judgement::Unsound,
+            _ if value.len() > ONE_FENCE_BYTES_MAX => Judgement::Sound,
+            _ => {
+                let word = memory.word(self.changed_word_at()).load(Ordering::Relaxed);
+                let found = find_changed_word(value, word, |value| record_sum(sequence, key, value) == after);
+                found.map_or(Judgement::Sound, |number| Judgement::Late { number, word })
+            }
+        }
+    }
+
     /// The checksum of what was read of it, if one of those that it has is that.
     pub fn sound_sum<M: Medium>(&self, medium: &M, key: &[u8], value: &[u8]) -> Option<u32> {
         let memory = medium.memory();
@@ -105,15 +130,55 @@ impl Record {
     ) {
         // It is published after a fence, by a release.
         let (sequence, sums) = (sequence.to_le_bytes(), sums.to_le_bytes());
-        medium.write(lane, site, self.at, &[&sequence, &sums, key, value], behind);
+        medium.write(lane, site, self.at, &[&sequence, &sums, &[0; WORD], key, value], behind);
+    }
+}
+
+/// What a record turned out to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Judgement {
+    /// It is right.
+    Sound,
+    /// A crash came between a change of one word, which was acknowledged, and the word: it is this one of the value, and is to
+    /// be this.
+    Late {
+        /// Which word of the value.
+        number: usize,
+        /// What it is to be.
+        word: u64,
+    },
+    /// It is damaged, or was never written to its end.
+    Unsound,
+}
+
+/// Which word of a value has to be another for the value to be right, if any.
+fn find_changed_word(value: &[u8], word: u64, is_right: impl Fn(&[u8]) -> bool) -> Option<usize> {
+    let mut changed = value.to_vec();
+    (0..words_of(value.len())).find(|number| {
+        replace_word(&mut changed, *number, word);
+        let found = is_right(&changed);
+        let from = number * WORD;
+        let to = value.len().min(from + WORD);
+        if let (Some(there), Some(was)) = (changed.get_mut(from..to), value.get(from..to)) {
+            there.copy_from_slice(was);
+        }
+        found
+    })
+}
+
+/// Makes one word of a value another; the last may have fewer than eight bytes.
+pub fn replace_word(value: &mut [u8], number: usize, word: u64) {
+    if let Some(chunk) = value.chunks_mut(WORD).nth(number) {
+        chunk.iter_mut().zip(word.to_le_bytes()).for_each(|(to, from)| *to = from);
     }
 }
 
 /// What a block holds, found by walking it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Walked {
-    /// A record that is valid.
-    Record(Place, Record),
+    /// A record that is not retracted, and whether it must be right. One that need not be was perhaps never written to its end:
+    /// if it is right, it counts, and otherwise it is not there.
+    Record(Place, Record, bool),
     /// A record that was retracted, of so many units.
     Retracted(u32),
     /// Something is damaged; what follows it in its page cannot be told.
@@ -152,11 +217,17 @@ pub trait Format: Sized + Send + Sync + 'static {
     /// Units of a record.
     fn units(record: &Record) -> u32;
 
-    /// Prepares a block that was handed out, whatever it was before.
+    /// Prepares a block that was handed out, whatever it was before; a fresh one reads as zeroes.
     ///
     /// # Errors
     /// If it cannot be made durable.
-    fn format<M: Medium>(medium: &M, geometry: Geometry, lane: &mut Lane, block: u64) -> Result<()>;
+    fn format<M: Medium>(
+        medium: &M,
+        geometry: Geometry,
+        lane: &mut Lane,
+        block: u64,
+        is_fresh: bool,
+    ) -> Result<()>;
 
     /// The position in a formatted block, from a page on.
     fn begin(geometry: Geometry, block: u64, page: u32) -> Self::Cursor;
@@ -200,11 +271,25 @@ pub trait Format: Sized + Send + Sync + 'static {
         valid: bool,
     );
 
-    /// Flushes the word that says whether the record of a place is valid.
-    fn flush_valid<M: Medium>(medium: &M, geometry: Geometry, lane: &mut Lane, site: Site, place: Place);
+    /// Where the word lies that says that a record is not valid any more.
+    fn retracted_at(geometry: Geometry, at: (Place, &Record)) -> u64;
 
-    /// Whether the record of a place is valid.
-    fn is_valid<M: Medium>(medium: &M, geometry: Geometry, place: Place) -> bool;
+    /// Whether a record that is durable is valid by being right, where records carry checksums: then nothing publishes it.
+    const IS_EVIDENT: bool;
+
+    /// The word of a page that says which of its records must be right, and the bits to be added, when the last place that the word
+    /// stands for was just used up.
+    fn take_full(_: Geometry, _: &mut Self::Cursor) -> Option<(u64, u64)> {
+        None
+    }
+
+    /// The same of the page that is being filled.
+    fn begun(_: Geometry, _: &Self::Cursor) -> Option<(u64, u64)> {
+        None
+    }
+
+    /// Adds bits to such a word, in a block that is the caller's alone, and flushes it.
+    fn add_bits<M: Medium>(_: &M, _: &mut Lane, _: Site, _: (u64, u64)) {}
 
     /// Shows everything in a block; `end` is the end of the used blocks. Changes nothing. How many blocks it takes: 1 but for large
     /// records; and whether they are to be dismantled, because the record there is not valid.

@@ -105,7 +105,7 @@ impl Variable {
                 {
                     let record = Record { at: page_at + at + SIZE_WORD_BYTES as u64, key_bytes, value_bytes };
                     visit(if live {
-                        Walked::Record(geometry.place(block, page, (at / 8) as u32), record)
+                        Walked::Record(geometry.place(block, page, (at / 8) as u32), record, true)
                     } else {
                         Walked::Retracted(Self::units(&record))
                     });
@@ -139,7 +139,7 @@ impl Format for Variable {
         ((SIZE_WORD_BYTES + record.bytes()) / 8) as u32
     }
 
-    fn format<M: Medium>(medium: &M, geometry: Geometry, lane: &mut Lane, block: u64) -> Result<()> {
+    fn format<M: Medium>(medium: &M, geometry: Geometry, lane: &mut Lane, block: u64, _: bool) -> Result<()> {
         let first = medium.memory().word(geometry.block_at(block));
         let first_at = geometry.block_at(block);
         let held = lock::seize(first);
@@ -268,14 +268,10 @@ impl Format for Variable {
         medium.flush(lane, site, at, WORD);
     }
 
-    fn flush_valid<M: Medium>(medium: &M, geometry: Geometry, lane: &mut Lane, site: Site, place: Place) {
-        medium.flush(lane, site, size_at(geometry, place), WORD);
-    }
+    const IS_EVIDENT: bool = false;
 
-    fn is_valid<M: Medium>(medium: &M, geometry: Geometry, place: Place) -> bool {
-        let at = size_at(geometry, place);
-        let word = medium.memory().word(at).load(Ordering::Relaxed);
-        matches!(read_size_word(at, word), SizeWord::Record { live: true, .. })
+    fn retracted_at(geometry: Geometry, (place, _): (Place, &Record)) -> u64 {
+        size_at(geometry, place)
     }
 
     fn walk<M: Medium>(

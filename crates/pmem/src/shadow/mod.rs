@@ -16,6 +16,7 @@ mod model;
 mod omissions;
 mod records;
 mod scenarios;
+mod updates;
 
 use crate::{
     error::{PmemError, Result},

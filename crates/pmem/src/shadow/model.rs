@@ -245,7 +245,7 @@ impl<L: Testable> Runner<L> {
             Op::Stall => {
                 let core = self.store.core();
                 let mut lane = Lane { number: u64::MAX, ..Lane::default() };
-                let block = core.space.take_run(&core.medium, &mut lane, 1, Purpose::Write).unwrap();
+                let (block, _) = core.space.take_run(&core.medium, &mut lane, 1, Purpose::Write).unwrap();
                 core.space.block(block).open(u16::MAX);
             }
             Op::Renew(client) => {
@@ -268,11 +268,14 @@ impl<L: Testable> Runner<L> {
         }
         // The states after the last operation.
         look::<L>(&self.store.core().medium.crash_states(), &self.setting, &self.ledger);
+        assert_eq!(contents(&self.store), lock(&self.ledger).expected.acknowledged);
+        // Without clients nothing is being written.
+        self.clients.clear();
         if let Err(problem) = audit(&self.store) {
             return self.end(Some(problem));
         }
-        assert_eq!(contents(&self.store), lock(&self.ledger).expected.acknowledged);
-        self.end(None)
+        let problem = check_settled::<L>(&self.store.core().medium.crash_states(), &self.setting).err();
+        self.end(problem)
     }
 
     fn end(&self, problem: Option<String>) -> Outcome {
@@ -314,6 +317,21 @@ pub fn look<L: Testable>(states: &CrashStates, setting: &Setting, ledger: &Mutex
     ledger.violation = violation.map(|problem| format!("at fence {fence}: {problem}"));
 }
 
+/// Looks whether in a store that no client has open all records are said to be right, so that damage to them is noticed.
+fn check_settled<L: Testable>(states: &CrashStates, setting: &Setting) -> Result<(), String> {
+    let mut outcome = Ok(());
+    states.for_each(setting.states.min(16), setting.seed, |shadow| {
+        let opened = setting.open::<L>(shadow).map_err(|error| format!("it cannot be opened: {error}"));
+        let unsettled = opened.map(|store| store.recovery().unsettled);
+        match unsettled {
+            Ok(0) => {}
+            Ok(count) => outcome = Err(format!("{count} records need not be right")),
+            Err(problem) => outcome = Err(problem),
+        }
+    });
+    outcome
+}
+
 /// Opens what a crash left, and looks whether it is right; and whether it stays so through what comes after.
 fn check_state<L: Testable>(
     shadow: Shadow,
@@ -330,7 +348,14 @@ fn check_state<L: Testable>(
     } else {
         shadow
     };
+    let image: Vec<u64> = (0..shadow.capacity_words()).map(|word| shadow.word(word)).collect();
     let Some((store, found)) = open_state::<L>(shadow, setting, expected, created)? else { return Ok(()) };
+    let options = Options { read_only: true, ..setting.options() };
+    let only_read =
+        Store::open_on(Shadow::with(image, setting.bytes), Path::new("shadow"), &options, (4, 2), &|_, _| {});
+    if only_read.map(|store| contents::<L>(&store)).ok().as_ref() != Some(&found) {
+        return Err("a store that is only read holds something else".into());
+    }
     if let Some(violation) = lock(&inner).violation.take() {
         return Err(format!("after a crash in recovery: {violation}"));
     }
@@ -338,7 +363,11 @@ fn check_state<L: Testable>(
         return Ok(());
     }
     audit(&store)?;
-    let Recovery { superseded, remains, .. } = *store.recovery();
+    let Recovery { superseded, remains, unsettled, .. } = *store.recovery();
+    if unsettled > 0 {
+        check_settled::<L>(&store.core().medium.crash_states(), setting)
+            .map_err(|problem| format!("after recovery: {problem}"))?;
+    }
     if superseded + remains == 0 {
         let value = &L::any_value();
         // It can be used: pages that are written to are not locked for ever.

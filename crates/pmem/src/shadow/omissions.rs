@@ -21,12 +21,17 @@ pub const SITES: &[Site] = &[
     Site::LargeGone,
     Site::SpanHead,
     Site::InnerBlocks,
+    Site::EmptySlot,
+    Site::Occupancy,
     Site::Record,
     Site::Publish,
     Site::Retract,
     Site::Delete,
     Site::UpdateSums,
     Site::UpdateValue,
+    Site::UpdateHead,
+    Site::UpdateWord,
+    Site::Unsettled,
     Site::BatchRecord,
     Site::BatchPublish,
     Site::BatchDelete,
@@ -36,13 +41,15 @@ pub const SITES: &[Site] = &[
     Site::RecoveryMeta,
     Site::RecoveryScan,
     Site::RecoveryRetract,
+    Site::RecoveryOccupancy,
 ];
 
 /// All steps.
 pub fn switches() -> Vec<Switch> {
     let both = |site: &Site| [(*site, Step::Flush), (*site, Step::Fence)];
     // See there.
-    let has_no_fence = |site| matches!(site, Site::BlockHead | Site::OldBlocks);
+    let has_no_fence =
+        |site| matches!(site, Site::BlockHead | Site::OldBlocks | Site::EmptySlot | Site::UpdateWord);
     let exists = |(site, step): &Switch| *step == Step::Flush || !has_no_fence(*site);
     SITES.iter().flat_map(both).filter(exists).collect()
 }
@@ -61,7 +68,10 @@ fn every_history_survives_every_crash_and_goes_through_every_step() {
     // What only recoveries do is seen by `every_step_that_is_left_out_is_noticed`, which plants it.
     let sites: BTreeSet<_> = seen.iter().map(|(site, _)| *site).collect();
     let missing: Vec<_> = SITES.iter().filter(|site| !sites.contains(site)).collect();
-    assert_eq!(missing, [&Site::RecoveryMeta, &Site::RecoveryScan, &Site::RecoveryRetract]);
+    assert_eq!(
+        missing,
+        [&Site::RecoveryMeta, &Site::RecoveryScan, &Site::RecoveryRetract, &Site::RecoveryOccupancy]
+    );
 }
 
 #[test]

@@ -30,6 +30,11 @@ pub fn everyday(bytes: usize) -> Vec<Op> {
     let new = word_changed(old.clone(), 0);
     history.push(Op::Update(0, key(1), new.clone()));
     history.push(Op::Update(1, key(1), word_changed(new, 0)));
+    // The same client changes another word of the same value, after a fence that is not for that value.
+    let twice = word_changed(value(6, bytes), 1);
+    history.push(Op::Update(0, key(6), twice.clone()));
+    history.push(put(0, 50, 50, bytes));
+    history.push(Op::Update(0, key(6), word_changed(twice, 2)));
     history.push(Op::Update(0, key(2), value(102, bytes)));
     history.push(Op::Delete(1, key(2)));
     history
@@ -129,7 +134,8 @@ pub fn all() -> Vec<(&'static str, Setting, Kind, Vec<Op>)> {
         ("everyday, any size", setting(2), Kind::Variable, everyday(900)),
         ("reclaiming, one size", setting(2), Kind::Fixed, reclaiming(1000, 18)),
         ("reclaiming, any size", setting(2), Kind::Variable, reclaiming(900, 18)),
-        ("moving", setting(2), Kind::Fixed, moving(1000)),
+        ("moving, one size", setting(2), Kind::Fixed, moving(1000)),
+        ("moving, any size", setting(2), Kind::Variable, moving(900)),
         ("spanning", setting(4), Kind::Variable, spanning(4)),
         ("large", setting(2), Kind::Variable, large(8192)),
     ]
