@@ -99,7 +99,11 @@ impl EngineOptions {
             payload_bytes,
             threads_max: specification.threads_max * specification.clients_max
                 + usize::from(is_snapshot_held),
-            lmdb_write_map: specification.lmdb_write_map,
+            lmdb_write_map: match (specification.lmdb_write_map, workload) {
+                // Measured: see `lmdb`.
+                (Choice::Auto, Workload::Update | Workload::Delete) => Choice::No,
+                (choice, _) => choice,
+            },
             transactions: specification.transactions,
             read_depth: workload.read_depth(),
         }
