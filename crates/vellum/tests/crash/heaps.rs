@@ -14,6 +14,7 @@
 //! How threads meet is not in the seed, but with `--cfg shuttle` (see `schedule`).
 
 use crate::for_seeds;
+use crate::heap_objects::{ACCOUNTS, All, CLIENTS, Item, Mark, audit, create, pay, sum};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{
     sync::{
@@ -22,70 +23,12 @@ use std::{
     },
     time::Duration,
 };
-use vellum::objects::{AnyRef, Array, Change, Heap, ObjectError, Persistent, Ref, Text};
+use vellum::objects::{Heap, ObjectError, Ref};
 use vellum::{Database, Durability, Error, Options, Result};
 use vellum_base::primitive::{AtomicBool, thread};
 use vellum_vm::SimulatedDisk;
 
-const CLIENTS: usize = 3;
-const ACCOUNTS: usize = 24;
-const EACH: i64 = 1000;
-/// What the two sides have at first, each: so little that they are soon exhausted.
-const SIDE: i64 = 60;
 const DURABILITY: [Durability; 3] = [Durability::Synced, Durability::Buffered, Durability::Deferred];
-
-#[derive(Persistent, Clone, Debug)]
-struct All {
-    marks: [Ref<Mark>; CLIENTS],
-    sides: [Ref<Account>; 2],
-    accounts: Array<Ref<Account>>,
-}
-
-/// How far a client is.
-#[derive(Persistent, Clone, PartialEq, Debug, Default)]
-struct Mark {
-    commit: u64,
-    /// How far it has seen the others.
-    seen: [u64; CLIENTS],
-    /// What it has taken from the sides.
-    purse: i64,
-    items: Array<Ref<Item>>,
-}
-
-#[derive(Persistent, Clone, PartialEq, Debug)]
-struct Account {
-    balance: i64,
-    changes: u64,
-    /// Always as many as there are changes.
-    twins: [u64; 5],
-}
-
-#[derive(Persistent, Clone, PartialEq, Debug)]
-struct Item {
-    owner: u64,
-    id: u64,
-    /// The change that has set it last.
-    commit: u64,
-    length: u64,
-    text: Text,
-    /// Always the number of that change.
-    twins: [u64; 6],
-}
-
-impl Item {
-    fn new(owner: usize, id: u64, commit: u64, length: usize) -> Self {
-        let text = String::from(char::from(b'a' + (commit % 26) as u8)).repeat(length);
-        Self { owner: owner as u64, id, commit, length: length as u64, text: text.into(), twins: [commit; 6] }
-    }
-
-    fn is_whole(&self) -> bool {
-        *self == Self::new(self.owner as usize, self.id, self.commit, self.length as usize)
-    }
-
-    fn state(&self) -> (u64, u64, u64) {
-        (self.id, self.commit, self.length)
-    }
-}
 
 /// The items of a client in their order: the id, the change that has set it, and the length of each.
 type State = Vec<(u64, u64, u64)>;
@@ -165,30 +108,6 @@ struct Client {
 
 fn is_too_large(error: &Error) -> bool {
     matches!(error, Error::Objects(ObjectError::ChangeTooLarge { .. }))
-}
-
-fn pay(change: &mut Change<'_, '_>, account: Ref<Account>, amount: i64) -> Result<()> {
-    change.update(account, |account: &mut Account| {
-        account.balance += amount;
-        account.changes += 1;
-        account.twins = [account.changes; 5];
-    })
-}
-
-/// What several accounts have.
-fn sum(change: &mut Change<'_, '_>, accounts: &[Ref<Account>]) -> Result<i64> {
-    accounts.iter().map(|account| change.get(*account).map(|account| account.balance)).sum()
-}
-
-/// Whether all money is there: in the accounts; and in the sides, which are not overdrawn, and the purses.
-fn audit(heap: &Heap, all: &All) -> Result<std::result::Result<(), String>> {
-    let (accounts, sides, purses) = heap.change(|change| {
-        let purses = all.marks.iter().map(|mark| change.get(*mark).map(|mark| mark.purse));
-        let purses = purses.sum::<Result<i64>>()?;
-        Ok((sum(change, &all.accounts)?, sum(change, &all.sides)?, purses))
-    })?;
-    let is_right = accounts == ACCOUNTS as i64 * EACH && sides >= 0 && sides + purses == 2 * SIDE;
-    Ok(if is_right { Ok(()) } else { Err(format!("accounts {accounts}, sides {sides}, purses {purses}")) })
 }
 
 impl Client {
@@ -531,35 +450,6 @@ fn options(random: &mut StdRng) -> Options {
         .checkpoint_log_bytes(random.random_range(10_000..200_000))
         .checkpoint_interval(Duration::from_millis(random.random_range(0..5)))
         .huge_pages(false)
-}
-
-fn create(disk: &SimulatedDisk, options: &Options) -> Result<Database> {
-    let database = Database::create_in(Arc::new(disk.clone()), "data", options)?;
-    let heap = database.create_heap("heap")?;
-    // Each in a page of its own, so that changes that have little to do with each other seldom meet.
-    let mut fillers: Vec<Ref<Mark>> = Vec::new();
-    let mut fill = || {
-        let items = vec![AnyRef::from_bits(1 << 20).map(AnyRef::typed).unwrap(); 400].into();
-        fillers.push(heap.allocate(&Mark { items, ..Mark::default() })?);
-        Ok::<_, Error>(())
-    };
-    let mut marks = Vec::new();
-    for _ in 0..CLIENTS {
-        marks.push(heap.allocate(&Mark::default())?);
-        fill()?;
-    }
-    let account = |balance| heap.allocate(&Account { balance, changes: 0, twins: [0; 5] });
-    let left = account(SIDE)?;
-    fill()?;
-    let sides = [left, account(SIDE)?];
-    fill()?;
-    let accounts = (0..ACCOUNTS).map(|_| account(EACH)).collect::<Result<Vec<_>>>()?.into();
-    let all = All { marks: std::array::from_fn(|client| marks[client]), sides, accounts };
-    fillers.into_iter().try_for_each(|filler| heap.delete(filler))?;
-    heap.set_root(Some(heap.allocate(&all)?))?;
-    drop(heap);
-    database.sync()?;
-    Ok(database)
 }
 
 /// Lets all clients work, for a while or until they are done.

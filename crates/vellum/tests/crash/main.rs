@@ -32,6 +32,7 @@ mod failures;
 mod feeds;
 #[cfg(not(shuttle))]
 mod full_disk;
+mod heap_objects;
 mod heaps;
 mod histories;
 #[cfg(not(shuttle))]
