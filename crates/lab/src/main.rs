@@ -21,8 +21,10 @@ mod run;
 mod workloads;
 
 use clap::Parser;
-use cli::{Cli, Command, EngineArguments, RecordArguments, RunArguments};
-use config::{RunSettings, Workload};
+use cli::{
+    ChoiceArguments, Cli, Command, EngineArguments, OnRecords, RecordArguments, RunArguments, TableArguments,
+};
+use config::{Order, RunSettings, Workload};
 use measure::machine::Manifest;
 use report::reporter::Reporter;
 use run::coordinator::{self, Job};
@@ -68,19 +70,20 @@ fn main() -> ExitCode {
 fn execute(command: Command) -> Result<()> {
     match command {
         Command::Lookup { run, engines, table, batch, load, chosen } => {
-            let job = Job::on_table(batch.workload(), table.settings(), load).with_skew(chosen.distribution);
-            on_tables(run, engines, job)
+            on_table(run, engines, batch.workload(), table, load, chosen)
         }
         Command::Scan { run, engines, table, load, length, chosen } => {
             let workload = Workload::Scan { length: length.unwrap_or(0) };
-            let job = Job::on_table(workload, table.settings(), load).with_skew(chosen.distribution);
-            on_tables(run, engines, job)
+            on_table(run, engines, workload, table, load, chosen)
         }
-        Command::Insert { run, engines, table, order } => {
-            on_tables(run, engines, Job::on_table(Workload::Insert, table.settings(), order))
+        Command::Range { run, engines, table, load, length, chosen } => {
+            on_table(run, engines, Workload::Range { length }, table, load, chosen)
         }
-        Command::Churn { run, engines, table, load } => {
-            on_tables(run, engines, Job::on_table(Workload::Churn, table.settings(), load))
+        Command::Insert { run, engines, table, order, chosen } => {
+            on_table(run, engines, Workload::Insert, table, order, chosen)
+        }
+        Command::Churn { run, engines, table, load, chosen } => {
+            on_table(run, engines, Workload::Churn, table, load, chosen)
         }
         Command::Tpcc { run, engines, warehouses, kill: true, .. } => {
             let reporter = Reporter { json: run.json };
@@ -139,6 +142,19 @@ fn execute(command: Command) -> Result<()> {
     }
 }
 
+/// Does a workload on one table of tuples.
+fn on_table(
+    run: RunArguments,
+    engines: EngineArguments,
+    workload: Workload,
+    table: TableArguments,
+    order: Order,
+    chosen: ChoiceArguments,
+) -> Result<()> {
+    let job = Job::on_table(workload, table.settings(), order).with_skew(chosen.distribution)?;
+    on_tables(run, engines, job)
+}
+
 /// Does a job with engines that keep tables.
 fn on_tables(run: RunArguments, engines: EngineArguments, job: Job) -> Result<()> {
     on_tables_for(run, vec![1], engines, job)
@@ -151,8 +167,20 @@ fn on_tables_for(run: RunArguments, clients: Vec<usize>, engines: EngineArgument
     coordinator::run(&run, &settings.settings(), &[(job, engines)], &[], &reporter)
 }
 
-/// Runs a workload on single records.
+/// Runs a workload on single records, or on a table.
 fn on_records(run: RunArguments, records: RecordArguments, verb: Verb) -> Result<()> {
-    let reporter = Reporter { json: run.json };
-    records::run(&run.settings(), &records.settings(), verb, &reporter)
+    let (run, reporter) = (run.clone().settings(), Reporter { json: run.json });
+    match records.settings()? {
+        OnRecords::Single(records) => records::run(&run, &records, verb, &reporter),
+        OnRecords::Table { engines, settings, table, load, skew } => {
+            let workload = match verb {
+                Verb::Put => Workload::Insert,
+                Verb::Get => Workload::Lookup,
+                Verb::Update => Workload::Update,
+                Verb::Delete => Workload::Delete,
+            };
+            let job = Job::on_table(workload, table, load).with_skew(skew)?;
+            coordinator::run(&run, &settings, &[(job, engines)], &[], &reporter)
+        }
+    }
 }

@@ -139,6 +139,12 @@ impl Layout {
         }}
     }
 
+    /// Whether all fields take as many bytes in every value.
+    fn is_fixed(&self) -> TokenStream {
+        let types = &self.types;
+        quote! { (true #(&& <#types as objects::Persistent>::IS_FIXED)*) }
+    }
+
     /// Mixes what the fields are into `print`.
     fn fingerprint(&self) -> TokenStream {
         let (names, types) = (&self.names, &self.types);
@@ -179,6 +185,7 @@ impl Layout {
 fn of_struct(name: &str, fields: &Fields) -> Result<TokenStream> {
     let layout = Layout::of(quote!(Self), fields)?;
     let (offsets, align, fingerprint) = (layout.offsets(0), layout.align(), layout.fingerprint());
+    let is_fixed = layout.is_fixed();
     let (shape, load, store, pattern) = (layout.shape(), layout.load(), layout.store(), &layout.pattern);
     let count = layout.types.len();
     Ok(quote! {
@@ -192,6 +199,7 @@ fn of_struct(name: &str, fields: &Fields) -> Result<TokenStream> {
             #fingerprint
             objects::end(print)
         };
+        const IS_FIXED: bool = #is_fixed;
         fn shape() -> objects::Shape {
             objects::Shape::Struct { name: #name.to_owned(), fields: #shape }
         }
@@ -221,10 +229,10 @@ fn fields_of(fields: &Fields, input: &DeriveInput) -> Result<TokenStream> {
         Some(quote! {
             #[doc = #document]
             #[allow(dead_code, reason = "a program reads some fields by themselves, or none")]
-            #visibility const #constant: objects::Field<#of, #of_field> = {
+            #visibility const #constant: objects::Field<#of, #of_field, {
                 const OFFSETS: [usize; #count + 1] = #offsets;
-                objects::Field::new(OFFSETS[#index])
-            };
+                OFFSETS[#index]
+            }> = objects::Field::NEW;
         })
     });
     Ok(quote! {
@@ -256,6 +264,7 @@ fn of_enum(name: &str, data: &syn::DataEnum, input: &DeriveInput) -> Result<Toke
     let counts: Vec<_> = layouts.iter().map(|layout| layout.types.len()).collect();
     let aligns = layouts.iter().map(Layout::align);
     let fingerprints = layouts.iter().map(Layout::fingerprint);
+    let are_fixed = layouts.iter().map(Layout::is_fixed);
     let shapes = layouts.iter().map(Layout::shape);
     let loads: Vec<_> = layouts.iter().map(Layout::load).collect();
     let (first_offsets, first_load, later) = (&offsets[0], &loads[0], 1..layouts.len());
@@ -288,6 +297,7 @@ fn of_enum(name: &str, data: &syn::DataEnum, input: &DeriveInput) -> Result<Toke
             )*
             objects::end(print)
         };
+        const IS_FIXED: bool = true #(&& #are_fixed)*;
         fn shape() -> objects::Shape {
             objects::Shape::Enum {
                 name: #name.to_owned(),

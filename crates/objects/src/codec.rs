@@ -4,8 +4,8 @@
 //! [`Array`](crate::Array) holds follows, in the order in which the fields are stored; the field has where that begins, counted from the
 //! object's first byte, and the number of bytes or elements, in 4 bytes each.
 
-use std::cell::Cell;
-use vellum_base::Bytes;
+use std::{cell::Cell, hint::cold_path};
+use vellum_base::{Bytes, primitive::meet};
 
 /// A run of bytes in the bytes of an object begins at a multiple of this.
 const RUN_ALIGN: usize = 8;
@@ -43,31 +43,37 @@ impl<B: Bytes> Reader<B> {
     }
 
     /// What was read cannot have been stored.
+    #[inline(always)]
     pub fn refuse(&self) {
+        cold_path();
         self.is_sound.set(false);
     }
 
     /// A number.
     #[inline(always)]
     pub fn u8(&self, at: usize) -> u8 {
+        meet();
         self.bytes.u8_at(self.start + at)
     }
 
     /// A number at an even place.
     #[inline(always)]
     pub fn u16(&self, at: usize) -> u16 {
+        meet();
         self.bytes.u16_at(self.start + at)
     }
 
     /// A number at a multiple of 4.
     #[inline(always)]
     pub fn u32(&self, at: usize) -> u32 {
+        meet();
         self.bytes.u32_at(self.start + at)
     }
 
     /// A number at a multiple of 8.
     #[inline(always)]
     pub fn u64(&self, at: usize) -> u64 {
+        meet();
         self.bytes.u64_at(self.start + at)
     }
 
@@ -93,6 +99,7 @@ impl<B: Bytes> Reader<B> {
     /// A copy of so many bytes.
     #[inline(always)]
     pub(crate) fn copy_array<const N: usize>(&self, at: usize) -> [u8; N] {
+        meet();
         let mut copy = [0; N];
         self.bytes.copy_to(self.start + at, &mut copy);
         copy
@@ -100,6 +107,7 @@ impl<B: Bytes> Reader<B> {
 
     /// A copy of some bytes.
     pub(crate) fn copy(&self, at: usize, length: usize) -> Vec<u8> {
+        meet();
         let mut copy = Vec::new();
         self.bytes.append_to(self.start + at, length, &mut copy);
         copy

@@ -7,6 +7,7 @@
 
 use crate::error::ObjectError;
 use crate::page::{PageBytes, PageMut, PageView};
+use crate::plant::{Plant, planted};
 use std::collections::{BTreeMap, btree_map::Entry};
 use vellum_access::{BlobReference, LatchedObjects, PageEdits};
 use vellum_base::{Bytes, Extent, HEADER_BYTES, PAGE_SIZE, PageId};
@@ -81,16 +82,23 @@ impl<'p, P: Pager> Copies<'p, P> {
         self.pager.admit_changes()?;
         Ok(self.pager.run(|| {
             let mut latched = LatchedObjects::new(self.pager, self.owner);
+            if planted(Plant::ReadsComparedTooEarly)
+                && !self.is_read_current(|page| pages.binary_search(&page).is_ok())?
+            {
+                return Ok(false);
+            }
             for (page, copy) in pages.iter().filter_map(|page| Some((page, self.pages.get(page)?))) {
                 let guard = self.pager.root(*page)?;
                 let is_same = guard.token() == copy.token;
                 let now = latched.latch(guard)?;
+                let is_same = is_same || planted(Plant::LostUpdate);
                 if !is_same && now.get(HEADER_BYTES..) != copy.before.get(HEADER_BYTES..) {
                     return Ok(false);
                 }
             }
             // What is latched is as it was.
-            if !self.is_read_current(|page| pages.binary_search(&page).is_ok())? {
+            let is_compared = planted(Plant::ReadsNotCompared) || planted(Plant::ReadsComparedTooEarly);
+            if !is_compared && !self.is_read_current(|page| pages.binary_search(&page).is_ok())? {
                 return Ok(false);
             }
             latched.commit(&edits, made, freed);

@@ -5,28 +5,22 @@ use std::marker::PhantomData;
 use vellum_base::Bytes;
 
 /// A field of type `F` of the objects of type `T`. The derive makes one for each named field of a struct: a constant of the struct with the name of the
-/// field in capital letters.
-pub struct Field<T, F> {
-    /// Where it stands in the fixed part of an object.
-    at: usize,
-    of: PhantomData<fn(T) -> F>,
-}
+/// field in capital letters. `AT` is where it stands in an object: the type says it, so that a value which names a field is none that must be kept.
+pub struct Field<T, F, const AT: usize>(PhantomData<fn(T) -> F>);
 
-impl<T, F> Field<T, F> {
+impl<T, F, const AT: usize> Field<T, F, AT> {
     /// For the derive.
     #[doc(hidden)]
-    pub const fn new(at: usize) -> Self {
-        Self { at, of: PhantomData }
-    }
+    pub const NEW: Self = Self(PhantomData);
 }
 
-impl<T, F> Clone for Field<T, F> {
+impl<T, F, const AT: usize> Clone for Field<T, F, AT> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<T, F> Copy for Field<T, F> {}
+impl<T, F, const AT: usize> Copy for Field<T, F, AT> {}
 
 /// One field, or several in a tuple, in their order.
 pub trait Fields<T> {
@@ -38,14 +32,14 @@ pub trait Fields<T> {
     fn load<B: Bytes>(self, from: &Reader<B>) -> Self::Values;
 }
 
-impl<T, F: Persistent> Fields<T> for Field<T, F> {
+impl<T, F: Persistent, const AT: usize> Fields<T> for Field<T, F, AT> {
     type Values = F;
 
     #[inline(always)]
     fn load<B: Bytes>(self, from: &Reader<B>) -> F {
         // Fields may be wanted in another order than that in which their runs lie.
         from.begin_again();
-        F::load(from, self.at)
+        F::load(from, AT)
     }
 }
 

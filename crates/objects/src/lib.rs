@@ -28,6 +28,7 @@ mod heap;
 mod operations;
 mod page;
 mod persistent;
+mod plant;
 mod reference;
 mod roots;
 mod shape;

@@ -25,6 +25,7 @@
 //! object with a fingerprint of its own whose bytes are the reference to where it is. It never takes more than one such step.
 
 use crate::persistent::Object;
+use crate::plant::{Plant, planted};
 use crate::reference::{AnyRef, GRANULE_BYTES, GRANULES};
 use vellum_base::{Bytes, HEADER_BYTES, PAGE_SIZE, PageHeader, PageId, PageKind};
 
@@ -57,8 +58,17 @@ const MOVED: u64 = 1 << 62;
 const LARGE: u64 = 1 << 63;
 
 impl Head {
+    #[inline(always)]
     fn new(fingerprint: u32, generation: u16, granules: usize, flags: u64) -> Self {
         Self(u64::from(fingerprint) | u64::from(generation) << 32 | (granules as u64) << 48 | flags)
+    }
+
+    /// [`is_of`](Self::is_of) for a type whose objects all have as many bytes, and its length too.
+    #[inline(always)]
+    pub fn is_of_fixed<T: Object>(self, reference: AnyRef) -> bool {
+        let expected = Self::new(T::FINGERPRINT, 0, granules_of(T::BYTES), 0);
+        // What is left is the generation.
+        self.0.wrapping_sub(expected.0).rotate_right(32) == u64::from(reference.generation())
     }
 
     pub fn fingerprint(self) -> u32 {
@@ -102,6 +112,7 @@ impl Head {
 }
 
 /// How many granules an object with so many bytes takes.
+#[inline(always)]
 pub(crate) fn granules_of(body_bytes: usize) -> usize {
     (1 + body_bytes.div_ceil(GRANULE_BYTES)).max(GRANULES_MIN)
 }
@@ -270,7 +281,8 @@ impl PageMut<'_> {
         if granule + head.granules() >= end {
             self.set_end(granule);
         }
-        let generation = (&self.0[..]).u16_at(GENERATION_AT).wrapping_add(1);
+        let step = u16::from(!planted(Plant::GenerationStays));
+        let generation = (&self.0[..]).u16_at(GENERATION_AT).wrapping_add(step);
         self.put(GENERATION_AT, &generation.to_le_bytes());
     }
 

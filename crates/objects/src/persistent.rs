@@ -67,6 +67,10 @@ pub trait Persistent: Sized {
     #[doc(hidden)]
     const ZERO_IS_NONE: bool = false;
 
+    /// Whether all values of it take as many bytes: none has texts or arrays.
+    #[doc(hidden)]
+    const IS_FIXED: bool = false;
+
     /// Its description.
     fn shape() -> Shape;
 
@@ -130,6 +134,7 @@ macro_rules! numbers {
             const ALIGN: usize = size_of::<$number>();
             const BYTES: usize = size_of::<$number>();
             const FINGERPRINT: u32 = print_of(stringify!($number));
+            const IS_FIXED: bool = true;
 
             fn shape() -> Shape {
                 Shape::Scalar(Scalar::$bits)
@@ -165,6 +170,7 @@ impl Persistent for u8 {
     const ALIGN: usize = 1;
     const BYTES: usize = 1;
     const FINGERPRINT: u32 = print_of("u8");
+    const IS_FIXED: bool = true;
 
     fn shape() -> Shape {
         Shape::Scalar(Scalar::U8)
@@ -196,6 +202,7 @@ macro_rules! wide_numbers {
             const ALIGN: usize = 8;
             const BYTES: usize = 16;
             const FINGERPRINT: u32 = print_of(stringify!($number));
+            const IS_FIXED: bool = true;
 
             fn shape() -> Shape {
                 Shape::Scalar(Scalar::$bits)
@@ -218,6 +225,7 @@ impl Persistent for bool {
     const ALIGN: usize = 1;
     const BYTES: usize = 1;
     const FINGERPRINT: u32 = print_of("bool");
+    const IS_FIXED: bool = true;
 
     fn shape() -> Shape {
         Shape::Scalar(Scalar::Bool)
@@ -241,6 +249,7 @@ impl Persistent for char {
     const ALIGN: usize = 4;
     const BYTES: usize = 4;
     const FINGERPRINT: u32 = print_of("char");
+    const IS_FIXED: bool = true;
 
     fn shape() -> Shape {
         Shape::Scalar(Scalar::Char)
@@ -264,6 +273,7 @@ impl<T: Object> Persistent for Ref<T> {
     // By its name, so that types may refer to each other, and to themselves.
     const FINGERPRINT: u32 = mix(print_of("Ref"), print_of(T::NAME));
     const ZERO_IS_NONE: bool = true;
+    const IS_FIXED: bool = true;
 
     fn shape() -> Shape {
         Shape::Ref(T::NAME.to_owned())
@@ -293,6 +303,7 @@ impl<T: Persistent> Persistent for Option<T> {
     const ALIGN: usize = T::ALIGN;
     const BYTES: usize = value_at::<T>() + T::BYTES;
     const FINGERPRINT: u32 = mix(print_of("Option"), T::FINGERPRINT);
+    const IS_FIXED: bool = T::IS_FIXED;
 
     fn shape() -> Shape {
         Shape::Option(Box::new(T::shape()))
@@ -318,6 +329,7 @@ impl<T: Persistent, const N: usize> Persistent for [T; N] {
     const ALIGN: usize = T::ALIGN;
     const BYTES: usize = N * T::BYTES;
     const FINGERPRINT: u32 = mix(mix(print_of("[]"), T::FINGERPRINT), N as u32);
+    const IS_FIXED: bool = T::IS_FIXED;
 
     fn shape() -> Shape {
         Shape::Fixed(N as u32, Box::new(T::shape()))

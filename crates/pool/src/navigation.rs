@@ -102,8 +102,13 @@ impl Navigation for Pool {
     type Exclusive<'p> = ExclusiveGuard<'p>;
 
     #[inline(always)]
+    fn look(&self, page: PageId) -> Option<OptimisticGuard<'_>> {
+        OptimisticGuard::look(self.allocator(), page)
+    }
+
+    #[inline(always)]
     fn root(&self, page: PageId) -> Followed<'_, Self> {
-        match OptimisticGuard::look(self.allocator(), page) {
+        match self.look(page) {
             Some(root) => Ok(root),
             None => self.root_closely(page),
         }

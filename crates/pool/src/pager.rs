@@ -236,6 +236,12 @@ pub trait Navigation: Send + Sync {
     /// The interrupts of the restart protocol.
     fn root(&self, page: PageId) -> Followed<'_, Self>;
 
+    /// [`root`](Self::root) for a page that is in memory and can be read at once. None if it may be neither: `root` says what to do.
+    #[inline]
+    fn look(&self, page: PageId) -> Option<Self::Optimistic<'_>> {
+        self.root(page).ok()
+    }
+
     /// Goes from a page to the one that it refers to at byte `place`, a multiple of 8. Both are valid at one
     /// moment in between: the parent is validated after the read of the child began.
     ///

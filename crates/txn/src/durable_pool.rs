@@ -205,7 +205,6 @@ impl DurablePool {
             redo_all(&pool, log, kept, &analysis, &damage)?;
             let undone = undo_all(&pool, &changes, &mut analysis, &damage)?;
             let (undone_transactions, undone_changes) = undone;
-            checkpoints.take()?;
             let Analysis { records, bytes: log_bytes, .. } = analysis;
             let duration = begun.elapsed();
             recovery = Some(Recovery { records, log_bytes, undone_transactions, undone_changes, duration });
@@ -225,6 +224,16 @@ impl DurablePool {
         let start = || CheckpointThread::start(checkpoints.clone(), settings.checkpoint_interval);
         let thread = settings.background_checkpoints.then(start).transpose();
         let thread = thread.map_err(|source| TxnError::Thread { source })?;
+        // A crash before the next checkpoint has all that redone again. Nobody waits for it who opens the database.
+        if needs_recovery {
+            match &thread {
+                Some(_) => changes.bell.ring(),
+                None if log.end().0.saturating_sub(redo.0) > settings.checkpoint_bytes => {
+                    checkpoints.take()?
+                }
+                None => {}
+            }
+        }
         Ok(Self {
             thread,
             pool,

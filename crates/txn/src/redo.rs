@@ -160,16 +160,17 @@ fn deal<'p>(
     let Some(rest) = end else { return Ok(()) };
     let (mut reader, mut shares) = (log.reread(rest)?, Shares::new(pool.limit_pages()));
     let mut redo = |share, part| redo(share, Work::Read(part));
-    while let Some(Record { lsn, payload }) = reader.next()? {
+    reader.for_each(|Record { lsn, payload }| {
         if !is_change(payload) {
-            continue;
+            return Ok(());
         }
         let faulty = |fault| TxnError::Record { lsn, fault };
         for change in ChangeRecord::decode(payload).map_err(faulty)?.page_changes() {
             let change = change.map_err(faulty)?;
             shares.deal(lsn, &change, &mut redo)?;
         }
-    }
+        Ok::<_, Stop>(())
+    })?;
     shares.into_parts().enumerate().try_for_each(|(share, part)| redo(share, part))
 }
 

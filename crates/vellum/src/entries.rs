@@ -7,7 +7,7 @@ use crate::{
     Answer, Cursor, Error, KeyBuffer, KeyType, Result, Task, Value, ValueType, coverage::Step, cursor::Entry,
     encoding::Types, handle::Handle,
 };
-use std::{borrow::Cow, fmt, marker::PhantomData, ops::Bound};
+use std::{fmt, marker::PhantomData, ops::Bound};
 use vellum_access::{CursorPosition, Tree};
 use vellum_pool::Pool;
 
@@ -138,7 +138,7 @@ impl<'t, K: KeyType + ?Sized, V: ValueType + ?Sized> Entries<'t, K, V> {
     }
 
     /// The cursor of an end, and that of the other one.
-    #[inline]
+    #[inline(always)]
     fn cursors(&mut self, end: End) -> Result<(&mut Cursor<'t>, Option<&Cursor<'t>>)> {
         let (own, other) = match end {
             End::Front => (&mut self.front, &self.back),
@@ -169,7 +169,7 @@ impl<'t, K: KeyType + ?Sized, V: ValueType + ?Sized> Entries<'t, K, V> {
     }
 
     /// Steps over the entry at an end.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn advance(&mut self, end: End) -> Result<Option<Entry<'_, 't>>> {
         let (cursor, other) = self.cursors(end)?;
         let entry = match end {
@@ -188,24 +188,48 @@ impl<'t, K: KeyType + ?Sized, V: ValueType + ?Sized> Entries<'t, K, V> {
         Ok((!have_met).then_some(entry))
     }
 
-    /// The entry at an end.
-    fn step(&mut self, end: End) -> Result<Option<KeyAndValue<K, V>>> {
-        let (source, table) = (self.source, self.table);
-        loop {
-            let Some(entry) = self.advance(end)? else { return Ok(None) };
-            // It may have been removed meanwhile.
-            if let Some(value) = source.value(table, &entry)? {
-                return Ok(Some((table.key_of::<K>(entry.key())?, table.value_of::<V>(value)?)));
-            }
-        }
-    }
-
+    /// The next entry at an end, as an iterator gives it.
+    // An entry is built where the caller wants it, out of what the cursor shows, and moved nowhere in between.
+    #[inline(always)]
     fn next_of(&mut self, end: End) -> Option<Result<KeyAndValue<K, V>>> {
         if self.has_ended {
             return None;
         }
-        let entry = if self.is_full() { Ok(None) } else { self.step(end) };
-        self.shown(entry)
+        if self.is_full() {
+            return self.shown(Ok(None));
+        }
+        let (source, table) = (self.source, self.table);
+        let (key, value) = loop {
+            let large = match self.advance(end) {
+                Ok(Some(entry)) => match entry.inline_value() {
+                    Some(value) => break (K::from_bytes(entry.key().into()), V::from_bytes(value.into())),
+                    None => source.large_value(table, &entry).map(|value| (entry.key(), value)),
+                },
+                Ok(None) => return self.shown(Ok(None)),
+                Err(error) => Err(error),
+            };
+            match large {
+                Ok((key, Some(value))) => break (K::from_bytes(key.into()), V::from_bytes(value.into())),
+                // It was removed meanwhile.
+                Ok((_, None)) => {}
+                Err(error) => return self.shown(Err(error)),
+            }
+        };
+        match (key, value) {
+            (Some(key), Some(value)) => {
+                self.count_down();
+                Some(Ok((key, value)))
+            }
+            (None, _) => self.shown(Err(table.malformed("key", K::type_name()))),
+            (_, None) => self.shown(Err(table.malformed("value", V::type_name()))),
+        }
+    }
+
+    /// An entry has been given.
+    fn count_down(&mut self) {
+        if let Some(limit) = &mut self.limit {
+            *limit = limit.saturating_sub(1);
+        }
     }
 
     /// Whether the limit allows no further entry.
@@ -215,9 +239,7 @@ impl<'t, K: KeyType + ?Sized, V: ValueType + ?Sized> Entries<'t, K, V> {
 
     /// What is shown of a step: after an error, or the end, nothing more comes.
     pub(crate) fn shown<T>(&mut self, entry: Result<Option<T>>) -> Option<Result<T>> {
-        if let Some(limit) = &mut self.limit {
-            *limit = limit.saturating_sub(1);
-        }
+        self.count_down();
         if !matches!(entry, Ok(Some(_))) {
             self.has_ended = true;
             (self.unused, self.front, self.back) = (None, None, None);
@@ -256,16 +278,13 @@ impl<'t> Source<'t> {
         }
     }
 
-    /// The value of an entry; none if it is a large one that was removed meanwhile.
-    fn value<'c>(self, table: &Handle, entry: &Entry<'c, 't>) -> Result<Option<Cow<'c, [u8]>>> {
-        if let Some(value) = entry.inline_value() {
-            return Ok(Some(Cow::Borrowed(value)));
+    /// The value of an entry that is a large one; none if it was removed meanwhile.
+    #[inline(never)]
+    fn large_value(self, table: &Handle, entry: &Entry<'_, 't>) -> Result<Option<Vec<u8>>> {
+        match entry.value() {
+            Err(error) if error.is_about_room() => self.value_of(table, entry.key()),
+            value => Ok(value?.map(Value::into_vec)),
         }
-        let value = match entry.value() {
-            Err(error) if error.is_about_room() => self.value_of(table, entry.key())?,
-            value => value?.map(Value::into_vec),
-        };
-        Ok(value.map(Cow::Owned))
     }
 
     /// The value of a key that a cursor has come to; none if it was removed meanwhile.
@@ -299,6 +318,7 @@ impl<'t> Source<'t> {
 impl<K: KeyType + ?Sized, V: ValueType + ?Sized> Iterator for Entries<'_, K, V> {
     type Item = Result<KeyAndValue<K, V>>;
 
+    #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         self.next_of(End::Front)
     }

@@ -464,7 +464,7 @@ impl Handle {
     }
 
     #[cold]
-    fn malformed(&self, what: &'static str, type_name: String) -> Error {
+    pub(crate) fn malformed(&self, what: &'static str, type_name: String) -> Error {
         Error::Malformed { table: self.name.as_ref().to_owned(), what, type_name }
     }
 

@@ -240,7 +240,8 @@ impl Options {
     }
 
     /// Whether a thread takes checkpoints. Default true; without it the log grows until
-    /// [`Database::checkpoint`](crate::Database::checkpoint).
+    /// [`Database::checkpoint`](crate::Database::checkpoint), also after a crash: the opening takes one only if there is more
+    /// log than [`checkpoint_log_bytes`](Self::checkpoint_log_bytes).
     #[must_use]
     pub fn background_checkpoints(mut self, background: bool) -> Self {
         self.log_settings.background_checkpoints = background;

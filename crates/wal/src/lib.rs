@@ -5,7 +5,7 @@
 //!
 //! - [`Log`]: appending, group commit, what is durable;
 //! - [`LogFlusher`], [`Arrival`]: waiting for that without a thread of one's own, or not at all;
-//! - [`LogReader`]: records in order; where the log ends, and whether that is its end or a hole;
+//! - [`LogReader`]: records in order, also by two threads; where the log ends, and whether that is its end or a hole;
 //! - [`LogCopy`]: the log copied while it is written;
 //! - [`FollowedLog`], [`FollowingReader`]: the log read while it goes on, from its archive where it was given up;
 //! - [`Archive`], [`LogArchiver`]: segments copied before they are given up, and read again;
@@ -46,6 +46,7 @@ mod previous_end;
 mod primitive;
 mod read_ahead;
 mod reader;
+mod reading;
 mod rebuild;
 mod reservation;
 mod ring;

@@ -104,14 +104,12 @@ impl Log {
         directory: Arc<dyn Directory>,
         options: &LogOptions,
         from: Lsn,
-        mut replay: impl FnMut(Record<'_>) -> Result<(), E>,
+        replay: impl FnMut(Record<'_>) -> Result<(), E>,
     ) -> Result<Self, E> {
         let tail = Tail::find(directory.clone(), LogFiles::open(&*directory, options)?)?;
         let mut reader = LogReader::with_tail(tail, from)?;
         reader.ends_at_holes = options.planted(Bug::PastHole);
-        while let Some(record) = reader.next()? {
-            replay(record)?;
-        }
+        reader.for_each(replay)?;
         let previous = reader.previous_end();
         let files = reader.into_files().map_or_else(|| LogFiles::open(&*directory, options), Ok)?;
         Ok(Self::begin_timeline(directory, files, previous)?)

@@ -60,9 +60,11 @@ impl<'p, P: Pager> Fresh<'p, P> {
 
 /// A bug that tests of whole databases plant, to show that they would find it.
 #[derive(Debug)]
-enum Bug {
+pub(super) enum Bug {
     /// The LSN of a page begins from zero with each life of it.
     NewLifeWithoutLsn,
+    /// The last one of several pages of objects that are changed together is not recorded.
+    ObjectsLeftOut,
     /// A node that has been merged or moved may be used again before that is durable.
     FreedBeforeItIsDurable,
     /// A page is changed that a snapshot needs as it was.

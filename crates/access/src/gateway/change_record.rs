@@ -49,7 +49,9 @@ impl<'a> PageRedo<'a> {
     ///
     /// # Errors
     /// If they are not such.
-    #[inline]
+    // Inlined where little of it is looked at. Besides, what is moved as a whole right after its parts were written is read back in other pieces, for
+    // which the processor waits until all that was stored before is in its cache.
+    #[inline(always)]
     pub fn decode(rest: &mut &'a [u8]) -> Result<Self, RecordFault> {
         let whole = *rest;
         let (page, change) = PageChange::decode(rest).ok_or(RecordFault { left: whole.len() })?;
@@ -211,21 +213,24 @@ impl<'a> ChangeRecord<'a> {
         })
     }
 
+    /// Whether it has the image of a page.
+    #[cold]
+    fn has_image(self, page: PageId) -> bool {
+        let mut changes = self.each().map_while(Result::ok);
+        changes.any(|other| other.page == page && other.change.is_image())
+    }
+
     /// The changes, and whether each is to be redone in its page, up to the first fault.
     #[inline]
     pub fn redone_and_others(self) -> impl Iterator<Item = Result<(PageRedo<'a>, bool), RecordFault>> {
         // Images come last, and most records have one change: nothing is looked for behind the last one.
         let mut left = self.rest.len();
-        let has_image = move |page| {
-            let mut changes = self.each().map_while(Result::ok);
-            changes.any(|other| other.page == page && other.change.is_image())
-        };
         self.each().map(move |redo| {
             let redo = redo?;
             left -= redo.bytes.len();
             let is_redone = match redo.change {
                 PageChange::Write { .. } | PageChange::Nodes { .. } | PageChange::Free { .. } => false,
-                _ => redo.fresh || left == 0 || !has_image(redo.page),
+                _ => redo.fresh || left == 0 || !self.has_image(redo.page),
             };
             Ok((redo, is_redone))
         })

@@ -156,7 +156,7 @@ impl<B: Bytes> NodeView<B> {
     /// Where the value of slot `index` lies. Only for leaves.
     #[inline]
     pub fn value_location(self, index: usize) -> ValueAt {
-        let slot = self.slot(index);
+        let slot = self.leaf_slot(index);
         ValueAt { at: slot.at(), length: slot.value_length(), kind: slot.kind() }
     }
 
@@ -189,10 +189,24 @@ impl<B: Bytes> NodeView<B> {
     /// Appends the key of slot `index`, prefix included, to `target`.
     pub fn append_key(self, index: usize, target: &mut Vec<u8>) {
         self.append_prefix(target);
-        let slot = self.slot(index);
-        let head = slot.head().to_be_bytes();
-        target.extend(head.iter().take(slot.rest_length()));
-        self.bytes.append_to(slot.tail_at(), slot.tail_length(), target);
+        self.append_rest_of(self.slot(index), target);
+    }
+
+    /// Appends what the key of slot `index` has behind the prefix to `target`. Only for leaves.
+    #[inline]
+    pub(crate) fn append_rest(self, index: usize, target: &mut Vec<u8>) {
+        self.append_rest_of(self.leaf_slot(index), target);
+    }
+
+    #[inline]
+    fn append_rest_of(self, slot: Slot, target: &mut Vec<u8>) {
+        let (head, length) = (slot.head().to_be_bytes(), slot.rest_length());
+        if length < HEAD_BYTES {
+            target.extend_from_slice(head.get(..length).unwrap_or_default());
+        } else {
+            target.extend_from_slice(&head);
+            self.bytes.append_to(slot.tail_at(), length - HEAD_BYTES, target);
+        }
     }
 
     /// The key of slot `index`, prefix included.
@@ -219,7 +233,7 @@ impl<B: Bytes> NodeView<B> {
     }
 
     /// Appends the prefix of all keys of the node to `target`.
-    pub(super) fn append_prefix(self, target: &mut Vec<u8>) {
+    pub(crate) fn append_prefix(self, target: &mut Vec<u8>) {
         self.bytes.append_to(self.lower_at(), self.prefix_len(), target);
     }
 
@@ -260,9 +274,8 @@ impl<B: Bytes> NodeView<B> {
         }
         let Some(before) = index.checked_sub(1) else { return false };
         // Records are placed from the end of the page towards its beginning.
-        let slot = |index: usize| Slot(self.bytes.u64_at(SLOTS_AT + index.min(MAX_LEAF_COUNT) * LEAF_STRIDE));
-        let bytes = slot(index).record_bytes();
-        bytes > 0 && slot(before).at() == slot(index).at() + bytes
+        let (slot, before) = (self.leaf_slot(index), self.leaf_slot(before));
+        slot.record_bytes() > 0 && before.at() == slot.at() + slot.record_bytes()
     }
 
     /// Whether `key` lies between the fences, so that it is in this node if it is anywhere.
@@ -275,6 +288,12 @@ impl<B: Bytes> NodeView<B> {
     pub fn covers_after(self, key: &[u8]) -> bool {
         self.compare_lower_fence(key) != Ordering::Greater
             && self.compare_upper_fence(key) == Ordering::Greater
+    }
+
+    /// Whether all keys between the fences are less than `key`.
+    #[inline]
+    pub(crate) fn ends_before(self, key: &[u8]) -> bool {
+        self.compare_upper_fence(key) == Ordering::Less
     }
 
     /// Whether the node may hold `key`: whether it covers the key, but for a separator at the upper fence, which
@@ -438,6 +457,12 @@ impl<B: Bytes> NodeView<B> {
     pub(super) fn slot(self, index: usize) -> Slot {
         let stride = self.word().stride();
         Slot(self.bytes.u64_at(SLOTS_AT + index.min(MAX_LEAF_COUNT) * stride))
+    }
+
+    /// [`slot`](Self::slot) of a leaf.
+    #[inline]
+    fn leaf_slot(self, index: usize) -> Slot {
+        Slot(self.bytes.u64_at(SLOTS_AT + index.min(MAX_LEAF_COUNT) * LEAF_STRIDE))
     }
 
     /// The bytes that some slots and records take in a node with another prefix.

@@ -95,6 +95,8 @@ impl<'p> Walk<'p> {
                 self.gap = 2 * at.clamp(self.range.0, self.range.1);
             }
         }
+        // What is expected changes what is copied, and nothing that is shown.
+        self.cursor.expect([1, 2, 7, 30, 1000, usize::MAX][self.random.random_range(0..6)]);
         self.settled = true;
     }
 

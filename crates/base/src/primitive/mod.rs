@@ -24,8 +24,8 @@ pub use std::{
 pub use {
     clock::{Instant, wall_time},
     scheduled::{
-        AtomicBool, AtomicU64, AtomicUsize, Condvar, Local, Mutex, MutexGuard, WaitTimeoutResult, random,
-        spin_loop, thread, thread_local,
+        AtomicBool, AtomicU64, AtomicUsize, Condvar, Local, Mutex, MutexGuard, WaitTimeoutResult, meet,
+        random, spin_loop, thread, thread_local,
     },
     shuttle::sync::{RwLock, mpsc},
     std::sync::atomic::{Ordering, fence},
@@ -36,6 +36,11 @@ pub use {
 pub fn wall_time() -> std::time::Duration {
     std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default()
 }
+
+/// Lets a scheduler choose which thread goes on, between two reads of what others may change. Costs nothing without one.
+#[cfg(not(shuttle))]
+#[inline(always)]
+pub fn meet() {}
 
 /// A random number.
 #[cfg(not(shuttle))]

@@ -2,7 +2,7 @@
 //!
 //! All threads run on one thread of the system, one at a time. At each operation of these primitives the scheduler chooses
 //! which goes on. Between two of them no other thread does anything, so what is racy by design, such as optimistic reads of
-//! pages, is read whole or not at all, and orderings weaker than `SeqCst` are as good as that: loom is for those.
+//! pages, is read whole or not at all unless the reader calls [`meet`], and orderings weaker than `SeqCst` are as good as that: loom is for those.
 //!
 //! Shuttle's locks know no time, and its atomics cannot lie in mapped memory, so those are made here.
 
@@ -19,7 +19,7 @@ use std::{
 pub use crate::__thread_local as thread_local;
 
 /// Lets the scheduler choose which thread goes on. Outside of its threads this does nothing.
-fn meet() {
+pub fn meet() {
     if shuttle::current::try_get_current_task().is_some() {
         tick();
         // No time passes by it.

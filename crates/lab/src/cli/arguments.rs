@@ -5,8 +5,8 @@ use super::parse;
 use crate::config::{
     AnyEngineName, Choice, Contestant, Distribution, Durability, EngineSettings, EvictSettings, GraphName,
     IoSettings, Isolation, KeyKind, LogMethod, LogSettings, Method, MixName, Oo7Operation, Oo7Settings,
-    Oo7Size, RecordEngineName, RecordSettings, RecoverySettings, ReleaseName, RunSettings, Skew,
-    TableSettings, TransactionSettings, ValueSizes, Workload, YcsbSettings,
+    Oo7Size, RecoverySettings, ReleaseName, RunSettings, Skew, TableSettings, TransactionSettings,
+    ValueSizes, Workload, YcsbSettings,
 };
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
@@ -51,7 +51,7 @@ pub struct EngineArguments {
     /// vellum-tx@synced,vellum-tx@no-log, an engine can take part more than once. Several are joined by a plus sign: a
     /// durability, an isolation, `archive`, `checkpoint=SIZE` for --checkpoint-log (`checkpoint=none`: none after loading), and `held`, for which a snapshot is held
     /// open from the first round to the last
-    #[arg(long, value_parser = Contestants, value_delimiter = ',', default_value = "vellum,lmdb")]
+    #[arg(long, value_parser = Contestants::Tables, value_delimiter = ',', default_value = "vellum,lmdb")]
     pub engines: Vec<Contestant>,
     /// Their settings.
     #[command(flatten)]
@@ -348,32 +348,6 @@ impl RecoveryArguments {
             pools: pool,
             is_cold: cold,
         }
-    }
-}
-
-/// What runs on records have.
-#[derive(Clone, Debug, Args)]
-pub struct RecordArguments {
-    /// The engines, in the order of their turns; ratios are of the first to the others
-    #[arg(long, value_parser = named::<RecordEngineName>(), value_delimiter = ',', default_value = "pmem,dashmap")]
-    pub engines: Vec<RecordEngineName>,
-    /// Records in the store
-    #[arg(long, default_value = "1M", value_parser = parse::count)]
-    pub records: u64,
-    /// The size of each key: 8 or 16
-    #[arg(long, default_value = "16", value_parser = key_bytes())]
-    pub key_bytes: usize,
-    /// The size of each value; where sizes must be known when the lab is built (dashmap, papaya), 200 or 1000 bytes, and 8
-    /// with keys of 8
-    #[arg(long, default_value = "200", value_parser = RangedU64ValueParser::<usize>::new().range(8..=1 << 20))]
-    pub value_bytes: usize,
-}
-
-impl RecordArguments {
-    /// What they ask for.
-    pub fn settings(self) -> RecordSettings {
-        let Self { engines, records, key_bytes, value_bytes } = self;
-        RecordSettings { engines, records, key_bytes, value_bytes }
     }
 }
 

@@ -3,15 +3,17 @@
 mod arguments;
 mod names;
 mod parse;
+mod records;
 #[cfg(test)]
 mod ycsb_tests;
 
-pub use arguments::{EngineArguments, RecordArguments, RunArguments};
+pub use arguments::{ChoiceArguments, EngineArguments, RunArguments, TableArguments};
+pub use records::{OnRecords, RecordArguments};
 
 use crate::config::Order;
 use arguments::{
-    BatchArguments, ChoiceArguments, EvictArguments, IoArguments, LogArguments, Oo7Arguments,
-    RecoveryArguments, SettingsArguments, TableArguments, TransactionArguments, YcsbArguments,
+    BatchArguments, EvictArguments, IoArguments, LogArguments, Oo7Arguments, RecoveryArguments,
+    SettingsArguments, TransactionArguments, YcsbArguments,
 };
 use clap::builder::RangedU64ValueParser;
 use clap::{Parser, Subcommand};
@@ -87,6 +89,30 @@ pub enum Command {
         #[command(flatten)]
         chosen: ChoiceArguments,
     },
+    /// Ranges of a few tuples from random keys; operations are ranges
+    #[command(after_help = "The ranges are those of `lab scan --length N`, which counts tuples.\n\n\
+                            Examples:\n  lab range --tuples 1M --keys url --values 20..400\n  \
+                            lab range --length 100 --keys email --distribution zipf:0.99 --engines vellum,lmdb,bf-tree")]
+    Range {
+        /// What all runs have.
+        #[command(flatten)]
+        run: RunArguments,
+        /// What runs with engines have.
+        #[command(flatten)]
+        engines: EngineArguments,
+        /// The table.
+        #[command(flatten)]
+        table: TableArguments,
+        /// The order in which the table is loaded
+        #[arg(long, value_parser = named::<Order>(), default_value = "sequential")]
+        load: Order,
+        /// Tuples a range; fewer at the end of the table
+        #[arg(long, value_parser = parse::count, default_value = "20")]
+        length: u64,
+        /// Where ranges begin.
+        #[command(flatten)]
+        chosen: ChoiceArguments,
+    },
     /// Insertion of a whole table, anew in each round
     #[command(
         after_help = "With --order bulk each engine loads sorted input in the way that it recommends, and the ratio to its \
@@ -107,6 +133,9 @@ pub enum Command {
         /// The order of the keys
         #[arg(long, value_parser = named::<Order>(), default_value = "random")]
         order: Order,
+        /// Refused unless all tuples are alike: each is inserted once.
+        #[command(flatten)]
+        chosen: ChoiceArguments,
     },
     /// Deletes and re-inserts of all tuples with other sizes, and how much the data grows
     #[command(after_help = "Example:\n  lab churn --engines vellum --tuples 10M --rounds 1 --check")]
@@ -123,6 +152,9 @@ pub enum Command {
         /// The order in which the table is loaded
         #[arg(long, value_parser = named::<Order>(), default_value = "random")]
         load: Order,
+        /// Which tuples are replaced how often: each once, or as many as there are, drawn at random.
+        #[command(flatten)]
+        chosen: ChoiceArguments,
     },
     /// TPC-C: the five transactions in the mix of the specification, without waiting; operations are transactions
     #[command(
@@ -276,9 +308,8 @@ pub enum Command {
         ycsb: YcsbArguments,
     },
     /// All records into an empty store, in random order, anew in each round
-    #[command(
-        after_help = "Example:\n  lab put --engines pmem,dashmap --records 2M --value-bytes 200 --threads 2 --dir /dev/shm"
-    )]
+    #[command(after_help = "With engines that keep tables it is lab insert.\n\n\
+                      Example:\n  lab put --engines pmem,dashmap --records 2M --value-bytes 200 --threads 2 --dir /dev/shm")]
     Put {
         /// What all runs have.
         #[command(flatten)]
@@ -288,9 +319,8 @@ pub enum Command {
         records: RecordArguments,
     },
     /// Values of random keys
-    #[command(
-        after_help = "Example:\n  lab get --engines pmem,dashmap --records 2M --value-bytes 200 --threads 2 --dir /dev/shm"
-    )]
+    #[command(after_help = "With engines that keep tables it is lab lookup.\n\n\
+                      Example:\n  lab get --engines pmem,dashmap --records 2M --value-bytes 200 --threads 2 --dir /dev/shm")]
     Get {
         /// What all runs have.
         #[command(flatten)]
@@ -299,9 +329,12 @@ pub enum Command {
         #[command(flatten)]
         records: RecordArguments,
     },
-    /// Changes of eight bytes in values of random keys
+    /// Changes of eight bytes in values of random keys; in tables, other values for random keys
     #[command(
-        after_help = "Example:\n  lab update --engines pmem,dashmap --records 2M --value-bytes 200 --threads 2 --dir /dev/shm"
+        after_help = "In a table each update stores another value, of another size if there are several (--values MIN..MAX). \
+                      The last updates are looked up after each round, and all tuples compared at the end.\n\n\
+                      Examples:\n  lab update --engines pmem,dashmap --records 2M --value-bytes 200 --threads 2 --dir /dev/shm\n  \
+                      lab update --engines vellum,lmdb,bf-tree --tuples 1M --keys url --values 20..400 --distribution zipf:0.99"
     )]
     Update {
         /// What all runs have.
@@ -313,7 +346,8 @@ pub enum Command {
     },
     /// All records out of a store, in random order, anew in each round
     #[command(
-        after_help = "Example:\n  lab delete --engines pmem,dashmap --records 2M --value-bytes 200 --threads 2 --dir /dev/shm"
+        after_help = "Examples:\n  lab delete --engines pmem,dashmap --records 2M --value-bytes 200 --threads 2 --dir /dev/shm\n  \
+                      lab delete --engines vellum,lmdb,bf-tree --tuples 1M --keys url --values 20..400"
     )]
     Delete {
         /// What all runs have.

@@ -14,9 +14,14 @@ pub fn named<T: Named>() -> impl TypedValueParser<Value = T> {
     PossibleValuesParser::new(listed).try_map(|text| by_name(&text).ok_or("there is no such name"))
 }
 
-/// Reads the name of an engine that keeps tables, and after an `@` what it differs in from the run.
+/// Reads the name of an engine that keeps tables, or of any, and after an `@` what it differs in from the run.
 #[derive(Clone)]
-pub struct Contestants;
+pub enum Contestants {
+    /// Those with tables.
+    Tables,
+    /// All.
+    Any,
+}
 
 impl TypedValueParser for Contestants {
     type Value = Contestant;
@@ -29,8 +34,11 @@ impl TypedValueParser for Contestants {
     ) -> Result<Contestant, clap::Error> {
         let text = value.to_str().unwrap_or_default();
         let (engine, words) = text.split_once('@').unwrap_or((text, ""));
-        let engine = named::<EngineName>().parse_ref(command, argument, OsStr::new(engine))?;
-        let mut contestant = Contestant::from(engine);
+        let engine = OsStr::new(engine);
+        let mut contestant = match self {
+            Self::Tables => Contestant::from(named::<EngineName>().parse_ref(command, argument, engine)?),
+            Self::Any => Contestant::from(any_of(AnyEngineName::all()).parse_ref(command, argument, engine)?),
+        };
         for word in words.split('+').filter(|_| text.contains('@')) {
             set(&mut contestant, word).map_err(|what| {
                 clap::Error::raw(ErrorKind::InvalidValue, format!("{text}: {what}\n")).with_cmd(command)
@@ -40,8 +48,11 @@ impl TypedValueParser for Contestants {
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        let listed = EngineName::ALL.iter().map(|(_, name, what)| PossibleValue::new(*name).help(*what));
-        Some(Box::new(listed))
+        let names = match self {
+            Self::Tables => EngineName::ALL.iter().map(|(engine, ..)| (*engine).into()).collect(),
+            Self::Any => AnyEngineName::all(),
+        };
+        Some(Box::new(listed(&names).into_iter()))
     }
 }
 
@@ -88,16 +99,23 @@ pub fn mixes() -> impl TypedValueParser<Value = MixName> {
 
 /// Reads the name of an engine that has records.
 pub fn engines_with_records() -> impl TypedValueParser<Value = AnyEngineName> {
+    any_of(AnyEngineName::with_records())
+}
+
+/// The names of engines, and what these are.
+fn listed(all: &[AnyEngineName]) -> Vec<PossibleValue> {
     let what = |name: &str| {
         let tables = EngineName::ALL.iter().find(|(_, other, _)| *other == name).map(|(.., what)| *what);
         let records =
             || RecordEngineName::ALL.iter().find(|(_, other, _)| *other == name).map(|(.., what)| *what);
         tables.or_else(records).unwrap_or_default()
     };
-    let all = AnyEngineName::with_records();
-    let listed: Vec<_> =
-        all.iter().map(|engine| PossibleValue::new(engine.as_str()).help(what(engine.as_str()))).collect();
-    PossibleValuesParser::new(listed).try_map(move |text| {
+    all.iter().map(|engine| PossibleValue::new(engine.as_str()).help(what(engine.as_str()))).collect()
+}
+
+/// Reads one of these names.
+fn any_of(all: Vec<AnyEngineName>) -> impl TypedValueParser<Value = AnyEngineName> {
+    PossibleValuesParser::new(listed(&all)).try_map(move |text| {
         all.iter().copied().find(|engine| engine.as_str() == text).ok_or("there is no such engine")
     })
 }

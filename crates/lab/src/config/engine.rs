@@ -17,6 +17,8 @@ pub enum EngineName {
     Redb,
     /// fjall.
     Fjall,
+    /// The Bf-Tree of Microsoft Research.
+    BfTree,
     /// Vellum's tree on a pool of the classic kind.
     HashTable,
     /// No engine.
@@ -38,8 +40,9 @@ impl Named for EngineName {
             "The same, in transactions; lookups and scans of one table read by one transaction a thread",
         ),
         (Self::Lmdb, "lmdb", "LMDB through the crate `heed`"),
-        (Self::Redb, "redb", "redb, for workloads on records"),
-        (Self::Fjall, "fjall", "fjall, for workloads on records"),
+        (Self::Redb, "redb", "redb"),
+        (Self::Fjall, "fjall", "fjall"),
+        (Self::BfTree, "bf-tree", "Microsoft's Bf-Tree, which has a single table of tuples"),
         (
             Self::HashTable,
             "hash-table",
@@ -55,6 +58,13 @@ impl Named for EngineName {
         #[cfg(feature = "sqlite")]
         (Self::Sqlite, "sqlite", "SQLite through the crate `rusqlite`"),
     ];
+}
+
+impl EngineName {
+    /// Whether it has a single table of tuples, and no records.
+    pub fn has_one_table(self) -> bool {
+        matches!(self, Self::Raw | Self::HashTable | Self::BfTree)
+    }
 }
 
 /// Engines that keep single records.
@@ -127,17 +137,28 @@ impl AnyEngineName {
         }
     }
 
-    /// Those that have several tables, or single records. RocksDB is among them once; what it is run as is decided later.
-    pub fn with_records() -> Vec<Self> {
-        let has_records = |engine: &EngineName| !matches!(engine, EngineName::Raw | EngineName::HashTable);
-        let tables = EngineName::ALL.iter().map(|(engine, ..)| *engine).filter(has_records);
-        let mut all: Vec<_> = tables.map(Self::Tables).collect();
+    /// All of them. RocksDB is among them once; what it is run as is decided later.
+    pub fn all() -> Vec<Self> {
+        let mut all: Vec<_> = EngineName::ALL.iter().map(|(engine, ..)| Self::Tables(*engine)).collect();
         for engine in RecordEngineName::ALL.iter().map(|(engine, ..)| Self::Records(*engine)) {
             if all.iter().all(|other| other.as_str() != engine.as_str()) {
                 all.push(engine);
             }
         }
         all
+    }
+
+    /// Those that have several tables, or single records.
+    pub fn with_records() -> Vec<Self> {
+        let mut all = Self::all();
+        all.retain(|engine| !matches!(engine, Self::Tables(engine) if engine.has_one_table()));
+        all
+    }
+
+    /// The engine of single records that has this name.
+    pub fn single(self) -> Option<RecordEngineName> {
+        let name = self.as_str();
+        RecordEngineName::ALL.iter().find(|(_, other, _)| *other == name).map(|(engine, ..)| *engine)
     }
 }
 

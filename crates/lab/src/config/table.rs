@@ -111,6 +111,14 @@ impl ValueSizes {
     pub fn mean(self) -> u64 {
         (self.min + self.max) as u64 / 2
     }
+
+    /// The same; but half to one and a half times the size that all have, if there is one.
+    pub fn spread(self) -> Self {
+        match self.same() {
+            0 => self,
+            bytes => Self { min: (bytes / 2).max(KEY_BYTES), max: bytes + bytes / 2 },
+        }
+    }
 }
 
 /// The order in which the tuples of a table are inserted.

@@ -27,8 +27,17 @@ pub enum Workload {
         /// Tuples a scan.
         length: u64,
     },
+    /// Ranges of so many tuples from random keys, each of which is one operation.
+    Range {
+        /// Tuples a range.
+        length: u64,
+    },
     /// Insertion of the whole table, anew in each round.
     Insert,
+    /// Other values for random tuples.
+    Update,
+    /// Removal of all tuples, of a table that each round loads anew.
+    Delete,
     /// Deletes and re-inserts of all tuples, with values of other sizes.
     Churn,
     /// The transactions of TPC-C.
@@ -97,9 +106,36 @@ impl Workload {
         matches!(self, Tpcc { .. } | Transactions { .. } | Bank { .. } | Queue { .. } | Ycsb { .. })
     }
 
-    /// Whether what is stored is meant to grow after it was loaded.
+    /// Whether it changes a table of tuples, or makes one.
+    pub fn changes_table(self) -> bool {
+        matches!(self, Self::Insert | Self::Update | Self::Delete | Self::Churn)
+    }
+
+    /// Whether each round has a table of its own.
+    pub fn has_table_each_round(self) -> bool {
+        matches!(self, Self::Insert | Self::Delete)
+    }
+
+    /// Why it chooses no tuples, if so.
+    pub fn without_choice(self) -> Option<&'static str> {
+        match self {
+            Self::Insert => Some("lab insert inserts each tuple once"),
+            Self::Delete => Some("lab delete deletes each tuple once"),
+            Self::Scan { length: 0 } => {
+                Some("lab scan shows the whole table; ranges are for lab range, or lab scan --length N")
+            }
+            _ => None,
+        }
+    }
+
+    /// The largest value that is stored in a table whose values have these sizes, in bytes.
+    pub fn value_bytes_max(self, values: ValueSizes) -> usize {
+        if self == Self::Churn { values.spread().max } else { values.max }
+    }
+
+    /// Whether what is stored is meant to grow after it was loaded, or may: values of other sizes find their leaves full.
     pub fn grows(self) -> bool {
-        matches!(self, Self::Tpcc { .. } | Self::Queue { .. })
+        matches!(self, Self::Tpcc { .. } | Self::Queue { .. } | Self::Update)
             || matches!(self, Self::Ycsb { mix, .. } if mix.inserts())
     }
 
@@ -108,7 +144,10 @@ impl Workload {
         match self {
             Self::Lookup | Self::Batch { .. } => "lookup",
             Self::Scan { .. } => "scan",
+            Self::Range { .. } => "range",
             Self::Insert => "insert",
+            Self::Update => "update",
+            Self::Delete => "delete",
             Self::Churn => "churn",
             Self::Tpcc { .. } => "tpcc",
             Self::Transactions { .. } => "transactions",

@@ -39,7 +39,16 @@ enum Inner<'t> {
 }
 
 /// How large its documentation recommends that the write buffer of a keyspace be.
-const MEMTABLE_BYTES: RangeInclusive<u64> = 8 << 20..=64 << 20;
+pub(super) const MEMTABLE_BYTES: RangeInclusive<u64> = 8 << 20..=64 << 20;
+
+/// What a change waits for, if anything.
+pub fn persist(options: &EngineOptions) -> Option<PersistMode> {
+    match options.transactions.durability {
+        Durability::NoLog | Durability::Deferred => None,
+        Durability::Buffered => Some(PersistMode::Buffer),
+        Durability::Synced => Some(PersistMode::SyncData),
+    }
+}
 
 impl Store for Fjall {
     type Session<'a> = &'a Self;
@@ -47,11 +56,7 @@ impl Store for Fjall {
     const HAS_TRANSACTIONS: bool = true;
 
     fn create(options: &EngineOptions, tables: &[&str]) -> Result<Self> {
-        let persist = match options.transactions.durability {
-            Durability::NoLog | Durability::Deferred => None,
-            Durability::Buffered => Some(PersistMode::Buffer),
-            Durability::Synced => Some(PersistMode::SyncData),
-        };
+        let persist = persist(options);
         let database = SingleWriterTxDatabase::builder(options.directory.join("fjall"))
             .cache_size(options.pool_bytes / 4 * 3)
             .manual_journal_persist(true)

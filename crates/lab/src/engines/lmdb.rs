@@ -59,8 +59,10 @@ pub struct LmdbAppender<'a>(LmdbWriter<'a>);
 
 /// Whether `MDB_WRITEMAP` makes LMDB faster.
 ///
-/// It did in every workload tried (2 cores, Linux 6.18, ext4, 120-byte values): sequential insertion of 10 M
-/// tuples 1.71 against 0.98 M/s, random insertion of 5 M tuples 0.45 against 0.26 M/s, lookups among 10 M
+/// It did in every workload on tables that are loaded and read, and not in changes of a table that was committed, whose pages
+/// are all copied (1 M addresses, values of 20 to 400 bytes): deletes 175k/s against 359k/s without it, updates in rounds of 2 s
+/// 279k/s against 325k/s. So for these [`EngineOptions`] says no. The others (2 cores, Linux 6.18, ext4, 120-byte values):
+/// sequential insertion of 10 M tuples 1.71 against 0.98 M/s, random insertion of 5 M tuples 0.45 against 0.26 M/s, lookups among 10 M
 /// tuples 0.68 against 0.66 M/s. Repeat it with `--lmdb-write-map yes` and `no`.
 const WRITE_MAP_IS_FASTER: bool = true;
 

@@ -8,10 +8,12 @@
 //! by one, and becomes a `Store` of one table by [`record_store::RecordStore`]. [`graphs`] are what keeps objects that refer to each
 //! other.
 
+pub mod bf_tree;
 pub mod by_name;
 pub mod counted;
 pub mod dashmap;
 pub mod fjall;
+pub mod fjall_table;
 pub mod graphs;
 pub mod hash_table;
 #[cfg(feature = "rocksdb")]
@@ -28,6 +30,7 @@ pub mod raw;
 pub mod record_store;
 pub mod records;
 pub mod redb;
+pub mod redb_table;
 #[cfg(feature = "rocksdb")]
 pub mod rocksdb;
 #[cfg(feature = "rocksdb")]
@@ -44,6 +47,7 @@ pub mod vellum_transactions;
 
 use crate::Result;
 use crate::config::{Choice, Durability, Isolation, Specification, TransactionSettings, Workload};
+use crate::keys::TEXT_BYTES_MAX;
 use ::vellum::IsolationLevel;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -61,6 +65,8 @@ pub struct EngineOptions {
     pub key_bytes: usize,
     /// The size of each value, in bytes, where all have the same; zero otherwise.
     pub value_bytes: usize,
+    /// The sizes of the largest key and of the largest value of a table of tuples, in bytes.
+    pub bytes_max: (usize, usize),
     /// How much data will be stored, in bytes of keys and values.
     pub payload_bytes: u64,
     /// How many threads will use it at once, at most.
@@ -86,10 +92,18 @@ impl EngineOptions {
             tuples: specification.tuples,
             key_bytes: if workload.has_records() { workload.key_bytes() } else { keys.bytes() },
             value_bytes: specification.values.same(),
+            bytes_max: (
+                if keys.bytes() == 0 { TEXT_BYTES_MAX } else { keys.bytes() },
+                workload.value_bytes_max(specification.values),
+            ),
             payload_bytes,
             threads_max: specification.threads_max * specification.clients_max
                 + usize::from(is_snapshot_held),
-            lmdb_write_map: specification.lmdb_write_map,
+            lmdb_write_map: match (specification.lmdb_write_map, workload) {
+                // Measured: see `lmdb`.
+                (Choice::Auto, Workload::Update | Workload::Delete) => Choice::No,
+                (choice, _) => choice,
+            },
             transactions: specification.transactions,
             read_depth: workload.read_depth(),
         }
@@ -210,10 +224,15 @@ pub trait Reader {
     }
 }
 
-/// Inserts and removes tuples.
+/// Inserts, changes and removes tuples.
 pub trait Writer {
     /// Inserts a tuple whose key is new.
     fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<()>;
+
+    /// Gives a tuple that is there another value. By default it is inserted: most engines replace what is there.
+    fn update(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.insert(key, value)
+    }
 
     /// Removes a tuple; `false` if there is none with this key.
     fn remove(&mut self, key: &[u8]) -> Result<bool>;

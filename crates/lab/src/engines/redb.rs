@@ -18,14 +18,15 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-type Bytes = &'static [u8];
+/// The type of keys and values.
+pub type Bytes = &'static [u8];
 
 /// A database.
 pub struct Redb {
-    database: Database,
+    pub(super) database: Database,
     path: PathBuf,
     names: Vec<String>,
-    durability: Durability,
+    pub(super) durability: Durability,
     pool_bytes: u64,
 }
 
@@ -54,9 +55,43 @@ pub struct Reading<'t> {
 pub struct Writing<'t> {
     names: &'t [String],
     value: &'t mut Vec<u8>,
-    /// Before the transaction, which they borrow.
-    tables: Vec<Option<Table<'static, Bytes, Bytes>>>,
+    tables: Vec<Option<OpenTable>>,
     transaction: Rc<WriteTransaction>,
+}
+
+/// A table that is open for writing, and the transaction that it belongs to.
+pub struct OpenTable {
+    /// Before the transaction, which it borrows.
+    table: Table<'static, Bytes, Bytes>,
+    _transaction: Rc<WriteTransaction>,
+}
+
+impl OpenTable {
+    /// Opens a table. All must be dropped before the transaction is committed.
+    ///
+    /// # Errors
+    /// What redb says.
+    pub fn new(transaction: &Rc<WriteTransaction>, name: &str) -> Result<Self> {
+        // SAFETY: what the `Rc` holds stays where it is for as long as this has it, and the table, which leaves this in no
+        // way, is dropped before by the order of the fields.
+        let borrowed: &'static WriteTransaction = unsafe { &*Rc::as_ptr(transaction) };
+        let table = borrowed.open_table(TableDefinition::new(name))?;
+        Ok(Self { table, _transaction: transaction.clone() })
+    }
+
+    /// The table, for as long as this is borrowed.
+    #[inline]
+    pub fn table(&mut self) -> &mut Table<'static, Bytes, Bytes> {
+        &mut self.table
+    }
+}
+
+/// Commits a transaction, of which no table is open any more.
+///
+/// # Errors
+/// What redb says, or that a table is open.
+pub fn commit(transaction: Rc<WriteTransaction>) -> Result<()> {
+    Ok(Rc::into_inner(transaction).ok_or("a transaction that is still in use")?.commit()?)
 }
 
 impl Store for Redb {
@@ -151,15 +186,11 @@ impl Reading<'_> {
 
 impl Writing<'_> {
     fn table(&mut self, number: usize) -> Result<&mut Table<'static, Bytes, Bytes>> {
-        Ok(match &mut self.tables[number] {
-            Some(table) => table,
-            none => {
-                // SAFETY: what the `Rc` holds stays where it is for as long as this has it, and the tables, which leave this
-                // in no way, are dropped before: by `commit`, or by the order of the fields.
-                let transaction: &'static WriteTransaction = unsafe { &*Rc::as_ptr(&self.transaction) };
-                none.insert(transaction.open_table(TableDefinition::new(&self.names[number]))?)
-            }
-        })
+        let open = match &mut self.tables[number] {
+            Some(open) => open,
+            none => none.insert(OpenTable::new(&self.transaction, &self.names[number])?),
+        };
+        Ok(open.table())
     }
 }
 
@@ -173,7 +204,7 @@ impl RedbTransaction<'_> {
 }
 
 /// Shows the records of a table from `first` on.
-fn scan(
+pub fn scan(
     table: &impl ReadableTable<Bytes, Bytes>,
     first: &[u8],
     mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
@@ -242,7 +273,7 @@ impl Transaction for RedbTransaction<'_> {
     fn commit(self) -> Result<()> {
         if let Self::Write(Writing { tables, transaction, .. }) = self {
             drop(tables);
-            Rc::into_inner(transaction).ok_or("a transaction that is still in use")?.commit()?;
+            commit(transaction)?;
         }
         Ok(())
     }

@@ -389,6 +389,10 @@ impl Writer for SqliteWriter<'_> {
         self.session.change(&self.session.store.tables[0].insert, key, value).map(|_| ())
     }
 
+    fn update(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.session.change(&self.session.store.tables[0].update, key, value).map(|_| ())
+    }
+
     fn remove(&mut self, key: &[u8]) -> Result<bool> {
         self.session.remove(0, key)
     }

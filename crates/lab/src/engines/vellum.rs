@@ -211,6 +211,15 @@ impl Writer for VellumWriter<'_> {
     }
 
     #[inline]
+    fn update(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        if self.0.update(key, value)? {
+            Ok(())
+        } else {
+            Err("a tuple that was to be updated is missing".into())
+        }
+    }
+
+    #[inline]
     fn remove(&mut self, key: &[u8]) -> Result<bool> {
         Ok(self.0.remove(key)?)
     }

@@ -11,7 +11,7 @@ mod text;
 mod url;
 
 pub use kind::choose;
-pub use text::Text;
+pub use text::{TEXT_BYTES_MAX, Text};
 
 use crate::config::{Order, ValueSizes};
 
@@ -108,6 +108,25 @@ pub fn fill_value(index: u64, value: &mut [u8]) {
         *to = if place == 0 { key(index) } else { word(place) };
     }
     rest.copy_from_slice(&if behind == 0 { key(index) } else { word(behind) }[..rest.len()]);
+}
+
+/// Writes a later value of tuple `index`, which its version tells from its others: after its number comes the version, if
+/// there is room, and size and bytes follow from both. Gives the size; `value` has room for the largest.
+#[inline]
+pub fn fill_version(index: u64, version: u64, sizes: ValueSizes, value: &mut [u8]) -> usize {
+    let kind = index ^ Generator::hash(version);
+    let value = &mut value[..value_bytes(sizes, kind)];
+    fill_value(kind, value);
+    value[..KEY_BYTES].copy_from_slice(&key(index));
+    if let Some(place) = value.get_mut(KEY_BYTES..2 * KEY_BYTES) {
+        place.copy_from_slice(&key(version));
+    }
+    value.len()
+}
+
+/// The version in a value that [`fill_version`] has made; none where there is no room for it.
+pub fn version(value: &[u8]) -> Option<u64> {
+    value.get(KEY_BYTES..)?.first_chunk().copied().map(u64::from_be_bytes)
 }
 
 /// Whether `value` has the right length and begins with the number of its tuple: the check of every value that is found.
@@ -315,6 +334,23 @@ mod tests {
             .flat_map(|index| make(index, 800)[8..].chunks(8).map(Vec::from).collect::<Vec<_>>())
             .collect();
         assert_eq!(words.len(), 100 * 99, "nothing comes twice");
+    }
+
+    #[test]
+    fn versions_differ_and_say_which_they_are() {
+        let sizes = ValueSizes { min: 8, max: 60 };
+        let made = |version| {
+            let mut value = vec![0; sizes.max];
+            let bytes = fill_version(7, version, sizes, &mut value);
+            value.truncate(bytes);
+            value
+        };
+        let values: Vec<_> = (1..200).map(made).collect();
+        for (number, value) in (1..).zip(&values) {
+            assert!(value.starts_with(&key(7)) && value == &made(number));
+            assert_eq!(version(value), (value.len() >= 16).then_some(number));
+        }
+        assert!(values.iter().map(Vec::len).collect::<std::collections::BTreeSet<_>>().len() > 40);
     }
 
     #[test]

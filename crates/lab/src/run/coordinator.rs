@@ -53,8 +53,16 @@ impl Job {
     }
 
     /// The same with tuples that are chosen in another way.
-    pub fn with_skew(self, skew: Skew) -> Self {
-        Self { skew, ..self }
+    ///
+    /// # Errors
+    /// If the workload chooses none.
+    pub fn with_skew(self, skew: Skew) -> Result<Self> {
+        match self.workload.without_choice() {
+            Some(why) if skew != Skew::Uniform => {
+                Err(format!("there is nothing to choose by --distribution: {why}").into())
+            }
+            _ => Ok(Self { skew, ..self }),
+        }
     }
 
     /// A workload on records, of values of one size; zero where they differ.
@@ -151,7 +159,7 @@ fn run_one(
     for (worker, engine) in workers.into_iter().zip(engines) {
         let finished = worker.finish()?;
         reporter.object(&Statistics::new(workload, *engine, &finished))?;
-        if workload == Workload::Churn {
+        if matches!(workload, Workload::Churn | Workload::Update) {
             reporter.note(&growth_text(*engine, &finished))?;
         }
         finished.notes.iter().try_for_each(|note| reporter.note(&named(*engine, note)))?;
@@ -248,9 +256,11 @@ fn latency_of(workload: Workload) -> &'static str {
         Workload::Lookup => "one lookup",
         Workload::Batch { .. } => "one batch of operations",
         Workload::Insert => "one insert",
+        Workload::Update => "one update",
+        Workload::Delete => "one delete",
         Workload::Churn => "one delete and one insert",
         Workload::Scan { length: 0 } => "1024 consecutive tuples",
-        Workload::Scan { .. } => "one scan",
+        Workload::Scan { .. } | Workload::Range { .. } => "one scan",
         Workload::Tpcc { .. } => "one transaction, from its begin until it is as durable as asked for",
         Workload::Transactions { .. } | Workload::Bank { .. } | Workload::Queue { .. } => "one transaction",
         Workload::Ycsb { .. } => "one operation",

@@ -7,8 +7,10 @@ use crate::Result;
 #[cfg(feature = "rocksdb")]
 use crate::config::Durability;
 use crate::config::{AnyEngineName, EngineName, KeyKind, Load, Order, Specification, Workload};
+use crate::engines::bf_tree::BfTreeTable;
 use crate::engines::by_name::{WithRecordEngine, with_engine};
 use crate::engines::fjall::Fjall;
+use crate::engines::fjall_table::FjallTable;
 use crate::engines::hash_table::HashTable;
 use crate::engines::lmdb::Lmdb;
 use crate::engines::lmdb_store::LmdbStore;
@@ -16,6 +18,7 @@ use crate::engines::raw::Raw;
 use crate::engines::record_store::RecordStore;
 use crate::engines::records::RecordEngine;
 use crate::engines::redb::Redb;
+use crate::engines::redb_table::RedbTable;
 use crate::engines::store::Store;
 use crate::engines::vellum::Vellum;
 use crate::engines::vellum_snapshots::VellumSnapshots;
@@ -36,7 +39,8 @@ use crate::workloads::record_workload::RecordWorkload;
 use crate::workloads::tpcc::Tpcc;
 use crate::workloads::transactions::Transactions;
 use crate::workloads::ycsb::Ycsb;
-use crate::workloads::{Pace, Pass, SAMPLE_EVERY, SLOW_OPERATION, Table, batch, churn, insert, lookup, scan};
+use crate::workloads::{Pace, Pass, SAMPLE_EVERY, SLOW_OPERATION, Table};
+use crate::workloads::{batch, churn, delete, insert, lookup, scan, update};
 use std::fs;
 use std::io::{BufRead, Write};
 use std::marker::PhantomData;
@@ -67,20 +71,19 @@ pub fn serve(mut input: impl BufRead, mut output: impl Write) -> Result<()> {
     };
     match engine {
         EngineName::Vellum => serve_engine::<Vellum, VellumStore>(specification, input, output),
-        EngineName::VellumTx => match specification.workload {
-            Workload::Insert | Workload::Churn => converse(
-                Refused("it only reads a single table: take the engine vellum".into()),
-                input,
-                output,
-            ),
-            _ => serve_engine::<VellumSnapshots, VellumTransactions>(specification, input, output),
-        },
+        EngineName::VellumTx if specification.workload.changes_table() => {
+            converse(Refused("it only reads a single table: take the engine vellum".into()), input, output)
+        }
+        EngineName::VellumTx => {
+            serve_engine::<VellumSnapshots, VellumTransactions>(specification, input, output)
+        }
         EngineName::Lmdb => serve_engine::<Lmdb, LmdbStore>(specification, input, output),
-        EngineName::Raw | EngineName::HashTable if specification.workload.has_records() => {
+        engine if engine.has_one_table() && specification.workload.has_records() => {
             converse(Refused("it has a single table of tuples, and no records".into()), input, output)
         }
-        EngineName::Redb => serve_store::<Redb>(specification, input, output),
-        EngineName::Fjall => serve_store::<Fjall>(specification, input, output),
+        EngineName::Redb => serve_engine::<RedbTable, Redb>(specification, input, output),
+        EngineName::Fjall => serve_engine::<FjallTable, Fjall>(specification, input, output),
+        EngineName::BfTree => serve_table::<BfTreeTable>(specification, input, output),
         #[cfg(feature = "rocksdb")]
         EngineName::Rocksdb => {
             use crate::engines::rocksdb::RocksDb;
@@ -96,7 +99,13 @@ pub fn serve(mut input: impl BufRead, mut output: impl Write) -> Result<()> {
             serve_engine::<Sqlite, Sqlite>(specification, input, output)
         }
         EngineName::HashTable => serve_table::<HashTable>(specification, input, output),
-        EngineName::Raw => serve_table::<Raw>(specification, input, output),
+        EngineName::Raw => match specification.workload {
+            Workload::Update | Workload::Delete | Workload::Churn => {
+                let refused = "it is a file that is written once: nothing is changed or removed in it";
+                converse(Refused(refused.into()), input, output)
+            }
+            _ => serve_table::<Raw>(specification, input, output),
+        },
     }
 }
 
@@ -143,7 +152,7 @@ fn serve_store<S: Store>(
         Workload::Bank { .. } => converse(records::<S, Bank>(specification)?, input, output),
         Workload::Queue { .. } => converse(records::<S, Queue>(specification)?, input, output),
         Workload::Ycsb { .. } => converse(records::<S, Ycsb>(specification)?, input, output),
-        _ => converse(Refused("the lab runs it with workloads on records only".into()), input, output),
+        _ => converse(Refused("this is no workload on records".into()), input, output),
     }
 }
 
@@ -230,7 +239,7 @@ impl<E: Engine, K: Keys> Session<E, K> {
     }
 
     fn prepare(&mut self) -> Result<Reply> {
-        if self.specification.workload == Workload::Insert {
+        if self.specification.workload.has_table_each_round() {
             let directory = self.specification.directory.join("probe");
             let engine = self.create(directory.clone())?;
             let notes = engine.notes();
@@ -282,7 +291,10 @@ impl<E: Engine, K: Keys> Session<E, K> {
             Workload::Batch { size, updates_percent, .. } => {
                 batch::pass::<_, K>(engine, &self.table, pace, size, updates_percent)
             }
-            Workload::Scan { length } => scan::pass::<_, K>(engine, &self.table, pace, length),
+            Workload::Scan { length } => scan::pass::<_, K>(engine, &self.table, pace, (length, false)),
+            Workload::Range { length } => scan::pass::<_, K>(engine, &self.table, pace, (length, true)),
+            Workload::Update => update::pass::<_, K>(engine, &self.table, pace),
+            Workload::Delete => delete::pass::<_, K>(engine, &self.table, pace),
             Workload::Churn => churn::pass::<_, K>(engine, &self.table, pace),
             Workload::Insert => {
                 let order = self.specification.order;
@@ -300,18 +312,19 @@ impl<E: Engine, K: Keys> Session<E, K> {
         let duration = self.specification.duration;
         let Load { threads, clients } = load;
         let pace = Pace { clients, threads, round: round as u64, duration, sample_every: self.sample_every };
-        let (pass, storage) = if self.specification.workload == Workload::Insert {
-            self.insert_round(&pace)?
+        let (pass, storage) = if self.specification.workload.has_table_each_round() {
+            self.round_of_its_own(&pace)?
         } else {
             let engine = self.engine.as_ref().ok_or("a round before the engine is prepared")?;
             let before = StorageBytes::now();
             let counted = engine.statistics()?;
             let pass = self.pass(engine, &pace)?;
             let storage = StorageBytes::now().since(before);
-            if self.specification.workload == Workload::Churn {
-                // A tuple is removed, and inserted again.
-                let changed = self.tuple_bytes_mean() + self.specification.keys.bytes_mean();
-                let changed = (pass.operations, pass.operations * changed);
+            if self.specification.workload.changes_table() {
+                // In churn a tuple is removed, and inserted again.
+                let is_churn = self.specification.workload == Workload::Churn;
+                let removed = if is_churn { self.specification.keys.bytes_mean() } else { 0 };
+                let changed = (pass.operations, pass.operations * (self.tuple_bytes_mean() + removed));
                 self.writing.add(changed, storage, (&counted, &engine.statistics()?));
             }
             self.data_bytes = self.data_bytes.max(engine.data_bytes()?);
@@ -331,23 +344,33 @@ impl<E: Engine, K: Keys> Session<E, K> {
         Ok(pass.elapsed.as_secs_f64())
     }
 
-    /// A round that makes a new table, checks it, and removes it again.
-    fn insert_round(&mut self, pace: &Pace) -> Result<(Pass, StorageBytes)> {
-        let is_bulk = self.specification.order == Order::Bulk;
+    /// A round that has a new table, checks it, and removes it again.
+    fn round_of_its_own(&mut self, pace: &Pace) -> Result<(Pass, StorageBytes)> {
+        let is_delete = self.specification.workload == Workload::Delete;
+        let is_bulk = self.specification.order == Order::Bulk && !is_delete;
         let beside = if is_bulk { Some(self.insert_beside(pace)?) } else { None };
         let directory = self.specification.directory.join(format!("round-{}-{}", pace.round, pace.threads));
         let engine = self.create(directory.clone())?;
+        if is_delete {
+            insert::load::<_, K>(&engine, &self.table, self.specification.order, 1, SAMPLE_EVERY)?;
+            settle(&self.specification.directory)?;
+        }
         let (before, counted) = (StorageBytes::now(), engine.statistics()?);
         let pass = self.pass(&engine, pace)?;
         let storage = StorageBytes::now().since(before);
         if pass.operations != self.specification.tuples {
-            return Err(format!("{} tuples were inserted", pass.operations).into());
+            return Err(format!("{} tuples were inserted or deleted", pass.operations).into());
         }
         self.bulk_ratios.extend(beside.map(|seconds| seconds / pass.elapsed.as_secs_f64()));
-        lookup::check::<_, K>(&engine, &self.table, CHECK_LOOKUPS)?;
+        if is_delete {
+            delete::check::<_, K>(&engine, &self.table, CHECK_LOOKUPS)?;
+        } else {
+            lookup::check::<_, K>(&engine, &self.table, CHECK_LOOKUPS)?;
+        }
         self.data_bytes = self.data_bytes.max(engine.data_bytes()?);
         self.statistics = engine.statistics()?;
-        let changed = (pass.operations, pass.operations * self.tuple_bytes_mean());
+        let bytes = if is_delete { self.specification.keys.bytes_mean() } else { self.tuple_bytes_mean() };
+        let changed = (pass.operations, pass.operations * bytes);
         self.writing.add(changed, storage, (&counted, &self.statistics));
         let open = StorageBytes::now();
         engine.close()?;
@@ -371,8 +394,10 @@ impl<E: Engine, K: Keys> Session<E, K> {
 
     fn finish(&mut self) -> Result<Finished> {
         if let Some(engine) = self.engine.take() {
-            if self.specification.workload == Workload::Churn {
-                churn::check::<_, K>(&engine, &self.table)?;
+            match self.specification.workload {
+                Workload::Churn => churn::check::<_, K>(&engine, &self.table)?,
+                Workload::Update => update::check::<_, K>(&engine, &self.table)?,
+                _ => {}
             }
             self.statistics = engine.statistics()?;
             let open = StorageBytes::now();
@@ -446,7 +471,8 @@ mod tests {
     fn a_session_prepares_runs_rounds_and_finishes() {
         let batch = Workload::Batch { size: 16, updates_percent: 0, depth: 8 };
         let all = [Workload::Lookup, batch, Workload::Scan { length: 0 }, Workload::Scan { length: 5 }];
-        let all = all.into_iter().chain([Workload::Insert, Workload::Churn]);
+        let all = all.into_iter().chain([Workload::Range { length: 5 }, Workload::Insert, Workload::Update]);
+        let all = all.chain([Workload::Delete, Workload::Churn]);
         for (workload, keys) in all.flat_map(|workload| [(workload, KeyKind::U64), (workload, KeyKind::Url)])
         {
             let folder = tempfile::tempdir().unwrap();
@@ -464,12 +490,17 @@ mod tests {
             else {
                 panic!("{replies:?}");
             };
-            assert_eq!(load_seconds.is_none(), workload == Workload::Insert);
+            assert_eq!(load_seconds.is_none(), workload.has_table_each_round());
             assert!(first.operations > 0 && first.latency_samples > 0);
             assert!(third.latency_samples > first.latency_samples, "samples of all rounds are kept");
             assert!(finished.resident_bytes_max >= 1 << 20);
             let fixed = keys == KeyKind::U64 && workload != Workload::Churn;
-            assert!(if fixed { finished.data_bytes == 3000 * 48 } else { finished.data_bytes > 3000 * 30 });
+            assert!(match workload {
+                // It is looked at when all tuples are gone.
+                Workload::Delete => finished.data_bytes == 0,
+                _ if fixed => finished.data_bytes == 3000 * 48,
+                _ => finished.data_bytes > 3000 * 30,
+            });
         }
     }
 

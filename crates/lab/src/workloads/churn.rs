@@ -3,30 +3,25 @@
 //!
 //! At any time a tenth of the tuples is absent, so that pages empty and fill up again. An operation is one
 //! delete and one insert. What matters most is how much the stored data grows.
+//!
+//! Where tuples are not chosen alike, as many are drawn as there are, and each is inserted again at once: the frequent ones
+//! would be absent most of the time.
 
 use super::{Pace, Pass, Table, Work, insert, run_threads};
 use crate::Result;
 use crate::config::Order;
 use crate::engines::{Engine, Reader, Writer};
-use crate::keys::{self, Generator, KEY_BYTES, Keys, Share};
+use crate::keys::{self, Generator, Keys, Share};
 use crate::measure::statistics::Latencies;
-use std::ops::{ControlFlow, RangeInclusive};
+use std::ops::ControlFlow;
 use std::time::Instant;
 
 /// Of so many tuples, one is absent during a round.
 const PRESENT_FOR_EACH_ABSENT: u64 = 10;
 
-/// The sizes that values have, in bytes: half to one and a half times the table's, if it has a single one.
-fn sizes(table: &Table) -> RangeInclusive<usize> {
-    match table.values.same() {
-        0 => table.values.min..=table.values.max,
-        bytes => (bytes / 2).max(KEY_BYTES)..=bytes + bytes / 2,
-    }
-}
-
 fn size(table: &Table, generator: &mut Generator) -> usize {
-    let sizes = sizes(table);
-    sizes.start() + generator.below((sizes.end() - sizes.start() + 1) as u64) as usize
+    let sizes = table.values.spread();
+    sizes.min + generator.below((sizes.max - sizes.min + 1) as u64) as usize
 }
 
 /// Inserts all tuples, with values of random sizes.
@@ -35,7 +30,7 @@ fn size(table: &Table, generator: &mut Generator) -> usize {
 /// What the engine says.
 pub fn load<E: Engine, K: Keys>(engine: &E, table: &Table, order: Order) -> Result<()> {
     let mut generator = Generator::new(table.seed, 0, u64::MAX);
-    let mut value = vec![0; *sizes(table).end()];
+    let mut value = vec![0; table.values.spread().max];
     let mut writer = engine.writer()?;
     for index in Share::new(order, table.tuples, table.seed, 0, 1) {
         let size = size(table, &mut generator);
@@ -45,22 +40,25 @@ pub fn load<E: Engine, K: Keys>(engine: &E, table: &Table, order: Order) -> Resu
     writer.finish()
 }
 
-/// Deletes and re-inserts every tuple once.
+/// Deletes and re-inserts every tuple once, or as many as there are.
 ///
 /// # Errors
 /// What the engine says, or that a tuple to be deleted is not there.
 pub fn pass<E: Engine, K: Keys>(engine: &E, table: &Table, pace: &Pace) -> Result<Pass> {
     let threads = insert::writers::<E>(pace.threads);
+    if !table.is_uniform() {
+        table.owners(threads)?;
+    }
     let prepare = |thread: usize| {
         let generator = Generator::new(table.seed, thread as u64, pace.round);
-        let seed = Generator::new(table.seed, 0, pace.round).next();
-        let share = Share::new(Order::Random, table.tuples, seed, thread as u64, threads as u64);
-        Ok((share, generator, vec![0; *sizes(table).end()], Latencies::new()?))
+        let removals = removals(table, pace.round, (thread as u64, threads as u64));
+        Ok((removals, generator, vec![0; table.values.spread().max], Latencies::new()?))
     };
     run_threads(threads, prepare, |(removals, mut generator, mut value, mut latencies), _| {
         let mut writer = engine.writer()?;
         let mut insertions = removals.clone();
-        let absent_max = table.tuples / threads as u64 / PRESENT_FOR_EACH_ABSENT;
+        let absent_max =
+            if table.is_uniform() { table.tuples / threads as u64 / PRESENT_FOR_EACH_ABSENT } else { 0 };
         let mut insert = |writer: &mut E::Writer<'_>, index| {
             let size = size(table, &mut generator);
             keys::fill_value(index, &mut value[..size]);
@@ -90,15 +88,49 @@ pub fn pass<E: Engine, K: Keys>(engine: &E, table: &Table, pace: &Pace) -> Resul
     })
 }
 
+/// The tuples that one of several threads removes, in order.
+fn removals(table: &Table, round: u64, (thread, threads): (u64, u64)) -> Removals<'_> {
+    let seed = Generator::new(table.seed, 0, round).next();
+    if table.is_uniform() {
+        return Removals::Each(Share::new(Order::Random, table.tuples, seed, thread, threads));
+    }
+    let left = (table.tuples - thread).div_ceil(threads);
+    Removals::Drawn { table, generator: Generator::new(seed, thread, round), left, owner: (thread, threads) }
+}
+
+/// See [`removals`].
+#[derive(Clone)]
+enum Removals<'a> {
+    /// Each tuple once.
+    Each(Share),
+    /// So many, as they are drawn.
+    Drawn { table: &'a Table, generator: Generator, left: u64, owner: (u64, u64) },
+}
+
+impl Iterator for Removals<'_> {
+    type Item = u64;
+
+    #[inline]
+    fn next(&mut self) -> Option<u64> {
+        match self {
+            Self::Each(share) => share.next(),
+            Self::Drawn { table, generator, left, owner } => {
+                *left = left.checked_sub(1)?;
+                Some(table.choose_own(generator, *owner))
+            }
+        }
+    }
+}
+
 /// Scans the table and checks that every tuple is there once, with a value that may be its.
 ///
 /// # Errors
 /// What the engine says, or that a tuple is missing or wrong.
 pub fn check<E: Engine, K: Keys>(engine: &E, table: &Table) -> Result<()> {
-    let sizes = sizes(table);
+    let sizes = table.values.spread();
     let mut next = 0;
     engine.reader()?.scan(K::key(0).as_ref(), |key, value| {
-        let right = sizes.contains(&value.len()) && keys::matches(next, value, value.len());
+        let right = (sizes.min..=sizes.max).contains(&value.len()) && keys::matches(next, value, value.len());
         if !right || key != K::key(next).as_ref() {
             return ControlFlow::Break(());
         }
@@ -117,7 +149,7 @@ mod tests {
     use crate::config::Skew;
     use crate::config::ValueSizes;
     use crate::engines::memory::Memory;
-    use crate::keys::U64Keys;
+    use crate::keys::{TextKeys, U64Keys};
     use std::time::Duration;
 
     #[test]
@@ -137,6 +169,23 @@ mod tests {
                 let same = after.iter().filter(|(key, value)| before[*key].len() == value.len()).count();
                 assert!(same as u64 <= tuples / 20 + 1, "{same} of {tuples} kept their size");
             }
+        }
+    }
+
+    #[test]
+    fn frequent_tuples_are_replaced_most_often() {
+        for threads in [1, 3] {
+            let table = Table::new(3000, ValueSizes { min: 8, max: 2000 }, 3, Skew::Zipfian(0.99));
+            let pace = Pace { clients: 1, threads, round: 0, duration: Duration::ZERO, sample_every: 4 };
+            let engine = Memory::default();
+            load::<_, TextKeys>(&engine, &table, Order::Random).unwrap();
+            let before = engine.map.read().unwrap().clone();
+            let pass = super::pass::<_, TextKeys>(&engine, &table, &pace).unwrap();
+            assert_eq!(pass.operations, 3000);
+            check::<_, TextKeys>(&engine, &table).unwrap();
+            let after = engine.map.read().unwrap();
+            let same = after.iter().filter(|(key, value)| before[*key].len() == value.len()).count();
+            assert!((1500..2800).contains(&same), "{same} of 3000 were never replaced");
         }
     }
 

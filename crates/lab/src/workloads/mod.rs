@@ -1,9 +1,10 @@
-//! The workloads: what is done with an engine (`lookup`, `scan`, `insert`, `churn`) or with the kernel (`evict`,
+//! The workloads: what is done with an engine (`lookup`, `scan`, `insert`, `update` and so on) or with the kernel (`evict`,
 //! `io`), by several threads at once, for a time or until it is done.
 
 pub mod bank;
 pub mod batch;
 pub mod churn;
+pub mod delete;
 pub mod evict;
 pub mod insert;
 pub mod io;
@@ -16,6 +17,7 @@ pub mod records;
 pub mod scan;
 pub mod tpcc;
 pub mod transactions;
+pub mod update;
 pub mod ycsb;
 pub mod zipfian;
 
@@ -88,6 +90,34 @@ impl Table {
                 inserted.as_ref().map_or(at, |inserted| inserted.at(at))
             }
         }
+    }
+
+    /// Whether tuples are chosen alike.
+    pub fn is_uniform(&self) -> bool {
+        matches!(self.choice, TupleChoice::Uniform)
+    }
+
+    /// So many threads, each of which will have tuples of its own.
+    ///
+    /// # Errors
+    /// If there are fewer tuples.
+    pub fn owners(&self, threads: usize) -> Result<usize> {
+        if self.tuples >= threads as u64 {
+            return Ok(threads);
+        }
+        Err(format!("{} tuples are too few for {threads} threads: each changes some of its own", self.tuples)
+            .into())
+    }
+
+    /// The same as [`choose`](Self::choose), of the tuples that only this one of so many threads changes; there are as many tuples as threads at least.
+    #[inline]
+    pub fn choose_own(&self, generator: &mut Generator, (thread, threads): (u64, u64)) -> u64 {
+        let index = self.choose(generator);
+        if threads == 1 {
+            return index;
+        }
+        let own = index - index % threads + thread;
+        if own < self.tuples { own } else { own - threads }
     }
 
     /// Whether `value` is that of tuple `index`, as far as its length and its first bytes say.
@@ -238,6 +268,22 @@ mod tests {
             // The sum of 1 / k^0.99 up to 10 is 0.39 of that up to 1000.
             assert!((36_000..42_000).contains(&count(990, 1000)), "{order:?}: {}", count(990, 1000));
             assert!(count(0, 500) < count(500, 990));
+        }
+    }
+
+    #[test]
+    fn each_thread_has_tuples_of_its_own_and_all_have_an_owner() {
+        for (tuples, threads) in [(3, 3), (100, 1), (100, 3), (101, 7)] {
+            let table = Table::new(tuples, ValueSizes::one(8), 5, Skew::Uniform);
+            let mut owners = vec![None; tuples as usize];
+            for thread in 0..threads {
+                let mut generator = Generator::new(1, thread, 0);
+                for _ in 0..10_000 {
+                    let owner = &mut owners[table.choose_own(&mut generator, (thread, threads)) as usize];
+                    assert_eq!(*owner.get_or_insert(thread), thread);
+                }
+            }
+            assert!(owners.iter().all(Option::is_some));
         }
     }
 

@@ -1,6 +1,6 @@
 //! Scans in key order: over the whole table again and again, or of some length from random places.
 //!
-//! An operation is one tuple. Each must be the one that follows the one before, its value is checked as in
+//! An operation is one tuple, or one range. Each tuple must be the one that follows the one before, its value is checked as in
 //! a lookup, and all bytes of the value are read.
 
 use super::{Pace, Pass, Table, Work, run_threads};
@@ -17,11 +17,16 @@ use std::time::Instant;
 pub const TUPLES_PER_SAMPLE: u64 = 1024;
 
 /// Scans until the time is over: the whole table if `length` is zero (thread `t` of `n` begins at `t/n` of
-/// it), otherwise `length` tuples from random keys.
+/// it), otherwise `length` tuples from random keys, which are one operation if it counts ranges.
 ///
 /// # Errors
 /// What the engine says, or that a tuple is missing, wrong or out of order.
-pub fn pass<E: Engine, K: Keys>(engine: &E, table: &Table, pace: &Pace, length: u64) -> Result<Pass> {
+pub fn pass<E: Engine, K: Keys>(
+    engine: &E,
+    table: &Table,
+    pace: &Pace,
+    (length, counts_ranges): (u64, bool),
+) -> Result<Pass> {
     let prepare = |thread: usize| {
         let generator = Generator::new(table.seed, thread as u64, pace.round);
         let first = (u128::from(table.tuples) * thread as u128 / pace.threads as u128) as u64;
@@ -31,14 +36,15 @@ pub fn pass<E: Engine, K: Keys>(engine: &E, table: &Table, pace: &Pace, length: 
     let is_fixed = table.values.min == table.values.max;
     run_threads(pace.threads, prepare, |(mut reader, mut generator, first, latencies), start| {
         let deadline = start + pace.duration;
+        let lengths = (length, counts_ranges);
         match (length == 0, is_fixed) {
             (true, true) => whole::<_, K, true>(&mut reader, table, first, deadline, start, latencies),
             (true, false) => whole::<_, K, false>(&mut reader, table, first, deadline, start, latencies),
             (false, true) => {
-                ranges::<_, K, true>(&mut reader, table, pace, length, &mut generator, start, latencies)
+                ranges::<_, K, true>(&mut reader, table, pace, lengths, &mut generator, start, latencies)
             }
             (false, false) => {
-                ranges::<_, K, false>(&mut reader, table, pace, length, &mut generator, start, latencies)
+                ranges::<_, K, false>(&mut reader, table, pace, lengths, &mut generator, start, latencies)
             }
         }
     })
@@ -105,7 +111,7 @@ fn ranges<R: Reader, K: Keys, const FIXED: bool>(
     reader: &mut R,
     table: &Table,
     pace: &Pace,
-    length: u64,
+    (length, counts_ranges): (u64, bool),
     generator: &mut Generator,
     start: Instant,
     mut latencies: Latencies,
@@ -113,16 +119,17 @@ fn ranges<R: Reader, K: Keys, const FIXED: bool>(
     let deadline = start + pace.duration;
     let sample_every = (pace.sample_every / length).max(1);
     let mut operations = 0;
+    let counted = |tuples| if counts_ranges { 1 } else { tuples };
     loop {
         let begin = Instant::now();
-        operations += range::<_, K, FIXED>(reader, table, length, generator)?;
+        operations += counted(range::<_, K, FIXED>(reader, table, length, generator)?);
         let end = Instant::now();
         latencies.record(end - begin);
         if end >= deadline {
             return Ok(Work { operations, latencies });
         }
         for _ in 1..sample_every {
-            operations += range::<_, K, FIXED>(reader, table, length, generator)?;
+            operations += counted(range::<_, K, FIXED>(reader, table, length, generator)?);
         }
     }
 }
@@ -220,7 +227,7 @@ mod tests {
             let (engine, table) = loaded::<K>(tuples, values);
             check::<_, K>(&engine, &table).unwrap();
             for length in [0, 1, 10, 10_000] {
-                let pass = pass::<_, K>(&engine, &table, &pace, length).unwrap();
+                let pass = pass::<_, K>(&engine, &table, &pace, (length, false)).unwrap();
                 assert!(pass.operations >= 2, "{tuples} {length}");
                 assert!(pass.elapsed >= pace.duration);
                 assert!(pass.latencies.samples() > 0 || length == 0 && tuples < TUPLES_PER_SAMPLE);
@@ -235,6 +242,15 @@ mod tests {
     }
 
     #[test]
+    fn ranges_are_counted_as_such() {
+        let pace =
+            Pace { clients: 1, threads: 2, round: 0, duration: Duration::from_millis(20), sample_every: 1 };
+        let (engine, table) = loaded::<U64Keys>(5000, ValueSizes::one(24));
+        let pass = pass::<_, U64Keys>(&engine, &table, &pace, (10, true)).unwrap();
+        assert_eq!(pass.operations, pass.latencies.samples());
+    }
+
+    #[test]
     fn a_tuple_that_is_missing_damaged_or_too_many_is_an_error() {
         let pace =
             Pace { clients: 1, threads: 1, round: 0, duration: Duration::from_millis(20), sample_every: 64 };
@@ -243,7 +259,7 @@ mod tests {
         engine.map.write().unwrap().remove(keys::key(2999).as_slice());
         assert!(check::<_, U64Keys>(&engine, &table).is_err());
         for length in [0, 3000] {
-            assert!(pass::<_, U64Keys>(&engine, &table, &pace, length).is_err(), "{length}");
+            assert!(pass::<_, U64Keys>(&engine, &table, &pace, (length, false)).is_err(), "{length}");
         }
         let (engine, table) = loaded();
         engine.map.write().unwrap().get_mut(keys::key(7).as_slice()).unwrap().push(0);

@@ -217,6 +217,13 @@ impl OptimisticBytes<'_> {
         // The last part overlaps the one before, if need be.
         let mut done = 0;
         if length >= 64 {
+            if length >= 256 && simd::is_available() {
+                while done + 256 <= length {
+                    // SAFETY: `done + 256` is at most `length`, for which there is room, and all lies in the page.
+                    unsafe { simd::copy_256(self.base.add(at + done), target.add(done)) };
+                    done += 256;
+                }
+            }
             while done + 64 < length {
                 // SAFETY: `done + 64` is less than `length`, for which there is room.
                 unsafe { self.copy_64(at + done, target.add(done)) };
@@ -420,7 +427,7 @@ mod tests {
             for byte in 0..=255 {
                 assert_eq!(view.equal_of_64(at, byte), slice.equal_of_64(at, byte));
             }
-            for length in [0, 1, 7, 8, 9, 16, 63, 64, 65, 120, 128, 129, 5000, usize::MAX] {
+            for length in [0, 1, 7, 8, 9, 16, 63, 64, 65, 120, 129, 255, 256, 257, 512, 5000, usize::MAX] {
                 let (mut ours, mut theirs) = (vec![1], vec![1]);
                 view.append_to(at, length, &mut ours);
                 slice.append_to(at, length, &mut theirs);

@@ -164,6 +164,40 @@ pub(crate) unsafe fn copy_64(from: *const u8, to: *mut u8) {
     }
 }
 
+/// Copies 256 bytes.
+///
+/// # Safety
+/// As for [`copy_64`].
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline(always)]
+pub(crate) unsafe fn copy_256(from: *const u8, to: *mut u8) {
+    // SAFETY: as in `copy_64`.
+    unsafe {
+        std::arch::asm!(
+            "vmovdqu64 zmm16, zmmword ptr [{from}]",
+            "vmovdqu64 zmm17, zmmword ptr [{from} + 64]",
+            "vmovdqu64 zmm18, zmmword ptr [{from} + 128]",
+            "vmovdqu64 zmm19, zmmword ptr [{from} + 192]",
+            "vmovdqu64 zmmword ptr [{to}], zmm16",
+            "vmovdqu64 zmmword ptr [{to} + 64], zmm17",
+            "vmovdqu64 zmmword ptr [{to} + 128], zmm18",
+            "vmovdqu64 zmmword ptr [{to} + 192], zmm19",
+            from = in(reg) from,
+            to = in(reg) to,
+            out("xmm16") _,
+            out("xmm17") _,
+            out("xmm18") _,
+            out("xmm19") _,
+            options(nostack, preserves_flags)
+        );
+    }
+}
+
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+pub(crate) unsafe fn copy_256(_: *const u8, _: *mut u8) {
+    unreachable!("no processor of this kind is wide")
+}
+
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 pub(crate) unsafe fn copy_64(_: *const u8, _: *mut u8) {
     unreachable!("no processor of this kind is wide")

@@ -60,6 +60,7 @@ macro_rules! strings {
                     ($from)(decode(bytes, place)?)
                 }
 
+                #[inline]
                 fn from_bytes(bytes: Cow<'_, [u8]>) -> Option<$owned> {
                     ($from)(bytes.into_owned())
                 }

@@ -4,9 +4,10 @@
 //!   while it recovers; all of it follows from the seed;
 //! - `archives`: the log is archived meanwhile, and databases are restored to points in time;
 //! - `clients`: several threads on such a disk;
+//! - `heaps`: several threads that share a heap of objects;
 //! - `compactions`: `histories` with a file that is compacted meanwhile;
-//! - `schedule`: with `--cfg shuttle`, the order in which threads run follows from the seed as well, for `clients`, `histories` and
-//!   `compactions`; the others are not there then;
+//! - `schedule`: with `--cfg shuttle`, the order in which threads run follows from the seed as well, for `clients`, `heaps`, `histories`
+//!   and `compactions`; the others are not there then;
 //! - `feeds`: a feed of changes is what a model has done;
 //! - `failures`: each operation of the disk fails in turn;
 //! - `full_disk`: disks without room, simulated ones and a small file system;
@@ -31,6 +32,8 @@ mod failures;
 mod feeds;
 #[cfg(not(shuttle))]
 mod full_disk;
+mod heap_objects;
+mod heaps;
 mod histories;
 #[cfg(not(shuttle))]
 mod kills;

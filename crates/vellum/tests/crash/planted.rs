@@ -68,6 +68,9 @@ const BUGS: &[(&str, &str, u64)] = &[
     // A page from which a node has moved is used again before the move is durable.
     ("access::FreedBeforeItIsDurable", "compactions", 29),
     ("vellum::CommitAfterConflict", "histories", 0),
+    // A change of several pages of a heap is recorded in part; a deleted object leaves its generation to the next one.
+    ("access::ObjectsLeftOut", "heaps", 0),
+    ("objects::GenerationStays", "heaps", 0),
     // A load is committed before what was loaded is durable; one in a transaction takes away what others have stored.
     ("pool::LoadNotDurable", "histories", 0),
     ("vellum::LoadedOverOthers", "histories", 108),
@@ -94,6 +97,13 @@ const BUGS: &[(&str, &str, u64)] = &[
     ("pool::CleanThoughChanged", "clients", 2),
     ("pool::CopyForgotten", "clients", 21),
     ("txn::PublishedTooEarly", "clients", 20),
+    // What was read of an object while its page changed counts; a change of a heap overlooks what others have changed since it began,
+    // in pages that it writes or has read; a reference leads to an object that has taken the place of the one that was meant.
+    ("objects::ReadNotValidated", "heaps", 22),
+    ("objects::LostUpdate", "heaps", 1),
+    ("objects::ReadsNotCompared", "heaps", 46),
+    ("objects::ReadsComparedTooEarly", "heaps", 47),
+    ("objects::GenerationStays", "heaps", 1),
 ];
 
 /// Plants what this process is told to.

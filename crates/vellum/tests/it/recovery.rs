@@ -68,6 +68,77 @@ fn a_recovery_tells_how_much_log_there_was() {
 }
 
 #[test]
+fn what_was_recovered_is_recovered_again_until_there_is_a_checkpoint() {
+    for seed in 0..4 {
+        let mut disk = SimulatedDisk::new(seed);
+        let mut database = Database::create_in(Arc::new(disk.clone()), "data", &options()).unwrap();
+        database.create_table("table").unwrap();
+        let mut told = 0;
+        for round in 0..5 {
+            let table = database.table("table").unwrap();
+            for number in 0..200 {
+                table.put(key(round * 200 + number), value(number)).unwrap();
+            }
+            // Nobody commits this, and the next recovery undoes it.
+            let open = database.begin().unwrap();
+            open.put(&table, key(0), "never committed").unwrap();
+            table.put(key(u32::MAX), round.to_string()).unwrap();
+            disk = disk.crash();
+            drop(open);
+            drop((table, database));
+            database = Database::open_in(Arc::new(disk.clone()), "data", &options()).unwrap();
+            let recovery = database.recovery().unwrap();
+            assert!(recovery.log_bytes > told, "round {round}: {recovery:?} after {told}");
+            told = recovery.log_bytes;
+            let table = database.table("table").unwrap();
+            for number in 0..(round + 1) * 200 {
+                assert_eq!(table.get(key(number)).unwrap(), Some(value(number % 200)), "{number} of {round}");
+            }
+            assert_eq!(table.get(key(u32::MAX)).unwrap(), Some(round.to_string().into_bytes()));
+            let report = database.verify(|_| {});
+            assert!(report.is_clean(), "seed {seed}, round {round}: {:?}", report.problems);
+        }
+        database.checkpoint().unwrap();
+        drop(database);
+        let database = Database::open_in(Arc::new(disk.crash()), "data", &options()).unwrap();
+        assert!(database.recovery().is_none_or(|recovery| recovery.log_bytes < told / 10));
+        assert!(database.verify(|_| {}).is_clean());
+    }
+}
+
+#[test]
+fn after_a_recovery_a_checkpoint_is_taken_in_the_background_or_if_there_is_much_log() {
+    let disk = SimulatedDisk::new(3);
+    let database = Database::create_in(Arc::new(disk.clone()), "data", &options()).unwrap();
+    let table = database.create_table("table").unwrap();
+    for number in 0..2000 {
+        table.put(key(number), value(number)).unwrap();
+    }
+    let much = database.log_state().unwrap().log_bytes;
+    let killed = disk.kill();
+    drop((table, database));
+    let log_bytes = |database: &Database| database.log_state().unwrap().log_bytes;
+
+    let database = Database::open_in(Arc::new(killed.kill()), "data", &options()).unwrap();
+    assert!(log_bytes(&database) >= much, "{} of {much}", log_bytes(&database));
+    drop(database);
+
+    let is_too_much = options().checkpoint_log_bytes(much / 2);
+    let database = Database::open_in(Arc::new(killed.kill()), "data", &is_too_much).unwrap();
+    assert!(log_bytes(&database) < much / 10, "{} of {much}", log_bytes(&database));
+    drop(database);
+
+    let background = options().background_checkpoints(true);
+    let database = Database::open_in(Arc::new(killed.kill()), "data", &background).unwrap();
+    let begun = std::time::Instant::now();
+    while log_bytes(&database) >= much / 10 {
+        assert!(begun.elapsed().as_secs() < 60, "{} of {much}", log_bytes(&database));
+        std::thread::yield_now();
+    }
+    assert!(database.verify(|_| {}).is_clean());
+}
+
+#[test]
 fn places_of_a_log_that_nothing_is_needed_of_are_not_used_again() {
     let end = |database: &Database| database.log_state().unwrap().appended_bytes;
     for failing in 1..30 {

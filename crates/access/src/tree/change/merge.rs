@@ -43,7 +43,7 @@ impl<'p, P: Pager> Tree<'p, P> {
     }
 
     fn try_merge(&self, key: &[u8], level: u8) -> Result<Merged, Interrupt> {
-        let Some(place) = self.node_at(Towards::Key(key), level, Approach::Direct)? else {
+        let Some(place) = self.node_at(Towards::Key(key), level, Approach::Direct, None)? else {
             return Ok(Merged::Nothing);
         };
         if !is_sparse(NodeView::new(place.node.bytes())) {

@@ -127,7 +127,7 @@ impl<'p, P: Pager> Tree<'p, P> {
         self.pager.run(|| {
             // Allocated first: it may have to wait for memory, and nothing is latched yet.
             let Some(new) = Fresh::allocate_before(self.pager, limit)? else { return Ok(Relocation::Stays) };
-            let place = self.node_at(towards, level, Approach::Direct)?;
+            let place = self.node_at(towards, level, Approach::Direct, None)?;
             let Some(Place { parent: Some((parent, _)), node }) =
                 place.filter(|place| place.node.id() == page)
             else {

@@ -36,7 +36,8 @@ impl<'p, P: Pager> Tree<'p, P> {
         entry: &[u8],
         value_bytes: usize,
     ) -> Result<Option<Vec<u8>>, Interrupt> {
-        let Some(Place { parent, node }) = self.node_at(Towards::Key(key), level, Approach::Direct)? else {
+        let Some(Place { parent, node }) = self.node_at(Towards::Key(key), level, Approach::Direct, None)?
+        else {
             // The tree has become lower meanwhile, so the full node is gone.
             return Ok(None);
         };

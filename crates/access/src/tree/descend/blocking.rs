@@ -2,7 +2,7 @@
 //!
 //! [`Navigation::run`]: vellum_pool::Navigation::run
 
-use super::{Approach, Descent, NOT_ITS_FENCES, Place, Towards, leads_on, step::check_node};
+use super::{Approach, Descent, Direction, NOT_ITS_FENCES, Place, Towards, leads_on, step::check_node};
 use crate::error::{AccessError, damaged};
 use crate::node::{NODE_BYTES, NodeView};
 use crate::tree::Tree;
@@ -21,12 +21,14 @@ impl<'p, P: Pager> Tree<'p, P> {
     }
 
     /// The node at `level` in the given direction, with its parent. `None` if the tree is not that high. The last step
-    /// has the given approach.
+    /// has the given approach. If an operation will go on to the next node in some direction, the beginning of that is fetched
+    /// into the processor's cache beside the node's own.
     pub(in crate::tree) fn node_at(
         &self,
         towards: Towards<'_>,
         level: u8,
         approach: Approach,
+        goes_on: Option<Direction>,
     ) -> Result<Option<Place<'p, P>>, Interrupt> {
         let mut descent = Descent::<P>::begin(self.pager, self.root)?;
         let mut parent = None;
@@ -37,8 +39,15 @@ impl<'p, P: Pager> Tree<'p, P> {
         while descent.level > level {
             let last = descent.level == level + 1;
             let node = descent.node;
-            descent.step(self.pager, towards, if last { approach } else { Approach::Direct })?;
+            descent.choose(towards);
             parent = Some((node, descent.place));
+            if last && let Some(direction) = goes_on {
+                let place = Place::<P> { parent, node };
+                if let Some(page) = place.neighbour(direction, 1) {
+                    self.pager.prefetch(page, 0, NodeView::<&[u8]>::GUIDE_BYTES);
+                }
+            }
+            descent.follow(self.pager, if last { approach } else { Approach::Direct })?;
         }
         Ok(Some(Place { parent, node: descent.node }))
     }
@@ -48,9 +57,10 @@ impl<'p, P: Pager> Tree<'p, P> {
         &self,
         towards: Towards<'_>,
         approach: Approach,
+        goes_on: Option<Direction>,
     ) -> Result<Place<'p, P>, Interrupt> {
         // Every tree has leaves.
-        let place = self.node_at(towards, 0, approach)?;
+        let place = self.node_at(towards, 0, approach, goes_on)?;
         place.ok_or_else(|| damaged(self.root, "the root of a tree should be here"))
     }
 
@@ -77,7 +87,7 @@ impl<'p, P: Pager> Tree<'p, P> {
     ) -> Result<Option<bool>, AccessError> {
         let page = self.attempt(may_wait, || {
             copy.clear();
-            let Some(Place { node, .. }) = self.node_at(towards, level, approach)? else {
+            let Some(Place { node, .. }) = self.node_at(towards, level, approach, None)? else {
                 return Ok(None);
             };
             node.bytes().append_to(0, NODE_BYTES, copy);

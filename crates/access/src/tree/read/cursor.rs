@@ -16,6 +16,7 @@
 
 mod copy_size;
 mod entry;
+mod key;
 mod prepare;
 
 pub use entry::{CursorPosition, Entry};
@@ -26,8 +27,10 @@ use crate::tree::descend::{Approach, Direction, NOT_ITS_FENCES, Place, Towards, 
 use crate::tree::read::record::{copy_records, value_in};
 use crate::tree::read::{read_ahead::ReadAhead, seen_leaf::SeenLeaf};
 use crate::tree::{Tree, check_key};
-use copy_size::{FEW, GROUPS_BYTES, copy_size, goes_beyond};
+use copy_size::{FEW, GROUPS_BYTES, MAY_GO_ON, copy_size, leaves_beyond};
+use key::CursorKey;
 use std::ops::Bound;
+use vellum_base::Bytes;
 use vellum_pool::{Interrupt, OptimisticPage, Pager, PoolError};
 
 /// Walks the entries of a range in both directions.
@@ -63,7 +66,7 @@ pub struct Cursor<'p, P: Pager + 'p> {
     /// Where the cursor stands, whatever becomes of the leaf.
     stand: Stand,
     /// The key after or before which it stands; that of the entry that was returned last.
-    key: Vec<u8>,
+    key: CursorKey,
     /// The leaf in which it stands; `None` before the first step, and when the leaf has changed.
     place: Option<Place<'p, P>>,
     /// The records copied out of that leaf.
@@ -72,6 +75,8 @@ pub struct Cursor<'p, P: Pager + 'p> {
     seen: Option<Box<SeenLeaf>>,
     /// The slot after the cursor, or the place in what is seen.
     index: usize,
+    /// The slot at which the range ends; more than the leaf has if it goes on beyond.
+    end: usize,
     /// How many groups have been copied since the cursor began or was moved.
     groups: usize,
     /// How many entries are still expected to be asked for; more than [`FEW`] if nobody knows.
@@ -119,11 +124,12 @@ impl<'p, P: Pager> Tree<'p, P> {
             lower: lower.map(<[u8]>::to_vec),
             upper: upper.map(<[u8]>::to_vec),
             stand: Stand::Start,
-            key: Vec::new(),
+            key: CursorKey::default(),
             place: None,
             leaf: LeafCopy::default(),
             seen: None,
             index: 0,
+            end: usize::MAX,
             groups: 0,
             expected: usize::MAX,
             ahead: ReadAhead::new(),
@@ -155,8 +161,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
             self.put(Stand::End);
         } else {
             self.put(Stand::Before);
-            self.key.clear();
-            self.key.extend_from_slice(key);
+            self.key.set(key);
         }
         Ok(())
     }
@@ -193,7 +198,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
     #[inline(always)]
     #[expect(clippy::should_implement_trait, reason = "the entry borrows from the cursor")]
     pub fn next(&mut self) -> Result<Option<Entry<'_, 'p, P>>, AccessError> {
-        while !self.leaf.holds(self.index) {
+        while self.index >= self.end || !self.leaf.holds(self.index) {
             if self.seen.as_ref().is_some_and(|seen| self.index < seen.count()) {
                 return Ok(if self.step_seen(Direction::Forward)? {
                     self.entry_seen(self.index - 1)
@@ -206,11 +211,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
             }
         }
         let index = self.index;
-        self.load_key(index);
-        if self.is_after_range(&self.key) {
-            self.stand = Stand::End;
-            return Ok(None);
-        }
+        self.key.load(self.leaf.view(), index);
         self.stand = Stand::Before;
         let Some(value) = value_in(self.leaf.view(), index) else { return Err(self.damaged()) };
         (self.stand, self.index) = (Stand::After, index + 1);
@@ -270,7 +271,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
                 _ => {}
             }
         };
-        self.load_key(index);
+        self.key.load(self.leaf.view(), index);
         if self.is_before_range(&self.key) {
             self.stand = Stand::Start;
             return Ok(None);
@@ -288,14 +289,15 @@ impl<'p, P: Pager> Cursor<'p, P> {
         let Some(place) = &self.place else { return self.arrive(direction, may_wait) };
         let at_end = match direction {
             Direction::Forward => {
-                self.index >= self.seen.as_ref().map_or(self.leaf.count(), |seen| seen.count())
+                self.index >= self.seen.as_ref().map_or(self.leaf.count().min(self.end), |seen| seen.count())
             }
             Direction::Backward => self.index == 0,
         };
         if at_end {
             return self.go_on(direction, may_wait);
         }
-        let size = copy_size(self.groups, self.expected, (self.index, self.leaf.count()), direction);
+        let size =
+            copy_size(self.groups, self.expected, (self.index, self.leaf.count(), self.end), direction);
         let copied = copy_records(&place.node, (self.index, direction), size, &mut self.leaf);
         self.groups += 1;
         // A range that is longer than its first group and comes to the end of the leaf will mostly go on beyond.
@@ -320,7 +322,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
             }
             _ => return self.land_together(direction, None, may_wait),
         };
-        self.key.clone_from(key);
+        self.key.set(key);
         self.stand = stand;
         self.land_together(direction, None, may_wait)
     }
@@ -347,14 +349,12 @@ impl<'p, P: Pager> Cursor<'p, P> {
 
     /// Goes from the end of a leaf to the next leaf in this direction, if that has anything of the range.
     fn go_on(&mut self, direction: Direction, may_wait: bool) -> Result<Fetched, AccessError> {
-        self.key.clear();
+        let fence = self.key.cleared();
         let view = self.leaf.view();
         let bound = key_of(if direction == Direction::Forward { &self.upper } else { &self.lower });
         let more = match direction {
-            Direction::Forward => {
-                view.upper_fence(&mut self.key) && bound.is_none_or(|upper| &self.key[..] < upper)
-            }
-            Direction::Backward => view.lower_fence(&mut self.key) && !self.is_before_range(&self.key),
+            Direction::Forward => view.upper_fence(fence) && bound.is_none_or(|upper| &fence[..] < upper),
+            Direction::Backward => view.lower_fence(fence) && !self.is_before_range(&self.key),
         };
         if !more {
             self.stand = match direction {
@@ -408,17 +408,18 @@ impl<'p, P: Pager> Cursor<'p, P> {
         may_wait: bool,
     ) -> Result<Fetched, AccessError> {
         self.leave();
-        let Self { tree, key, leaf, seen, groups, expected, .. } = self;
+        let Self { tree, key, upper, leaf, seen, groups, expected, .. } = self;
         let stand = self.stand;
         let approach = if self.ahead.is_scan() { Approach::InPassing } else { Approach::Direct };
         let towards = towards(stand, direction, key);
+        let may_go_on = (MAY_GO_ON..=FEW).contains(expected).then_some(direction);
         loop {
             let landed = tree.attempt(may_wait, || {
                 sibling = sibling.filter(|(parent, _)| parent.validate().is_ok());
                 *seen = None;
                 let place = match sibling {
                     Some((parent, place)) => tree.leaf_of(parent, place, approach)?,
-                    None => tree.leaf_at(towards, approach)?,
+                    None => tree.leaf_at(towards, approach, may_go_on)?,
                 };
                 let view = NodeView::new(place.node.bytes());
                 let towards = match (towards, direction) {
@@ -441,7 +442,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
                     };
                     leaf.hide();
                     *seen = Some(Box::new(resolved));
-                    return Ok((place, index));
+                    return Ok((place, index, usize::MAX));
                 }
                 let index = match towards {
                     Towards::First => 0,
@@ -451,28 +452,33 @@ impl<'p, P: Pager> Cursor<'p, P> {
                         find.index + usize::from(find.found && stand == Stand::After)
                     }
                 };
-                if goes_beyond(*expected, (index, view.count()), direction)
-                    && let Some(page) = place.neighbour(direction, 1)
+                let end = end_in(view, upper);
+                let reach = (index, view.count(), end);
+                let beyond = leaves_beyond(*expected, reach, direction);
+                // The next one has been fetched with this.
+                let first = if may_go_on.is_some() && sibling.is_none() { 2 } else { 1 };
+                if beyond >= first
+                    && let Some(page) = place.neighbour(direction, first)
                 {
                     tree.pager.prefetch(page, 0, NodeView::<&[u8]>::GUIDE_BYTES);
                 }
-                let size = copy_size(*groups, *expected, (index, view.count()), direction);
+                let size = copy_size(*groups, *expected, reach, direction);
                 if size.is_some() {
                     leaf.begin(view);
                 }
                 copy_records(&place.node, (index, direction), size, leaf)?;
-                Ok::<_, Interrupt>((place, index))
+                Ok::<_, Interrupt>((place, index, end))
             });
             if !matches!(landed, Ok(Some(_))) {
                 // What has been copied was not resolved.
                 leaf.clear();
                 *seen = None;
             }
-            let Some((place, index)) = landed? else { return Ok(Fetched::WouldWait) };
+            let Some((place, index, end)) = landed? else { return Ok(Fetched::WouldWait) };
             if leads_on(leaf.view(), towards) {
                 *groups += 1;
-                let goes_beyond = goes_beyond(*expected, (index, leaf.count()), direction);
-                (self.place, self.index) = (Some(place), index);
+                let goes_beyond = leaves_beyond(*expected, (index, leaf.count(), end), direction) > 0;
+                (self.place, self.index, self.end) = (Some(place), index, end);
                 if goes_beyond {
                     self.fetch_contents(direction);
                 }
@@ -510,18 +516,13 @@ impl<'p, P: Pager> Cursor<'p, P> {
         self.place = None;
         self.seen = None;
         self.leaf.clear();
-    }
-
-    #[inline]
-    fn load_key(&mut self, index: usize) {
-        self.key.clear();
-        self.leaf.view().append_key(index, &mut self.key);
+        self.key.leave();
     }
 
     fn load_seen_key(&mut self, index: usize) {
-        self.key.clear();
+        let key = self.key.cleared();
         if let Some(seen) = &self.seen {
-            seen.append_key(&self.leaf, index, &mut self.key);
+            seen.append_key(&self.leaf, index, key);
         }
     }
 
@@ -558,6 +559,13 @@ fn towards(stand: Stand, direction: Direction, key: &[u8]) -> Towards<'_> {
         (Stand::After, Direction::Forward) => Towards::After(key),
         _ => Towards::Key(key),
     }
+}
+
+/// The slot of a leaf at which a range ends; the greatest number if it goes on beyond the leaf.
+fn end_in<B: Bytes>(leaf: NodeView<B>, upper: &Bound<Vec<u8>>) -> usize {
+    let Some(key) = key_of(upper).filter(|key| !leaf.ends_before(key)) else { return usize::MAX };
+    let find = leaf.find(key);
+    find.index + usize::from(find.found && matches!(upper, Bound::Included(_)))
 }
 
 /// Copies a leaf as a whole, and resolves it.

@@ -141,6 +141,7 @@ fn store_of<E: RecordEngine>(records: u64, layout: Layout) -> (RecordStore<E>, t
         tuples: records,
         key_bytes: layout.key_bytes,
         value_bytes: layout.bytes(),
+        bytes_max: (layout.key_bytes, layout.bytes()),
         payload_bytes: 0,
         threads_max: 2,
         lmdb_write_map: Choice::Auto,

@@ -9,30 +9,80 @@ pub(super) const GROUPS_BYTES: [usize; 2] = [256, 1024];
 /// If no more entries are expected, their leaves are read together. Otherwise a scan reads ahead.
 pub(super) const FEW: usize = 1024;
 
-/// How many records a leaf has, of `count`, from slot `index` on or before it.
-fn rest((index, count): (usize, usize), direction: Direction) -> usize {
+/// A range of so many entries may well begin in one leaf and end in another.
+pub(super) const MAY_GO_ON: usize = 8;
+
+/// A range that ends in this leaf, no further away than so many records, is copied up to its end.
+const NEAR: usize = 32;
+
+/// Where a cursor stands in a leaf: the slot after it, how many there are, and the one at which the range ends, which is beyond
+/// them if it goes on in the next leaf.
+pub(super) type Reach = (usize, usize, usize);
+
+/// How many records a leaf has of the range, from slot `index` on or before it.
+fn rest((index, count, end): Reach, direction: Direction) -> usize {
     match direction {
-        Direction::Forward => count.saturating_sub(index),
+        Direction::Forward => count.min(end).saturating_sub(index),
         Direction::Backward => index,
     }
 }
 
-/// Whether the entries that are expected go beyond a leaf with so many records, from slot `index` on.
-pub(super) fn goes_beyond(expected: usize, place: (usize, usize), direction: Direction) -> bool {
-    (1..=FEW).contains(&expected) && expected > rest(place, direction)
+/// In how many further leaves like this one the entries are that are expected.
+pub(super) fn leaves_beyond(expected: usize, reach: Reach, direction: Direction) -> usize {
+    let ends = direction == Direction::Forward && reach.2 <= reach.1;
+    if ends || expected > FEW {
+        return 0;
+    }
+    expected.saturating_sub(rest(reach, direction)).div_ceil(reach.1.max(1))
 }
 
 /// What a cursor copies next of such a leaf; `None` if that is all of it.
 pub(super) fn copy_size(
     groups: usize,
     expected: usize,
-    (index, count): (usize, usize),
+    reach: Reach,
     direction: Direction,
 ) -> Option<CopySize> {
-    if !(1..=FEW).contains(&expected) {
+    let rest = rest(reach, direction);
+    let ends = direction == Direction::Forward && reach.2 <= reach.1 && rest <= NEAR;
+    if !ends && !(1..=FEW).contains(&expected) {
         return GROUPS_BYTES.get(groups).copied().map(CopySize::Bytes);
     }
     // All at once is faster than most of them one by one.
-    let records = expected.min(rest((index, count), direction));
-    (records * 4 < count * 3).then_some(CopySize::Records(records))
+    let records = expected.min(rest);
+    (records * 4 < reach.1 * 3).then_some(CopySize::Records(records))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Direction::{Backward, Forward};
+
+    const ALL: usize = usize::MAX;
+
+    #[test]
+    fn a_range_that_ends_nearby_is_copied_up_to_its_end_and_not_further() {
+        let records = |count| Some(CopySize::Records(count));
+        assert_eq!(copy_size(0, ALL, (10, 100, ALL), Forward), Some(CopySize::Bytes(GROUPS_BYTES[0])));
+        assert_eq!(copy_size(0, ALL, (10, 100, 17), Forward), records(7));
+        assert_eq!(copy_size(0, 3, (10, 100, 17), Forward), records(3));
+        assert_eq!(copy_size(0, 9, (10, 100, 17), Forward), records(7));
+        assert_eq!(copy_size(0, ALL, (10, 100, 60), Forward), Some(CopySize::Bytes(GROUPS_BYTES[0])));
+        assert_eq!(copy_size(0, 45, (10, 100, 60), Forward), records(45));
+        assert_eq!(copy_size(0, ALL, (0, 10, 9), Forward), None);
+        // Backwards the end is behind the cursor.
+        assert_eq!(copy_size(0, 9, (17, 100, 17), Backward), records(9));
+        assert_eq!(copy_size(0, ALL, (17, 100, 17), Backward), Some(CopySize::Bytes(GROUPS_BYTES[0])));
+    }
+
+    #[test]
+    fn further_leaves_are_counted_if_the_range_goes_on() {
+        assert_eq!(leaves_beyond(20, (5, 10, ALL), Forward), 2);
+        assert_eq!(leaves_beyond(20, (0, 20, ALL), Forward), 0);
+        assert_eq!(leaves_beyond(21, (0, 20, ALL), Forward), 1);
+        assert_eq!(leaves_beyond(21, (0, 20, 20), Forward), 0);
+        assert_eq!(leaves_beyond(21, (9, 20, 9), Backward), 1);
+        assert_eq!(leaves_beyond(FEW + 1, (0, 20, ALL), Forward), 0);
+        assert_eq!(leaves_beyond(1, (0, 0, ALL), Forward), 1);
+    }
 }

@@ -45,7 +45,7 @@ impl<P: Pager> Cursor<'_, P> {
     /// A key, in the tree or not, whose lookup reads what [`next`](Self::next) waits for.
     pub fn key_ahead(&self) -> Vec<u8> {
         match (self.stand, &self.lower, &self.upper) {
-            (Stand::Before, ..) => self.key.clone(),
+            (Stand::Before, ..) => self.key.to_vec(),
             (Stand::After, ..) => successor(&self.key),
             (Stand::Start, Bound::Included(key), _) | (Stand::End, _, Bound::Excluded(key)) => key.clone(),
             (Stand::Start, Bound::Excluded(key), _) | (Stand::End, _, Bound::Included(key)) => successor(key),
@@ -57,7 +57,7 @@ impl<P: Pager> Cursor<'_, P> {
     /// A key, in the tree or not, whose lookup reads what [`previous`](Self::previous) waits for.
     pub fn key_behind(&self) -> Vec<u8> {
         match (self.stand, &self.lower, &self.upper) {
-            (Stand::Before | Stand::After, ..) => self.key.clone(),
+            (Stand::Before | Stand::After, ..) => self.key.to_vec(),
             (Stand::Start, Bound::Included(key) | Bound::Excluded(key), _)
             | (Stand::End, _, Bound::Included(key) | Bound::Excluded(key)) => key.clone(),
             (Stand::Start, Bound::Unbounded, _) => Vec::new(),
