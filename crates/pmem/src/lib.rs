@@ -44,6 +44,7 @@ mod owed;
 mod reclaim;
 mod recover;
 mod scratch;
+mod settling;
 #[cfg(all(test, not(loom)))]
 mod shadow;
 mod space;

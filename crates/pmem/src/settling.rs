@@ -1,0 +1,152 @@
+//! Fences, and what a client makes durable by them: what it has [left](crate::owed) to them, and its records.
+
+use crate::{
+    core::{Core, Sites, Writer},
+    error::Result,
+    format::{Format, Record},
+    layout::Place,
+    medium::{Medium, Site},
+    memory::WORD,
+    owed::{Full, Left, OwedWord},
+};
+use std::sync::MutexGuard;
+
+impl<L: Format, M: Medium> Core<L, M> {
+    /// Waits until what the writer flushed is durable, and what it left to this fence. If that fails, nothing is accepted any
+    /// more.
+    #[inline]
+    pub fn fence(&self, writer: &mut Writer<L>, site: Site) -> Result<()> {
+        if writer.owed.words.is_empty() && writer.owed.full.is_empty() {
+            self.fence_alone(writer, site)
+        } else {
+            self.fence_with_owed(writer, site)
+        }
+    }
+
+    /// The same without what it left, for a thread that holds the lock of a page, and so may free nothing.
+    #[inline]
+    pub fn fence_alone(&self, writer: &mut Writer<L>, site: Site) -> Result<()> {
+        self.watch(self.medium.fence(&mut writer.lane, site))
+    }
+
+    fn fence_with_owed(&self, writer: &mut Writer<L>, site: Site) -> Result<()> {
+        for owed in &writer.owed.words {
+            if matches!(owed.left, Left::Word) {
+                self.medium.flush(&mut writer.lane, Site::UpdateWord, owed.at, WORD);
+            }
+        }
+        for full in writer.owed.full.iter().filter(|full| full.is_due) {
+            L::add_bits(&self.medium, &mut writer.lane, Site::Occupancy, full.word);
+        }
+        self.fence_alone(writer, site)?;
+        writer.owed.full.retain_mut(|full| {
+            if full.is_due {
+                self.space.retracted(full.block, 0);
+            }
+            !std::mem::replace(&mut full.is_due, true)
+        });
+        self.free_owed(writer)
+    }
+
+    /// Frees the records whose retraction a fence just made durable, and lets the stripes forget what it did.
+    fn free_owed(&self, writer: &mut Writer<L>) -> Result<()> {
+        let mut owed = std::mem::take(&mut writer.owed.words);
+        let mut outcome = Ok(());
+        for OwedWord { hash, left, .. } in owed.drain(..) {
+            self.stripes.settled(hash);
+            if let Left::Retracted(place, record) = left {
+                outcome = outcome.and(self.freed(writer, place, &record));
+            }
+        }
+        writer.owed.words = owed;
+        outcome
+    }
+
+    /// Makes durable what the writer left to its next fence.
+    pub fn settle_owed(&self, writer: &mut Writer<L>) -> Result<()> {
+        if writer.owed.words.is_empty() { Ok(()) } else { self.fence(writer, Site::Retract) }
+    }
+
+    /// Whether records are valid by being right.
+    #[inline]
+    pub fn is_evident(&self) -> bool {
+        L::IS_EVIDENT && self.superblock.checksums
+    }
+
+    /// Says of all records that the writer wrote, which are durable, that they must be right.
+    pub fn settle_page(&self, writer: &mut Writer<L>) -> Result<()> {
+        if let Some(cursor) = writer.cursor.as_ref().filter(|_| self.is_evident()) {
+            let (block, word) = (L::block(cursor), L::begun(self.geometry, cursor));
+            self.note_full(writer, block, word, true);
+        }
+        writer.owed.full.iter_mut().for_each(|full| full.is_due = true);
+        // After a failure it is not known what is durable.
+        self.check_writable()?;
+        if writer.owed.full.is_empty() { Ok(()) } else { self.fence(writer, Site::Occupancy) }
+    }
+
+    /// Remembers to set bits in a block, unless it is not the writer's any more.
+    pub fn note_full(&self, writer: &mut Writer<L>, block: u64, word: Option<(u64, u64)>, is_due: bool) {
+        if let Some(word) = word
+            && self.space.block(block).reserve(writer.id)
+        {
+            writer.owed.full.push(Full { block, word, is_due });
+        }
+    }
+
+    /// Sees to it that of the keys with these hashes, whose stripes the caller holds, no older record can return: makes
+    /// durable what other threads, or the writer itself, left to their next fence.
+    pub fn settle_stripes(&self, writer: &mut Writer<L>, hashes: impl Iterator<Item = u64>) -> Result<()> {
+        let mut is_any = false;
+        for at in hashes.filter_map(|hash| self.stripes.unsettled(hash)) {
+            is_any = true;
+            self.medium.flush(&mut writer.lane, Site::Unsettled, at, WORD);
+        }
+        if is_any { self.fence(writer, Site::Unsettled) } else { Ok(()) }
+    }
+
+    /// Leaves to the next fence what need not be durable before, if the stripe of the key, which the caller holds, can remember it.
+    #[must_use]
+    pub fn leave(&self, writer: &mut Writer<L>, hash: u64, at: u64, left: Left) -> bool {
+        let is_left = self.stripes.remember(hash, at);
+        if is_left {
+            writer.owed.words.push(OwedWord { hash, at, left });
+        }
+        is_left
+    }
+
+    /// Retracts a record that another one has taken the place of, durably or nearly so: the fence is left to the writer's next
+    /// operation if the stripe can remember the record, because until then the later record of its key counts. It lies there
+    /// durably, and a delete would look here first.
+    pub fn retract_replaced(
+        &self,
+        writer: &mut Writer<L>,
+        hash: u64,
+        (place, record): (Place, Record),
+        held: MutexGuard<'_, ()>,
+    ) -> Result<()> {
+        self.retract(writer, Site::Retract, place, &record);
+        let at = L::retracted_at(self.geometry, (place, &record));
+        if self.leave(writer, hash, at, Left::Retracted(place, record)) {
+            return Ok(());
+        }
+        self.fence(writer, Site::Retract)?;
+        drop(held);
+        self.freed(writer, place, &record)
+    }
+
+    /// Makes records durable that were just written, and valid.
+    pub fn publish<'r>(
+        &self,
+        writer: &mut Writer<L>,
+        sites: Sites,
+        records: impl Iterator<Item = (Place, &'r Record)>,
+    ) -> Result<()> {
+        self.fence(writer, sites.record)?;
+        if self.is_evident() {
+            return Ok(());
+        }
+        records.for_each(|(place, record)| self.make_valid(writer, sites.publish, place, record));
+        self.fence(writer, sites.publish)
+    }
+}
