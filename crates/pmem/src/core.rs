@@ -1,4 +1,4 @@
-//! What all handles of a store share, and the operations themselves.
+//! What all handles of a store share, and reading. Puts and deletes are in `change.rs`, what makes them durable in `settling.rs`.
 //!
 //! # The order of things
 //!
@@ -22,7 +22,7 @@
 
 use crate::{
     error::{Damage, PmemError, Result},
-    format::{Format, Next, Record, large, replace_word},
+    format::{Format, Record, large, replace_word},
     index::{Index, Look},
     layout::{Geometry, KEY_BYTES_MAX, Place, VALUE_BYTES_MAX, mix, record_sum},
     lock,
@@ -30,7 +30,7 @@ use crate::{
     options::ReclaimOptions,
     owed::Owed,
     scratch::Scratch,
-    space::{Partial, Purpose, Space},
+    space::{Purpose, Space},
     stripes::Stripes,
     superblock::{Shape, Superblock},
 };
@@ -77,7 +77,7 @@ pub struct Core<L, M> {
     /// Words of values that a crash came in between, by the places of their records, in a store that is only read.
     pub late: OnceLock<BTreeMap<u64, (usize, u64)>>,
     poisoned: AtomicBool,
-    clients: Mutex<BTreeSet<u16>>,
+    pub clients: Mutex<BTreeSet<u16>>,
     hash_seed: u64,
     layout: PhantomData<fn() -> L>,
 }
@@ -87,9 +87,9 @@ pub struct Core<L, M> {
 pub struct Writer<L: Format> {
     pub lane: Lane,
     pub cursor: Option<L::Cursor>,
-    clock: u64,
+    pub clock: u64,
     pub id: u16,
-    purpose: Purpose,
+    pub purpose: Purpose,
     pub scratch: Scratch,
     /// What it left to its next fences.
     pub owed: Owed,
@@ -166,28 +166,6 @@ impl<L: Format, M: Medium> Core<L, M> {
             scratch: Scratch::default(),
             owed: Owed::default(),
         })
-    }
-
-    /// Takes back a writer, with its block.
-    pub fn end_writer(&self, writer: &mut Writer<L>) {
-        // If that fails, the store accepts no more changes, and the next opening finds out which records are the later ones.
-        let _ = self.settle_owed(writer);
-        self.give_back(writer);
-        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-        self.clock.fetch_max(writer.clock, Ordering::Relaxed);
-        clients.remove(&writer.id);
-    }
-
-    /// Gives back the block of a writer.
-    pub fn give_back(&self, writer: &mut Writer<L>) {
-        // If that fails, the store accepts no more changes.
-        let _ = self.settle_page(writer);
-        let Some(cursor) = writer.cursor.take() else { return };
-        let block = L::block(&cursor);
-        match L::suspend(&cursor) {
-            Some(spare) => self.space.give_back_partial(Partial { block, spare }, writer.id),
-            None => self.space.close_by(block, writer.id),
-        }
     }
 
     /// Fails if changes are not accepted.
@@ -301,82 +279,6 @@ impl<L: Format, M: Medium> Core<L, M> {
         L::set_valid(&self.medium, self.geometry, &mut writer.lane, site, (place, record), false);
     }
 
-    /// Writes a record that nothing leads to; flushed, not fenced.
-    pub fn append(
-        &self,
-        writer: &mut Writer<L>,
-        site: Site,
-        (sequence, sums): (u64, u64),
-        key: &[u8],
-        value: &[u8],
-    ) -> Result<(Place, Record)> {
-        let (place, record, behind) = self.watch(self.reserve(writer, key.len(), value.len()))?;
-        let lane = &mut writer.lane;
-        record.write(&self.medium, lane, site, sums, sequence, key, value, behind);
-        Ok((place, record))
-    }
-
-    fn reserve(
-        &self,
-        writer: &mut Writer<L>,
-        key_bytes: usize,
-        value_bytes: usize,
-    ) -> Result<(Place, Record, usize)> {
-        let (medium, geometry) = (&self.medium, self.geometry);
-        loop {
-            if writer.cursor.is_none() {
-                writer.cursor = Some(self.open_block(writer)?);
-            }
-            let Some(cursor) = &mut writer.cursor else { continue };
-            let block = L::block(cursor);
-            // First of all, for `next` may write to it.
-            if !self.space.block(block).reserve(writer.id) {
-                writer.cursor = None;
-                continue;
-            }
-            let next = L::next(medium, geometry, &mut writer.lane, cursor, key_bytes, value_bytes);
-            if !matches!(next, Ok(Next::At(..))) {
-                self.space.retracted(block, 0);
-            }
-            match next? {
-                Next::At(place, record, behind) => {
-                    if self.is_evident() {
-                        let word = L::take_full(geometry, cursor);
-                        self.note_full(writer, block, word, false);
-                    }
-                    return Ok((place, record, behind));
-                }
-                Next::BlockFull => {
-                    self.space.close_by(block, writer.id);
-                    writer.cursor = None;
-                }
-                Next::Large(blocks) => {
-                    let (first, _) = self.space.take_run(medium, &mut writer.lane, blocks, writer.purpose)?;
-                    let lengths = (key_bytes, value_bytes);
-                    let (place, record) =
-                        large::begin(medium, geometry, &mut writer.lane, first, blocks, lengths)?;
-                    (first..first + blocks)
-                        .for_each(|block| self.space.block(block).set(crate::blocks::State::Large, 1, 0));
-                    return Ok((place, record, 0));
-                }
-            }
-        }
-    }
-
-    fn open_block(&self, writer: &mut Writer<L>) -> Result<L::Cursor> {
-        let unfinished = if writer.purpose == Purpose::Write { self.space.take_partial() } else { None };
-        if let Some(partial) = unfinished {
-            self.space.block(partial.block).open(writer.id);
-            return Ok(L::resume(self.geometry, partial.block, &partial.spare));
-        }
-        let (block, is_fresh) = self.space.take_run(&self.medium, &mut writer.lane, 1, writer.purpose)?;
-        L::format(&self.medium, self.geometry, &mut writer.lane, block, is_fresh)?;
-        self.space.block(block).open(writer.id);
-        // Clients begin in different pages, so that they are spread over the modules of memory.
-        let page = (u64::from(writer.id) + block) % u64::from(self.geometry.pages);
-        Ok(L::begin(self.geometry, block, page as u32))
-    }
-
     /// A record that is invalid, durably, and that the index does not lead to any more: its space may be used.
     pub fn freed(&self, writer: &mut Writer<L>, place: Place, record: &Record) -> Result<()> {
         let block = self.geometry.block_of(place);
@@ -405,71 +307,5 @@ impl<L: Format, M: Medium> Core<L, M> {
         }
         let sum = u64::from(record_sum(sequence, key, value));
         sum | sum << 32
-    }
-
-    /// Writes a new record of a key, above whatever it has now.
-    pub fn append_new(
-        &self,
-        writer: &mut Writer<L>,
-        site: Site,
-        hash: u64,
-        key: &[u8],
-        value: &[u8],
-    ) -> Result<(Place, Record, u64)> {
-        let above = self.read(hash, key, |record| record.sequence(&self.medium))?.unwrap_or(0);
-        let sequence = Self::draw(writer, above);
-        let sums = self.sums(sequence, key, value);
-        let (place, record) = self.append(writer, site, (sequence, sums), key, value)?;
-        Ok((place, record, sequence))
-    }
-
-    /// Stores a value.
-    pub fn put(&self, writer: &mut Writer<L>, key: &[u8], value: &[u8]) -> Result<Put> {
-        self.check_writable()?;
-        self.check_lengths(key, value)?;
-        let hash = self.hash(key);
-        self.index.prefetch_for_change(hash);
-        let (place, record, sequence) = self.append_new(writer, ONE.record, hash, key, value)?;
-        self.publish(writer, ONE, std::iter::once((place, &record)))?;
-        self.settle(writer, hash, key, (place, record, sequence))
-    }
-
-    /// Lets the index lead to a new record that is valid and durable, and frees the one it replaces.
-    pub fn settle(
-        &self,
-        writer: &mut Writer<L>,
-        hash: u64,
-        key: &[u8],
-        (place, record, sequence): (Place, Record, u64),
-    ) -> Result<Put> {
-        let held = self.stripes.lock(hash);
-        let Some((old, old_record)) = self.find_locked(hash, key) else {
-            self.index.insert(hash, place.0);
-            return Ok(Put::Inserted);
-        };
-        // Another thread may have put a later one since this put drew its number: then this one came just before it.
-        let (gone, gone_record) = if old_record.sequence(&self.medium) > sequence {
-            (place, record)
-        } else {
-            self.index.replace(hash, old.0, place.0);
-            (old, old_record)
-        };
-        self.retract_replaced(writer, hash, (gone, gone_record), held)?;
-        Ok(Put::Replaced)
-    }
-
-    /// Removes a key; whether it was there.
-    pub fn delete(&self, writer: &mut Writer<L>, key: &[u8]) -> Result<bool> {
-        self.check_writable()?;
-        let hash = self.hash(key);
-        let held = self.stripes.lock(hash);
-        let Some((place, record)) = self.find_locked(hash, key) else { return Ok(false) };
-        self.settle_stripes(writer, std::iter::once(hash))?;
-        self.retract(writer, Site::Delete, place, &record);
-        self.fence(writer, Site::Delete)?;
-        self.index.remove(hash, place.0);
-        drop(held);
-        self.freed(writer, place, &record)?;
-        Ok(true)
     }
 }

@@ -25,6 +25,7 @@ compile_error!("records are little-endian words that are read where they lie");
 
 mod batch;
 mod blocks;
+mod change;
 mod core;
 mod cpu;
 mod error;
