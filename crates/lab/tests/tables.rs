@@ -35,7 +35,8 @@ fn run(engines: &[&str], workload: &str, options: &str) -> Vec<(String, Value)> 
 
 #[test]
 fn every_workload_runs_with_every_kind_of_key() {
-    let few = ["vellum", "bf-tree"];
+    // The others see bytes, of one length or of several.
+    let few = ["vellum"];
     for (keys, engines) in [
         ("u64", &ENGINES[..]),
         ("url", &ENGINES),
@@ -95,12 +96,12 @@ fn every_workload_runs_with_more_data_than_memory() {
         // The data is some ten times as large.
         let options = format!("{options} --tuples 30k --keys url --values 100..500 --pool 1MiB");
         let folder = tempfile::tempdir().unwrap();
-        let engines = ["vellum", "bf-tree", "redb"];
+        let engines = ["vellum", "bf-tree"];
         let line = format!(
-            "{workload} --engines {} --seconds 0.1 --rounds 1 --threads 1,2 {options}",
+            "{workload} --engines {} --seconds 0.1 --rounds 1 --threads 2 {options}",
             engines.join(",")
         );
-        check_run(&objects(folder.path(), &line), workload, &engines, &[1, 2], 1);
+        check_run(&objects(folder.path(), &line), workload, &engines, &[2], 1);
     }
 }
 
