@@ -158,14 +158,7 @@ impl Allocator {
         loop {
             let reserve = |extent| self.evictor().reserve(extent).map(|()| true);
             if self.io.faults.enter(&Miss::certain(extent), reserve)? == Begun::Reading {
-                if let Err(error) = table.supply_zeroes(extent) {
-                    table.drop_memory(extent);
-                    self.pages().budget.give_back(1);
-                    table.unlatch_evicted(page);
-                    return Err(error.into());
-                }
-                self.pages().set.insert(extent);
-                break;
+                return self.admit_blank(page, kind);
             }
             let state = table.state(page);
             let now = state.load();
@@ -178,11 +171,34 @@ impl Allocator {
             }
             self.io.wait(page, Want::Exclusive);
         }
+        self.make_blank(page, kind);
+        Ok(())
+    }
+
+    /// Makes a page that was [entered](crate::io::fault::Faults::enter), and not read, zeroes behind a fresh header. It stays latched, unless
+    /// there is an error.
+    ///
+    /// # Errors
+    /// If there is no memory.
+    pub(crate) fn admit_blank(&self, page: PageId, kind: PageKind) -> Result<(), PoolError> {
+        let (extent, table) = (Extent::page(page), self.table());
+        if let Err(error) = table.supply_zeroes(extent) {
+            table.drop_memory(extent);
+            self.pages().budget.give_back(1);
+            table.unlatch_evicted(page);
+            return Err(error.into());
+        }
+        self.pages().set.insert(extent);
+        self.make_blank(page, kind);
+        Ok(())
+    }
+
+    fn make_blank(&self, page: PageId, kind: PageKind) {
+        let extent = Extent::page(page);
         // SAFETY: the latch is held exclusively.
-        let bytes = unsafe { table.bytes_mut(extent) };
+        let bytes = unsafe { self.table().bytes_mut(extent) };
         bytes.fill(0);
         PageHeader { extent, lsn: Lsn(0), kind }.write(bytes);
-        Ok(())
     }
 
     /// Drops an extent from memory that the caller has latched exclusively, with what was changed in it, and releases the
@@ -214,6 +230,8 @@ impl Allocator {
     /// their last life, and publishes it. See `space` on why nothing new can come meanwhile.
     fn publish(&self, extent: Extent, memory: Memory) {
         let table = self.table();
+        // Before the latch is taken: a thread that redoes pages may wait for it.
+        self.io.faults.on_demand.forget(extent);
         if extent.pages > 1 {
             // SeqCst: orders the claim on storage before the look at pages that are not latched here; see
             // `replacement::strays`.

@@ -41,6 +41,7 @@ mod plant;
 mod pool;
 mod pool_file;
 mod primitive;
+mod redo;
 mod remains;
 mod replacement;
 mod space;
@@ -56,6 +57,7 @@ pub use {
     file::superblock::{APPLICATION_BYTES, ROOTS},
     guard::{AllocatedGuard, ExclusiveGuard, OptimisticGuard, SharedGuard},
     io::miss_queue::MissQueue,
+    io::on_demand::RedoOnDemand,
     kept_pages::{KeptPages, PageKeeper},
     limits::{EXTENT_PAGES_MAX, PAGE_ID_MAX},
     lsn_clock::LsnClock,
@@ -67,10 +69,10 @@ pub use {
         AllocatedPage, Allocation, AsynchronousReads, Begun, ChangeRecords, ExclusivePage, ExtentWriter,
         FinishedRead, Followed, Misses, Navigation, OptimisticPage, PageWriter, Pager, SharedPage, Streams,
     },
-    pool::{Checkpointer, Pool},
+    pool::{Checkpointer, Pool, SetAside},
     pool_file::{PoolFile, renew_database},
+    redo::{PageRedoes, PageToRedo, RedoReads, Redoer},
     remains::Remains,
-    replacement::budget::SetAside,
     statistics::PoolStatistics,
     stream::extent_stream::ExtentStream,
     stream::page_stream::PageStream,

@@ -18,7 +18,6 @@ use crate::{
     page_table::PageTable,
     pager::Navigation,
     pool_file::{self, PoolFile},
-    replacement::budget::SetAside,
     replacement::evictor::Evictor,
     replacement::resident_pages::ResidentPages,
     statistics::PoolStatistics,
@@ -133,7 +132,7 @@ impl Pool {
     }
 
     #[inline]
-    pub(crate) fn allocator(&self) -> &Allocator {
+    pub(crate) fn allocator(&self) -> &Arc<Allocator> {
         &self.allocator
     }
 
@@ -350,8 +349,10 @@ impl Pool {
     }
 
     /// Takes memory of the pool for something else, until what is returned is dropped; none if there is not so much that no page has.
-    pub fn set_aside(&self, bytes: usize) -> Option<SetAside<'_>> {
-        self.allocator.pages().budget.set_aside(bytes.div_ceil(PAGE_SIZE))
+    pub fn set_aside(&self, bytes: usize) -> Option<SetAside> {
+        let pages = bytes.div_ceil(PAGE_SIZE);
+        let is_there = self.allocator.pages().budget.try_reserve(pages);
+        is_there.then(|| SetAside { allocator: self.allocator.clone(), pages })
     }
 
     /// Brings all changes whose records lie before `redo` to storage and remembers that place of the log, while other threads
@@ -406,6 +407,19 @@ impl Pool {
     /// As for `checkpoint`. The file will then say, when it is opened, that it was not closed cleanly.
     pub fn close(mut self) -> Result<(), PoolError> {
         self.checkpoint()
+    }
+}
+
+/// Memory of a pool that pages cannot take: see [`Pool::set_aside`]. Dropped before the pool is closed.
+#[must_use = "pages may take it at once"]
+pub struct SetAside {
+    allocator: Arc<Allocator>,
+    pages: usize,
+}
+
+impl Drop for SetAside {
+    fn drop(&mut self) {
+        self.allocator.pages().budget.give_back(self.pages);
     }
 }
 

@@ -183,16 +183,16 @@ impl Analysis {
         Ok(())
     }
 
-    /// Whether a record tells of a page's present life.
-    pub fn counts(&self, page: PageId, lsn: Lsn) -> bool {
-        self.lives.of(page) <= lsn || planted(Bug::EarlierLifeRedone)
+    /// Since when pages are what they are, as the whole log tells.
+    pub fn take_lives(&mut self) -> Lives {
+        std::mem::take(&mut self.lives)
     }
 }
 
 /// Since when pages are what they are: the LSN of the record that allocated or freed them last, if one of the log did; else
 /// zero. Asked for each record, so it is a table, of which there is as much as the log tells of.
 #[derive(Default)]
-struct Lives(Vec<Option<Box<[Lsn; LIVES]>>>);
+pub(crate) struct Lives(Vec<Option<Box<[Lsn; LIVES]>>>);
 
 /// The pages of a part of the table.
 const LIVES: usize = 512;
@@ -214,6 +214,11 @@ impl Lives {
             }
             page += to - from;
         }
+    }
+
+    /// Whether a record tells of a page's present life.
+    pub fn counts(&self, page: PageId, lsn: Lsn) -> bool {
+        self.of(page) <= lsn || planted(Bug::EarlierLifeRedone)
     }
 
     fn of(&self, page: PageId) -> Lsn {

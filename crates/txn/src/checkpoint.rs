@@ -3,6 +3,7 @@
 use crate::{
     TxnError,
     change_log::Changes,
+    on_demand::OnDemand,
     plant::{Bug, planted},
     transactions::Transactions,
 };
@@ -31,18 +32,27 @@ pub(crate) struct Checkpoints {
     pool: Checkpointer,
     /// The redo point of the last one.
     redo: AtomicU64,
+    /// What a recovery has left to be redone. The log before the redo point is needed until that is done.
+    on_demand: Option<Arc<OnDemand>>,
     turn: Mutex<()>,
     /// Why the last one failed, if it did.
     error: Mutex<Option<String>>,
 }
 
 impl Checkpoints {
-    pub fn new(pool: &Pool, changes: Arc<Changes>, transactions: Arc<Transactions>, redo: Lsn) -> Self {
+    pub fn new(
+        pool: &Pool,
+        changes: Arc<Changes>,
+        transactions: Arc<Transactions>,
+        redo: Lsn,
+        on_demand: Option<Arc<OnDemand>>,
+    ) -> Self {
         Self {
             changes,
             transactions,
             pool: pool.checkpointer(),
             redo: AtomicU64::new(redo.0),
+            on_demand,
             turn: Mutex::new(()),
             error: Mutex::new(None),
         }
@@ -52,6 +62,23 @@ impl Checkpoints {
     pub fn redo(&self) -> Lsn {
         // Relaxed: a hint.
         Lsn(self.redo.load(Ordering::Relaxed))
+    }
+
+    /// Redoes what a recovery has left.
+    ///
+    /// # Errors
+    /// If a page cannot be redone, or [`interrupt`](Self::interrupt) was called.
+    pub fn finish_recovery(&self) -> Result<(), TxnError> {
+        self.on_demand.as_ref().map_or(Ok(()), |left| left.finish())
+    }
+
+    /// Whether a recovery has left something to be redone.
+    pub fn is_recovering(&self) -> bool {
+        self.on_demand.as_ref().is_some_and(|left| !left.is_done())
+    }
+
+    fn interrupt(&self, is_interrupted: bool) {
+        self.on_demand.iter().for_each(|left| left.interrupt(is_interrupted));
     }
 
     /// Takes one, unless nothing has been logged since the last.
@@ -97,6 +124,9 @@ impl Checkpoints {
 
     /// Takes one, and gives its undo point; the log before that is not given up yet.
     fn take_in_turn(&self) -> Result<Lsn, TxnError> {
+        if !planted(Bug::CheckpointBeforeRedo) {
+            self.finish_recovery()?;
+        }
         let mut needed = Lsn(0);
         let redo = self.changes.begin_checkpoint(|end| {
             let redo;
@@ -150,9 +180,11 @@ impl CheckpointThread {
 impl Drop for CheckpointThread {
     fn drop(&mut self) {
         self.checkpoints.changes.bell.stop();
+        self.checkpoints.interrupt(true);
         if let Some(thread) = self.thread.take() {
             // It does not panic; if it did, there would be nothing to do about it here.
             let _ = thread.join();
         }
+        self.checkpoints.interrupt(false);
     }
 }

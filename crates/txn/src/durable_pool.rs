@@ -7,9 +7,10 @@ use crate::{
     change_log::Changes,
     checkpoint::{CheckpointThread, Checkpoints, wait_before},
     follow::Follower,
+    on_demand::OnDemand,
     places::Places,
     precedence::Preceding,
-    redo::{Damage, redo_all, undo_all},
+    redo::{Damage, redo_rest, undo_all},
     room::make_room,
     shares::Kept,
     transaction::{Single, Transaction},
@@ -63,7 +64,8 @@ pub struct Recovery {
     pub undone_transactions: u64,
     /// See `undone_transactions`.
     pub undone_changes: u64,
-    /// How long it took.
+    /// How long it took until the database was open. Pages that were not needed for that are redone when they are read for the first time, or
+    /// in the background.
     pub duration: Duration,
 }
 
@@ -199,16 +201,28 @@ impl DurablePool {
             pool.kept_pages().clone(),
             Places::Log(changes.clone()),
         ));
-        let checkpoints = Arc::new(Checkpoints::new(&pool, changes.clone(), transactions.clone(), redo));
-        let (mut recovery, damage) = (None, Damage::new(settings.skip_damage));
+        let (mut recovery, mut on_demand) = (None, None);
+        let damage = Arc::new(Damage::new(settings.skip_damage));
         if needs_recovery {
-            redo_all(&pool, log, kept, &analysis, &damage)?;
+            // Before anything needs memory of the pool.
+            let (lives, parts) = (Arc::new(analysis.take_lives()), kept.into_parts());
+            let rest = parts.end;
+            let begun_redo = OnDemand::begin(&pool, parts, lives.clone(), damage.clone());
+            if rest.is_some() || settings.skip_damage {
+                begun_redo.finish()?;
+            }
+            if let Some(rest) = rest {
+                redo_rest(&pool, log, rest, &lives, &damage)?;
+            }
+            on_demand = Some(begun_redo);
             let undone = undo_all(&pool, &changes, &mut analysis, &damage)?;
             let (undone_transactions, undone_changes) = undone;
             let Analysis { records, bytes: log_bytes, .. } = analysis;
             let duration = begun.elapsed();
             recovery = Some(Recovery { records, log_bytes, undone_transactions, undone_changes, duration });
         }
+        let known = transactions.clone();
+        let checkpoints = Arc::new(Checkpoints::new(&pool, changes.clone(), known, redo, on_demand));
         let archiver = archiver.map(Arc::new);
         // Not before: the transactions do not know what a recovery is yet to undo.
         let (weak_changes, weak_checkpoints) = (Arc::downgrade(&changes), Arc::downgrade(&checkpoints));
@@ -240,7 +254,7 @@ impl DurablePool {
             single: Single { transactions },
             logged: Some(Logged { changes, checkpoints, backing_up: Mutex::default(), archiver }),
             recovery,
-            damage: damage.into_found(),
+            damage: damage.take_found(),
             is_read_only: false,
         })
     }
@@ -254,6 +268,19 @@ impl DurablePool {
     /// What was redone when it was opened, if it had not been closed.
     pub fn recovery(&self) -> Option<Recovery> {
         self.recovery
+    }
+
+    /// Returns once all pages have been redone that a recovery has left for later. A checkpoint does the same first.
+    ///
+    /// # Errors
+    /// If a page cannot be redone; all others are then.
+    pub fn finish_recovery(&self) -> Result<(), TxnError> {
+        self.logged.as_ref().map_or(Ok(()), |logged| logged.checkpoints.finish_recovery())
+    }
+
+    /// Whether pages are left to be redone.
+    pub fn is_recovering(&self) -> bool {
+        self.logged.as_ref().is_some_and(|logged| logged.checkpoints.is_recovering())
     }
 
     /// The same pool, of a file that was recovered in memory: it is only read.
@@ -499,6 +526,7 @@ impl DurablePool {
             checkpoints.take()?;
             return Err(TxnError::NotRolledBack { has_log: true });
         }
+        checkpoints.finish_recovery()?;
         wait_before(&changes.log, changes.log.end())?;
         // If it is not in use, the superblock stays as it is, and nothing was logged.
         if let Some(archiver) = archiver.as_ref().filter(|_| self.pool.is_in_use()) {

@@ -1,15 +1,13 @@
-//! The changes of a part, gathered by their pages: each page is found and latched once for all that the part has of it.
+//! The changes of some parts, gathered by their pages: each page is found and latched once for all that the parts have of it.
 //!
 //! What is before a change that makes a page anew is needless, and left out.
 
 use crate::{TxnError, shares::PartChange};
+use std::ops::Range;
 use vellum_access::RecordFault;
 use vellum_base::{Lsn, PageId};
 
-/// The least bytes that a change takes of a part: no encoding of a change is shorter than a page and a tag.
-const CHANGE_BYTES_MIN: usize = 12 + 9;
-
-/// The changes of one page in a part.
+/// The changes of one page in the parts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PageChanges {
     pub page: PageId,
@@ -23,54 +21,58 @@ pub(crate) struct PageChanges {
 /// A change of a page.
 #[derive(Clone, Copy, Debug)]
 struct Change {
-    /// Where it begins in the part.
-    at: u32,
+    /// Where it begins in the memory of the parts.
+    at: usize,
     /// The next one of the same page, or [`NONE`].
     next: u32,
 }
 
 const NONE: u32 = u32::MAX;
 
-/// What is gathered; it is used again for the next part, so that nothing is allocated.
+/// What is gathered; it is used again for the next parts, so that nothing is allocated.
 #[derive(Default)]
 pub(crate) struct Gathered {
     pages: Vec<PageChanges>,
     changes: Vec<Change>,
-    /// An open-addressing table: of a page, its index in `pages` plus one.
+    /// An open-addressing table, never more than half full: of a page, its index in `pages` plus one.
     table: Vec<u32>,
 }
 
 impl Gathered {
-    /// Gathers the changes of a part.
+    /// Gathers the changes of parts, which lie there in this memory.
     ///
     /// # Errors
-    /// If it is malformed.
-    pub fn gather(&mut self, part: &[u8]) -> Result<(), TxnError> {
+    /// If one is malformed.
+    pub fn gather(
+        &mut self,
+        memory: &[u8],
+        parts: impl IntoIterator<Item = Range<usize>>,
+    ) -> Result<(), TxnError> {
+        /// Enough for the pages of most parts.
+        const PLACES: usize = 1024;
         self.pages.clear();
         self.changes.clear();
         self.table.clear();
-        // Never more than half full.
-        self.table.resize((part.len() / CHANGE_BYTES_MIN * 2 + 2).next_power_of_two(), 0);
-        let mut rest = part;
-        while !rest.is_empty() {
-            let at = (part.len() - rest.len()) as u32;
-            let malformed =
-                |lsn| TxnError::Record { lsn, fault: RecordFault { left: part.len() - at as usize } };
-            let change = PartChange::take(&mut rest).ok_or(malformed(Lsn(0)))?;
-            let page = change.bytes.first_chunk().ok_or(malformed(change.lsn))?;
-            self.add(PageId(u64::from_le_bytes(*page)), change.fresh, at);
+        self.table.resize(PLACES, 0);
+        for part in parts {
+            let end = part.end;
+            let mut rest = memory.get(part).unwrap_or_default();
+            while !rest.is_empty() {
+                let left = rest.len();
+                let malformed = |lsn| TxnError::Record { lsn, fault: RecordFault { left } };
+                let change = PartChange::take(&mut rest).ok_or(malformed(Lsn(0)))?;
+                let page = change.bytes.first_chunk().ok_or(malformed(change.lsn))?;
+                self.add(PageId(u64::from_le_bytes(*page)), change.fresh, end - left);
+            }
         }
         Ok(())
     }
 
     #[inline]
-    fn add(&mut self, page: PageId, fresh: bool, at: u32) {
+    fn add(&mut self, page: PageId, fresh: bool, at: usize) {
         let number = self.changes.len() as u32;
         self.changes.push(Change { at, next: NONE });
-        let mask = self.table.len().wrapping_sub(1);
-        // The golden ratio: the pages of a share are an arithmetic progression.
-        let hash = page.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let mut slot = (hash >> 32) as usize & mask;
+        let (mut slot, mask) = self.slot(page);
         while let Some(index) = self.table.get(slot).and_then(|index| index.checked_sub(1)) {
             match self.pages.get_mut(index as usize) {
                 Some(known) if known.page == page => {
@@ -91,6 +93,34 @@ impl Gathered {
         if let Some(slot) = self.table.get_mut(slot) {
             *slot = self.pages.len() as u32;
         }
+        if self.pages.len() * 2 > self.table.len() {
+            self.grow();
+        }
+    }
+
+    /// Where the search for a page begins in the table, and what its places are taken modulo.
+    #[inline]
+    fn slot(&self, page: PageId) -> (usize, usize) {
+        let mask = self.table.len().wrapping_sub(1);
+        // The golden ratio: the pages of a share are an arithmetic progression.
+        let hash = page.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        ((hash >> 32) as usize & mask, mask)
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        let places = self.table.len() * 4;
+        self.table.clear();
+        self.table.resize(places, 0);
+        for (index, of) in self.pages.iter().enumerate() {
+            let (mut slot, mask) = self.slot(of.page);
+            while self.table.get(slot).is_some_and(|taken| *taken > 0) {
+                slot = (slot + 1) & mask;
+            }
+            if let Some(slot) = self.table.get_mut(slot) {
+                *slot = index as u32 + 1;
+            }
+        }
     }
 
     /// The pages, in the order of their first changes.
@@ -98,13 +128,13 @@ impl Gathered {
         &self.pages
     }
 
-    /// The changes of a page in their order.
-    pub fn changes<'p>(&'p self, of: &PageChanges, part: &'p [u8]) -> impl Iterator<Item = PartChange<'p>> {
+    /// The changes of a page in their order. The memory is that of the parts.
+    pub fn changes<'p>(&'p self, of: &PageChanges, memory: &'p [u8]) -> impl Iterator<Item = PartChange<'p>> {
         let mut next = of.first;
         std::iter::from_fn(move || {
             let change = self.changes.get(next as usize)?;
             next = change.next;
-            PartChange::take(&mut part.get(change.at as usize..)?)
+            PartChange::take(&mut memory.get(change.at..)?)
         })
     }
 }
@@ -114,7 +144,6 @@ mod tests {
     use super::*;
     use rand::{RngExt, SeedableRng, rngs::StdRng};
     use std::collections::BTreeMap;
-    use vellum_access::PageRedo;
 
     #[test]
     fn each_page_has_its_changes_in_order_from_the_last_that_makes_it_anew() {
@@ -135,7 +164,10 @@ mod tests {
                 }
                 of.push((lsn, fresh));
             }
-            gathered.gather(&part).unwrap();
+            // In two parts, with something else in between.
+            let middle = part.len() / 21 / 2 * 21;
+            let part = [&part[..middle], &[9; 100], &part[middle..]].concat();
+            gathered.gather(&part, [0..middle, middle + 100..part.len()]).unwrap();
             let found = gathered.pages().iter().map(|page| {
                 let changes: Vec<_> =
                     gathered.changes(page, &part).map(|change| (change.lsn.0, change.fresh)).collect();
@@ -151,16 +183,11 @@ mod tests {
     #[test]
     fn a_malformed_part_is_an_error() {
         let mut gathered = Gathered::default();
-        assert!(gathered.gather(&[]).is_ok() && gathered.pages().is_empty());
-        assert!(gathered.gather(&[7; 11]).is_err());
-        assert!(gathered.gather(&[[0; 8].as_slice(), &[7, 0, 0, 0], &[1; 7]].concat()).is_err());
-        assert!(gathered.gather(&[[0; 8].as_slice(), &[8, 0, 0, 0], &[1; 7]].concat()).is_err());
-    }
-
-    #[test]
-    fn no_change_is_shorter_than_the_table_is_made_for() {
-        for tag in 0..=u8::MAX {
-            assert!(PageRedo::decode(&mut &[&[0; 8][..], &[tag]].concat()[..]).is_err());
-        }
+        let mut gather =
+            |part: &[u8]| gathered.gather(part, [0..part.len()]).map(|()| gathered.pages().len());
+        assert_eq!(gather(&[]).unwrap(), 0);
+        assert!(gather(&[7; 11]).is_err());
+        assert!(gather(&[[0; 8].as_slice(), &[7, 0, 0, 0], &[1; 7]].concat()).is_err());
+        assert!(gather(&[[0; 8].as_slice(), &[8, 0, 0, 0], &[1; 7]].concat()).is_err());
     }
 }

@@ -4,7 +4,7 @@
 //! - [`DurablePool`]: a pool whose changes are logged; opening it recovers it; commits, checkpoints, the clean close;
 //! - [`Transaction`]: what it sees and has changed, with a log or without;
 //! - `change_log`: the log as the pool and the trees see it;
-//! - `analysis`, `shares` and `redo`: what the log tells after a crash, and how that is done again;
+//! - `analysis`, `shares`, `on_demand` and `redo`: what the log tells after a crash, and how and when that is done again;
 //! - `backup`: copies of a database that is used, and what is made of them;
 //! - `checkpoint`: the thread that takes checkpoints, so that there is never much to redo.
 #![forbid(unsafe_code)]
@@ -26,6 +26,7 @@ mod gathered;
 mod generations;
 mod home;
 mod leftovers;
+mod on_demand;
 mod places;
 mod plant;
 mod precedence;

@@ -1,5 +1,5 @@
-//! The second pass over the log after a crash: changes are done again, page by page, by several threads. Then what was not
-//! committed is undone, record by record, the latest first, with records of its own.
+//! The redo of what the analysis could not keep, by several threads, before the database opens; what it has kept is redone [on
+//! demand](crate::on_demand). Then what was not committed is undone, record by record, the latest first, with records of its own.
 //!
 //! Changes are dealt out by their pages to many [`shares`](crate::shares), and each thread has some of those, which it redoes part by part, and
 //! of each part page by page. What costs most is to bring a page into the processor's caches, and so few times are best. The redo
@@ -7,29 +7,26 @@
 
 use crate::{
     TxnError,
-    analysis::Analysis,
+    analysis::{Analysis, Lives},
     change_log::Changes,
     gathered::{Gathered, PageChanges},
     plant::{Bug, planted},
     records::is_change,
-    shares::{Kept, KeptPart, KeptParts, PartChange, Shares},
+    shares::{PartChange, Shares},
     transaction::{log_rollback, undo},
 };
-use std::{fmt::Display, sync::Arc};
+use std::{fmt::Display, iter};
 use vellum_access::{
     ChangeRecord, PageRedo, free_large,
     node::{NodeError, NodeView},
 };
 use vellum_base::primitive::{Mutex, mpsc::sync_channel, spawn_scoped, thread};
 use vellum_base::{Extent, Lsn, PageId, stamp_lsn};
-use vellum_pool::{
-    AsynchronousReads, FinishedRead, MissQueue, Misses, Navigation, Pool, PoolError, SetAside,
-};
-use vellum_vm::LargeBuffer;
+use vellum_pool::{AsynchronousReads, FinishedRead, MissQueue, Misses, Navigation, Pool, PoolError};
 use vellum_wal::{Log, LogError, Record};
 
 /// The most threads; one that reads the log has no work for more.
-const THREADS_MAX: usize = 8;
+pub(crate) const THREADS_MAX: usize = 8;
 /// How much work waits for a thread at most.
 const WORK_WAITING_MAX: usize = 16;
 /// How many pages ahead what a change needs first is fetched.
@@ -49,13 +46,13 @@ impl Damage {
         Self { is_passed_over, found: Mutex::default() }
     }
 
-    pub fn into_found(self) -> Vec<TxnError> {
-        self.found.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner())
+    pub fn take_found(&self) -> Vec<TxnError> {
+        std::mem::take(&mut *self.found.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
     }
 
     /// An error that is not passed over.
     #[inline]
-    fn check(&self, done: Result<(), TxnError>) -> Result<(), TxnError> {
+    pub fn check(&self, done: Result<(), TxnError>) -> Result<(), TxnError> {
         // Looked at where it is: to move it would wait for what was just written to be in the processor's cache.
         if done.is_ok() { Ok(()) } else { self.check_error(done) }
     }
@@ -79,23 +76,23 @@ impl Damage {
     }
 }
 
-/// Redoes all changes: those that were kept, and those that the log has after them.
-pub(crate) fn redo_all(
+/// Redoes what the log has from a place on, before anything else uses the pool.
+pub(crate) fn redo_rest(
     pool: &Pool,
     log: &Log,
-    kept: Kept,
-    analysis: &Analysis,
+    from: Lsn,
+    lives: &Lives,
     damage: &Damage,
 ) -> Result<(), TxnError> {
-    let redo = Redo { pool, analysis, damage };
+    let redo = Redo { pool, lives, damage };
     let threads = thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
     thread::scope(|scope| {
         let (mut senders, mut workers) = (Vec::new(), Vec::new());
         for _ in 0..if threads > 1 { threads } else { 0 } {
-            let (sender, received) = sync_channel::<Work<'_>>(WORK_WAITING_MAX);
+            let (sender, received) = sync_channel::<Vec<u8>>(WORK_WAITING_MAX);
             let work = move || {
                 let mut worker = Worker::new(redo);
-                received.iter().try_for_each(|work| worker.work(work))
+                received.iter().try_for_each(|part| worker.part(&part))
             };
             // If the system refuses a thread, the others do it, or this one.
             let Ok(worker) = spawn_scoped(scope, "vellum-redo", work) else { break };
@@ -103,9 +100,9 @@ pub(crate) fn redo_all(
             workers.push(worker);
         }
         let mut worker = Worker::new(redo);
-        let dealt = deal(pool, log, kept, |share, work| match senders.get(share % senders.len().max(1)) {
-            Some(worker) => worker.send(work).map_err(|_| Stop::WorkerEnded),
-            None => Ok(worker.work(work)?),
+        let dealt = deal(pool, log, from, |share, part| match senders.get(share % senders.len().max(1)) {
+            Some(worker) => worker.send(part).map_err(|_| Stop::WorkerEnded),
+            None => Ok(worker.part(&part)?),
         });
         drop(senders);
         let outcomes = workers.into_iter().map(|worker| worker.join().unwrap_or(Err(TxnError::Panicked)));
@@ -116,18 +113,6 @@ pub(crate) fn redo_all(
             Ok(()) | Err(Stop::WorkerEnded) => redone,
         }
     })
-}
-
-/// Parts of one share, in their order.
-enum Work<'p> {
-    Kept(Vec<KeptPart>, Arc<KeptMemory<'p>>),
-    Read(Vec<u8>),
-}
-
-/// Memory that is not the pool's as long as it is there; it is given back first.
-struct KeptMemory<'p> {
-    parts: Option<LargeBuffer>,
-    _aside: Option<SetAside<'p>>,
 }
 
 /// Why no more changes are dealt out.
@@ -142,24 +127,14 @@ impl<E: Into<TxnError>> From<E> for Stop {
     }
 }
 
-/// Gives to `redo` what was kept, share by share, and then what the log has after that, part by part, each with the number of its share.
-fn deal<'p>(
-    pool: &'p Pool,
+/// Gives to `redo` what the log has from a place on, part by part, each with the number of its share.
+fn deal(
+    pool: &Pool,
     log: &Log,
-    kept: Kept,
-    mut redo: impl FnMut(usize, Work<'p>) -> Result<(), Stop>,
+    from: Lsn,
+    mut redo: impl FnMut(usize, Vec<u8>) -> Result<(), Stop>,
 ) -> Result<(), Stop> {
-    let KeptParts { shares, memory, end } = kept.into_parts();
-    // Before anything needs memory of the pool.
-    let (parts, aside) = memory.map(|(parts, bytes)| (parts, pool.set_aside(bytes))).unzip();
-    let memory = Arc::new(KeptMemory { parts, _aside: aside.flatten() });
-    for (share, parts) in shares.into_iter().enumerate() {
-        redo(share, Work::Kept(parts, memory.clone()))?;
-    }
-    drop(memory);
-    let Some(rest) = end else { return Ok(()) };
-    let (mut reader, mut shares) = (log.reread(rest)?, Shares::new(pool.limit_pages()));
-    let mut redo = |share, part| redo(share, Work::Read(part));
+    let (mut reader, mut shares) = (log.reread(from)?, Shares::new(pool.limit_pages()));
     reader.for_each(|Record { lsn, payload }| {
         if !is_change(payload) {
             return Ok(());
@@ -178,7 +153,7 @@ fn deal<'p>(
 #[derive(Clone, Copy)]
 struct Redo<'r> {
     pool: &'r Pool,
-    analysis: &'r Analysis,
+    lives: &'r Lives,
     damage: &'r Damage,
 }
 
@@ -199,20 +174,10 @@ impl<'r> Worker<'r> {
         Self { redo, gathered: Gathered::default(), reads: None, missing, finished }
     }
 
-    fn work(&mut self, work: Work<'_>) -> Result<(), TxnError> {
-        match work {
-            Work::Read(part) => self.part(&part),
-            Work::Kept(parts, memory) => {
-                let memory = memory.parts.as_deref().unwrap_or_default();
-                parts.iter().try_for_each(|part| self.part(part.of(memory)))
-            }
-        }
-    }
-
     /// Redoes changes page by page: a page is found and latched once for all that it has of them. Pages that are to be read are read
     /// together, while the others have their turn.
     fn part(&mut self, part: &[u8]) -> Result<(), TxnError> {
-        self.gathered.gather(part)?;
+        self.gathered.gather(part, iter::once(0..part.len()))?;
         self.begin_reads();
         let Self { redo, gathered, .. } = &*self;
         let pages = gathered.pages();
@@ -270,23 +235,28 @@ impl Redo<'_> {
         let page = of.page;
         // What was in an earlier life is needless.
         let mut changes = gathered.changes(of, part);
-        let Some(first) = changes.find(|change| self.analysis.counts(page, change.lsn)) else {
+        let Some(first) = changes.find(|change| self.lives.counts(page, change.lsn)) else {
             return Ok(());
         };
         if !self.pool.is_extent(Extent::page(page)) {
             return Ok(());
         }
-        Ok(self.pool.redo(page, first.fresh, |bytes| {
-            std::iter::once(first).chain(changes).try_for_each(
-                |PartChange { lsn, bytes: mut encoded, .. }| {
-                    let fault =
-                        |error: &dyn Display| format!("the record at {lsn} cannot be redone: {error}");
-                    let change = PageRedo::decode(&mut encoded).map_err(|error| fault(&error))?;
-                    redo_change(bytes, &change, lsn).map_err(|error| fault(&error))
-                },
-            )
-        })?)
+        Ok(self
+            .pool
+            .redo(page, first.fresh, |bytes| redo_changes(bytes, iter::once(first).chain(changes)))?)
     }
+}
+
+/// Redoes changes of one page. The error says which one cannot be redone, and why.
+pub(crate) fn redo_changes<'p>(
+    page: &mut [u8],
+    mut changes: impl Iterator<Item = PartChange<'p>>,
+) -> Result<(), String> {
+    changes.try_for_each(|PartChange { lsn, bytes: mut encoded, .. }| {
+        let fault = |error: &dyn Display| format!("the record at {lsn} cannot be redone: {error}");
+        let change = PageRedo::decode(&mut encoded).map_err(|error| fault(&error))?;
+        redo_change(page, &change, lsn).map_err(|error| fault(&error))
+    })
 }
 
 fn redo_change(page: &mut [u8], redo: &PageRedo<'_>, lsn: Lsn) -> Result<(), NodeError> {

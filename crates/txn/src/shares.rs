@@ -6,9 +6,11 @@
 //! A *part* is some changes of a share in the order of the log, in one piece: each is its LSN (8 bytes), its length and whether it makes
 //! its page anew (4 bytes), and its encoding, without the value before, which redo does not need.
 
+use std::ops::Range;
 use vellum_access::{PageRedo, RedoBytes, node::NODE_BYTES};
 use vellum_base::{Lsn, PAGE_SIZE};
-use vellum_vm::LargeBuffer;
+use vellum_pool::{Pool, SetAside};
+use vellum_vm::{LargeBuffer, prefetch_to_write};
 use vellum_wal::Record;
 
 /// How many bytes of changes are redone at once: they stay in the processor's cache.
@@ -20,6 +22,8 @@ const SHARES_MAX: usize = 512;
 /// Shares may take so small a part of the pool's memory beside it, and what is kept so large a part of the pool.
 const BESIDE_PART: usize = 32;
 const KEPT_PART: usize = 4;
+/// Most changes take less.
+const NEXT_BYTES: usize = 128;
 
 /// The bytes of a change in a part before its encoding.
 const HEAD_BYTES: usize = 12;
@@ -137,10 +141,32 @@ pub(crate) struct KeptParts {
 }
 
 impl KeptPart {
-    /// The part.
-    pub fn of<'m>(&self, memory: &'m [u8]) -> &'m [u8] {
+    /// Where it lies in the memory of all.
+    pub fn range(&self) -> Range<usize> {
         let from = self.room * ROOM_BYTES;
-        memory.get(from..from + self.bytes).unwrap_or_default()
+        from..from + self.bytes
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+}
+
+/// The memory of what was kept, which is not the pool's as long as it is there; it is given back first.
+pub(crate) struct KeptMemory {
+    parts: Option<LargeBuffer>,
+    _aside: Option<SetAside>,
+}
+
+impl KeptMemory {
+    /// The memory, and how many bytes of it the pool is to do without.
+    pub fn of(pool: &Pool, memory: Option<(LargeBuffer, usize)>) -> Self {
+        let (parts, aside) = memory.map(|(parts, bytes)| (parts, pool.set_aside(bytes))).unzip();
+        Self { parts, _aside: aside.flatten() }
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        self.parts.as_deref().unwrap_or_default()
     }
 }
 
@@ -194,6 +220,9 @@ impl Kept {
             place = rest;
         }
         *used += length;
+        // Until the share's next change comes, memory has answered.
+        let next = memory.get(from + *used..from + ROOM_BYTES).unwrap_or_default();
+        prefetch_to_write(next.as_ptr(), NEXT_BYTES.min(next.len()));
         if *used >= PART_BYTES && self.end.is_none() && !self.close(share) {
             self.end = Some(record.end());
         }
@@ -261,7 +290,7 @@ mod tests {
         let mut found = Vec::new();
         for parts in &shares {
             let mut last = Lsn(0);
-            for mut part in parts.iter().map(|part| part.of(&memory)) {
+            for mut part in parts.iter().map(|part| &memory[part.range()]) {
                 while let Some(PartChange { lsn, fresh: false, bytes }) = PartChange::take(&mut part) {
                     assert!(last <= lsn);
                     last = lsn;
@@ -297,7 +326,7 @@ mod tests {
         let KeptParts { shares, memory, end } = kept.into_parts();
         let (memory, end) = (memory.unwrap().0, end.unwrap());
         let mut counts = std::collections::BTreeMap::new();
-        for mut part in shares.iter().flatten().map(|part| part.of(&memory)) {
+        for mut part in shares.iter().flatten().map(|part| &memory[part.range()]) {
             while let Some(PartChange { lsn, fresh, bytes: kept }) = PartChange::take(&mut part) {
                 assert!(fresh && kept == bytes);
                 *counts.entry(lsn).or_insert(0) += 1;

@@ -52,7 +52,7 @@ impl BufferFile {
 /// What a process has left in the file of its buffer.
 pub(crate) struct LeftBuffer {
     pub timeline: u64,
-    bytes: Vec<u8>,
+    bytes: AlignedBuffer,
 }
 
 impl LeftBuffer {
@@ -79,7 +79,7 @@ impl LeftBuffer {
         }
         let mut contents = AlignedBuffer::new(bytes as usize);
         file.read_to(PAGE, &mut contents).map_err(failed)?;
-        Ok(Some(Self { timeline, bytes: contents.to_vec() }))
+        Ok(Some(Self { timeline, bytes: contents }))
     }
 
     /// The frames that follow on one another from `at` on, in the timeline with this salt: up to where there is none, or one of an

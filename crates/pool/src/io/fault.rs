@@ -1,5 +1,6 @@
 //! The way into memory. Every page that is read takes it, whether a thread waits for the read or not:
-//! [`enter`](Faults::enter), then the read, then [`admit`](Faults::admit).
+//! [`enter`](Faults::enter), then the read, then [`admit`](Faults::admit). After a crash what a page lacks is
+//! [redone](crate::io::on_demand) before it is entered.
 //!
 //! # Invariants
 //! - Nothing is read into memory that the space map does not confirm, under the latch, as exactly that extent.
@@ -8,6 +9,7 @@
 
 use crate::{
     error::{Fault, Miss, PoolError},
+    io::on_demand::OnDemand,
     limits::EXTENT_PAGES_MAX,
     page::state::Word,
     page_table::PageTable,
@@ -20,13 +22,14 @@ use vellum_base::{Extent, verify_header};
 /// Brings extents into memory.
 pub(crate) struct Faults {
     pub(crate) evictor: Evictor,
+    pub(crate) on_demand: OnDemand,
     /// How many pages are being read asynchronously.
     reading_pages: AtomicUsize,
 }
 
 impl Faults {
     pub(crate) fn new(evictor: Evictor) -> Self {
-        Self { evictor, reading_pages: AtomicUsize::new(0) }
+        Self { evictor, on_demand: OnDemand::new(), reading_pages: AtomicUsize::new(0) }
     }
 
     #[inline]
@@ -59,6 +62,36 @@ impl Faults {
     ) -> Result<Begun, PoolError> {
         let extent = miss.extent;
         self.check_bounds(extent)?;
+        if self.prepare(miss)? { self.latch_missing(miss, reserve) } else { Ok(Begun::Ready) }
+    }
+
+    /// Has what a missing extent lacks redone; false if the reference is stale, and that fails. An extent without an address lacks nothing.
+    ///
+    /// # Errors
+    /// If it fails, and the reference still stands.
+    pub(crate) fn prepare(&self, miss: &Miss) -> Result<bool, PoolError> {
+        match self.on_demand.before(miss.extent) {
+            Ok(()) => Ok(true),
+            Err(error) => {
+                if self.still_refers(miss) {
+                    Err(error)
+                } else {
+                    Ok(false)
+                }
+            }
+        }
+    }
+
+    /// [`enter`](Self::enter) for an extent that lacks nothing, or is about to be redone.
+    ///
+    /// # Errors
+    /// As for `enter`.
+    pub(crate) fn latch_missing(
+        &self,
+        miss: &Miss,
+        reserve: impl FnOnce(Extent) -> Result<bool, PoolError>,
+    ) -> Result<Begun, PoolError> {
+        let extent = miss.extent;
         let state = self.table().state(extent.head);
         let now = state.load();
         if !now.is_evicted() {
@@ -87,6 +120,16 @@ impl Faults {
     /// # Errors
     /// If it could not be read, or is damaged.
     pub(crate) fn admit(&self, extent: Extent, read: std::io::Result<()>) -> Result<(), PoolError> {
+        self.admit_latched(extent, read)?;
+        self.table().unlatch(extent.head, false);
+        Ok(())
+    }
+
+    /// [`admit`](Self::admit), after which the extent is still latched, unless there is an error.
+    ///
+    /// # Errors
+    /// As for `admit`.
+    pub(crate) fn admit_latched(&self, extent: Extent, read: std::io::Result<()>) -> Result<(), PoolError> {
         let (table, pages) = (self.table(), &self.evictor.pages);
         let result = read.map_err(|source| PoolError::Read { extent, source }).and_then(|()| {
             table.counters.pages_read.add(extent.pages as u64);
@@ -96,7 +139,6 @@ impl Faults {
         });
         if result.is_ok() {
             pages.set.insert(extent);
-            table.unlatch(extent.head, false);
         } else {
             table.drop_memory(extent);
             pages.budget.give_back(extent.pages as usize);

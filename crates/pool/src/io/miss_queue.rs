@@ -54,6 +54,8 @@ impl Misses for MissQueue<'_> {
     }
 
     fn begin(&mut self, miss: &Miss) -> Result<Begun, PoolError> {
+        // Before the queue is locked: it takes a while after a crash.
+        self.io.faults.prepare(miss)?;
         // A thread that ends reads in this queue waits for the device with the queue locked: then nothing is begun.
         let Some(mut reads) = try_lock(&self.reads) else {
             return self.io.faults.enter(miss, |_| Ok(false));
@@ -64,6 +66,10 @@ impl Misses for MissQueue<'_> {
     }
 
     fn begin_read_ahead(&mut self, pages: &[PageId]) -> usize {
+        for page in pages {
+            // What is wrong, the thread finds out that needs the page.
+            let _ = self.io.faults.prepare(&Miss::certain(Extent::page(*page)));
+        }
         let Some(mut reads) = try_lock(&self.reads) else { return 0 };
         let requests = reads.begin_read_ahead(&self.io.faults, pages);
         self.under_way += requests;

@@ -5,5 +5,6 @@ pub(crate) mod cooperative;
 pub(crate) mod copies;
 pub(crate) mod fault;
 pub(crate) mod miss_queue;
+pub(crate) mod on_demand;
 pub(crate) mod page_io;
 pub(crate) mod reads;

@@ -21,19 +21,6 @@ pub struct Budget {
     wake: Condvar,
 }
 
-/// Memory of a pool that pages cannot take: see [`Pool::set_aside`](crate::Pool::set_aside).
-#[must_use = "pages may take it at once"]
-pub struct SetAside<'b> {
-    budget: &'b Budget,
-    pages: usize,
-}
-
-impl Drop for SetAside<'_> {
-    fn drop(&mut self) {
-        self.budget.give_back(self.pages);
-    }
-}
-
 /// Why the evictor woke up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Woken {
@@ -88,11 +75,6 @@ impl Budget {
     pub fn give_back(&self, pages: usize) {
         let before = self.used.fetch_sub(pages, Ordering::Relaxed);
         debug_assert!(before >= pages, "gave back {pages} pages of {before}");
-    }
-
-    /// Reserves `pages` more until what is returned is dropped, if the limit allows.
-    pub fn set_aside(&self, pages: usize) -> Option<SetAside<'_>> {
-        self.try_reserve(pages).then(|| SetAside { budget: self, pages })
     }
 
     fn free(&self) -> usize {

@@ -1,0 +1,292 @@
+//! Redo on demand: the database opens as soon as the log has been read. A page is redone when it is brought into memory for the first time, and those
+//! that nobody touches by the next checkpoint, which the thread in the background begins at once.
+//!
+//! After *instant recovery*: Graefe, Guy, Sauer: *Instant Recovery with Write-Ahead Logging*, 2nd edition, 2016, chapter 4. There the log has an
+//! index of each page's records; here the analysis has dealt them out to [`shares`](crate::shares), and a thread that needs a page
+//! redoes all pages of its share, some thousandths of all. So there are no lists of pages, and nothing is read twice.
+//!
+//! # Invariants
+//! - A page of a share that is not done is not in memory, unless it was redone, or allocated, since the database was opened. So a page in memory
+//!   is right, and only misses ask.
+//! - No checkpoint is taken before all is redone: the log from the redo point on stays, and a crash begins again with it.
+//!
+//! # Lock order
+//! A share is locked with latches held, all of pages that lack nothing. While it is locked its pages are latched, of which no other thread
+//! can have the latch for long.
+
+use crate::{
+    TxnError,
+    analysis::Lives,
+    gathered::{Gathered, PageChanges},
+    plant::{Bug, planted},
+    redo::{Damage, THREADS_MAX, redo_changes},
+    shares::{KeptMemory, KeptPart, KeptParts},
+};
+use std::{
+    collections::HashSet,
+    io,
+    sync::{Arc, Weak},
+};
+use vellum_base::PageId;
+use vellum_base::primitive::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering, spawn_scoped, thread};
+use vellum_pool::{PageRedoes, PageToRedo, Pool, PoolError, RedoOnDemand, RedoReads, Redoer};
+use vellum_wal::LogError;
+
+/// What is left to be redone.
+pub(crate) struct OnDemand {
+    lives: Arc<Lives>,
+    damage: Arc<Damage>,
+    shares: Vec<Share>,
+    /// How many of them are not done.
+    left: AtomicUsize,
+    /// The memory of their changes; none when all are done.
+    memory: Mutex<Option<Arc<KeptMemory>>>,
+    /// What threads used that redo nothing at the moment.
+    idle: Mutex<Vec<Worker>>,
+    is_interrupted: AtomicBool,
+    // Dropped last: it keeps the pool, into which the threads' queues read.
+    redoer: Redoer,
+}
+
+/// The pages of which each number has the same remainder.
+#[derive(Default)]
+struct Share {
+    is_done: AtomicBool,
+    debt: Mutex<Debt>,
+}
+
+/// What the pages of a share lack.
+#[derive(Default)]
+struct Debt {
+    parts: Vec<KeptPart>,
+    /// The pages that could not be redone; none before it was tried. All others have been.
+    failed: Option<HashSet<PageId>>,
+    /// Pages that are used anew. What they lack was of an earlier life.
+    forgotten: HashSet<PageId>,
+}
+
+/// What a thread needs to redo pages.
+#[derive(Default)]
+struct Worker {
+    gathered: Gathered,
+    reads: RedoReads,
+    /// The pages to redo, and their changes.
+    pages: Vec<PageToRedo>,
+    changes: Vec<PageChanges>,
+}
+
+impl OnDemand {
+    /// From now on pages of this pool are redone on demand.
+    pub fn begin(pool: &Pool, parts: KeptParts, lives: Arc<Lives>, damage: Arc<Damage>) -> Arc<Self> {
+        let shares: Vec<_> = parts.shares.into_iter().map(Share::of).collect();
+        let left = shares.iter().filter(|share| !share.is_done()).count();
+        let memory = KeptMemory::of(pool, parts.memory);
+        let begun = Arc::new(Self {
+            redoer: pool.redoer(),
+            lives,
+            damage,
+            shares,
+            left: AtomicUsize::new(left),
+            memory: Mutex::new(Some(Arc::new(memory))),
+            idle: Mutex::default(),
+            is_interrupted: AtomicBool::new(false),
+        });
+        if left > 0 {
+            let asked: Weak<Self> = Arc::downgrade(&begun);
+            begun.redoer.begin_on_demand(asked);
+        } else {
+            begun.end();
+        }
+        begun
+    }
+
+    /// Redoes all that is left, by several threads.
+    ///
+    /// # Errors
+    /// If a page cannot be redone; all others are. If it was [interrupted](Self::interrupt).
+    pub fn finish(&self) -> Result<(), TxnError> {
+        if self.is_done() {
+            return Ok(());
+        }
+        let next = AtomicUsize::new(0);
+        let work = || {
+            let mut outcome = Ok(());
+            loop {
+                // Relaxed: it tells the threads apart, and orders nothing.
+                let Some(share) = self.shares.get(next.fetch_add(1, Ordering::Relaxed)) else {
+                    return outcome;
+                };
+                // Relaxed: it may be seen a share later.
+                if self.is_interrupted.load(Ordering::Relaxed) {
+                    return Err(LogError::Closed.into());
+                }
+                outcome = outcome.and(self.redo_share(share, None));
+            }
+        };
+        let threads = thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
+        thread::scope(|scope| {
+            // If the system refuses a thread, the others do it, or this one.
+            let spawn = |_| spawn_scoped(scope, "vellum-redo", work).ok();
+            let others: Vec<_> = (1..threads).filter_map(spawn).collect();
+            let outcome = work();
+            let joined = others.into_iter().map(|other| other.join().unwrap_or(Err(TxnError::Panicked)));
+            joined.fold(outcome, Result::and)
+        })
+    }
+
+    /// Whether all is redone.
+    pub fn is_done(&self) -> bool {
+        // Acquire: pairs with `note_done`.
+        self.left.load(Ordering::Acquire) == 0
+    }
+
+    /// Makes [`finish`](Self::finish) end soon, until that is taken back.
+    pub fn interrupt(&self, is_interrupted: bool) {
+        self.is_interrupted.store(is_interrupted, Ordering::Relaxed);
+    }
+
+    /// Redoes the pages of a share that are not redone yet; of those that failed before only this one, if one is given.
+    fn redo_share(&self, share: &Share, wanted: Option<PageId>) -> Result<(), TxnError> {
+        if share.is_done() {
+            return Ok(());
+        }
+        let mut debt = share.lock();
+        let is_redone = |page| debt.failed.as_ref().is_some_and(|failed| !failed.contains(&page));
+        let memory = lock(&self.memory).clone();
+        let Some(memory) = memory.filter(|_| !share.is_done() && !wanted.is_some_and(is_redone)) else {
+            return Ok(());
+        };
+        let mut worker = lock(&self.idle).pop().unwrap_or_default();
+        let redone = self.redo_debt(&mut debt, wanted, &memory, &mut worker);
+        lock(&self.idle).push(worker);
+        if debt.failed.as_ref().is_some_and(HashSet::is_empty) {
+            *debt = Debt::default();
+            // Release: pairs with `Share::is_done`.
+            share.is_done.store(true, Ordering::Release);
+            // AcqRel: the last one comes after all others.
+            if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
+                self.end();
+            }
+        }
+        redone
+    }
+
+    fn redo_debt(
+        &self,
+        debt: &mut Debt,
+        wanted: Option<PageId>,
+        memory: &KeptMemory,
+        worker: &mut Worker,
+    ) -> Result<(), TxnError> {
+        let Worker { gathered, reads, pages, changes } = worker;
+        let kept = memory.bytes();
+        gathered.gather(kept, debt.parts.iter().map(KeptPart::range))?;
+        pages.clear();
+        changes.clear();
+        for of in gathered.pages() {
+            let is_left = match (&debt.failed, wanted) {
+                (None, _) => !debt.forgotten.contains(&of.page),
+                (Some(failed), None) => failed.contains(&of.page),
+                (Some(_), Some(wanted)) => of.page == wanted,
+            };
+            // What was in an earlier life is needless.
+            let mut first =
+                gathered.changes(of, kept).filter(|change| self.lives.counts(of.page, change.lsn));
+            if let Some(first) = first.next().filter(|_| is_left) {
+                pages.push(PageToRedo { page: of.page, is_fresh: first.fresh });
+                changes.push(*of);
+            }
+        }
+        let mut run = Run { lives: &self.lives, gathered, kept, changes, errors: Vec::new() };
+        self.redoer.redo_evicted(reads, pages, &mut run)?;
+        let Run { errors, .. } = run;
+        let failed = debt.failed.get_or_insert_default();
+        pages.iter().for_each(|page| _ = failed.remove(&page.page));
+        let mut outcome = Ok(());
+        for (of, error) in errors {
+            let page = of.page;
+            // Others than the one that is wanted are asked for by those who want them.
+            if let Err(error) = self.damage.check(Err(error.into())) {
+                failed.insert(page);
+                if wanted.is_none_or(|wanted| wanted == page) {
+                    outcome = outcome.and(Err(error));
+                }
+            }
+        }
+        outcome
+    }
+
+    /// All is redone.
+    fn end(&self) {
+        self.redoer.end_on_demand();
+        lock(&self.idle).clear();
+        *lock(&self.memory) = None;
+    }
+
+    fn share_of(&self, page: PageId) -> Option<&Share> {
+        self.shares.get((page.0 % self.shares.len().max(1) as u64) as usize)
+    }
+}
+
+impl RedoOnDemand for OnDemand {
+    fn redo(&self, page: PageId) -> Result<(), PoolError> {
+        let redone = self.share_of(page).map_or(Ok(()), |share| self.redo_share(share, Some(page)));
+        redone.map_err(|error| match error {
+            TxnError::Pool(error) => error,
+            other => PoolError::Log(io::Error::other(other)),
+        })
+    }
+
+    fn forget(&self, page: PageId) {
+        let Some(share) = self.share_of(page).filter(|share| !share.is_done()) else { return };
+        if planted(Bug::EarlierLifeOnDemand) {
+            return;
+        }
+        let mut debt = share.lock();
+        // It was freed since, so it is not among those that cannot be redone any more.
+        debt.failed.as_mut().map(|failed| failed.remove(&page));
+        debt.forgotten.insert(page);
+    }
+}
+
+/// What has the changes of some pages.
+struct Run<'r> {
+    lives: &'r Lives,
+    gathered: &'r Gathered,
+    kept: &'r [u8],
+    changes: &'r [PageChanges],
+    errors: Vec<(PageChanges, PoolError)>,
+}
+
+impl PageRedoes for Run<'_> {
+    fn redo(&mut self, index: usize, page: &mut [u8]) -> Result<(), String> {
+        let Some(of) = self.changes.get(index) else { return Ok(()) };
+        let counts = |lsn| self.lives.counts(of.page, lsn);
+        redo_changes(page, self.gathered.changes(of, self.kept).skip_while(|change| !counts(change.lsn)))
+    }
+
+    fn failed(&mut self, index: usize, error: PoolError) {
+        self.errors.extend(self.changes.get(index).map(|of| (*of, error)));
+    }
+}
+
+impl Share {
+    fn of(parts: Vec<KeptPart>) -> Self {
+        let is_empty = parts.iter().all(KeptPart::is_empty);
+        let debt = Debt { parts, ..Debt::default() };
+        Self { is_done: AtomicBool::new(is_empty), debt: Mutex::new(debt) }
+    }
+
+    fn is_done(&self) -> bool {
+        // Acquire: pairs with the store of the thread that has redone the pages.
+        self.is_done.load(Ordering::Acquire)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Debt> {
+        lock(&self.debt)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
