@@ -71,7 +71,7 @@ pub use {
     },
     pool::{Checkpointer, Pool, SetAside},
     pool_file::{PoolFile, renew_database},
-    redo::{PageRedoes, PageToRedo, RedoReads, Redoer},
+    redo::Redoer,
     remains::Remains,
     statistics::PoolStatistics,
     stream::extent_stream::ExtentStream,

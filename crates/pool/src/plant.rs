@@ -26,6 +26,8 @@ pub(crate) enum Plant {
     NamedMapFreed,
     /// A record refers to the nodes of a bulk load before they are durable. The tests of whole databases find it.
     LoadNotDurable,
+    /// A page is read without having been redone. The tests of whole databases find it.
+    ReadNotRedone,
 }
 
 #[cfg(test)]

@@ -183,8 +183,9 @@ mod tests {
     #[test]
     fn a_malformed_part_is_an_error() {
         let mut gathered = Gathered::default();
-        let mut gather =
-            |part: &[u8]| gathered.gather(part, [0..part.len()]).map(|()| gathered.pages().len());
+        let mut gather = |part: &[u8]| {
+            gathered.gather(part, std::iter::once(0..part.len())).map(|()| gathered.pages().len())
+        };
         assert_eq!(gather(&[]).unwrap(), 0);
         assert!(gather(&[7; 11]).is_err());
         assert!(gather(&[[0; 8].as_slice(), &[7, 0, 0, 0], &[1; 7]].concat()).is_err());

@@ -24,12 +24,12 @@ use crate::{
 };
 use std::{
     collections::HashSet,
-    io,
+    io, iter,
     sync::{Arc, Weak},
 };
 use vellum_base::PageId;
 use vellum_base::primitive::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering, spawn_scoped, thread};
-use vellum_pool::{PageRedoes, PageToRedo, Pool, PoolError, RedoOnDemand, RedoReads, Redoer};
+use vellum_pool::{Pool, PoolError, RedoOnDemand, Redoer};
 use vellum_wal::LogError;
 
 /// What is left to be redone.
@@ -41,10 +41,9 @@ pub(crate) struct OnDemand {
     left: AtomicUsize,
     /// The memory of their changes; none when all are done.
     memory: Mutex<Option<Arc<KeptMemory>>>,
-    /// What threads used that redo nothing at the moment.
-    idle: Mutex<Vec<Worker>>,
+    /// Memory of threads that redo nothing at the moment.
+    idle: Mutex<Vec<Gathered>>,
     is_interrupted: AtomicBool,
-    // Dropped last: it keeps the pool, into which the threads' queues read.
     redoer: Redoer,
 }
 
@@ -63,16 +62,6 @@ struct Debt {
     failed: Option<HashSet<PageId>>,
     /// Pages that are used anew. What they lack was of an earlier life.
     forgotten: HashSet<PageId>,
-}
-
-/// What a thread needs to redo pages.
-#[derive(Default)]
-struct Worker {
-    gathered: Gathered,
-    reads: RedoReads,
-    /// The pages to redo, and their changes.
-    pages: Vec<PageToRedo>,
-    changes: Vec<PageChanges>,
 }
 
 impl OnDemand {
@@ -156,9 +145,9 @@ impl OnDemand {
         let Some(memory) = memory.filter(|_| !share.is_done() && !wanted.is_some_and(is_redone)) else {
             return Ok(());
         };
-        let mut worker = lock(&self.idle).pop().unwrap_or_default();
-        let redone = self.redo_debt(&mut debt, wanted, &memory, &mut worker);
-        lock(&self.idle).push(worker);
+        let mut gathered = lock(&self.idle).pop().unwrap_or_default();
+        let redone = self.redo_debt(&mut debt, wanted, &memory, &mut gathered);
+        lock(&self.idle).push(gathered);
         if debt.failed.as_ref().is_some_and(HashSet::is_empty) {
             *debt = Debt::default();
             // Release: pairs with `Share::is_done`.
@@ -176,44 +165,39 @@ impl OnDemand {
         debt: &mut Debt,
         wanted: Option<PageId>,
         memory: &KeptMemory,
-        worker: &mut Worker,
+        gathered: &mut Gathered,
     ) -> Result<(), TxnError> {
-        let Worker { gathered, reads, pages, changes } = worker;
         let kept = memory.bytes();
         gathered.gather(kept, debt.parts.iter().map(KeptPart::range))?;
-        pages.clear();
-        changes.clear();
-        for of in gathered.pages() {
-            let is_left = match (&debt.failed, wanted) {
-                (None, _) => !debt.forgotten.contains(&of.page),
-                (Some(failed), None) => failed.contains(&of.page),
-                (Some(_), Some(wanted)) => of.page == wanted,
-            };
-            // What was in an earlier life is needless.
-            let mut first =
-                gathered.changes(of, kept).filter(|change| self.lives.counts(of.page, change.lsn));
-            if let Some(first) = first.next().filter(|_| is_left) {
-                pages.push(PageToRedo { page: of.page, is_fresh: first.fresh });
-                changes.push(*of);
-            }
-        }
-        let mut run = Run { lives: &self.lives, gathered, kept, changes, errors: Vec::new() };
-        self.redoer.redo_evicted(reads, pages, &mut run)?;
-        let Run { errors, .. } = run;
-        let failed = debt.failed.get_or_insert_default();
-        pages.iter().for_each(|page| _ = failed.remove(&page.page));
-        let mut outcome = Ok(());
-        for (of, error) in errors {
-            let page = of.page;
-            // Others than the one that is wanted are asked for by those who want them.
-            if let Err(error) = self.damage.check(Err(error.into())) {
-                failed.insert(page);
-                if wanted.is_none_or(|wanted| wanted == page) {
+        let is_left = |page| match (&debt.failed, wanted) {
+            (None, _) => !debt.forgotten.contains(&page),
+            (Some(failed), None) => failed.contains(&page),
+            (Some(_), Some(wanted)) => page == wanted,
+        };
+        let (mut failed, mut outcome) = (debt.failed.clone().unwrap_or_default(), Ok(()));
+        for of in gathered.pages().iter().filter(|of| is_left(of.page)) {
+            failed.remove(&of.page);
+            let redone = self.redo_page(of, gathered, kept);
+            if let Err(error) = self.damage.check(redone) {
+                failed.insert(of.page);
+                // Those that want the others ask for them.
+                if wanted.is_none_or(|wanted| wanted == of.page) {
                     outcome = outcome.and(Err(error));
                 }
             }
         }
+        debt.failed = Some(failed);
         outcome
+    }
+
+    fn redo_page(&self, of: &PageChanges, gathered: &Gathered, kept: &[u8]) -> Result<(), TxnError> {
+        // What was in an earlier life is needless.
+        let mut changes = gathered.changes(of, kept);
+        let Some(first) = changes.find(|change| self.lives.counts(of.page, change.lsn)) else {
+            return Ok(());
+        };
+        let redo = |page: &mut [u8]| redo_changes(page, iter::once(first).chain(changes));
+        Ok(self.redoer.redo_evicted(of.page, first.fresh, redo)?)
     }
 
     /// All is redone.
@@ -246,27 +230,6 @@ impl RedoOnDemand for OnDemand {
         // It was freed since, so it is not among those that cannot be redone any more.
         debt.failed.as_mut().map(|failed| failed.remove(&page));
         debt.forgotten.insert(page);
-    }
-}
-
-/// What has the changes of some pages.
-struct Run<'r> {
-    lives: &'r Lives,
-    gathered: &'r Gathered,
-    kept: &'r [u8],
-    changes: &'r [PageChanges],
-    errors: Vec<(PageChanges, PoolError)>,
-}
-
-impl PageRedoes for Run<'_> {
-    fn redo(&mut self, index: usize, page: &mut [u8]) -> Result<(), String> {
-        let Some(of) = self.changes.get(index) else { return Ok(()) };
-        let counts = |lsn| self.lives.counts(of.page, lsn);
-        redo_changes(page, self.gathered.changes(of, self.kept).skip_while(|change| !counts(change.lsn)))
-    }
-
-    fn failed(&mut self, index: usize, error: PoolError) {
-        self.errors.extend(self.changes.get(index).map(|of| (*of, error)));
     }
 }
 

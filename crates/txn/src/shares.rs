@@ -19,6 +19,8 @@ const PART_BYTES: usize = 32 << 10;
 const ROOM_BYTES: usize = PART_BYTES + NODE_BYTES;
 /// The most shares: each page of one is in the processor's cache when its next change comes, if there are 2 million pages or less.
 const SHARES_MAX: usize = 512;
+/// Of the smallest pool: a page that is needed does not wait for all others.
+const SHARES_MIN: usize = 8;
 /// Shares may take so small a part of the pool's memory beside it, and what is kept so large a part of the pool.
 const BESIDE_PART: usize = 32;
 const KEPT_PART: usize = 4;
@@ -64,7 +66,7 @@ impl<'p> PartChange<'p> {
 
 /// How many shares a pool of so many pages has.
 fn count(pool_pages: usize) -> usize {
-    (pool_pages * PAGE_SIZE / BESIDE_PART / ROOM_BYTES).clamp(1, SHARES_MAX)
+    (pool_pages * PAGE_SIZE / BESIDE_PART / ROOM_BYTES).clamp(SHARES_MIN, SHARES_MAX)
 }
 
 /// The share of a change, of so many.

@@ -65,6 +65,10 @@ const BUGS: &[(&str, &str, u64)] = &[
     // The LSN of a page begins from zero with its new life, and records of its earlier life are redone in it.
     ("access::NewLifeWithoutLsn", "histories", 12),
     ("txn::EarlierLifeRedone", "histories", 8),
+    // A page is read that was not redone; it is redone although it was allocated anew; a checkpoint forgets what is not redone yet.
+    ("pool::ReadNotRedone", "histories", 0),
+    ("txn::EarlierLifeOnDemand", "histories", 735),
+    ("txn::CheckpointBeforeRedo", "histories", 12),
     // A page from which a node has moved is used again before the move is durable.
     ("access::FreedBeforeItIsDurable", "compactions", 29),
     ("vellum::CommitAfterConflict", "histories", 0),

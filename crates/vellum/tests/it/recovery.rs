@@ -2,7 +2,7 @@
 
 use crate::support::options;
 use std::sync::Arc;
-use vellum::{Database, Durability, Error, ErrorKind};
+use vellum::{Database, Durability, Error, ErrorKind, Options};
 use vellum_vm::{Faults, FileOperation, SimulatedDisk};
 
 fn key(number: u32) -> [u8; 4] {
@@ -136,6 +136,133 @@ fn after_a_recovery_a_checkpoint_is_taken_in_the_background_or_if_there_is_much_
         std::thread::yield_now();
     }
     assert!(database.verify(|_| {}).is_clean());
+}
+
+/// A pool that has room for the log of some thousand changes.
+fn roomy() -> Options {
+    options().pool_bytes(8 << 20)
+}
+
+/// A database of a thousand records, all of which were changed after its last checkpoint, and a record of each fifth key removed; not closed.
+fn changed(seed: u64) -> SimulatedDisk {
+    let disk = SimulatedDisk::new(seed);
+    let database = Database::create_in(Arc::new(disk.clone()), "data", &roomy()).unwrap();
+    let table = database.create_table("table").unwrap();
+    for number in 0..1000 {
+        table.put(key(number), value(number + 1)).unwrap();
+    }
+    database.checkpoint().unwrap();
+    for number in 0..1000 {
+        table.put(key(number), value(number)).unwrap();
+        if number % 5 == 4 {
+            table.remove(key(number)).unwrap();
+        }
+    }
+    disk.kill()
+}
+
+fn check_changed(database: &Database) {
+    let table = database.table("table").unwrap();
+    for number in 0..1000 {
+        let expected = (number % 5 != 4).then(|| value(number));
+        assert_eq!(table.get(key(number)).unwrap(), expected, "{number}");
+    }
+}
+
+#[test]
+fn pages_are_redone_when_they_are_read_and_by_a_checkpoint() {
+    let killed = changed(1);
+    let open = || Database::open_in(Arc::new(killed.kill()), "data", &roomy()).unwrap();
+    let database = open();
+    assert!(database.is_recovering());
+    check_changed(&database);
+    assert!(database.verify(|_| {}).is_clean());
+    database.close().unwrap();
+
+    let database = open();
+    let read = database.statistics().pages_resident;
+    database.finish_recovery().unwrap();
+    assert!(!database.is_recovering() && database.statistics().pages_resident > read);
+    check_changed(&database);
+
+    let disk = killed.kill();
+    let database = Database::open_in(Arc::new(disk.clone()), "data", &roomy()).unwrap();
+    database.checkpoint().unwrap();
+    assert!(!database.is_recovering());
+    let disk = disk.kill();
+    drop(database);
+    let database = Database::open_in(Arc::new(disk), "data", &roomy()).unwrap();
+    assert!(database.recovery().is_none_or(|recovery| recovery.records < 10));
+    check_changed(&database);
+}
+
+#[test]
+fn what_is_changed_before_all_is_redone_is_there_after_the_next_crash() {
+    for seed in 0..8 {
+        let disk = changed(seed);
+        let database = Database::open_in(Arc::new(disk.clone()), "data", &roomy()).unwrap();
+        let table = database.table("table").unwrap();
+        // Pages are freed, and allocated anew, of which the log tells something of their life before.
+        for number in 0..1000 {
+            if number / 100 % 2 == 0 {
+                table.remove(key(number)).unwrap();
+            }
+        }
+        let other = database.create_table("other").unwrap();
+        for number in 0..500 {
+            other.put(key(number), value(number + 7)).unwrap();
+        }
+        let crashed = if seed % 2 == 0 { disk.crash() } else { disk.kill() };
+        drop((table, other, database));
+        let database = Database::open_in(Arc::new(crashed), "data", &roomy()).unwrap();
+        let (table, other) = (database.table("table").unwrap(), database.table("other").unwrap());
+        for number in 0..1000 {
+            let is_left = number / 100 % 2 == 1 && number % 5 != 4;
+            assert_eq!(table.get(key(number)).unwrap(), is_left.then(|| value(number)), "{number} of {seed}");
+        }
+        for number in 0..500 {
+            assert_eq!(other.get(key(number)).unwrap(), Some(value(number + 7)), "{number} of {seed}");
+        }
+        let report = database.verify(|_| {});
+        assert!(report.is_clean(), "seed {seed}: {:?}", report.problems);
+    }
+}
+
+#[test]
+fn a_log_that_memory_has_no_room_for_is_done_again_before_the_database_opens() {
+    let disk = SimulatedDisk::new(5);
+    let large = options().pool_bytes(8 << 20).checkpoint_log_bytes(1 << 30).durability(Durability::Deferred);
+    let database = Database::create_in(Arc::new(disk.clone()), "data", &large).unwrap();
+    let table = database.create_table("table").unwrap();
+    for number in 0..30_000 {
+        table.put(key(number), vec![number as u8; 100]).unwrap();
+    }
+    database.sync().unwrap();
+    let killed = disk.kill();
+    drop((table, database));
+    for (pool, is_left) in [(1 << 20, false), (64 << 20, true)] {
+        let options = large.clone().pool_bytes(pool);
+        let database = Database::open_in(Arc::new(killed.kill()), "data", &options).unwrap();
+        assert_eq!(database.is_recovering(), is_left, "a pool of {pool} bytes");
+        let table = database.table("table").unwrap();
+        for number in 0..30_000 {
+            assert_eq!(table.get(key(number)).unwrap(), Some(vec![number as u8; 100]), "{number}");
+        }
+        assert!(database.verify(|_| {}).is_clean());
+    }
+}
+
+#[test]
+fn threads_that_read_at_once_find_all_redone() {
+    for seed in 0..4 {
+        let database = Database::open_in(Arc::new(changed(seed)), "data", &roomy()).unwrap();
+        std::thread::scope(|scope| {
+            (0..3).for_each(|_| drop(scope.spawn(|| check_changed(&database))));
+            database.checkpoint().unwrap();
+        });
+        assert!(!database.is_recovering());
+        database.close().unwrap();
+    }
 }
 
 #[test]
