@@ -42,6 +42,14 @@ impl VellumTransactions {
         Ok((Self::of(database, tables, options), recovery))
     }
 
+    /// Returns once all pages are redone that the process has left behind.
+    ///
+    /// # Errors
+    /// What the engine says.
+    pub fn finish_recovery(&self) -> Result<()> {
+        Ok(self.database.finish_recovery()?)
+    }
+
     fn of(database: Database, tables: Vec<Table>, options: &EngineOptions) -> Self {
         let EngineOptions { pool_bytes, transactions, .. } = *options;
         Self { database, tables, pool_bytes, transactions }
