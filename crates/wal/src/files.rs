@@ -225,6 +225,15 @@ impl SegmentMaker {
                 _ => Err(error),
             })?;
         }
+        let made = self.fill(number, is_written);
+        if made.is_err() {
+            // On a full disk others need the room. What cannot be removed now is before the next segment is made.
+            let _ = self.directory.remove(UNFINISHED);
+        }
+        made
+    }
+
+    fn fill(&mut self, number: u64, is_written: bool) -> io::Result<Prepared> {
         let options = file_options(CreateMode::CreateNew);
         let file = self.directory.open(UNFINISHED, &options).map_err(io::Error::other)?;
         file.grow(self.segment_bytes)?;

@@ -198,6 +198,25 @@ fn a_log_that_remains_short_writes_little() {
 }
 
 #[test]
+fn a_segment_for_which_there_is_no_room_takes_none() {
+    let disk = SimulatedDisk::new(9);
+    let options = LogOptions { segment_bytes: 1 << 20, ..LogOptions::new([7; 16]) };
+    let log = Log::open(Arc::new(disk.clone()), &options, Lsn(0), |_| Ok::<_, LogError>(()));
+    let log: Arc<Log> = Arc::new(log.unwrap());
+    let flusher = LogFlusher::start(log.clone()).unwrap();
+    log.admit().unwrap();
+    disk.leave_free(300 << 10);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while log.admit().is_ok() {
+        assert!(Instant::now() < deadline, "there is always room");
+        log.wait(log.append(&[1; 8000]).unwrap(), Durability::Buffered).unwrap();
+    }
+    drop(flusher);
+    let names = disk.names().unwrap();
+    assert!(!names.iter().any(|name| name == "unfinished"), "{names:?}");
+}
+
+#[test]
 fn a_failure_reaches_every_future() {
     let disk = SimulatedDisk::new(3);
     let log = open(&disk);
