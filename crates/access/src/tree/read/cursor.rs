@@ -320,21 +320,28 @@ impl<'p, P: Pager> Cursor<'p, P> {
             (Stand::Start, Bound::Excluded(key), _) | (Stand::End, _, Bound::Included(key)) => {
                 (key, Stand::After)
             }
-            _ => return self.land_together(direction, None, may_wait),
+            _ => {
+                let from_edge = matches!(self.stand, Stand::Start | Stand::End);
+                return self.land_together(direction, (None, from_edge), may_wait);
+            }
         };
         self.key.set(key);
         self.stand = stand;
-        self.land_together(direction, None, may_wait)
+        self.land_together(direction, (None, false), may_wait)
     }
 
-    /// As [`land`](Self::land). If only a few entries are expected, and their leaves are not in memory, these are read side by side.
+    /// As [`land`](Self::land). If the leaf is not in memory, and it is known how far the range will go, which is not far, the leaves that it
+    /// takes are read side by side. Whether the cursor comes to the edge of a leaf tells how many these are.
     fn land_together(
         &mut self,
         direction: Direction,
-        sibling: Option<(P::Optimistic<'p>, usize)>,
+        (sibling, from_edge): (Option<(P::Optimistic<'p>, usize)>, bool),
         may_wait: bool,
     ) -> Result<Fetched, AccessError> {
-        if !may_wait || !(2..=FEW).contains(&self.expected) {
+        let bound = key_of(if direction == Direction::Forward { &self.upper } else { &self.lower });
+        let is_short = (2..=FEW).contains(&self.expected);
+        let may_end_soon = self.expected > FEW && self.groups == 0 && bound.is_some();
+        if !may_wait || !(is_short || may_end_soon) {
             return self.land(direction, sibling, may_wait);
         }
         let landed = self.land(direction, sibling, false)?;
@@ -343,8 +350,11 @@ impl<'p, P: Pager> Cursor<'p, P> {
         }
         let bound = key_of(if direction == Direction::Forward { &self.upper } else { &self.lower });
         let towards = towards(self.stand, direction, &self.key);
-        self.ahead.begin(&self.tree, (direction, towards), self.expected, bound);
-        self.land(direction, None, true)
+        let leaves = is_short.then(|| self.tree.leaves_of(self.expected, from_edge));
+        self.ahead.begin(&self.tree, (direction, towards), leaves, bound);
+        let landed = self.land(direction, None, true)?;
+        self.tree.note_leaf(self.leaf.count());
+        Ok(landed)
     }
 
     /// Goes from the end of a leaf to the next leaf in this direction, if that has anything of the range.
@@ -396,7 +406,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
             self.fetch_header(direction, 2);
         }
         self.ahead.go_on(&self.tree, direction);
-        self.land_together(direction, sibling, true)
+        self.land_together(direction, (sibling, true), true)
     }
 
     /// Goes to the leaf where the cursor stands: the one to which `sibling` refers, if that parent has not changed, else
