@@ -1,18 +1,16 @@
 //! Cursors: walking a range of keys in either direction.
 //!
-//! A cursor keeps an optimistic guard on the leaf in which it stands, and copies records out of it in groups: a few at
-//! first, because most ranges are short, then more, and then whole leaves; or as many as are expected to be asked for,
-//! if that is known. After each group the guard is validated, so all that has been copied of one leaf belongs to one moment. If the leaf has changed before the next group, the cursor
-//! finds its place anew, by the key next to which it stands.
+//! A cursor keeps an optimistic guard on the leaf in which it stands, and copies records out of it in groups: a few at first, because most ranges are
+//! short, then more, and then whole leaves; or as many as are expected to be asked for, if that is known. After each group the guard is validated, so all
+//! that has been copied of one leaf belongs to one moment. If the leaf has changed before the next group, the cursor finds its place anew, by its key.
 //!
-//! At the leaf's end the cursor goes to the next child of the leaf's parent, if the parent has not changed; else down
-//! the tree, to the leaf beyond the fence. It holds no latch between two calls. The records of a group belong to one
-//! moment, those of different groups to different ones.
+//! At the leaf's end the cursor goes to the next child of the leaf's parent, if the parent has not changed; else down the tree, to the leaf beyond the
+//! fence. It holds no latch between two calls. The records of a group belong to one moment, those of different groups to different ones.
 //!
-//! If the tree has a [`View`](crate::View), and the leaf is not older than that, the whole leaf is copied, and *resolved*
-//! before it is validated: the cursor walks a list of what the view sees of the leaf, records that were removed included. A
-//! removed key lies within the fences of one leaf at any moment, whatever becomes of leaves. By a snapshot the list belongs to
-//! one moment. Outside of a snapshot each record does, and a commit may come between two of them.
+//! If the tree has a [`View`](crate::View), and the leaf is not older than that, the whole leaf is copied, and *resolved* before it is validated: the
+//! cursor walks a list of what the view sees of the leaf, records that were removed included. A removed key lies within the fences of one leaf at any
+//! moment, whatever becomes of leaves. By a snapshot the list belongs to one moment. Outside of a snapshot each record does, and a commit may come
+//! between two of them.
 
 mod copy_size;
 mod entry;
@@ -38,8 +36,8 @@ use vellum_pool::{Interrupt, OptimisticPage, Pager, PoolError};
 /// A cursor stands *between* two entries: [`next`](Self::next) steps over the entry after it and returns that,
 /// [`previous`](Self::previous) the entry before. A new cursor stands at the beginning of its range.
 ///
-/// An entry that is in the range throughout is returned once in each pass, in order; one that is inserted or removed
-/// meanwhile may be returned or not. A step that fails leaves the cursor where it was, and can be repeated.
+/// An entry that is in the range throughout is returned once in each pass, in order; one that is inserted or removed meanwhile may be returned or not. A
+/// step that fails leaves the cursor where it was, and can be repeated.
 ///
 /// ```
 /// use std::ops::Bound;
@@ -148,8 +146,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
         self.put(Stand::End);
     }
 
-    /// Goes to right before `key`, whether or not the tree has it. If `key` is outside of the range, goes to the nearer
-    /// end of the range.
+    /// Goes to right before `key`, whether or not the tree has it. If `key` is outside of the range, goes to the nearer end of the range.
     ///
     /// # Errors
     /// If the key is too long.
@@ -176,8 +173,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
         }
     }
 
-    /// Says that from here on no more than so many entries will be asked for. Then the leaves that have them are read together if they are not in
-    /// memory, and nothing that lies beyond. More may be asked for all the same.
+    /// Says that from here on no more than so many entries will be asked for: their leaves are read together, if they are not in memory. More may be.
     pub fn expect(&mut self, entries: usize) {
         self.expected = entries;
     }
@@ -330,8 +326,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
         self.land_together(direction, (None, false), may_wait)
     }
 
-    /// As [`land`](Self::land). If the leaf is not in memory, and it is known how far the range will go, which is not far, the leaves that it
-    /// takes are read side by side. Whether the cursor comes to the edge of a leaf tells how many these are.
+    /// As [`land`](Self::land). Leaves of a range that is known to be short are read side by side; how many tells whether it comes `from_edge`.
     fn land_together(
         &mut self,
         direction: Direction,
@@ -409,8 +404,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
         self.land_together(direction, (sibling, true), true)
     }
 
-    /// Goes to the leaf where the cursor stands: the one to which `sibling` refers, if that parent has not changed, else
-    /// down the tree. Copies a group of records of it. On an error the cursor stays where it was.
+    /// Goes to the leaf where the cursor stands: the one to which `sibling` refers, if that parent has not changed, else down the tree. Copies records of it.
     fn land(
         &mut self,
         direction: Direction,
