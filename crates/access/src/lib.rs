@@ -36,6 +36,6 @@ pub use large::{NewLarge, read_large};
 pub use leaf_image::LeafImage;
 pub use tree::{
     Answer, Batch, BlobReader, BulkLoad, Cursor, CursorPosition, Entry, Held, Lookups, Relocation, Salvaged,
-    Task, Tree, TreeReport, TreeShape, WriteMode, Written,
+    Task, Tree, TreeHints, TreeReport, TreeShape, WriteMode, Written,
 };
 pub use value::Value;

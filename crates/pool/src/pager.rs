@@ -202,6 +202,13 @@ pub trait Misses {
     /// Appends the reads that are over to `finished`; waits for one if asked to, unless none is under way.
     fn reap(&mut self, wait: bool, finished: &mut Vec<FinishedRead>);
 
+    /// Appends all reads to `finished`, after waiting for them: to submit them and to wait is one thing for the device then.
+    fn reap_all(&mut self, finished: &mut Vec<FinishedRead>) {
+        while self.under_way() > 0 {
+            self.reap(true, finished);
+        }
+    }
+
     /// The error that a finished read means for an operation that waited for it: none if the reference by which
     /// the operation came there does not stand any more, in which case it is to be tried again.
     fn verdict(&self, miss: &Miss, error: &PoolError) -> Option<PoolError>;

@@ -102,7 +102,7 @@ impl Handle {
     #[inline]
     #[track_caller]
     fn tree_with<'h>(&'h self, generation: &'h Generation) -> Tree<'h, Pool> {
-        Tree::open(self.inner.pool(), generation.root).with_append_hints(&generation.ends)
+        Tree::open(self.inner.pool(), generation.root).with_hints(&generation.hints)
     }
 
     /// The generation of the table that a transaction sees, if it sees the table: the one that is not doomed for it, and that a record

@@ -28,9 +28,9 @@ use std::{
     iter,
     sync::{Arc, OnceLock},
 };
+use vellum_access::TreeHints;
 use vellum_base::primitive::{AtomicBool, AtomicU64, Mutex, Ordering};
 use vellum_base::{Apart, PageId};
-use vellum_pool::AppendHints;
 
 /// A table that has handles.
 // What counts its owners is apart from what all operations read.
@@ -55,8 +55,7 @@ pub(crate) struct OpenTable {
 /// A tree that the table has or had.
 pub(crate) struct Generation {
     pub(crate) root: PageId,
-    /// Where its last leaf is, while records are appended.
-    pub(crate) ends: AppendHints,
+    pub(crate) hints: TreeHints,
     next: OnceLock<Box<Self>>,
 }
 
@@ -263,7 +262,7 @@ impl OpenTable {
 
 impl Generation {
     fn new(root: PageId) -> Self {
-        Self { root, ends: AppendHints::default(), next: OnceLock::new() }
+        Self { root, hints: TreeHints::default(), next: OnceLock::new() }
     }
 }
 

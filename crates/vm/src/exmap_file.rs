@@ -163,7 +163,7 @@ impl Queue for ExmapQueue {
 
     fn reap(&mut self, wait: Wait, done: &mut Vec<Completion>) {
         self.begin();
-        let wait = if self.failed.is_empty() { wait } else { Wait::No };
+        let wait = if self.failed.is_empty() || wait == Wait::ForAll { wait } else { Wait::No };
         done.append(&mut self.failed);
         self.queue.reap(wait, done);
     }

@@ -42,6 +42,8 @@ pub enum Wait {
     No,
     /// Wait until a request is done, unless none is under way.
     ForOne,
+    /// Wait until all that are under way are done.
+    ForAll,
 }
 
 /// Reads and writes of one file that overlap with whatever their owner does meanwhile. Made by
@@ -119,20 +121,24 @@ impl DiskQueue {
     }
 
     /// Gives the kernel what it has room for, and lets it work; false if the ring has failed.
-    fn enter(&mut self, wait: bool) -> bool {
+    fn enter(&mut self, wait: Wait) -> bool {
         let Some(ring) = &mut self.ring else { return true };
         let mut attempts = 0;
         loop {
             ring.push(&self.plain, &mut self.done);
             let idle = ring.uring.submission().is_empty() && !ring.uring.submission().taskrun();
-            let wanted = usize::from(wait && self.done.is_empty() && ring.in_kernel > 0);
+            let wanted = match wait {
+                Wait::No => 0,
+                Wait::ForOne => usize::from(self.done.is_empty() && ring.in_kernel > 0),
+                Wait::ForAll => ring.in_kernel,
+            };
             if idle && (wanted == 0 || ring.has_completions()) {
                 return true;
             }
             match ring.uring.submit_and_wait(wanted) {
                 Ok(_) => return true,
                 Err(error) => match error.raw_os_error() {
-                    Some(libc::EINTR) if wait => {}
+                    Some(libc::EINTR) if wait != Wait::No => {}
                     Some(libc::EINTR) => return true,
                     // The kernel lacks memory, or wants completions to be taken first.
                     Some(libc::EAGAIN | libc::EBUSY) if attempts < ATTEMPTS_MAX => {
@@ -173,21 +179,26 @@ impl Queue for DiskQueue {
     }
 
     fn flush(&mut self) {
-        if !self.enter(false) {
+        if !self.enter(Wait::No) {
             self.fail();
         }
     }
 
     fn reap(&mut self, wait: Wait, done: &mut Vec<Completion>) {
         loop {
-            if !self.enter(wait == Wait::ForOne) {
+            if !self.enter(wait) {
                 self.fail();
             }
             if let Some(ring) = &mut self.ring {
                 ring.collect(&self.plain, &mut self.done);
             }
             // A request that was cut short is no completion yet.
-            if wait == Wait::No || !self.done.is_empty() || self.under_way() == 0 {
+            let is_over = match wait {
+                Wait::No => true,
+                Wait::ForOne => !self.done.is_empty() || self.under_way() == 0,
+                Wait::ForAll => self.under_way() == self.done.len(),
+            };
+            if is_over {
                 done.append(&mut self.done);
                 return;
             }

@@ -161,6 +161,29 @@ fn a_queue_that_is_dropped_waits_for_its_buffers() {
     }
 }
 
+/// More requests than overlap, of devices that cut reads short and let them overtake each other.
+#[test]
+fn all_that_is_under_way_is_waited_for_at_once() {
+    let (_directory, files) = files();
+    for (name, file) in &files {
+        let mut buffer = AlignedBuffer::new(PAGES * PAGE_SIZE);
+        let address = buffer.as_mut_ptr();
+        let mut queue = file.queue(4).unwrap();
+        let mut done = Vec::new();
+        for page in 0..40 {
+            let at = page * PAGE_SIZE;
+            // SAFETY: the buffer outlives the queue.
+            unsafe {
+                queue.submit(Request::read(at as u64, address.wrapping_add(at), PAGE_SIZE), page as u64)
+            };
+        }
+        queue.reap(Wait::ForAll, &mut done);
+        assert_eq!((queue.under_way(), done.len()), (0, 40), "{name}");
+        let tags: HashSet<u64> = done.iter().map(|completion| completion.tag).collect();
+        assert_eq!(tags.len(), 40, "{name}");
+    }
+}
+
 #[test]
 fn nothing_is_waited_for_when_nothing_is_under_way() {
     let (_directory, files) = files();
@@ -168,6 +191,7 @@ fn nothing_is_waited_for_when_nothing_is_under_way() {
         let mut queue = file.queue(4).unwrap();
         let (mut done, begun) = (Vec::new(), Instant::now());
         queue.reap(Wait::ForOne, &mut done);
+        queue.reap(Wait::ForAll, &mut done);
         queue.reap(Wait::No, &mut done);
         queue.flush();
         assert!(done.is_empty() && begun.elapsed() < Duration::from_secs(1), "{name}");

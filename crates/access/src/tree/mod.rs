@@ -24,6 +24,7 @@ mod bulk;
 mod change;
 mod check;
 mod descend;
+mod hints;
 mod read;
 mod salvage;
 mod sound;
@@ -37,6 +38,7 @@ pub use change::exchange::Held;
 pub use change::relocate::Relocation;
 pub use change::write::{WriteMode, Written};
 pub use check::{TreeReport, TreeShape};
+pub use hints::TreeHints;
 pub use read::blob_reader::BlobReader;
 pub use read::cursor::{Cursor, CursorPosition, Entry};
 pub use salvage::Salvaged;
@@ -45,7 +47,7 @@ use crate::gateway::RecordGroup;
 use crate::node::{MAX_KEY_BYTES, NodeMut};
 use crate::{error::AccessError, isolation::View};
 use vellum_base::{PageId, primitive::AtomicU64};
-use vellum_pool::{AppendHints, Pager};
+use vellum_pool::Pager;
 
 /// A B+tree from keys of up to 1024 bytes to values of up to 1 GiB, in the order of the keys' bytes.
 ///
@@ -67,8 +69,7 @@ use vellum_pool::{AppendHints, Pager};
 pub struct Tree<'p, P> {
     pager: &'p P,
     root: PageId,
-    /// The leaves to which threads append records.
-    ends: Option<&'p AppendHints>,
+    hints: Option<&'p TreeHints>,
     /// How it is seen and changed, if others may see it otherwise.
     view: Option<View<'p>>,
     /// Where the root is kept of the tree that may be changed.
@@ -109,15 +110,16 @@ impl<'p, P: Pager> Tree<'p, P> {
     /// The tree with the root `root`, which [`create`](Self::create) made earlier.
     #[inline]
     pub fn open(pager: &'p P, root: PageId) -> Self {
-        Self { pager, root, ends: None, view: None, current: None }
+        Self { pager, root, hints: None, view: None, current: None }
     }
 
-    /// The same tree, with append hints that all its handles share: a thread that appends records, to the end of the
-    /// tree or after one another elsewhere, finds their leaf without going down the tree.
+    /// The same tree, with hints that all its handles share: a thread that appends records, to the end of the
+    /// tree or after one another elsewhere, finds their leaf without going down the tree, and a cursor knows how many entries a leaf has
+    /// before it is read.
     #[inline]
     #[must_use]
-    pub fn with_append_hints(self, ends: &'p AppendHints) -> Self {
-        Self { ends: Some(ends), ..self }
+    pub fn with_hints(self, hints: &'p TreeHints) -> Self {
+        Self { hints: Some(hints), ..self }
     }
 
     /// The same tree as a transaction sees and changes it, or a single operation while there may be transactions. Without a view

@@ -13,9 +13,9 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
     thread,
 };
-use vellum_access::{AccessError, Tree, Written};
+use vellum_access::{AccessError, Tree, TreeHints, Written};
 use vellum_base::Extent;
-use vellum_pool::{AppendHints, Pool, PoolError, PoolOptions};
+use vellum_pool::{Pool, PoolError, PoolOptions};
 use vellum_vm::ReleaseMethod;
 
 const THREADS: u64 = 4;
@@ -195,8 +195,8 @@ fn run(options: &PoolOptions) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tree");
     let pool = Pool::create(&path, options).unwrap();
-    let end = AppendHints::default();
-    let tree = create_tree(&pool).unwrap().with_append_hints(&end);
+    let end = TreeHints::default();
+    let tree = create_tree(&pool).unwrap().with_hints(&end);
     for key in fixed_keys() {
         assert!(tree.insert(&bytes(key), &sealed(key, 1, 300)).unwrap());
     }
@@ -253,8 +253,8 @@ fn threads_agree_whichever_way_memory_is_released() {
 fn threads_that_load_in_order_do_not_split_each_others_leaves() {
     let directory = tempfile::tempdir().unwrap();
     let pool = Pool::create(directory.path().join("tree"), &options(256)).unwrap();
-    let end = AppendHints::default();
-    let tree = create_tree(&pool).unwrap().with_append_hints(&end);
+    let end = TreeHints::default();
+    let tree = create_tree(&pool).unwrap().with_hints(&end);
     let next = AtomicU64::new(0);
     const KEYS: u64 = 60_000;
     thread::scope(|scope| {
@@ -300,19 +300,19 @@ fn threads_that_load_in_order_do_not_split_each_others_leaves() {
 fn an_append_hint_does_not_outlive_its_leaf() {
     let directory = tempfile::tempdir().unwrap();
     let pool = Pool::create(directory.path().join("tree"), &options(64)).unwrap();
-    let (end, other_end) = (AppendHints::default(), AppendHints::default());
-    let tree = create_tree(&pool).unwrap().with_append_hints(&end);
+    let (end, other_end) = (TreeHints::default(), TreeHints::default());
+    let tree = create_tree(&pool).unwrap().with_hints(&end);
     let mut reused = 0;
     for round in 0..20 {
         for key in 0..500u64 {
             assert!(tree.insert(&key.to_be_bytes(), &sealed(key, round, 120)).unwrap());
         }
-        let (last, _) = end.mine().get().unwrap();
+        let (last, _) = end.ends().mine().get().unwrap();
         // All leaves but one are merged away, the marked one among them.
         for key in 20..500u64 {
             assert!(tree.remove(&key.to_be_bytes()).unwrap());
         }
-        let other = Tree::create(&pool).unwrap().with_append_hints(&other_end);
+        let other = Tree::create(&pool).unwrap().with_hints(&other_end);
         for key in 0..2000u64 {
             assert!(other.insert(&key.to_be_bytes(), &sealed(key, round, 120)).unwrap());
         }
@@ -320,7 +320,7 @@ fn an_append_hint_does_not_outlive_its_leaf() {
             assert!(tree.insert(&key.to_be_bytes(), &sealed(key, round, 120)).unwrap());
         }
         reused += u64::from(
-            other_end.mine().get().is_some_and(|(page, _)| page == last)
+            other_end.ends().mine().get().is_some_and(|(page, _)| page == last)
                 || pool.is_extent(Extent::page(last)),
         );
         assert_eq!(other.shape().unwrap().entries, 2000);

@@ -12,7 +12,7 @@ use std::{
     },
     thread,
 };
-use vellum_access::{Cursor, Entry, Tree};
+use vellum_access::{Cursor, Entry, Tree, TreeHints};
 use vellum_pool::Pool;
 use vellum_vm::SimulatedFile;
 
@@ -260,9 +260,20 @@ fn records_that_come_into_the_rest_of_a_leaf_are_shown() {
 /// Readers, each with a cursor that it uses again and again for short ranges, and writers in the same leaves.
 #[test]
 fn short_ranges_while_others_write() {
+    ranges_while_others_write(4096);
+}
+
+/// Leaves split and merge, and are evicted, while a range reads several of them together.
+#[test]
+fn short_ranges_beyond_memory_while_others_write() {
+    ranges_while_others_write(64);
+}
+
+fn ranges_while_others_write(pool_pages: u64) {
     let file = SimulatedFile::new(1);
-    let pool = Pool::create_on(Arc::new(file), &options(4096)).unwrap();
-    let tree = create_tree(&pool).unwrap();
+    let pool = Pool::create_on(Arc::new(file), &options(pool_pages)).unwrap();
+    let hints = TreeHints::default();
+    let tree = create_tree(&pool).unwrap().with_hints(&hints);
     for key in (0..KEYS).step_by(FIXED_STEP as usize) {
         tree.insert(&bytes(key), &sealed(key, 0, 60)).unwrap();
     }
@@ -302,6 +313,7 @@ fn read_ranges(tree: &Tree<'_, Pool>, seed: u64) {
         let steps = [1, 2, 8, 30, 200][random.random_range(0..5)];
         let forward: bool = random.random();
         cursor.seek(&bytes(at)).unwrap();
+        cursor.expect(if random.random() { steps } else { usize::MAX });
         let mut fixed = if forward {
             at.next_multiple_of(FIXED_STEP)
         } else {

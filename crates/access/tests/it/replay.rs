@@ -11,9 +11,11 @@ use crate::support::{
 };
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::thread;
-use vellum_access::{AccessError, Batch, PageChange, RecordGroup, Task, Tree, ValueImage, node::NodeMut};
+use vellum_access::{
+    AccessError, Batch, PageChange, RecordGroup, Task, Tree, TreeHints, ValueImage, node::NodeMut,
+};
 use vellum_base::{Extent, Lsn, PageId};
-use vellum_pool::{AppendHints, Pool};
+use vellum_pool::Pool;
 
 const THREADS: u64 = 3;
 const KEYS: u64 = 1500;
@@ -144,8 +146,8 @@ fn destroy<'p>(pager: &'p RecordingPager, catalog: &Tree<'p, RecordingPager>, na
 fn trees_of_its_own(pager: &RecordingPager, random: &mut StdRng, rounds: u64) {
     let catalog = retry(|| Tree::create(pager));
     for round in 0..rounds {
-        let hints = AppendHints::default();
-        let tree = create(pager, &catalog, round).unwrap().with_append_hints(&hints);
+        let hints = TreeHints::default();
+        let tree = create(pager, &catalog, round).unwrap().with_hints(&hints);
         assert!(create(pager, &catalog, round).is_none());
         let is_last = round + 1 == rounds;
         let count = if is_last { 2000 } else { random.random_range(0..2000u64) };

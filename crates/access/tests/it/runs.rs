@@ -4,8 +4,8 @@
 use crate::support::{create_tree, options, verify};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{collections::BTreeMap, ops::Bound};
-use vellum_access::{Tree, node::MAX_KEY_BYTES};
-use vellum_pool::{AppendHints, Pool};
+use vellum_access::{Tree, TreeHints, node::MAX_KEY_BYTES};
+use vellum_pool::Pool;
 
 /// Appends to `places` runs in turn, up to `group` records at a time, and checks everything. The key of a record is made
 /// of its place and its number there. Each place gets equally many, so that all seeds make the same records. Returns the
@@ -22,8 +22,8 @@ fn append_as_drawn(
 ) -> u64 {
     let directory = tempfile::tempdir().unwrap();
     let pool = Pool::create(directory.path().join("tree"), &options(8192)).unwrap();
-    let ends = AppendHints::default();
-    let tree = create_tree(&pool).unwrap().with_append_hints(&ends);
+    let ends = TreeHints::default();
+    let tree = create_tree(&pool).unwrap().with_hints(&ends);
     let mut random = StdRng::seed_from_u64(seed);
     let mut open: Vec<_> = (0..places).map(|place| (place, 0..records.div_ceil(places))).collect();
     let mut model = BTreeMap::new();

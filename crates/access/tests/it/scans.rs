@@ -2,7 +2,7 @@
 
 use crate::support::{create_tree, open_tree, options, sealed, unseal};
 use std::{ops::Bound, sync::Arc, time::Duration};
-use vellum_access::{AccessError, Cursor, Tree};
+use vellum_access::{AccessError, Cursor, Tree, TreeHints};
 use vellum_pool::{Pool, PoolError};
 use vellum_vm::{Faults, FileOperation, SimulatedFile};
 
@@ -163,6 +163,190 @@ fn what_is_expected_is_read_together_and_nothing_beyond() {
             }
         }
         assert!(known * 3 < unknown * 2, "{known} requests, and {unknown} of cursors that know nothing");
+    }
+}
+
+/// Pages and requests of a range that a cursor shows, which is new to the pool.
+fn reads_of_range(
+    (file, pool): (&SimulatedFile, &Pool),
+    cursor: &mut Cursor<'_, Pool>,
+    (first, entries, forward): (u64, u64, bool),
+) -> (u64, u64) {
+    let (pages, requests) = (pool.statistics().pages_read, file.counts().of(FileOperation::Read));
+    for step in 0..entries {
+        let entry = if forward { cursor.next() } else { cursor.previous() };
+        let expected = if forward { first + step } else { first - 1 - step };
+        assert_eq!(number(&entry.unwrap().unwrap()), expected);
+    }
+    (pool.statistics().pages_read - pages, file.counts().of(FileOperation::Read) - requests)
+}
+
+/// The leaves of a short range are as many as those that were read before let expect. What is needed now and then is read when it
+/// is needed.
+#[test]
+fn short_ranges_read_hardly_more_leaves_than_they_need() {
+    const RANGES: u64 = 60;
+    let file = SimulatedFile::new(13);
+    filled(&file, 20_000);
+    for forward in [true, false] {
+        // A leaf has some 27, so a range of 5 comes to a second one in one case of seven, and one of 20 in two of three.
+        for (entries, pages_most, requests_most) in [(5, 80, 80), (20, 130, 72)] {
+            let pool = Pool::open_on(Arc::new(file.clone()), &options(1024)).unwrap();
+            let hints = TreeHints::default();
+            let tree = open_tree(&pool).with_hints(&hints);
+            tree.get(&big_endian(0)).unwrap();
+            let (mut pages, mut requests) = (0, 0);
+            for range in 0..RANGES {
+                let first = 500 + range * 311;
+                let mut cursor = tree.range(UNBOUNDED, UNBOUNDED).unwrap();
+                cursor.seek(&big_endian(first)).unwrap();
+                cursor.expect(entries);
+                let range = (first, entries as u64, forward);
+                let reads = reads_of_range((&file, &pool), &mut cursor, range);
+                (pages, requests) = (pages + reads.0, requests + reads.1);
+            }
+            assert!(pages <= pages_most, "{pages} pages for {RANGES} ranges of {entries}, {forward}");
+            assert!(requests <= requests_most, "{requests} requests for {RANGES} ranges of {entries}");
+        }
+    }
+}
+
+/// Leaves of three large records each. Nobody knows that before the first is read; then handles of the tree do.
+#[test]
+fn what_leaves_hold_is_learnt_from_those_that_were_read() {
+    let file = SimulatedFile::new(14);
+    {
+        let mut pool = Pool::create_on(Arc::new(file.clone()), &options(1024)).unwrap();
+        let tree = create_tree(&pool).unwrap();
+        (0..2000).for_each(|number| {
+            tree.insert(&big_endian(number), &sealed(number, 1, 1000)).unwrap();
+        });
+        pool.checkpoint().unwrap();
+    }
+    let requests = |hints: Option<&TreeHints>| {
+        let pool = Pool::open_on(Arc::new(file.clone()), &options(1024)).unwrap();
+        let tree = match hints {
+            Some(hints) => open_tree(&pool).with_hints(hints),
+            None => open_tree(&pool),
+        };
+        tree.get(&big_endian(0)).unwrap();
+        let mut all = Vec::new();
+        for first in (100..1900).step_by(300) {
+            let mut cursor = tree.range(UNBOUNDED, UNBOUNDED).unwrap();
+            cursor.expect(20);
+            cursor.seek(&big_endian(first)).unwrap();
+            all.push(reads_of_range((&file, &pool), &mut cursor, (first, 20, true)).1);
+        }
+        all
+    };
+    let (known, unknown) = (requests(Some(&TreeHints::default())), requests(None));
+    let of_later = |all: &[u64]| all.iter().skip(1).sum::<u64>();
+    assert!(of_later(&known) * 2 < of_later(&unknown), "{known:?}, and where nothing is kept {unknown:?}");
+}
+
+/// Nobody says how many entries are wanted, but the parent tells that the range ends nearby.
+#[test]
+fn a_range_that_ends_nearby_is_read_together_and_nothing_beyond() {
+    let file = SimulatedFile::new(15);
+    filled(&file, 20_000);
+    for forward in [true, false] {
+        let (mut together, mut leaves) = (0, 0);
+        for first in (4000..16_000).step_by(1001) {
+            for entries in [30, 60, 400] {
+                let pool = Pool::open_on(Arc::new(file.clone()), &options(1024)).unwrap();
+                let tree = open_tree(&pool);
+                tree.get(&big_endian(0)).unwrap();
+                let (lower, upper) = (big_endian(first), big_endian(first + entries));
+                let mut cursor = tree.range(Bound::Included(&lower), Bound::Excluded(&upper)).unwrap();
+                if !forward {
+                    cursor.seek_to_end();
+                }
+                let (pages, requests) = (pool.statistics().pages_read, file.counts().of(FileOperation::Read));
+                let next = if forward { first } else { first + entries - 1 };
+                assert_eq!(walk(&mut cursor, next, forward).unwrap(), entries);
+                let pages = pool.statistics().pages_read - pages;
+                assert!(pages <= entries / 20 + 3, "{pages} pages for {entries} entries");
+                if entries < 100 {
+                    (together, leaves) =
+                        (together + file.counts().of(FileOperation::Read) - requests, leaves + pages);
+                }
+            }
+        }
+        assert!(together * 3 < leaves * 2, "{together} requests for {leaves} leaves");
+    }
+}
+
+/// The n-th read fails, for every n, of ranges whose leaves are read together.
+#[test]
+fn each_read_of_short_ranges_that_fails_is_survived() {
+    let file = SimulatedFile::new(16);
+    filled(&file, 4000);
+    let mut reported = 0;
+    for n in 1.. {
+        let pool = Pool::open_on(Arc::new(file.clone()), &options(64).read_only(true)).unwrap();
+        let tree = open_tree(&pool);
+        let before = file.counts().scheduled_failures;
+        file.fail_nth_of(FileOperation::Read, n);
+        for range in 0..20_u64 {
+            let (first, forward) = (200 + range * 1733 % 3500, range % 2 == 0);
+            let mut cursor = tree.range(UNBOUNDED, UNBOUNDED).unwrap();
+            cursor.expect(100);
+            cursor.seek(&big_endian(first)).unwrap();
+            let mut shown = 0;
+            while shown < 100 {
+                match if forward { cursor.next() } else { cursor.previous() } {
+                    Ok(entry) => {
+                        let expected = if forward { first + shown } else { first - 1 - shown };
+                        assert_eq!(number(&entry.unwrap()), expected);
+                        shown += 1;
+                    }
+                    Err(error) => {
+                        assert!(matches!(error, AccessError::Pool(PoolError::Read { .. })), "{error}");
+                        reported += 1;
+                    }
+                }
+            }
+        }
+        file.heal();
+        if file.counts().scheduled_failures == before {
+            break;
+        }
+    }
+    assert!(reported > 0);
+}
+
+/// Threads with short ranges in a pool that has room for hardly more than the way to a leaf each.
+#[test]
+fn short_ranges_leave_room_in_a_pool_of_few_pages() {
+    let file = SimulatedFile::new(17);
+    filled(&file, 20_000);
+    file.set_faults(Faults { short: 0.1, delay_max: Duration::from_micros(3), ..Faults::default() });
+    for pages in [16, 64, 256] {
+        let pool = Pool::open_on(Arc::new(file.clone()), &options(pages)).unwrap();
+        let tree = open_tree(&pool);
+        std::thread::scope(|scope| {
+            for thread in 0..3_u64 {
+                let tree = &tree;
+                scope.spawn(move || {
+                    for range in 0..150_u64 {
+                        let first = (thread * 7919 + range * 1733) % 19_000 + 500;
+                        let entries = [5, 20, 100, 400][range as usize % 4];
+                        let mut cursor = tree.range(UNBOUNDED, UNBOUNDED).unwrap();
+                        cursor.expect(entries);
+                        cursor.seek(&big_endian(first)).unwrap();
+                        // Some are dropped half way.
+                        let shown = if range % 3 == 0 { entries / 2 } else { entries } as u64;
+                        for step in 0..shown {
+                            assert_eq!(number(&cursor.next().unwrap().unwrap()), first + step);
+                        }
+                    }
+                });
+            }
+        });
+        // No page is left latched.
+        for key in 0..20_000 {
+            assert!(tree.get(&big_endian(key)).unwrap().is_some());
+        }
     }
 }
 

@@ -24,6 +24,7 @@ use crate::{
 };
 use std::{collections::VecDeque, sync::Arc};
 use vellum_base::{Extent, PageId};
+use vellum_vm::Wait;
 
 /// How many pages that were read ahead and used are remembered, to be given up first when memory is short. Those
 /// beyond are left to the clock.
@@ -44,6 +45,19 @@ impl<'p> MissQueue<'p> {
     pub(crate) fn new(io: &'p PageIo, depth: usize) -> Result<Self, PoolError> {
         let depth = depth.max(1);
         Ok(Self { io, reads: io.queue(depth)?, depth, under_way: 0 })
+    }
+
+    fn reap_after(&mut self, wait: Wait, finished: &mut Vec<FinishedRead>) {
+        if self.under_way == 0 {
+            return;
+        }
+        let mut reads = match try_lock(&self.reads) {
+            Some(reads) => reads,
+            // Another thread ends reads, and waits for the device with the queue locked.
+            None if wait == Wait::No => return,
+            None => lock(&self.reads),
+        };
+        self.under_way -= reads.reap(&self.io.faults, wait, finished);
     }
 }
 
@@ -91,16 +105,11 @@ impl Misses for MissQueue<'_> {
     }
 
     fn reap(&mut self, wait: bool, finished: &mut Vec<FinishedRead>) {
-        if self.under_way == 0 {
-            return;
-        }
-        let mut reads = match try_lock(&self.reads) {
-            Some(reads) => reads,
-            // Another thread ends reads, and waits for the device with the queue locked.
-            None if !wait => return,
-            None => lock(&self.reads),
-        };
-        self.under_way -= reads.reap(&self.io.faults, wait, finished);
+        self.reap_after(if wait { Wait::ForOne } else { Wait::No }, finished);
+    }
+
+    fn reap_all(&mut self, finished: &mut Vec<FinishedRead>) {
+        self.reap_after(Wait::ForAll, finished);
     }
 
     fn verdict(&self, miss: &Miss, error: &PoolError) -> Option<PoolError> {

@@ -53,10 +53,10 @@ impl Reads {
         Self { queue, reading, free, finished, completions }
     }
 
-    /// Gives the reads that are over to `finished`, after waiting for one if asked to and none is, and returns how many
+    /// Gives the reads that are over to `finished`, after waiting if asked to, for one only if none is, and returns how many
     /// they are.
-    pub(crate) fn reap(&mut self, faults: &Faults, wait: bool, finished: &mut Vec<FinishedRead>) -> usize {
-        self.finish(faults, if wait && self.finished.is_empty() { Wait::ForOne } else { Wait::No });
+    pub(crate) fn reap(&mut self, faults: &Faults, wait: Wait, finished: &mut Vec<FinishedRead>) -> usize {
+        self.finish(faults, if wait == Wait::ForOne && !self.finished.is_empty() { Wait::No } else { wait });
         let count = self.finished.len();
         finished.append(&mut self.finished);
         count

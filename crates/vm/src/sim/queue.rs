@@ -75,12 +75,16 @@ impl<D: Device> Queue for SimulatedQueue<D> {
     fn flush(&mut self) {}
 
     fn reap(&mut self, wait: Wait, done: &mut Vec<Completion>) {
-        let mut least = usize::from(wait == Wait::ForOne);
+        let mut least = match wait {
+            Wait::No => 0,
+            Wait::ForOne => 1,
+            Wait::ForAll => self.under_way.len(),
+        };
         while self.eligible() > 0 && (least > 0 || self.file.draw(2) == 0) {
             let index = self.file.draw(self.eligible() as u64) as usize;
             let completion = self.complete(index);
             done.push(completion);
-            least = 0;
+            least = least.saturating_sub(1);
         }
     }
 }

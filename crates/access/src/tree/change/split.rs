@@ -3,8 +3,8 @@
 use crate::error::{AccessError, damaged};
 use crate::gateway::{AtomicChange, Fresh, Latched, PageChange, Recording};
 use crate::node::{End, Find, NODE_BYTES, NodeFault, NodeMut, NodeView, Split};
-use crate::tree::Tree;
 use crate::tree::descend::{Approach, Place, Towards};
+use crate::tree::{Tree, TreeHints};
 use vellum_pool::{Interrupt, OptimisticPage, Pager};
 
 impl<'p, P: Pager> Tree<'p, P> {
@@ -97,7 +97,7 @@ impl<'p, P: Pager> Tree<'p, P> {
             }
         }
         let (_, right) = change.commit();
-        if let (Cut::End(_), Some(ends)) = (&cut, self.ends) {
+        if let (Cut::End(_), Some(TreeHints { ends, .. })) = (&cut, self.hints) {
             ends.mine().set(right.id(), right.token());
         }
         Ok(None)

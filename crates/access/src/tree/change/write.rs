@@ -7,7 +7,7 @@ use crate::isolation::Claim;
 use crate::node::{MAX_INLINE_RECORD_BYTES, MAX_INLINE_VALUE_BYTES, NodeError, NodeView, ValueKind};
 use crate::tree::change::{blob::write_blob, expected::Expected};
 use crate::tree::read::record::{RecordLocation, StoredValue, value_in};
-use crate::tree::{Tree, change::merge::is_sparse, check_key};
+use crate::tree::{Tree, TreeHints, change::merge::is_sparse, check_key};
 use std::io::Read;
 use vellum_base::PageId;
 use vellum_pool::{Interrupt, OptimisticPage, Pager, PoolError};
@@ -296,7 +296,7 @@ impl<'p, P: Pager> Tree<'p, P> {
     /// The leaf to which this thread appended last, if it has not changed since and covers `key`.
     #[inline(always)]
     fn hinted_leaf(&self, key: &[u8]) -> Option<P::Optimistic<'p>> {
-        let end = self.ends?.mine();
+        let end = self.hints?.ends.mine();
         let (page, token) = end.get()?;
         // It has not changed, so it still is a leaf of this tree.
         match self.pager.reacquire(page, token) {
@@ -391,9 +391,9 @@ impl<'p, P: Pager> Tree<'p, P> {
                 Ok(Ok(Some(Written::Replaced)))
             }
             Ok(()) => {
-                let ends = if leaf.view().goes_on(index) { self.ends } else { None };
+                let hints = if leaf.view().goes_on(index) { self.hints } else { None };
                 let leaf = AtomicChange { pages: leaf, recording, needs }.commit_by(self.recorder(), None);
-                if let Some(ends) = ends {
+                if let Some(TreeHints { ends, .. }) = hints {
                     ends.mine().set(leaf.id(), leaf.token());
                 }
                 Ok(Ok(Some(Written::Inserted)))

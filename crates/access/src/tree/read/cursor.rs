@@ -1,18 +1,16 @@
 //! Cursors: walking a range of keys in either direction.
 //!
-//! A cursor keeps an optimistic guard on the leaf in which it stands, and copies records out of it in groups: a few at
-//! first, because most ranges are short, then more, and then whole leaves; or as many as are expected to be asked for,
-//! if that is known. After each group the guard is validated, so all that has been copied of one leaf belongs to one moment. If the leaf has changed before the next group, the cursor
-//! finds its place anew, by the key next to which it stands.
+//! A cursor keeps an optimistic guard on the leaf in which it stands, and copies records out of it in groups: a few at first, because most ranges are
+//! short, then more, and then whole leaves; or as many as are expected to be asked for, if that is known. After each group the guard is validated, so all
+//! that has been copied of one leaf belongs to one moment. If the leaf has changed before the next group, the cursor finds its place anew, by its key.
 //!
-//! At the leaf's end the cursor goes to the next child of the leaf's parent, if the parent has not changed; else down
-//! the tree, to the leaf beyond the fence. It holds no latch between two calls. The records of a group belong to one
-//! moment, those of different groups to different ones.
+//! At the leaf's end the cursor goes to the next child of the leaf's parent, if the parent has not changed; else down the tree, to the leaf beyond the
+//! fence. It holds no latch between two calls. The records of a group belong to one moment, those of different groups to different ones.
 //!
-//! If the tree has a [`View`](crate::View), and the leaf is not older than that, the whole leaf is copied, and *resolved*
-//! before it is validated: the cursor walks a list of what the view sees of the leaf, records that were removed included. A
-//! removed key lies within the fences of one leaf at any moment, whatever becomes of leaves. By a snapshot the list belongs to
-//! one moment. Outside of a snapshot each record does, and a commit may come between two of them.
+//! If the tree has a [`View`](crate::View), and the leaf is not older than that, the whole leaf is copied, and *resolved* before it is validated: the
+//! cursor walks a list of what the view sees of the leaf, records that were removed included. A removed key lies within the fences of one leaf at any
+//! moment, whatever becomes of leaves. By a snapshot the list belongs to one moment. Outside of a snapshot each record does, and a commit may come
+//! between two of them.
 
 mod copy_size;
 mod entry;
@@ -38,8 +36,8 @@ use vellum_pool::{Interrupt, OptimisticPage, Pager, PoolError};
 /// A cursor stands *between* two entries: [`next`](Self::next) steps over the entry after it and returns that,
 /// [`previous`](Self::previous) the entry before. A new cursor stands at the beginning of its range.
 ///
-/// An entry that is in the range throughout is returned once in each pass, in order; one that is inserted or removed
-/// meanwhile may be returned or not. A step that fails leaves the cursor where it was, and can be repeated.
+/// An entry that is in the range throughout is returned once in each pass, in order; one that is inserted or removed meanwhile may be returned or not. A
+/// step that fails leaves the cursor where it was, and can be repeated.
 ///
 /// ```
 /// use std::ops::Bound;
@@ -148,8 +146,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
         self.put(Stand::End);
     }
 
-    /// Goes to right before `key`, whether or not the tree has it. If `key` is outside of the range, goes to the nearer
-    /// end of the range.
+    /// Goes to right before `key`, whether or not the tree has it. If `key` is outside of the range, goes to the nearer end of the range.
     ///
     /// # Errors
     /// If the key is too long.
@@ -176,8 +173,7 @@ impl<'p, P: Pager> Cursor<'p, P> {
         }
     }
 
-    /// Says that from here on no more than so many entries will be asked for. Then the leaves that have them are read together if they are not in
-    /// memory, and nothing that lies beyond. More may be asked for all the same.
+    /// Says that from here on no more than so many entries will be asked for: their leaves are read together, if they are not in memory. More may be.
     pub fn expect(&mut self, entries: usize) {
         self.expected = entries;
     }
@@ -320,21 +316,27 @@ impl<'p, P: Pager> Cursor<'p, P> {
             (Stand::Start, Bound::Excluded(key), _) | (Stand::End, _, Bound::Included(key)) => {
                 (key, Stand::After)
             }
-            _ => return self.land_together(direction, None, may_wait),
+            _ => {
+                let from_edge = matches!(self.stand, Stand::Start | Stand::End);
+                return self.land_together(direction, (None, from_edge), may_wait);
+            }
         };
         self.key.set(key);
         self.stand = stand;
-        self.land_together(direction, None, may_wait)
+        self.land_together(direction, (None, false), may_wait)
     }
 
-    /// As [`land`](Self::land). If only a few entries are expected, and their leaves are not in memory, these are read side by side.
+    /// As [`land`](Self::land). Leaves of a range that is known to be short are read side by side; how many tells whether it comes `from_edge`.
     fn land_together(
         &mut self,
         direction: Direction,
-        sibling: Option<(P::Optimistic<'p>, usize)>,
+        (sibling, from_edge): (Option<(P::Optimistic<'p>, usize)>, bool),
         may_wait: bool,
     ) -> Result<Fetched, AccessError> {
-        if !may_wait || !(2..=FEW).contains(&self.expected) {
+        let bound = key_of(if direction == Direction::Forward { &self.upper } else { &self.lower });
+        let is_short = (2..=FEW).contains(&self.expected);
+        let may_end_soon = self.expected > FEW && self.groups == 0 && bound.is_some();
+        if !may_wait || !(is_short || may_end_soon) {
             return self.land(direction, sibling, may_wait);
         }
         let landed = self.land(direction, sibling, false)?;
@@ -343,8 +345,11 @@ impl<'p, P: Pager> Cursor<'p, P> {
         }
         let bound = key_of(if direction == Direction::Forward { &self.upper } else { &self.lower });
         let towards = towards(self.stand, direction, &self.key);
-        self.ahead.begin(&self.tree, (direction, towards), self.expected, bound);
-        self.land(direction, None, true)
+        let leaves = is_short.then(|| self.tree.leaves_of(self.expected, from_edge));
+        self.ahead.begin(&self.tree, (direction, towards), leaves, bound);
+        let landed = self.land(direction, None, true)?;
+        self.tree.note_leaf(self.leaf.count());
+        Ok(landed)
     }
 
     /// Goes from the end of a leaf to the next leaf in this direction, if that has anything of the range.
@@ -396,11 +401,10 @@ impl<'p, P: Pager> Cursor<'p, P> {
             self.fetch_header(direction, 2);
         }
         self.ahead.go_on(&self.tree, direction);
-        self.land_together(direction, sibling, true)
+        self.land_together(direction, (sibling, true), true)
     }
 
-    /// Goes to the leaf where the cursor stands: the one to which `sibling` refers, if that parent has not changed, else
-    /// down the tree. Copies a group of records of it. On an error the cursor stays where it was.
+    /// Goes to the leaf where the cursor stands: the one to which `sibling` refers, if that parent has not changed, else down the tree. Copies records of it.
     fn land(
         &mut self,
         direction: Direction,

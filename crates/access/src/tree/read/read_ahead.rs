@@ -26,6 +26,10 @@ const WINDOW_FIRST: usize = 8;
 const WINDOW_MAX: usize = 2048;
 /// How many requests overlap.
 const DEPTH: usize = 128;
+/// A range whose number of entries is not known is read as a whole, if it has no more leaves than this.
+const NEAR: usize = 4;
+/// So many requests or fewer are waited for together: the thread sleeps once.
+const TOGETHER: usize = 16;
 /// After so many leaves a cursor counts as a scan, which has no influence on what stays in memory.
 const SCAN_LEAVES: usize = 8;
 
@@ -140,43 +144,42 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
         }
     }
 
-    /// Reads the leaf that lies `towards` where the cursor goes, which is not in memory, and with it as many as have `entries` further ones.
+    /// Reads the leaf that lies `towards` where the cursor goes, which is not in memory, together with those that the cursor will mostly
+    /// come to after it, and waits for them all: `wanted` ones in all, or if that is not known, all that the range has, if these are a few. A single
+    /// leaf that is missing is left to the cursor.
     pub fn begin(
         &mut self,
         tree: &Tree<'p, P>,
         (direction, towards): (Direction, Towards<'_>),
-        entries: usize,
+        wanted: Option<usize>,
         bound: Option<&[u8]>,
     ) {
         self.reset(direction);
+        if wanted == Some(1) {
+            return;
+        }
         // An error the cursor comes upon itself.
         let Ok(Some(true)) = tree.copy_node(towards, 1, (Approach::Direct, true), &mut self.parent) else {
             self.parent.clear();
             return;
         };
         self.next = self.child(towards);
-        // One more, for it begins somewhere in the first.
-        let leaves = entries.div_ceil(self.entries_each(tree)) + 1;
-        self.read(tree, leaves.min(most(tree)), bound, true);
+        // One more, to see that the range ends before it.
+        let missing = self.choose(tree, wanted.unwrap_or(NEAR + 1).min(most(tree)), bound, true);
+        if wanted.is_none() && !self.exhausted {
+            self.reset(direction);
+            return;
+        }
+        if missing.len() > 1 {
+            self.start(tree, missing);
+            if let Some(reads) = self.reads.as_mut().filter(|reads| reads.under_way() <= TOGETHER) {
+                reads.reap_all(&mut self.finished);
+                self.finished.clear();
+            }
+        }
+        // So that the next leaf is taken for one of those that were read.
+        self.crossed = usize::from(wanted.is_none());
         self.pass(tree, true);
-    }
-
-    /// How many entries a leaf has that is in memory, near the next one.
-    fn entries_each(&self, tree: &Tree<'p, P>) -> usize {
-        /// How many leaves are looked at.
-        const LEAVES: usize = 32;
-        /// If none of them is in memory: those of a hundred bytes each.
-        const LIKELY: usize = 28;
-        let view = NodeView::new(&self.parent[..]);
-        let first = self.next.saturating_sub(LEAVES / 2);
-        let mut pages =
-            (first..=view.count()).take(LEAVES).map(|child| view.child_at(view.child_place(child)));
-        let count = pages.find_map(|page| {
-            let leaf = (!tree.pager.is_evicted(page)).then(|| tree.pager.root(page).ok()).flatten()?;
-            let count = NodeView::new(leaf.bytes()).count();
-            leaf.validate().ok().map(|()| count)
-        });
-        count.filter(|count| *count > 0).unwrap_or(LIKELY)
     }
 
     /// Waits for the leaf that the cursor goes to now, or takes up what has been read.
@@ -253,20 +256,36 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
     }
 
     /// Begins to read so many further leaves.
-    fn read(&mut self, tree: &Tree<'p, P>, mut wanted: usize, bound: Option<&[u8]>, may_wait: bool) {
+    fn read(&mut self, tree: &Tree<'p, P>, wanted: usize, bound: Option<&[u8]>, may_wait: bool) {
+        let missing = self.choose(tree, wanted, bound, may_wait);
+        if !missing.is_empty() {
+            self.start(tree, missing);
+            self.take_up();
+        }
+    }
+
+    /// Takes note of so many further leaves, and names those that are not in memory.
+    fn choose(
+        &mut self,
+        tree: &Tree<'p, P>,
+        wanted: usize,
+        bound: Option<&[u8]>,
+        may_wait: bool,
+    ) -> Vec<PageId> {
         let mut missing = Vec::new();
-        while wanted > 0 && !self.exhausted {
+        for _ in 0..wanted {
             let Some(page) = self.next_leaf(tree, bound, may_wait) else { break };
             let is_missing = tree.pager.is_evicted(page);
             if is_missing {
                 missing.push(page);
             }
             self.ahead.push_back((page, is_missing));
-            wanted -= 1;
         }
-        if missing.is_empty() {
-            return;
-        }
+        missing
+    }
+
+    /// Begins to read leaves, which reach the device when reads are taken up.
+    fn start(&mut self, tree: &Tree<'p, P>, mut missing: Vec<PageId>) {
         self.missed = true;
         if self.reads.is_none() {
             // Without a queue, the cursor reads leaf by leaf.
@@ -278,14 +297,12 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
         }
         reads.give_up(&mut self.passed, missing.len());
         reads.begin_read_ahead(&missing);
-        reads.reap(false, &mut self.finished);
-        self.finished.clear();
     }
 
     /// The next leaf in the direction of the cursor, within its range.
     fn next_leaf(&mut self, tree: &Tree<'p, P>, bound: Option<&[u8]>, may_wait: bool) -> Option<PageId> {
         loop {
-            if self.parent.is_empty() {
+            if self.parent.is_empty() || self.exhausted {
                 return None;
             }
             let view = NodeView::new(&self.parent[..]);

@@ -27,15 +27,14 @@ use crate::Result;
 use bytesize::ByteSize;
 use pool::HashPool;
 use std::ops::{Bound, ControlFlow};
-use vellum_access::{Answer, Batch, BulkLoad, Task, Tree, Written};
+use vellum_access::{Answer, Batch, BulkLoad, Task, Tree, TreeHints, Written};
 use vellum_base::{PAGE_SIZE, PageId};
-use vellum_pool::AppendHints;
 
 /// A pool and the root of the one tree in it.
 pub struct HashTable {
     pool: HashPool,
     root: PageId,
-    hints: AppendHints,
+    hints: TreeHints,
     pool_bytes: u64,
     read_depth: usize,
 }
@@ -52,7 +51,7 @@ pub struct HashTableLoader<'a>(BulkLoad<'a, HashPool>);
 impl HashTable {
     #[inline]
     fn tree(&self) -> Tree<'_, HashPool> {
-        Tree::open(&self.pool, self.root).with_append_hints(&self.hints)
+        Tree::open(&self.pool, self.root).with_hints(&self.hints)
     }
 }
 
@@ -67,7 +66,7 @@ impl Engine for HashTable {
         let pool = HashPool::create(&options.directory.join("table.frames"), options.pool_bytes)?;
         let root = Tree::create(&pool)?.root();
         let (pool_bytes, read_depth) = (options.pool_bytes, options.read_depth);
-        Ok(Self { pool, root, hints: AppendHints::default(), pool_bytes, read_depth })
+        Ok(Self { pool, root, hints: TreeHints::default(), pool_bytes, read_depth })
     }
 
     fn reader(&self) -> Result<HashTableReader<'_>> {
