@@ -13,6 +13,7 @@ use crate::{
     roots::Roots,
     state::ROOMY,
 };
+use std::collections::BTreeSet;
 use vellum_access::{BlobReference, NewLarge, read_large};
 use vellum_base::{Bytes, PageId};
 use vellum_pool::{OptimisticPage, Pager, PoolError};
@@ -27,7 +28,7 @@ pub struct Change<'p, P: Pager> {
     made: NewLarge<'p, P>,
     freed: Vec<BlobReference>,
     /// Places that were reserved, and not set yet.
-    reserved: Vec<AnyRef>,
+    reserved: BTreeSet<AnyRef>,
 }
 
 /// Where an object is, its forward followed.
@@ -54,7 +55,7 @@ impl<'p, P: Pager> Change<'p, P> {
             copies: Copies::new(pager, heap.owner),
             made: NewLarge::new(pager),
             freed: Vec::new(),
-            reserved: Vec::new(),
+            reserved: BTreeSet::new(),
         }
     }
 
@@ -141,7 +142,7 @@ impl<'p, P: Pager> Change<'p, P> {
             return Err(self.heap.other_type::<T>(reference.any(), found.head));
         }
         self.store(reference.any(), found, object)?;
-        self.reserved.retain(|reserved| *reserved != reference.any());
+        self.reserved.remove(&reference.any());
         Ok(())
     }
 
@@ -239,7 +240,7 @@ impl<'p, P: Pager> Change<'p, P> {
                 break;
             }
         }
-        self.reserved.retain(|reserved| *reserved != reference);
+        self.reserved.remove(&reference);
         Ok(())
     }
 
@@ -288,7 +289,7 @@ impl<'p, P: Pager> Change<'p, P> {
         let body = vec![0; T::BYTES.min(OBJECT_BYTES_INLINE_MAX)];
         let stored = Stored { fingerprint: T::FINGERPRINT, is_large: false, body: &body };
         let reference = self.insert(near, &stored, Flags::default())?;
-        self.reserved.push(reference);
+        self.reserved.insert(reference);
         Ok(reference.typed())
     }
 

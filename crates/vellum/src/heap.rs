@@ -29,6 +29,59 @@ pub struct Heap {
 pub struct Change<'c, 'h>(&'c mut vellum_objects::Change<'h, Pool>);
 
 /// Brings objects into memory side by side: see [`Heap::fetcher`].
+///
+/// A traversal that knows which objects come next begins them early and goes on; what it reads before that is there, it waits for. Here a
+/// whole has the list of its parts, and the parts lie near each other. Wholes are begun two batches before they are visited, and their
+/// parts one batch before:
+///
+/// ```
+/// use vellum::objects::{Array, Persistent, Ref};
+///
+/// #[derive(Persistent)]
+/// struct Part {
+///     weight: u32,
+/// }
+///
+/// #[derive(Persistent)]
+/// struct Whole {
+///     parts: Array<Ref<Part>>,
+/// }
+///
+/// # let directory = tempfile::tempdir()?;
+/// # let database = vellum::Database::create(directory.path().join("d"), &vellum::Options::default())?;
+/// let heap = database.create_heap("wholes")?;
+/// # let mut wholes = Vec::new();
+/// # for _ in 0..30 {
+/// #     let whole = heap.change(|change| {
+/// #         let parts = (0..10).map(|weight| change.allocate(&Part { weight })).collect::<Result<Vec<_>, _>>()?;
+/// #         change.allocate_near(parts[0], &Whole { parts: parts.into() })
+/// #     })?;
+/// #     wholes.push(whole);
+/// # }
+/// let batches: Vec<&[Ref<Whole>]> = wholes.chunks(4).collect();
+/// let later = |number: usize| batches.get(number).copied().unwrap_or_default();
+/// let mut fetcher = heap.fetcher()?;
+/// fetcher.begin(later(0).iter().chain(later(1)).copied());
+/// for whole in later(0) {
+///     fetcher.begin(heap.get(*whole)?.parts);
+/// }
+/// let mut sum = 0;
+/// for (number, batch) in batches.iter().enumerate() {
+///     fetcher.begin(later(number + 2).iter().copied());
+///     for whole in later(number + 1) {
+///         fetcher.begin(heap.get(*whole)?.parts);
+///     }
+///     for whole in *batch {
+///         for part in heap.get(*whole)?.parts {
+///             sum += heap.get(part)?.weight;
+///         }
+///     }
+/// }
+/// assert_eq!(sum, 30 * 45);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// What is begun should be used soon: it is the first to go when memory is short, and at most a quarter of the pool is being read at a time.
 pub struct Fetcher<'h>(vellum_objects::Fetcher<'h, Pool>);
 
 impl Database {

@@ -82,8 +82,8 @@ struct Ahead {
     fetcher: Fetcher<'static>,
     /// Those whose own objects are on their way.
     next: Vec<Ref<CompositeObject>>,
-    /// The lists that are on their way.
-    listed: Vec<Ref<ListObject>>,
+    /// What is fetched at once.
+    wanted: Vec<Ref<()>>,
 }
 
 const NUMBERS: TableName<u32, u64> = TableName::new("numbers");
@@ -119,7 +119,7 @@ impl HeapGraph {
         // A process measures a few graphs, and ends: what fetches ahead borrows the heap.
         let heap: &'static Heap = Box::leak(Box::new(database.heap("design")?));
         let ahead = match is_ahead {
-            true => Some(Ahead { fetcher: heap.fetcher()?, next: Vec::new(), listed: Vec::new() }),
+            true => Some(Ahead { fetcher: heap.fetcher()?, next: Vec::new(), wanted: Vec::new() }),
             false => None,
         };
         Ok(Self {
@@ -150,21 +150,28 @@ fn fill(database: &Database, plan: &Plan) -> Result<()> {
         let number = composite as usize;
         let first = composite * plan.parts;
         let (own, parts) = heap.change(|change| {
-            let own = change.reserve::<CompositeObject>()?;
-            let mut parts: Vec<Ref<PartObject>> = Vec::new();
-            for _ in 0..plan.parts {
-                parts.push(change.reserve_near(*parts.last().unwrap_or(&own.any().typed()))?);
+            // What is visited together lies together, in the order in which it is made, as in the files of the other contestants: the
+            // composite part with the list that says what to fetch for it, then each atomic part with its connections. The list is as long
+            // as it will be from the beginning, so that it stays where it is.
+            let root = change.reserve::<PartObject>()?;
+            let mut parts = vec![root; plan.parts as usize];
+            let lists = change.allocate_near(root, &ListObject { parts: parts.clone().into() })?;
+            let own = change.reserve_near::<CompositeObject, _>(lists)?;
+            let mut connections: Vec<[Ref<ConnectionObject>; FANOUT]> = Vec::new();
+            for (number, part) in parts.iter_mut().enumerate() {
+                if number > 0 {
+                    *part = change.reserve()?;
+                }
+                let mut connect = || change.reserve_near(*part);
+                connections.push([connect()?, connect()?, connect()?]);
             }
-            for (part, place) in (first..).zip(&parts) {
-                let connect = |change: &mut vellum::objects::Change<'_, '_>, to: u32| {
+            change.set(lists, &ListObject { parts: parts.clone().into() })?;
+            for ((part, place), own_connections) in (first..).zip(&parts).zip(&connections) {
+                for (connection, to) in own_connections.iter().zip(plan.connections[part as usize]) {
                     let to = parts[(to - first) as usize];
-                    change.allocate_near(
-                        *place,
-                        &ConnectionObject { kind: [0; 12], length: part, from: *place, to },
-                    )
-                };
-                let [a, b, c] = plan.connections[part as usize];
-                let to = [connect(change, a)?, connect(change, b)?, connect(change, c)?];
+                    let object = ConnectionObject { kind: [0; 12], length: part, from: *place, to };
+                    change.set(*connection, &object)?;
+                }
                 let object = PartObject {
                     number: part,
                     date: plan.part_dates[part as usize],
@@ -173,13 +180,12 @@ fn fill(database: &Database, plan: &Plan) -> Result<()> {
                     document: plan.part_documents[part as usize],
                     kind: [0; 12],
                     of: own,
-                    to,
+                    to: *own_connections,
                 };
                 change.set(*place, &object)?;
             }
             let (title, text) = (Plan::title(composite).into(), plan.text(composite).into());
             let document = change.allocate(&DocumentObject { title, text, of: own })?;
-            let lists = change.allocate_near(own, &ListObject { parts: parts.clone().into() })?;
             let (date, users) = (plan.composite_dates[number], users[number].len() as u32);
             change.set(own, &CompositeObject { date, users, root: parts[0], document, lists })?;
             Ok((own, parts))
@@ -258,17 +264,16 @@ impl Graph for HeapGraph {
     }
 
     fn ahead(&mut self, composites: &[Self::Composite]) -> Result<()> {
-        let Some(Ahead { fetcher, next, listed }) = &mut self.ahead else { return Ok(()) };
-        // What was begun last time is there now. All that is begun here is read side by side.
-        fetcher.wait();
-        for list in listed.drain(..) {
-            fetcher.begin(self.heap.get(list)?.parts);
-        }
+        let Some(Ahead { fetcher, next, wanted }) = &mut self.ahead else { return Ok(()) };
+        wanted.clear();
+        // The lists of these were begun the last time, and are there by now. What is begun here comes while others are visited, and none
+        // of it is waited for before it is read.
         for composite in next.drain(..) {
-            listed.push(self.heap.fields(composite, CompositeObject::LISTS)?);
+            let list = self.heap.fields(composite, CompositeObject::LISTS)?;
+            wanted.extend(self.heap.get(list)?.parts.iter().map(|part| part.any().typed()));
         }
-        fetcher.begin(listed.iter().copied());
-        fetcher.begin(composites.iter().copied());
+        wanted.extend(composites.iter().map(|composite| composite.any().typed()));
+        fetcher.begin(wanted.iter().copied());
         next.extend(composites);
         Ok(())
     }
@@ -306,6 +311,10 @@ impl Graph for HeapGraph {
         Ok(())
     }
 
+    fn composite_numbered(&mut self, number: u32) -> Result<Self::Composite> {
+        reference(self.titles.get(&*Plan::title(number))?)
+    }
+
     fn users_of_document(&mut self, title: &str) -> Result<u64> {
         let composite: Ref<CompositeObject> = reference(self.titles.get(title)?)?;
         Ok(self.heap.get(composite)?.users.into())
@@ -322,5 +331,42 @@ impl Graph for HeapGraph {
     fn remarks(&self) -> Vec<(&'static str, u64)> {
         let statistics = self.database.statistics();
         vec![("pages_read", statistics.pages_read), ("pages_written", statistics.pages_written)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Oo7Size;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn the_list_of_a_composite_part_names_the_pages_that_a_visit_needs() {
+        let plan = Plan::new(Oo7Size::Medium, 10, 1);
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("heap");
+        HeapGraph::create(&plan, &file).unwrap();
+        let mut graph = HeapGraph::open(&file, 16 << 20, false).unwrap();
+        let (mut needed, mut unnamed) = (0, 0);
+        for number in 0..plan.composites() {
+            let own = graph.composite_numbered(number).unwrap();
+            let list = graph.heap.fields(own, CompositeObject::LISTS).unwrap();
+            assert_eq!(
+                list.any().page(),
+                own.any().page(),
+                "what names the pages is read with the composite part"
+            );
+            let parts = graph.heap.get(list).unwrap().parts;
+            let named: BTreeSet<_> = parts.iter().map(|part| part.any().page()).collect();
+            let mut pages = BTreeSet::new();
+            for part in &parts {
+                let connections = graph.part(*part).unwrap().to;
+                pages.extend(connections.iter().map(|connection| connection.any().page()));
+            }
+            needed += pages.len();
+            unnamed += pages.difference(&named).count();
+        }
+        // The connections of the last part may lie in a page without parts.
+        assert!(needed > 90 && unnamed * 20 < needed, "{unnamed} of {needed} pages");
     }
 }

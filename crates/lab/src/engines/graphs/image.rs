@@ -114,6 +114,7 @@ pub struct Layout {
     pub bytes: usize,
     pub objects: Vec<u64>,
     pub references: Vec<Vec<u16>>,
+    pub composites: Vec<usize>,
 }
 
 /// The object of the assembly at the top.
@@ -166,8 +167,8 @@ impl Image {
 
     /// What is known of the pages, and how many bytes they are.
     pub fn without_pages(self) -> Layout {
-        let Self { bytes, objects, references, .. } = self;
-        Layout { bytes: bytes.len(), objects, references }
+        let Self { bytes, objects, references, composites, .. } = self;
+        Layout { bytes: bytes.len(), objects, references, composites }
     }
 
     /// Adds an object of numbers, references and other bytes. It begins in a new page if it does not fit into the last one.

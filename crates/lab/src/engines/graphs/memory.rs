@@ -118,6 +118,10 @@ impl Graph for MemoryGraph {
         Ok(())
     }
 
+    fn composite_numbered(&mut self, number: u32) -> Result<*const CompositeNode> {
+        Ok(self.titles[&Plan::title(number)])
+    }
+
     fn users_of_document(&mut self, title: &str) -> Result<u64> {
         // SAFETY: as above.
         Ok(unsafe { &*self.titles[title] }.users.into())

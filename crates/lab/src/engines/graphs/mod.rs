@@ -79,7 +79,7 @@ pub trait Graph {
     /// The atomic part to which a connection leads.
     fn connection(&mut self, id: Self::Connection) -> Result<Self::Part>;
 
-    /// Composite parts that will be visited after those of the three calls before.
+    /// Composite parts that will be visited after those of the calls before.
     fn ahead(&mut self, _composites: &[Self::Composite]) -> Result<()> {
         Ok(())
     }
@@ -98,6 +98,9 @@ pub trait Graph {
     fn part_numbered(&mut self, _number: u32) -> Result<Self::Part> {
         Err(Unsupported.into())
     }
+
+    /// A composite part by its number, by the index of the titles of documents if there is one.
+    fn composite_numbered(&mut self, number: u32) -> Result<Self::Composite>;
 
     /// Shows the atomic parts with this date or a later one, by an index.
     fn parts_since(&mut self, _date: u32, _show: &mut dyn FnMut(Part<Self::Connection>)) -> Result<()> {

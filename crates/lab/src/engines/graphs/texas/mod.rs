@@ -40,6 +40,7 @@ pub enum Design {
 /// A database whose pages are swizzled at the first touch.
 pub struct TexasGraph {
     region: Region,
+    composites: Vec<usize>,
 }
 
 impl TexasGraph {
@@ -57,8 +58,9 @@ impl TexasGraph {
     ///
     /// # Errors
     /// If the system refuses addresses, the handler or the file.
-    pub fn open(layout: Layout, path: &Path, pool: u64, design: Design) -> Result<Self> {
-        Ok(Self { region: Region::reserve(layout, path, pool, design)? })
+    pub fn open(mut layout: Layout, path: &Path, pool: u64, design: Design) -> Result<Self> {
+        let composites = std::mem::take(&mut layout.composites);
+        Ok(Self { region: Region::reserve(layout, path, pool, design)?, composites })
     }
 }
 
@@ -97,6 +99,10 @@ impl Graph for TexasGraph {
     fn connection(&mut self, id: *const ConnectionNode) -> Result<*const PartNode> {
         // SAFETY: as above.
         Ok(unsafe { image::connection(id) })
+    }
+
+    fn composite_numbered(&mut self, number: u32) -> Result<*const CompositeNode> {
+        Ok(self.region.address(self.composites[number as usize]).cast())
     }
 
     fn remarks(&self) -> Vec<(&'static str, u64)> {

@@ -54,7 +54,7 @@ impl Region {
     /// # Errors
     /// If the system refuses addresses, what catches touches, or the file.
     pub fn reserve(layout: Layout, path: &Path, pool: u64, design: Design) -> Result<Self> {
-        let Layout { bytes, objects, references } = layout;
+        let Layout { bytes, objects, references, .. } = layout;
         let direct = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path);
         let file = direct.or_else(|_| File::open(path))?;
         let limit = match design {
