@@ -40,15 +40,16 @@ impl Redoer {
     /// when `change` has returned.
     ///
     /// # Errors
-    /// As for `Pool::redo`.
+    /// If it cannot be read, is damaged, or does not fit into the pool; [`PoolError::Corruption`] with what `change` says.
     pub fn redo_evicted(
         &self,
         page: PageId,
         is_fresh: bool,
         change: impl FnOnce(&mut [u8]) -> Result<(), String>,
     ) -> Result<(), PoolError> {
+        // It is not admitted as a change is: what needs the page may read it after a sync has failed.
         let (allocator, extent) = (&*self.allocator, Extent::page(page));
-        allocator.evictor().admit_changes()?;
+        allocator.storage().mark_in_use()?;
         if !self.latch(extent)? {
             return Ok(());
         }

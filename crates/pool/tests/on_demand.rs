@@ -11,7 +11,7 @@ use std::{
     },
     thread,
 };
-use vellum_base::{Bytes, Extent, HEADER_BYTES, PageId, PageKind};
+use vellum_base::{Bytes, Extent, HEADER_BYTES, Lsn, PageId, PageKind};
 use vellum_pool::{
     AsynchronousReads, Begun, Miss, Misses, Navigation, Pool, PoolError, PoolFile, PoolOptions, RedoOnDemand,
     Redoer,
@@ -165,6 +165,20 @@ fn what_cannot_be_redone_is_as_on_storage_and_is_asked_for_again() {
     drop(debts);
     let refused = pool.shared(Extent::page(pages[0])).map(|_| ()).unwrap_err();
     assert!(refused.to_string().contains("not redone yet"), "{refused}");
+}
+
+#[test]
+fn what_is_not_redone_yet_can_be_read_after_a_sync_has_failed() {
+    let (file, pages) = closed(3);
+    let pool = start(&file, 64);
+    let debts = Debts::begin(&pool, &pages);
+    assert_eq!(byte(&pool, pages[0]), 100);
+    pool.exclusive(Extent::page(pages[0])).unwrap().payload_mut().fill(100);
+    file.fail_nth_of(FileOperation::Sync, 1);
+    assert!(pool.checkpoint_at(Lsn(1)).is_err());
+    assert!(pool.exclusive(Extent::page(pages[0])).is_err(), "nothing may be changed any more");
+    assert_eq!([1, 2].map(|index| byte(&pool, pages[index])), [101, 102]);
+    assert!(debts.left.lock().unwrap().is_empty());
 }
 
 #[test]

@@ -445,7 +445,7 @@ pub fn run(seed: u64) -> std::result::Result<(), String> {
             opened.map_err(|error| format!("life {life}: {error}"))
         };
         // Sometimes a copy is checked, so that the clients are the first to read what is left to be redone.
-        let is_copied = life > 0 && (seed + life) % 2 == 0;
+        let is_copied = life > 0 && (seed + life).is_multiple_of(2);
         if is_copied {
             let copy = disk.kill();
             let checked = check(&open(&copy)?, &mut clients, is_killed);
