@@ -1,6 +1,5 @@
 //! What the handles of a tree know of it together, in memory only.
 
-use crate::tree::Tree;
 use vellum_base::primitive::{AtomicUsize, Ordering};
 use vellum_pool::AppendHints;
 
@@ -28,6 +27,14 @@ impl TreeHints {
     /// The leaves to which threads append records.
     pub fn ends(&self) -> &AppendHints {
         &self.ends
+    }
+
+    /// In how many leaves so many entries are: see [`LeafSizes::count_of`].
+    pub(in crate::tree) fn leaves_of(hints: Option<&Self>, entries: usize, from_edge: bool) -> usize {
+        match hints {
+            Some(hints) => hints.leaves.count_of(entries, from_edge),
+            None => LeafSizes::default().count_of(entries, from_edge),
+        }
     }
 }
 
@@ -65,23 +72,6 @@ impl LeafSizes {
         // From the middle: one more, unless the first one has them all, as it has the more often the fewer there are.
         let quarters = if from_edge { leaves(entries) } else { leaves(entries.saturating_sub(1)) + 3 };
         quarters.div_ceil(4).max(1)
-    }
-}
-
-impl<P> Tree<'_, P> {
-    /// [`LeafSizes::count_of`] of this tree.
-    pub(in crate::tree) fn leaves_of(&self, entries: usize, from_edge: bool) -> usize {
-        match self.hints {
-            Some(hints) => hints.leaves.count_of(entries, from_edge),
-            None => LeafSizes::default().count_of(entries, from_edge),
-        }
-    }
-
-    /// Notes that a leaf was read which has so many entries.
-    pub(in crate::tree) fn note_leaf(&self, entries: usize) {
-        if let Some(hints) = self.hints {
-            hints.leaves.note(entries);
-        }
     }
 }
 

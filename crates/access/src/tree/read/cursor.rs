@@ -345,10 +345,10 @@ impl<'p, P: Pager> Cursor<'p, P> {
         }
         let bound = key_of(if direction == Direction::Forward { &self.upper } else { &self.lower });
         let towards = towards(self.stand, direction, &self.key);
-        let leaves = is_short.then(|| self.tree.leaves_of(self.expected, from_edge));
-        self.ahead.begin(&self.tree, (direction, towards), leaves, bound);
+        let expected = is_short.then_some((self.expected, from_edge));
+        self.ahead.begin(&self.tree, (direction, towards), expected, bound);
         let landed = self.land(direction, None, true)?;
-        self.tree.note_leaf(self.leaf.count());
+        self.tree.hints.inspect(|hints| hints.leaves.note(self.leaf.count()));
         Ok(landed)
     }
 

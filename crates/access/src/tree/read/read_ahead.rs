@@ -14,8 +14,8 @@
 //! the pages that it has passed before it reads more.
 
 use crate::node::{NODE_BYTES, NodeView};
-use crate::tree::Tree;
 use crate::tree::descend::{Approach, Direction, Towards};
+use crate::tree::{Tree, hints::TreeHints};
 use std::{cmp::Ordering, collections::VecDeque};
 use vellum_base::{Bytes, PageId};
 use vellum_pool::{FinishedRead, Misses, OptimisticPage, Pager};
@@ -145,16 +145,19 @@ impl<'p, P: Pager> ReadAhead<'p, P> {
     }
 
     /// Reads the leaf that lies `towards` where the cursor goes, which is not in memory, together with those that the cursor will mostly
-    /// come to after it, and waits for them all: `wanted` ones in all, or if that is not known, all that the range has, if these are a few. A single
+    /// come to after it, and waits for them all: those that have so many `expected` entries, which may begin at the edge of a leaf, or if that is not known, all
+    /// that the range has, if these are a few. A single
     /// leaf that is missing is left to the cursor.
     pub fn begin(
         &mut self,
         tree: &Tree<'p, P>,
         (direction, towards): (Direction, Towards<'_>),
-        wanted: Option<usize>,
+        expected: Option<(usize, bool)>,
         bound: Option<&[u8]>,
     ) {
         self.reset(direction);
+        let leaves = |(entries, from_edge)| TreeHints::leaves_of(tree.hints, entries, from_edge);
+        let wanted = expected.map(leaves);
         if wanted == Some(1) {
             return;
         }
