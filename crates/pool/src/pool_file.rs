@@ -151,8 +151,8 @@ impl PoolFile {
         Ok(Self { options: options.clone(), memory, space, superblock, fresh: false, created: None })
     }
 
-    /// Makes certain that storage says what was read of a closed file: the system's cache may have it only, because a sync failed
-    /// when the file was closed. To be done before a log is given up that would be needed otherwise.
+    /// Makes certain that storage says what was read: the system's cache may have it only, because a sync failed, or the process was killed
+    /// before it. To be done before a log is given up, or space used, that an earlier superblock needs.
     ///
     /// # Errors
     /// If the superblocks cannot be written.

@@ -149,10 +149,13 @@ impl DurablePool {
         let mut told = (Analysis::new(redo), Kept::new(redo, file.pool_pages()));
         let mut is_given_up = false;
         let log = if file.needs_recovery() {
-            Log::open(directory.clone(), &options, file.undo(), |record| {
+            let log = Log::open(directory.clone(), &options, file.undo(), |record| {
                 let (analysis, kept) = &mut told;
                 analysis.add(record, &mut file, |change| kept.add(record, change))
-            })?
+            })?;
+            // Space that the last checkpoint gave up is used from now on.
+            file.confirm()?;
+            log
         } else {
             is_given_up = Log::is_there(&*directory)?;
             if is_given_up {

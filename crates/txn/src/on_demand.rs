@@ -18,7 +18,6 @@ use crate::{
     TxnError,
     analysis::Lives,
     gathered::{Gathered, PageChanges},
-    plant::{Bug, planted},
     redo::{Damage, THREADS_MAX, redo_changes},
     shares::{KeptMemory, KeptPart, KeptParts},
 };
@@ -223,9 +222,6 @@ impl RedoOnDemand for OnDemand {
 
     fn forget(&self, page: PageId) {
         let Some(share) = self.share_of(page).filter(|share| !share.is_done()) else { return };
-        if planted(Bug::EarlierLifeOnDemand) {
-            return;
-        }
         let mut debt = share.lock();
         // It was freed since, so it is not among those that cannot be redone any more.
         debt.failed.as_mut().map(|failed| failed.remove(&page));
@@ -252,4 +248,44 @@ impl Share {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shares::{Kept, tests::format};
+    use vellum_access::PageRedo;
+    use vellum_base::{Extent, Lsn, PageKind};
+    use vellum_pool::{AsynchronousReads, PoolOptions};
+    use vellum_vm::SimulatedFile;
+    use vellum_wal::Record;
+
+    #[test]
+    fn what_a_page_lacked_in_an_earlier_life_is_not_redone_in_the_next() {
+        let options =
+            PoolOptions::default().pool_bytes(64 * 4096).capacity_bytes(1 << 24).background_eviction(false);
+        let pool = Pool::create_on(Arc::new(SimulatedFile::new(1)), &options).unwrap();
+        let [page, other] = [0, 1].map(|_| pool.allocate(1, PageKind::TREE_NODE).unwrap().keep().id());
+        pool.exclusive(Extent::page(page)).unwrap().free();
+        let mut kept = Kept::new(Lsn(0), 64);
+        for (number, page) in [page, other].into_iter().enumerate() {
+            let bytes = format(page.0, 40);
+            let record = Record { lsn: Lsn(100 + 100 * number as u64), payload: &[0; 16] };
+            kept.add(record, &PageRedo::decode(&mut &bytes[..]).unwrap());
+        }
+        let (lives, damage) = (Arc::default(), Arc::new(Damage::new(false)));
+        let on_demand = OnDemand::begin(&pool, kept.into_parts(), lives, damage);
+        assert!(!on_demand.is_done());
+        let mut again = pool.allocate(1, PageKind::TREE_NODE).unwrap();
+        assert_eq!(again.id(), page);
+        again.payload_mut().fill(9);
+        drop(again.keep());
+        for _ in 0..200 {
+            drop(pool.allocate(1, PageKind::TREE_NODE).unwrap().keep());
+        }
+        assert!(pool.is_evicted(page) && !on_demand.is_done());
+        on_demand.finish().unwrap();
+        assert!(on_demand.is_done());
+        assert!(pool.shared(Extent::page(page)).unwrap().payload().iter().all(|byte| *byte == 9));
+    }
 }

@@ -17,8 +17,6 @@ pub(crate) enum Bug {
     NoImages,
     /// Records of a page's earlier life are redone in its present one.
     EarlierLifeRedone,
-    /// The same, if its present life began after the recovery, before the page's share was redone.
-    EarlierLifeOnDemand,
     /// A checkpoint is taken while pages are to be redone.
     CheckpointBeforeRedo,
     /// What open transactions have changed is seen by others.

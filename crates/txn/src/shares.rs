@@ -256,7 +256,7 @@ impl Kept {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use rand::{RngExt, SeedableRng, rngs::StdRng};
 
@@ -309,7 +309,7 @@ mod tests {
     }
 
     /// A node that is made anew.
-    fn format(page: u64, bytes: usize) -> Vec<u8> {
+    pub(crate) fn format(page: u64, bytes: usize) -> Vec<u8> {
         const FORMAT: u8 = 12;
         let run = |bytes: usize| [&(bytes as u16).to_le_bytes()[..], &vec![7; bytes]].concat();
         [&page.to_le_bytes()[..], &[FORMAT], &run(100), &run(bytes)].concat()

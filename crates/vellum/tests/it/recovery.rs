@@ -3,7 +3,7 @@
 use crate::support::options;
 use std::sync::Arc;
 use vellum::{Database, Durability, Error, ErrorKind, Options};
-use vellum_vm::{Faults, FileOperation, SimulatedDisk};
+use vellum_vm::{CrashModel, Faults, FileOperation, SimulatedDisk};
 
 fn key(number: u32) -> [u8; 4] {
     number.wrapping_mul(0x9e37_79b1).to_be_bytes()
@@ -136,6 +136,39 @@ fn after_a_recovery_a_checkpoint_is_taken_in_the_background_or_if_there_is_much_
         std::thread::yield_now();
     }
     assert!(database.verify(|_| {}).is_clean());
+}
+
+#[test]
+fn a_checkpoint_that_the_power_takes_back_is_one_that_nobody_has_relied_on() {
+    for failing in 1..12 {
+        let disk = SimulatedDisk::new(failing);
+        let database = Database::create_in(Arc::new(disk.clone()), "data", &options()).unwrap();
+        let table = database.create_table("table").unwrap();
+        for number in 0..300 {
+            table.put(key(number), value(number)).unwrap();
+        }
+        database.checkpoint().unwrap();
+        table.put(key(0), "changed").unwrap();
+        disk.fail_from_of(FileOperation::Sync, failing);
+        let _ = database.checkpoint();
+        // What was written is there, and not durable.
+        let killed = disk.kill();
+        disk.fail_from(1);
+        drop((table, database));
+        let database = Database::open_in(Arc::new(killed.clone()), "data", &options()).unwrap();
+        // The place of the map before is free if the checkpoint counts.
+        for number in 0..20 {
+            let other = database.create_table(&format!("table {number}")).unwrap();
+            // No large one, for which the file is made durable.
+            other.put(key(number), "value").unwrap();
+        }
+        let crashed = killed.crash_with(CrashModel::LoseAll);
+        drop(database);
+        let database = Database::open_in(Arc::new(crashed), "data", &options()).unwrap();
+        let report = database.verify(|_| {});
+        assert!(report.is_clean(), "sync {failing}: {:?}", report.problems);
+        assert_eq!(report.tables.len(), 21, "sync {failing}");
+    }
 }
 
 /// A pool that has room for the log of some thousand changes.
