@@ -21,6 +21,8 @@ const PATIENCE: Duration = Duration::from_millis(200);
 /// How long it waits for a lock whose holder is ending or gone: that takes as long as freeing its memory, and as
 /// long as a busy machine keeps the kernel from tearing its rings down.
 const PATIENCE_WITH_THE_DYING: Duration = Duration::from_secs(10);
+/// It is tried so often at least after the holder was seen to be ending, or at all.
+const TRIES_MIN: u32 = 8;
 /// The longest pause between two tries.
 const PAUSE_MAX: Duration = Duration::from_millis(16);
 /// How often an opening begins anew because the file was replaced meanwhile.
@@ -100,7 +102,7 @@ fn leads_to(path: &Path, file: &File) -> bool {
 
 /// Takes the lock; waits for it as long as whoever holds it may be about to end.
 fn lock(file: &File, path: &Path, read_only: bool) -> Result<(), VmError> {
-    let start = Instant::now();
+    let mut patience = Patience::new(Instant::now());
     let mut pause = Duration::from_millis(1);
     loop {
         match if read_only { file.try_lock_shared() } else { file.try_lock() } {
@@ -111,16 +113,39 @@ fn lock(file: &File, path: &Path, read_only: bool) -> Result<(), VmError> {
             }
         }
         let (holder, is_dying) = holder(file);
-        let patience = match holder {
-            LockHolder::ThisProcess => Duration::ZERO,
-            _ if is_dying => PATIENCE_WITH_THE_DYING,
-            _ => PATIENCE,
-        };
-        if start.elapsed() >= patience {
+        if patience.is_over(&holder, is_dying, Instant::now()) {
             return Err(VmError::Locked { path: path.to_owned(), holder, to_write: !read_only });
         }
         std::thread::sleep(pause);
         pause = (pause * 2).min(PAUSE_MAX);
+    }
+}
+
+/// How long a lock is waited for.
+struct Patience {
+    start: Instant,
+    /// Since when nobody is known to be ending who holds it, and how often it was tried since.
+    since: Instant,
+    tries: u32,
+}
+
+impl Patience {
+    fn new(now: Instant) -> Self {
+        Self { start: now, since: now, tries: 0 }
+    }
+
+    /// Whether it is not waited for any more after it was tried, and this was found to hold it.
+    fn is_over(&mut self, holder: &LockHolder, is_dying: bool, now: Instant) -> bool {
+        self.tries += 1;
+        match holder {
+            LockHolder::ThisProcess => true,
+            _ if is_dying => {
+                (self.since, self.tries) = (now, 0);
+                now.duration_since(self.start) >= PATIENCE_WITH_THE_DYING
+            }
+            // It may have been given back since it was tried, and this thread may not have run meanwhile.
+            _ => now.duration_since(self.since) >= PATIENCE && self.tries >= TRIES_MIN,
+        }
     }
 }
 
@@ -179,6 +204,25 @@ fn describe_status(about: &str) -> Option<(String, bool)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lock_is_tried_again_after_its_holder_has_gone() {
+        let (start, unknown) = (Instant::now(), LockHolder::Unknown);
+        let at = |milliseconds| start + Duration::from_millis(milliseconds);
+        let mut patience = Patience::new(start);
+        // For half a second the holder is ending; then nobody is found, because the lock was given back a moment ago.
+        assert!((0..50).all(|number| !patience.is_over(&unknown, true, at(number * 10))));
+        assert!((1..TRIES_MIN).all(|_| !patience.is_over(&unknown, false, at(900))));
+        assert!(patience.is_over(&unknown, false, at(900)));
+        // Nor does a thread give up that did not run for a while.
+        let mut patience = Patience::new(start);
+        assert!(!patience.is_over(&unknown, false, at(300)));
+        assert!(patience.is_over(&LockHolder::ThisProcess, false, at(300)));
+        let mut patience = Patience::new(start);
+        assert!((0..100).all(|number| !patience.is_over(&unknown, false, at(number))));
+        assert!(patience.is_over(&unknown, false, at(200)));
+        assert!(Patience::new(start).is_over(&unknown, true, at(10_000)));
+    }
 
     #[test]
     fn lines_of_the_kernel_are_understood() {
