@@ -72,13 +72,8 @@ impl Faults {
     pub(crate) fn prepare(&self, miss: &Miss) -> Result<bool, PoolError> {
         match self.on_demand.before(miss.extent) {
             Ok(()) => Ok(true),
-            Err(error) => {
-                if self.still_refers(miss) {
-                    Err(error)
-                } else {
-                    Ok(false)
-                }
-            }
+            Err(error) if self.still_refers(miss) => Err(error),
+            Err(_) => Ok(false),
         }
     }
 
