@@ -113,6 +113,11 @@ impl Before {
         }
     }
 
+    /// Computes its hash, if that has not been asked for.
+    pub fn set_hash(&mut self) {
+        self.hash = self.hash();
+    }
+
     /// The same, with its hash.
     pub fn hashed(&self) -> Self {
         Self { hash: self.hash(), ..self.clone() }

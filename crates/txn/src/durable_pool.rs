@@ -339,7 +339,7 @@ impl DurablePool {
 
     /// A tree is gone: nothing of its history is needed any more.
     pub fn forget_tree(&self, root: PageId) {
-        self.single.transactions.publish_private();
+        self.single.transactions.enter_all();
         self.single.transactions.versions.forget(root);
     }
 

@@ -2,12 +2,14 @@
 
 use crate::before::Before;
 use crate::depot::{Depot, Kept};
+use crate::exposure::Exposure;
 use crate::home::{Home, Own};
 use crate::reads::ReadSet;
 use crate::undo_list::UndoList;
 use hashbrown::HashTable;
 use std::{cell::RefCell, sync::Arc};
 use vellum_access::BlobReference;
+use vellum_base::primitive::{AtomicBool, Ordering};
 use vellum_base::{Lsn, PageId};
 use vellum_pool::PoolError;
 
@@ -97,8 +99,10 @@ pub(crate) struct Leftovers {
     rest: Option<Box<Rest>>,
     /// Some of the changes have removed records.
     has_removals: bool,
-    /// Whether its changes are among the versions: it was not always the only transaction.
-    pub is_published: bool,
+    /// Whether its changes are in the table of versions.
+    is_entered: AtomicBool,
+    /// The slot of its undo buffer, if that is searched.
+    pub slot: Option<usize>,
 }
 
 /// What few transactions leave behind.
@@ -142,12 +146,30 @@ impl Leftovers {
         (changed, touched, spilled): Taken,
         large: Vec<(PageId, BlobReference)>,
         bytes: u64,
-        is_published: bool,
+        exposure: Exposure,
     ) -> Self {
         let has_removals = changed.iter().any(|undo| undo.is_removal);
         let rest = Rest { touched, joined: HashTable::new(), large, spilled: spilled.into_iter().collect() };
         let rest = (!rest.is_empty()).then(|| Box::new(rest));
-        Self { changed, bytes, home: home_of_thread(), rest, has_removals, is_published }
+        let is_entered = AtomicBool::new(exposure == Exposure::Entered);
+        let slot = exposure.slot();
+        Self { changed, bytes, home: home_of_thread(), rest, has_removals, is_entered, slot }
+    }
+
+    /// Whether its changes are in the table of versions.
+    pub fn is_entered(&self) -> bool {
+        // Relaxed: the lock of its slot has been held since it was entered.
+        self.is_entered.load(Ordering::Relaxed)
+    }
+
+    /// Its changes are in the table of versions from now on. Its slot is locked.
+    pub fn note_entered(&self) {
+        self.is_entered.store(true, Ordering::Relaxed);
+    }
+
+    /// What it has claimed besides what it has changed.
+    pub fn touched(&self) -> &[Before] {
+        self.rest.as_ref().map_or(&[], |rest| &rest.touched)
     }
 
     /// What [`new`](Self::new) was given of the transaction.
@@ -250,7 +272,7 @@ impl Leftovers {
         rest.large.append(&mut others.large);
         rest.spilled.append(&mut others.spilled);
         self.bytes += other.bytes;
-        self.is_published |= other.is_published;
+        *self.is_entered.get_mut() |= other.is_entered();
     }
 }
 
@@ -270,7 +292,7 @@ mod tests {
             is_removal: false,
         };
         let changed = (0..changes).map(undo).collect();
-        Arc::new(Leftovers::new((changed, Vec::new(), None), Vec::new(), 0, true))
+        Arc::new(Leftovers::new((changed, Vec::new(), None), Vec::new(), 0, Exposure::Entered))
     }
 
     fn taken_back() -> usize {

@@ -21,6 +21,7 @@ mod checkpoint;
 mod depot;
 mod durable_pool;
 mod error;
+mod exposure;
 mod follow;
 mod gathered;
 mod generations;
@@ -43,6 +44,7 @@ mod transaction;
 mod transactions;
 #[cfg(test)]
 mod transactions_tests;
+mod undo_buffers;
 mod undo_list;
 mod versions;
 mod write_set;

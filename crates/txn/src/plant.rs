@@ -46,6 +46,10 @@ pub(crate) enum Bug {
     PrivateThoughCovered,
     /// A version counts as dead as soon as it is committed, though a snapshot needs it.
     DeadTooEarly,
+    /// The filter of an undo buffer does not have what its transaction has changed.
+    BufferOverlooked,
+    /// An undo buffer is searched no more once its transaction is committed, though a snapshot needs it.
+    BufferForgottenEarly,
 }
 
 /// Whether this is done.

@@ -3,6 +3,7 @@
 use crate::{
     TxnError,
     change_log::{Changes, undoing},
+    exposure::Exposure,
     leftovers::{self, Undo},
     places::Places,
     plant::{Bug, planted},
@@ -10,7 +11,7 @@ use crate::{
     records::{COMMITTED, ROLLED_BACK, now},
     transactions::{Ended, Refused, Snapshot, Transactions},
     versions::Refusal,
-    write_set::{Claimed, FEW_CHANGES, Savepoint, State, WriteSet},
+    write_set::{FEW_CHANGES, Savepoint, State, WriteSet},
 };
 use std::{ops::Bound, panic::Location, sync::Arc};
 use vellum_access::{
@@ -170,9 +171,9 @@ impl Transaction {
         self.number.store(number, Ordering::Relaxed);
         let spill = self.transactions.versions.spill();
         if state.bytes > spill.bytes_each() {
-            if state.is_private {
+            if state.exposure != Exposure::Entered {
                 drop(state);
-                self.transactions.publish_private();
+                self.transactions.enter_all();
                 state = self.lock();
             }
             state.spill(&spill.file)?;
@@ -196,12 +197,12 @@ impl Transaction {
     fn begin_writing(&self, state: &mut State) -> u64 {
         self.transactions.precedence.heed();
         let mut place = Lsn(0);
-        let (number, is_private) = self.transactions.begin_writing(&self.writes, || {
+        let (number, exposure) = self.transactions.begin_writing(&self.writes, || {
             place = self.transactions.places.end();
             place
         });
         state.number = Some((number, place));
-        state.is_private = is_private;
+        state.exposure = exposure;
         state.undo = leftovers::list(FEW_CHANGES);
         number
     }
@@ -223,10 +224,10 @@ impl Transaction {
             if state.changes() <= savepoint.0 {
                 return Ok(());
             }
-            if state.is_private {
-                // What has been put back stays claimed: the versions tell that.
+            if state.exposure != Exposure::Entered {
+                // What has been put back stays claimed: the table of versions tells that.
                 drop(state);
-                self.transactions.publish_private();
+                self.transactions.enter_all();
                 continue;
             }
             if state.undo.is_empty() {
@@ -256,6 +257,10 @@ impl Transaction {
     /// As for [`rollback_to`](Self::rollback_to).
     pub fn rollback(&self, pool: &Pool) -> Result<(), TxnError> {
         self.rollback_to(pool, Savepoint(if planted(Bug::HalfRollback) { 1 } else { 0 }))?;
+        if self.lock().exposure.slot().is_some() {
+            // It has changed nothing, but has claimed something.
+            self.transactions.enter_all();
+        }
         let mut state = self.lock();
         let number = state.number.take();
         self.number.store(0, Ordering::Relaxed);
@@ -293,8 +298,8 @@ impl Transaction {
         // What has changed nothing, has happened when its snapshot was taken.
         let reads = self.reads.as_ref().filter(|_| state.changes() > 0);
         let left = state.leave();
-        // Who would publish it now waits, and finds it committed.
-        let private = state.is_private.then_some(state);
+        // Who would publish or search it now waits, and finds it committed.
+        let hidden = (state.exposure != Exposure::Entered).then_some(state);
         let mut reads = reads.map(|reads| reads.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
         if let Some(reads) = &mut reads {
             reads.finish();
@@ -309,7 +314,7 @@ impl Transaction {
             });
             match committed {
                 Ok((lsn, ended)) => {
-                    *private.unwrap_or_else(|| self.lock()) = State::default();
+                    *hidden.unwrap_or_else(|| self.lock()) = State::default();
                     if let Places::Log(changes) = &self.transactions.places {
                         changes.fill(lsn, &record);
                     }
@@ -319,7 +324,7 @@ impl Transaction {
                 }
                 Err(refused) => {
                     let (refused, left) = *refused;
-                    private.unwrap_or_else(|| self.lock()).take_back(left);
+                    hidden.unwrap_or_else(|| self.lock()).take_back(left);
                     return Err(match refused {
                         Refused::Changed(record) => {
                             CommitError::Invalidated { tree: record.tree, key: record.key().into() }
@@ -363,20 +368,11 @@ impl Isolation for Transaction {
         before: Option<ValueImage<'_>>,
         removes: bool,
     ) -> Result<(), Claim> {
-        let mut state = self.lock();
-        state.undo_room.note_leaf(leaf);
-        if state.is_private {
-            state.claim_privately((tree, key), before, removes);
-            self.ask_for_care(&state);
-            return Ok(());
-        }
-        let writer = (self.writes.writer(), self.snapshot.time);
-        let snapshots = || self.transactions.snapshots();
-        let claimed = self.transactions.versions.claim((tree, key, leaf), writer, before, removes, snapshots);
+        let by = (&*self.writes, &self.snapshot);
+        let claimed = self.transactions.claim(by, (tree, key, leaf), before, removes)?;
         // Of an ended snapshot it is by chance whether what makes it too old is there still.
         let refused = |refusal| if self.is_ended() { Claim::Ended } else { denied(refusal) };
-        let (before, is_first) = claimed?.map_err(refused)?;
-        state.note_claim(Claimed { before, is_first, is_removal: removes });
+        let state = claimed.map_err(refused)?;
         self.ask_for_care(&state);
         drop(state);
         if self.is_ended() {
@@ -387,7 +383,8 @@ impl Isolation for Transaction {
     }
 
     fn check(&self, tree: PageId, key: &[u8], leaf: Lsn) -> Result<(), Claim> {
-        let checked = self.transactions.versions.check((tree, key, leaf), self.snapshot.sight())?;
+        let versions = &self.transactions.versions;
+        let checked = versions.check(versions.target((tree, key), leaf), self.snapshot.sight())?;
         if self.is_ended() {
             return Err(Claim::Ended);
         }
@@ -444,7 +441,8 @@ impl Isolation for Single {
 
     fn check(&self, tree: PageId, key: &[u8], leaf: Lsn) -> Result<(), Claim> {
         self.transactions.publish_private();
-        let checked = self.transactions.versions.check((tree, key, leaf), self.transactions.now())?;
+        let versions = &self.transactions.versions;
+        let checked = versions.check(versions.target((tree, key), leaf), self.transactions.now())?;
         checked.map_err(|_| Claim::NeedsTransaction)
     }
 

@@ -11,11 +11,13 @@
 //! changed finds the place as well. Readers that are no transaction compare with the least of these places at the
 //! moment when they have read a leaf and not yet validated it.
 //!
-//! # A transaction that is alone
-//! Nobody can ask for an earlier version as long as one transaction is open only. So its changes are not entered among the versions,
-//! where they would have to be taken out again at its commit: its write set is *private*. Everybody else publishes it first who
-//! takes a snapshot, or meets a leaf that may have been changed by it. That takes the lock of the write set, which a private one
-//! keeps throughout its commit: who comes then finds it committed.
+//! # Who knows of changes
+//! Nobody can ask for an earlier version as long as one transaction is open only. So what it changes is told to nobody: its write set is
+//! *private*. Everybody else publishes it first who takes a snapshot, or meets a leaf that may have been changed by it. That takes the lock of the
+//! write set, which is kept throughout its commit: who comes then finds it committed.
+//!
+//! As long as few are open, others search their [undo buffers](crate::undo_buffers). Otherwise what they change is entered in the table of
+//! [versions](crate::versions).
 //!
 //! # Covered snapshots
 //! Once versions have no room in memory, all snapshots that are there are covered, if something was committed since the oldest of them: see
@@ -23,11 +25,15 @@
 //! replaced, and the keys, if a covered transaction is serializable.
 //!
 //! # Lock order
-//! A write set; the state; nothing is locked while it is, except the log's reservation of a commit record. The turn to move versions and what keeps them from
-//! being taken back are locked before all of these.
+//! What keeps versions from being taken back, and the turn to move them; a write set of the thread's own, unless others search it; the turn to enter versions;
+//! a write set that is searched; the state; the slot of an undo buffer; a shard of the table. Nothing else is locked while the state is,
+//! but the log's reservation of a commit record. Who searches undo buffers has locked no write set that others search.
+
+mod exposing;
 
 // Over 600 lines: what is done under the lock of the state is read together.
 use crate::before::Before;
+use crate::exposure::Exposure;
 use crate::generations::{Covered, Oldest};
 use crate::leftovers::Leftovers;
 use crate::places::Places;
@@ -35,6 +41,7 @@ use crate::plant::{Bug, planted};
 use crate::precedence::Precedence;
 use crate::reads::ReadSet;
 use crate::settings::SnapshotLimit;
+use crate::undo_buffers::UndoBuffers;
 use crate::versions::{Spill, Versions};
 use crate::write_set::WriteSet;
 use crate::writer::{Sight, Writer};
@@ -120,6 +127,8 @@ struct State {
     freeing: BTreeMap<u64, Lsn>,
     /// The write set that is private.
     private: Option<Arc<WriteSet>>,
+    /// The commits whose undo buffers have a slot still, or had, in their order.
+    in_buffers: VecDeque<(u64, usize)>,
 }
 
 /// An open snapshot: its time, whose it is, when and where it was taken.
@@ -218,6 +227,7 @@ impl Transactions {
             pruned: 0,
             freeing: BTreeMap::new(),
             private: None,
+            in_buffers: VecDeque::new(),
         };
         Self {
             versions: Versions::new(spill, kept),
@@ -313,9 +323,11 @@ impl Transactions {
         &self.settled
     }
 
-    /// A transaction is about to change something for the first time. Gives its number in the log, and whether its write set is
-    /// private from now on.
-    pub fn begin_writing(&self, writes: &Arc<WriteSet>, end: impl FnOnce() -> Lsn) -> (u64, bool) {
+    /// A transaction is about to change something for the first time. Its write set is locked. Gives its number in the log, and who
+    /// knows of its changes from now on.
+    pub fn begin_writing(&self, writes: &Arc<WriteSet>, end: impl FnOnce() -> Lsn) -> (u64, Exposure) {
+        /// How often it is asked whether the table of versions is needed still.
+        const TRANSACTIONS: u64 = 16;
         let mut state = self.lock();
         let number = state.next_writer;
         state.next_writer += 1;
@@ -332,30 +344,26 @@ impl Transactions {
             state.private = Some(writes.clone());
             // Relaxed: who meets a leaf that it has changed has latched it, or seen its version, after this.
             self.has_private.store(true, Ordering::Relaxed);
+            self.publish(&state);
+            return (number, Exposure::Private);
         }
         self.publish(&state);
-        (number, is_alone)
-    }
-
-    /// Enters the changes of a transaction that was alone among the versions: called by whoever may ask for these.
-    #[inline]
-    pub fn publish_private(&self) {
-        // Relaxed: see `begin_writing`.
-        if self.has_private.load(Ordering::Relaxed) {
-            drop(self.lock_published());
+        let is_searched = state.is_few() && self.versions.generations().is_empty();
+        let slot = if is_searched { self.versions.buffers().take(writes) } else { None };
+        drop(state);
+        match slot {
+            Some(slot) => {
+                if writes.id().is_multiple_of(TRANSACTIONS) {
+                    self.versions.rest();
+                }
+                (number, Exposure::Searched(slot))
+            }
+            None => {
+                // What it enters is newer than what it sees.
+                self.enter_buffers();
+                (number, Exposure::Entered)
+            }
         }
-    }
-
-    /// The state, when no write set is private.
-    fn lock_published(&self) -> MutexGuard<'_, State> {
-        let mut state = self.lock();
-        while let Some(writes) = state.private.clone() {
-            drop(state);
-            writes.publish(&self.versions);
-            state = self.lock();
-            state.end_private(&self.has_private, writes.id());
-        }
-        state
     }
 
     /// Commits a transaction whose records begin after `first`, and closes its snapshot: `reserve` reserves the last record. What it
@@ -397,8 +405,13 @@ impl Transactions {
         state.end_private(&self.has_private, writer.id);
         // Together with that: the log is needed for one of the two at any moment.
         state.changed_bytes += left.bytes;
+        if let Some(slot) = left.slot {
+            self.versions.buffers().commit(slot, (writer.id, time), left.clone());
+            state.in_buffers.push_back((time, slot));
+        }
         state.leftovers.push_back((time, first, left));
         state.join_at(time - 1);
+        // Release: who finds this time finds the undo buffers of the commits up to it.
         self.time.store(time, Ordering::Release);
         self.publish(&state);
         Ok((lsn, self.close(state, snapshot)))
@@ -472,6 +485,7 @@ impl Transactions {
                     state.join_at(snapshot.time);
                     state.prune_up_to(oldest.of_others, &mut pruned);
                     self.versions.settle(oldest.of_others);
+                    state.forget_buffers(oldest.of_others, self.versions.buffers());
                     return Ended { oldest, is_last, free, pruned };
                 }
             }
@@ -495,7 +509,7 @@ impl Transactions {
         }
         let generations = self.versions.generations();
         let generation = generations.begin_cover(&self.versions.spill().file)?;
-        let mut state = self.lock_published();
+        let mut state = self.lock_entered();
         let covered = Covered { id: state.next_id - 1, time: state.time };
         state.covering = covered.id;
         let times: Vec<_> = state.others().map(|begun| begun.time).collect();
@@ -567,7 +581,7 @@ impl Transactions {
 
     /// How the history stands, and the log, which ends at `end`.
     pub fn history(&self, end: Lsn) -> History {
-        self.publish_private();
+        self.enter_all();
         self.versions.sweep_all();
         let (versions, version_bytes) = self.versions.measure();
         let log_bytes = end.0.saturating_sub(self.needed_at(|| end).1.0);
@@ -606,6 +620,27 @@ impl Transactions {
 impl State {
     fn settled(&self) -> Lsn {
         self.writers.front().map_or(Lsn(u64::MAX), |(first, _)| *first)
+    }
+
+    /// Whether so few transactions are open, and have left something behind, that undo buffers are searched, and none is covered or
+    /// about to be: what changed after that is told by the table only.
+    fn is_few(&self) -> bool {
+        const SNAPSHOTS_MAX: usize = if cfg!(test) { 4 } else { 8 };
+        const LEFTOVERS_MAX: usize = if cfg!(test) { 2 } else { 24 };
+        self.snapshots.len() <= SNAPSHOTS_MAX
+            && self.leftovers.len() <= LEFTOVERS_MAX
+            && self.snapshots.front().is_some_and(|first| first.id > self.covering)
+    }
+
+    /// The undo buffers of commits up to this one are searched no more.
+    fn forget_buffers(&mut self, oldest: u64, buffers: &UndoBuffers) {
+        let oldest = if planted(Bug::BufferForgottenEarly) { u64::MAX } else { oldest };
+        while let Some((time, slot)) = self.in_buffers.front()
+            && *time <= oldest
+        {
+            buffers.forget(*slot, *time);
+            self.in_buffers.pop_front();
+        }
     }
 
     /// Moves what was left behind by commits up to this one to `free`.

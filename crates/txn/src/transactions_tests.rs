@@ -1,13 +1,14 @@
 //! Transactions and their versions on a database of one leaf, against a model; and the end of snapshots.
 
 use crate::before::{Before, hash_of};
+use crate::exposure::Exposure;
 use crate::leftovers::Leftovers;
 use crate::places::Places;
 use crate::reads::ReadSet;
 use crate::settings::SnapshotLimit;
 use crate::transactions::{Ended, Refused, Snapshot, Transactions};
 use crate::versions::Spill;
-use crate::write_set::{Claimed, WriteSet};
+use crate::write_set::WriteSet;
 use crate::writer::Sight;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{
@@ -144,32 +145,26 @@ impl Place {
         let (writes, leaf) = (transaction.writes.clone(), Lsn(self.lsn));
         let mut state = writes.lock();
         if state.number.is_none() {
-            let (number, is_private) = self.transactions.begin_writing(&writes, || Lsn(end));
-            (state.number, state.is_private) = (Some((number, Lsn(end))), is_private);
+            let (number, exposure) = self.transactions.begin_writing(&writes, || Lsn(end));
+            (state.number, state.exposure) = (Some((number, Lsn(end))), exposure);
         }
+        drop(state);
         let held = self.leaf.get(&key).map(|value| value.to_le_bytes());
         let held = held.as_ref().map(|bytes| ValueImage { kind: ValueKind::Inline, bytes });
-        if state.is_private {
-            assert!(!conflict);
-            state.claim_privately((TREE, &name(key)), held, value.is_none());
-        } else {
-            let writer = (writes.writer(), transaction.snapshot.time);
-            let (versions, snapshots) = (&self.transactions.versions, || self.transactions.snapshots());
-            let claimed =
-                versions.claim((TREE, &name(key), leaf), writer, held, value.is_none(), snapshots).unwrap();
-            // A covered one may be refused for a change that was rolled back.
-            let undone = self.undone.get(&key).is_some_and(|undone| *undone > transaction.snapshot.settled);
-            let is_covered = versions.generations().covers(transaction.snapshot.id);
-            if claimed.is_err() && !conflict && undone && is_covered {
-                return;
-            }
-            assert_eq!(claimed.is_err(), conflict, "{claimed:?}");
-            let Ok((before, is_first)) = claimed else { return };
-            state.note_claim(Claimed { before, is_first, is_removal: value.is_none() });
+        let (name, is_removal) = (name(key), value.is_none());
+        let by = (&*writes, &transaction.snapshot);
+        let claimed = self.transactions.claim(by, (TREE, &name, leaf), held, is_removal).unwrap();
+        // A covered one may be refused for a change that was rolled back.
+        let undone = self.undone.get(&key).is_some_and(|undone| *undone > transaction.snapshot.settled);
+        let is_covered = self.transactions.versions.generations().covers(transaction.snapshot.id);
+        if claimed.is_err() && !conflict && undone && is_covered {
+            return;
         }
+        assert_eq!(claimed.as_ref().err().is_some(), conflict);
+        let Ok(state) = claimed else { return };
+        drop(state);
         transaction.changed.insert(key, value);
         set(&mut transaction.world, key, value);
-        drop(state);
         if end.is_multiple_of(70) {
             // Another thread may do that at this moment.
             self.transactions.make_room(|| Lsn(end)).unwrap();
@@ -217,7 +212,7 @@ impl Place {
                     self.last_commit.insert(*key, self.commits);
                 }
             } else {
-                open.writes.publish(&self.transactions.versions);
+                self.transactions.enter_all();
                 for key in open.changed.keys() {
                     self.keep();
                     let old = self.committed.get(key).copied();
@@ -233,7 +228,7 @@ impl Place {
         let Ended { oldest, free, pruned, .. } =
             ended.unwrap_or_else(|| self.transactions.end(&open.snapshot));
         let mut records = 0;
-        for left in pruned.iter().chain(free.iter().map(|(_, left)| left)).filter(|left| left.is_published) {
+        for left in pruned.iter().chain(free.iter().map(|(_, left)| left)).filter(|left| left.is_entered()) {
             left.for_each_to_prune(|record| {
                 records += 1;
                 self.transactions.versions.prune(record, oldest.of_others);
@@ -359,25 +354,30 @@ fn one_that_is_about_to_be_covered_does_not_become_private() {
     // Nothing is moved before that.
     place.end = 101;
     place.begin();
-    for round in 0..3 {
+    // More than are searched in their undo buffers.
+    for round in 0..5 {
         place.begin();
         place.change(1, 3, Some(round));
         place.end(1, true);
     }
     place.begin();
     let (old, young) = (place.open[0].snapshot, place.open[1].writes.clone());
-    let mut is_private = true;
+    let mut exposure = Exposure::Private;
     // The old one ends when versions are about to be taken, and then the other one begins to write.
     place
         .transactions
         .make_room(|| {
             place.transactions.end(&old);
-            is_private = place.transactions.begin_writing(&young, || Lsn(500)).1;
+            exposure = place.transactions.begin_writing(&young, || Lsn(500)).1;
             Lsn(500)
         })
         .unwrap();
     assert!(place.transactions.versions.generations().covers(young.id()));
-    assert!(!is_private, "what it changes is told to nobody, and it is shown what leaves were");
+    assert_eq!(
+        exposure,
+        Exposure::Entered,
+        "else it would be shown what leaves were, and not what it has changed"
+    );
 }
 
 #[test]
@@ -412,7 +412,7 @@ fn one_that_was_ended_cannot_be_committed() {
         (writes, snapshot)
     };
     let commit = |writes: &WriteSet, snapshot: &Snapshot, bytes| {
-        let left = Leftovers::new((Vec::new(), Vec::new(), None), Vec::new(), bytes, true);
+        let left = Leftovers::new((Vec::new(), Vec::new(), None), Vec::new(), bytes, Exposure::Entered);
         let done = transactions.commit((writes.writer(), snapshot), (Lsn(100), left), None, |_| Lsn(200));
         done.map(drop).map_err(|refused| refused.0)
     };
@@ -444,7 +444,8 @@ fn the_log_is_needed_from_the_first_commit_whose_large_values_are_there_still() 
             let writes = Arc::new(WriteSet::new(snapshot.id));
             transactions.begin_writing(&writes, || first);
             let left = if is_large { large(number) } else { Vec::new() };
-            let left = Leftovers::new((Vec::new(), vec![record(number as u8)], None), left, 1, true);
+            let left =
+                Leftovers::new((Vec::new(), vec![record(number as u8)], None), left, 1, Exposure::Entered);
             transactions
                 .commit((writes.writer(), &snapshot), (first, left), None, |_| Lsn(first.0 + 10))
                 .unwrap_or_else(|refused| panic!("{:?}", refused.0));

@@ -1,7 +1,8 @@
 //! Earlier versions of records that were changed lately, for snapshots that must not see the changes.
 //!
-//! A leaf holds the newest version of each record, by whatever transaction. What a transaction replaces it keeps here first,
-//! under the leaf's latch, with its own number. So a reader that finds a leaf changed since its snapshot looks here, by key,
+//! A leaf holds the newest version of each record, by whatever transaction. What a transaction replaces it keeps first, under the leaf's
+//! latch, with its own number: here, in a table, or as long as few transactions are open in its
+//! [undo buffer](crate::undo_buffers) only, which is searched before the table. So a reader that finds a leaf changed since its snapshot looks here, by key,
 //! and then makes sure that the leaf has not changed meanwhile. A leaf whose LSN is older than the reader's snapshot needs no
 //! look: that is nearly every one. Records carry no header, and nothing of this is logged or survives a crash.
 //!
@@ -16,7 +17,11 @@
 //! # Removed records
 //! A removed record is not in its leaf any more. The keys of those that have versions are kept in order, for scans.
 
+mod entering;
 mod moving;
+mod searching;
+
+pub(crate) use searching::Target;
 
 use crate::{
     before::{Before, hash_of},
@@ -26,12 +31,17 @@ use crate::{
     plant::{Bug, planted},
     shard::{Chains, SHARDS, Shard, shard_of},
     spill::SpillFile,
+    undo_buffers::UndoBuffers,
     writer::{Sight, State, Writer},
 };
 use hashbrown::hash_table::Entry;
-use std::{collections::BTreeSet, ops::Bound, sync::Arc};
+use std::{
+    collections::BTreeSet,
+    ops::{Bound, RangeBounds as _},
+    sync::Arc,
+};
 use vellum_access::{Seen, ValueImage};
-use vellum_base::primitive::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
+use vellum_base::primitive::{AtomicBool, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
 use vellum_base::{Apart, Lsn, PageId};
 use vellum_pool::{KeptPages, PoolError};
 use vellum_vm::Directory;
@@ -61,6 +71,12 @@ pub(crate) struct Versions {
     turn: Mutex<()>,
     /// Every snapshot that is not covered sees the commits up to this one, and every later snapshot will.
     seen_by_all: Apart<AtomicU64>,
+    /// Those that are not in the table.
+    buffers: UndoBuffers,
+    /// Locked by the thread that enters them.
+    entering: Mutex<()>,
+    /// Whether there may be some in the table.
+    is_used: Apart<AtomicBool>,
 }
 
 /// Where versions and undo go that memory has no room for.
@@ -97,6 +113,48 @@ impl Versions {
             generations: Generations::new(kept),
             turn: Mutex::default(),
             seen_by_all: Apart(AtomicU64::new(0)),
+            buffers: UndoBuffers::default(),
+            entering: Mutex::default(),
+            is_used: Apart(AtomicBool::new(false)),
+        }
+    }
+
+    /// The undo buffers that are searched where they are.
+    pub fn buffers(&self) -> &UndoBuffers {
+        &self.buffers
+    }
+
+    /// Whether there may be versions that are in no undo buffer. Asked after these have been searched.
+    #[inline]
+    fn has_others(&self) -> bool {
+        // Acquire: what is in no buffer any more was entered before.
+        self.is_used.0.load(Ordering::Acquire) || !self.generations.is_empty()
+    }
+
+    /// A chain has been added to a shard, which is locked.
+    #[inline]
+    fn note_used(&self) {
+        // Relaxed: it is cleared while all shards are locked. Threads that find it set do not take the line from others.
+        if !self.is_used.0.load(Ordering::Relaxed) {
+            // Release: pairs with `has_others`.
+            self.is_used.0.store(true, Ordering::Release);
+        }
+    }
+
+    /// Finds out whether the table is needed still, if little is in it.
+    #[cold]
+    pub fn rest(&self) {
+        /// To sweep these costs less than looking for others in vain.
+        const FEW: usize = 1024;
+        let is_used = self.is_used.0.load(Ordering::Relaxed);
+        if !is_used || self.shards.iter().map(|shard| shard.lock().len()).sum::<usize>() > FEW {
+            return;
+        }
+        self.sweep_all();
+        // In their order; other threads lock one at a time.
+        let shards: Vec<_> = self.shards.iter().map(Shard::lock).collect();
+        if shards.iter().all(|chains| chains.len() == 0) {
+            self.is_used.0.store(false, Ordering::Release);
         }
     }
 
@@ -147,6 +205,10 @@ impl Versions {
     /// If the file fails that has what memory has no room for.
     pub fn seen(&self, tree: PageId, key: &[u8], sight: Sight) -> Result<Seen, PoolError> {
         let hash = hash_of(tree, key);
+        let in_buffers = self.seen_in_buffers((tree, key), hash, sight);
+        if !self.has_others() {
+            return Ok(in_buffers);
+        }
         let shard = self.lock(hash);
         if self.generations.covers(sight.own) {
             let is_own = shard.find((tree, key), hash).is_some_and(|chain| chain.has(sight.own));
@@ -163,13 +225,13 @@ impl Versions {
                 match version.writer.state() {
                     State::RolledBack(_) => {}
                     state if sight.sees(version.writer.id, state) => {
-                        return Ok(oldest.map_or(Seen::Leaf, Before::seen));
+                        return Ok(oldest.map_or(in_buffers, Before::seen));
                     }
                     _ => oldest = Some(&version.before),
                 }
             }
         }
-        let oldest = oldest.map_or(Seen::Leaf, Before::seen);
+        let oldest = oldest.map_or(in_buffers, Before::seen);
         drop(shard);
         if !self.generations.may_have(sight.time) {
             return Ok(oldest);
@@ -177,21 +239,23 @@ impl Versions {
         self.generations.seen((tree, key, hash), sight, oldest)
     }
 
-    /// Notes that a writer is about to change a record, whose leaf is latched and has the LSN `leaf`. `value` is what that holds. Returns what
-    /// is kept of that, and whether this is the writer's first change of the record. `snapshots` are the times of those that are
+    /// Notes that a writer is about to change a record, whose leaf is latched. `value` is what that holds. Returns what is kept of that, and whether this is the writer's first change of the record. `snapshots` are the times of those that are
     /// open and not covered, in ascending order.
     ///
     /// # Errors
     /// Why the record cannot be changed; and as for [`seen`](Self::seen).
     pub fn claim(
         &self,
-        (tree, key, leaf): (PageId, &[u8], Lsn),
+        Target { record: (tree, key), hash, leaf, newest }: Target<'_>,
         (writer, time): (&Arc<Writer>, u64),
         value: Option<ValueImage<'_>>,
         is_removal: bool,
         snapshots: impl FnOnce() -> Vec<u64>,
     ) -> Result<Result<(Before, bool), Refusal>, PoolError> {
-        let hash = hash_of(tree, key);
+        let newest = newest.filter(|(id, _)| *id != writer.id);
+        if let Err(refusal) = admit(newest, time) {
+            return Ok(Err(refusal));
+        }
         let before = Before::new((tree, key), hash, value);
         let version = || Version { writer: writer.clone(), before: before.clone() };
         let shard = self.shard(hash);
@@ -227,6 +291,7 @@ impl Versions {
                 self.note_removed(&mut chain, is_removal);
                 shard.grow(chain.weight());
                 place.insert(chain);
+                self.note_used();
                 true
             }
             Entry::Occupied(mut chain) => {
@@ -257,56 +322,21 @@ impl Versions {
         Ok(Ok((before, is_first)))
     }
 
-    /// Enters what a writer has claimed when it was the only one, and nothing was in the file. Returns whether the record has no
-    /// version of this writer yet.
-    pub fn enter(&self, writer: &Arc<Writer>, before: &Before, is_removal: bool) -> bool {
-        let before = &before.hashed();
-        let hash = before.hash();
-        let version = Version { writer: writer.clone(), before: before.clone() };
-        let shard = self.shard(hash);
-        let mut chains = shard.lock();
-        let seen_by_all = self.seen_by_all();
-        if chains.is_to_be_swept() {
-            self.sweep(shard, &mut chains, seen_by_all);
-        }
-        let mut commits_go = false;
-        let is_first = match chains.entry(hash, |chain| chain.is_same(before)) {
-            Entry::Vacant(place) => {
-                let mut chain = Chain::new(version);
-                self.note_removed(&mut chain, is_removal);
-                shard.grow(chain.weight());
-                place.insert(chain);
-                true
-            }
-            Entry::Occupied(mut chain) => {
-                let chain = chain.get_mut();
-                let is_first = chain.last().is_none_or(|(id, _)| id != writer.id);
-                if is_first {
-                    shard.shrink(chain.weight());
-                    commits_go = chain.drop_dead(seen_by_all);
-                    chain.versions.push(version);
-                    shard.grow(chain.weight());
-                }
-                self.note_removed(chain, is_removal);
-                is_first
-            }
-        };
-        if commits_go {
-            chains.note_changed(hash);
-        }
-        is_first
-    }
-
-    /// Whether another writer than one's own keeps a record from being changed, whose leaf has the LSN `leaf`.
+    /// Whether another writer than one's own keeps a record from being changed.
     ///
     /// # Errors
     /// As for [`claim`](Self::claim).
     pub fn check(
         &self,
-        (tree, key, leaf): (PageId, &[u8], Lsn),
+        Target { record: (tree, key), hash, leaf, newest }: Target<'_>,
         sight: Sight,
     ) -> Result<Result<(), Refusal>, PoolError> {
-        let hash = hash_of(tree, key);
+        if let Some((writer, state)) = newest {
+            return Ok(refuse_unseen(sight, (writer, state)));
+        }
+        if !self.has_others() {
+            return Ok(Ok(()));
+        }
         let shard = self.lock(hash);
         let mut last = shard.find((tree, key), hash).and_then(Chain::last);
         let may_be_lost = self.is_lost(sight.own, hash, leaf);
@@ -315,19 +345,20 @@ impl Versions {
             last = self.generations.last((tree, key, hash), sight.time)?;
         }
         Ok(match last {
-            Some((writer, state)) if !sight.sees(writer, state) => {
-                Err(if state == State::Open { Refusal::Open } else { Refusal::Later })
-            }
             Some((writer, _)) if writer == sight.own => Ok(()),
-            _ if may_be_lost => Err(Refusal::Later),
-            _ => Ok(()),
+            Some(last) => {
+                refuse_unseen(sight, last).and(if may_be_lost { Err(Refusal::Later) } else { Ok(()) })
+            }
+            None if may_be_lost => Err(Refusal::Later),
+            None => Ok(()),
         })
     }
 
     /// The open transaction, as far as memory tells, that keeps others from changing a record.
     pub fn keeper(&self, tree: PageId, key: &[u8]) -> Option<u64> {
         let hash = hash_of(tree, key);
-        let last = self.lock(hash).find((tree, key), hash).and_then(Chain::last)?;
+        let newest = self.newest_in_buffers((tree, key), hash);
+        let last = newest.or_else(|| self.lock(hash).find((tree, key), hash).and_then(Chain::last))?;
         (last.1 == State::Open).then_some(last.0)
     }
 
@@ -355,7 +386,7 @@ impl Versions {
 
     /// Forgets what a commit has left behind, or several, as far as every snapshot sees it that is not covered: up to `oldest`.
     pub fn prune_all(&self, left: &Leftovers, oldest: u64) {
-        if left.is_published {
+        if left.is_entered() {
             // If they cannot be read, what memory has of their versions stays, and every snapshot sees it.
             let _ = left.for_each_to_prune(|record| self.prune(record, oldest));
         }
@@ -443,7 +474,7 @@ impl Versions {
         }
     }
 
-    /// Forgets all versions of a tree that is gone.
+    /// Forgets all versions of a tree that is gone. Those in undo buffers have been entered.
     pub fn forget(&self, tree: PageId) {
         for shard in &self.shards {
             shard.lock().retain(|chain| {
@@ -462,7 +493,10 @@ impl Versions {
 
     /// Whether scans by a snapshot need to look for records that are in no leaf any more.
     pub fn has_removed(&self, sight: Sight) -> bool {
-        self.any_removed() || self.generations.has_removed(sight) || self.generations.covers(sight.own)
+        self.buffers.has_removals()
+            || self.any_removed()
+            || self.generations.has_removed(sight)
+            || self.generations.covers(sight.own)
     }
 
     fn any_removed(&self) -> bool {
@@ -481,17 +515,23 @@ impl Versions {
         tree: PageId,
         (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
     ) -> Result<Vec<Box<[u8]>>, PoolError> {
-        // Memory first: what it forgets is in the file before.
-        let mut keys = self.removed_in_memory(tree, lower, upper);
+        // Undo buffers first, and memory before the file: what the first forgets is in the next before.
+        let mut keys = Vec::new();
+        self.buffers.for_each_removed(tree, |key| {
+            if (lower, upper).contains(key) {
+                keys.push(Box::from(key));
+            }
+        });
+        keys.append(&mut self.removed_in_memory(tree, lower, upper));
         let is_covered = self.generations.covers(sight.own);
         if is_covered {
             self.generations.add_covered(sight.own, tree, (lower, upper), &mut keys)?;
         }
         if is_covered || self.generations.has_removed(sight) {
             self.generations.add_removed(sight, tree, (lower, upper), &mut keys)?;
-            keys.sort_unstable();
-            keys.dedup();
         }
+        keys.sort_unstable();
+        keys.dedup();
         Ok(keys)
     }
 
@@ -538,6 +578,15 @@ fn admit(last: Option<(u64, State)>, time: u64) -> Result<(), Refusal> {
         Some((_, State::Open)) => Err(Refusal::Open),
         Some((_, State::Committed(committed))) if committed > time => Err(Refusal::Later),
         _ => Ok(()),
+    }
+}
+
+/// Whether this version, the last of a record, keeps it from being changed.
+fn refuse_unseen(sight: Sight, (writer, state): (u64, State)) -> Result<(), Refusal> {
+    match state {
+        _ if sight.sees(writer, state) => Ok(()),
+        State::Open => Err(Refusal::Open),
+        _ => Err(Refusal::Later),
     }
 }
 

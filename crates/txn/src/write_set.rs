@@ -2,10 +2,10 @@
 
 use crate::{
     before::Before,
+    exposure::Exposure,
     leftovers::{Leftovers, Undo},
     spill::SpillFile,
     undo_list::UndoList,
-    versions::Versions,
     writer::Writer,
 };
 use std::{iter, sync::Arc};
@@ -39,28 +39,6 @@ impl WriteSet {
     pub fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
-
-    /// Enters among the versions what is known to the transaction only, if it is private.
-    #[cold]
-    pub fn publish(&self, versions: &Versions) {
-        let mut state = self.lock();
-        if !std::mem::take(&mut state.is_private) {
-            return;
-        }
-        let State { undo, touched, claim, .. } = &mut *state;
-        let enter = |undo: &Undo| versions.enter(&self.writer, &undo.before, undo.is_removal);
-        let (changed, claimed) = undo.split_at(undo.len() - usize::from(claim.is_some()));
-        // The first change of a record has what others see. What was claimed without one holds that still, or comes after one.
-        for undo in changed {
-            enter(undo);
-        }
-        for record in &*touched {
-            versions.enter(&self.writer, record, false);
-        }
-        if let (Some(claim), Some(claimed)) = (claim, claimed.first()) {
-            claim.is_first = enter(claimed);
-        }
-    }
 }
 
 /// A record that has been claimed, and is about to be changed.
@@ -81,14 +59,14 @@ struct Claim {
 pub(crate) struct State {
     /// By what number the log knows it, and the place before its first record, once it has begun to change something.
     pub number: Option<(u64, Lsn)>,
-    /// Whether its transaction alone knows it.
-    pub is_private: bool,
+    /// Who knows of its changes.
+    pub exposure: Exposure,
     /// What is to be put back, in the order of the changes, for which memory has no room, and then what memory has.
     pub spilled: Option<UndoList>,
     /// The last one has only been claimed, if there is a `claim`: it has no LSN yet.
     pub undo: Vec<Undo>,
     claim: Option<Claim>,
-    /// Records that were claimed, and have no change that is to be put back; with their values as long as it is private.
+    /// Records that were claimed, and have no change that is to be put back; with their values until it is entered.
     touched: Vec<Before>,
     /// The large values that were replaced by the changes in the file, each with the number of its change and its tree.
     spilled_large: Vec<(u64, PageId, BlobReference)>,
@@ -168,23 +146,62 @@ impl State {
         }
     }
 
-    /// Notes that a record is about to be changed, which is not entered among the versions.
-    pub fn claim_privately(
+    /// Enters it: `enter` is shown the versions, and whether they are of removals, and says whether there was none of the record yet.
+    pub fn enter(&mut self, mut enter: impl FnMut(&Before, bool) -> bool) {
+        self.exposure = Exposure::Entered;
+        let Self { undo, touched, claim, .. } = self;
+        let (changed, claimed) = undo.split_at(undo.len() - usize::from(claim.is_some()));
+        // The first change of a record has what others see. What was claimed without one holds that still, or comes after one.
+        for undo in changed {
+            enter(&undo.before, undo.is_removal);
+        }
+        for record in &*touched {
+            enter(record, false);
+        }
+        if let (Some(claim), Some(claimed)) = (claim, claimed.first()) {
+            claim.is_first = enter(&claimed.before, claimed.is_removal);
+        }
+    }
+
+    /// It is searched where it is from now on: `note` is told the hash of each record, and whether it was removed.
+    pub fn show(&mut self, slot: usize, mut note: impl FnMut(u64, bool)) {
+        self.exposure = Exposure::Searched(slot);
+        let changed = self.undo.iter_mut().map(|undo| (&mut undo.before, undo.is_removal));
+        for (record, is_removal) in changed.chain(self.touched.iter_mut().map(|record| (record, false))) {
+            record.set_hash();
+            note(record.hash(), is_removal);
+        }
+    }
+
+    /// What it has changed, and claimed besides.
+    pub fn records(&self) -> (&[Undo], &[Before]) {
+        (&self.undo, &self.touched)
+    }
+
+    /// Whether it is so large that it is not searched where it is. All may have `bytes_each` bytes in memory.
+    #[inline]
+    pub fn is_large(&self, bytes_each: usize) -> bool {
+        self.undo.len() + self.touched.len() >= SEARCHED_MAX || self.bytes > bytes_each / 4
+    }
+
+    /// Notes that a record is about to be changed, which is not entered in the table of versions. The hash is zero if nobody searches for it.
+    pub fn claim_in_place(
         &mut self,
         record: (PageId, &[u8]),
+        hash: u64,
         value: Option<ValueImage<'_>>,
         is_removal: bool,
     ) {
         if self.claim.is_some() {
             self.end_claim_before(record);
         }
-        self.push_claim(true, is_removal, || Before::of(record, value));
+        self.push_claim(true, is_removal, || Before::new(record, hash, value));
     }
 
     /// Ends the claim before that of a record, which may be the same: a full leaf is divided, and then the record is claimed again.
     #[cold]
     fn end_claim_before(&mut self, record: (PageId, &[u8])) {
-        if self.undo.last().is_some_and(|claimed| claimed.before.is_of(record, 0)) {
+        if self.undo.last().is_some_and(|claimed| (claimed.before.tree, claimed.before.key()) == record) {
             self.claim = None;
             self.undo.pop();
         } else {
@@ -220,7 +237,8 @@ impl State {
     }
 
     pub fn touch(&mut self, record: &Before) {
-        let record = if self.is_private { record.clone() } else { record.without_value() };
+        let is_entered = self.exposure == Exposure::Entered;
+        let record = if is_entered { record.without_value() } else { record.clone() };
         self.bytes += size_of::<Before>() + record.bytes() as usize;
         self.touched.push(record);
     }
@@ -237,7 +255,7 @@ impl State {
             (changed, touched, self.spilled.take()),
             large,
             bytes + self.spilled_bytes,
-            !self.is_private,
+            self.exposure,
         )
     }
 
@@ -291,6 +309,9 @@ impl State {
         Ok(())
     }
 }
+
+/// A transaction with more changes is not searched where it is.
+const SEARCHED_MAX: usize = if cfg!(test) { 4 } else { 256 };
 
 /// How many changes a transaction has mostly.
 pub(crate) const FEW_CHANGES: usize = 16;

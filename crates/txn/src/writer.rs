@@ -28,6 +28,11 @@ impl Writer {
         Self { id, committed: AtomicU64::new(0) }
     }
 
+    /// One that was committed at this time.
+    pub fn committed_at(id: u64, time: u64) -> Self {
+        Self { id, committed: AtomicU64::new(time) }
+    }
+
     /// When it was committed, if it was.
     pub fn committed(&self) -> Option<u64> {
         // Acquire: pairs with `commit`, so a reader that sees the commit sees the changes.

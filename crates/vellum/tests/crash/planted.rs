@@ -60,6 +60,9 @@ const BUGS: &[(&str, &str, u64)] = &[
     ("vellum::LaterTreeUsed", "snapshots", 4),
     // A version goes while a snapshot needs it.
     ("txn::DeadTooEarly", "histories", 1),
+    // An undo buffer is overlooked that is searched where it is, or given up while a snapshot needs it.
+    ("txn::BufferOverlooked", "histories", 0),
+    ("txn::BufferForgottenEarly", "histories", 0),
     // A torn page is not mended.
     ("txn::NoImages", "histories", 12),
     // The LSN of a page begins from zero with its new life, and records of its earlier life are redone in it.
@@ -99,7 +102,9 @@ const BUGS: &[(&str, &str, u64)] = &[
     // Only schedules show these: a page is changed, evicted or written beside its copy; two transactions begin at the same time.
     ("pool::CleanThoughChanged", "clients", 2),
     ("pool::CopyForgotten", "clients", 21),
-    ("txn::PublishedTooEarly", "clients", 20),
+    ("txn::PublishedTooEarly", "clients", 22),
+    ("txn::BufferOverlooked", "clients", 0),
+    ("txn::BufferForgottenEarly", "clients", 0),
     // What was read of an object while its page changed counts; a change of a heap overlooks what others have changed since it began,
     // in pages that it writes or has read; a reference leads to an object that has taken the place of the one that was meant.
     ("objects::ReadNotValidated", "heaps", 22),

@@ -1,0 +1,100 @@
+//! How a transaction claims records, and who gets to know what it has changed.
+
+use super::{Snapshot, State, Transactions};
+use crate::{
+    exposure::Exposure,
+    versions::{Refusal, Target},
+    write_set::{self, Claimed, WriteSet},
+};
+use vellum_access::ValueImage;
+use vellum_base::primitive::{MutexGuard, Ordering};
+use vellum_base::{Lsn, PageId};
+use vellum_pool::PoolError;
+
+impl Transactions {
+    /// Enters in the table of versions what is searched in undo buffers.
+    pub(super) fn enter_buffers(&self) {
+        self.versions.enter_all(|| self.now().time);
+    }
+
+    /// Enters in the table of versions what is not there. No write set is locked by this thread that is among these.
+    pub fn enter_all(&self) {
+        self.publish_private();
+        self.enter_buffers();
+    }
+
+    /// A transaction claims a record before it changes it, whose leaf is latched, has the LSN `leaf`, and holds `value`.
+    ///
+    /// # Errors
+    /// Why it cannot be changed; and if versions cannot be read.
+    pub fn claim<'w>(
+        &self,
+        (writes, snapshot): (&'w WriteSet, &Snapshot),
+        (tree, key, leaf): (PageId, &[u8], Lsn),
+        value: Option<ValueImage<'_>>,
+        is_removal: bool,
+    ) -> Result<Result<MutexGuard<'w, write_set::State>, Refusal>, PoolError> {
+        let (versions, record) = (&self.versions, (tree, key));
+        // Before the write set is locked: others search it while theirs is.
+        let looked_up = (!versions.buffers().is_empty()).then(|| versions.target(record, leaf));
+        // If there were no buffers, none has a version now: only this thread can claim the record.
+        let mut state = writes.lock();
+        if matches!(state.exposure, Exposure::Searched(_)) && state.is_large(versions.spill().bytes_each()) {
+            drop(state);
+            self.enter_buffers();
+            state = writes.lock();
+        }
+        state.undo_room.note_leaf(leaf);
+        if state.exposure == Exposure::Private {
+            state.claim_in_place(record, 0, value, is_removal);
+            return Ok(Ok(state));
+        }
+        let target = looked_up.unwrap_or_else(|| Target::without_buffers(record, leaf));
+        if let Exposure::Searched(slot) = state.exposure {
+            if let Err(refusal) = versions.check(target, snapshot.sight())? {
+                return Ok(Err(refusal));
+            }
+            versions.buffers().note(slot, target.hash, is_removal);
+            state.claim_in_place(record, target.hash, value, is_removal);
+            return Ok(Ok(state));
+        }
+        let writer = (writes.writer(), snapshot.time);
+        match versions.claim(target, writer, value, is_removal, || self.snapshots())? {
+            Ok((before, is_first)) => state.note_claim(Claimed { before, is_first, is_removal }),
+            Err(refusal) => return Ok(Err(refusal)),
+        }
+        Ok(Ok(state))
+    }
+
+    /// Shows others what a transaction has changed that was alone: called by whoever may ask for earlier versions.
+    #[inline]
+    pub fn publish_private(&self) {
+        // Relaxed: see `begin_writing`.
+        if self.has_private.load(Ordering::Relaxed) {
+            drop(self.lock_published());
+        }
+    }
+
+    /// The state, when all versions are in the table.
+    pub(super) fn lock_entered(&self) -> MutexGuard<'_, State> {
+        loop {
+            self.enter_all();
+            let state = self.lock();
+            if state.private.is_none() && self.versions.buffers().is_empty() {
+                return state;
+            }
+        }
+    }
+
+    /// The state, when no write set is private.
+    pub(super) fn lock_published(&self) -> MutexGuard<'_, State> {
+        let mut state = self.lock();
+        while let Some(writes) = state.private.clone() {
+            drop(state);
+            self.versions.publish(&writes);
+            state = self.lock();
+            state.end_private(&self.has_private, writes.id());
+        }
+        state
+    }
+}

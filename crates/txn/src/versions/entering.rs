@@ -1,0 +1,89 @@
+//! What is searched in undo buffers is entered in the table.
+
+use super::{Version, Versions};
+use crate::{before::Before, chain::Chain, exposure::Exposure, write_set::WriteSet, writer::Writer};
+use hashbrown::hash_table::Entry;
+use std::sync::{Arc, PoisonError};
+
+impl Versions {
+    /// Shows others what is known to a transaction only, if it is private.
+    #[cold]
+    pub fn publish(&self, writes: &Arc<WriteSet>) {
+        let mut state = writes.lock();
+        if state.exposure != Exposure::Private {
+            return;
+        }
+        let is_searched = !state.is_large(self.spill.bytes_each()) && self.generations.is_empty();
+        match if is_searched { self.buffers.take(writes) } else { None } {
+            Some(slot) => state.show(slot, |hash, is_removal| self.buffers.note(slot, hash, is_removal)),
+            None => state.enter(|before, is_removal| self.enter(writes.writer(), before, is_removal)),
+        }
+    }
+
+    /// Enters in the table what is searched in undo buffers; `now` gives the time of the last commit. No write set is locked that is among these.
+    pub fn enter_all(&self, now: impl FnOnce() -> u64) {
+        if self.buffers.is_empty() {
+            return;
+        }
+        // One thread at a time, so that the versions of a record are entered in their order.
+        let _entering = self.entering.lock().unwrap_or_else(PoisonError::into_inner);
+        // What these see was committed before they are looked up. It goes first: see the order in `undo_buffers`.
+        let open = self.buffers.open();
+        self.buffers.enter_committed(now(), |id, time, left| {
+            let writer = &Arc::new(Writer::committed_at(id, time));
+            for undo in &left.changed {
+                self.enter(writer, &undo.before, undo.is_removal);
+            }
+            left.touched().iter().for_each(|record| _ = self.enter(writer, record, false));
+            left.note_entered();
+        });
+        for writes in open {
+            let mut state = writes.lock();
+            if let Exposure::Searched(slot) = state.exposure {
+                state.enter(|before, is_removal| self.enter(writes.writer(), before, is_removal));
+                self.buffers.leave(slot);
+            }
+        }
+    }
+
+    /// Enters what a writer has claimed. Returns whether the record has no
+    /// version of this writer yet.
+    fn enter(&self, writer: &Arc<Writer>, before: &Before, is_removal: bool) -> bool {
+        let before = &before.hashed();
+        let hash = before.hash();
+        let version = Version { writer: writer.clone(), before: before.clone() };
+        let shard = self.shard(hash);
+        let mut chains = shard.lock();
+        let seen_by_all = self.seen_by_all();
+        if chains.is_to_be_swept() {
+            self.sweep(shard, &mut chains, seen_by_all);
+        }
+        let mut commits_go = false;
+        let is_first = match chains.entry(hash, |chain| chain.is_same(before)) {
+            Entry::Vacant(place) => {
+                let mut chain = Chain::new(version);
+                self.note_removed(&mut chain, is_removal);
+                shard.grow(chain.weight());
+                place.insert(chain);
+                self.note_used();
+                true
+            }
+            Entry::Occupied(mut chain) => {
+                let chain = chain.get_mut();
+                let is_first = chain.last().is_none_or(|(id, _)| id != writer.id);
+                if is_first {
+                    shard.shrink(chain.weight());
+                    commits_go = chain.drop_dead(seen_by_all);
+                    chain.versions.push(version);
+                    shard.grow(chain.weight());
+                }
+                self.note_removed(chain, is_removal);
+                is_first
+            }
+        };
+        if commits_go {
+            chains.note_changed(hash);
+        }
+        is_first
+    }
+}

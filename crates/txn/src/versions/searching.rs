@@ -1,0 +1,68 @@
+//! What undo buffers tell of a record.
+
+use super::Versions;
+use crate::{
+    before::hash_of,
+    writer::{Sight, State},
+};
+use vellum_access::Seen;
+use vellum_base::{Lsn, PageId};
+
+/// A record that is about to be changed, or might be.
+#[derive(Clone, Copy)]
+pub(crate) struct Target<'k> {
+    pub record: (PageId, &'k [u8]),
+    pub hash: u64,
+    /// The LSN of its leaf.
+    pub leaf: Lsn,
+    /// Its newest version in undo buffers: whose it is, and how that stands.
+    pub(super) newest: Option<(u64, State)>,
+}
+
+impl<'k> Target<'k> {
+    /// A record that has no version in undo buffers.
+    pub fn without_buffers(record: (PageId, &'k [u8]), leaf: Lsn) -> Self {
+        Self { record, hash: hash_of(record.0, record.1), leaf, newest: None }
+    }
+}
+
+impl Versions {
+    /// A record of a leaf that has the LSN `leaf`, as it is claimed or checked. None of the write sets is locked whose undo buffers are searched.
+    pub fn target<'k>(&self, record: (PageId, &'k [u8]), leaf: Lsn) -> Target<'k> {
+        let target = Target::without_buffers(record, leaf);
+        Target { newest: self.newest_in_buffers(record, target.hash), ..target }
+    }
+
+    /// The newest version of a record that is in an undo buffer: whose it is, and how that stands.
+    pub(super) fn newest_in_buffers(&self, record: (PageId, &[u8]), hash: u64) -> Option<(u64, State)> {
+        let mut newest = None;
+        self.buffers.search(record, hash, |writer, state, _| {
+            let is_newer = match (newest, state) {
+                (None, _) => true,
+                (Some((_, State::Committed(former))), State::Committed(time)) => former < time,
+                (Some((_, former)), _) => former != State::Open,
+            };
+            if is_newer {
+                newest = Some((writer, state));
+            }
+        });
+        newest
+    }
+
+    /// What is seen of a record because of versions in undo buffers, if all older ones are seen.
+    pub(super) fn seen_in_buffers(&self, record: (PageId, &[u8]), hash: u64, sight: Sight) -> Seen {
+        let mut oldest: Option<(u64, Seen)> = None;
+        self.buffers.search(record, hash, |writer, state, before| {
+            let time = match state {
+                State::RolledBack(_) => return,
+                state if sight.sees(writer, state) => return,
+                State::Committed(time) => time,
+                State::Open => u64::MAX,
+            };
+            if oldest.as_ref().is_none_or(|(former, _)| time < *former) {
+                oldest = Some((time, before.seen()));
+            }
+        });
+        oldest.map_or(Seen::Leaf, |(_, seen)| seen)
+    }
+}
