@@ -2,7 +2,7 @@
 //!
 //! - The retraction of a record that another one has taken the place of, and a word of a value that the head of its record says as
 //!   well. The stripe of the key remembers the word (`stripes.rs`), and the next fence of the client settles it.
-//! - The bits of a page, which say that its records must be right. They are set when the page is full, or the client leaves it,
+//! - The bits of a page, or the word of a log, which say that its records must be right. They are set when the page is full, or the client leaves it,
 //!   and a fence after the last record has been passed. Until then the block is counted as in use.
 
 use crate::{format::Record, layout::Place};
@@ -31,7 +31,7 @@ pub enum Left {
     Word,
 }
 
-/// A word of bits, see [`Format::take_full`]; its block is counted as in use.
+/// Such a word, see [`Format::take_full`]; its block is counted as in use.
 #[derive(Debug)]
 pub struct Full {
     pub block: u64,

@@ -36,7 +36,7 @@ impl<L: Format, M: Medium> Core<L, M> {
             }
         }
         for full in writer.owed.full.iter().filter(|full| full.is_due) {
-            L::add_bits(&self.medium, &mut writer.lane, Site::Occupancy, full.word);
+            L::settle(&self.medium, &mut writer.lane, Site::Occupancy, full.word);
         }
         self.fence_alone(writer, site)?;
         writer.owed.full.retain_mut(|full| {
@@ -67,15 +67,15 @@ impl<L: Format, M: Medium> Core<L, M> {
         if writer.owed.words.is_empty() { Ok(()) } else { self.fence(writer, Site::Retract) }
     }
 
-    /// Whether records are valid by being right.
+    /// Whether a record is valid by being right.
     #[inline]
-    pub fn is_evident(&self) -> bool {
-        L::IS_EVIDENT && self.superblock.checksums
+    pub fn is_evident(&self, record: &Record) -> bool {
+        self.superblock.checksums && L::is_evident(self.geometry, record)
     }
 
     /// Says of all records that the writer wrote, which are durable, that they must be right.
     pub fn settle_page(&self, writer: &mut Writer<L>) -> Result<()> {
-        if let Some(cursor) = writer.cursor.as_ref().filter(|_| self.is_evident()) {
+        if let Some(cursor) = writer.cursor.as_ref().filter(|_| self.superblock.checksums) {
             let (block, word) = (L::block(cursor), L::begun(self.geometry, cursor));
             self.note_full(writer, block, word, true);
         }
@@ -143,10 +143,11 @@ impl<L: Format, M: Medium> Core<L, M> {
         records: impl Iterator<Item = (Place, &'r Record)>,
     ) -> Result<()> {
         self.fence(writer, sites.record)?;
-        if self.is_evident() {
-            return Ok(());
+        let mut is_any = false;
+        for (place, record) in records.filter(|(_, record)| !self.is_evident(record)) {
+            self.make_valid(writer, sites.publish, place, record);
+            is_any = true;
         }
-        records.for_each(|(place, record)| self.make_valid(writer, sites.publish, place, record));
-        self.fence(writer, sites.publish)
+        if is_any { self.fence(writer, sites.publish) } else { Ok(()) }
     }
 }
