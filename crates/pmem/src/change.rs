@@ -65,6 +65,8 @@ impl<L: Format, M: Medium> Core<L, M> {
             // First of all, for `next` may write to it.
             if !self.space.block(block).reserve(writer.id) {
                 writer.cursor = None;
+                // Before the block may become the writer's once more.
+                writer.owed.full.retain(|full| full.is_pinned);
                 continue;
             }
             let next = L::next(medium, geometry, &mut writer.lane, cursor, key_bytes, value_bytes);
@@ -83,6 +85,7 @@ impl<L: Format, M: Medium> Core<L, M> {
                     if self.superblock.checksums {
                         let word = L::begun(geometry, cursor);
                         self.note_full(writer, block, word, false);
+                        self.pin_full(writer);
                     }
                     self.space.close_by(block, writer.id);
                     writer.cursor = None;

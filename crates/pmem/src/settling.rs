@@ -35,6 +35,11 @@ impl<L: Format, M: Medium> Core<L, M> {
                 self.medium.flush(&mut writer.lane, Site::UpdateWord, owed.at, WORD);
             }
         }
+        writer.owed.full.retain_mut(|full| {
+            full.is_pinned =
+                full.is_pinned || (full.is_due && self.space.block(full.block).reserve(writer.id));
+            full.is_pinned || !full.is_due
+        });
         for full in writer.owed.full.iter().filter(|full| full.is_due) {
             L::settle(&self.medium, &mut writer.lane, Site::Occupancy, full.word);
         }
@@ -85,13 +90,19 @@ impl<L: Format, M: Medium> Core<L, M> {
         if writer.owed.full.is_empty() { Ok(()) } else { self.fence(writer, Site::Occupancy) }
     }
 
-    /// Remembers to set bits in a block, unless it is not the writer's any more.
+    /// Remembers to set bits in the writer's block, unless that is not the writer's any more by then.
     pub fn note_full(&self, writer: &mut Writer<L>, block: u64, word: Option<(u64, u64)>, is_due: bool) {
-        if let Some(word) = word
-            && self.space.block(block).reserve(writer.id)
-        {
-            writer.owed.full.push(Full { block, word, is_due });
+        if let Some(word) = word {
+            writer.owed.full.push(Full { block, word, is_due, is_pinned: false });
         }
+    }
+
+    /// The writer is about to close its block: what it remembers to set there is counted as in use.
+    pub fn pin_full(&self, writer: &mut Writer<L>) {
+        writer.owed.full.retain_mut(|full| {
+            full.is_pinned = full.is_pinned || self.space.block(full.block).reserve(writer.id);
+            full.is_pinned
+        });
     }
 
     /// Sees to it that of the keys with these hashes, whose stripes the caller holds, no older record can return: makes

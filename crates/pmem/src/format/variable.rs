@@ -428,3 +428,27 @@ impl Format for Variable {
         (pages != 0).then(|| [pages, 0, 0, 0].into())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_end_with_lines_where_that_costs_little_and_nowhere_else() {
+        let page = |key_bytes, value_bytes| {
+            let bytes = entry_bytes(key_bytes, value_bytes);
+            let (mut at, mut starts) = (LOG_AT, Vec::new());
+            while at + bytes <= PAGE_SIZE as u64 {
+                starts.push(at);
+                let stride = stride(at, bytes);
+                assert!(stride >= bytes && (stride - bytes) * 8 <= bytes, "{at} {bytes}");
+                at += stride;
+            }
+            starts
+        };
+        let starts = page(16, 200);
+        assert_eq!(starts.len(), 16);
+        assert!(starts.iter().skip(2).all(|at| at.is_multiple_of(LINE)), "{starts:?}");
+        assert_eq!(page(8, 8).len(), 85, "as many as fit");
+    }
+}
