@@ -43,8 +43,9 @@ impl<L: Format, M: Medium> Core<L, M> {
         value: &[u8],
     ) -> Result<(Place, Record)> {
         let (place, record, behind) = self.watch(self.reserve(writer, key.len(), value.len()))?;
+        let word = if self.is_evident(&record) { L::word_before(&record) } else { None };
         let lane = &mut writer.lane;
-        record.write(&self.medium, lane, site, sums, sequence, key, value, behind);
+        record.write(&self.medium, lane, site, (word, behind), (sequence, sums), (key, value));
         Ok((place, record))
     }
 
@@ -64,6 +65,8 @@ impl<L: Format, M: Medium> Core<L, M> {
             // First of all, for `next` may write to it.
             if !self.space.block(block).reserve(writer.id) {
                 writer.cursor = None;
+                // Before the block may become the writer's once more.
+                writer.owed.full.retain(|full| full.is_pinned);
                 continue;
             }
             let next = L::next(medium, geometry, &mut writer.lane, cursor, key_bytes, value_bytes);
@@ -72,13 +75,18 @@ impl<L: Format, M: Medium> Core<L, M> {
             }
             match next? {
                 Next::At(place, record, behind) => {
-                    if self.is_evident() {
+                    if self.superblock.checksums {
                         let word = L::take_full(geometry, cursor);
                         self.note_full(writer, block, word, false);
                     }
                     return Ok((place, record, behind));
                 }
                 Next::BlockFull => {
+                    if self.superblock.checksums {
+                        let word = L::begun(geometry, cursor);
+                        self.note_full(writer, block, word, false);
+                        self.pin_full(writer);
+                    }
                     self.space.close_by(block, writer.id);
                     writer.cursor = None;
                 }
@@ -102,7 +110,7 @@ impl<L: Format, M: Medium> Core<L, M> {
             return Ok(L::resume(self.geometry, partial.block, &partial.spare));
         }
         let (block, is_fresh) = self.space.take_run(&self.medium, &mut writer.lane, 1, writer.purpose)?;
-        L::format(&self.medium, self.geometry, &mut writer.lane, block, is_fresh)?;
+        L::format(&self.medium, self.geometry, &mut writer.lane, block, is_fresh, self.superblock.checksums)?;
         self.space.block(block).open(writer.id);
         // Clients begin in different pages, so that they are spread over the modules of memory.
         let page = (u64::from(writer.id) + block) % u64::from(self.geometry.pages);

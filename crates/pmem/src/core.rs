@@ -3,7 +3,7 @@
 //! # The order of things
 //!
 //! A put writes the record where nothing leads to it and makes it durable; makes it valid by one word, durably, unless it is valid
-//! by being right ([`Format::IS_EVIDENT`]); lets the index lead to it; makes the record that it replaces invalid; and only then is it acknowledged. The last two steps happen
+//! by being right ([`Format::is_evident`]); lets the index lead to it; makes the record that it replaces invalid; and only then is it acknowledged. The last two steps happen
 //! under the lock of the key. So of the valid records of a key after a crash the one with the highest sequence number is
 //! the latest: sequence numbers are drawn above that of the record that is replaced. That the replaced record is invalid need not be
 //! durable yet: the client leaves the fence to its next operation, and the stripe of the key remembers the record until
@@ -269,7 +269,7 @@ impl<L: Format, M: Medium> Core<L, M> {
         })
     }
 
-    /// Makes a durable record valid, or says that it must be right; flushed, not fenced.
+    /// Makes a durable record valid; flushed, not fenced.
     pub fn make_valid(&self, writer: &mut Writer<L>, site: Site, place: Place, record: &Record) {
         L::set_valid(&self.medium, self.geometry, &mut writer.lane, site, (place, record), true);
     }

@@ -30,6 +30,10 @@ pub const OCCUPANCY_BITS: u32 = 48;
 pub const OCCUPANCY_AT: u64 = 8;
 /// Where the number of blocks of a large record lies.
 pub const LARGE_BLOCKS_AT: u64 = 8;
+/// Where a log says up to where its records must be right.
+pub const LOG_SETTLED_AT: u64 = 8;
+/// What it says where all of them must be, as records carry no checksums.
+pub const LOG_SETTLED_ALL: u64 = 0xffff_ffff_ffff;
 /// Where the records of a log begin.
 pub const LOG_AT: u64 = 16;
 /// Sequence number, checksums and changed word before each key, in bytes.

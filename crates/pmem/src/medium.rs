@@ -42,7 +42,9 @@ pub enum Site {
     /// A slot of a block that is formatted for the first time, where something lies. It has no fence of its own: that of the heads of
     /// pages is its.
     EmptySlot,
-    /// The bits of a page that say that its records must be right.
+    /// The memory of a log before it begins. It has no fence of its own, as above.
+    EmptyLog,
+    /// What says of the records of a page that they must be right.
     Occupancy,
     /// A new record that nothing leads to yet.
     Record,
@@ -81,7 +83,7 @@ pub enum Site {
     RecoveryScan,
     /// A record that recovery found to be older than another of the same key, or torn.
     RecoveryRetract,
-    /// The bits of records that recovery found right and that had none.
+    /// The same of records that recovery found right.
     RecoveryOccupancy,
 }
 

@@ -2,8 +2,9 @@
 //!
 //! - The retraction of a record that another one has taken the place of, and a word of a value that the head of its record says as
 //!   well. The stripe of the key remembers the word (`stripes.rs`), and the next fence of the client settles it.
-//! - The bits of a page, which say that its records must be right. They are set when the page is full, or the client leaves it,
-//!   and a fence after the last record has been passed. Until then the block is counted as in use.
+//! - The bits of a page, or the word of a log, which say that its records must be right. They are set when the page is full, or the client leaves it,
+//!   and a fence after the last record has been passed. If the client has closed the block, that is counted as in use until then;
+//!   if it was taken from the client, its records are moved, and nothing is set. So a client that sleeps keeps no block.
 
 use crate::{format::Record, layout::Place};
 
@@ -31,11 +32,13 @@ pub enum Left {
     Word,
 }
 
-/// A word of bits, see [`Format::take_full`]; its block is counted as in use.
+/// Such a word, see [`Format::take_full`]
 #[derive(Debug)]
 pub struct Full {
     pub block: u64,
     pub word: (u64, u64),
     /// Whether the records that it stands for are durable.
     pub is_due: bool,
+    /// Whether it is counted as in use, because the client has left the block; while the client has it, it is no other's.
+    pub is_pinned: bool,
 }

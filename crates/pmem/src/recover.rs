@@ -378,7 +378,8 @@ fn clean<L: Format, M: Medium>(core: &Core<L, M>, writer: &mut Writer<L>, all: &
     if !all.unsettled.is_empty() {
         // They are durable, as everything that was read.
         for (place, record) in &all.unsettled {
-            core.make_valid(writer, Site::RecoveryOccupancy, *place, record);
+            let word = L::settling(geometry, (*place, record));
+            L::settle(&core.medium, &mut writer.lane, Site::RecoveryOccupancy, word);
         }
         core.fence(writer, Site::RecoveryOccupancy)?;
     }

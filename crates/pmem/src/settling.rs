@@ -35,8 +35,13 @@ impl<L: Format, M: Medium> Core<L, M> {
                 self.medium.flush(&mut writer.lane, Site::UpdateWord, owed.at, WORD);
             }
         }
+        writer.owed.full.retain_mut(|full| {
+            full.is_pinned =
+                full.is_pinned || (full.is_due && self.space.block(full.block).reserve(writer.id));
+            full.is_pinned || !full.is_due
+        });
         for full in writer.owed.full.iter().filter(|full| full.is_due) {
-            L::add_bits(&self.medium, &mut writer.lane, Site::Occupancy, full.word);
+            L::settle(&self.medium, &mut writer.lane, Site::Occupancy, full.word);
         }
         self.fence_alone(writer, site)?;
         writer.owed.full.retain_mut(|full| {
@@ -67,15 +72,15 @@ impl<L: Format, M: Medium> Core<L, M> {
         if writer.owed.words.is_empty() { Ok(()) } else { self.fence(writer, Site::Retract) }
     }
 
-    /// Whether records are valid by being right.
+    /// Whether a record is valid by being right.
     #[inline]
-    pub fn is_evident(&self) -> bool {
-        L::IS_EVIDENT && self.superblock.checksums
+    pub fn is_evident(&self, record: &Record) -> bool {
+        self.superblock.checksums && L::is_evident(self.geometry, record)
     }
 
     /// Says of all records that the writer wrote, which are durable, that they must be right.
     pub fn settle_page(&self, writer: &mut Writer<L>) -> Result<()> {
-        if let Some(cursor) = writer.cursor.as_ref().filter(|_| self.is_evident()) {
+        if let Some(cursor) = writer.cursor.as_ref().filter(|_| self.superblock.checksums) {
             let (block, word) = (L::block(cursor), L::begun(self.geometry, cursor));
             self.note_full(writer, block, word, true);
         }
@@ -85,13 +90,19 @@ impl<L: Format, M: Medium> Core<L, M> {
         if writer.owed.full.is_empty() { Ok(()) } else { self.fence(writer, Site::Occupancy) }
     }
 
-    /// Remembers to set bits in a block, unless it is not the writer's any more.
+    /// Remembers to set bits in the writer's block, unless that is not the writer's any more by then.
     pub fn note_full(&self, writer: &mut Writer<L>, block: u64, word: Option<(u64, u64)>, is_due: bool) {
-        if let Some(word) = word
-            && self.space.block(block).reserve(writer.id)
-        {
-            writer.owed.full.push(Full { block, word, is_due });
+        if let Some(word) = word {
+            writer.owed.full.push(Full { block, word, is_due, is_pinned: false });
         }
+    }
+
+    /// The writer is about to close its block: what it remembers to set there is counted as in use.
+    pub fn pin_full(&self, writer: &mut Writer<L>) {
+        writer.owed.full.retain_mut(|full| {
+            full.is_pinned = full.is_pinned || self.space.block(full.block).reserve(writer.id);
+            full.is_pinned
+        });
     }
 
     /// Sees to it that of the keys with these hashes, whose stripes the caller holds, no older record can return: makes
@@ -143,10 +154,11 @@ impl<L: Format, M: Medium> Core<L, M> {
         records: impl Iterator<Item = (Place, &'r Record)>,
     ) -> Result<()> {
         self.fence(writer, sites.record)?;
-        if self.is_evident() {
-            return Ok(());
+        let mut is_any = false;
+        for (place, record) in records.filter(|(_, record)| !self.is_evident(record)) {
+            self.make_valid(writer, sites.publish, place, record);
+            is_any = true;
         }
-        records.for_each(|(place, record)| self.make_valid(writer, sites.publish, place, record));
-        self.fence(writer, sites.publish)
+        if is_any { self.fence(writer, sites.publish) } else { Ok(()) }
     }
 }

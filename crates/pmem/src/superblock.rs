@@ -12,8 +12,8 @@ use vellum_base::{PAGE_SIZE, checksum};
 
 /// What a superblock begins with.
 pub const MAGIC: [u8; 8] = *b"VELLUMPM";
-/// The version of the format. In version 1 slots were not aligned.
-pub const FORMAT_VERSION: u32 = 3;
+/// The version of the format. Earlier ones differ in how records lie, and are refused.
+pub const FORMAT_VERSION: u32 = 4;
 /// Bytes of a superblock; zeroes fill its page.
 pub const SUPERBLOCK_BYTES: usize = 72;
 /// Flag of a superblock: records carry checksums.
@@ -226,15 +226,15 @@ mod tests {
             assert!(Superblock::decode(&bytes).is_err(), "{bit}");
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
-        bytes[8] = 4;
-        assert!(matches!(Superblock::decode(&bytes), Err(Invalid::Version(4))));
-        bytes[8] = 1;
+        bytes[8] = 5;
+        assert!(matches!(Superblock::decode(&bytes), Err(Invalid::Version(5))));
+        bytes[8] = 3;
         assert!(
             matches!(Superblock::decode(&bytes), Err(Invalid::Damaged)),
             "its checksum is that of another version"
         );
         let sum = checksum(&bytes[..SUPERBLOCK_BYTES - 8]);
         bytes[SUPERBLOCK_BYTES - 8..].copy_from_slice(&sum.to_le_bytes());
-        assert!(matches!(Superblock::decode(&bytes), Err(Invalid::Version(1))));
+        assert!(matches!(Superblock::decode(&bytes), Err(Invalid::Version(3))));
     }
 }

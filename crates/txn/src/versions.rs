@@ -141,23 +141,6 @@ impl Versions {
         }
     }
 
-    /// Finds out whether the table is needed still, if little is in it.
-    #[cold]
-    pub fn rest(&self) {
-        /// To sweep these costs less than looking for others in vain.
-        const FEW: usize = 1024;
-        let is_used = self.is_used.0.load(Ordering::Relaxed);
-        if !is_used || self.shards.iter().map(|shard| shard.lock().len()).sum::<usize>() > FEW {
-            return;
-        }
-        self.sweep_all();
-        // In their order; other threads lock one at a time.
-        let shards: Vec<_> = self.shards.iter().map(Shard::lock).collect();
-        if shards.iter().all(|chains| chains.len() == 0) {
-            self.is_used.0.store(false, Ordering::Release);
-        }
-    }
-
     /// From now on every snapshot that is not covered sees the commits up to this one, and every later one will. Called while none can be
     /// taken.
     pub fn settle(&self, oldest: u64) {

@@ -180,6 +180,7 @@ impl<const K: usize, const V: usize> Format for Fixed<K, V> {
         lane: &mut Lane,
         block: u64,
         is_fresh: bool,
+        _: bool,
     ) -> Result<()> {
         let memory = medium.memory();
         let first_at = geometry.block_at(block);
@@ -295,16 +296,28 @@ impl<const K: usize, const V: usize> Format for Fixed<K, V> {
             medium.touched(at, WORD);
             return medium.flush(lane, site, at, WORD);
         }
+        Self::settle(medium, lane, site, Self::settling(geometry, (place, record)));
+    }
+
+    fn settling(geometry: Geometry, (place, _): (Place, &Record)) -> (u64, u64) {
         let slot = geometry.record_of(place);
         let at = Self::occupancy_at(geometry.page_at_of(place), (slot / OCCUPANCY_BITS) as usize);
-        Self::add_bits(medium, lane, site, (at, 1 << (slot % OCCUPANCY_BITS)));
+        (at, 1 << (slot % OCCUPANCY_BITS))
     }
 
     fn retracted_at(_: Geometry, (_, record): (Place, &Record)) -> u64 {
         record.sums_at()
     }
 
-    const IS_EVIDENT: bool = true;
+    #[inline]
+    fn is_evident(_: Geometry, _: &Record) -> bool {
+        true
+    }
+
+    #[inline]
+    fn word_before(_: &Record) -> Option<u64> {
+        None
+    }
 
     fn take_full(geometry: Geometry, cursor: &mut FixedCursor) -> Option<(u64, u64)> {
         let word = cursor.full.take()?;
@@ -319,7 +332,7 @@ impl<const K: usize, const V: usize> Format for Fixed<K, V> {
         cursor.used(geometry, Self::WORDS, words.into_iter().find(is_begun)?).filter(|(_, bits)| *bits != 0)
     }
 
-    fn add_bits<M: Medium>(medium: &M, lane: &mut Lane, site: Site, (at, bits): (u64, u64)) {
+    fn settle<M: Medium>(medium: &M, lane: &mut Lane, site: Site, (at, bits): (u64, u64)) {
         let word = medium.memory().word(at);
         let mask = (1 << OCCUPANCY_BITS) - 1;
         // The block is the caller's, so no other thread changes the word. Release: what it stands for was written before.

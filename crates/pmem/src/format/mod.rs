@@ -2,7 +2,7 @@
 //!
 //! Both share the record itself: a sequence number, two checksums, the word that was changed last, the key, the value, each
 //! padded to whole words. They
-//! differ in what makes a record valid, an occupancy bit or a size word, and in how space in a block is used up. A block
+//! differ in what says that a record must be right, an occupancy bit or a word of a log, and in how space in a block is used up. A block
 //! is written once, from its start page round to the page before it; places are not used again before the block is
 //! free as a whole, except for what recovery finds unused.
 
@@ -114,23 +114,24 @@ impl Record {
         (sums as u32 == sum || (sums >> 32) as u32 == sum).then_some(sum)
     }
 
-    /// Writes it to a place that nothing leads to, not fenced. `behind` bytes of zeroes are to follow.
-    #[expect(clippy::too_many_arguments, reason = "these are the parts of a record")]
+    /// Writes it to a place that nothing leads to, not fenced: after a word, if one is given, and with `behind` bytes of zeroes
+    /// that follow.
     #[inline]
     pub fn write<M: Medium>(
         &self,
         medium: &M,
         lane: &mut Lane,
         site: Site,
-        sums: u64,
-        sequence: u64,
-        key: &[u8],
-        value: &[u8],
-        behind: usize,
+        (word, behind): (Option<u64>, usize),
+        (sequence, sums): (u64, u64),
+        (key, value): (&[u8], &[u8]),
     ) {
-        // It is published after a fence, by a release.
+        // The index leads to it after a fence, by a release.
         let (sequence, sums) = (sequence.to_le_bytes(), sums.to_le_bytes());
-        medium.write(lane, site, self.at, &[&sequence, &sums, &[0; WORD], key, value], behind);
+        let word = word.map(u64::to_le_bytes);
+        let before: &[u8] = word.as_ref().map_or(&[], |word| word);
+        let at = self.at - before.len() as u64;
+        medium.write(lane, site, at, &[before, &sequence, &sums, &[0; WORD], key, value], behind);
     }
 }
 
@@ -214,10 +215,10 @@ pub trait Format: Sized + Send + Sync + 'static {
     /// Units of a block, by which its dead share is measured.
     fn units_of_block(geometry: Geometry) -> u32;
 
-    /// Units of a record.
+    /// Units of a record, and of what is left free behind it.
     fn units(record: &Record) -> u32;
 
-    /// Prepares a block that was handed out, whatever it was before; a fresh one reads as zeroes.
+    /// Prepares a block that was handed out, whatever it was before; a fresh one reads as zeroes. Whether records carry checksums.
     ///
     /// # Errors
     /// If it cannot be made durable.
@@ -227,6 +228,7 @@ pub trait Format: Sized + Send + Sync + 'static {
         lane: &mut Lane,
         block: u64,
         is_fresh: bool,
+        checksums: bool,
     ) -> Result<()>;
 
     /// The position in a formatted block, from a page on.
@@ -271,25 +273,27 @@ pub trait Format: Sized + Send + Sync + 'static {
         valid: bool,
     );
 
+    /// The word of a page, and what is to be added to it, for a durable record that is valid by being right: it must be right then.
+    fn settling(geometry: Geometry, at: (Place, &Record)) -> (u64, u64);
+
     /// Where the word lies that says that a record is not valid any more.
     fn retracted_at(geometry: Geometry, at: (Place, &Record)) -> u64;
 
     /// Whether a record that is durable is valid by being right, where records carry checksums: then nothing publishes it.
-    const IS_EVIDENT: bool;
+    fn is_evident(geometry: Geometry, record: &Record) -> bool;
 
-    /// The word of a page that says which of its records must be right, and the bits to be added, when the last place that the word
-    /// stands for was just used up.
-    fn take_full(_: Geometry, _: &mut Self::Cursor) -> Option<(u64, u64)> {
-        None
-    }
+    /// The word before such a record, which is written with it, if there is one.
+    fn word_before(record: &Record) -> Option<u64>;
+
+    /// The word of a page that says which of its records must be right, and what is to be added, when nothing more will be written
+    /// to what the word stands for.
+    fn take_full(geometry: Geometry, cursor: &mut Self::Cursor) -> Option<(u64, u64)>;
 
     /// The same of the page that is being filled.
-    fn begun(_: Geometry, _: &Self::Cursor) -> Option<(u64, u64)> {
-        None
-    }
+    fn begun(geometry: Geometry, cursor: &Self::Cursor) -> Option<(u64, u64)>;
 
-    /// Adds bits to such a word, in a block that is the caller's alone, and flushes it.
-    fn add_bits<M: Medium>(_: &M, _: &mut Lane, _: Site, _: (u64, u64)) {}
+    /// Adds to such a word, in a block that is the caller's alone, and flushes it.
+    fn settle<M: Medium>(medium: &M, lane: &mut Lane, site: Site, what: (u64, u64));
 
     /// Shows everything in a block; `end` is the end of the used blocks. Changes nothing. How many blocks it takes: 1 but for large
     /// records; and whether they are to be dismantled, because the record there is not valid.

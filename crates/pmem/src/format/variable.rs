@@ -1,15 +1,25 @@
 //! Records of any size: each page is a log, a size word before each record, zero where the log ends.
 //!
+//! A log begins in memory that is zero. So where records carry checksums, a record is valid by being right: its size word and the
+//! record are one run of stores with one fence, and of a run that a crash tore each word is there or zero. The log says up to
+//! where its records must be right, when that has long been durable. Of a record behind that which is not right a crash tore the
+//! writing, and it is not there; one before that is damaged. Without checksums the size word makes a record valid, after a
+//! fence. It also says that a record was retracted.
+//!
+//! Logs are not gone on with after a crash, as their memory may not be zero behind their end.
+//!
 //! A record that does not fit into what is left of a page begins the next one; one larger than a page begins a page
 //! that takes in as many after it as it needs, and the log goes on there. What does not fit into a block takes blocks
 //! of its own: see `large.rs`. A record always lies in consecutive bytes.
 
 use super::{Extent, ExtentKind, Format, Layout, Next, Record, Walked, large};
 use crate::{
+    cpu::LINE,
     error::{Damage, Result},
     layout::{
-        Geometry, KIND_LARGE, KIND_LOG, LOG_AT, PageWord, Place, RECORD_HEAD_BYTES, SIZE_RETRACTED,
-        SIZE_VALID, SIZE_WORD_BYTES, SizeWord, page_word, read_page_word, read_size_word, size_word,
+        Geometry, KIND_LARGE, KIND_LOG, LOG_AT, LOG_SETTLED_ALL, LOG_SETTLED_AT, PageWord, Place,
+        RECORD_HEAD_BYTES, SIZE_RETRACTED, SIZE_VALID, SIZE_WORD_BYTES, SizeWord, checked_number, page_word,
+        read_checked_number, read_page_word, read_size_word, size_word,
     },
     lock,
     medium::{Lane, Medium, Site},
@@ -37,11 +47,23 @@ pub struct VariableCursor {
     at: u64,
     /// Where the log must end.
     end: u64,
+    /// Up to where the log says that its records must be right.
+    settled: u64,
+    /// What the log that was left before is to say.
+    full: Option<(u64, u64)>,
 }
 
 /// What a record of these lengths takes in a log, in bytes.
 fn entry_bytes(key_bytes: usize, value_bytes: usize) -> u64 {
     (SIZE_WORD_BYTES + RECORD_HEAD_BYTES + padded(key_bytes) + padded(value_bytes)) as u64
+}
+
+/// What such an entry takes that begins at byte `at`, with what is left free behind it: it ends with a cache line, if that costs at
+/// most an eighth, so that the next one touches no more lines than it must, and all of each.
+#[inline]
+fn stride(at: u64, bytes: u64) -> u64 {
+    let gap = (at + bytes).next_multiple_of(LINE) - (at + bytes);
+    if gap * 8 <= bytes { bytes + gap } else { bytes }
 }
 
 /// Where the size word of a place lies.
@@ -58,29 +80,56 @@ impl VariableCursor {
             page + count <= geometry.pages && self.pages & run == run
         };
         let page = (self.start..geometry.pages).chain(0..self.start).find(|page| fits(*page))?;
+        self.full = self.unsettled(geometry);
         self.pages &= !((u64::MAX >> (64 - count)) << page);
         (self.page, self.start) = (page, (page + count) % geometry.pages);
         (self.at, self.end) = (LOG_AT, u64::from(count) * PAGE_SIZE as u64);
+        self.settled = LOG_AT;
         Some(page)
+    }
+
+    /// Where the log that is being written says up to where its records must be right, and what that should be, if it is not.
+    fn unsettled(&self, geometry: Geometry) -> Option<(u64, u64)> {
+        let word_at = geometry.page_at(self.block, self.page) + LOG_SETTLED_AT;
+        (self.at > self.settled).then_some((word_at, self.at))
     }
 }
 
 impl Variable {
     /// Prepares pages 1 and up, and the log of page 0, of a block whose first word says that it is unformatted.
-    fn format_pages<M: Medium>(medium: &M, geometry: Geometry, lane: &mut Lane, block: u64) {
+    fn format_pages<M: Medium>(
+        medium: &M,
+        geometry: Geometry,
+        lane: &mut Lane,
+        block: u64,
+        is_fresh: bool,
+        checksums: bool,
+    ) {
         let memory = medium.memory();
         for page in 0..geometry.pages {
             let at = geometry.page_at(block, page);
-            memory.word(at + LOG_AT).store(0, Ordering::Relaxed);
-            medium.touched(at + LOG_AT, 8);
+            let settled_at = at + LOG_SETTLED_AT;
+            let settled = checked_number(settled_at, if checksums { LOG_AT } else { LOG_SETTLED_ALL });
+            if is_fresh {
+                memory.word(settled_at).store(settled, Ordering::Relaxed);
+                medium.touched(settled_at, WORD);
+            } else {
+                if page > 0 {
+                    // A thread that still reads a record of its former life must notice before that is cleared.
+                    drop(lock::seize(memory.word(at)));
+                    medium.touched(at, WORD);
+                }
+                let behind = PAGE_SIZE - LOG_AT as usize;
+                medium.write(lane, Site::EmptyLog, settled_at, &[&settled.to_le_bytes()], behind);
+            }
             if page > 0 {
                 // The version goes on from whatever lies there: it may have been the middle of a record.
                 let old = memory.word(at).load(Ordering::Relaxed);
                 let new = page_word(block, page, KIND_LOG, 1) | lock::next_version(old);
                 memory.word(at).store(new, Ordering::Relaxed);
-                medium.touched(at, 8);
+                medium.touched(at, WORD);
             }
-            medium.flush(lane, Site::PageHeads, at, LOG_AT as usize + 8);
+            medium.flush(lane, Site::PageHeads, at, LOG_AT as usize);
         }
     }
 
@@ -95,6 +144,12 @@ impl Variable {
     ) {
         let page_at = geometry.page_at(block, page);
         let end = u64::from(span) * PAGE_SIZE as u64;
+        let settled_at = page_at + LOG_SETTLED_AT;
+        let settled = medium.memory().word(settled_at).load(Ordering::Relaxed);
+        let settled = read_checked_number(settled_at, settled).unwrap_or_else(|| {
+            visit(Walked::Damage(Damage::Word { at: settled_at }));
+            LOG_SETTLED_ALL
+        });
         let mut at = LOG_AT;
         while at + SIZE_WORD_BYTES as u64 <= end {
             let word = medium.memory().word(page_at + at).load(Ordering::Relaxed);
@@ -105,12 +160,14 @@ impl Variable {
                 {
                     let record = Record { at: page_at + at + SIZE_WORD_BYTES as u64, key_bytes, value_bytes };
                     visit(if live {
-                        Walked::Record(geometry.place(block, page, (at / 8) as u32), record, true)
+                        let place = geometry.place(block, page, (at / 8) as u32);
+                        Walked::Record(place, record, at < settled)
                     } else {
                         Walked::Retracted(Self::units(&record))
                     });
-                    at += entry_bytes(key_bytes, value_bytes);
+                    at += stride(at, entry_bytes(key_bytes, value_bytes));
                 }
+                // Also behind what must be right: memory that was zero holds size words or zeroes.
                 _ => return visit(Walked::Damage(Damage::Word { at: page_at + at })),
             }
         }
@@ -136,10 +193,18 @@ impl Format for Variable {
     }
 
     fn units(record: &Record) -> u32 {
-        ((SIZE_WORD_BYTES + record.bytes()) / 8) as u32
+        let bytes = (SIZE_WORD_BYTES + record.bytes()) as u64;
+        (stride(record.at - SIZE_WORD_BYTES as u64, bytes) / 8) as u32
     }
 
-    fn format<M: Medium>(medium: &M, geometry: Geometry, lane: &mut Lane, block: u64, _: bool) -> Result<()> {
+    fn format<M: Medium>(
+        medium: &M,
+        geometry: Geometry,
+        lane: &mut Lane,
+        block: u64,
+        is_fresh: bool,
+        checksums: bool,
+    ) -> Result<()> {
         let first = medium.memory().word(geometry.block_at(block));
         let first_at = geometry.block_at(block);
         let held = lock::seize(first);
@@ -151,7 +216,7 @@ impl Format for Variable {
             medium.flush(lane, Site::Unformat, first_at, 8);
             medium.fence(lane, Site::Unformat)?;
         }
-        Self::format_pages(medium, geometry, lane, block);
+        Self::format_pages(medium, geometry, lane, block, is_fresh, checksums);
         medium.fence(lane, Site::PageHeads)?;
         // A reader of a record that is written here after this sees the new versions of the pages.
         fence(Ordering::Release);
@@ -172,12 +237,16 @@ impl Format for Variable {
             page: 0,
             at: 0,
             end: 0,
+            settled: 0,
+            full: None,
         }
     }
 
     fn resume(_: Geometry, block: u64, spare: &[u64]) -> VariableCursor {
         let word = |index: usize| spare.get(index).copied().unwrap_or(0);
-        VariableCursor { block, pages: word(0), start: 0, page: word(1) as u32, at: word(2), end: word(3) }
+        let (page, at, end) = (word(1) as u32, word(2), word(3));
+        // The client that had it before said that its records must be right.
+        VariableCursor { block, pages: word(0), start: 0, page, at, end, settled: at, full: None }
     }
 
     #[inline]
@@ -219,9 +288,9 @@ impl Format for Variable {
         }
         let place = geometry.place(cursor.block, cursor.page, (cursor.at / 8) as u32);
         let at = geometry.page_at(cursor.block, cursor.page) + cursor.at + SIZE_WORD_BYTES as u64;
-        cursor.at += bytes;
-        let behind = if cursor.at + SIZE_WORD_BYTES as u64 <= cursor.end { SIZE_WORD_BYTES } else { 0 };
-        Ok(Next::At(place, Record { at, key_bytes, value_bytes }, behind))
+        let stride = stride(cursor.at, bytes);
+        cursor.at += stride;
+        Ok(Next::At(place, Record { at, key_bytes, value_bytes }, (stride - bytes) as usize))
     }
 
     #[inline]
@@ -268,7 +337,41 @@ impl Format for Variable {
         medium.flush(lane, site, at, WORD);
     }
 
-    const IS_EVIDENT: bool = false;
+    fn settling(geometry: Geometry, (place, record): (Place, &Record)) -> (u64, u64) {
+        let from = u64::from(geometry.record_of(place)) * WORD as u64;
+        let word_at = geometry.page_at_of(place) + LOG_SETTLED_AT;
+        (word_at, from + u64::from(Self::units(record)) * WORD as u64)
+    }
+
+    #[inline]
+    fn is_evident(geometry: Geometry, record: &Record) -> bool {
+        // Large ones are not: they do not lie in a log.
+        LOG_AT + entry_bytes(record.key_bytes, record.value_bytes) <= geometry.block_bytes()
+    }
+
+    #[inline]
+    fn word_before(record: &Record) -> Option<u64> {
+        let at = record.at - SIZE_WORD_BYTES as u64;
+        Some(size_word(at, record.key_bytes, record.value_bytes, SIZE_VALID))
+    }
+
+    fn take_full(_: Geometry, cursor: &mut VariableCursor) -> Option<(u64, u64)> {
+        cursor.full.take()
+    }
+
+    fn begun(geometry: Geometry, cursor: &VariableCursor) -> Option<(u64, u64)> {
+        cursor.unsettled(geometry)
+    }
+
+    fn settle<M: Medium>(medium: &M, lane: &mut Lane, site: Site, (at, end): (u64, u64)) {
+        let word = medium.memory().word(at);
+        // The block is the caller's, so no other thread changes the word.
+        let now = read_checked_number(at, word.load(Ordering::Relaxed)).unwrap_or(0);
+        // Release: what it stands for was written before.
+        word.store(checked_number(at, now.max(end)), Ordering::Release);
+        medium.touched(at, WORD);
+        medium.flush(lane, site, at, WORD);
+    }
 
     fn retracted_at(geometry: Geometry, (place, _): (Place, &Record)) -> u64 {
         size_at(geometry, place)
@@ -309,7 +412,9 @@ impl Format for Variable {
             let at = geometry.page_at(block, page);
             match read_page_word(medium.memory().word(at).load(Ordering::Relaxed), block, page) {
                 PageWord::Formatted { kind: KIND_LOG, span } if span <= geometry.pages - page => {
-                    if span == 1 && medium.memory().word(at + LOG_AT).load(Ordering::Relaxed) == 0 {
+                    let words = medium.memory().words(at + LOG_AT, (PAGE_SIZE - LOG_AT as usize) / WORD);
+                    // Where a crash left something of a record there is no log, and none can begin.
+                    if span == 1 && words.iter().all(|word| word.load(Ordering::Relaxed) == 0) {
                         pages |= 1 << page;
                         if lock::reset(medium.memory().word(at)) {
                             medium.touched(at, 8);
@@ -321,5 +426,29 @@ impl Format for Variable {
             }
         }
         (pages != 0).then(|| [pages, 0, 0, 0].into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_end_with_lines_where_that_costs_little_and_nowhere_else() {
+        let page = |key_bytes, value_bytes| {
+            let bytes = entry_bytes(key_bytes, value_bytes);
+            let (mut at, mut starts) = (LOG_AT, Vec::new());
+            while at + bytes <= PAGE_SIZE as u64 {
+                starts.push(at);
+                let stride = stride(at, bytes);
+                assert!(stride >= bytes && (stride - bytes) * 8 <= bytes, "{at} {bytes}");
+                at += stride;
+            }
+            starts
+        };
+        let starts = page(16, 200);
+        assert_eq!(starts.len(), 16);
+        assert!(starts.iter().skip(2).all(|at| at.is_multiple_of(LINE)), "{starts:?}");
+        assert_eq!(page(8, 8).len(), 85, "as many as fit");
     }
 }

@@ -1,10 +1,14 @@
 //! Small histories of which every crash state is tried, and seeded random ones.
 
 use super::{
-    model::{Op, Runner, Setting, Testable, lock},
+    Shadow,
+    model::{Entries, Op, Runner, Setting, Testable, contents, lock},
     records::{key, value},
 };
-use crate::{Fixed, Variable, layout::mix};
+use crate::{
+    Fixed, Store, Variable,
+    layout::{LOG_AT, mix},
+};
 
 /// Every crash state of a history: at every fence all combinations of what may have reached the memory, and the same for
 /// the recovery from each of them.
@@ -133,4 +137,32 @@ fn random_histories_with_records_of_one_size() {
 fn random_histories_with_records_of_any_size() {
     random::<Variable>(&[0, 8, 40, 700], 2, 2);
     random::<Variable>(&[8, 3000, 5000, 9000], 2, 1);
+}
+
+#[test]
+fn a_log_with_something_of_a_record_is_not_begun_again() {
+    let setting = Setting::default();
+    let image = |store: &Store<Variable, Shadow>| -> Vec<u64> {
+        let shadow = &store.core().medium;
+        (0..shadow.capacity_words()).map(|word| shadow.word(word)).collect()
+    };
+    let store =
+        Store::<Variable, Shadow>::create_on(Shadow::new(setting.bytes), &setting.options(), 4, 2).unwrap();
+    // Two of these do not fit into a page, so the second begins the other page of the block.
+    let mut client = store.client().unwrap();
+    client.put(&key(0), &value(0, 3000)).unwrap();
+    client.put(&key(1), &value(1, 3000)).unwrap();
+    let geometry = store.core().geometry;
+    let block = geometry.first_block();
+    let first_page = (block % u64::from(geometry.pages)) as u32;
+    let size_word = (geometry.page_at(block, (first_page + 1) % 2) + LOG_AT) / 8;
+    let mut torn = image(&store);
+    assert_ne!(torn[size_word as usize], 0);
+    torn[size_word as usize] = 0;
+
+    let store = setting.open::<Variable>(Shadow::with(torn, setting.bytes)).unwrap();
+    assert_eq!(contents(&store), Entries::from([(key(0), value(0, 3000))]));
+    store.client().unwrap().put(&key(2), &value(2, 20)).unwrap();
+    let again = setting.open::<Variable>(Shadow::with(image(&store), setting.bytes)).unwrap();
+    assert_eq!(contents(&again), Entries::from([(key(0), value(0, 3000)), (key(2), value(2, 20))]));
 }

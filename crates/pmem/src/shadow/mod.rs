@@ -152,8 +152,8 @@ impl Shadow {
     /// What a crash now may leave.
     pub fn crash_states(&self) -> CrashStates {
         let books = self.books();
-        let choices =
-            books.uncertain.iter().map(|(word, history)| (*word, history.values.iter().copied().collect()));
+        let open = books.uncertain.iter().filter(|(_, history)| history.values.len() > 1);
+        let choices = open.map(|(word, history)| (*word, history.values.iter().copied().collect()));
         CrashStates { durable: books.durable.clone(), choices: choices.collect(), most: self.most }
     }
 }
@@ -239,12 +239,14 @@ impl Medium for Shadow {
         for word in (at / 8) as usize..((at + bytes as u64).div_ceil(8)) as usize {
             let value = self.memory.word(word as u64 * 8).load(Ordering::Relaxed);
             let durable = books.durable[word];
-            let history = books
-                .uncertain
-                .entry(word)
-                .or_insert(History { first: 0, values: VecDeque::from([durable]) });
-            if history.values.back() != Some(&value) {
-                history.values.push_back(value);
+            match books.uncertain.get_mut(&word) {
+                Some(history) if history.values.back() == Some(&value) => {}
+                Some(history) => history.values.push_back(value),
+                None if value == durable => {}
+                None => {
+                    let values = VecDeque::from([durable, value]);
+                    books.uncertain.insert(word, History { first: 0, values });
+                }
             }
         }
     }

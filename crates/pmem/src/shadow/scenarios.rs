@@ -118,6 +118,8 @@ pub fn large(block_bytes: usize) -> Vec<Op> {
 /// All of them, each with the setting it is made for.
 pub fn all() -> Vec<(&'static str, Setting, Kind, Vec<Op>)> {
     let setting = |pages_per_block| Setting { pages_per_block, ..Setting::default() };
+    // Records are published by a second step then.
+    let without = |pages_per_block| Setting { checksums: false, ..setting(pages_per_block) };
     let over =
         |setting: Setting, before: (Vec<u64>, Entries)| Setting { before: Some(Arc::new(before)), ..setting };
     let one_size = over(setting(2), sample::<Fixed<8, 1000>>(&setting(2), &[1000]));
@@ -136,6 +138,8 @@ pub fn all() -> Vec<(&'static str, Setting, Kind, Vec<Op>)> {
         ("reclaiming, any size", setting(2), Kind::Variable, reclaiming(900, 18)),
         ("moving, one size", setting(2), Kind::Fixed, moving(1000)),
         ("moving, any size", setting(2), Kind::Variable, moving(900)),
+        ("everyday, without checksums", without(2), Kind::Variable, everyday(900)),
+        ("moving, without checksums", without(2), Kind::Variable, moving(900)),
         ("spanning", setting(4), Kind::Variable, spanning(4)),
         ("large", setting(2), Kind::Variable, large(8192)),
     ]

@@ -1,9 +1,10 @@
-//! What is searched in undo buffers is entered in the table.
+//! What is searched in undo buffers is entered in the table, and the table is left again.
 
-use super::{Version, Versions};
+use super::{Shard, Version, Versions};
 use crate::{before::Before, chain::Chain, exposure::Exposure, write_set::WriteSet, writer::Writer};
 use hashbrown::hash_table::Entry;
 use std::sync::{Arc, PoisonError};
+use vellum_base::primitive::Ordering;
 
 impl Versions {
     /// Shows others what is known to a transaction only, if it is private.
@@ -85,5 +86,22 @@ impl Versions {
             chains.note_changed(hash);
         }
         is_first
+    }
+
+    /// Finds out whether the table is needed still, if little is in it.
+    #[cold]
+    pub fn rest(&self) {
+        /// To sweep these costs less than looking for others in vain.
+        const FEW: usize = 1024;
+        let is_used = self.is_used.0.load(Ordering::Relaxed);
+        if !is_used || self.shards.iter().map(|shard| shard.lock().len()).sum::<usize>() > FEW {
+            return;
+        }
+        self.sweep_all();
+        // In their order; other threads lock one at a time.
+        let shards: Vec<_> = self.shards.iter().map(Shard::lock).collect();
+        if shards.iter().all(|chains| chains.len() == 0) {
+            self.is_used.0.store(false, Ordering::Release);
+        }
     }
 }

@@ -20,8 +20,8 @@ use vellum_pmem::{Client, Fixed, Options, Store};
 
 const KEY_BYTES: usize = 16;
 const VALUE_BYTES: usize = 200;
-/// How many operations go between two looks at the clock.
-const AT_ONCE: u64 = 64;
+/// How many operations go between two looks at the clock, and how many keys are got in one batch.
+const AT_ONCE: usize = 64;
 
 type Records = Fixed<KEY_BYTES, VALUE_BYTES>;
 
@@ -77,9 +77,10 @@ fn measure(arguments: &Arguments, general: &General) -> Result {
     let again = |client: &mut Client<Records>, number: u64| put(client, number, !number);
     let mut steps = vec![
         step("put", run_all(&store, threads, records, |client, number| put(client, number, number))?),
-        step("get", run_random(&store, threads, records, time, get)?),
-        step("update in place", run_random(&store, threads, records, time, update)?),
-        step("overwrite", run_random(&store, threads, records, time, again)?),
+        step("get", run_random(&store, threads, records, time, each(get))?),
+        step("get in batches of 64", run_random(&store, threads, records, time, get_batch)?),
+        step("update in place", run_random(&store, threads, records, time, each(update))?),
+        step("overwrite", run_random(&store, threads, records, time, each(again))?),
     ];
     drop(store);
     let (store, recovered) = reopen(&arguments.store, &options)?;
@@ -92,12 +93,13 @@ fn measure(arguments: &Arguments, general: &General) -> Result {
         })?,
     ));
     let odd = |client: &mut Client<Records>, number: u64| put(client, number / 2 * 2, number);
-    let quiet = step("overwrite, nothing reclaimed", run_random(&store, threads, records, time, odd)?);
+    let quiet = step("overwrite, nothing reclaimed", run_random(&store, threads, records, time, each(odd))?);
     drop(store);
     options.reclaim.background = true;
     let (store, _) = reopen(&arguments.store, &options)?;
     let before = store.statistics();
-    let busy = step("overwrite while space is reclaimed", run_random(&store, threads, records, time, odd)?);
+    let busy =
+        step("overwrite while space is reclaimed", run_random(&store, threads, records, time, each(odd))?);
     let after = store.statistics();
     let share = busy.per_second / quiet.per_second;
     steps.extend([quiet, busy]);
@@ -169,6 +171,11 @@ fn get(client: &mut Client<Records>, number: u64) -> Result {
     Ok(())
 }
 
+fn get_batch(client: &mut Client<Records>, numbers: &[u64; AT_ONCE]) -> Result {
+    client.get_batch(&numbers.map(key))?;
+    Ok(())
+}
+
 fn update(client: &mut Client<Records>, number: u64) -> Result {
     client.update(&key(number), |value| {
         if let Some(first) = value.first_mut() {
@@ -196,21 +203,28 @@ fn run_all(
     })
 }
 
+/// Does something with numbers one by one.
+fn each(
+    operation: impl Fn(&mut Client<Records>, u64) -> Result + Sync,
+) -> impl Fn(&mut Client<Records>, &[u64; AT_ONCE]) -> Result + Sync {
+    move |client, numbers| numbers.iter().try_for_each(|number| operation(client, *number))
+}
+
 /// Does something with random numbers below `count` for a time.
 fn run_random(
     store: &Store<Records>,
     threads: u64,
     count: u64,
     time: Duration,
-    operation: impl Fn(&mut Client<Records>, u64) -> Result + Sync,
+    operation: impl Fn(&mut Client<Records>, &[u64; AT_ONCE]) -> Result + Sync,
 ) -> Result<(u64, Duration)> {
     run_threads(store, threads, |client, thread| {
         let mut random = SmallRng::seed_from_u64(thread);
         let (begin, mut operations) = (Instant::now(), 0);
         while begin.elapsed() < time {
             signals::check()?;
-            (0..AT_ONCE).try_for_each(|_| operation(client, random.random_range(0..count)))?;
-            operations += AT_ONCE;
+            operation(client, &std::array::from_fn(|_| random.random_range(0..count)))?;
+            operations += AT_ONCE as u64;
         }
         Ok(operations)
     })
