@@ -2,10 +2,10 @@
 //!
 //! What a transaction has changed is in its undo buffer anyway, with the values before. As long as few transactions are open, that is where
 //! others look for earlier versions, and nothing is entered in the [table](crate::versions) (Neumann, Mühlbauer, Kemper: *Fast Serializable
-//! Multi-Version Concurrency Control*, SIGMOD 2015, section 2.1). So a change costs the thread that makes it no more than a bit of a filter, and
+//! Multi-Version Concurrency Control*, SIGMOD 2015, section 2.1). So a change costs the thread that makes it no more than two bits of a filter, and
 //! what it writes stays in its processor's cache.
 //!
-//! Each of these transactions has a *slot*: a filter of the records that it has changed or claimed, in one cache line, and where these are. The slot
+//! Each of these transactions has a *slot*: a filter of the records that it has changed or claimed, and where these are. The slot
 //! stays after the commit until every snapshot sees that. A transaction that comes when many are open, or that changes much, is
 //! *entered* in the table, and all others with it: see [`Versions::enter_all`](crate::versions::Versions::enter_all).
 //!

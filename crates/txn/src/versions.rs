@@ -222,8 +222,9 @@ impl Versions {
         self.generations.seen((tree, key, hash), sight, oldest)
     }
 
-    /// Notes that a writer is about to change a record, whose leaf is latched. `value` is what that holds. Returns what is kept of that, and whether this is the writer's first change of the record. `snapshots` are the times of those that are
-    /// open and not covered, in ascending order.
+    /// Notes that a writer is about to change a record, whose leaf is latched. `value` is what that holds. Returns what is kept of that, and
+    /// whether this is the writer's first change of the record. `snapshots` are the times of those that are open and not covered, in
+    /// ascending order.
     ///
     /// # Errors
     /// Why the record cannot be changed; and as for [`seen`](Self::seen).
