@@ -8,7 +8,7 @@ use crate::reads::ReadSet;
 use crate::settings::SnapshotLimit;
 use crate::transactions::{Ended, Refused, Snapshot, Transactions};
 use crate::versions::Spill;
-use crate::write_set::WriteSet;
+use crate::write_set::{State, WriteSet};
 use crate::writer::Sight;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{
@@ -21,6 +21,7 @@ use vellum_access::{
     BlobReference, Seen, SharedBytes, ValueImage,
     node::{NODE_BYTES, NodeMut, ValueKind},
 };
+use vellum_base::primitive::{Mutex, thread};
 use vellum_base::{Lsn, PageId};
 use vellum_pool::{KeptPages, PageKeeper as _};
 use vellum_vm::SimulatedDisk;
@@ -483,4 +484,86 @@ fn no_transaction_ends_between_the_end_of_the_log_and_what_is_needed_there() {
         assert_eq!(transactions.needed_at(end), (Lsn(500), Lsn(100)));
     });
     assert_eq!(transactions.needed_at(|| Lsn(600)), (Lsn(600), Lsn(600)));
+}
+
+/// One transaction after the other, each of which changes a record of its thread several times, and one that others change as well.
+fn work(transactions: &Transactions, latch: &Mutex<()>, (thread, rounds): (u8, usize)) {
+    for _ in 0..rounds {
+        let snapshot = transactions.begin(false, Location::caller(), || (), || Lsn(100));
+        let writes = Arc::new(WriteSet::new(snapshot.id));
+        let mut state = writes.lock();
+        let (number, exposure) = transactions.begin_writing(&writes, || Lsn(100));
+        (state.number, state.exposure) = (Some((number, Lsn(100))), exposure);
+        drop(state);
+        let may_change = |key: u8| {
+            let _leaf = latch.lock().unwrap();
+            let (name, by) = (name(key), (&*writes, &snapshot));
+            let claimed = transactions.claim(by, (TREE, &name, Lsn(200)), None, false).unwrap();
+            claimed.map(|mut state| state.note_change(Lsn(200), Lsn(210))).is_ok()
+        };
+        let is_done = [thread, thread, 3 + thread % 2, thread].into_iter().all(may_change);
+        let mut state = if is_done {
+            writes.lock()
+        } else {
+            transactions.enter_all();
+            writes.lock()
+        };
+        let left = state.leave();
+        let ended = if is_done {
+            let by = (&**writes.writer(), &snapshot);
+            let committed = transactions.commit(by, (Lsn(100), left), None, |_| Lsn(300));
+            *state = State::default();
+            drop(state);
+            committed.unwrap_or_else(|refused| panic!("{:?}", refused.0)).1
+        } else {
+            drop(state);
+            writes.writer().roll_back(0);
+            left.for_each_record(|record| {
+                transactions.versions.retract(record, snapshot.id);
+                Some(())
+            })
+            .unwrap();
+            transactions.end_writing(snapshot.id);
+            transactions.end(&snapshot)
+        };
+        for left in ended.pruned.iter().chain(ended.free.iter().map(|(_, left)| left)) {
+            transactions.versions.prune_all(left, ended.oldest.of_others);
+        }
+        ended.free.into_iter().for_each(|(_, left)| left.go_home());
+    }
+}
+
+/// So many threads work beside each other, on a database of their own.
+fn work_together(threads: u8, rounds: usize) {
+    let transactions =
+        Arc::new(Transactions::new(1, SnapshotLimit::default(), spill(1 << 20), Arc::default(), places()));
+    let latch = Arc::new(Mutex::new(()));
+    let spawn = |thread| {
+        let (transactions, latch) = (transactions.clone(), latch.clone());
+        thread::spawn(move || work(&transactions, &latch, (thread, rounds)))
+    };
+    let threads: Vec<_> = (0..threads).map(spawn).collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    let history = transactions.history(Lsn(0));
+    assert_eq!((history.open, history.records, history.leftovers), (0, 0, 0));
+}
+
+#[cfg(not(shuttle))]
+#[test]
+fn threads_that_search_the_buffers_of_others_do_not_wait_for_ever() {
+    work_together(3, 20_000);
+}
+
+#[cfg(shuttle)]
+#[test]
+fn none_waits_for_ever_however_threads_meet() {
+    use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
+    fn check(scheduler: impl Scheduler + 'static, rounds: usize) {
+        let mut config = shuttle::Config::new();
+        // The slots of a database of its own are made there.
+        config.stack_size = 1 << 20;
+        shuttle::Runner::new(scheduler, config).run(move || work_together(2, rounds));
+    }
+    check(RandomScheduler::new(2000), 2);
+    check(PctScheduler::new(3, 2000), 3);
 }

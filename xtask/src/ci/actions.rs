@@ -44,8 +44,13 @@ pub fn loom() -> Result<Outcome, String> {
 /// Crashes and models under a scheduler, which have a target folder of their own, too.
 pub fn shuttle() -> Result<Outcome, String> {
     let filters = ["clients::", "heaps::", "schedule::", "planted::", "however_threads_meet"];
-    let mut command =
-        cargo(&[&["test", "--package", "vellum", "--lib", "--test", "crash", "--"], &filters[..]].concat());
+    let mut command = cargo(
+        &[
+            &["test", "--package", "vellum", "--package", "vellum-txn", "--lib", "--test", "crash", "--"],
+            &filters[..],
+        ]
+        .concat(),
+    );
     command.env("RUSTFLAGS", "--cfg shuttle").env("CARGO_TARGET_DIR", target().join("shuttle"));
     // Lines would take longer to write than the tests to run.
     command.env("CARGO_PROFILE_DEV_DEBUG", "none");
