@@ -68,8 +68,9 @@ impl Chain {
         self.versions.len() < former
     }
 
-    /// Joins changes between which no snapshot was taken: what was between them nobody sees.
-    pub fn cut(&mut self, snapshots: &[u64]) {
+    /// Joins changes between which no snapshot was taken, of those that were committed up to `now`: what was between them nobody sees. `snapshots` are
+    /// the times of those that were open when that was the last commit, in ascending order.
+    pub fn cut(&mut self, (snapshots, now): (&[u64], u64)) {
         let mut index = 1;
         while let Some([older, newer]) = self.versions.get(index - 1..=index) {
             let (Some(from), Some(to)) = (older.writer.committed(), newer.writer.committed()) else {
@@ -77,7 +78,7 @@ impl Chain {
                 continue;
             };
             let first = snapshots.partition_point(|time| *time < from);
-            if snapshots.get(first).is_some_and(|time| *time < to) {
+            if to > now || snapshots.get(first).is_some_and(|time| *time < to) {
                 index += 1;
                 continue;
             }

@@ -290,7 +290,7 @@ impl Versions {
                     commits_go = chain.drop_dead(seen_by_all);
                     chain.versions.push(version());
                     if chain.versions.len() > 2 {
-                        chain.cut(&snapshots());
+                        chain.cut((&snapshots(), u64::MAX));
                     }
                     shard.shrink(former);
                     shard.grow(chain.weight());

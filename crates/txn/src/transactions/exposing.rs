@@ -14,7 +14,7 @@ use vellum_pool::PoolError;
 impl Transactions {
     /// Enters in the table of versions what is searched in undo buffers.
     pub(super) fn enter_buffers(&self) {
-        self.versions.enter_all(|| self.now().time);
+        self.versions.enter_all(|| self.snapshots_now());
     }
 
     /// Enters in the table of versions what is not there. No write set is locked by this thread that is among these.

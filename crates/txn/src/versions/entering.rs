@@ -17,12 +17,15 @@ impl Versions {
         let is_searched = !state.is_large(self.spill.bytes_each()) && self.generations.is_empty();
         match if is_searched { self.buffers.take(writes) } else { None } {
             Some(slot) => state.show(slot, |hash, is_removal| self.buffers.note(slot, hash, is_removal)),
-            None => state.enter(|before, is_removal| self.enter(writes.writer(), before, is_removal)),
+            None => {
+                state.enter(|before, is_removal| self.enter(writes.writer(), before, is_removal, (&[], 0)))
+            }
         }
     }
 
-    /// Enters in the table what is searched in undo buffers; `now` gives the time of the last commit. No write set is locked that is among these.
-    pub fn enter_all(&self, now: impl FnOnce() -> u64) {
+    /// Enters in the table what is searched in undo buffers; `snapshots` gives the times of the open snapshots, in ascending
+    /// order, and that of the last commit. No write set is locked that is among these.
+    pub fn enter_all(&self, snapshots: impl FnOnce() -> (Vec<u64>, u64)) {
         if self.buffers.is_empty() {
             return;
         }
@@ -30,18 +33,20 @@ impl Versions {
         let _entering = self.entering.lock().unwrap_or_else(PoisonError::into_inner);
         // What these see was committed before they are looked up. It goes first: see the order in `undo_buffers`.
         let open = self.buffers.open();
-        self.buffers.enter_committed(now(), |id, time, left| {
+        let (times, now) = snapshots();
+        let snapshots = (&times[..], now);
+        self.buffers.enter_committed(now, |id, time, left| {
             let writer = &Arc::new(Writer::committed_at(id, time));
             for undo in &left.changed {
-                self.enter(writer, &undo.before, undo.is_removal);
+                self.enter(writer, &undo.before, undo.is_removal, snapshots);
             }
-            left.touched().iter().for_each(|record| _ = self.enter(writer, record, false));
+            left.touched().iter().for_each(|record| _ = self.enter(writer, record, false, snapshots));
             left.note_entered();
         });
         for writes in open {
             let mut state = writes.lock();
             if let Exposure::Searched(slot) = state.exposure {
-                state.enter(|before, is_removal| self.enter(writes.writer(), before, is_removal));
+                state.enter(|before, is_removal| self.enter(writes.writer(), before, is_removal, snapshots));
                 self.buffers.leave(slot);
             }
         }
@@ -49,7 +54,13 @@ impl Versions {
 
     /// Enters what a writer has claimed. Returns whether the record has no
     /// version of this writer yet.
-    fn enter(&self, writer: &Arc<Writer>, before: &Before, is_removal: bool) -> bool {
+    fn enter(
+        &self,
+        writer: &Arc<Writer>,
+        before: &Before,
+        is_removal: bool,
+        snapshots: (&[u64], u64),
+    ) -> bool {
         let before = &before.hashed();
         let hash = before.hash();
         let version = Version { writer: writer.clone(), before: before.clone() };
@@ -76,6 +87,9 @@ impl Versions {
                     shard.shrink(chain.weight());
                     commits_go = chain.drop_dead(seen_by_all);
                     chain.versions.push(version);
+                    if chain.versions.len() > 2 {
+                        chain.cut(snapshots);
+                    }
                     shard.grow(chain.weight());
                 }
                 self.note_removed(chain, is_removal);
