@@ -69,7 +69,7 @@ enum Contents {
     /// A transaction that is open, or being committed.
     Open(Arc<WriteSet>),
     /// One that has been committed: its number, when, and what it has left behind.
-    // Not its `Writer`: whoever forgets it would free the memory of another thread, for which the allocator has a lock.
+    // Not its `Writer`: the thread that forgets it would free the memory of another thread, for which the allocator has a lock.
     Committed { id: u64, time: u64, left: Arc<Leftovers> },
 }
 

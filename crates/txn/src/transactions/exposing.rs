@@ -66,7 +66,7 @@ impl Transactions {
         Ok(Ok(state))
     }
 
-    /// Shows others what a transaction has changed that was alone: called by whoever may ask for earlier versions.
+    /// Shows others what a transaction has changed that was alone: called by a thread that may ask for earlier versions.
     #[inline]
     pub fn publish_private(&self) {
         // Relaxed: see `begin_writing`.
