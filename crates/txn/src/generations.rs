@@ -18,6 +18,7 @@ pub(crate) use stored::order;
 use crate::{
     before::Before,
     chain::{self, Chain},
+    lock_order::{OrderedMutex, rank},
     plant::{Bug, planted},
     spill::{Entry, SpillFile, SpillTree, damaged},
     writer::{Sight, State, Writer},
@@ -31,7 +32,7 @@ use std::{
 };
 use stored::{KEY_BYTES_MAX, PREFIX_BYTES, Version, place_of, place_of_prefix, versions, whole_key};
 use vellum_access::Seen;
-use vellum_base::primitive::{AtomicBool, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, RwLock};
+use vellum_base::primitive::{AtomicBool, AtomicU64, AtomicUsize, Ordering, RwLock};
 use vellum_base::{Lsn, PageId};
 use vellum_pool::{KeptPages, PoolError};
 
@@ -42,7 +43,7 @@ pub(crate) struct Generation {
     frozen: RwLock<Option<Arc<Frozen>>>,
     /// The oldest snapshot when it was begun.
     oldest: u64,
-    contents: Mutex<Contents>,
+    contents: OrderedMutex<Contents, { rank::GENERATION }>,
     has_removed: AtomicBool,
     /// One more than the last commit of which there are versions, once nothing in it is open and as long as nothing comes; zero if that is to
     /// be found out.
@@ -286,7 +287,7 @@ impl Generations {
 
     /// How many records have versions in the file; one in several generations counts several times.
     pub fn records(&self) -> usize {
-        self.all().iter().map(|generation| lock(&generation.contents).chains).sum()
+        self.all().iter().map(|generation| generation.contents.lock().chains).sum()
     }
 }
 
@@ -307,7 +308,7 @@ impl Generation {
             tree: SpillTree::create(file)?,
             frozen: RwLock::new(None),
             oldest,
-            contents: Mutex::new(Contents { is_taking: true, ..Contents::default() }),
+            contents: OrderedMutex::new(Contents { is_taking: true, ..Contents::default() }),
             has_removed: AtomicBool::new(false),
             settled: AtomicU64::new(0),
             cover: covers.then(Cover::default),
@@ -322,7 +323,7 @@ impl Generation {
         if settled > 0 {
             return time + 1 < settled;
         }
-        let contents = lock(&self.contents);
+        let contents = self.contents.lock();
         if contents.is_taking {
             return true;
         }
@@ -340,7 +341,7 @@ impl Generation {
 
     /// Whether a snapshot needs it, and one that is covered may be among them.
     fn is_needed(&self, oldest: &Oldest, by_covered: bool) -> bool {
-        let contents = lock(&self.contents);
+        let contents = self.contents.lock();
         let seen = if by_covered { oldest.of_all } else { oldest.of_others };
         contents.is_taking
             || contents.latest > seen
@@ -354,7 +355,7 @@ impl Generation {
 
     /// It takes more, until it [rests](Self::rest).
     fn take_more(&self) {
-        let mut contents = lock(&self.contents);
+        let mut contents = self.contents.lock();
         contents.is_taking = true;
         // Release: pairs with `is_needed_at`. As long as it takes it is not settled.
         self.settled.store(0, Ordering::Release);
@@ -362,13 +363,13 @@ impl Generation {
 
     /// It takes no more for now.
     pub fn rest(&self) {
-        lock(&self.contents).is_taking = false;
+        self.contents.lock().is_taking = false;
     }
 
     /// Takes the versions of some records. `snapshots` are the times of those that are open, in ascending order, and `now` the last
     /// commit that the youngest of them may see.
     pub fn take(&self, chains: &[Moving], (snapshots, now): (&[u64], u64)) -> Result<(), PoolError> {
-        let mut contents = lock(&self.contents);
+        let mut contents = self.contents.lock();
         for (writer, state, _) in chains.iter().flat_map(|chain| &chain.versions) {
             match state {
                 State::Committed(time) => contents.latest = contents.latest.max(*time),
@@ -388,7 +389,7 @@ impl Generation {
             };
             self.tree.put(&place, &entry)?;
             if former.is_none() {
-                lock(&self.contents).chains += 1;
+                self.contents.lock().chains += 1;
             }
         }
         Ok(())
@@ -489,7 +490,7 @@ impl Generation {
     fn state(&self, version: &Version<'_>) -> State {
         match version.committed {
             0 => {
-                let contents = lock(&self.contents);
+                let contents = self.contents.lock();
                 contents.writers.get(&version.writer).map_or(State::RolledBack(0), |writer| writer.state())
             }
             time => State::Committed(time),
@@ -539,8 +540,4 @@ impl Generation {
             Some(())
         })
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -27,6 +27,7 @@ mod gathered;
 mod generations;
 mod home;
 mod leftovers;
+mod lock_order;
 mod on_demand;
 mod places;
 mod plant;

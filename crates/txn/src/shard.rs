@@ -10,10 +10,11 @@ mod changed;
 pub(crate) use changed::Changed;
 
 use crate::chain::Chain;
+use crate::lock_order::{OrderedGuard, OrderedMutex, rank};
 use hashbrown::{HashTable, hash_table::Entry};
 use std::sync::Arc;
 use vellum_base::PageId;
-use vellum_base::primitive::{AtomicUsize, Mutex, MutexGuard, Ordering};
+use vellum_base::primitive::{AtomicUsize, Ordering};
 
 /// How many parts the table has.
 pub(crate) const SHARDS: usize = 64;
@@ -33,7 +34,7 @@ const FEW_CHAINS: usize = if cfg!(test) { 3 } else { 14 };
 #[repr(align(64))]
 #[derive(Default)]
 pub(crate) struct Shard {
-    chains: Mutex<Chains>,
+    chains: OrderedMutex<Chains, { rank::SHARD }>,
     /// About how much memory the chains take; changed while they are locked.
     bytes: AtomicUsize,
 }
@@ -54,8 +55,13 @@ impl Default for Chains {
 }
 
 impl Shard {
-    pub fn lock(&self) -> MutexGuard<'_, Chains> {
-        self.chains.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    pub fn lock(&self) -> OrderedGuard<'_, Chains> {
+        self.chains.lock()
+    }
+
+    /// Locks it beside other shards, those of lesser numbers first.
+    pub fn lock_in_turn(&self) -> OrderedGuard<'_, Chains> {
+        self.chains.lock_in_turn()
     }
 
     pub fn bytes(&self) -> usize {

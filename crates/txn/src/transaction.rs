@@ -5,6 +5,7 @@ use crate::{
     change_log::{Changes, undoing},
     exposure::Exposure,
     leftovers::{self, Undo},
+    lock_order::{OrderedGuard, OrderedMutex, rank},
     places::Places,
     plant::{Bug, planted},
     reads::{Edge, ReadSet},
@@ -17,7 +18,7 @@ use std::{ops::Bound, panic::Location, sync::Arc};
 use vellum_access::{
     Claim, Isolation, Seen, Tree, UndoChange, Unshared, ValueImage, View, Writer, free_large,
 };
-use vellum_base::primitive::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
+use vellum_base::primitive::{AtomicBool, AtomicU64, Ordering};
 use vellum_base::{Lsn, PageId};
 use vellum_pool::{ChangeLog, Pool, PoolError};
 
@@ -36,7 +37,7 @@ pub struct Transaction {
     /// What is kept of its changes is to be moved to a file, or the log is to keep another room for it.
     needs_care: AtomicBool,
     /// What it has read, if it is serializable.
-    reads: Option<Mutex<ReadSet>>,
+    reads: Option<OrderedMutex<ReadSet, { rank::READS }>>,
 }
 
 /// Why a transaction cannot be committed.
@@ -71,7 +72,7 @@ impl Transaction {
             number: AtomicU64::new(0),
             calls: AtomicU64::new(0),
             needs_care: AtomicBool::new(false),
-            reads: is_serializable.then(Mutex::default),
+            reads: is_serializable.then(OrderedMutex::default),
         }
     }
 
@@ -125,7 +126,7 @@ impl Transaction {
 
     fn note<T>(&self, note: impl FnOnce(&mut ReadSet) -> T) -> Option<T> {
         let reads = self.reads.as_ref()?;
-        Some(note(&mut reads.lock().unwrap_or_else(|poisoned| poisoned.into_inner())))
+        Some(note(&mut reads.lock()))
     }
 
     /// How it reads.
@@ -300,7 +301,7 @@ impl Transaction {
         let left = state.leave();
         // Who would publish or search it now waits, and finds it committed.
         let hidden = (state.exposure != Exposure::Entered).then_some(state);
-        let mut reads = reads.map(|reads| reads.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
+        let mut reads = reads.map(OrderedMutex::lock);
         if let Some(reads) = &mut reads {
             reads.finish();
         }
@@ -350,7 +351,7 @@ impl Transaction {
         clean_up(pool, &self.transactions, ended);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> OrderedGuard<'_, State> {
         self.writes.lock()
     }
 }

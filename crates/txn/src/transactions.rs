@@ -36,6 +36,7 @@ use crate::before::Before;
 use crate::exposure::Exposure;
 use crate::generations::{Covered, Oldest};
 use crate::leftovers::Leftovers;
+use crate::lock_order::{OrderedGuard, OrderedMutex, rank};
 use crate::places::Places;
 use crate::plant::{Bug, planted};
 use crate::precedence::Precedence;
@@ -53,7 +54,7 @@ use std::{
     time::Duration,
 };
 use vellum_base::primitive::{
-    AtomicBool, AtomicU64, AtomicUsize, Instant, Mutex, MutexGuard, Ordering,
+    AtomicBool, AtomicU64, AtomicUsize, Instant, Ordering,
     thread::{self, ThreadId},
 };
 use vellum_base::{Apart, Lsn, PageId};
@@ -84,7 +85,7 @@ pub(crate) struct Transactions {
     /// What gives changes their LSNs.
     pub places: Places,
     pub precedence: Precedence,
-    state: Mutex<State>,
+    state: OrderedMutex<State, { rank::STATE }>,
     /// One if transactions are open, and else zero.
     open: AtomicUsize,
     /// Everything before this place of the log was done by transactions that have ended; the highest number if none that
@@ -233,7 +234,7 @@ impl Transactions {
             versions: Versions::new(spill, kept),
             places,
             precedence: Precedence::default(),
-            state: Mutex::new(state),
+            state: OrderedMutex::new(state),
             open: AtomicUsize::new(0),
             settled: AtomicU64::new(u64::MAX),
             time: AtomicU64::new(1),
@@ -459,7 +460,7 @@ impl Transactions {
     }
 
     /// Closes a snapshot, and ends those that go beyond the limit.
-    fn close(&self, mut state: MutexGuard<'_, State>, snapshot: &Snapshot) -> Ended {
+    fn close(&self, mut state: OrderedGuard<'_, State>, snapshot: &Snapshot) -> Ended {
         // One that has been ended before its transaction is open nevertheless: single operations must heed what it has changed.
         if let Ok(index) = state.snapshots.binary_search_by_key(&snapshot.id, |begun| begun.id) {
             state.snapshots.remove(index);
@@ -584,7 +585,9 @@ impl Transactions {
         self.enter_all();
         self.versions.sweep_all();
         let (versions, version_bytes) = self.versions.measure();
+        let records = self.versions.records();
         let log_bytes = end.0.saturating_sub(self.needed_at(|| end).1.0);
+        // Last: under it no versions are looked at.
         let state = self.lock();
         let oldest = state.snapshots.front().map(|begun| OldestSnapshot {
             transaction: begun.id,
@@ -597,7 +600,7 @@ impl Transactions {
             kept_leaves: self.versions.generations().images(),
             open: state.snapshots.len(),
             oldest,
-            records: self.versions.records(),
+            records,
             versions,
             version_bytes,
             leftovers: state.leftovers.len(),
@@ -612,8 +615,8 @@ impl Transactions {
         self.settled.store(state.settled().0, Ordering::Release);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn lock(&self) -> OrderedGuard<'_, State> {
+        self.state.lock()
     }
 }
 

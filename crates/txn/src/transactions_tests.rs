@@ -368,8 +368,14 @@ fn one_that_is_about_to_be_covered_does_not_become_private() {
     place
         .transactions
         .make_room(|| {
-            place.transactions.end(&old);
-            exposure = place.transactions.begin_writing(&young, || Lsn(500)).1;
+            // By another thread: this one has locked versions, and may not lock the state after that.
+            std::thread::scope(|scope| {
+                let others = scope.spawn(|| {
+                    place.transactions.end(&old);
+                    place.transactions.begin_writing(&young, || Lsn(500)).1
+                });
+                exposure = others.join().unwrap();
+            });
             Lsn(500)
         })
         .unwrap();

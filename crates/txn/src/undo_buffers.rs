@@ -17,6 +17,7 @@ use crate::{
     before::Before,
     exposure::Exposure,
     leftovers::{Leftovers, Undo},
+    lock_order::{OrderedGuard, OrderedMutex, rank},
     plant::{Bug, planted},
     write_set::WriteSet,
     writer::State,
@@ -24,7 +25,7 @@ use crate::{
 use smallvec::SmallVec;
 use std::sync::Arc;
 use vellum_base::PageId;
-use vellum_base::primitive::{AtomicU64, Mutex, MutexGuard, Ordering};
+use vellum_base::primitive::{AtomicU64, Ordering};
 
 /// How many transactions are searched at most, those included that are committed and that not every snapshot sees.
 const SLOTS: usize = 32;
@@ -50,7 +51,7 @@ struct Masks {
 #[derive(Default)]
 struct Slot {
     filter: Filter,
-    contents: Mutex<Contents>,
+    contents: OrderedMutex<Contents, { rank::SLOT }>,
 }
 
 /// A Bloom filter of records, of which each has its bits in one cache line (Putze, Sanders, Singler: *Cache-, Hash- and Space-Efficient Bloom
@@ -106,8 +107,8 @@ impl Filter {
 }
 
 impl Slot {
-    fn lock(&self) -> MutexGuard<'_, Contents> {
-        self.contents.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn lock(&self) -> OrderedGuard<'_, Contents> {
+        self.contents.lock()
     }
 
     /// Shows what there is in the slot of this number.
@@ -125,7 +126,7 @@ impl Slot {
             };
             // The write set is locked before the slot.
             drop(contents);
-            let state = writes.lock();
+            let state = writes.lock_of_other();
             if state.exposure == Exposure::Searched(number) {
                 let (changed, touched) = state.records();
                 let by = (writes.id(), writes.writer().state());
@@ -193,7 +194,7 @@ impl UndoBuffers {
     /// The write sets of those that are open.
     pub fn open(&self) -> SmallVec<[Arc<WriteSet>; 4]> {
         let contents = self.slots(self.used()).map(|(_, slot)| slot.lock());
-        let open = |contents: MutexGuard<'_, Contents>| match &*contents {
+        let open = |contents: OrderedGuard<'_, Contents>| match &*contents {
             Contents::Open(writes) => Some(writes.clone()),
             _ => None,
         };

@@ -28,6 +28,7 @@ use crate::{
     chain::{Chain, Version},
     generations::{Generations, Oldest},
     leftovers::Leftovers,
+    lock_order::{OrderedGuard, OrderedMutex, rank},
     plant::{Bug, planted},
     shard::{Chains, SHARDS, Shard, shard_of},
     spill::SpillFile,
@@ -41,7 +42,7 @@ use std::{
     sync::Arc,
 };
 use vellum_access::{Seen, ValueImage};
-use vellum_base::primitive::{AtomicBool, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
+use vellum_base::primitive::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use vellum_base::{Apart, Lsn, PageId};
 use vellum_pool::{KeptPages, PoolError};
 use vellum_vm::Directory;
@@ -58,23 +59,32 @@ pub(crate) enum Refusal {
     Later,
 }
 
+/// What became of a version that was to be added to a chain.
+struct Appended {
+    /// The record had none of this writer yet.
+    is_first: bool,
+    /// The chain is so long that it is to be [cut](Versions::cut) when its shard is not locked any more: the state of transactions, which
+    /// knows the snapshots, is not locked under a shard.
+    is_long: bool,
+}
+
 /// All earlier versions.
 pub(crate) struct Versions {
     shards: Vec<Shard>,
     /// The keys of removed records that have versions.
-    removed: Mutex<Removed>,
+    removed: OrderedMutex<Removed, { rank::REMOVED }>,
     removed_count: AtomicUsize,
     /// Where they go that memory has no room for.
     spill: Spill,
     generations: Arc<Generations>,
     /// Locked by the thread that moves them there.
-    turn: Mutex<()>,
+    turn: OrderedMutex<(), { rank::TURN }>,
     /// Every snapshot that is not covered sees the commits up to this one, and every later snapshot will.
     seen_by_all: Apart<AtomicU64>,
     /// Those that are not in the table.
     buffers: UndoBuffers,
     /// Locked by the thread that enters them.
-    entering: Mutex<()>,
+    entering: OrderedMutex<(), { rank::ENTERING }>,
     /// Whether there may be some in the table.
     is_used: Apart<AtomicBool>,
 }
@@ -107,14 +117,14 @@ impl Versions {
     pub fn new(spill: Spill, kept: Arc<KeptPages>) -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Shard::default()).collect(),
-            removed: Mutex::default(),
+            removed: OrderedMutex::default(),
             removed_count: AtomicUsize::new(0),
             spill,
             generations: Generations::new(kept),
-            turn: Mutex::default(),
+            turn: OrderedMutex::default(),
             seen_by_all: Apart(AtomicU64::new(0)),
             buffers: UndoBuffers::default(),
-            entering: Mutex::default(),
+            entering: OrderedMutex::default(),
             is_used: Apart(AtomicBool::new(false)),
         }
     }
@@ -241,7 +251,6 @@ impl Versions {
             return Ok(Err(refusal));
         }
         let before = Before::new((tree, key), hash, value);
-        let version = || Version { writer: writer.clone(), before: before.clone() };
         let shard = self.shard(hash);
         let mut chains = shard.lock();
         let mut last = None;
@@ -261,49 +270,75 @@ impl Versions {
                 return Ok(Err(Refusal::Later));
             }
         }
+        let admit = |in_memory: Option<_>| admit(in_memory.or(last), time);
+        let appended = self.append((shard, &mut chains), (writer, &before), is_removal, admit);
+        drop(chains);
+        Ok(appended.map(|Appended { is_first, is_long }| {
+            if is_long {
+                // No other thread adds versions meanwhile: the leaf is latched.
+                self.cut(&before, (&snapshots(), u64::MAX));
+            }
+            (before, is_first)
+        }))
+    }
+
+    /// Adds a version to the chain of its record, unless the last one is of the same writer. Before that `admit` is told of the last one.
+    ///
+    /// # Errors
+    /// What `admit` returns. Nothing has been added then.
+    fn append(
+        &self,
+        (shard, chains): (&Shard, &mut Chains),
+        (writer, before): (&Arc<Writer>, &Before),
+        is_removal: bool,
+        admit: impl FnOnce(Option<(u64, State)>) -> Result<(), Refusal>,
+    ) -> Result<Appended, Refusal> {
         let seen_by_all = self.seen_by_all();
         if chains.is_to_be_swept() {
-            self.sweep(shard, &mut chains, seen_by_all);
+            self.sweep(shard, chains, seen_by_all);
         }
+        let hash = before.hash();
+        let version = || Version { writer: writer.clone(), before: before.clone() };
         let mut commits_go = false;
-        let is_first = match chains.entry(hash, |chain| chain.is_of((tree, key), hash)) {
+        let appended = match chains.entry(hash, |chain| chain.is_same(before)) {
             Entry::Vacant(place) => {
-                if let Err(refusal) = admit(last, time) {
-                    return Ok(Err(refusal));
-                }
+                admit(None)?;
                 let mut chain = Chain::new(version());
                 self.note_removed(&mut chain, is_removal);
                 shard.grow(chain.weight());
                 place.insert(chain);
                 self.note_used();
-                true
+                Appended { is_first: true, is_long: false }
             }
             Entry::Occupied(mut chain) => {
                 let chain = chain.get_mut();
-                let last = chain.last().or(last);
+                let last = chain.last();
                 let is_first = last.is_none_or(|(id, _)| id != writer.id);
                 if is_first {
-                    if let Err(refusal) = admit(last, time) {
-                        return Ok(Err(refusal));
-                    }
+                    admit(last)?;
                     let former = chain.weight();
                     commits_go = chain.drop_dead(seen_by_all);
                     chain.versions.push(version());
-                    if chain.versions.len() > 2 {
-                        chain.cut((&snapshots(), u64::MAX));
-                    }
                     shard.shrink(former);
                     shard.grow(chain.weight());
                 }
                 self.note_removed(chain, is_removal);
-                is_first
+                Appended { is_first, is_long: is_first && chain.versions.len() > 2 }
             }
         };
         if commits_go {
             chains.note_changed(hash);
         }
-        drop(chains);
-        Ok(Ok((before, is_first)))
+        Ok(appended)
+    }
+
+    /// Joins versions of a record that no snapshot tells apart: see [`Chain::cut`].
+    #[cold]
+    fn cut(&self, record: &Before, snapshots: (&[u64], u64)) {
+        self.change(record, |chain| {
+            chain.cut(snapshots);
+            false
+        });
     }
 
     /// Whether another writer than one's own keeps a record from being changed.
@@ -541,7 +576,7 @@ impl Versions {
         self.lock(hash).find((tree, key), hash).map_or(0, |chain| chain.versions.len())
     }
 
-    fn lock(&self, hash: u64) -> MutexGuard<'_, Chains> {
+    fn lock(&self, hash: u64) -> OrderedGuard<'_, Chains> {
         self.shard(hash).lock()
     }
 
@@ -551,8 +586,8 @@ impl Versions {
         shard
     }
 
-    fn lock_removed(&self) -> MutexGuard<'_, Removed> {
-        self.removed.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn lock_removed(&self) -> OrderedGuard<'_, Removed> {
+        self.removed.lock()
     }
 }
 

@@ -4,26 +4,26 @@ use crate::{
     before::Before,
     exposure::Exposure,
     leftovers::{Leftovers, Undo},
+    lock_order::{OrderedGuard, OrderedMutex, rank},
     spill::SpillFile,
     undo_list::UndoList,
     writer::Writer,
 };
 use std::{iter, sync::Arc};
 use vellum_access::{BlobReference, ValueImage};
-use vellum_base::primitive::{Mutex, MutexGuard};
 use vellum_base::{Lsn, PageId};
 use vellum_pool::PoolError;
 
 /// What a transaction has changed. It is private as long as the transaction is alone: see [`transactions`](crate::transactions).
 pub(crate) struct WriteSet {
     writer: Arc<Writer>,
-    state: Mutex<State>,
+    state: OrderedMutex<State, { rank::WRITES }>,
 }
 
 impl WriteSet {
     /// Nothing, by the transaction of this number.
     pub fn new(id: u64) -> Self {
-        Self { writer: Arc::new(Writer::new(id)), state: Mutex::default() }
+        Self { writer: Arc::new(Writer::new(id)), state: OrderedMutex::default() }
     }
 
     /// The number of the transaction.
@@ -36,8 +36,17 @@ impl WriteSet {
         &self.writer
     }
 
-    pub fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    /// Locks it, for the thread that has the transaction.
+    pub fn lock(&self) -> OrderedGuard<'_, State> {
+        self.state.lock_as(|state| match state.exposure {
+            Exposure::Searched(_) => rank::WRITES,
+            Exposure::Private | Exposure::Entered => rank::OWN_WRITES,
+        })
+    }
+
+    /// Locks it, for a thread that looks at what the transaction has changed.
+    pub fn lock_of_other(&self) -> OrderedGuard<'_, State> {
+        self.state.lock()
     }
 }
 

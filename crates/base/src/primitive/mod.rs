@@ -13,7 +13,7 @@ mod scheduled;
 pub use std::{
     hint::spin_loop,
     sync::{
-        Condvar, Mutex, MutexGuard, RwLock, WaitTimeoutResult,
+        Condvar, Mutex, MutexGuard, RwLock, TryLockError, WaitTimeoutResult,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence},
         mpsc,
     },
@@ -28,7 +28,10 @@ pub use {
         random, spin_loop, thread, thread_local,
     },
     shuttle::sync::{RwLock, mpsc},
-    std::sync::atomic::{Ordering, fence},
+    std::sync::{
+        TryLockError,
+        atomic::{Ordering, fence},
+    },
 };
 
 /// The time since 1970; none if the clock is before that.

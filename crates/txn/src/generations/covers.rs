@@ -24,7 +24,7 @@ use super::{
     Frozen, Generation, Generations, Moving,
     cover::{Cover, Covered},
     images::seen_in,
-    lock, order,
+    order,
 };
 use crate::shard::Changed;
 use crate::spill::SpillFile;
@@ -61,7 +61,7 @@ impl Generations {
     /// Learns what there is of versions that were frozen; until then the generation counts as needed.
     pub fn count(&self, generation: &Generation) {
         let Some(frozen) = generation.frozen() else { return };
-        let mut contents = lock(&generation.contents);
+        let mut contents = generation.contents.lock();
         contents.chains = frozen.len();
         for version in frozen.chains().flat_map(|chain| &chain.versions) {
             match version.writer.state() {
@@ -105,7 +105,7 @@ impl Generations {
 
     /// The generation has all that is needed of it: it covers these snapshots. Returns false if something could not be kept.
     pub fn complete(&self, generation: &Generation, covered: Covered) -> bool {
-        let contents = lock(&generation.contents);
+        let contents = generation.contents.lock();
         if contents.has_failed {
             return false;
         }
@@ -230,7 +230,7 @@ impl PageKeeper for Generations {
         };
         if images.keep(tree, page, &generation.tree).is_err() {
             // The change cannot be refused any more, and who makes it has nothing to do with old snapshots: these end.
-            let mut contents = lock(&generation.contents);
+            let mut contents = generation.contents.lock();
             contents.has_failed = true;
             self.lost.fetch_max(self.covered.load(Ordering::SeqCst), Ordering::AcqRel);
         }
@@ -271,6 +271,6 @@ impl Generation {
 
     /// Whether there are versions of a transaction that was open when they came here.
     fn has_writer(&self, transaction: u64) -> bool {
-        lock(&self.contents).writers.contains_key(&transaction)
+        self.contents.lock().writers.contains_key(&transaction)
     }
 }

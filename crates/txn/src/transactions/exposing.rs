@@ -3,11 +3,12 @@
 use super::{Snapshot, State, Transactions};
 use crate::{
     exposure::Exposure,
+    lock_order::OrderedGuard,
     versions::{Refusal, Target},
     write_set::{self, Claimed, WriteSet},
 };
 use vellum_access::ValueImage;
-use vellum_base::primitive::{MutexGuard, Ordering};
+use vellum_base::primitive::Ordering;
 use vellum_base::{Lsn, PageId};
 use vellum_pool::PoolError;
 
@@ -33,7 +34,7 @@ impl Transactions {
         (tree, key, leaf): (PageId, &[u8], Lsn),
         value: Option<ValueImage<'_>>,
         is_removal: bool,
-    ) -> Result<Result<MutexGuard<'w, write_set::State>, Refusal>, PoolError> {
+    ) -> Result<Result<OrderedGuard<'w, write_set::State>, Refusal>, PoolError> {
         let (versions, record) = (&self.versions, (tree, key));
         // Before the write set is locked: others search it while theirs is.
         let looked_up = (!versions.buffers().is_empty()).then(|| versions.target(record, leaf));
@@ -76,7 +77,7 @@ impl Transactions {
     }
 
     /// The state, when all versions are in the table.
-    pub(super) fn lock_entered(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock_entered(&self) -> OrderedGuard<'_, State> {
         loop {
             self.enter_all();
             let state = self.lock();
@@ -87,7 +88,7 @@ impl Transactions {
     }
 
     /// The state, when no write set is private.
-    pub(super) fn lock_published(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock_published(&self) -> OrderedGuard<'_, State> {
         let mut state = self.lock();
         while let Some(writes) = state.private.clone() {
             drop(state);

@@ -1,16 +1,15 @@
 //! What is searched in undo buffers is entered in the table, and the table is left again.
 
-use super::{Shard, Version, Versions};
-use crate::{before::Before, chain::Chain, exposure::Exposure, write_set::WriteSet, writer::Writer};
-use hashbrown::hash_table::Entry;
-use std::sync::{Arc, PoisonError};
+use super::{Appended, Shard, Versions};
+use crate::{before::Before, exposure::Exposure, write_set::WriteSet, writer::Writer};
+use std::sync::Arc;
 use vellum_base::primitive::Ordering;
 
 impl Versions {
     /// Shows others what is known to a transaction only, if it is private.
     #[cold]
     pub fn publish(&self, writes: &Arc<WriteSet>) {
-        let mut state = writes.lock();
+        let mut state = writes.lock_of_other();
         if state.exposure != Exposure::Private {
             return;
         }
@@ -30,7 +29,7 @@ impl Versions {
             return;
         }
         // One thread at a time, so that the versions of a record are entered in their order.
-        let _entering = self.entering.lock().unwrap_or_else(PoisonError::into_inner);
+        let _entering = self.entering.lock();
         // What these see was committed before they are looked up. It goes first: see the order in `undo_buffers`.
         let open = self.buffers.open();
         let (times, now) = snapshots();
@@ -44,7 +43,7 @@ impl Versions {
             left.note_entered();
         });
         for writes in open {
-            let mut state = writes.lock();
+            let mut state = writes.lock_of_other();
             if let Exposure::Searched(slot) = state.exposure {
                 state.enter(|before, is_removal| self.enter(writes.writer(), before, is_removal, snapshots));
                 self.buffers.leave(slot);
@@ -62,42 +61,14 @@ impl Versions {
         snapshots: (&[u64], u64),
     ) -> bool {
         let before = &before.hashed();
-        let hash = before.hash();
-        let version = Version { writer: writer.clone(), before: before.clone() };
-        let shard = self.shard(hash);
+        let shard = self.shard(before.hash());
         let mut chains = shard.lock();
-        let seen_by_all = self.seen_by_all();
-        if chains.is_to_be_swept() {
-            self.sweep(shard, &mut chains, seen_by_all);
-        }
-        let mut commits_go = false;
-        let is_first = match chains.entry(hash, |chain| chain.is_same(before)) {
-            Entry::Vacant(place) => {
-                let mut chain = Chain::new(version);
-                self.note_removed(&mut chain, is_removal);
-                shard.grow(chain.weight());
-                place.insert(chain);
-                self.note_used();
-                true
-            }
-            Entry::Occupied(mut chain) => {
-                let chain = chain.get_mut();
-                let is_first = chain.last().is_none_or(|(id, _)| id != writer.id);
-                if is_first {
-                    shard.shrink(chain.weight());
-                    commits_go = chain.drop_dead(seen_by_all);
-                    chain.versions.push(version);
-                    if chain.versions.len() > 2 {
-                        chain.cut(snapshots);
-                    }
-                    shard.grow(chain.weight());
-                }
-                self.note_removed(chain, is_removal);
-                is_first
-            }
-        };
-        if commits_go {
-            chains.note_changed(hash);
+        let appended = self.append((shard, &mut chains), (writer, before), is_removal, |_| Ok(()));
+        drop(chains);
+        // It cannot be refused: it was admitted when it was made.
+        let Ok(Appended { is_first, is_long }) = appended else { return false };
+        if is_long {
+            self.cut(before, snapshots);
         }
         is_first
     }
@@ -113,7 +84,7 @@ impl Versions {
         }
         self.sweep_all();
         // In their order; other threads lock one at a time.
-        let shards: Vec<_> = self.shards.iter().map(Shard::lock).collect();
+        let shards: Vec<_> = self.shards.iter().map(Shard::lock_in_turn).collect();
         if shards.iter().all(|chains| chains.len() == 0) {
             self.is_used.0.store(false, Ordering::Release);
         }

@@ -2,8 +2,9 @@
 
 use super::{Shard, Version, Versions};
 use crate::generations::{self, Frozen, Generation, Moving};
-use std::sync::{Arc, PoisonError};
-use vellum_base::primitive::{MutexGuard, Ordering};
+use crate::lock_order::OrderedGuard;
+use std::sync::Arc;
+use vellum_base::primitive::Ordering;
 use vellum_pool::PoolError;
 
 /// The turn to move versions.
@@ -11,7 +12,7 @@ pub(crate) struct Turn<'v> {
     versions: &'v Versions,
     /// Whether there is no room left, or little.
     pub is_full: bool,
-    _turn: MutexGuard<'v, ()>,
+    _turn: OrderedGuard<'v, ()>,
 }
 
 impl Versions {
@@ -30,9 +31,9 @@ impl Versions {
         }
         let turn = if full {
             // Those who bring more wait.
-            self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+            self.turn.lock()
         } else {
-            self.turn.try_lock().ok()?
+            self.turn.try_lock()?
         };
         let (little, is_full) = self.room();
         little.then_some(Turn { versions: self, is_full, _turn: turn })
@@ -87,7 +88,7 @@ impl Turn<'_> {
         let versions = self.versions;
         generation.freeze(&versions.generations, || {
             // In their order; other threads lock one at a time.
-            let mut shards: Vec<_> = versions.shards.iter().map(Shard::lock).collect();
+            let mut shards: Vec<_> = versions.shards.iter().map(Shard::lock_in_turn).collect();
             arm();
             let mut bytes = 0;
             let parts = shards.iter_mut().zip(&versions.shards).map(|(chains, shard)| {

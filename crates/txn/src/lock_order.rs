@@ -1,0 +1,187 @@
+//! The order in which threads take locks, which debug builds check.
+//!
+//! Two threads that take the same locks in different orders can wait for each other for ever. Tests meet that once in millions of
+//! operations. So a lock that is held while another one is taken has a *rank* here, and a thread takes locks in ascending ranks. A
+//! debug build panics when a thread does not, the first time that it happens, and whether or not another thread is in its way.
+//! (The kernel of Linux checks its locks in this way: `lockdep`.)
+//!
+//! Locks that are no part of this order are held by themselves: no other is taken before they are released.
+
+use std::ops::{Deref, DerefMut};
+use vellum_base::primitive::{Mutex, MutexGuard, TryLockError};
+
+/// The ranks, in the order in which locks are taken.
+pub(crate) mod rank {
+    /// The turn to move versions out of memory.
+    pub const TURN: u8 = 0;
+    /// The write set of the thread's own transaction, if other threads do not search it.
+    pub const OWN_WRITES: u8 = 1;
+    /// The turn to enter undo buffers in the table of versions.
+    pub const ENTERING: u8 = 2;
+    /// A write set that other threads search, or another thread's.
+    pub const WRITES: u8 = 3;
+    /// What a transaction has read.
+    pub const READS: u8 = 4;
+    /// Which transactions there are. Under it only a slot is locked, and the log reserves the record of a commit.
+    pub const STATE: u8 = 5;
+    /// The slot of an undo buffer.
+    pub const SLOT: u8 = 6;
+    /// A shard of the table of versions.
+    pub const SHARD: u8 = 7;
+    /// The keys of removed records.
+    pub const REMOVED: u8 = 8;
+    /// What is known of the versions of a generation.
+    pub const GENERATION: u8 = 9;
+}
+
+/// A mutex of a rank. A panic in a thread that holds it does not poison it.
+#[derive(Default)]
+pub(crate) struct OrderedMutex<T, const RANK: u8>(Mutex<T>);
+
+/// An [`OrderedMutex`] that is locked.
+pub(crate) struct OrderedGuard<'l, T> {
+    // Released first.
+    guard: MutexGuard<'l, T>,
+    _held: Held,
+}
+
+impl<T, const RANK: u8> OrderedMutex<T, RANK> {
+    pub const fn new(value: T) -> Self {
+        Self(Mutex::new(value))
+    }
+
+    /// Locks it.
+    #[inline]
+    #[track_caller]
+    pub fn lock(&self) -> OrderedGuard<'_, T> {
+        let held = Held::take(RANK, RANK);
+        OrderedGuard { guard: self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()), _held: held }
+    }
+
+    /// Locks it, as one of several of the same rank, which all threads that hold more than one of them take in the same order.
+    #[track_caller]
+    pub fn lock_in_turn(&self) -> OrderedGuard<'_, T> {
+        let held = Held::take(RANK, RANK + 1);
+        OrderedGuard { guard: self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()), _held: held }
+    }
+
+    /// Locks it as if it had another rank, which depends on what it holds. A thread that waits for it has taken no lock of a rank above `RANK`.
+    #[inline]
+    #[track_caller]
+    pub fn lock_as(&self, rank: impl FnOnce(&T) -> u8) -> OrderedGuard<'_, T> {
+        let guard = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let rank = rank(&guard);
+        OrderedGuard { guard, _held: Held::take(rank, rank) }
+    }
+
+    /// Locks it if no other thread has.
+    #[track_caller]
+    pub fn try_lock(&self) -> Option<OrderedGuard<'_, T>> {
+        let guard = match self.0.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        Some(OrderedGuard { guard, _held: Held::take(RANK, RANK) })
+    }
+}
+
+impl<T> Deref for OrderedGuard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<T> DerefMut for OrderedGuard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.guard
+    }
+}
+
+/// That this thread holds a lock of some rank.
+#[cfg(debug_assertions)]
+struct Held(u8);
+
+#[cfg(not(debug_assertions))]
+struct Held;
+
+#[cfg(not(debug_assertions))]
+impl Held {
+    #[inline]
+    fn take(_: u8, _: u8) -> Self {
+        Self
+    }
+}
+
+#[cfg(debug_assertions)]
+mod checked {
+    use super::Held;
+    use std::cell::Cell;
+    use vellum_base::primitive::thread_local;
+
+    /// How many ranks there are at most.
+    const RANKS: usize = 16;
+
+    thread_local! {
+        /// How many locks of each rank this thread holds.
+        // It needs no destructor, so it can be used while the thread ends.
+        static HELD: Cell<[u8; RANKS]> = const { Cell::new([0; RANKS]) };
+    }
+
+    impl Held {
+        /// The thread takes a lock of this rank, and may hold none of the rank `beyond` or above.
+        #[track_caller]
+        pub fn take(rank: u8, beyond: u8) -> Self {
+            let mut held = HELD.get();
+            let above = held.iter().skip(beyond.into()).any(|count| *count > 0);
+            assert!(!above, "a lock of rank {rank} is taken after one of its rank or above: {held:?}");
+            if let Some(count) = held.get_mut(usize::from(rank)) {
+                *count += 1;
+            }
+            HELD.set(held);
+            Self(rank)
+        }
+    }
+
+    impl Drop for Held {
+        fn drop(&mut self) {
+            let mut held = HELD.get();
+            if let Some(count) = held.get_mut(usize::from(self.0)) {
+                *count = count.saturating_sub(1);
+            }
+            HELD.set(held);
+        }
+    }
+}
+
+#[cfg(all(test, debug_assertions))]
+mod tests {
+    use super::*;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    #[test]
+    fn a_thread_that_takes_locks_in_another_order_is_told() {
+        let (state, shard) =
+            (OrderedMutex::<_, { rank::STATE }>::new(1), OrderedMutex::<_, { rank::SHARD }>::new(2));
+        let sum = *state.lock() + *shard.lock();
+        assert_eq!(sum, 3);
+        let other = OrderedMutex::<_, { rank::SHARD }>::new(3);
+        {
+            let _shard = shard.lock();
+            assert!(catch_unwind(AssertUnwindSafe(|| drop(state.lock()))).is_err());
+            assert!(catch_unwind(AssertUnwindSafe(|| drop(other.lock()))).is_err());
+            assert_eq!(*other.lock_in_turn(), 3);
+        }
+        // Nothing is left of what was refused, and locks may be released in any order.
+        let (first, second) = (state.lock(), shard.lock());
+        drop(first);
+        assert!(catch_unwind(AssertUnwindSafe(|| drop(state.lock()))).is_err());
+        drop(second);
+        assert_eq!(*state.lock(), 1);
+        assert_eq!(*state.lock_as(|value| *value), 1);
+    }
+}
